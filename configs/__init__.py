@@ -1,0 +1,1 @@
+"""Presets, targets, thresholds and the error catalogue, as TOML."""

@@ -1,0 +1,1 @@
+"""Families of models, their checkpoints, and the export of their components."""

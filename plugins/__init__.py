@@ -1,0 +1,1 @@
+"""Operators, and the vocabulary that every package shares: signatures and errors."""
