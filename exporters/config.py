@@ -80,12 +80,14 @@ class TransformerConfig(Table):
     text_len: int = 512
     text_dim: int = 4096
     channels: int = 16
-    patch: tuple[int, ...] = (1, 2, 2)
+    patch: tuple[int, int, int] = (1, 2, 2)
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
         for name in ("dim", "ffn_dim", "heads", "layers", "freq_dim", "text_len", "text_dim"):
-            self.require(getattr(self, name) > 0, f"model.{name} must be positive", "set it above 0")
+            self.require(
+                getattr(self, name) > 0, f"model.{name} must be positive", "set it above 0"
+            )
         self.require(
             self.dim % self.heads == 0 and self.head_dim % 2 == 0 and self.head_dim >= 6,
             f"model.dim = {self.dim} does not split into {self.heads} heads of an even size of at "

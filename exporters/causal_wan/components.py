@@ -1,0 +1,184 @@
+"""The components a causal Wan transformer is run as, and their signatures."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from vidc.exporters.causal_wan.layers import Block
+from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.component import Component
+from vidc.exporters.config import ModelConfig
+from vidc.plugins.signature import DTYPE_NAMES, Access, Role, Signature, TensorSpec
+
+
+class TextKv(nn.Module):
+    """Component ``text_kv``: text embeddings to every layer's cross-attention keys and values."""
+
+    def __init__(self, transformer: CausalWan) -> None:
+        super().__init__()
+        self.transformer = transformer
+
+    def forward(self, text_embeds: Tensor, *states: Tensor) -> tuple[()]:
+        """Writes ``text.k.i`` and ``text.v.i``, each ``[B, L, H, D]``."""
+        model = self.transformer
+        text = model.condition_embedder.text_embedder(text_embeds.to(model.dtype))
+        for block, key, value in zip(model.layers, states[::2], states[1::2], strict=True):
+            key.copy_(block.attn2.keys(text))
+            value.copy_(block.attn2.values(text))
+        return ()
+
+
+class _Pass(nn.Module):
+    """What ``denoise`` and ``kv_update`` share."""
+
+    def __init__(self, transformer: CausalWan, sink: int) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.sink = sink
+
+    def run(
+        self,
+        layers: Sequence[Block],
+        latent: Tensor,
+        modulation: Tensor,
+        rope: tuple[Tensor, Tensor],
+        position: Tensor,
+        valid_length: Tensor,
+        states: Sequence[Tensor],
+    ) -> Tensor:
+        """The latent's tokens after ``layers``, ``[B, T, dim]``.
+
+        ``states`` are, layer by layer, ``text.k.i, text.v.i, ring.k.i, ring.v.i``.
+        """
+        x = self.transformer.patchify(latent)
+        for index, block in enumerate(layers):
+            text_k, text_v, ring_k, ring_v = states[4 * index : 4 * index + 4]
+            text, ring = (text_k, text_v), (ring_k, ring_v)
+            x = block(x, modulation, rope, text, ring, position, valid_length, self.sink)
+        return x
+
+
+class Denoise(_Pass):
+    """Component ``denoise``: a noisy latent block to its flow; leaves its keys and values."""
+
+    def forward(
+        self,
+        latent: Tensor,
+        timestep: Tensor,
+        rope_cos: Tensor,
+        rope_sin: Tensor,
+        position: Tensor,
+        valid_length: Tensor,
+        *states: Tensor,
+    ) -> tuple[Tensor]:
+        """The flow, float32 ``[B, F, C, h, w]``; the arguments are those of its signature."""
+        model = self.transformer
+        time, modulation = model.condition_embedder.time(timestep)
+        rope = (rope_cos, rope_sin)
+        x = self.run(model.layers, latent, modulation, rope, position, valid_length, states)
+        return (model.head(x, time, latent.shape[3] // model.config.patch[1]),)
+
+
+class KvUpdate(_Pass):
+    """Components ``kv_update`` and ``recache_n``: clean latents to their keys and values.
+
+    Ends right after the last layer's keys and values, so that a compiler drops the rest.
+    """
+
+    def forward(
+        self,
+        latent: Tensor,
+        timestep: Tensor,
+        rope_cos: Tensor,
+        rope_sin: Tensor,
+        position: Tensor,
+        valid_length: Tensor,
+        *states: Tensor,
+    ) -> tuple[()]:
+        """Writes ``ring.k.i`` and ``ring.v.i``; the last layer takes no text states."""
+        model = self.transformer
+        _, modulation = model.condition_embedder.time(timestep)
+        rope = (rope_cos, rope_sin)
+        *layers, last = model.layers
+        *before, ring_k, ring_v = states
+        x = self.run(layers, latent, modulation, rope, position, valid_length, before)
+        last.write_keys_values(x, modulation, rope, (ring_k, ring_v), position, self.sink)
+        return ()
+
+
+def components(config: ModelConfig, transformer: CausalWan) -> dict[str, Callable[[], Component]]:
+    """Each component's name with a function that makes it around ``transformer``."""
+    block = config.stream.block
+    passes = {"kv_update": block} | {f"recache_{n}": n for n in config.recache_frames}
+    sink = config.stream.sink * config.frame_tokens
+    signatures = _Signatures(config, DTYPE_NAMES[transformer.dtype])
+
+    def text_kv() -> Component:
+        return Component("text_kv", TextKv(transformer), signatures.text_kv())
+
+    def denoise() -> Component:
+        return Component("denoise", Denoise(transformer, sink), signatures.denoise(block))
+
+    def update(name: str, frames: int) -> Callable[[], Component]:
+        return lambda: Component(name, KvUpdate(transformer, sink), signatures.kv_update(frames))
+
+    return {
+        "text_kv": text_kv,
+        "denoise": denoise,
+        **{name: update(name, frames) for name, frames in passes.items()},
+    }
+
+
+class _Signatures:
+    def __init__(self, config: ModelConfig, dtype: str) -> None:
+        self.config = config
+        self.dtype = dtype
+
+    def text_kv(self) -> Signature:
+        sizes = self.config.transformer
+        embeds = (self.config.stream.batch, sizes.text_len, sizes.text_dim)
+        states = [s for i in range(sizes.layers) for s in self._text(i, Access.WRITE)]
+        return Signature((TensorSpec("text_embeds", embeds, "float32", Role.INPUT), *states))
+
+    def denoise(self, frames: int) -> Signature:
+        layers = range(self.config.transformer.layers)
+        states = [s for i in layers for s in (*self._text(i, Access.READ), *self._ring(i))]
+        flow = TensorSpec("flow", self._latent(frames), "float32", Role.OUTPUT)
+        return Signature((*self._inputs(frames), *states, flow))
+
+    def kv_update(self, frames: int) -> Signature:
+        *layers, last = range(self.config.transformer.layers)
+        states = [s for i in layers for s in (*self._text(i, Access.READ), *self._ring(i))]
+        # The last layer writes its keys and values without reading them back.
+        return Signature((*self._inputs(frames), *states, *self._ring(last)))
+
+    def _latent(self, frames: int) -> tuple[int, ...]:
+        config = self.config
+        return (config.stream.batch, frames, config.transformer.channels, *config.latent_size)
+
+    def _inputs(self, frames: int) -> tuple[TensorSpec, ...]:
+        config = self.config
+        angles = (frames * config.frame_tokens, config.transformer.head_dim // 2)
+        return (
+            TensorSpec("latent", self._latent(frames), "float32", Role.INPUT),
+            TensorSpec("timestep", (config.stream.batch, frames), "float32", Role.INPUT),
+            TensorSpec("rope_cos", angles, "float32", Role.INPUT),
+            TensorSpec("rope_sin", angles, "float32", Role.INPUT),
+            TensorSpec("position", (1,), "int64", Role.INPUT),
+            TensorSpec("valid_length", (1,), "int64", Role.INPUT),
+        )
+
+    def _states(self, prefix: str, layer: int, tokens: int, access: Access) -> list[TensorSpec]:
+        sizes = self.config.transformer
+        shape = (self.config.stream.batch, tokens, sizes.heads, sizes.head_dim)
+        return [
+            TensorSpec(f"{prefix}.{part}.{layer}", shape, self.dtype, Role.STATE, access)
+            for part in ("k", "v")
+        ]
+
+    def _text(self, layer: int, access: Access) -> list[TensorSpec]:
+        return self._states("text", layer, self.config.transformer.text_len, access)
+
+    def _ring(self, layer: int) -> list[TensorSpec]:
+        tokens = self.config.stream.window * self.config.frame_tokens
+        return self._states("ring", layer, tokens, Access.READ_WRITE)

@@ -1,0 +1,42 @@
+"""Weights for work without a checkpoint: attention is peaked and every part matters."""
+
+import zlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.config import TransformerConfig
+
+QK_GAIN = 1.8
+"""Scale of normalised queries and keys: scores get a standard deviation of its square."""
+
+
+def random_weights(config: TransformerConfig, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter of the transformer, float32, one at a time.
+
+    A tensor depends on the seed and its own name alone, so any subset is drawn alike.
+    """
+    with torch.device("meta"):
+        model = CausalWan(config)
+    for name, parameter in model.named_parameters():
+        generator = torch.Generator().manual_seed(seed * 2**32 + zlib.crc32(name.encode()))
+        noise = torch.randn(parameter.shape, generator=generator)
+        yield name, _scaled(name, noise)
+
+
+def _scaled(name: str, noise: Tensor) -> Tensor:
+    if name.endswith(("attn1.norm_q.weight", "attn1.norm_k.weight")):
+        return QK_GAIN * (1 + 0.1 * noise)
+    if "norm" in name and name.endswith("weight"):
+        return 1 + 0.1 * noise
+    if name.endswith("scale_shift_table"):
+        # Of shift, scale and gate, only the gates sit away from zero: they open every branch.
+        offset = torch.zeros_like(noise)
+        offset[:, 2::3] = 0.7
+        return offset + 0.2 * noise
+    if name.endswith("bias"):
+        return 0.1 * noise
+    gain = 0.3 if "time_proj" in name else 1.0
+    return gain * noise / noise[0].numel() ** 0.5

@@ -1,0 +1,123 @@
+"""Operators of the ring-buffer KV cache: definitions, fake kernels and references.
+
+The reference is plain PyTorch, runs on every device and is the truth that kernels are held to.
+A ring keeps the first ``sink`` tokens for ever and the newest ``window - sink`` in turn:
+``slot(p) = p if p < sink else sink + (p - sink) mod (window - sink)`` for absolute token ``p``.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+LIBRARY = torch.library.Library("vidc", "FRAGMENT")
+LIBRARY.define("ring_write(Tensor(a!) cache, Tensor update, Tensor position, int sink) -> ()")
+LIBRARY.define(
+    "ring_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor valid_length)"
+    " -> Tensor"
+)
+
+
+def ring_slots(position: Tensor, tokens: int, window: int, sink: int) -> Tensor:
+    """Slots of ``tokens`` consecutive tokens, int64 ``[tokens]``.
+
+    Args:
+        position: absolute index of the first token, int64 ``[1]``.
+        tokens: how many tokens.
+        window: slots of the ring, in tokens.
+        sink: slots that are kept for ever, in tokens.
+    """
+    tokens_at = position + torch.arange(tokens, dtype=torch.int64, device=position.device)
+    wrapped = sink + (tokens_at - sink) % (window - sink)
+    return torch.where(tokens_at < sink, tokens_at, wrapped)
+
+
+def ring_write_functional(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> Tensor:
+    """``ring_write`` into a copy: returns the new cache, ``[B, S, H, D]``."""
+    return cache.index_put(_indices(cache, update, position, sink), update)
+
+
+def ring_write_reference(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> None:
+    """Writes a block's keys or values into their slots, in place.
+
+    Args:
+        cache: ``[B, S, H, D]``; ``S`` is the window in tokens.
+        update: ``[B, T, H, D]``, same dtype; ``T`` tokens that share no slot.
+        position: absolute index of the first token, int64 ``[1]``.
+        sink: in tokens.
+    """
+    cache.index_put_(_indices(cache, update, position, sink), update)
+
+
+def _indices(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> tuple[Tensor, Tensor]:
+    # An explicit batch index makes this one ScatterND in ONNX; index_copy_ along dim 1 would
+    # transpose the whole ring twice.
+    batch, tokens = update.shape[:2]
+    slots = ring_slots(position, tokens, cache.shape[1], sink)
+    rows = torch.arange(batch, dtype=torch.int64, device=cache.device)
+    return rows[:, None].expand(batch, tokens), slots[None, :].expand(batch, tokens)
+
+
+def ring_attention_reference(
+    query: Tensor, key_cache: Tensor, value_cache: Tensor, valid_length: Tensor
+) -> Tensor:
+    """Softmax attention of a block's queries over the valid slots of a ring.
+
+    Args:
+        query: ``[B, T, H, D]``.
+        key_cache: ``[B, S, H, D]``, same dtype.
+        value_cache: ``[B, S, H, D]``, same dtype.
+        valid_length: how many slots, from the first, hold tokens, int64 ``[1]``.
+
+    Returns:
+        ``[B, T, H, D]``, scaled by ``1/sqrt(D)`` before the softmax.
+    """
+    tokens, slots = query.shape[1], key_cache.shape[1]
+    valid = torch.arange(slots, dtype=torch.int64, device=query.device) < valid_length
+    mask = valid[None, None, None, :].expand(1, 1, tokens, slots)
+    return scaled_dot_product_attention(
+        query.transpose(1, 2), key_cache.transpose(1, 2), value_cache.transpose(1, 2), mask
+    ).transpose(1, 2)
+
+
+def _ring_write_fake(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> None:
+    torch._check(cache.dtype == update.dtype, lambda: "ring_write: cache and update differ in type")
+    torch._check(
+        cache.shape[0] == update.shape[0] and cache.shape[2:] == update.shape[2:],
+        lambda: f"ring_write: update {tuple(update.shape)} does not fit cache {tuple(cache.shape)}",
+    )
+    torch._check(
+        0 <= sink < cache.shape[1] and update.shape[1] <= cache.shape[1],
+        lambda: f"ring_write: {update.shape[1]} tokens, sink {sink}, {cache.shape[1]} slots",
+    )
+
+
+def _ring_attention_fake(
+    query: Tensor, key_cache: Tensor, value_cache: Tensor, valid_length: Tensor
+) -> Tensor:
+    torch._check(
+        key_cache.shape == value_cache.shape
+        and query.shape[0] == key_cache.shape[0]
+        and query.shape[2:] == key_cache.shape[2:],
+        lambda: (
+            f"ring_attention: query {tuple(query.shape)}, keys {tuple(key_cache.shape)}, "
+            f"values {tuple(value_cache.shape)}"
+        ),
+    )
+    return torch.empty_like(query, memory_format=torch.contiguous_format)
+
+
+for _name, _reference, _fake in (
+    ("ring_write", ring_write_reference, _ring_write_fake),
+    ("ring_attention", ring_attention_reference, _ring_attention_fake),
+):
+    LIBRARY.impl(_name, _reference, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"vidc::{_name}", _fake, lib=LIBRARY)
+
+ring_write = torch.ops.vidc.ring_write.default
+ring_attention = torch.ops.vidc.ring_attention.default
+
+PORTABLE = {ring_write: ring_write_functional, ring_attention: ring_attention_reference}
+"""Each operator's functional form in standard operators, for graphs that cannot hold ours.
+
+A mutating operator's form returns the mutated tensor.
+"""
