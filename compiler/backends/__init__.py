@@ -1,0 +1,63 @@
+"""Backends: each builds engines of one kind. A module here is a backend, by its own name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Protocol, cast
+
+from vidc.exporters.artifact import ExportedComponent
+from vidc.plugins.errors import UsageError, nearest
+from vidc.plugins.signature import Signature
+
+
+@dataclass(frozen=True)
+class CompiledEngine:
+    """An engine as a backend leaves it in its output folder.
+
+    Attributes:
+        loader: the module of ``vidc.runtime.engines`` that loads it.
+        version: of the tool that built it.
+        files: relative to the output folder and, unchanged, to the bundle; the one to open first.
+        signature: the component's, with the states that this engine writes in place.
+        options: what the loader needs besides, plain JSON.
+    """
+
+    loader: str
+    version: str
+    files: tuple[str, ...]
+    signature: Signature
+    options: Mapping[str, Any]
+
+
+class Backend(Protocol):
+    """What a module ``vidc.compiler.backends.<name>`` provides as ``backend``."""
+
+    def precisions(self, device_type: str) -> frozenset[str]:
+        """Precisions it can build for ``cpu`` or ``cuda``; empty where it cannot build at all."""
+
+    def tools(self) -> Mapping[str, str]:
+        """Versions of the tools it uses, by name: part of a stage's key."""
+
+    def unavailable(self, device_type: str) -> str | None:
+        """Why it cannot compile on this machine for ``cpu`` or ``cuda``, or None if it can."""
+
+    def compile(self, component: ExportedComponent, output: Path) -> CompiledEngine:
+        """Builds the engine of one component into the folder ``output``."""
+
+
+def names() -> tuple[str, ...]:
+    """Every backend's name."""
+    return tuple(sorted(module.name for module in iter_modules(__path__)))
+
+
+def backend(name: str) -> Backend:
+    """The backend of this name, imported now.
+
+    Raises:
+        UsageError: ``VIDC-CONFIG-BACKEND``.
+    """
+    if name not in names():
+        raise UsageError("VIDC-CONFIG-BACKEND", f"no backend {name!r}", nearest(name, names()))
+    return cast(Backend, import_module(f"{__name__}.{name}").backend)

@@ -1,0 +1,46 @@
+"""What the export of a component leaves on disk, for backends to compile."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from vidc.plugins.signature import Signature
+
+SIGNATURE_NAME = "signature.json"
+
+
+@dataclass(frozen=True)
+class ExportedComponent:
+    """One component's graphs, without weights, in a folder of their own.
+
+    ``program`` is an ExportedProgram whose states are written in place and whose operators of
+    namespace ``vidc`` are opaque. ``onnx`` is the functional form of standard operators; its
+    weights are external data in ``weights/<file>.safetensors`` beside it. Both name weights
+    ``<weights file>.<key>``.
+    """
+
+    name: str
+    folder: Path
+    signature: Signature
+
+    @property
+    def program(self) -> Path:
+        """The ExportedProgram, ``.pt2``."""
+        return self.folder / f"{self.name}.pt2"
+
+    @property
+    def onnx(self) -> Path:
+        """The portable ONNX graph."""
+        return self.folder / f"{self.name}.onnx"
+
+    def write_signature(self) -> None:
+        """Writes the component's name and signature, so that ``open`` finds them."""
+        document = {"component": self.name, "signature": self.signature.to_json()}
+        (self.folder / SIGNATURE_NAME).write_text(json.dumps(document, indent=1) + "\n")
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """The component exported to this folder."""
+        document = json.loads((folder / SIGNATURE_NAME).read_text())
+        return cls(document["component"], folder, Signature.from_json(document["signature"]))
