@@ -1,0 +1,134 @@
+"""Gates: what was measured, held against the thresholds of ``configs/thresholds.toml``."""
+
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.resources import files
+from typing import Any
+
+from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
+from vidc.plugins.errors import UsageError, nearest
+
+UPPER_LIMITS = frozenset({"relative_l2", "max_error"})
+"""Metrics that must stay at or below their threshold."""
+LOWER_LIMITS = frozenset({"cosine", "sqnr_db", "psnr_db", "ssim"})
+"""Metrics that must reach their threshold."""
+
+
+class Where(StrEnum):
+    """What is compared with the reference."""
+
+    COMPONENT = "component"
+    """The outputs of one component on given inputs."""
+    ROLLOUT = "rollout"
+    """The latents of one block of a rollout, errors of earlier blocks included."""
+    PIXELS = "pixels"
+    """The decoded frames of one block of a rollout."""
+
+
+Thresholds = Mapping[Where, Mapping[str, float]]
+"""For each level of comparison, a threshold for each metric that is judged there."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a gate is about: a component, and the block of the rollout where that matters."""
+
+    component: str
+    block: int | None = None
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One metric of one subject against its threshold.
+
+    ``value`` is None when the subject was not measured.
+    """
+
+    where: Where
+    component: str
+    metric: str
+    value: float | None
+    threshold: float
+    block: int | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the value is there, is a number, and keeps to the threshold."""
+        if self.value is None or math.isnan(self.value):
+            return False
+        if self.metric in UPPER_LIMITS:
+            return self.value <= self.threshold
+        return self.value >= self.threshold
+
+    def to_json(self) -> dict[str, Any]:
+        """The gate as JSON values; ``value`` is null when missing or not finite.
+
+        A null that passed is the infinite ratio of two equal tensors.
+        """
+        value = self.value if self.value is not None and math.isfinite(self.value) else None
+        gate: dict[str, Any] = {
+            "where": self.where.value,
+            "component": self.component,
+            "metric": self.metric,
+            "value": value,
+            "threshold": self.threshold,
+            "passed": self.passed,
+        }
+        if self.block is not None:
+            gate["block"] = self.block
+        return gate
+
+
+def load_thresholds(precision: str) -> Thresholds:
+    """The thresholds of a precision.
+
+    Raises:
+        UsageError: ``VIDC-VALIDATE-PRECISION`` for a precision that has none.
+    """
+    text = files("vidc.configs").joinpath("thresholds.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    if precision not in tables:
+        raise UsageError(
+            "VIDC-VALIDATE-PRECISION",
+            f"no thresholds for precision {precision!r}",
+            nearest(precision, tables),
+        )
+    return {Where(where): limits for where, limits in tables[precision].items()}
+
+
+def judge(
+    where: Where,
+    expected: Iterable[Subject],
+    measured: Mapping[Subject, TensorMetrics | PixelMetrics],
+    thresholds: Thresholds,
+) -> list[Gate]:
+    """A gate for each expected subject and each metric that has a threshold at ``where``.
+
+    An expected subject that was not measured fails all its gates.
+
+    Raises:
+        ValueError: if a subject was measured that nobody expected.
+    """
+    subjects = list(expected)
+    if surplus := measured.keys() - set(subjects):
+        raise ValueError(f"measured but not expected at {where}: {surplus}")
+    return [
+        Gate(
+            where=where,
+            component=subject.component,
+            metric=metric,
+            value=getattr(measured[subject], metric) if subject in measured else None,
+            threshold=threshold,
+            block=subject.block,
+        )
+        for subject in subjects
+        for metric, threshold in thresholds[where].items()
+    ]
+
+
+def all_passed(gates: Sequence[Gate]) -> bool:
+    """Whether every gate passed; no gates at all are not a pass."""
+    return bool(gates) and all(gate.passed for gate in gates)

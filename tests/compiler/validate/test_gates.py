@@ -1,0 +1,142 @@
+import json
+import math
+import tomllib
+from dataclasses import fields
+from importlib.resources import files
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vidc.compiler.validate.gates import (
+    LOWER_LIMITS,
+    UPPER_LIMITS,
+    Gate,
+    Subject,
+    Where,
+    all_passed,
+    judge,
+    load_thresholds,
+)
+from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics, compare
+from vidc.plugins.errors import UsageError
+
+METRICS = sorted(UPPER_LIMITS | LOWER_LIMITS)
+THRESHOLDS = {
+    Where.COMPONENT: {"relative_l2": 1e-2, "cosine": 0.99},
+    Where.ROLLOUT: {"relative_l2": 0.1},
+    Where.PIXELS: {"psnr_db": 30.0},
+}
+GOOD = TensorMetrics(True, 1e-3, 0.9999, 0.1, 60.0)
+
+
+def gate(metric: str, value: float | None, threshold: float) -> Gate:
+    return Gate(Where.COMPONENT, "denoise", metric, value, threshold)
+
+
+@given(st.sampled_from(METRICS), st.floats(allow_nan=False, width=32))
+@settings(deadline=None)
+def test_only_a_number_passes(metric, threshold):
+    assert gate(metric, threshold, threshold).passed
+    assert not gate(metric, math.nan, threshold).passed
+    assert not gate(metric, None, threshold).passed
+
+
+@given(st.sampled_from(METRICS), st.floats(-1e3, 1e3), st.floats(-1e3, 1e3))
+@settings(deadline=None)
+def test_a_limit_has_a_direction(metric, value, threshold):
+    small_is_good = metric in UPPER_LIMITS
+    assert gate(metric, value, threshold).passed == (
+        value == threshold or (value < threshold) == small_is_good
+    )
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_nan_in_a_tensor_fails_every_gate(metric):
+    broken = compare(torch.tensor([1.0, math.nan]), torch.ones(2))
+    pixels = PixelMetrics(False, -math.inf, -1.0)
+    value = getattr(broken if hasattr(broken, metric) else pixels, metric)
+    lenient = 1e30 if metric in UPPER_LIMITS else {"cosine": -0.9, "ssim": -0.9}.get(metric, -1e30)
+    assert not gate(metric, value, lenient).passed
+
+
+def test_judge_makes_a_gate_for_each_subject_and_metric():
+    gates = judge(
+        Where.COMPONENT,
+        [Subject("text_kv"), Subject("denoise", 3)],
+        {Subject("text_kv"): GOOD, Subject("denoise", 3): TensorMetrics(True, 1, 1, 1, 0)},
+        THRESHOLDS,
+    )
+    assert [(g.component, g.block, g.metric, g.value, g.passed) for g in gates] == [
+        ("text_kv", None, "relative_l2", 1e-3, True),
+        ("text_kv", None, "cosine", 0.9999, True),
+        ("denoise", 3, "relative_l2", 1, False),
+        ("denoise", 3, "cosine", 1, True),
+    ]
+    assert not all_passed(gates)
+
+
+def test_a_missing_block_fails():
+    expected = [Subject("rollout", block) for block in range(3)]
+    measured = {subject: GOOD for subject in expected if subject.block != 1}
+    gates = judge(Where.ROLLOUT, expected, measured, THRESHOLDS)
+    assert [g.passed for g in gates] == [True, False, True]
+    assert gates[1].value is None
+
+
+def test_a_subject_nobody_expected_is_a_bug():
+    with pytest.raises(ValueError, match="not expected"):
+        judge(Where.ROLLOUT, [], {Subject("rollout", 0): GOOD}, THRESHOLDS)
+
+
+def test_nothing_judged_is_not_a_pass():
+    assert not all_passed([])
+    assert all_passed([gate("cosine", 1.0, 0.9)])
+
+
+def test_json_follows_the_contract_and_is_strict():
+    gates = [
+        Gate(Where.ROLLOUT, "rollout", "relative_l2", 0.5, 0.1, block=7),
+        gate("sqnr_db", math.inf, 20.0),
+        gate("relative_l2", None, 0.1),
+    ]
+    documents = json.loads(json.dumps([g.to_json() for g in gates], allow_nan=False))
+    assert documents[0] == {
+        "where": "rollout",
+        "component": "rollout",
+        "metric": "relative_l2",
+        "value": 0.5,
+        "threshold": 0.1,
+        "passed": False,
+        "block": 7,
+    }
+    assert "block" not in documents[1]
+    assert [(d["value"], d["passed"]) for d in documents[1:]] == [(None, True), (None, False)]
+
+
+def test_every_threshold_names_a_metric_that_is_measured_there():
+    text = files("vidc.configs").joinpath("thresholds.toml").read_text()
+    tensor = {f.name for f in fields(TensorMetrics)} & set(METRICS)
+    pixel = {f.name for f in fields(PixelMetrics)} & set(METRICS)
+    assert tensor | pixel == set(METRICS)
+    for precision in tomllib.loads(text):
+        thresholds = load_thresholds(precision)
+        assert set(thresholds) == set(Where)
+        for where, limits in thresholds.items():
+            assert limits
+            assert set(limits) <= (pixel if where is Where.PIXELS else tensor)
+            assert all(isinstance(limit, float) for limit in limits.values())
+
+
+def test_fp32_thresholds_are_the_documented_ones():
+    thresholds = load_thresholds("fp32")
+    assert thresholds[Where.COMPONENT]["relative_l2"] == 1e-4
+    assert thresholds[Where.ROLLOUT]["relative_l2"] == 1e-3
+    assert thresholds[Where.PIXELS]["psnr_db"] == 40
+
+
+def test_a_precision_without_thresholds_is_refused():
+    with pytest.raises(UsageError, match="VIDC-VALIDATE-PRECISION") as error:
+        load_thresholds("bf61")
+    assert "'bf16'" in error.value.hint
