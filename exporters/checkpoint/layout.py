@@ -1,0 +1,110 @@
+"""Recognising whose names a checkpoint uses, and giving its entries the canonical ones."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from vidc.exporters.checkpoint.names import canonical_name
+from vidc.exporters.wan_vae.keys import to_diffusers
+from vidc.plugins.errors import BuildError
+
+T = TypeVar("T")
+
+_LEADING = frozenset({"base_model", "model", "module", "diffusion_model", "transformer"})
+_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
+
+
+def _unchanged(entries: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(entries)
+
+
+def _from_wan(entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {canonical_name(name): value for name, value in entries.items()}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A way to name a model's tensors.
+
+    Attributes:
+        name: for messages and provenance.
+        marks: runs of path components that no other layout uses, and most of its names hold.
+        convert: entries under this layout's names to entries under the canonical ones.
+    """
+
+    name: str
+    marks: tuple[str, ...]
+    convert: Callable[[Mapping[str, Any]], dict[str, Any]] = _unchanged
+
+    def score(self, names: Iterable[str]) -> int:
+        """How many of the names are of this layout."""
+        return sum(any(f".{mark}." in f".{name}." for mark in self.marks) for name in names)
+
+
+LORA = Layout("LoRA", ("lora_A", "lora_B", "lora_down", "lora_up"))
+UNKNOWN = Layout("unknown", ())
+
+# Where two claim as many names, the first is right.
+LAYOUTS = (
+    LORA,
+    Layout(
+        "original Wan transformer",
+        ("self_attn", "cross_attn", "ffn.0", "ffn.2", "time_embedding", "text_embedding"),
+        _from_wan,
+    ),
+    Layout("diffusers WanTransformer3DModel", ("attn1", "attn2", "ffn.net", "condition_embedder")),
+    Layout(
+        "original Wan VAE",
+        ("encoder.downsamples", "encoder.middle", "decoder.middle", "decoder.upsamples"),
+        to_diffusers,
+    ),
+    Layout(
+        "diffusers autoencoder",
+        ("encoder.down_blocks", "encoder.mid_block", "decoder.mid_block", "decoder.up_blocks"),
+    ),
+    Layout("UNet", ("down_blocks", "mid_block", "up_blocks", "input_blocks", "output_blocks")),
+    Layout("UMT5 text encoder", ("SelfAttention", "DenseReluDense", "attn", "ffn.gate")),
+    Layout("CLIP", ("text_model", "vision_model", "visual", "textual")),
+)
+
+
+def recognise(names: Iterable[str]) -> Layout:
+    """The layout that claims the most of these names; ``UNKNOWN`` if none claims any."""
+    names = list(names)
+    best = max(LAYOUTS, key=lambda layout: layout.score(names))
+    return best if best.score(names) else UNKNOWN
+
+
+def strip(name: str) -> str:
+    """``name`` without the components that wrappers of a model add to it."""
+    parts = [part for part in name.split(".") if part not in _WRAPPERS]
+    while len(parts) > 1 and parts[0] in _LEADING:
+        del parts[0]
+    return ".".join(parts)
+
+
+def canonical(entries: Mapping[str, T], source: object) -> tuple[dict[str, T], Layout]:
+    """A checkpoint's entries under canonical names, and the layout that they came in.
+
+    Args:
+        entries: tensors by name, or anything else by the name of a module.
+        source: what to call the checkpoint.
+
+    Raises:
+        BuildError: ``VIDC-CHECKPOINT-MISMATCH`` if two entries get the same name.
+    """
+    short = {name: strip(name) for name in entries}
+    layout = recognise(short.values())
+    # Names are converted, not entries, so that no entry of two with one name is lost.
+    names = {old: new for new, old in layout.convert({old: old for old in short.values()}).items()}
+    result: dict[str, T] = {}
+    for name, value in entries.items():
+        new = names.get(short[name])
+        if new is None or new in result:
+            raise BuildError(
+                "VIDC-CHECKPOINT-MISMATCH",
+                f"{source} holds several tensors that are the same one by name, such as {name}",
+                "save one model's state dict alone",
+            )
+        result[new] = value
+    return result, layout
