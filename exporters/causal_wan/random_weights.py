@@ -21,7 +21,8 @@ def random_weights(config: TransformerConfig, seed: int) -> Iterator[tuple[str, 
     with torch.device("meta"):
         model = CausalWan(config)
     for name, parameter in model.named_parameters():
-        generator = torch.Generator().manual_seed(seed * 2**32 + zlib.crc32(name.encode()))
+        # torch's CPU generator takes 32 bits of its seed.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
         noise = torch.randn(parameter.shape, generator=generator)
         yield name, _scaled(name, noise)
 

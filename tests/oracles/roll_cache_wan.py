@@ -18,6 +18,7 @@ class RollCache:
 
     k: Tensor | None = None
     v: Tensor | None = None
+    seen: int = 0
 
 
 @dataclass
@@ -83,9 +84,9 @@ class RollCacheWan:
         return torch.einsum("bhts,bshd->bthd", scores.softmax(-1), v).flatten(2)
 
     def forward(
-        self, latent: Tensor, timestep: float, first: int, rewrite_from: int | None = None
+        self, latent: Tensor, timestep: float, first: int, recompute: bool = False
     ) -> Tensor:
-        """One pass; leaves the block in the caches. ``rewrite_from``: a prompt switch."""
+        """One pass; leaves its keys and values in the caches."""
         batch, frames, channels, height, width = latent.shape
         rows, cols = height // 2, width // 2
         tokens = frames * rows * cols
@@ -116,7 +117,7 @@ class RollCacheWan:
             k = self.rms(f"{name}.attn1.norm_k.weight", k)
             q, k, v = (t.reshape(batch, tokens, self.heads, -1) for t in (q, k, v))
             q, k = (self.rope(t, first, frames, rows, cols) for t in (q, k))
-            self.store(cache, k, v, first, rows * cols, rewrite_from)
+            self.store(cache, k, v, first, rows * cols, recompute)
             a = self.attention(q, cache.k, cache.v)
             x = x + self.linear(f"{name}.attn1.to_out.0", a) * gate_a
             h = self.norm(x) * self.weights[f"{name}.norm2.weight"]
@@ -127,7 +128,9 @@ class RollCacheWan:
             q, k, v = (t.reshape(batch, t.shape[1], self.heads, -1) for t in (q, k, v))
             x = x + self.linear(f"{name}.attn2.to_out.0", self.attention(q, k, v))
             h = self.norm(x) * (1 + scale_f) + shift_f
-            h = self.linear(f"{name}.ffn.net.2", self.gelu(self.linear(f"{name}.ffn.net.0.proj", h)))
+            h = self.linear(
+                f"{name}.ffn.net.2", self.gelu(self.linear(f"{name}.ffn.net.0.proj", h))
+            )
             x = x + h * gate_f
 
         table = self.weights["scale_shift_table"] + e[:, None]
@@ -136,12 +139,12 @@ class RollCacheWan:
         return torch.einsum("bfhwpqc->bfchpwq", x).reshape(latent.shape)
 
     def store(
-        self, cache: RollCache, k: Tensor, v: Tensor, first: int, frame: int, rewrite: int | None
+        self, cache: RollCache, k: Tensor, v: Tensor, first: int, frame: int, recompute: bool
     ) -> None:
         """Appends, or overwrites the same block's tokens, then rolls out what is too old."""
         window, sink = self.window * frame, self.sink * frame
         start = (first - self.first_frame) * frame
-        if rewrite is not None:  # recompute: everything from `start` on, but not a kept sink
+        if recompute:  # all of a short stream; of a longer one all but the sink
             if start == 0:
                 cache.k, cache.v = k, v
             else:
@@ -150,8 +153,8 @@ class RollCacheWan:
                 cache.v = torch.cat([cache.v[:, :sink], v[:, -kept:]], 1)
             return
         if cache.k is None:
-            cache.k, cache.v, cache.seen = k[:, :0], v[:, :0], 0
-        if start < getattr(cache, "seen", 0):  # another pass over the newest block
+            cache.k, cache.v = k[:, :0], v[:, :0]
+        if start < cache.seen:  # another pass over the newest block
             cache.k = cache.k[:, : cache.k.shape[1] - k.shape[1]]
             cache.v = cache.v[:, : cache.v.shape[1] - v.shape[1]]
         cache.k, cache.v = torch.cat([cache.k, k], 1), torch.cat([cache.v, v], 1)
@@ -167,7 +170,7 @@ class RollCacheWan:
         if n == 0:
             return
         newest = torch.stack(self.frames[count - n :], 1)
-        self.forward(newest, 0.0, self.position - n, rewrite_from=n)
+        self.forward(newest, 0.0, self.position - n, recompute=True)
 
     def sigma(self, step: int) -> float:
         s = step / 1000

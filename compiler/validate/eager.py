@@ -1,0 +1,27 @@
+"""Components run by PyTorch itself, behind the interface of an engine: the reference."""
+
+import torch
+
+from vidc.exporters.component import Component
+from vidc.plugins.signature import Signature
+from vidc.runtime.states import Buffers, States
+
+
+class EagerEngine:
+    """A component's own module as an engine."""
+
+    def __init__(self, component: Component) -> None:
+        self._module = component.module
+        writes = frozenset(s.name for s in component.signature.states if s.writes)
+        self.signature: Signature = component.signature.with_in_place(writes)
+
+    @torch.no_grad()
+    def run(self, buffers: Buffers, states: States) -> None:
+        """Runs the module over these buffers."""
+        arguments = [
+            buffers[spec.name] if spec.name in buffers.inputs else states[spec.name]
+            for spec in self.signature.arguments
+        ]
+        results = self._module(*arguments)
+        for spec, result in zip(self.signature.outputs, results, strict=True):
+            buffers[spec.name].copy_(result)

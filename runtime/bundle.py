@@ -1,0 +1,83 @@
+"""A loaded bundle: engines and weights, and the sessions that share them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+
+import torch
+
+from vidc.plugins.errors import UnavailableError
+from vidc.runtime import integrity, manifest
+from vidc.runtime.compatibility import check
+from vidc.runtime.engines import Engine, loader
+from vidc.runtime.session import Session
+from vidc.runtime.stream import StreamSpec
+from vidc.runtime.text import TextEncoder
+from vidc.runtime.weights import Weights
+
+TEXT_ENCODER = "text_encoder"
+TOKENIZER = "tokenizer.json"
+NOT_IN_STREAM = frozenset({TEXT_ENCODER, "vae_encode_first", "vae_encode"})
+"""Components that a stream does not replay."""
+
+
+class Bundle:
+    """Engines that sessions share. Made by ``load``."""
+
+    def __init__(
+        self,
+        stream: StreamSpec,
+        engines: Mapping[str, Engine],
+        device: torch.device,
+        text_encoder: TextEncoder | None = None,
+    ) -> None:
+        self.stream = stream
+        self.engines = engines
+        self.device = device
+        self._text_encoder = text_encoder
+        self._lock = Lock()
+
+    def session(self, seed: int = 0) -> Session:
+        """Opens a stream with states of its own.
+
+        Raises:
+            UnavailableError: ``VIDC-SESSION-MEMORY``, its states do not fit the device.
+        """
+        engines = {n: engine for n, engine in self.engines.items() if n not in NOT_IN_STREAM}
+        try:
+            return Session(self.stream, engines, self.device, self._lock, self._text_encoder, seed)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if "memory" not in str(error).lower():
+                raise
+            raise UnavailableError(
+                "VIDC-SESSION-MEMORY",
+                f"the states of one more session do not fit on {self.device}: {error}",
+                "close a session, or build with a smaller window",
+            ) from error
+
+
+def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
+    """Opens a bundle: checks it against its manifest and this machine, loads its engines.
+
+    Args:
+        path: the bundle's folder.
+        verify: ``full`` hashes every file, ``fast`` compares sizes and hashes small
+            files, ``off`` trusts the folder.
+
+    Raises:
+        VidcError: what ``read_manifest``, ``verify``, ``check`` and the engine loaders raise.
+    """
+    folder = Path(path)
+    document = manifest.read_manifest(folder)
+    integrity.verify(folder, document, verify)
+    device = torch.device(document.target.device_type)
+    check(document, device)
+    files = {stem: folder / entry.path for stem, entry in document.weights.items()}
+    weights = Weights(files, device)
+    engines = {
+        name: loader(entry.loader)(folder, entry, weights, device)
+        for name, entry in document.engines.items()
+    }
+    encoder = engines.get(TEXT_ENCODER)
+    text = None if encoder is None else TextEncoder(encoder, folder / TOKENIZER, device)
+    return Bundle(document.stream, engines, device, text)

@@ -1,0 +1,50 @@
+"""Engines: what replays one component. One module a loader, imported when a bundle names it."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol, cast
+
+import torch
+
+from vidc.plugins.errors import UnavailableError
+from vidc.plugins.signature import Signature
+from vidc.runtime import manifest
+from vidc.runtime.states import Buffers, States
+from vidc.runtime.weights import Weights
+
+
+class Engine(Protocol):
+    """One loaded component."""
+
+    @property
+    def signature(self) -> Signature:
+        """Its tensors, and which states it writes in place."""
+
+    def run(self, buffers: Buffers, states: States) -> None:
+        """Reads the inputs and states, writes the outputs and states; flips what it must."""
+
+
+class Loader(Protocol):
+    """What a module ``vidc.runtime.engines.<name>`` provides as ``load``."""
+
+    def __call__(
+        self, folder: Path, entry: manifest.Engine, weights: Weights, device: torch.device
+    ) -> Engine:
+        """Loads the engine of ``entry`` from the bundle in ``folder``."""
+
+
+def loader(name: str) -> Loader:
+    """The loader of this name.
+
+    Raises:
+        UnavailableError: ``VIDC-ENGINE-LOADER``, this vidc has none of that name.
+    """
+    module = f"{__name__}.{name}"
+    if find_spec(module) is None:
+        raise UnavailableError(
+            "VIDC-ENGINE-LOADER",
+            f"the bundle needs an engine loader {name!r}, which this vidc does not have",
+            "install the vidc that built the bundle",
+        )
+    return cast(Loader, import_module(module).load)

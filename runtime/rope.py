@@ -1,0 +1,58 @@
+"""Rotation angles of a block of latent frames, computed from absolute positions."""
+
+import torch
+from torch import Tensor
+
+from vidc.runtime.stream import StreamSpec
+
+THETA = 10000.0
+
+
+class Rope:
+    """Cosines and sines of the 3D rotary embedding.
+
+    A head's ``D / 2`` channel pairs are split over time, rows and columns as Wan splits them
+    (``D / 2 - 2 (D / 6)``, ``D / 6``, ``D / 6``); pair ``i`` of ``n`` on an axis turns by
+    ``position * 10000^(-i / n)``. Angles are float64 until their cosine is taken, so there is
+    no longest stream.
+    """
+
+    def __init__(self, stream: StreamSpec) -> None:
+        pairs = stream.head_dim // 2
+        side = pairs // 3
+        rows, cols = stream.grid
+        self._time = _frequencies(pairs - 2 * side)
+        down = torch.outer(torch.arange(rows, dtype=torch.float64), _frequencies(side))
+        across = torch.outer(torch.arange(cols, dtype=torch.float64), _frequencies(side))
+        self._space = torch.cat(
+            [
+                down[:, None].expand(rows, cols, side),
+                across[None, :].expand(rows, cols, side),
+            ],
+            -1,
+        ).reshape(stream.frame_tokens, 2 * side)
+
+    def fill(self, cos: Tensor, sin: Tensor, first_frame: int) -> None:
+        """Writes the angles of the frames from ``first_frame`` on.
+
+        Args:
+            cos: ``[F * frame_tokens, D / 2]`` float32, written.
+            sin: the same.
+            first_frame: absolute index of the first latent frame.
+        """
+        tokens = self._space.shape[0]
+        frames = torch.arange(first_frame, first_frame + cos.shape[0] // tokens)
+        time = torch.outer(frames.double(), self._time)
+        angles = torch.cat(
+            [
+                time[:, None].expand(-1, tokens, -1),
+                self._space[None].expand(len(frames), -1, -1),
+            ],
+            -1,
+        ).flatten(0, 1)
+        cos.copy_(angles.cos())
+        sin.copy_(angles.sin())
+
+
+def _frequencies(pairs: int) -> Tensor:
+    return THETA ** (-torch.arange(pairs, dtype=torch.float64) / pairs)

@@ -1,0 +1,71 @@
+"""The buffers of one stream: states, and each component's inputs and outputs."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from vidc.plugins.signature import Signature, TensorSpec
+
+
+class States:
+    """Every state of a stream, allocated once; what they hold is the engines' business.
+
+    A state that some engine cannot write in place has a spare buffer: the engine writes the
+    spare and ``flip`` makes it the current one.
+    """
+
+    def __init__(self, signatures: Iterable[Signature], device: torch.device) -> None:
+        specs: dict[str, TensorSpec] = {}
+        spares: set[str] = set()
+        for spec in (state for signature in signatures for state in signature.states):
+            known = specs.setdefault(spec.name, spec)
+            if (known.shape, known.dtype) != (spec.shape, spec.dtype):
+                raise ValueError(
+                    f"state {spec.name} is {known.dtype}{list(known.shape)} to one engine and "
+                    f"{spec.dtype}{list(spec.shape)} to another"
+                )
+            if spec.writes and not spec.in_place:
+                spares.add(spec.name)
+        self._current = {name: _zeros(spec, device) for name, spec in specs.items()}
+        self._spare = {name: _zeros(specs[name], device) for name in sorted(spares)}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._current[name]
+
+    def spare(self, name: str) -> Tensor:
+        """The buffer that a functional engine writes the state's new value to."""
+        return self._spare[name]
+
+    def flip(self, names: Iterable[str]) -> None:
+        """Makes the spare buffers of these states the current ones."""
+        for name in names:
+            self._current[name], self._spare[name] = self._spare[name], self._current[name]
+
+    def fill(self, value: float) -> None:
+        """Sets every state: 0 to reset a stream, NaN to find what reads before it writes."""
+        for tensor in (*self._current.values(), *self._spare.values()):
+            tensor.fill_(value)
+
+
+class Buffers:
+    """Static input and output buffers of one component."""
+
+    def __init__(self, signature: Signature, device: torch.device) -> None:
+        self.inputs = {spec.name: _zeros(spec, device) for spec in signature.inputs}
+        self.outputs = {spec.name: _zeros(spec, device) for spec in signature.outputs}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.inputs[name] if name in self.inputs else self.outputs[name]
+
+    def set(self, values: Mapping[str, Tensor | float]) -> None:
+        """Copies values into inputs; a number fills the whole tensor."""
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                self.inputs[name].copy_(value)
+            else:
+                self.inputs[name].fill_(value)
+
+
+def _zeros(spec: TensorSpec, device: torch.device) -> Tensor:
+    return torch.zeros(spec.shape, dtype=spec.torch_dtype, device=device)
