@@ -1,6 +1,6 @@
 """The components a causal Wan transformer is run as, and their signatures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -106,26 +106,18 @@ class KvUpdate(_Pass):
         return ()
 
 
-def components(config: ModelConfig, transformer: CausalWan) -> dict[str, Callable[[], Component]]:
-    """Each component's name with a function that makes it around ``transformer``."""
+def components(config: ModelConfig, transformer: CausalWan) -> dict[str, Component]:
+    """The components of a transformer, by name; they share its parameters."""
     block = config.stream.block
-    passes = {"kv_update": block} | {f"recache_{n}": n for n in config.recache_frames}
     sink = config.stream.sink * config.frame_tokens
     signatures = _Signatures(config, DTYPE_NAMES[transformer.dtype])
-
-    def text_kv() -> Component:
-        return Component("text_kv", TextKv(transformer), signatures.text_kv())
-
-    def denoise() -> Component:
-        return Component("denoise", Denoise(transformer, sink), signatures.denoise(block))
-
-    def update(name: str, frames: int) -> Callable[[], Component]:
-        return lambda: Component(name, KvUpdate(transformer, sink), signatures.kv_update(frames))
-
+    updates = {"kv_update": block} | {f"recache_{n}": n for n in config.recache_frames}
     return {
-        "text_kv": text_kv,
-        "denoise": denoise,
-        **{name: update(name, frames) for name, frames in passes.items()},
+        "text_kv": Component("text_kv", TextKv(transformer), signatures.text_kv()),
+        "denoise": Component("denoise", Denoise(transformer, sink), signatures.denoise(block)),
+    } | {
+        name: Component(name, KvUpdate(transformer, sink), signatures.kv_update(frames))
+        for name, frames in updates.items()
     }
 
 

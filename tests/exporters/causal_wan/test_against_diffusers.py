@@ -49,8 +49,8 @@ def test_one_block(small, head_dim, batch):
     embeds = torch.randn(batch, sizes.text_len, sizes.text_dim)
     timestep = 833.0
 
-    make = components(config, model)
-    text_kv, denoise = make["text_kv"](), make["denoise"]()
+    made = components(config, model)
+    text_kv, denoise = made["text_kv"], made["denoise"]
     states = {
         s.name: t
         for s, t in zip(

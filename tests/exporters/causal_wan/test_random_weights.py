@@ -25,8 +25,8 @@ def full_window(small):
     config = small()
     model = CausalWan(config.transformer).requires_grad_(False)
     model.load_state_dict(dict(random_weights(config.transformer, seed=1)))
-    make = components(config, model)
-    denoise = make["denoise"]()
+    made = components(config, model)
+    denoise = made["denoise"]
     arguments = dict(
         zip(
             (spec.name for spec in denoise.signature.arguments),
@@ -35,7 +35,7 @@ def full_window(small):
         )
     )
     torch.manual_seed(0)
-    text_kv = make["text_kv"]()
+    text_kv = made["text_kv"]
     sizes = config.transformer
     text = torch.randn(1, sizes.text_len, sizes.text_dim)
     text_kv.module(text, *(arguments[s.name] for s in text_kv.signature.states))

@@ -40,7 +40,7 @@ def pair(config, dtype=torch.float32):
     model.load_state_dict(weights, strict=True)
     model.requires_grad_(False)
     spec = stream_spec(config)
-    engines = {name: EagerEngine(make()) for name, make in components(config, model).items()}
+    engines = {name: EagerEngine(c) for name, c in components(config, model).items()}
     engines["vae_decode_first"] = BlackDecoder(spec, 4 * spec.block - 3)
     engines["vae_decode"] = BlackDecoder(spec, 4 * spec.block)
     session = Session(spec, engines, torch.device("cpu"), Lock(), None, seed=0)
