@@ -1,0 +1,46 @@
+"""Files that appear whole or not at all."""
+
+import contextlib
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in ``path``, None where it cannot be read or does not parse."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes ``path`` in one step, with its folder; a reader sees the old value or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        draft.write_text(json.dumps(value, indent=1))
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def sync(path: Path) -> None:
+    """Waits until a file's or a folder's contents are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(root: Path) -> None:
+    """Waits until every file and folder under ``root`` is on disk."""
+    for folder, _, names in os.walk(root, topdown=False):
+        for name in names:
+            sync(Path(folder, name))
+        sync(Path(folder))

@@ -1,0 +1,113 @@
+"""What a build would do, and why, without doing it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from vidc.compiler.pipeline.digest import Json, canonical_json, sha256_json
+from vidc.compiler.pipeline.disk import store_errors
+from vidc.compiler.pipeline.record import Entry
+from vidc.compiler.pipeline.stage import Outputs, Stage, check_order, key_components
+from vidc.compiler.pipeline.store import Store
+
+DIGESTS = ("inputs.", "files.", "sources")
+"""Components whose values are digests, which say nothing to a reader."""
+
+
+class Status(StrEnum):
+    """What a build would do with a stage."""
+
+    HIT = "HIT"
+    """Use its result from the store."""
+    MISS = "MISS"
+    """Run it: it was never built in this slot, or its result is gone."""
+    STALE = "STALE"
+    """Run it: its key changed since it was last built in this slot."""
+    UNKNOWN = "UNKNOWN"
+    """Known only when an earlier stage has run."""
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One stage of a plan.
+
+    Attributes:
+        stage: its name.
+        status: what a build would do.
+        key: of its result, None where the status is UNKNOWN.
+        reasons: what it waits for, and which components of its key changed and how.
+    """
+
+    stage: str
+    status: Status
+    key: str | None
+    reasons: tuple[str, ...] = ()
+
+
+def plan(stages: Sequence[Stage], store: Store, slot: str) -> list[PlanRow]:
+    """What ``run`` would do with each stage.
+
+    Args:
+        stages: in topological order.
+        store: where results are looked up; only digests of large files are written.
+        slot: names this build among others, such as ``tiny/cpu/onnxruntime/fp32``: changes are
+            told against the last build in the same slot.
+
+    Raises:
+        BuildError: ``VIDC-BUILD-INPUT`` or ``VIDC-BUILD-DISK``.
+        ValueError: the stages are not in order.
+    """
+    check_order(stages)
+    outputs: dict[str, Mapping[str, str]] = {}
+    rows = []
+    with store_errors(store.root):
+        for stage in stages:
+            row, entry = _row(stage, store, slot, outputs)
+            rows.append(row)
+            if entry is not None:
+                outputs[stage.name] = entry.digests
+    return rows
+
+
+def _row(stage: Stage, store: Store, slot: str, outputs: Outputs) -> tuple[PlanRow, Entry | None]:
+    waits = tuple(i.stage for i in stage.inputs if i.stage not in outputs)
+    known = replace(stage, inputs=tuple(i for i in stage.inputs if i.stage in outputs))
+    components = key_components(known, outputs, store.digests)
+    last = store.last(slot, stage.name)
+    changes = () if last is None else tuple(_changes(last.components, components, waits))
+    if waits:
+        reasons = (f"after {', '.join(waits)}", *changes)
+        return PlanRow(stage.name, Status.UNKNOWN, None, reasons), None
+    key = sha256_json(components)
+    entry = store.lookup(stage.name, key)
+    if entry is not None:
+        return PlanRow(stage.name, Status.HIT, key), entry
+    if last is None:
+        return PlanRow(stage.name, Status.MISS, key), None
+    if sha256_json(last.components) == key:
+        reasons = ("its result was removed or is damaged",)
+        return PlanRow(stage.name, Status.MISS, key, reasons), None
+    return PlanRow(stage.name, Status.STALE, key, changes), None
+
+
+def _changes(
+    old: Mapping[str, Json], new: Mapping[str, Json], waits: tuple[str, ...]
+) -> Iterator[str]:
+    """The components that differ, without the inputs that are not known yet."""
+    before, after = dict(_leaves("", old)), dict(_leaves("", new))
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) == after.get(name) or name in {f"inputs.{w}" for w in waits}:
+            continue
+        if name.startswith(DIGESTS):
+            yield name
+        else:
+            yield f"{name}: {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
+
+
+def _leaves(name: str, value: Json) -> Iterator[tuple[str, str]]:
+    """Dotted names and canonical JSON of all that is no mapping in nested mappings."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(f"{name}.{key}" if name else key, item)
+    else:
+        yield name, canonical_json(value)

@@ -1,0 +1,209 @@
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vidc.compiler.pipeline import atomic, disk
+from vidc.compiler.pipeline.stage import Input, Stage, Workspace
+from vidc.plugins.errors import BuildError, UsageError
+
+
+def chain(build: Any, load: str = "w", window: int = 12, scale: float = 1.0) -> list[Stage]:
+    """Two branches from one stage, and a stage that joins one of them."""
+    return [
+        build.stage("load", {"weights": "w", "sizes/schema.json": "s"}, config=load),
+        build.stage("export", {"graph": f"{window}"}, config=window, inputs=(Input("load"),)),
+        build.stage("calibrate", {"amax": f"{scale}"}, config=scale, inputs=(Input("load"),)),
+        build.stage("compile", {"engine": f"{window}"}, inputs=(Input("export"),)),
+    ]
+
+
+def test_a_second_build_runs_nothing(build: Any) -> None:
+    first = build.run(*chain(build))
+    assert build.ran == ["load", "export", "calibrate", "compile"]
+    second = build.run(*chain(build))
+    assert build.ran == []
+    assert [r.hit for r in first.values()] == [False] * 4
+    assert [r.hit for r in second.values()] == [True] * 4
+    assert build.hits[-4:] == [(name, True) for name in first]
+    assert {n: (r.path, r.key, r.digest) for n, r in first.items()} == {
+        n: (r.path, r.key, r.digest) for n, r in second.items()
+    }
+    assert (second["load"].path / "sizes/schema.json").read_text() == "s"
+
+
+def test_a_setting_reruns_only_the_stages_it_reaches(build: Any) -> None:
+    build.run(*chain(build))
+    build.run(*chain(build, scale=2.0))
+    assert build.ran == ["calibrate"]
+    build.run(*chain(build, window=8, scale=2.0))
+    assert build.ran == ["export", "compile"]
+
+
+def test_the_same_output_from_a_changed_input_stops_the_rebuild(build: Any) -> None:
+    build.run(*chain(build))
+    build.run(*chain(build, load="another way to the same weights"))
+    assert build.ran == ["load"]
+
+
+def test_a_stage_depends_only_on_the_files_it_names(build: Any) -> None:
+    def stages(weights: str, schema: str) -> list[Stage]:
+        files = {"weights": weights, "schema.json": schema}
+        return [
+            build.stage("load", files, config=[weights, schema]),
+            build.stage("export", {}, inputs=(Input("load", ("schema.json",)),)),
+        ]
+
+    build.run(*stages("a", "s"))
+    build.run(*stages("b", "s"))
+    assert build.ran == ["load"]
+    build.run(*stages("b", "t"))
+    assert build.ran == ["load", "export"]
+
+
+def test_a_stage_reads_the_published_outputs_it_consumes(build: Any) -> None:
+    def export(workspace: Workspace) -> None:
+        text = (workspace.inputs["load"] / "weights").read_text()
+        (workspace.output / "graph").write_text(text * 2)
+
+    load = build.stage("load", {"weights": "w"})
+    results = build.run(load, build.stage("export", export, inputs=(Input("load"),)))
+    assert (results["export"].path / "graph").read_text() == "ww"
+
+
+def test_stages_out_of_order_are_refused(build: Any) -> None:
+    load, export, *_ = chain(build)
+    cases = {
+        "does not come before it": (export, load),
+        "two stages are named 'load'": (load, load),
+        "consumes a stage twice": (
+            load,
+            build.stage("x", {}, inputs=(Input("load"), Input("load", ("weights",)))),
+        ),
+    }
+    for message, stages in cases.items():
+        with pytest.raises(ValueError, match=message):
+            build.run(*stages)
+    with pytest.raises(ValueError, match="does not come before it"):
+        build.run(build.stage("a", {}, inputs=(Input("a"),)))
+    assert build.ran == []
+
+
+def test_a_file_that_was_not_written_cannot_be_consumed(build: Any) -> None:
+    with pytest.raises(ValueError, match=r"\['absent'\] of 'load'"):
+        build.run(
+            build.stage("load", {"weights": "w"}),
+            build.stage("export", {}, inputs=(Input("load", ("absent",)),)),
+        )
+
+
+def failing(build: Any, error: BaseException, text: str = "half") -> Stage:
+    def fail(workspace: Workspace) -> None:
+        (workspace.output / "graph").write_text(text)
+        raise error
+
+    return build.stage("export", fail, inputs=(Input("load"),))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
+def test_a_failed_stage_leaves_nothing_and_earlier_ones_stay(
+    build: Any, error: BaseException
+) -> None:
+    load, export, *_ = chain(build)
+    with pytest.raises((BuildError, KeyboardInterrupt)):
+        build.run(load, failing(build, error))
+    assert build.leftovers() == []
+    build.run(load, export)
+    assert build.ran == ["export"]
+
+
+def test_a_failure_names_the_stage_and_keeps_its_cause(build: Any) -> None:
+    cause = RuntimeError("boom")
+    with pytest.raises(BuildError, match="stage export failed: RuntimeError: boom") as error:
+        build.run(chain(build)[0], failing(build, cause))
+    assert error.value.code == "VIDC-BUILD-STAGE"
+    assert error.value.__cause__ is cause
+
+
+def test_errors_of_vidc_pass_as_they_are(build: Any) -> None:
+    cause = UsageError("VIDC-CONFIG-SIZES", "no", "yes")
+    with pytest.raises(UsageError) as error:
+        build.run(chain(build)[0], failing(build, cause))
+    assert error.value is cause
+
+
+def test_an_output_may_not_point_outside(build: Any, tmp_path: Path) -> None:
+    def link(workspace: Workspace) -> None:
+        (workspace.output / "weights").symlink_to(tmp_path)
+
+    with pytest.raises(BuildError, match="weights is not a regular file"):
+        build.run(build.stage("load", link))
+    assert build.leftovers() == []
+
+
+def write_to_full_device(workspace: Workspace) -> None:
+    (workspace.output / "weights").write_text("half")
+    Path("/dev/full").write_text("x")
+
+
+def test_a_full_disk_is_told_with_free_and_needed_space(build: Any) -> None:
+    build.run(build.stage("load", {"weights": "w" * 20_000}))
+    with pytest.raises(BuildError) as error:
+        build.run(build.stage("load", write_to_full_device, config=1))
+    assert error.value.code == "VIDC-BUILD-DISK"
+    assert "its last result took 0.02 MB" in error.value.message
+    assert error.value.message.endswith(" free")
+    assert isinstance(error.value.__cause__, OSError)
+    assert build.leftovers() == []
+    build.run(build.stage("load", {"weights": "w"}, config=1))
+    assert build.ran == ["load"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fills_while_publishing(
+    build: Any, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.os, "fsync", full)
+        with pytest.raises(BuildError) as error:
+            build.run(build.stage("load", {"weights": "w"}))
+    assert error.value.code == "VIDC-BUILD-DISK"
+    assert build.leftovers() == []
+    build.run(build.stage("load", {"weights": "w"}))
+    assert build.ran == ["load"]
+
+
+def test_a_library_that_hides_the_errno_of_a_full_disk(
+    build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = chain(build)[0]
+    with pytest.raises(BuildError, match="VIDC-BUILD-DISK"):
+        build.run(load, failing(build, RuntimeError("No space left on device (os error 28)")))
+    monkeypatch.setattr(disk, "_free", lambda _: 0)
+    with pytest.raises(BuildError, match="VIDC-BUILD-DISK"):
+        build.run(load, failing(build, RuntimeError("file write failed")))
+
+
+def test_permission_denied_is_of_the_disk_only_in_the_output(build: Any, tmp_path: Path) -> None:
+    load = chain(build)[0]
+
+    def deny(workspace: Workspace) -> None:
+        raise PermissionError(errno.EACCES, "denied", str(workspace.output / "x"))
+
+    with pytest.raises(BuildError, match="VIDC-BUILD-DISK"):
+        build.run(build.stage("a", deny))
+    outside = PermissionError(errno.EACCES, "denied", str(tmp_path / "elsewhere"))
+    with pytest.raises(BuildError, match="VIDC-BUILD-STAGE"):
+        build.run(load, failing(build, outside))
+
+
+def test_a_cache_that_is_no_folder(build: Any) -> None:
+    build.root.write_text("a file")
+    with pytest.raises(BuildError, match="cannot write to the cache") as error:
+        build.run(*chain(build))
+    assert error.value.code == "VIDC-BUILD-DISK"
