@@ -28,7 +28,7 @@ class Layout:
 
     Attributes:
         name: for messages and provenance.
-        marks: runs of path components that no other layout uses, and most of its names hold.
+        marks: runs of path components of which most of its names hold one.
         convert: entries under this layout's names to entries under the canonical ones.
     """
 
@@ -44,27 +44,27 @@ class Layout:
 LORA = Layout("LoRA", ("lora_A", "lora_B", "lora_down", "lora_up"))
 UNKNOWN = Layout("unknown", ())
 
-# Where two claim as many names, the first is right.
+# Where two claim as many names the first is right: a CLIP layer has a self_attn too.
 LAYOUTS = (
     LORA,
+    Layout("CLIP", ("text_model", "vision_model", "visual", "textual")),
+    Layout("UMT5 text encoder", ("SelfAttention", "DenseReluDense", "attn", "ffn.gate")),
     Layout(
-        "original Wan transformer",
-        ("self_attn", "cross_attn", "ffn.0", "ffn.2", "time_embedding", "text_embedding"),
-        _from_wan,
+        "diffusers autoencoder",
+        ("encoder.down_blocks", "encoder.mid_block", "decoder.mid_block", "decoder.up_blocks"),
     ),
-    Layout("diffusers WanTransformer3DModel", ("attn1", "attn2", "ffn.net", "condition_embedder")),
     Layout(
         "original Wan VAE",
         ("encoder.downsamples", "encoder.middle", "decoder.middle", "decoder.upsamples"),
         to_diffusers,
     ),
-    Layout(
-        "diffusers autoencoder",
-        ("encoder.down_blocks", "encoder.mid_block", "decoder.mid_block", "decoder.up_blocks"),
-    ),
     Layout("UNet", ("down_blocks", "mid_block", "up_blocks", "input_blocks", "output_blocks")),
-    Layout("UMT5 text encoder", ("SelfAttention", "DenseReluDense", "attn", "ffn.gate")),
-    Layout("CLIP", ("text_model", "vision_model", "visual", "textual")),
+    Layout("diffusers WanTransformer3DModel", ("attn1", "attn2", "ffn.net", "condition_embedder")),
+    Layout(
+        "original Wan transformer",
+        ("self_attn", "cross_attn", "ffn.0", "ffn.2", "time_embedding", "text_embedding"),
+        _from_wan,
+    ),
 )
 
 
