@@ -1,0 +1,95 @@
+"""The static sizes of a stream, as a bundle states them."""
+
+import math
+from dataclasses import dataclass
+
+_MAX_SIZE = 2**24
+"""Far above any real size, so that products of sizes stay within int64."""
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """Sizes of one stream, and the steps of its sampler.
+
+    Attributes:
+        batch: videos generated side by side.
+        block: latent frames generated at once.
+        window: latent frames the KV ring holds, sink included.
+        sink: latent frames at the start of the stream that never leave the ring.
+        frame_tokens: tokens of one latent frame.
+        grid: rows and columns of tokens in a frame.
+        latent: channels, height and width of a latent frame.
+        video: height and width of a decoded frame, in pixels.
+        head_dim: channels of one attention head.
+        text: length and width of a prompt's embedding.
+        timesteps: what the model is told at each denoising step, from noise to clean.
+        sigmas: share of noise in the latent at each of these steps.
+        context_timestep: timestep of the clean pass that writes keys and values.
+    """
+
+    batch: int
+    block: int
+    window: int
+    sink: int
+    frame_tokens: int
+    grid: tuple[int, int]
+    latent: tuple[int, int, int]
+    video: tuple[int, int]
+    head_dim: int
+    text: tuple[int, int]
+    timesteps: tuple[float, ...]
+    sigmas: tuple[float, ...]
+    context_timestep: float
+
+    def __post_init__(self) -> None:
+        sizes = {
+            "batch": (self.batch,),
+            "block": (self.block,),
+            "window": (self.window,),
+            "frame_tokens": (self.frame_tokens,),
+            "grid": self.grid,
+            "latent": self.latent,
+            "video": self.video,
+            "head_dim": (self.head_dim,),
+            "text": self.text,
+        }
+        for name, values in sizes.items():
+            if not all(0 < value <= _MAX_SIZE for value in values):
+                raise ValueError(f"{name} = {list(values)} is not within 1 and {_MAX_SIZE}")
+        if self.sink < 0:
+            raise ValueError(f"sink = {self.sink} is negative")
+        if self.window < self.sink + self.block:
+            raise ValueError(
+                f"window = {self.window} is smaller than sink + block = {self.sink} + {self.block}"
+            )
+        if math.prod(self.grid) != self.frame_tokens:
+            raise ValueError(
+                f"grid = {list(self.grid)} does not hold frame_tokens = {self.frame_tokens}"
+            )
+        if not self.timesteps or len(self.timesteps) != len(self.sigmas):
+            raise ValueError(
+                f"{len(self.timesteps)} timesteps and {len(self.sigmas)} sigmas: expected the "
+                "same number, at least 1"
+            )
+        for name, steps in (
+            ("timesteps", self.timesteps),
+            ("sigmas", self.sigmas),
+            ("context_timestep", (self.context_timestep,)),
+        ):
+            if not all(0 <= step < math.inf for step in steps):
+                raise ValueError(f"{name} = {list(steps)} is negative or not finite")
+
+    @property
+    def window_tokens(self) -> int:
+        """Slots of the KV ring."""
+        return self.window * self.frame_tokens
+
+    @property
+    def sink_tokens(self) -> int:
+        """Slots at the start of the KV ring that the sink keeps."""
+        return self.sink * self.frame_tokens
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of one block."""
+        return self.block * self.frame_tokens

@@ -1,0 +1,179 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vidc.plugins.errors import UnavailableError
+from vidc.runtime.compatibility import check
+from vidc.runtime.manifest import Manifest
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def cpu_manifest(manifest: Manifest) -> Manifest:
+    target = replace(manifest.target, name="cpu", compute_capability=None, instruction_set=None)
+    return replace(manifest, target=target)
+
+
+@pytest.fixture
+def gpu_manifest(manifest: Manifest) -> Manifest:
+    """Built for h100."""
+    return replace(manifest, target=replace(manifest.target, instruction_set=None))
+
+
+def with_torch(manifest: Manifest, loader: str, version: str) -> Manifest:
+    engine = replace(manifest.engines["denoise"], loader=loader, version=version)
+    return replace(manifest, engines={"denoise": engine})
+
+
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+
+
+def refusal(manifest: Manifest, device: torch.device) -> UnavailableError:
+    with pytest.raises(UnavailableError) as caught:
+        check(manifest, device)
+    return caught.value
+
+
+def test_a_cpu_bundle_runs_on_a_cpu(cpu_manifest: Manifest) -> None:
+    assert check(cpu_manifest, CPU) == ()
+    assert cpu_manifest.target.device_type == "cpu"
+
+
+def test_a_cpu_bundle_is_refused_elsewhere(cpu_manifest: Manifest) -> None:
+    assert refusal(cpu_manifest, CUDA).code == "VIDC-BUNDLE-GPU"
+
+
+def test_a_gpu_bundle_needs_a_gpu(gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for device in (CPU, CUDA):
+        error = refusal(gpu_manifest, device)
+        assert error.code == "VIDC-BUNDLE-GPU"
+        assert "h100 (compute capability 9.0)" in error.message
+
+
+def test_another_compute_capability_is_refused_naming_both(
+    gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_gpu(monkeypatch, "NVIDIA A100-SXM4-80GB", (8, 0))
+    error = refusal(gpu_manifest, CUDA)
+    assert error.code == "VIDC-BUNDLE-GPU"
+    for part in ("h100", "9.0", "NVIDIA A100-SXM4-80GB", "8.0"):
+        assert part in error.message
+
+
+def test_the_same_capability_on_another_gpu_is_a_note(
+    gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_gpu(monkeypatch, "NVIDIA H200", (9, 0))
+    (note,) = check(gpu_manifest, CUDA)
+    assert "h100" in note
+    assert "NVIDIA H200" in note
+
+
+@pytest.mark.parametrize(
+    ("target", "device", "same"),
+    [
+        ("h100", "NVIDIA H100 80GB HBM3", True),
+        ("h200", "NVIDIA H200", True),
+        ("a100", "NVIDIA A100-SXM4-80GB", True),
+        ("rtx4090", "NVIDIA GeForce RTX 4090", True),
+        ("t4", "Tesla T4", True),
+        ("l4", "NVIDIA L4", True),
+        ("l4", "NVIDIA L40S", False),
+        ("rtx4090", "NVIDIA GeForce RTX 4080", False),
+    ],
+)
+def test_gpus_are_recognised_by_name(
+    gpu_manifest: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    device: str,
+    same: bool,
+) -> None:
+    pretend_gpu(monkeypatch, device, (9, 0))
+    built = replace(gpu_manifest, target=replace(gpu_manifest.target, name=target))
+    assert (check(built, CUDA) == ()) is same
+
+
+@pytest.mark.parametrize(
+    ("needed", "here", "runs"),
+    [
+        ("DEFAULT", "AVX2", True),
+        ("AVX2", "AVX2", True),
+        ("AVX2", "AVX512", True),
+        ("AVX512", "AVX2", False),
+        ("AVX2", "DEFAULT", False),
+        ("SVE256", "AVX512", False),
+        ("AVX2", "SVE256", False),
+        ("SVE256", "SVE256", True),
+        ("AVX1024", "AVX512", False),
+    ],
+)
+def test_instruction_sets_contain_older_ones(
+    cpu_manifest: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+    needed: str,
+    here: str,
+    runs: bool,
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: here)
+    built = replace(cpu_manifest, target=replace(cpu_manifest.target, instruction_set=needed))
+    if runs:
+        check(built, CPU)
+        return
+    error = refusal(built, CPU)
+    assert error.code == "VIDC-BUNDLE-CPU"
+    assert needed in error.message
+    assert here in error.message
+
+
+@pytest.mark.parametrize(
+    ("loader", "version", "runs"),
+    [
+        ("aoti", "2.13.0", True),
+        ("aoti", "2.13.0+cu130", True),
+        ("aoti", "2.9.1", True),
+        ("aoti", "2.13", True),
+        ("aoti", "2.13.1", False),
+        ("aoti", "2.100.0", False),
+        ("aoti", "3.0.0.dev20270101", False),
+        ("aoti", "unknown", False),
+        ("onnxruntime", "9.9.9", True),
+    ],
+)
+def test_engines_of_a_newer_torch_are_refused(
+    cpu_manifest: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+    loader: str,
+    version: str,
+    runs: bool,
+) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.13.0+cpu")
+    built = with_torch(cpu_manifest, loader, version)
+    if runs:
+        check(built, CPU)
+        return
+    error = refusal(built, CPU)
+    assert error.code == "VIDC-BUNDLE-TORCH"
+    assert version in error.message
+    assert "2.13.0" in error.message
+
+
+def test_another_plugin_abi_is_refused(cpu_manifest: Manifest) -> None:
+    built = replace(cpu_manifest, plugin_abi=cpu_manifest.plugin_abi + 1)
+    assert refusal(built, CPU).code == "VIDC-BUNDLE-ABI"
+
+
+def test_importing_does_not_start_cuda() -> None:
+    code = (
+        "import torch, vidc.runtime.compatibility, vidc.runtime.integrity, vidc.runtime.pickles;"
+        "raise SystemExit(torch.cuda.is_initialized())"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

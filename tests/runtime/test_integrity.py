@@ -1,0 +1,122 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vidc.plugins.errors import GateError
+from vidc.runtime.integrity import FAST_LIMIT, file_entries, verify
+from vidc.runtime.manifest import MANIFEST_NAME, Manifest
+
+LARGE = "weights/transformer.safetensors"
+SMALL = "engines/denoise.bin"
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def lengthen(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"x")
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def link(file: Path) -> None:
+    target = file.parents[2] / "target"
+    file.rename(target)
+    file.symlink_to(target)
+
+
+def pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("mode", ["full", "fast", "off"])
+def test_what_was_built_passes(bundle: Path, manifest: Manifest, mode: Any) -> None:
+    verify(bundle, manifest, mode)
+
+
+@pytest.mark.parametrize("mode", ["full", "fast"])
+@pytest.mark.parametrize("path", [SMALL, LARGE])
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (Path.unlink, "VIDC-BUNDLE-MISSING"),
+        (truncate, "VIDC-BUNDLE-TRUNCATED"),
+        (lengthen, "VIDC-BUNDLE-ALTERED"),
+        (link, "VIDC-BUNDLE-PATH"),
+        (pipe, "VIDC-BUNDLE-PATH"),
+    ],
+)
+def test_damage_is_named(
+    bundle: Path,
+    manifest: Manifest,
+    mode: Any,
+    path: str,
+    damage: Callable[[Path], None],
+    code: str,
+) -> None:
+    damage(bundle / path)
+    with pytest.raises(GateError) as caught:
+        verify(bundle, manifest, mode)
+    assert caught.value.code == code
+    assert path in caught.value.message
+    verify(bundle, manifest, "off")
+
+
+def test_a_flipped_bit_is_found_in_full(bundle: Path, manifest: Manifest) -> None:
+    flip(bundle / LARGE)
+    with pytest.raises(GateError, match=LARGE) as caught:
+        verify(bundle, manifest, "full")
+    assert caught.value.code == "VIDC-BUNDLE-ALTERED"
+
+
+def test_fast_reads_small_files_alone(bundle: Path, manifest: Manifest) -> None:
+    assert manifest.files[LARGE].size > FAST_LIMIT
+    flip(bundle / LARGE)
+    verify(bundle, manifest, "fast")
+    flip(bundle / SMALL)
+    with pytest.raises(GateError, match=SMALL):
+        verify(bundle, manifest, "fast")
+
+
+@pytest.mark.parametrize("mode", ["full", "fast"])
+@pytest.mark.parametrize("path", ["notes.txt", "weights/.hidden", "golden/deep/manifest.json"])
+def test_an_extra_file_is_refused(bundle: Path, manifest: Manifest, mode: Any, path: str) -> None:
+    (bundle / path).parent.mkdir(exist_ok=True)
+    (bundle / path).touch()
+    with pytest.raises(GateError, match=path) as caught:
+        verify(bundle, manifest, mode)
+    assert caught.value.code == "VIDC-BUNDLE-EXTRA"
+
+
+def test_an_extra_link_to_a_folder_is_refused(bundle: Path, manifest: Manifest) -> None:
+    (bundle / "loop").symlink_to(bundle)
+    with pytest.raises(GateError, match="VIDC-BUNDLE-PATH"):
+        verify(bundle, manifest, "fast")
+
+
+def test_an_unknown_mode_is_not_taken_for_another(bundle: Path, manifest: Manifest) -> None:
+    mode: Any = "fats"
+    with pytest.raises(ValueError, match="fats"):
+        verify(bundle, manifest, mode)
+
+
+def test_progress_ends_at_the_total(bundle: Path, manifest: Manifest) -> None:
+    calls: list[tuple[int, int]] = []
+    verify(bundle, manifest, "full", lambda done, total: calls.append((done, total)))
+    total = sum(entry.size for entry in manifest.files.values())
+    assert calls[-1] == (total, total)
+    assert calls == sorted(calls)
+
+
+def test_entries_of_a_folder_are_those_of_its_manifest(bundle: Path, manifest: Manifest) -> None:
+    (bundle / MANIFEST_NAME).unlink()
+    assert file_entries(bundle) == manifest.files
