@@ -1,0 +1,120 @@
+"""`vidc cache`: the results of stages that builds keep and share."""
+
+import os
+import time
+from typing import Any
+
+import click
+
+from vidc.compiler.cli.output import columns, json_option, print_json, print_text
+from vidc.compiler.pipeline import upkeep
+from vidc.compiler.pipeline.record import Entry
+from vidc.compiler.pipeline.store import Store
+from vidc.compiler.settings.environment import cache_root
+from vidc.plugins.errors import GateError, UsageError
+
+DAY = 86400.0
+GB = 1e9
+
+
+@click.group(no_args_is_help=False)
+def command() -> None:
+    """List, verify or prune the build cache."""
+
+
+@command.command("ls")
+@json_option
+def list_entries(as_json: bool) -> None:
+    """List the results in the cache, the longest unused first."""
+    store = _store()
+    entries = upkeep.ls(store)
+    if as_json:
+        print_json({"root": str(store.root), "entries": [_document(e) for e in entries]})
+        return
+    if entries:
+        print_text(_table(entries))
+    print_text(f"{_size(entries)} in {len(entries)} results under {store.root}")
+
+
+@command.command("verify")
+@click.option("--remove", is_flag=True, help="Remove what is damaged, so that it is built again.")
+@json_option
+def verify(remove: bool, as_json: bool) -> None:
+    """Hash every result again and compare.
+
+    Exits 1 if a damaged result remains.
+    """
+    damages = upkeep.verify(_store(), remove=remove)
+    remaining = [damage for damage in damages if not damage.removed]
+    if as_json:
+        rows = [{"path": str(d.path), "problem": d.problem, "removed": d.removed} for d in damages]
+        print_json({"passed": not remaining, "damaged": rows})
+    else:
+        for damage in damages:
+            print_text(f"{damage.path}: {damage.problem}{' (removed)' if damage.removed else ''}")
+        print_text(f"{len(damages)} damaged, {len(remaining)} remain")
+    if remaining:
+        raise GateError(
+            "VIDC-CACHE-DAMAGED",
+            f"{len(remaining)} results in the cache are not what was published",
+            "vidc cache verify --remove; a build never uses what it finds damaged",
+        )
+
+
+@command.command("prune")
+@click.option("--max-gb", type=click.FloatRange(min=0), help="Keep no more than this.")
+@click.option(
+    "--older-than", type=click.FloatRange(min=0), help="Remove what was unused for so many days."
+)
+@json_option
+def prune(max_gb: float | None, older_than: float | None, as_json: bool) -> None:
+    """Remove results, the longest unused first, and what dead builds left half-written."""
+    if max_gb is None and older_than is None:
+        raise UsageError(
+            "VIDC-CLI-USAGE",
+            "vidc cache prune does not say what to keep",
+            "--max-gb 20, --older-than 30, or --max-gb 0 for everything",
+        )
+    removed = upkeep.prune(
+        _store(),
+        max_bytes=None if max_gb is None else int(max_gb * GB),
+        older_than=None if older_than is None else older_than * DAY,
+    )
+    if as_json:
+        print_json({"removed": [_document(entry) for entry in removed]})
+        return
+    print_text(f"removed {len(removed)} results, {_size(removed)}")
+
+
+def _store() -> Store:
+    return Store(cache_root(os.environ))
+
+
+def _size(entries: list[Entry]) -> str:
+    return f"{sum(entry.size for entry in entries) / GB:.2f} GB"
+
+
+def _table(entries: list[Entry]) -> str:
+    now = time.time()
+    return columns(
+        [
+            (
+                entry.stage,
+                entry.key[:12],
+                f"{entry.size / GB:.3f} GB",
+                f"used {(now - entry.last_used) / DAY:.1f} days ago",
+            )
+            for entry in entries
+        ]
+    )
+
+
+def _document(entry: Entry) -> dict[str, Any]:
+    return {
+        "stage": entry.stage,
+        "key": entry.key,
+        "bytes": entry.size,
+        "created": entry.record.created,
+        "last_used": entry.last_used,
+        "seconds": entry.record.seconds,
+    }

@@ -1,0 +1,29 @@
+"""`vidc explain`: what an error code means."""
+
+from importlib.resources import files
+
+import click
+
+from vidc.compiler.cli.output import json_option, print_json, print_text
+from vidc.compiler.settings.files import read_toml
+from vidc.plugins.errors import UsageError, nearest
+
+
+@click.command()
+@click.argument("code")
+@json_option
+def command(code: str, as_json: bool) -> None:
+    """Explain an error code."""
+    codes = catalogue()
+    entry = codes.get(code.upper())
+    if entry is None:
+        raise UsageError("VIDC-CLI-CODE", f"no error code {code!r}", nearest(code.upper(), codes))
+    if as_json:
+        print_json({"code": code.upper(), **entry})
+    else:
+        print_text(f"{code.upper()}: {entry['title']}\n\n{entry['explain'].strip()}")
+
+
+def catalogue() -> dict[str, dict[str, str]]:
+    """``title`` and ``explain`` of every code that vidc reports."""
+    return read_toml(files("vidc.configs") / "errors.toml")

@@ -1,0 +1,118 @@
+"""The `vidc` command: subcommands that are imported when they are used."""
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+from vidc.plugins.errors import UsageError, nearest
+
+HELP = {
+    "bench": "Measure a bundle.",
+    "build": "Build a validated bundle from a checkpoint.",
+    "cache": "List, verify or prune the build cache.",
+    "calibrate": "Record the ranges that quantisation needs.",
+    "completion": "Print the script that completes vidc in a shell.",
+    "diff": "Compare two bundles, graphs or engines.",
+    "doctor": "Check this machine: what works, what is missing, what to do.",
+    "explain": "Explain an error code.",
+    "export": "Export a model's components to ONNX or ExportedProgram.",
+    "inspect": "Show what a bundle, a graph or an engine holds.",
+    "presets": "List the presets, or show one.",
+    "run": "Generate a video with a bundle.",
+    "validate": "Check that a bundle computes the model.",
+}
+"""One line for each subcommand, so that `vidc --help` imports none of them."""
+
+
+@dataclass
+class Invocation:
+    """What the whole command line asked for, whichever subcommand it named."""
+
+    verbose: bool = False
+
+
+def command_names() -> list[str]:
+    """The subcommands: the modules beside this one that have a line of help."""
+    modules = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
+    return sorted(modules & HELP.keys())
+
+
+def _set_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(Invocation).verbose = True
+
+
+VERBOSE = click.Option(
+    ["-v", "--verbose"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_set_verbose,
+    help="Show a traceback with an error.",
+)
+
+
+def _accept_verbose(command: click.Command) -> None:
+    """Lets ``-v`` stand after a subcommand too."""
+    if VERBOSE not in command.params:
+        command.params.append(VERBOSE)
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            _accept_verbose(child)
+
+
+class LazyGroup(click.Group):
+    """A group that finds its subcommands as modules, each with an attribute ``command``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every subcommand's name."""
+        return command_names()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports a subcommand."""
+        if cmd_name not in command_names():
+            return None
+        command: click.Command = importlib.import_module(f"vidc.compiler.cli.{cmd_name}").command
+        _accept_verbose(command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Refuses an unknown subcommand with the nearest one."""
+        if args[0] not in command_names() and not ctx.resilient_parsing:
+            raise UsageError(
+                "VIDC-CLI-USAGE", f"no command {args[0]!r}", nearest(args[0], command_names())
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the subcommands from ``HELP``."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, HELP[name]) for name in command_names()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes the subcommands from ``HELP``, and options as any command does."""
+        names = [name for name in command_names() if name.startswith(incomplete)]
+        return [
+            *(CompletionItem(name, help=HELP[name]) for name in names),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
+
+
+@click.group(
+    cls=LazyGroup,
+    params=[VERBOSE],
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(package_name="vidc", message="%(prog)s %(version)s")
+@click.pass_context
+def root(context: click.Context) -> None:
+    """Compile KV-cached autoregressive video diffusion ahead of time, and replay it."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())

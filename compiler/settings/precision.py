@@ -1,0 +1,85 @@
+"""The precision of each weights group, from layers that set a default, a group or a target."""
+
+from collections.abc import Mapping, Sequence
+
+from vidc.compiler.backends import backend
+from vidc.compiler.settings.layers import Layer, Setting
+from vidc.compiler.settings.schema import PRECISIONS, WEIGHTS_GROUPS
+from vidc.compiler.settings.targets import Target
+from vidc.plugins.errors import UnavailableError, UsageError, nearest
+
+
+def resolve_precision(layers: Sequence[Layer], target: Target) -> dict[str, Setting]:
+    """The precision of every weights group on a target.
+
+    The highest layer that says anything about a group decides. Within a layer what is said for
+    the target (``precision.cpu.default``) comes before the rest, and a group before the default.
+
+    Args:
+        layers: lowest precedence first.
+        target: what the engines are for.
+
+    Raises:
+        UsageError: ``VIDC-CONFIG-PRECISION`` for an unknown precision, or none at all.
+        UnavailableError: ``VIDC-TARGET-PRECISION`` for one that the target does not have.
+    """
+    return {group: _of_group(group, layers, target) for group in WEIGHTS_GROUPS}
+
+
+def require_built(precisions: Mapping[str, Setting], name: str, target: Target) -> None:
+    """Refuses precisions that a backend does not build.
+
+    Args:
+        precisions: of each weights group.
+        name: a known backend.
+        target: what the engines are for.
+
+    Raises:
+        UnavailableError: ``VIDC-BACKEND-PRECISION``, with those that it builds for the target.
+    """
+    device = "cuda" if target.is_gpu else "cpu"
+    builds = backend(name).precisions(device)
+    both = [precision for precision in target.precisions if precision in builds]
+    for precision in precisions.values():
+        if precision.value not in both:
+            raise UnavailableError(
+                "VIDC-BACKEND-PRECISION",
+                f"backend {name} has no {precision.value} ({precision.origin}) on {target.name}; "
+                f"it has {', '.join(both) or 'none there'}",
+                f"pass --precision {both[0]} or another backend" if both else "pass --backend",
+            )
+
+
+def _of_group(group: str, layers: Sequence[Layer], target: Target) -> Setting:
+    names = (
+        f"precision.{target.name}.{group}",
+        f"precision.{target.name}.default",
+        f"precision.{group}",
+        "precision.default",
+    )
+    for layer in layers[::-1]:
+        for name in names:
+            if name in layer:
+                _require_available(layer[name], target)
+                return layer[name]
+    raise UsageError(
+        "VIDC-CONFIG-PRECISION",
+        f"no precision for {group}",
+        'pass --precision or add default = "bf16" to the preset\'s [precision]',
+    )
+
+
+def _require_available(precision: Setting, target: Target) -> None:
+    if precision.value not in PRECISIONS:
+        raise UsageError(
+            "VIDC-CONFIG-PRECISION",
+            f"no precision {precision.value!r} ({precision.origin})",
+            nearest(str(precision.value), PRECISIONS),
+        )
+    if precision.value not in target.precisions:
+        raise UnavailableError(
+            "VIDC-TARGET-PRECISION",
+            f"{target.name} has no {precision.value} ({precision.origin}); it has "
+            f"{', '.join(target.precisions)}",
+            f"pass --precision {target.precisions[0]} or another of these",
+        )

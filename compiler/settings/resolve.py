@@ -1,0 +1,158 @@
+"""What is to be built: every setting at the value that the highest layer gives it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from vidc.compiler import backends
+from vidc.compiler.settings.environment import environment_layer
+from vidc.compiler.settings.layers import Layer, Setting, assignment_layer, file_layer
+from vidc.compiler.settings.precision import require_built, resolve_precision
+from vidc.compiler.settings.presets import DEFAULT_PRESET, load_preset
+from vidc.compiler.settings.schema import TABLES, ValidateConfig
+from vidc.compiler.settings.tables import read_model, read_validate, write_tables
+from vidc.compiler.settings.targets import AUTO, Target, find_target
+from vidc.exporters.config import ModelConfig
+from vidc.plugins.errors import UsageError, nearest
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A resolved configuration.
+
+    Attributes:
+        preset: its name, or its file's.
+        family: of the model.
+        model: sizes, stream and sampler.
+        precision: of each weights group.
+        target: what the engines are for.
+        backend: what builds them.
+        validate: the rollout that validates them.
+        origins: where each value came from, by the dotted names of ``values``.
+    """
+
+    preset: str
+    family: str
+    model: ModelConfig
+    precision: Mapping[str, str]
+    target: Target
+    backend: str
+    validate: ValidateConfig
+    origins: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The configuration without its origins, as plain JSON values."""
+        return {
+            "preset": self.preset,
+            "family": self.family,
+            "target": self.target.to_json(),
+            "backend": self.backend,
+            "precision": dict(self.precision),
+            **write_tables(self.model, self.validate),
+        }
+
+    def values(self) -> dict[str, Any]:
+        """Every setting by its dotted name, as ``--plan`` shows it."""
+        document = self.to_json()
+        del document["target"]
+        flat = {"gpu": self.target.name}
+        for name, value in document.items():
+            if isinstance(value, dict):
+                flat |= {f"{name}.{key}": item for key, item in value.items()}
+            else:
+                flat[name] = value
+        return flat
+
+
+def resolve(
+    preset: str | None = None,
+    *,
+    gpu: str | None = None,
+    precision: str | None = None,
+    backend: str | None = None,
+    assignments: Sequence[str] = (),
+    config: Path | None = None,
+    environ: Mapping[str, str],
+) -> Settings:
+    """The settings of a build: flag over environment over ``--config`` over preset over default.
+
+    Args:
+        preset: a name or a path to a TOML file; ``longlive-1.3b`` by default.
+        gpu: ``--gpu``: a target or ``auto``.
+        precision: ``--precision``, of every weights group that ``--set`` does not name.
+        backend: ``--backend``.
+        assignments: ``--set key=value``, of the flags' precedence; a flag of its own wins.
+        config: the file of ``--config``.
+        environ: the environment, whose ``VIDC_`` variables are read.
+
+    Raises:
+        UsageError: an unknown or unfit preset, setting, target, precision or backend, with the
+            nearest known name.
+        UnavailableError: ``VIDC-TARGET-PRECISION`` or ``VIDC-BACKEND-PRECISION`` for a precision
+            that the target or the backend does not have, ``VIDC-TARGET-AUTO`` for an unknown GPU.
+    """
+    chosen = load_preset(preset or DEFAULT_PRESET)
+    flags = {"gpu": gpu, "precision.default": precision, "backend": backend}
+    layers: list[Layer] = [
+        chosen.layer,
+        file_layer(config) if config else {},
+        environment_layer(environ),
+        assignment_layer(assignments)
+        | {
+            name: Setting(value, f"--{name.removesuffix('.default')}")
+            for name, value in flags.items()
+            if value is not None
+        },
+    ]
+    merged: dict[str, Setting] = {}
+    for layer in layers:
+        merged |= layer
+
+    gpu_setting = merged.get("gpu", Setting(AUTO, DEFAULT))
+    target = find_target(str(gpu_setting.value), gpu_setting.origin)
+    backend_setting = merged.get("backend", Setting(_default_backend(target), DEFAULT))
+    _require_backend(backend_setting)
+    precisions = resolve_precision(layers, target)
+    require_built(precisions, backend_setting.value, target)
+    return Settings(
+        preset=chosen.name,
+        family=chosen.family,
+        model=read_model(merged),
+        precision={group: setting.value for group, setting in precisions.items()},
+        target=target,
+        backend=backend_setting.value,
+        validate=read_validate(merged),
+        origins={
+            "preset": "argument" if preset else DEFAULT,
+            "family": f"preset {chosen.name}",
+            "gpu": gpu_setting.origin,
+            "backend": backend_setting.origin,
+            **{f"precision.{group}": setting.origin for group, setting in precisions.items()},
+            **_table_origins(merged),
+        },
+    )
+
+
+def _table_origins(merged: Layer) -> dict[str, str]:
+    known = [f"{table}.{field.name}" for table, kind in TABLES.items() for field in fields(kind)]
+    return {name: merged[name].origin if name in merged else DEFAULT for name in known}
+
+
+def _default_backend(target: Target) -> str:
+    if not target.is_gpu:
+        return "onnxruntime"
+    if "tensorrt" in backends.names():
+        return "aoti" if backends.backend("tensorrt").unavailable("cuda") else "tensorrt"
+    return "aoti"
+
+
+def _require_backend(setting: Setting) -> None:
+    if setting.value not in backends.names():
+        raise UsageError(
+            "VIDC-CONFIG-BACKEND",
+            f"no backend {setting.value!r} ({setting.origin})",
+            nearest(str(setting.value), backends.names()),
+        )

@@ -1,0 +1,87 @@
+"""Which settings there are: their dotted names, and how a wrong one is refused."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+
+from vidc.compiler.settings.targets import targets
+from vidc.exporters.config import (
+    SamplerConfig,
+    StreamConfig,
+    Table,
+    TransformerConfig,
+    VaeConfig,
+)
+from vidc.plugins.errors import UsageError, nearest
+
+PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8")
+WEIGHTS_GROUPS = ("transformer", "vae", "text_encoder")
+"""Weights that share a file, and so a precision."""
+
+
+@dataclass(frozen=True)
+class ValidateConfig(Table):
+    """The rollout that validates a bundle: its blocks, and how many precede the prompt switch."""
+
+    blocks: int = 8
+    switch_after: int = 4
+
+    def __post_init__(self) -> None:
+        self.require(
+            0 < self.switch_after < self.blocks,
+            f"validate.switch_after = {self.switch_after} does not lie inside the "
+            f"{self.blocks} blocks of validate.blocks",
+            f"set it between 1 and {self.blocks - 1}",
+        )
+
+
+TABLES: dict[str, type[Table]] = {
+    "model": TransformerConfig,
+    "vae": VaeConfig,
+    "stream": StreamConfig,
+    "sampler": SamplerConfig,
+    "validate": ValidateConfig,
+}
+
+
+def _names_under(path: tuple[str, ...]) -> Collection[str]:
+    """The names that may follow ``path``; nothing follows a setting."""
+    match path:
+        case ():
+            return (*TABLES, "precision", "gpu", "backend")
+        case ("precision",):
+            return ("default", *WEIGHTS_GROUPS, *targets())
+        case ("precision", name) if name in targets():
+            return ("default", *WEIGHTS_GROUPS)
+        case (name,) if name in TABLES:
+            return tuple(field.name for field in fields(TABLES[name]))
+    return ()
+
+
+def require_setting(name: str, origin: str) -> None:
+    """Refuses a dotted name that is no setting.
+
+    Raises:
+        UsageError: ``VIDC-CONFIG-SETTING``, with the nearest name.
+    """
+    parts = tuple(name.split("."))
+    for depth, part in enumerate(parts):
+        known = _names_under(parts[:depth])
+        if part not in known:
+            raise UsageError(
+                "VIDC-CONFIG-SETTING", f"no setting {name!r} ({origin})", _hint(part, known, depth)
+            )
+    if below := _names_under(parts):
+        raise UsageError(
+            "VIDC-CONFIG-SETTING",
+            f"{name!r} is a table, not a setting ({origin})",
+            f"set one of: {', '.join(f'{name}.{child}' for child in sorted(below))}",
+        )
+
+
+def _hint(part: str, known: Collection[str], depth: int) -> str:
+    if not known:
+        return "it goes deeper than the settings do"
+    homes = [f"{table}.{part}" for table in TABLES if part in _names_under((table,))]
+    if depth == 0 and homes:
+        return f"did you mean {' or '.join(homes)}?"
+    return nearest(part, known)
