@@ -1,0 +1,218 @@
+"""The report of a validation as one HTML page that needs nothing but itself."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined
+
+from vidc.compiler.validate.chart import Chart, rollout_chart
+from vidc.compiler.validate.gates import UPPER_LIMITS, Gate, Subject, Where, all_passed
+from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
+from vidc.compiler.validate.pictures import (
+    ERROR_RAMP,
+    Picture,
+    error_map,
+    frame_error,
+    png_uri,
+)
+
+FULL_SCALE_FLOOR = 16
+"""Least full scale of the error maps, in levels, so that rounding does not look like damage."""
+
+BLOCKWISE = (Where.ROLLOUT, Where.PIXELS)
+"""Levels whose gates belong to the blocks of the rollout."""
+
+LABELS = {
+    "relative_l2": "relative L2",
+    "cosine": "cosine",
+    "max_error": "max error",
+    "sqnr_db": "SQNR (dB)",
+    "psnr_db": "PSNR (dB)",
+    "ssim": "SSIM",
+}
+FORMATS = {
+    "relative_l2": "{:.2e}",
+    "cosine": "{:.6f}",
+    "max_error": "{:.2e}",
+    "sqnr_db": "{:.1f}",
+    "psnr_db": "{:.1f}",
+    "ssim": "{:.6f}",
+}
+
+
+@dataclass(frozen=True)
+class ComponentRow:
+    """A component's figures; ``metrics`` is None when it was not measured."""
+
+    subject: Subject
+    metrics: TensorMetrics | None
+
+
+@dataclass(frozen=True)
+class RolloutRow:
+    """A block of the rollout: its latents and its decoded frames, None when not measured."""
+
+    block: int
+    latents: TensorMetrics | None
+    pixels: PixelMetrics | None
+
+
+@dataclass(frozen=True)
+class FramePair:
+    """Frame ``frame`` of block ``block`` from the engine and from the reference.
+
+    Both are uint8 [H, W, 3].
+    """
+
+    block: int
+    frame: int
+    engine: Picture
+    reference: Picture
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the page shows.
+
+    Attributes:
+        bundle: the bundle's name.
+        about: label to text, shown in this order: model, target, precision, backend, ...
+        tools: name to version.
+        gates: every gate; they decide the verdicts and carry the thresholds.
+        components: rows of the component table.
+        rollout: rows of the rollout table, in rising order of blocks.
+        switches: blocks that are the first of a new prompt.
+        frames: pairs shown side by side.
+    """
+
+    bundle: str
+    about: Mapping[str, str]
+    tools: Mapping[str, str]
+    gates: Sequence[Gate]
+    components: Sequence[ComponentRow] = ()
+    rollout: Sequence[RolloutRow] = ()
+    switches: Sequence[int] = ()
+    frames: Sequence[FramePair] = field(default=(), repr=False)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every gate passed, of which there must be one."""
+        return all_passed(self.gates)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of a table with the gates that judge it."""
+
+    name: str
+    block: int | None
+    tensor: TensorMetrics | None
+    pixels: PixelMetrics | None
+    gates: Sequence[Gate]
+    switched: bool = False
+
+    @property
+    def passed(self) -> bool | None:
+        return all_passed(self.gates) if self.gates else None
+
+    @property
+    def failing(self) -> set[str]:
+        return {gate.metric for gate in self.gates if not gate.passed}
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """A frame pair as pictures, with its error in levels of 255."""
+
+    pair: FramePair
+    engine: str
+    reference: str
+    error: str
+    largest: int
+    mean: float
+
+
+def render_html(report: Report) -> str:
+    """The page, with styles, drawings and pictures inside; every text of the report is escaped.
+
+    Raises:
+        ValueError: if a frame pair is not two uint8 [H, W, 3] of one size.
+    """
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"figure": format_figure, "limit": format_limit}
+    template = environment.from_string(
+        files("vidc.compiler.validate").joinpath("report.html.j2").read_text(encoding="utf-8")
+    )
+    errors = [frame_error(pair.engine, pair.reference) for pair in report.frames]
+    full_scale = max([FULL_SCALE_FLOOR, *(int(error.max()) for error in errors)])
+    return template.render(
+        report=report,
+        components=[_component_row(row, report.gates) for row in report.components],
+        rollout=[_rollout_row(row, report) for row in report.rollout],
+        rollout_limits={gate.metric: gate for gate in report.gates if gate.where in BLOCKWISE},
+        chart=_chart(report),
+        comparisons=[
+            _Comparison(
+                pair=pair,
+                engine=png_uri(pair.engine),
+                reference=png_uri(pair.reference),
+                error=png_uri(error_map(error, full_scale)),
+                largest=int(error.max()),
+                mean=float(error.mean()),
+            )
+            for pair, error in zip(report.frames, errors, strict=True)
+        ],
+        full_scale=full_scale,
+        ramp=ERROR_RAMP,
+        labels=LABELS,
+    )
+
+
+def format_figure(value: float | None, metric: str) -> str:
+    """A metric's value in the digits that tell, in words where it is missing or no number."""
+    if value is None:
+        return "missing"
+    if math.isnan(value):
+        return "not a number"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return FORMATS[metric].format(value)
+
+
+def format_limit(gate: Gate) -> str:
+    """A gate's threshold with its direction, such as ``≤ 0.001``."""
+    return f"{'≤' if gate.metric in UPPER_LIMITS else '≥'} {gate.threshold:g}"
+
+
+def _component_row(row: ComponentRow, gates: Sequence[Gate]) -> _Row:
+    own = [
+        gate
+        for gate in gates
+        if gate.where is Where.COMPONENT and Subject(gate.component, gate.block) == row.subject
+    ]
+    return _Row(row.subject.component, row.subject.block, row.metrics, None, own)
+
+
+def _rollout_row(row: RolloutRow, report: Report) -> _Row:
+    own = [gate for gate in report.gates if gate.where in BLOCKWISE and gate.block == row.block]
+    switched = row.block in report.switches
+    return _Row(str(row.block), row.block, row.latents, row.pixels, own, switched)
+
+
+def _chart(report: Report) -> Chart | None:
+    """The curve of relative L2, or None where no block has a gate for it."""
+    thresholds = [
+        gate.threshold
+        for gate in report.gates
+        if gate.where is Where.ROLLOUT and gate.metric == "relative_l2"
+    ]
+    if not thresholds or not report.rollout:
+        return None
+    values = [
+        (row.block, row.latents.relative_l2 if row.latents else None) for row in report.rollout
+    ]
+    return rollout_chart(values, thresholds[0], report.switches)

@@ -1,0 +1,237 @@
+import math
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from vidc.compiler.validate.gates import Gate, Subject, Where
+from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
+from vidc.compiler.validate.report import (
+    ComponentRow,
+    FramePair,
+    Report,
+    RolloutRow,
+    format_figure,
+    render_html,
+)
+
+VOID = {"meta", "img", "line", "circle", "path", "polyline"}
+
+
+class Page(HTMLParser):
+    """The elements of a page, checked to be balanced."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def words(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.text))
+
+
+def make_report(bundle: str = "tiny-cpu-fp32", blocks: int = 8, error: float = 1e-5) -> Report:
+    metrics = TensorMetrics(True, error, 0.999999, 3e-5, 100.0)
+    rng = np.random.default_rng(0)
+    reference = rng.integers(0, 200, (12, 20, 3), dtype=np.uint8)
+    return Report(
+        bundle=bundle,
+        about={"Model": "tiny", "Target": "cpu", "Precision": "fp32", "Backend": "onnxruntime"},
+        tools={"vidc": "0.1.0", "torch": "2.13.0"},
+        gates=[
+            Gate(Where.COMPONENT, "denoise", "relative_l2", error, 1e-4),
+            *(
+                Gate(Where.ROLLOUT, "rollout", "relative_l2", error, 1e-3, block=b)
+                for b in range(blocks)
+            ),
+            *(Gate(Where.PIXELS, "frames", "psnr_db", 60.0, 40.0, block=b) for b in range(blocks)),
+        ],
+        components=[ComponentRow(Subject("denoise"), metrics)],
+        rollout=[RolloutRow(b, metrics, PixelMetrics(True, 60.0, 0.9999)) for b in range(blocks)],
+        switches=[4],
+        frames=[FramePair(2, 5, reference + np.uint8(40), reference)],
+    )
+
+
+def test_the_page_shows_what_was_measured():
+    words = Page(render_html(make_report())).words
+    for text in (
+        "tiny-cpu-fp32",
+        "Validation passed",
+        "17 of 17 passed",
+        "vidc 0.1.0, torch 2.13.0",
+        "denoise",
+        "1.00e-05",
+        "relative L2 ≤ 0.0001",
+        "≥ 40",
+        "The prompt switches before block 4.",
+        "threshold 0.001",
+        "Block 2, frame 5: largest error 40, mean 40.00 of 255 levels",
+        "40 of 255 levels",
+    ):
+        assert text in words
+    assert "What failed" not in words
+
+
+def test_the_curve_has_a_point_for_each_block_a_threshold_and_the_switch():
+    page = Page(render_html(make_report(blocks=11)))
+    assert len(page.all("circle")) == 11
+    classes = Counter(line["class"] for line in page.all("line"))
+    assert (classes["threshold"], classes["switch"]) == (1, 1)
+
+
+def test_the_page_needs_nothing_but_itself():
+    html = render_html(make_report())
+    page = Page(html)
+    names = {tag for tag, _ in page.elements}
+    assert not names & {"script", "link", "iframe", "object", "embed", "base", "form", "a"}
+    assert "url(" not in html
+    assert "@import" not in html
+    assert "http://" not in html
+    assert "https://" not in html
+    pictures = page.all("img")
+    assert len(pictures) == 3
+    assert all(img["src"].startswith("data:image/png;base64,") for img in pictures)
+
+
+def test_the_page_is_accessible():
+    page = Page(render_html(make_report()))
+    assert page.all("html")[0]["lang"] == "en"
+    assert len(page.all("title")) >= 1
+    assert all(img["alt"] for img in page.all("img"))
+    assert all(svg["role"] == "img" and svg["aria-labelledby"] for svg in page.all("svg"))
+    assert len(page.all("table")) == len(page.all("caption")) == 2
+    assert all(th.get("scope") in ("row", "col") for th in page.all("th"))
+    ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    for _, attributes in page.elements:
+        assert set((attributes.get("aria-labelledby") or "").split()) <= ids
+
+
+def test_light_and_dark_define_the_same_colours():
+    html = render_html(make_report())
+    light, dark = (set(re.findall(r"(--[a-z-]+):", block)) for block in html.split("@media")[:2])
+    assert light
+    assert light == dark
+    assert set(re.findall(r"var\((--[a-z-]+)\)", html)) <= light
+
+
+EVIL = """<script>alert(1)</script>"><img src=x onerror='alert(1)'>{{ 7 * 7 }}"""
+
+
+def test_every_text_is_escaped():
+    plain = make_report()
+    evil = Report(
+        bundle=EVIL,
+        about={EVIL: EVIL},
+        tools={EVIL: EVIL},
+        gates=[
+            Gate(Where.COMPONENT, EVIL, "relative_l2", 1.0, 1e-4),
+            Gate(Where.ROLLOUT, EVIL, "relative_l2", 1.0, 1e-4, block=0),
+        ],
+        components=[ComponentRow(Subject(EVIL), None)],
+        rollout=plain.rollout,
+        switches=plain.switches,
+        frames=plain.frames,
+    )
+    page = Page(render_html(evil))
+    assert not page.all("script")
+    assert len(page.all("img")) == 3
+    assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
+    assert page.words.count(EVIL) == 9
+
+
+def test_failures_are_listed_and_named():
+    report = make_report(error=0.5)
+    page = Page(render_html(report))
+    assert not report.passed
+    assert "Validation failed" in page.words
+    assert "8 of 17 passed" in page.words
+    assert "What failed" in page.words
+    failed_points = [c for c in page.all("circle") if "failed" in c["class"]]
+    assert len(failed_points) == 8
+
+
+def test_a_component_that_was_not_measured_or_not_finite_says_so():
+    lost, broken = Subject("vae_decode"), Subject("denoise", 3)
+    report = Report(
+        bundle="b",
+        about={},
+        tools={},
+        gates=[
+            Gate(Where.COMPONENT, "vae_decode", "relative_l2", None, 1e-4),
+            Gate(Where.COMPONENT, "denoise", "relative_l2", math.inf, 1e-4, block=3),
+        ],
+        components=[
+            ComponentRow(lost, None),
+            ComponentRow(broken, TensorMetrics(False, math.inf, -1.0, math.inf, -math.inf)),
+        ],
+    )
+    page = Page(render_html(report))
+    assert "not measured" in page.words
+    assert "NaN or Inf" in page.words
+    assert page.words.count("✗ failed") == 2
+    assert not page.all("svg")
+    assert not page.all("img")
+
+
+def test_a_block_without_a_figure_is_a_cross_on_the_curve():
+    report = make_report()
+    rollout = [
+        RolloutRow(r.block, None if r.block == 5 else r.latents, None) for r in report.rollout
+    ]
+    page = Page(render_html(Report("b", {}, {}, report.gates, rollout=rollout)))
+    assert (len(page.all("circle")), len(page.all("path"))) == (7, 1)
+    assert "A cross marks a block without a finite figure." in page.words
+
+
+def test_a_report_without_gates_did_not_pass():
+    words = Page(render_html(Report("b", {}, {}, gates=[]))).words
+    assert "Validation failed" in words
+    assert "nothing judged is not a pass" in words
+
+
+def test_rounding_differences_look_dark():
+    report = make_report()
+    pair = report.frames[0]
+    near = FramePair(0, 0, pair.reference + np.uint8(1), pair.reference)
+    words = Page(render_html(Report("b", {}, {}, report.gates, frames=[near]))).words
+    assert "16 of 255 levels" in words
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "text"),
+    [
+        (1.234e-6, "relative_l2", "1.23e-06"),
+        (0.9999994, "cosine", "0.999999"),
+        (math.inf, "sqnr_db", "∞"),
+        (-math.inf, "psnr_db", "-∞"),
+        (math.nan, "ssim", "not a number"),
+        (None, "ssim", "missing"),
+    ],
+)
+def test_figures_read_well(value, metric, text):
+    assert format_figure(value, metric) == text
