@@ -20,14 +20,16 @@ FILES = {
     "deep/__init__.py": "",
     "deep/late.py": (
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import srcpkg.typed\n"
-        "else:\n    from srcpkg.deep import late\n"
+        "else:\n    from srcpkg.deep import run_time\n"
     ),
+    "deep/run_time.py": "",
     "deep/data.toml": "",
 }
 CLOSURE = (
     "srcpkg",
     "srcpkg.deep",
     "srcpkg.deep.late",
+    "srcpkg.deep.run_time",
     "srcpkg.entry",
     "srcpkg.far",
     "srcpkg.near",
