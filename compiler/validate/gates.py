@@ -57,8 +57,9 @@ class Gate:
     @property
     def passed(self) -> bool:
         """Whether the value is there, is a number, and keeps to the threshold."""
-        if self.value is None or math.isnan(self.value):
+        if self.value is None:
             return False
+        # A NaN is false in either comparison.
         if self.metric in UPPER_LIMITS:
             return self.value <= self.threshold
         return self.value >= self.threshold
