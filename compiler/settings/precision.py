@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from vidc.compiler.backends import backend
+from vidc.compiler import backends
 from vidc.compiler.settings.layers import Layer, Setting
 from vidc.compiler.settings.schema import PRECISIONS, WEIGHTS_GROUPS
 from vidc.compiler.settings.targets import Target
@@ -38,7 +38,7 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
         UnavailableError: ``VIDC-BACKEND-PRECISION``, with those that it builds for the target.
     """
     device = "cuda" if target.is_gpu else "cpu"
-    builds = backend(name).precisions(device)
+    builds = backends.backend(name).precisions(device)
     both = [precision for precision in target.precisions if precision in builds]
     for precision in precisions.values():
         if precision.value not in both:

@@ -1,0 +1,134 @@
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import click
+import pytest
+
+from vidc.compiler.cli import group
+from vidc.compiler.cli.group import HELP, command_names, root
+from vidc.plugins.errors import (
+    BuildError,
+    GateError,
+    UnavailableError,
+    UsageError,
+    VidcError,
+)
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """A command ``fail`` that raises what it is given."""
+
+    def install(error):
+        @click.command()
+        def command():
+            raise error
+
+        monkeypatch.setitem(sys.modules, "vidc.compiler.cli.fail", SimpleNamespace(command=command))
+        monkeypatch.setattr(group, "command_names", lambda: ["fail"])
+        monkeypatch.setitem(HELP, "fail", "Fail.")
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [(GateError, 1), (UsageError, 2), (UnavailableError, 3), (BuildError, 4), (VidcError, 4)],
+)
+def test_an_error_ends_with_its_status_and_says_what_to_try(vidc, failing, kind, status):
+    failing(kind("VIDC-SOME-CODE", "it broke", "mend it"))
+    assert vidc("fail") == (status, "", "[VIDC-SOME-CODE] it broke\n  try: mend it\n")
+
+
+@pytest.mark.parametrize("arguments", [("-v", "fail"), ("fail", "-v"), ("fail", "--verbose")])
+def test_verbose_adds_the_traceback(vidc, failing, arguments):
+    failing(GateError("VIDC-SOME-CODE", "it broke", "mend it"))
+    status, out, err = vidc(*arguments)
+    assert (status, out) == (1, "")
+    assert "Traceback" in err
+    assert err.endswith("[VIDC-SOME-CODE] it broke\n  try: mend it\n")
+
+
+def test_an_unforeseen_error_is_reported_as_a_bug(vidc, failing):
+    failing(ZeroDivisionError("division by zero"))
+    status, out, err = vidc("fail")
+    assert (status, out) == (4, "")
+    assert err.startswith("[VIDC-INTERNAL] vidc failed: ZeroDivisionError: division by zero\n")
+    assert "-v" in err
+    assert "Traceback" not in err
+
+
+def test_an_interrupt_ends_with_130(vidc, failing):
+    failing(KeyboardInterrupt())
+    status, out, err = vidc("fail")
+    assert (status, out) == (130, "")
+    assert "interrupted" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("prestes",), "did you mean 'presets'?"),
+        (("presets",), "Missing command"),
+        (("presets", "list", "--jsn"), "--json"),
+        (("explain",), "Missing argument"),
+        (("completion", "tcsh"), "tcsh"),
+        (("--verison",), "--version"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(vidc, arguments, words):
+    status, out, err = vidc(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("[VIDC-CLI-USAGE]")
+    assert words in err
+
+
+def test_without_a_command_the_help_is_shown(vidc):
+    status, out, _ = vidc()
+    assert status == 0
+    assert out.startswith("Usage: vidc")
+
+
+def test_help_and_version_import_neither_torch_nor_a_subcommand():
+    code = """
+import json, sys
+from vidc.compiler.cli import main
+for argument in ("--help", "--version"):
+    try:
+        main([argument])
+    except SystemExit as exited:
+        assert exited.code == 0
+commands = [m for m in sys.modules if m.startswith("vidc.compiler.cli.")]
+print(json.dumps({"torch": "torch" in sys.modules, "modules": commands}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    *_, last = done.stdout.splitlines()
+    loaded = json.loads(last)
+    assert not loaded["torch"]
+    names = {name.removeprefix("vidc.compiler.cli.") for name in loaded["modules"]}
+    assert names.isdisjoint(HELP)
+    for name in command_names():
+        assert f"  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_the_listed_help_is_the_command_s_own(name):
+    command = root.get_command(click.Context(root), name)
+    assert command is not None
+    assert command.get_short_help_str(limit=200) == HELP[name]
+
+
+def test_a_closed_stdout_is_no_error():
+    script = f"{sys.executable} -c 'from vidc.compiler.cli import main; main()' presets show tiny"
+    done = subprocess.run(
+        ["bash", "-c", f"{script} | true; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")

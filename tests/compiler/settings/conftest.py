@@ -1,0 +1,21 @@
+from types import SimpleNamespace
+
+import pytest
+
+from vidc.compiler import backends
+
+PRECISIONS = {
+    "onnxruntime": {"cpu": {"fp32", "fp16"}, "cuda": set()},
+    "aoti": {"cpu": {"fp32", "bf16"}, "cuda": {"fp32", "fp16", "bf16", "fp8"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def known_backends(monkeypatch):
+    """Two backends that build what this table says, whatever is installed."""
+
+    def backend(name):
+        return SimpleNamespace(precisions=lambda device: frozenset(PRECISIONS[name][device]))
+
+    monkeypatch.setattr(backends, "names", lambda: tuple(sorted(PRECISIONS)))
+    monkeypatch.setattr(backends, "backend", backend)

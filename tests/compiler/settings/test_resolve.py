@@ -1,0 +1,244 @@
+import json
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vidc.compiler import backends
+from vidc.compiler.settings.layers import Setting
+from vidc.compiler.settings.precision import resolve_precision
+from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.settings.schema import PRECISIONS, TABLES, WEIGHTS_GROUPS
+from vidc.compiler.settings.targets import targets
+from vidc.plugins.errors import UnavailableError, UsageError
+
+LAYERS = ("preset", "--config", "VIDC_PRECISION", "--set", "--precision")
+GPU_PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
+
+few = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def test_defaults_of_a_machine_without_a_gpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    found = resolve(environ={})
+    assert found.preset == "longlive-1.3b"
+    assert found.target.name == "cpu"
+    assert found.backend == "onnxruntime"
+    assert set(found.precision.values()) == {"fp32"}
+    assert found.model.stream.window == 12
+    assert found.origins["gpu"] == "default"
+    assert found.origins["backend"] == "default"
+    assert found.origins["stream.window"] == "preset longlive-1.3b"
+    assert found.origins["stream.batch"] == "default"
+
+
+@few
+@given(said=st.dictionaries(st.sampled_from(LAYERS), st.sampled_from(GPU_PRECISIONS), min_size=1))
+def test_the_highest_layer_that_sets_a_precision_decides(tmp_path, said):
+    preset = tmp_path / "mine.toml"
+    own = f'[precision]\ndefault = "{said["preset"]}"\n' if "preset" in said else ""
+    preset.write_text(f'description = "d"\nextends = "longlive-1.3b"\n{own}')
+    config = tmp_path / "config.toml"
+    config.write_text(f'precision.default = "{said.get("--config")}"' * ("--config" in said))
+
+    found = resolve(
+        str(preset),
+        gpu="h100",
+        backend="aoti",
+        config=config,
+        environ={"VIDC_PRECISION": said["VIDC_PRECISION"]} if "VIDC_PRECISION" in said else {},
+        assignments=[f"precision.default={said['--set']}"] if "--set" in said else [],
+        precision=said.get("--precision"),
+    )
+
+    highest = next(layer for layer in reversed(LAYERS) if layer in said)
+    origin = {
+        "preset": "preset mine",
+        "--config": f"--config {config}",
+        "--set": "--set precision.default",
+    }.get(highest, highest)
+    for group in WEIGHTS_GROUPS:
+        assert found.precision[group] == said[highest]
+        assert found.origins[f"precision.{group}"] == origin
+
+
+@few
+@given(said=st.sets(st.sampled_from(("preset", "--config", "--set")), min_size=1))
+def test_the_highest_layer_that_sets_a_size_decides(tmp_path, said):
+    windows = {"preset": 15, "--config": 18, "--set": 21}
+    preset = tmp_path / "mine.toml"
+    own = "[stream]\nwindow = 15\n" if "preset" in said else ""
+    preset.write_text(f'extends = "tiny"\n{own}')
+    config = tmp_path / "config.toml"
+    config.write_text("stream.window = 18" if "--config" in said else "")
+    found = resolve(
+        str(preset),
+        gpu="cpu",
+        config=config,
+        assignments=["stream.window=21"] if "--set" in said else [],
+        environ={},
+    )
+    highest = next(layer for layer in ("--set", "--config", "preset") if layer in said)
+    assert found.model.stream.window == windows[highest]
+    assert found.origins["stream.window"].startswith(highest)
+
+
+LAYER = st.dictionaries(
+    st.sampled_from(
+        [f"precision.{scope}{leaf}" for scope in ("", "cpu.", "t4.") for leaf in ("default", "vae")]
+    ),
+    st.sampled_from(("fp32", "fp16")),
+)
+
+
+@given(layers=st.lists(LAYER, min_size=1, max_size=4), higher=LAYER)
+def test_a_higher_layer_changes_a_precision_only_by_speaking_of_it(layers, higher):
+    base = {"precision.default": Setting("bf16", "base")}
+    below = [base, *({k: Setting(v, "below") for k, v in layer.items()} for layer in layers)]
+    above = {name: Setting(value, "above") for name, value in higher.items()}
+    cpu = targets()["cpu"]
+    before, after = resolve_precision(below, cpu), resolve_precision([*below, above], cpu)
+    speaks = {
+        "vae": any(not name.startswith("precision.t4") for name in higher),
+        "transformer": not higher.keys().isdisjoint({"precision.default", "precision.cpu.default"}),
+    }
+    for group, spoken in speaks.items():
+        assert (after[group].origin == "above") == spoken
+        if not spoken:
+            assert after[group] == before[group]
+
+
+def test_a_group_and_a_target_are_more_specific_than_the_default():
+    layer = {
+        "precision.default": Setting("bf16", "layer"),
+        "precision.vae": Setting("fp16", "layer"),
+        "precision.cpu.default": Setting("fp32", "layer"),
+    }
+    on_cpu = resolve_precision([layer], targets()["cpu"])
+    on_gpu = resolve_precision([layer], targets()["h100"])
+    assert {g: s.value for g, s in on_cpu.items()} == dict.fromkeys(WEIGHTS_GROUPS, "fp32")
+    assert on_gpu["vae"].value == "fp16"
+    assert on_gpu["transformer"].value == "bf16"
+
+
+def test_set_names_a_group_that_the_precision_flag_then_leaves_alone():
+    found = resolve(
+        "tiny",
+        gpu="h100",
+        backend="aoti",
+        precision="bf16",
+        assignments=["precision.vae=fp16"],
+        environ={},
+    )
+    assert found.precision == {"transformer": "bf16", "vae": "fp16", "text_encoder": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "suggestion"),
+    [
+        ({"preset": "longlive"}, "VIDC-CONFIG-PRESET", "'longlive-1.3b'"),
+        ({"gpu": "h10"}, "VIDC-CONFIG-TARGET", "'h100'"),
+        ({"precision": "fp23"}, "VIDC-CONFIG-PRECISION", "'fp32'"),
+        ({"backend": "onxruntime"}, "VIDC-CONFIG-BACKEND", "'onnxruntime'"),
+        ({"assignments": ["stream.windw=9"]}, "VIDC-CONFIG-SETTING", "'window'"),
+        ({"assignments": ["streem.window=9"]}, "VIDC-CONFIG-SETTING", "'stream'"),
+        ({"assignments": ["window=9"]}, "VIDC-CONFIG-SETTING", "stream.window"),
+        ({"assignments": ["precision.h10.vae=fp16"]}, "VIDC-CONFIG-SETTING", "'h100'"),
+        ({"assignments": ["stream=9"]}, "VIDC-CONFIG-SETTING", "stream.window"),
+        ({"assignments": ["stream.window.x=9"]}, "VIDC-CONFIG-SETTING", "deeper"),
+        ({"assignments": ["stream.window"]}, "VIDC-CONFIG-SETTING", "key=value"),
+        ({"assignments": ["stream.window=wide"]}, "VIDC-CONFIG-SETTING", "int"),
+        ({"environ": {"VIDC_GPUS": "h100"}}, "VIDC-CONFIG-ENVIRONMENT", "'VIDC_GPU'"),
+        ({"environ": {"VIDC_GPU": "b20"}}, "VIDC-CONFIG-TARGET", "'b200'"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(arguments, code, suggestion):
+    with pytest.raises(UsageError) as raised:
+        resolve(**{"preset": "tiny", "environ": {}, **arguments})
+    assert raised.value.code == code
+    assert suggestion in raised.value.hint
+    assert raised.value.exit_code == 2
+
+
+def test_a_message_says_where_the_wrong_value_came_from():
+    with pytest.raises(UsageError, match="VIDC_PRECISION"):
+        resolve("tiny", gpu="cpu", environ={"VIDC_PRECISION": "half"})
+
+
+def test_a_precision_that_the_target_lacks_is_refused_by_name():
+    with pytest.raises(
+        UnavailableError, match=r"t4 has no bf16 .*--precision.*fp32, fp16, int8"
+    ) as e:
+        resolve("tiny", gpu="t4", precision="bf16", backend="aoti", environ={})
+    assert (e.value.code, e.value.exit_code) == ("VIDC-TARGET-PRECISION", 3)
+
+
+def test_a_precision_that_the_backend_lacks_is_refused_by_name():
+    with pytest.raises(UnavailableError) as raised:
+        resolve("tiny", gpu="cpu", precision="bf16", environ={})
+    assert (raised.value.code, raised.value.exit_code) == ("VIDC-BACKEND-PRECISION", 3)
+    assert "onnxruntime has no bf16 (--precision) on cpu; it has fp32, fp16" in str(raised.value)
+
+
+def test_a_backend_that_builds_nothing_for_the_target_says_so():
+    with pytest.raises(UnavailableError, match="none there"):
+        resolve("tiny", gpu="h100", backend="onnxruntime", environ={})
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"), [(None, "tensorrt"), ("tensorrt is not installed", "aoti")]
+)
+def test_a_gpu_gets_tensorrt_where_there_is_one(monkeypatch, reason, expected):
+    tensorrt = SimpleNamespace(
+        unavailable=lambda device: reason, precisions=lambda device: frozenset(PRECISIONS)
+    )
+    monkeypatch.setattr(backends, "names", lambda: ("aoti", "tensorrt"))
+    monkeypatch.setattr(backends, "backend", lambda name: tensorrt)
+    assert resolve("tiny", gpu="h100", environ={}).backend == expected
+
+
+def test_a_value_of_set_is_toml_or_else_a_string():
+    found = resolve(
+        "tiny",
+        assignments=["sampler.steps=[1000, 500]", "sampler.shift=3", "gpu=cpu"],
+        environ={},
+    )
+    assert found.model.sampler.steps == (1000, 500)
+    assert found.model.sampler.shift == 3.0
+    assert found.origins["gpu"] == "--set gpu"
+
+
+def test_a_flag_of_its_own_wins_over_set():
+    found = resolve("tiny", gpu="cpu", assignments=["gpu=h100"], environ={})
+    assert found.target.name == "cpu"
+    assert found.origins["gpu"] == "--gpu"
+
+
+def test_every_value_has_an_origin():
+    found = resolve("tiny", gpu="cpu", environ={})
+    assert found.values().keys() == found.origins.keys()
+    for table, kind in TABLES.items():
+        for name in kind.__dataclass_fields__:
+            assert f"{table}.{name}" in found.origins
+
+
+def test_the_document_is_json_and_names_every_table():
+    found = resolve("tiny", gpu="cpu", environ={})
+    document = found.to_json()
+    assert json.loads(json.dumps(document)) == document
+    assert document["stream"]["window"] == 12
+    assert document["target"] == {"name": "cpu", "compute_capability": None, "memory_gb": None}
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(UsageError, match="sink") as raised:
+        resolve("tiny", gpu="cpu", assignments=["stream.window=5"], environ={})
+    assert raised.value.code == "VIDC-CONFIG-SIZES"
+
+
+def test_a_prompt_switch_outside_the_rollout_is_refused():
+    with pytest.raises(UsageError, match="switch_after"):
+        resolve("tiny", gpu="cpu", assignments=["validate.switch_after=8"], environ={})

@@ -1,0 +1,108 @@
+"""Rules of the project that no single package can check."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAY_IMPORT = {
+    "compiler": {"compiler", "exporters", "plugins", "runtime", "configs"},
+    "exporters": {"exporters", "plugins"},
+    "runtime": {"runtime", "plugins"},
+    "plugins": {"plugins"},
+    "configs": {"configs"},
+}
+NOT_IN_THE_RUNTIME = {
+    "vidc.compiler",
+    "vidc.exporters",
+    "diffusers",
+    "transformers",
+    "onnx",
+    "onnxscript",
+    "modelopt",
+}
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    for package in MAY_IMPORT:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            yield package, file
+
+
+def imported(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} imports relatively"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_imports_point_one_way():
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for package, file in sources()
+        for name in imported(file)
+        if name.startswith("vidc.") and name.split(".")[1] not in MAY_IMPORT[package]
+    ]
+    assert wrong == []
+
+
+def test_no_package_is_imported_by_its_folder():
+    files = [file for folder in (*MAY_IMPORT, "tests") for file in (ROOT / folder).rglob("*.py")]
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files
+        for name in imported(file)
+        if name.split(".")[0] in MAY_IMPORT
+    ]
+    assert wrong == []
+
+
+def test_the_runtime_is_thin():
+    code = """
+import json, sys
+import vidc.runtime
+import torch
+print(json.dumps({"modules": sorted(sys.modules), "cuda": torch.cuda.is_initialized()}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    loaded = json.loads(done.stdout)
+    heavy = [
+        module
+        for module in loaded["modules"]
+        for name in NOT_IN_THE_RUNTIME
+        if module == name or module.startswith(f"{name}.")
+    ]
+    assert heavy == []
+    assert not loaded["cuda"]
+
+
+CODE = re.compile(r'"(VIDC-[A-Z0-9]+(?:-[A-Z0-9]+)+)"')
+
+
+@pytest.fixture(scope="module")
+def catalogue():
+    return tomllib.loads((ROOT / "configs" / "errors.toml").read_text())
+
+
+def test_every_code_is_explained_and_every_explained_code_is_used(catalogue):
+    used = {code for _, file in sources() for code in CODE.findall(file.read_text())}
+    assert used - catalogue.keys() == set(), "used but not in configs/errors.toml"
+    assert catalogue.keys() - used == set(), "in configs/errors.toml but not used"
+
+
+def test_an_explanation_has_a_title_and_a_text(catalogue):
+    for code, entry in catalogue.items():
+        assert entry.keys() == {"title", "explain"}, code
+        assert entry["title"].strip(), code
+        assert entry["explain"].strip(), code
