@@ -5,6 +5,8 @@ A ring keeps the first ``sink`` tokens for ever and the newest ``window - sink``
 ``slot(p) = p if p < sink else sink + (p - sink) mod (window - sink)`` for absolute token ``p``.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -116,7 +118,10 @@ for _name, _reference, _fake in (
 ring_write = torch.ops.vidc.ring_write.default
 ring_attention = torch.ops.vidc.ring_attention.default
 
-PORTABLE = {ring_write: ring_write_functional, ring_attention: ring_attention_reference}
+PORTABLE: dict[torch._ops.OpOverload, Callable[..., Tensor]] = {
+    ring_write: ring_write_functional,
+    ring_attention: ring_attention_reference,
+}
 """Each operator's functional form in standard operators, for graphs that cannot hold ours.
 
 A mutating operator's form returns the mutated tensor.

@@ -1,0 +1,1 @@
+"""Export of components to ONNX, and the checks that such graphs must pass."""

@@ -1,0 +1,76 @@
+"""Export of a component's program to a portable ONNX file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+from onnxscript.optimizer import optimize_ir
+from torch.export import ExportedProgram
+
+from vidc.exporters.checkpoint.write import Placement
+from vidc.exporters.onnx.functional import functional_program
+from vidc.exporters.onnx.weights import refer_to_weights
+from vidc.exporters.quiet import quiet_torch
+from vidc.plugins.signature import Signature
+
+OPSET = 24
+
+
+def export_onnx(
+    name: str,
+    program: ExportedProgram,
+    signature: Signature,
+    placements: Mapping[str, Mapping[str, Placement]],
+    path: Path,
+) -> None:
+    """Writes a component as a graph of standard operators, without its weights.
+
+    Inputs and outputs are named as in the signature. Each weight is an initializer of its own
+    name that refers into ``weights/<file>.safetensors`` beside the graph. The same program and
+    placements give the same bytes.
+
+    Args:
+        name: of the component.
+        program: what ``export_program`` returns.
+        signature: of the component.
+        placements: for each weights file, by its name without suffix, what ``weight_layout`` says.
+        path: the ``.onnx`` file to write.
+
+    Raises:
+        ValueError: a weight is in no file, or its file holds another shape or dtype.
+        onnx.checker.ValidationError: the graph is no valid ONNX.
+        onnx.shape_inference.InferenceError: shapes in the graph contradict each other.
+    """
+    model = _translate(program, signature)
+    model.graph.name = name
+    optimize_ir(model)
+    # Stack traces name files of this machine.
+    ClearMetadataAndDocStringPass()(model)
+    _check(model)
+    refer_to_weights(model, frozenset(signature.graph_inputs()), placements)
+    ir.save(model, path)
+
+
+def _translate(program: ExportedProgram, signature: Signature) -> ir.Model:
+    functional, inputs = functional_program(program, signature)
+    with quiet_torch():
+        exported = torch.onnx.export(
+            functional,
+            opset_version=OPSET,
+            input_names=inputs,
+            output_names=signature.graph_outputs(),
+            optimize=False,
+            verbose=False,
+        )
+    assert exported is not None
+    return exported.model
+
+
+def _check(model: ir.Model) -> None:
+    """Checks a graph whose weights are still inputs, so that their files need not exist."""
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto)
+    onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)

@@ -1,0 +1,107 @@
+"""A program of standard operators that returns its states: the form that ONNX can hold."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+
+from vidc.exporters.program import argument_placeholders, result_names, weight_names
+from vidc.exporters.quiet import quiet_torch
+from vidc.plugins.ring import PORTABLE
+from vidc.plugins.signature import Signature
+
+
+def functional_program(
+    program: ExportedProgram, signature: Signature
+) -> tuple[ExportedProgram, tuple[str, ...]]:
+    """Traces a program again, with portable operators and with its states returned.
+
+    Weights become inputs, so that an optimiser has no values to fold or merge.
+
+    Args:
+        program: what ``export_program`` returns.
+        signature: of its component.
+
+    Returns:
+        The program, and the names of its inputs: the weights that it uses, then
+        ``signature.graph_inputs()``. Its outputs are ``signature.graph_outputs()``.
+    """
+    weights = weight_names(program)
+    arguments = zip(signature.arguments, argument_placeholders(program), strict=True)
+    inputs = {
+        weights[node.name]: node
+        for node in program.graph.find_nodes(op="placeholder")
+        if node.name in weights and node.users
+    } | {spec.name: node for spec, node in arguments if spec.reads}
+    module = _Functional(program, signature, tuple(inputs.values()))
+    examples = tuple(_empty(node) for node in inputs.values())
+    with quiet_torch():
+        return torch.export.export(module, examples, strict=False), tuple(inputs)
+
+
+class _Functional(nn.Module):
+    """A program as a function of the tensors it reads."""
+
+    def __init__(
+        self, program: ExportedProgram, signature: Signature, inputs: tuple[fx.Node, ...]
+    ) -> None:
+        super().__init__()
+        self.program = program
+        self.inputs = inputs
+        self.results = result_names(program, signature)
+        self.returned = [t.name for t in (*signature.outputs, *signature.states) if t.writes]
+        self.constants = {
+            spec.arg.name: program.constants[spec.target]
+            for spec in program.graph_signature.input_specs
+            if spec.target in program.constants
+        }
+
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """Takes the tensors that ``inputs`` stand for."""
+        given = dict(zip(self.inputs, values, strict=True))
+        results = _Portable(self.program.graph_module).run(
+            *(self._value(node, given) for node in self.program.graph.find_nodes(op="placeholder"))
+        )
+        named = dict(zip(self.results, results, strict=True))
+        return tuple(named[name] for name in self.returned)
+
+    def _value(self, node: fx.Node, given: Mapping[fx.Node, Tensor]) -> Tensor:
+        if node in given:
+            return given[node]
+        # What is neither an input nor a constant has no values that matter.
+        return self.constants[node.name] if node.name in self.constants else _empty(node)
+
+
+class _Portable(fx.Interpreter):
+    """Runs a graph with the functional forms of vidc's operators."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One call, replaced if it is of an operator that ONNX lacks."""
+        if target is torch.ops.higher_order.auto_functionalized_v2:
+            (operator,) = args
+            # Its results are the operator's own, none here, and then the mutated tensor.
+            return None, PORTABLE[operator](*_arguments(operator, kwargs))
+        if target is torch.ops.aten.copy.default:
+            tensor, values = args
+            return values.to(tensor.dtype).expand(tensor.shape)
+        return super().call_function(PORTABLE.get(target, target), args, kwargs)
+
+
+def _arguments(operator: torch._ops.OpOverload, kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments of a mutating operator from those of its functionalised call.
+
+    That call holds, for a mutated argument that is a whole tensor, its index among all mutated
+    tensors.
+    """
+    return [
+        kwargs["_all_bases"][kwargs[f"_{argument.name}_base_index"]]
+        if argument.is_write
+        else kwargs[argument.name]
+        for argument in operator._schema.arguments
+    ]
+
+
+def _empty(node: fx.Node) -> Tensor:
+    return torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype)
