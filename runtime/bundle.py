@@ -30,10 +30,13 @@ class Bundle:
         engines: Mapping[str, Engine],
         device: torch.device,
         text_encoder: TextEncoder | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.stream = stream
         self.engines = engines
         self.device = device
+        self.notes = notes
+        """What the user should know: works here, but was built for something else."""
         self._text_encoder = text_encoder
         self._lock = Lock()
 
@@ -71,7 +74,7 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
     document = manifest.read_manifest(folder)
     integrity.verify(folder, document, verify)
     device = torch.device(document.target.device_type)
-    check(document, device)
+    notes = check(document, device)
     files = {stem: folder / entry.path for stem, entry in document.weights.items()}
     weights = Weights(files, device)
     engines = {
@@ -80,4 +83,4 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
     }
     encoder = engines.get(TEXT_ENCODER)
     text = None if encoder is None else TextEncoder(encoder, folder / TOKENIZER, device)
-    return Bundle(document.stream, engines, device, text)
+    return Bundle(document.stream, engines, device, text, notes)

@@ -47,6 +47,7 @@ class Session:
         self._history = torch.zeros(history, device=device)
         self._frame = 0
         self._prompted = False
+        self._decoding = False
 
     @property
     def latents(self) -> Tensor:
@@ -96,6 +97,15 @@ class Session:
         Raises:
             UsageError: ``VIDC-SESSION-NO-PROMPT``, ``VIDC-SESSION-NOISE``.
         """
+        clean = self.denoise(noise)
+        self.remember(clean)
+        return self.decode(clean)
+
+    def denoise(self, noise: Tensor | None = None) -> Tensor:
+        """The next block's clean latent, float32 ``[B, F, C, h, w]``; ``noise`` as in ``step``.
+
+        The stream does not move on until ``remember`` is given a latent.
+        """
         if not self._prompted:
             raise UsageError(
                 "VIDC-SESSION-NO-PROMPT",
@@ -103,35 +113,46 @@ class Session:
                 "call session.prompt(...) before the first block",
             )
         noise = self._noise(noise)
+        spec, buffers = self.stream_spec, self._buffers["denoise"]
         with self._lock:
-            clean = self._denoise(noise)
-            end = self._frame + self.stream_spec.block
-            self._write_keys_values("kv_update", clean, self._frame, end)
-            self._history.copy_(torch.cat([self._history, clean], 1)[:, self.stream_spec.block :])
-            frames = self._decode(clean)
+            self._place("denoise", self._frame, self._frame + spec.block)
+            latent, flow = buffers["latent"], buffers["flow"]
+            latent.copy_(noise[0])
+            for index, (time, sigma) in enumerate(zip(spec.timesteps, spec.sigmas, strict=True)):
+                buffers.set({"timestep": time})
+                self._run("denoise")
+                # x_t = (1 - sigma) x_0 + sigma noise and flow = noise - x_0.
+                latent.sub_(flow, alpha=sigma)
+                if index + 1 < len(spec.sigmas):
+                    latent.lerp_(noise[index + 1], spec.sigmas[index + 1])
+            return latent.clone()
+
+    def remember(self, latent: Tensor) -> None:
+        """Takes a clean latent ``[B, F, C, h, w]`` as the next block of the stream."""
+        spec = self.stream_spec
+        end = self._frame + spec.block
+        with self._lock:
+            self._write_keys_values("kv_update", latent, self._frame, end)
+        self._history.copy_(torch.cat([self._history, latent], 1)[:, spec.block :])
         self._frame = end
         self.blocks += 1
-        return frames
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """The frames of the next block to be decoded, as ``step`` returns them."""
+        name = "vae_decode" if self._decoding else "vae_decode_first"
+        with self._lock:
+            self._buffers[name].set({"latent": latent})
+            self._run(name)
+            pixels = self._buffers[name]["frames"].permute(0, 1, 3, 4, 2)
+            levels = pixels.add(1).mul_(127.5).round_().clamp_(0, 255)
+            frames = levels.to(torch.uint8, memory_format=torch.contiguous_format)
+        self._decoding = True
+        return frames[0] if self.stream_spec.batch == 1 else frames
 
     def stream(self, blocks: int) -> Iterator[Tensor]:
         """The frames of the next ``blocks`` blocks, block by block, as ``step`` returns them."""
         for _ in range(blocks):
             yield self.step()
-
-    def _denoise(self, noise: Tensor) -> Tensor:
-        spec = self.stream_spec
-        buffers = self._buffers["denoise"]
-        self._place("denoise", self._frame, self._frame + spec.block)
-        latent, flow = buffers["latent"], buffers["flow"]
-        latent.copy_(noise[0])
-        for index, (timestep, sigma) in enumerate(zip(spec.timesteps, spec.sigmas, strict=True)):
-            buffers.set({"timestep": timestep})
-            self._run("denoise")
-            # x_t = (1 - sigma) x_0 + sigma noise and flow = noise - x_0.
-            latent.sub_(flow, alpha=sigma)
-            if index + 1 < len(spec.sigmas):
-                latent.lerp_(noise[index + 1], spec.sigmas[index + 1])
-        return latent
 
     def _write_keys_values(self, name: str, latent: Tensor, first: int, end: int) -> None:
         self._place(name, first, end)
@@ -148,14 +169,6 @@ class Session:
                 "valid_length": min(end, spec.window) * spec.frame_tokens,
             }
         )
-
-    def _decode(self, clean: Tensor) -> Tensor:
-        name = "vae_decode" if self.blocks else "vae_decode_first"
-        self._buffers[name].set({"latent": clean})
-        self._run(name)
-        pixels = self._buffers[name]["frames"].permute(0, 1, 3, 4, 2)
-        frames = pixels.add(1).mul_(127.5).round_().clamp_(0, 255).to(torch.uint8)
-        return frames[0] if self.stream_spec.batch == 1 else frames
 
     def _run(self, name: str) -> None:
         self._engines[name].run(self._buffers[name], self._states)

@@ -42,10 +42,11 @@ class States:
         for name in names:
             self._current[name], self._spare[name] = self._spare[name], self._current[name]
 
-    def fill(self, value: float) -> None:
-        """Sets every state: 0 to reset a stream, NaN to find what reads before it writes."""
-        for tensor in (*self._current.values(), *self._spare.values()):
-            tensor.fill_(value)
+    def fill(self, name: str, value: float) -> None:
+        """Sets a state, and its spare, to one value."""
+        self._current[name].fill_(value)
+        if name in self._spare:
+            self._spare[name].fill_(value)
 
 
 class Buffers:

@@ -1,7 +1,7 @@
 """Weights for work without a checkpoint: attention is peaked and every part matters."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,17 +14,18 @@ QK_GAIN = 1.8
 
 
 def random_weights(config: TransformerConfig, seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of the transformer, float32, one at a time.
-
-    A tensor depends on the seed and its own name alone, so any subset is drawn alike.
-    """
+    """Every parameter of the transformer, float32, one at a time."""
     with torch.device("meta"):
         model = CausalWan(config)
     for name, parameter in model.named_parameters():
-        # torch's CPU generator takes 32 bits of its seed.
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
-        noise = torch.randn(parameter.shape, generator=generator)
-        yield name, _scaled(name, noise)
+        yield name, random_weight(name, parameter.shape, seed)
+
+
+def random_weight(name: str, shape: Sequence[int], seed: int) -> Tensor:
+    """One parameter, float32; it depends on the seed and its own name alone."""
+    # torch's CPU generator takes 32 bits of its seed.
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+    return _scaled(name, torch.randn(tuple(shape), generator=generator))
 
 
 def _scaled(name: str, noise: Tensor) -> Tensor:

@@ -1,0 +1,50 @@
+"""Backend ``onnxruntime``: the portable ONNX graph, run by ONNX Runtime on a CPU."""
+
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from vidc.compiler.backends import CompiledEngine
+from vidc.exporters.artifact import ExportedComponent
+
+NAME = "onnxruntime"
+
+
+class OnnxRuntimeBackend:
+    """ONNX Runtime compiles when it loads, so what is built here is a checked graph."""
+
+    def precisions(self, device_type: str) -> frozenset[str]:
+        """fp32 and fp16 on a CPU; its bf16 attention fails."""
+        return frozenset({"fp32", "fp16"}) if device_type == "cpu" else frozenset()
+
+    def tools(self) -> Mapping[str, str]:
+        """ONNX Runtime's version."""
+        return {NAME: version(NAME)}
+
+    def unavailable(self, device_type: str) -> str | None:
+        """None: it is part of the base install."""
+        return None if device_type == "cpu" else "it is built for CPUs alone"
+
+    def compile(self, component: ExportedComponent, output: Path) -> CompiledEngine:
+        """Checks the graph, copies it, and finds the states it can write in place."""
+        import onnx
+
+        from vidc.exporters.onnx.aliases import aliasable_states
+        from vidc.exporters.onnx.lint import require_clean
+
+        model = onnx.load(component.onnx, load_external_data=False)
+        require_clean(model, NAME)
+        shutil.copyfile(component.onnx, output / component.onnx.name)
+        return CompiledEngine(
+            loader=NAME,
+            version=version(NAME),
+            files=(component.onnx.name,),
+            signature=component.signature.with_in_place(
+                aliasable_states(model, component.signature)
+            ),
+            options={"graph_optimization_level": "ORT_ENABLE_ALL"},
+        )
+
+
+backend = OnnxRuntimeBackend()

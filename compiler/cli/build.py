@@ -1,0 +1,120 @@
+"""`vidc build`: from a checkpoint to a validated bundle."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vidc.compiler.cli.output import columns, json_option, print_json, print_text
+from vidc.compiler.cli.progress import stage_progress
+from vidc.compiler.cli.settings import Flags, settings_options
+from vidc.compiler.cli.sources import sources_of, sources_options
+from vidc.compiler.settings.environment import cache_root
+from vidc.compiler.settings.resolve import Settings
+
+MINUTE = 60
+
+
+@click.command()
+@settings_options
+@sources_options
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The bundle's folder.  [default: out/PRESET-GPU-PRECISION]",
+)
+@click.option("--plan", "plan_only", is_flag=True, help="Say what would be done, and why.")
+@json_option
+def command(
+    flags: Flags,
+    checkpoint: Path | None,
+    random_weights: int | None,
+    lora: Path | None,
+    vae: Path | None,
+    output: Path | None,
+    plan_only: bool,
+    as_json: bool,
+) -> None:
+    """Build a validated bundle from a checkpoint.
+
+    PRESET is a name or a path to a TOML file; longlive-1.3b by default.
+    """
+    settings = flags.resolve()
+    sources = sources_of(checkpoint, random_weights, lora, vae)
+    output = output or Path("out") / _name(settings)
+    cache = cache_root(os.environ)
+
+    from vidc.compiler import build
+
+    if plan_only:
+        _print_plan(settings, build.plan(settings, sources, output, cache), as_json)
+        return
+    _announce(settings)
+    with stage_progress(len(build.stages(settings, sources)) + 1) as progress:
+        built = build.build(settings, sources, output, cache, progress)
+    if as_json:
+        print_json(
+            {
+                "bundle": str(built.output),
+                "hit": built.stages[-1].hit,
+                "stages": [vars(stage) for stage in built.stages],
+            }
+        )
+    else:
+        print_text(str(built.output))
+
+
+def _name(settings: Settings) -> str:
+    precision = "-".join(sorted({settings.precision[g] for g in ("transformer", "vae")}))
+    return f"{settings.preset}-{settings.target.name}-{precision}"
+
+
+def _announce(settings: Settings) -> None:
+    from vidc.compiler.graph import eager_seconds, scenario
+
+    seconds = eager_seconds(settings)
+    if settings.target.is_gpu or seconds < MINUTE:
+        return
+    played = scenario(settings)
+    share = played.blocks / settings.validate.blocks
+    what = "the rollout" if played.rollout else "every component once (a rollout would take longer)"
+    click.echo(
+        f"PyTorch's reference for {what} takes about {seconds * share / MINUTE:.0f} minutes on "
+        "this CPU, and the validation about as long",
+        err=True,
+    )
+
+
+def _print_plan(settings: Settings, rows: list[Any], as_json: bool) -> None:
+    values = settings.values()
+    if as_json:
+        print_json(
+            {
+                "settings": {
+                    name: {"value": value, "origin": settings.origins.get(name, "default")}
+                    for name, value in values.items()
+                },
+                "stages": [
+                    {
+                        "stage": row.stage,
+                        "status": row.status.value,
+                        "key": row.key,
+                        "reasons": list(row.reasons),
+                    }
+                    for row in rows
+                ],
+            }
+        )
+        return
+    print_text(
+        columns(
+            [
+                (name, str(value), settings.origins.get(name, "default"))
+                for name, value in values.items()
+            ]
+        )
+    )
+    print_text("")
+    print_text(columns([(row.stage, row.status.value, "; ".join(row.reasons)) for row in rows]))

@@ -1,0 +1,65 @@
+"""The options that say what to build, shared by the commands that build something."""
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vidc.compiler.settings.resolve import Settings, resolve
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Preset and flags as given on the command line."""
+
+    preset: str | None
+    gpu: str | None
+    precision: str | None
+    backend: str | None
+    assignments: tuple[str, ...]
+    config: Path | None
+
+    def resolve(self) -> Settings:
+        """The settings that these flags, the environment and the presets add up to."""
+        return resolve(
+            self.preset,
+            gpu=self.gpu,
+            precision=self.precision,
+            backend=self.backend,
+            assignments=self.assignments,
+            config=self.config,
+            environ=os.environ,
+        )
+
+
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds PRESET and its flags, passed on together as ``flags``."""
+
+    @click.argument("preset", required=False)
+    @click.option("--gpu", metavar="TARGET", help="The GPU to build for, cpu or auto.")
+    @click.option("--precision", metavar="P", help="fp32, fp16, bf16, fp8 or int8.")
+    @click.option("--backend", metavar="B", help="What builds the engines.")
+    @click.option(
+        "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting."
+    )
+    @click.option(
+        "--config", type=click.Path(path_type=Path), help="A TOML file of settings."
+    )
+    @functools.wraps(command)
+    def with_flags(
+        preset: str | None,
+        gpu: str | None,
+        precision: str | None,
+        backend: str | None,
+        assignments: tuple[str, ...],
+        config: Path | None,
+        **others: Any,
+    ) -> Any:
+        flags = Flags(preset, gpu, precision, backend, assignments, config)
+        return command(flags=flags, **others)
+
+    return with_flags

@@ -1,0 +1,234 @@
+"""Packaging: assembles a bundle beside its place, validates it there, and puts it in place."""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+
+from vidc.compiler.pipeline.atomic import sync_tree
+from vidc.compiler.pipeline.digest import sha256_json
+from vidc.compiler.pipeline.lock import Mode
+from vidc.compiler.pipeline.run import Result
+from vidc.compiler.pipeline.sources import source_digest
+from vidc.compiler.pipeline.store import Store
+from vidc.compiler.settings.resolve import Settings
+from vidc.compiler.stages.compile import ENGINE_NAME, read_engine
+from vidc.compiler.stages.load import read_source, weights_path
+from vidc.compiler.stream import stream_spec
+from vidc.compiler.validate.check import Validation, validate
+from vidc.exporters.components import GROUPS, component_groups
+from vidc.plugins.abi import PLUGIN_ABI
+from vidc.plugins.errors import GateError, UsageError, VidcError
+from vidc.plugins.signature import Signature
+from vidc.runtime import manifest
+from vidc.runtime.bundle import load
+from vidc.runtime.integrity import file_entries, verify
+
+REPORT = "report.html"
+PACKAGE = "package"
+
+
+def package_key(settings: Settings, digests: Mapping[str, str]) -> str:
+    """The key of the finished bundle: of all outputs it is made of, and of how it is judged."""
+    thresholds = files("vidc.configs").joinpath("thresholds.toml").read_bytes()
+    return sha256_json(
+        {
+            "inputs": dict(digests),
+            "config": settings.to_json(),
+            "sources": source_digest(("vidc.compiler.package",)),
+            "thresholds": hashlib.sha256(thresholds).hexdigest(),
+            "tools": _tools(),
+        }
+    )
+
+
+def published(output: Path, keys: Mapping[str, str]) -> bool:
+    """Whether ``output`` is the bundle of these stages, whole."""
+    try:
+        document = manifest.read_manifest(output)
+        verify(output, document, "fast")
+    except VidcError:
+        return False
+    return document.stages == dict(keys)
+
+
+def package(
+    settings: Settings,
+    results: Mapping[str, Result],
+    keys: Mapping[str, str],
+    output: Path,
+    note: Callable[[str], None],
+) -> Validation:
+    """Makes the bundle at ``output``; what was there stays until the new one is validated.
+
+    Raises:
+        GateError: ``VIDC-VALIDATE-FAILED``; the report is left beside ``output``.
+        UsageError: ``VIDC-BUILD-OUTPUT``, something that is no bundle is in the way.
+    """
+    if output.exists() and not (output / manifest.MANIFEST_NAME).exists() and _occupied(output):
+        raise UsageError(
+            "VIDC-BUILD-OUTPUT",
+            f"{output} is there already and is not a bundle",
+            "choose another folder with -o, or remove it",
+        )
+    _recover(output)
+    staging = output.with_name(f".{output.name}.partial")
+    shutil.rmtree(staging, ignore_errors=True)
+    try:
+        staging.mkdir(parents=True)
+        _assemble(settings, results, staging)
+        document = _manifest(settings, results, keys, staging)
+        manifest.write_manifest(document, staging)
+        note("validating")
+        validation = validate(staging, document, load(staging, verify="off"))
+        report = validation.html()
+        if not validation.passed:
+            beside = output.with_name(f"{output.name}.{REPORT}")
+            beside.write_text(report, encoding="utf-8")
+            raise _failed(validation, beside)
+        (staging / REPORT).write_text(report, encoding="utf-8")
+        manifest.write_manifest(_validated(document, validation, staging), staging)
+        sync_tree(staging)
+        _replace(staging, output)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return validation
+
+
+@contextmanager
+def exclusive(store: Store, output: Path, note: Callable[[str], None]) -> Iterator[None]:
+    """Waits until no other build writes to ``output``."""
+    lock = store.lock(sha256_json([PACKAGE, str(output)]))
+    try:
+        if not lock.try_acquire(Mode.EXCLUSIVE):
+            note(f"waiting for another build of {output}")
+            while not lock.try_acquire(Mode.EXCLUSIVE):
+                time.sleep(0.1)
+        yield
+    finally:
+        lock.close()
+
+
+def _occupied(output: Path) -> bool:
+    return not output.is_dir() or any(output.iterdir())
+
+
+def _assemble(settings: Settings, results: Mapping[str, Result], staging: Path) -> None:
+    (staging / "weights").mkdir()
+    for group in GROUPS:
+        path = weights_path(group)
+        shutil.copyfile(results[f"load:{group}"].path / path, staging / path)
+    for name in component_groups(settings.model):
+        skip = shutil.ignore_patterns(ENGINE_NAME)
+        folder = results[f"compile:{name}"].path
+        shutil.copytree(folder, staging, dirs_exist_ok=True, ignore=skip)
+    shutil.copytree(results["golden"].path, staging, dirs_exist_ok=True)
+
+
+def _manifest(
+    settings: Settings, results: Mapping[str, Result], keys: Mapping[str, str], staging: Path
+) -> manifest.Manifest:
+    engines = {}
+    for name, group in component_groups(settings.model).items():
+        engine = read_engine(results[f"compile:{name}"].path)
+        engines[name] = manifest.Engine(
+            backend=engine["backend"],
+            loader=engine["loader"],
+            version=engine["version"],
+            precision=settings.precision[group],
+            files=tuple(engine["files"]),
+            signature=Signature.from_json(engine["signature"]),
+            options=engine["options"],
+        )
+    target = settings.target
+    precisions = sorted({settings.precision[group] for group in GROUPS})
+    return manifest.Manifest(
+        name="-".join([settings.preset, target.name, *precisions]),
+        preset=settings.preset,
+        family=settings.family,
+        config=settings.to_json(),
+        stream=stream_spec(settings.model),
+        target=manifest.Target(
+            name=target.name,
+            compute_capability=target.compute_capability,
+            memory_bytes=(target.memory_gb or 0) * 10**9,
+            instruction_set=None if target.is_gpu else torch.backends.cpu.get_cpu_capability(),
+        ),
+        engines=engines,
+        weights={
+            group: manifest.Weights(
+                weights_path(group), read_source(results[f"load:{group}"].path)
+            )
+            for group in GROUPS
+        },
+        files=file_entries(staging),
+        plugin_abi=PLUGIN_ABI,
+        calibration=None,
+        tools=_tools(),
+        validation=manifest.Validation(
+            passed=False, gates=0, report=None, level="none"
+        ),
+        stages=dict(keys),
+    )
+
+
+def _tools() -> dict[str, str]:
+    return {name: version(name) for name in ("vidc", "torch", "numpy", "safetensors")}
+
+
+def _validated(
+    document: manifest.Manifest, validation: Validation, staging: Path
+) -> manifest.Manifest:
+    (staging / manifest.MANIFEST_NAME).unlink()
+    return manifest.Manifest(
+        **vars(document)
+        | {
+            "files": file_entries(staging),
+            "validation": manifest.Validation(
+                passed=True,
+                gates=len(validation.comparison.gates),
+                report=REPORT,
+                level=validation.level,
+            ),
+        }
+    )
+
+
+def _failed(validation: Validation, report: Path) -> GateError:
+    failed = [gate for gate in validation.comparison.gates if not gate.passed]
+    shown = "; ".join(
+        f"{gate.component}{'' if gate.block is None else f' block {gate.block}'}: "
+        f"{gate.metric} {'not measured' if gate.value is None else f'{gate.value:.3g}'}, "
+        f"threshold {gate.threshold:g}"
+        for gate in failed[:4]
+    )
+    return GateError(
+        "VIDC-VALIDATE-FAILED",
+        f"{len(failed)} of {len(validation.comparison.gates)} gates failed: {shown}",
+        f"open {report}; no bundle was published",
+    )
+
+
+def _replace(staging: Path, output: Path) -> None:
+    """Puts the finished folder in the place of an older bundle, or of nothing."""
+    if output.exists():
+        output.rename(_older(output))
+    staging.rename(output)
+    shutil.rmtree(_older(output), ignore_errors=True)
+
+
+def _recover(output: Path) -> None:
+    """Undoes a replacement that was interrupted between its two renames."""
+    if _older(output).exists() and not output.exists():
+        _older(output).rename(output)
+    shutil.rmtree(_older(output), ignore_errors=True)
+
+
+def _older(output: Path) -> Path:
+    return output.with_name(f".{output.name}.old")

@@ -1,0 +1,33 @@
+"""Stage ``compile``: one exported component to an engine."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vidc.compiler.backends import backend
+from vidc.compiler.pipeline.stage import Workspace
+from vidc.exporters.artifact import ExportedComponent
+
+ENGINE_NAME = "engine.json"
+
+
+def run(workspace: Workspace, component: str, backend_name: str) -> None:
+    """Writes the engine's files and its description."""
+    exported = ExportedComponent.open(workspace.inputs[f"export:{component}"])
+    engine = backend(backend_name).compile(exported, workspace.output)
+    document = {
+        "backend": backend_name,
+        "loader": engine.loader,
+        "version": engine.version,
+        "files": list(engine.files),
+        "signature": engine.signature.to_json(),
+        "options": dict(engine.options),
+    }
+    (workspace.output / ENGINE_NAME).write_text(json.dumps(document) + "\n")
+
+
+def read_engine(folder: Path) -> Mapping[str, Any]:
+    """The description in the output of this stage, as in a manifest but for the precision."""
+    document: dict[str, Any] = json.loads((folder / ENGINE_NAME).read_text())
+    return document

@@ -1,0 +1,56 @@
+"""Stage ``golden``: what PyTorch eager makes of the bundle's weights."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.stages.load import weights_path
+from vidc.compiler.stream import stream_spec
+from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.golden import Golden, make_inputs, record
+from vidc.compiler.validate.play import play_rollout
+from vidc.compiler.validate.scenario import Scenario
+from vidc.exporters.config import ModelConfig
+from vidc.exporters.models import PRECISIONS, components, meta_network, with_weights
+
+
+def run(
+    workspace: Workspace, config: ModelConfig, precisions: Mapping[str, str], scenario: Scenario
+) -> None:
+    """Writes ``golden/``: eager in float32 and, where they differ, in these precisions."""
+    weights = {
+        group: workspace.inputs[f"load:{group}"] / weights_path(group) for group in precisions
+    }
+    stream = stream_spec(config)
+    inputs = make_inputs(scenario, stream)
+    engines = eager_engines(config, weights, dict.fromkeys(precisions, "fp32"))
+    reference = record(scenario, inputs, stream, engines)
+    eager = rollout = None
+    if set(precisions.values()) != {"fp32"}:
+        engines = eager_engines(config, weights, precisions)
+        eager = record(scenario, inputs, stream, engines, forced_by=reference)
+        if scenario.rollout:
+            rollout = play_rollout(scenario, inputs, stream, engines)
+    Golden(scenario, inputs, reference, eager, rollout).save(workspace.output)
+
+
+def eager_engines(
+    config: ModelConfig, weights: Mapping[str, Path], precisions: Mapping[str, str]
+) -> dict[str, EagerEngine]:
+    """Every component of a model, run by PyTorch at these precisions.
+
+    Args:
+        config: of the model.
+        weights: the file of each weights group.
+        precisions: of each weights group.
+    """
+    engines: dict[str, EagerEngine] = {}
+    for group, path in weights.items():
+        dtype = PRECISIONS[precisions[group]]
+        tensors = {name: tensor.to(dtype) for name, tensor in load_file(path).items()}
+        network = with_weights(meta_network(config, group, precisions[group]), tensors)
+        made = components(config, group, network, precisions[group])
+        engines |= {name: EagerEngine(component) for name, component in made.items()}
+    return engines

@@ -1,0 +1,122 @@
+"""Validates a bundle with nothing but the bundle, and reports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidc.compiler.validate.compare import Comparison, compare_rollouts, hold_to_golden, worst_of_calls
+from vidc.compiler.validate.gates import all_passed
+from vidc.compiler.validate.golden import Golden
+from vidc.compiler.validate.report import Report, render_html
+from vidc.runtime.bundle import Bundle
+from vidc.runtime.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A finished validation."""
+
+    manifest: Manifest
+    golden: Golden
+    comparison: Comparison
+
+    @property
+    def passed(self) -> bool:
+        """Whether every gate passed."""
+        return all_passed(self.comparison.gates)
+
+    @property
+    def level(self) -> str:
+        """``rollout``, or ``component`` where errors were not followed from block to block."""
+        return "rollout" if self.golden.scenario.rollout else "component"
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``vidc validate --json``, without its schema number."""
+        return {
+            "bundle": self.manifest.name,
+            "passed": self.passed,
+            "level": self.level,
+            "gates": [gate.to_json() for gate in self.comparison.gates],
+            "rollout": [
+                {
+                    "block": row.block,
+                    "switched": row.block == self.golden.scenario.switch_after,
+                    **_figures("relative_l2", row.latents),
+                    **_figures("psnr_db", row.pixels),
+                    **_figures("ssim", row.pixels),
+                }
+                for row in self.comparison.rollout
+            ],
+            "eager": self._eager(),
+        }
+
+    def html(self) -> str:
+        """The report as one self-contained page."""
+        manifest = self.manifest
+        return render_html(
+            Report(
+                bundle=manifest.name,
+                about=_about(manifest, self.level),
+                tools=manifest.tools,
+                gates=self.comparison.gates,
+                components=self.comparison.components,
+                rollout=self.comparison.rollout,
+                switches=[self.golden.scenario.switch_after],
+                frames=self.comparison.frames,
+            )
+        )
+
+    def _eager(self) -> dict[str, Any] | None:
+        """How far PyTorch eager itself strays from float32 in the model's own precision."""
+        golden = self.golden
+        if golden.eager is None:
+            return None
+        worst = worst_of_calls(golden.eager, golden.reference)
+        rollout = golden.eager_rollout
+        return {
+            "components": {name: metrics.relative_l2 for name, metrics in worst.items()},
+            "rollout": None
+            if rollout is None
+            else [
+                row.latents.relative_l2
+                for row in compare_rollouts(rollout, golden.reference.played)
+                if row.latents is not None
+            ],
+        }
+
+
+def validate(folder: Path, manifest: Manifest, bundle: Bundle) -> Validation:
+    """Replays the golden scenario of the bundle in ``folder`` and judges it.
+
+    Raises:
+        GateError: ``VIDC-VALIDATE-GOLDEN``, there is nothing to compare with.
+    """
+    golden = Golden.load(folder)
+    precisions = {name: engine.precision for name, engine in manifest.engines.items()}
+    return Validation(
+        manifest, golden, hold_to_golden(golden, bundle.stream, bundle.engines, precisions)
+    )
+
+
+def _figures(metric: str, metrics: object) -> Mapping[str, float | None]:
+    value = getattr(metrics, metric, None)
+    return {metric: value if value is not None and abs(value) != float("inf") else None}
+
+
+def _about(manifest: Manifest, level: str) -> dict[str, str]:
+    engines = manifest.engines.values()
+    return {
+        "model": f"{manifest.preset} ({manifest.family})",
+        "weights": "; ".join(
+            f"{stem}: random, seed {weights.source['random_weights']}"
+            if "random_weights" in weights.source
+            else f"{stem}: {', '.join(map(str, weights.source.get('files', [])))}"
+            for stem, weights in manifest.weights.items()
+        ),
+        "target": manifest.target.name,
+        "precision": ", ".join(sorted({engine.precision for engine in engines})),
+        "backend": ", ".join(sorted({f"{e.backend} {e.version}" for e in engines})),
+        "reference": "PyTorch eager, float32",
+        "level": level,
+    }

@@ -1,0 +1,170 @@
+"""Golden data: what PyTorch eager makes of a scenario, kept in the bundle."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from vidc.compiler.validate.play import Inputs, Played, play_components
+from vidc.compiler.validate.scenario import Scenario
+from vidc.plugins.errors import GateError
+from vidc.runtime.engines import Engine
+from vidc.runtime.stream import StreamSpec
+
+FOLDER = "golden"
+FORCED = "flow"
+"""The output that is kept whole: a rollout is forced along it."""
+SAMPLES = 2**14
+"""Values kept of any other tensor."""
+STRIDE = 7919
+"""A prime that no layout's strides share, so that samples fall on every slot and channel."""
+
+
+def sample(tensor: Tensor) -> Tensor:
+    """Up to ``SAMPLES`` values of a tensor, spread over all of it, on the CPU."""
+    flat = tensor.reshape(-1)
+    if flat.numel() > SAMPLES:
+        picked = torch.arange(SAMPLES, device=flat.device) * STRIDE % flat.numel()
+        flat = flat[picked]
+    return flat.float().cpu().clone()
+
+
+def make_inputs(scenario: Scenario, stream: StreamSpec, seed: int = 0) -> Inputs:
+    """Prompts as a text encoder gives them, with a padded tail of zeros, and noise."""
+    generator = torch.Generator().manual_seed(seed)
+    prompts = torch.randn(2, stream.batch, *stream.text, generator=generator)
+    prompts[:, :, -(-stream.text[0] * 3 // 4) :] = 0
+    shape = (stream.batch, stream.block, *stream.latent)
+    noise = torch.randn(scenario.blocks, len(stream.sigmas), *shape, generator=generator)
+    return Inputs(prompts, noise)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one set of engines made of a scenario.
+
+    Attributes:
+        calls: component and samples of what it wrote, call by call.
+        played: latents and frames.
+    """
+
+    calls: list[tuple[str, dict[str, Tensor]]]
+    played: Played
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """All of it as one flat table."""
+        flat = {
+            f"call.{number}.{component}/{name}": value
+            for number, (component, written) in enumerate(self.calls)
+            for name, value in written.items()
+        }
+        flat |= {f"latent.{b}": value for b, value in enumerate(self.played.latents)}
+        return flat | {f"frames.{b}": value for b, value in self.played.frames.items()}
+
+    @classmethod
+    def from_tensors(cls, flat: Mapping[str, Tensor]) -> Self:
+        """Inverse of ``to_tensors``."""
+        calls: dict[int, tuple[str, dict[str, Tensor]]] = {}
+        latents: dict[int, Tensor] = {}
+        frames: dict[int, Tensor] = {}
+        for key, value in flat.items():
+            kind, number, *rest = key.split(".", 2)
+            if kind == "call":
+                component, _, name = rest[0].partition("/")
+                calls.setdefault(int(number), (component, {}))[1][name] = value
+            else:
+                (latents if kind == "latent" else frames)[int(number)] = value
+        return cls(
+            [calls[number] for number in sorted(calls)],
+            Played([latents[block] for block in sorted(latents)], frames),
+        )
+
+
+def record(
+    scenario: Scenario,
+    inputs: Inputs,
+    stream: StreamSpec,
+    engines: Mapping[str, Engine],
+    forced_by: Record | None = None,
+) -> Record:
+    """Plays the components; ``forced_by`` makes every call start from that record's flows."""
+    calls: list[tuple[str, dict[str, Tensor]]] = []
+
+    def observe(number: int, component: str, written: Mapping[str, Tensor]) -> None:
+        calls.append(
+            (
+                component,
+                {
+                    name: value.float().cpu().clone() if name == FORCED else sample(value)
+                    for name, value in written.items()
+                },
+            )
+        )
+        if forced_by is not None and FORCED in written:
+            written[FORCED].copy_(forced_by.calls[number][1][FORCED])
+
+    frames = None if forced_by is None else forced_by.played.frames
+    played = play_components(scenario, inputs, stream, engines, observe, frames)
+    return Record(calls, played)
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What a bundle is held to.
+
+    Attributes:
+        scenario: the calls.
+        inputs: of the rollout.
+        reference: eager in float32, with the bundle's weights.
+        eager: eager in the model's own precision, call by call from the reference's flows; None
+            where that is float32 too.
+        eager_rollout: the same without being brought back to the reference.
+    """
+
+    scenario: Scenario
+    inputs: Inputs
+    reference: Record
+    eager: Record | None
+    eager_rollout: Played | None
+
+    def save(self, folder: Path) -> None:
+        """Writes ``golden/`` into a bundle's folder."""
+        root = folder / FOLDER
+        root.mkdir()
+        (root / "scenario.json").write_text(json.dumps(self.scenario.to_json()) + "\n")
+        save_file(vars(self.inputs), root / "inputs.safetensors")
+        save_file(self.reference.to_tensors(), root / "reference.safetensors")
+        if self.eager is not None:
+            save_file(self.eager.to_tensors(), root / "eager.safetensors")
+        if self.eager_rollout is not None:
+            rollout = Record([], self.eager_rollout).to_tensors()
+            save_file(rollout, root / "eager_rollout.safetensors")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads ``golden/`` of a bundle's folder."""
+        root = folder / FOLDER
+
+        def read(name: str) -> Record | None:
+            path = root / f"{name}.safetensors"
+            return Record.from_tensors(load_file(path)) if path.exists() else None
+
+        reference, rollout = read("reference"), read("eager_rollout")
+        if reference is None:
+            raise GateError(
+                "VIDC-VALIDATE-GOLDEN",
+                f"{folder} holds no golden data to be validated with",
+                "build the bundle again",
+            )
+        return cls(
+            Scenario.from_json(json.loads((root / "scenario.json").read_text())),
+            Inputs(**load_file(root / "inputs.safetensors")),
+            reference,
+            read("eager"),
+            None if rollout is None else rollout.played,
+        )

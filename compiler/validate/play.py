@@ -1,0 +1,152 @@
+"""Playing a scenario: the calls that golden data are recorded from and a bundle is held to."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from vidc.compiler.validate.scenario import Scenario
+from vidc.plugins.signature import Access, Signature
+from vidc.runtime.engines import Engine
+from vidc.runtime.session import Session
+from vidc.runtime.states import Buffers, States
+from vidc.runtime.stream import StreamSpec
+
+ENCODERS = ("vae_encode_first", "vae_encode")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a rollout starts from.
+
+    Attributes:
+        prompts: embeddings before and after the switch, float32 ``[2, B, L, E]``.
+        noise: float32 ``[blocks, steps, B, F, C, h, w]``.
+    """
+
+    prompts: Tensor
+    noise: Tensor
+
+
+Observer = Callable[[int, str, Mapping[str, Tensor]], None]
+"""Told of each call of an engine: its number, the component, and what it wrote, by name."""
+
+
+class ObservedEngine:
+    """An engine that is watched. What it must write is set to NaN before it runs."""
+
+    def __init__(self, name: str, engine: Engine, calls: "Calls") -> None:
+        self.signature: Signature = engine.signature
+        self._name = name
+        self._engine = engine
+        self._calls = calls
+
+    def run(self, buffers: Buffers, states: States) -> None:
+        """Runs the engine and shows what it wrote."""
+        for output in buffers.outputs.values():
+            output.fill_(torch.nan)
+        for state in self.signature.states:
+            if state.access is Access.WRITE:
+                states.fill(state.name, torch.nan)
+        self._engine.run(buffers, states)
+        written = {spec.name: states[spec.name] for spec in self.signature.states if spec.writes}
+        self._calls.next(self._name, buffers.outputs | written)
+
+
+class Calls:
+    """Numbers the calls of a scenario's engines for an observer."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._count = 0
+
+    def next(self, component: str, tensors: Mapping[str, Tensor]) -> None:
+        """Shows one call."""
+        self._observer(self._count, component, tensors)
+        self._count += 1
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a rollout gave.
+
+    Attributes:
+        latents: clean, float32 ``[B, F, C, h, w]``, block by block.
+        frames: of the pictured blocks, uint8 ``[B, frames, H, W, 3]``.
+    """
+
+    latents: list[Tensor]
+    frames: dict[int, Tensor]
+
+
+def play_rollout(
+    scenario: Scenario, inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine]
+) -> Played:
+    """A rollout as a user runs it: each block builds on what the engines made of the last."""
+    session = _open(inputs, stream, engines)
+    played = Played([], {})
+    for block, noise in enumerate(inputs.noise):
+        if block == scenario.switch_after:
+            session.switch_prompt(inputs.prompts[1])
+        latent = session.denoise(noise)
+        session.remember(latent)
+        frames = session.decode(latent)
+        played.latents.append(latent)
+        if block in scenario.pictured:
+            played.frames[block] = frames.reshape(stream.batch, *frames.shape[-4:])
+    return played
+
+
+def play_components(
+    scenario: Scenario,
+    inputs: Inputs,
+    stream: StreamSpec,
+    engines: Mapping[str, Engine],
+    observer: Observer,
+    frames: Mapping[int, Tensor] | None = None,
+) -> Played:
+    """Calls every component on the inputs of a rollout; caches are reached by replaying.
+
+    An observer may overwrite ``flow``: the rollout goes on from what it leaves there.
+
+    Args:
+        frames: what the encoders are given, as in ``Played``; the rollout's own if left out.
+    """
+    calls = Calls(observer)
+    watched = {name: ObservedEngine(name, engine, calls) for name, engine in engines.items()}
+    played = play_rollout(scenario, inputs, stream, watched)
+    for count in scenario.recache:
+        session = _open(inputs, stream, watched)
+        for block in range(_blocks_before(stream, count)):
+            session.remember(played.latents[block % scenario.blocks])
+        session.switch_prompt(inputs.prompts[1])
+    if ENCODERS[0] in watched:
+        _encode(watched, played.frames if frames is None else frames, inputs.noise.device)
+    return played
+
+
+def _open(inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine]) -> Session:
+    streaming = {name: engine for name, engine in engines.items() if name not in ENCODERS}
+    session = Session(stream, streaming, inputs.noise.device, Lock(), None, seed=0)
+    session.prompt(inputs.prompts[0])
+    return session
+
+
+def _blocks_before(stream: StreamSpec, recached: int) -> int:
+    """Blocks after which a switch recomputes this many frames."""
+    if recached % stream.block == 0 and recached <= stream.window:
+        return recached // stream.block
+    return stream.window // stream.block + 1
+
+
+def _encode(
+    engines: Mapping[str, Engine], frames: Mapping[int, Tensor], device: torch.device
+) -> None:
+    states = States((engines[name].signature for name in ENCODERS), device)
+    for block, name in enumerate(ENCODERS):
+        buffers = Buffers(engines[name].signature, device)
+        pixels = frames[block].to(device).permute(0, 1, 4, 2, 3).float() / 127.5 - 1
+        buffers.set({"frames": pixels})
+        engines[name].run(buffers, states)
