@@ -1,6 +1,7 @@
 """Builds a bundle: runs the stages, then packages what they made."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,10 +77,13 @@ def plan(settings: Settings, sources: Sources, output: Path, cache: Path) -> lis
         entries = {stage: store.lookup(stage, key) for stage, key in keys.items()}
         digests = {stage: entry.digest for stage, entry in entries.items() if entry is not None}
         keys[PACKAGE] = package_key(settings, digests)
-        if published(output, keys):
-            status, reasons = Status.HIT, ()
-        elif output.exists():
-            status, reasons = Status.STALE, (f"{output} is not this bundle",)
-        else:
-            status, reasons = Status.MISS, ()
-        return [*rows, PlanRow(PACKAGE, status, keys[PACKAGE], reasons)]
+        return [*rows, _package_row(output, keys)]
+
+
+def _package_row(output: Path, keys: Mapping[str, str]) -> PlanRow:
+    if published(output, keys):
+        return PlanRow(PACKAGE, Status.HIT, keys[PACKAGE])
+    if output.exists():
+        reasons = (f"{output} holds something else",)
+        return PlanRow(PACKAGE, Status.STALE, keys[PACKAGE], reasons)
+    return PlanRow(PACKAGE, Status.MISS, keys[PACKAGE])

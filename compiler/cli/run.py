@@ -1,5 +1,6 @@
 """`vidc run`: a video from a bundle and a prompt."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,11 @@ _PATH = click.Path(path_type=Path)
 @click.option("--prompt", help="What the video shows.")
 @click.option("--prompt-embeds", type=_PATH, help="Text embeddings instead, .safetensors.")
 @click.option(
-    "--switch", "switches", multiple=True, metavar="BLOCK:PROMPT", help="A new prompt from BLOCK on."
+    "--switch",
+    "switches",
+    multiple=True,
+    metavar="BLOCK:PROMPT",
+    help="A new prompt from BLOCK on, counted from 0.",
 )
 @click.option(
     "--switch-embeds", multiple=True, metavar="BLOCK:FILE", help="The same with embeddings."
@@ -59,13 +64,14 @@ def command(
     session.prompt(first)
     with (
         open_writer(output, fps=fps) as writer,
-        click.progressbar(range(blocks), label="blocks", file=click.get_text_stream("stderr")) as bar,
+        click.progressbar(length=blocks, label="blocks", file=sys.stderr) as bar,
     ):
-        for block in bar:
+        for block in range(blocks):
             if block in later:
                 session.switch_prompt(later[block])
             frames = session.step()
             writer.write(frames if loaded.stream.batch == 1 else frames[0])
+            bar.update(1)
     document = {"output": str(output), "frames": writer.count, "encoder": writer.encoder}
     if as_json:
         print_json(document)
@@ -105,7 +111,7 @@ def _embeds(path: Path, stream: "StreamSpec") -> "Tensor":
     from safetensors.torch import load_file
 
     try:
-        tensors = load_file(path)
+        tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
         raise UsageError(
             "VIDC-PROMPT-FILE", f"{path} cannot be read as embeddings: {error}",
@@ -118,6 +124,4 @@ def _embeds(path: Path, stream: "StreamSpec") -> "Tensor":
             "save one tensor [L, E] alone",
         )
     (tensor,) = tensors.values()
-    if tensor.ndim == 2:
-        tensor = tensor.expand(stream.batch, *tensor.shape)
-    return tensor
+    return tensor.expand(stream.batch, *tensor.shape) if tensor.ndim == 2 else tensor

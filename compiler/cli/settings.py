@@ -46,9 +46,7 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting."
     )
-    @click.option(
-        "--config", type=click.Path(path_type=Path), help="A TOML file of settings."
-    )
+    @click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings.")
     @functools.wraps(command)
     def with_flags(
         preset: str | None,

@@ -35,7 +35,7 @@ def command(bundle: Path, report: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({**validation.to_json(), "report": str(page)})
     else:
-        rows = [("component", "block", "metric", "value", "threshold", "")]
+        rows: list[tuple[str, ...]] = [("component", "block", "metric", "value", "threshold", "")]
         rows += [
             (
                 gate.component,

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidc.compiler.validate.compare import Comparison, compare_rollouts, hold_to_golden, worst_of_calls
+from vidc.compiler.validate.compare import (
+    Comparison,
+    compare_rollouts,
+    hold_to_golden,
+    worst_of_calls,
+)
 from vidc.compiler.validate.gates import all_passed
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.report import Report, render_html

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from vidc.compiler.validate.play import Inputs, Played, play_components
@@ -19,7 +19,7 @@ from vidc.runtime.stream import StreamSpec
 FOLDER = "golden"
 FORCED = "flow"
 """The output that is kept whole: a rollout is forced along it."""
-SAMPLES = 2**14
+SAMPLES = 2**12
 """Values kept of any other tensor."""
 STRIDE = 7919
 """A prime that no layout's strides share, so that samples fall on every slot and channel."""
@@ -137,13 +137,16 @@ class Golden:
         root = folder / FOLDER
         root.mkdir()
         (root / "scenario.json").write_text(json.dumps(self.scenario.to_json()) + "\n")
-        save_file(vars(self.inputs), root / "inputs.safetensors")
-        save_file(self.reference.to_tensors(), root / "reference.safetensors")
+        _write(root / "noise.safetensors", {"noise": self.inputs.noise})
+        for path, prompt in zip(_prompts(root), self.inputs.prompts, strict=True):
+            # Files of their own, which `vidc run --prompt-embeds` takes.
+            _write(path, {"text_embeds": prompt.contiguous()})
+        _write(root / "reference.safetensors", self.reference.to_tensors())
         if self.eager is not None:
-            save_file(self.eager.to_tensors(), root / "eager.safetensors")
+            _write(root / "eager.safetensors", self.eager.to_tensors())
         if self.eager_rollout is not None:
             rollout = Record([], self.eager_rollout).to_tensors()
-            save_file(rollout, root / "eager_rollout.safetensors")
+            _write(root / "eager_rollout.safetensors", rollout)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -163,8 +166,20 @@ class Golden:
             )
         return cls(
             Scenario.from_json(json.loads((root / "scenario.json").read_text())),
-            Inputs(**load_file(root / "inputs.safetensors")),
+            Inputs(
+                torch.stack([load_file(path)["text_embeds"] for path in _prompts(root)]),
+                load_file(root / "noise.safetensors")["noise"],
+            ),
             reference,
             read("eager"),
             None if rollout is None else rollout.played,
         )
+
+
+def _prompts(root: Path) -> tuple[Path, Path]:
+    return root / "prompt_before.safetensors", root / "prompt_after.safetensors"
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    # safetensors' own writer makes files that nobody else may read.
+    path.write_bytes(save(dict(tensors)))

@@ -1,5 +1,6 @@
 """Weights for work without a checkpoint: attention is peaked and every part matters."""
 
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -41,4 +42,4 @@ def _scaled(name: str, noise: Tensor) -> Tensor:
     if name.endswith("bias"):
         return 0.1 * noise
     gain = 0.3 if "time_proj" in name else 1.0
-    return gain * noise / noise[0].numel() ** 0.5
+    return noise * (gain / math.sqrt(noise[0].numel()))

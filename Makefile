@@ -1,0 +1,39 @@
+# `make demo` shows what vidc does; `make test` runs what CI runs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The newest torch that is offered as a CPU build; without the pin pip brings gigabytes of CUDA.
+TORCH := torch==2.13.0
+
+.PHONY: demo test lint types check clean
+
+demo: $(VENV)/.build
+	$(BIN)/vidc build tiny --gpu cpu --random-weights 1 -o out/tiny
+	$(BIN)/vidc validate out/tiny
+	$(BIN)/vidc run out/tiny -o out/tiny.mp4 --blocks 8 \
+	  --prompt-embeds out/tiny/golden/prompt_before.safetensors \
+	  --switch-embeds 4:out/tiny/golden/prompt_after.safetensors
+	@echo "report: $(CURDIR)/out/tiny/report.html"
+	@echo "video:  $(CURDIR)/out/tiny.mp4"
+
+test: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+$(VENV)/.build: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet --editable '.[build]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build out
