@@ -1,41 +1,84 @@
-"""Prompts as text: tokenizer and text encoder of a bundle."""
+"""Prompts as text: a bundle's tokenizer and text encoder."""
 
 import html
 from pathlib import Path
 
+import ftfy
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from vidc.plugins.errors import GateError
 from vidc.runtime.engines import Engine
 from vidc.runtime.states import Buffers, States
 
 
 class TextEncoder:
-    """Turns a text into the embeddings that ``text_kv`` takes."""
+    """Turns a text into the embeddings that ``text_kv`` takes.
+
+    Args:
+        engine: of component ``text_encoder``.
+        tokenizer: see ``PromptTokenizer``.
+        device: of the engine's buffers.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-TOKENIZER``.
+    """
 
     def __init__(self, engine: Engine, tokenizer: Path, device: torch.device) -> None:
         self._engine = engine
-        self._tokenizer = Tokenizer.from_file(str(tokenizer))
+        self._tokenizer = PromptTokenizer(tokenizer, engine.signature["input_ids"].shape[1])
         self._buffers = Buffers(engine.signature, device)
         self._states = States((engine.signature,), device)
-        length = engine.signature["input_ids"].shape[1]
-        self._tokenizer.enable_truncation(length)
-        self._tokenizer.enable_padding(length=length, pad_id=0)
 
     def __call__(self, text: str) -> Tensor:
-        """Embeddings of a text, float32 ``[1, L, E]``; positions of the padding are zero."""
-        encoded = self._tokenizer.encode(clean(text))
-        self._buffers.set(
-            {
-                "input_ids": torch.tensor([encoded.ids]),
-                "attention_mask": torch.tensor([encoded.attention_mask]),
-            }
-        )
+        """Embeddings of a text, float32 ``[1, L, E]``; positions of the padding are zero.
+
+        They are valid until the next call.
+        """
+        self._buffers.set(self._tokenizer(text))
         self._engine.run(self._buffers, self._states)
         return self._buffers["text_embeds"]
 
 
+class PromptTokenizer:
+    """Turns a text into the inputs of component ``text_encoder``.
+
+    Args:
+        path: a bundle's ``tokenizer.json``, which says how texts end, are truncated and padded.
+        length: tokens of a text, L.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-TOKENIZER``, the file is no tokenizer or gives another length.
+    """
+
+    def __init__(self, path: Path, length: int) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:
+            # The library raises plain exceptions.
+            raise _refusal(path, f"cannot be read: {error}") from error
+        found = len(self._tokenizer.encode("").ids)
+        if found != length:
+            raise _refusal(path, f"makes {found} tokens of a text, the engine takes {length}")
+
+    def __call__(self, text: str) -> dict[str, Tensor]:
+        """``input_ids`` and ``attention_mask``, int64 ``[1, L]``; the text may be empty."""
+        encoded = self._tokenizer.encode(clean(text))
+        return {
+            "input_ids": torch.tensor([encoded.ids]),
+            "attention_mask": torch.tensor([encoded.attention_mask]),
+        }
+
+
 def clean(text: str) -> str:
-    """A prompt as Wan's encoder was trained on it: HTML entities resolved, white space single."""
-    return " ".join(html.unescape(html.unescape(text)).split())
+    """A prompt as Wan's encoder is given it: text repaired, entities resolved, spaces single."""
+    return " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())
+
+
+def _refusal(path: Path, problem: str) -> GateError:
+    return GateError(
+        "VIDC-BUNDLE-TOKENIZER",
+        f"{path} {problem}",
+        "build the bundle again, or copy it again from where it was built",
+    )
