@@ -162,18 +162,14 @@ def _manifest(
         ),
         engines=engines,
         weights={
-            group: manifest.Weights(
-                weights_path(group), read_source(results[f"load:{group}"].path)
-            )
+            group: manifest.Weights(weights_path(group), read_source(results[f"load:{group}"].path))
             for group in GROUPS
         },
         files=file_entries(staging),
         plugin_abi=PLUGIN_ABI,
         calibration=None,
         tools=_tools(),
-        validation=manifest.Validation(
-            passed=False, gates=0, report=None, level="none"
-        ),
+        validation=manifest.Validation(passed=False, gates=0, report=None, level="none"),
         stages=dict(keys),
     )
 
