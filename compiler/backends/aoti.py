@@ -1,0 +1,162 @@
+"""Backend ``aoti``: native code from AOTInductor, without weights, for a CPU."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.cxx import cxx_defect, cxx_version
+from vidc.exporters.artifact import ExportedComponent
+from vidc.plugins.errors import UnavailableError
+from vidc.runtime.engines.aoti import cpu_features
+
+NAME = "aoti"
+FOLDER = "engines/aoti"
+
+_INDUCTOR: Mapping[str, Any] = {
+    # Weights come from the bundle's own files; their values are not even there yet.
+    "aot_inductor.package_constants_in_so": False,
+    # Else small weights are written into the code, with whatever values they have now.
+    "always_keep_tensor_constants": True,
+    # Else the code is for the number of threads of this process, and for every extension of this
+    # CPU rather than those of the instruction set that the manifest records.
+    "cpp.dynamic_threads": True,
+    "cpp.march": "",
+    # They only cost time in a cache that is used once, and lines name folders of this machine.
+    "aot_inductor.precompile_headers": False,
+    "aot_inductor.enable_line_tables": False,
+}
+
+
+class AotInductorBackend:
+    """Operators of namespace ``vidc`` stay calls into them; states are written in place."""
+
+    def precisions(self, device_type: str) -> frozenset[str]:
+        """fp32, bf16 and fp16 on a CPU."""
+        return frozenset({"fp32", "bf16", "fp16"}) if device_type == "cpu" else frozenset()
+
+    def tools(self) -> Mapping[str, str]:
+        """PyTorch and the C++ compiler, and the CPU's instructions, which the code depends on."""
+        return {
+            "torch": torch.__version__,
+            "c++": cxx_version(),
+            "cpu": " ".join((torch.backends.cpu.get_cpu_capability(), *cpu_features())),
+        }
+
+    def unavailable(self, device_type: str) -> str | None:
+        """Builds for a CPU where a C++ compiler works."""
+        if device_type != "cpu":
+            return "it builds for CPUs alone"
+        from torch._inductor import config
+
+        if not hasattr(config.cpp, "march"):
+            return f"torch {torch.__version__} compiles for this very CPU alone; 2.13 does not"
+        return cxx_defect()
+
+    def compile(self, component: ExportedComponent, output: Path) -> CompiledEngine:
+        """Compiles the component's program; takes 10 seconds for two layers, a minute for thirty.
+
+        Raises:
+            UnavailableError: ``VIDC-ENV-AOTI``.
+        """
+        defect = self.unavailable("cpu")
+        if defect is not None:
+            raise UnavailableError(
+                "VIDC-ENV-AOTI",
+                f"backend {NAME} cannot compile {component.name}: {defect}",
+                "install g++ or export CXX=/usr/bin/g++; vidc doctor checks it",
+            )
+        from vidc.compiler.packages import strip_pickles
+        from vidc.exporters.program import load_program
+
+        package = output / FOLDER / f"{component.name}.pt2"
+        package.parent.mkdir(parents=True, exist_ok=True)
+        program = load_program(component.program)
+        constants = _named_constants(program)
+        with _inductor_cache(component.program):
+            _compile(program, package)
+        strip_pickles(package)
+        files = [package, *_save_constants(constants, package)]
+        written = frozenset(s.name for s in component.signature.states if s.writes)
+        return CompiledEngine(
+            loader=NAME,
+            version=torch.__version__,
+            files=tuple(file.relative_to(output).as_posix() for file in files),
+            signature=component.signature.with_in_place(written),
+            options={"cpu_features": list(cpu_features())},
+        )
+
+
+def _named_constants(program: ExportedProgram) -> dict[str, Tensor]:
+    """Tensors of the graph that are no weights, by the names that the package will ask for.
+
+    Inductor gives a lifted constant a new name and keeps that of a buffer.
+    """
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.CONSTANT_TENSOR:
+            spec.kind, spec.persistent = InputKind.BUFFER, False
+    return {name: value for name, value in program.constants.items() if isinstance(value, Tensor)}
+
+
+def _compile(program: ExportedProgram, package: Path) -> None:
+    from vidc.exporters.quiet import quiet_torch
+
+    # stdout is for results alone.
+    with quiet_torch(), redirect_stdout(sys.stderr), torch.no_grad():
+        torch._inductor.aoti_compile_and_package(
+            program, package_path=str(package), inductor_configs=dict(_INDUCTOR)
+        )
+
+
+def _save_constants(constants: Mapping[str, Tensor], package: Path) -> list[Path]:
+    from safetensors.torch import save_file
+
+    if not constants:
+        return []
+    file = package.with_suffix(".safetensors")
+    save_file({name: value.contiguous() for name, value in constants.items()}, file)
+    return [file]
+
+
+@contextmanager
+def _inductor_cache(program: Path) -> Iterator[None]:
+    """An empty cache for inductor, removed afterwards.
+
+    Its path ends up in the engine, so it depends on the program alone: equal programs give equal
+    engines.
+    """
+    from torch._inductor.utils import clear_caches
+
+    from vidc.compiler.pipeline.digest import sha256_file
+
+    folder = Path(tempfile.gettempdir(), f"vidc-aoti-{sha256_file(program)[:16]}")
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:  # Of another build of this program, or the remains of one.
+        folder = Path(tempfile.mkdtemp(prefix=folder.name))
+    variable = "TORCHINDUCTOR_CACHE_DIR"
+    before = os.environ.get(variable)
+    os.environ[variable] = str(folder)
+    clear_caches()
+    try:
+        yield
+    finally:
+        clear_caches()
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+backend = AotInductorBackend()

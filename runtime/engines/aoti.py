@@ -1,0 +1,117 @@
+"""AOTInductor engines: native code that reads the bundle's weights and writes states in place."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+import vidc.plugins.ring  # noqa: F401  packages call its operators by name
+from vidc.plugins.errors import GateError, UnavailableError
+from vidc.plugins.signature import Signature
+from vidc.runtime import manifest
+from vidc.runtime.pickles import refuse_pickles
+from vidc.runtime.states import Buffers, States
+from vidc.runtime.weights import Weights
+
+# Arguments of torch's loader, which takes them by position alone.
+_MODEL = "model"
+_RUN_SINGLE_THREADED = True
+_RUNNERS = 1
+_DEFAULT_DEVICE = -1
+_USE_INACTIVE = False
+_CHECK_FULL_UPDATE = True
+_USER_MANAGED = True
+
+_X86_EXTENSIONS = ("avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_fp16")
+"""What AOTInductor vectorises for, by torch's names."""
+
+
+def cpu_features() -> tuple[str, ...]:
+    """The instructions of this CPU that AOTInductor makes use of."""
+    present = torch.cpu.get_capabilities()
+    return tuple(name for name in _X86_EXTENSIONS if present.get(name))
+
+
+class AotInductorEngine:
+    """A loaded package, and the weights that it reads.
+
+    Args:
+        package: torch's own loader of the package.
+        signature: the engine's.
+        constants: every tensor the package asks for; kept, since the package only points to them.
+    """
+
+    def __init__(self, package: Any, signature: Signature, constants: Mapping[str, Tensor]) -> None:
+        self.signature = signature
+        self._package = package
+        self._constants = dict(constants)
+        package.load_constants(self._constants, _USE_INACTIVE, _CHECK_FULL_UPDATE, _USER_MANAGED)
+
+    def run(self, buffers: Buffers, states: States) -> None:
+        """Runs the code over these buffers; states are written where they lie."""
+        results = self._package.boxed_run(
+            [
+                buffers[spec.name] if spec.name in buffers.inputs else states[spec.name]
+                for spec in self.signature.arguments
+            ]
+        )
+        for spec, result in zip(self.signature.outputs, results, strict=True):
+            buffers[spec.name].copy_(result)
+
+
+def load(
+    folder: Path, entry: manifest.Engine, weights: Weights, device: torch.device
+) -> AotInductorEngine:
+    """Loads ``entry``'s package; needs no compiler.
+
+    Raises:
+        UnavailableError: ``VIDC-BUNDLE-CPU``, it uses instructions that are absent here;
+            ``VIDC-ENGINE-LOAD``, torch cannot load it.
+        GateError: ``VIDC-ENGINE-SIGNATURE``, it asks for a tensor that the bundle lacks;
+            what ``refuse_pickles`` raises.
+    """
+    _require_features(entry)
+    file = folder / entry.files[0]
+    refuse_pickles(file)
+    try:
+        # aoti_load_package would look for a compiler, and hides why a package does not load.
+        package = torch._C._aoti.AOTIModelPackageLoader(
+            str(file), _MODEL, _RUN_SINGLE_THREADED, _RUNNERS, _DEFAULT_DEVICE
+        )
+    except RuntimeError as error:
+        raise UnavailableError(
+            "VIDC-ENGINE-LOAD",
+            f"torch {torch.__version__} cannot load {entry.files[0]}: {_first_line(error)}",
+            f"run it with torch {entry.version}, which built it, or build the bundle again",
+        ) from error
+    own = {key: t for path in entry.files[1:] for key, t in load_file(folder / path).items()}
+    constants = {}
+    for name in package.get_constant_fqns():
+        try:
+            constants[name] = own[name] if name in own else weights[name]
+        except (KeyError, SafetensorError) as error:
+            raise GateError(
+                "VIDC-ENGINE-SIGNATURE",
+                f"{entry.files[0]} asks for weight {name}, which the bundle does not have",
+                "build the bundle again",
+            ) from error
+    return AotInductorEngine(package, entry.signature, constants)
+
+
+def _require_features(entry: manifest.Engine) -> None:
+    needed = entry.options["cpu_features"]
+    missing = sorted(set(needed) - set(cpu_features()))
+    if missing:
+        raise UnavailableError(
+            "VIDC-BUNDLE-CPU",
+            f"{entry.files[0]} uses {', '.join(missing)} instructions, which this CPU lacks",
+            "build the bundle on this machine, or run it on one with these instructions",
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

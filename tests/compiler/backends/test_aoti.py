@@ -1,0 +1,162 @@
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.backends.aoti import backend
+from vidc.exporters.artifact import ExportedComponent
+from vidc.exporters.component import Component
+from vidc.exporters.program import export_program, save_program
+from vidc.plugins.errors import UnavailableError
+from vidc.plugins.signature import Access, Role, Signature, TensorSpec
+from vidc.runtime import manifest
+from vidc.runtime.engines.aoti import load
+from vidc.runtime.states import Buffers, States
+from vidc.runtime.weights import Weights
+
+CPU = torch.device("cpu")
+
+
+class Toy(nn.Module):
+    """Small weights, two of one shape, constants that are no weights, and a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.toy = nn.ParameterDict(
+            {"scale": torch.empty(3), "shift": torch.empty(3), "gain": torch.empty(1)}
+        )
+
+    def forward(self, x: Tensor, last: Tensor) -> tuple[Tensor]:
+        offset = torch.tensor([0.25, 0.5, 0.75], device="cpu")
+        table = torch.tensor([float(i) for i in range(20)], device="cpu")
+        y = (x * self.toy["scale"] + self.toy["shift"]) * self.toy["gain"]
+        result = (y + offset) * table.sum() + last
+        last.copy_(y)
+        return (result,)
+
+
+SIGNATURE = Signature(
+    (
+        TensorSpec("x", (5, 3), "float32", Role.INPUT),
+        TensorSpec("last", (5, 3), "float32", Role.STATE, Access.READ_WRITE),
+        TensorSpec("y", (5, 3), "float32", Role.OUTPUT),
+    )
+)
+WEIGHTS = {
+    "scale": torch.tensor([2.0, 3.0, 5.0]),
+    "shift": torch.tensor([7.0, 11.0, 13.0]),
+    "gain": torch.tensor([0.5]),
+}
+
+
+def export(folder: Path) -> ExportedComponent:
+    exported = ExportedComponent("toy", folder, SIGNATURE)
+    save_program(export_program(Component("toy", Toy(), SIGNATURE)), exported.program)
+    return exported
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompiledEngine, Path]:
+    output = tmp_path_factory.mktemp("toy")
+    return backend.compile(export(tmp_path_factory.mktemp("export")), output), output
+
+
+def test_small_weights_and_constants_have_their_values(
+    compiled: tuple[CompiledEngine, Path], tmp_path: Path
+) -> None:
+    engine, output = compiled
+    save_file(WEIGHTS, tmp_path / "toy.safetensors")
+    entry = manifest.Engine(
+        "aoti", engine.loader, engine.version, "fp32", engine.files, engine.signature,
+        dict(engine.options),
+    )  # fmt: skip
+    loaded = load(output, entry, Weights({"toy": tmp_path / "toy.safetensors"}, CPU), CPU)
+    module = Toy()
+    module.toy.load_state_dict(WEIGHTS)
+    states, buffers = States([loaded.signature], CPU), Buffers(loaded.signature, CPU)
+    expected_state = torch.zeros(5, 3)
+    for block in range(3):
+        x = torch.full((5, 3), 1.0 + block)
+        with torch.no_grad():
+            (expected,) = module(x, expected_state)
+        buffers.set({"x": x})
+        loaded.run(buffers, states)
+        torch.testing.assert_close(buffers["y"], expected)
+        torch.testing.assert_close(states["last"], expected_state)
+
+
+def test_an_engine_says_what_its_loader_needs(compiled: tuple[CompiledEngine, Path]) -> None:
+    engine, output = compiled
+    assert engine.files == ("engines/aoti/toy.pt2", "engines/aoti/toy.safetensors")
+    assert all((output / file).is_file() for file in engine.files)
+    assert engine.signature["last"].in_place
+    assert set(json.loads(json.dumps(engine.options))) == {"cpu_features"}
+
+
+def test_a_package_holds_neither_weights_nor_pickles(
+    compiled: tuple[CompiledEngine, Path],
+) -> None:
+    engine, output = compiled
+    with zipfile.ZipFile(output / engine.files[0]) as archive:
+        names = archive.namelist()
+    assert any(name.endswith(".so") for name in names)
+    assert not [n for n in names if "weights" in n or "sample_inputs" in n or n.endswith(".pt")]
+
+
+def test_compiling_says_nothing_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Runs the whole path but for the compiler's part, which is made to talk and to fail."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        print("chatter")
+        Path(os.environ["TORCHINDUCTOR_CACHE_DIR"], "object.o").touch()
+        raise RuntimeError("the compiler failed")
+
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    exported = export(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", fail)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
+    with pytest.raises(RuntimeError, match="the compiler failed"):
+        backend.compile(exported, tmp_path / "output")
+    assert capfd.readouterr().out == ""
+    assert not list(temporary.iterdir())
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "before"
+
+
+@pytest.mark.slow
+def test_equal_programs_give_equal_engines(
+    compiled: tuple[CompiledEngine, Path], tmp_path: Path
+) -> None:
+    engine, output = compiled
+    exported = export(tmp_path)
+    again = tmp_path / "again"
+    assert backend.compile(exported, again) == engine
+    for file in engine.files:
+        assert (again / file).read_bytes() == (output / file).read_bytes()
+
+
+def test_a_machine_without_a_compiler_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no-such-compiler" in (backend.unavailable("cpu") or "")
+    with pytest.raises(UnavailableError, match="no-such-compiler") as caught:
+        backend.compile(ExportedComponent("toy", tmp_path, SIGNATURE), tmp_path)
+    assert caught.value.code == "VIDC-ENV-AOTI"
+
+
+def test_what_it_builds_for() -> None:
+    assert backend.unavailable("cpu") is None
+    assert backend.unavailable("cuda") is not None
+    assert backend.precisions("cpu") == {"fp32", "bf16", "fp16"}
+    assert backend.precisions("cuda") == frozenset()
+    assert set(backend.tools()) == {"torch", "c++", "cpu"}

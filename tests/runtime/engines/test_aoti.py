@@ -1,0 +1,282 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from vidc.compiler.backends.aoti import backend
+from vidc.compiler.stream import stream_spec
+from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.metrics import compare
+from vidc.exporters.artifact import ExportedComponent
+from vidc.exporters.causal_wan.random_weights import random_weights
+from vidc.exporters.component import Component
+from vidc.exporters.config import (
+    ModelConfig,
+    SamplerConfig,
+    StreamConfig,
+    TransformerConfig,
+    VaeConfig,
+)
+from vidc.exporters.models import PRECISIONS, components, meta_network, with_weights
+from vidc.exporters.program import export_program, save_program
+from vidc.exporters.wan_vae.random_weights import random_state_dict
+from vidc.plugins.errors import GateError, UnavailableError
+from vidc.runtime import manifest
+from vidc.runtime.engines import Engine
+from vidc.runtime.engines.aoti import load
+from vidc.runtime.rope import Rope
+from vidc.runtime.states import Buffers, States
+from vidc.runtime.strict import plain
+from vidc.runtime.weights import Weights
+
+CPU = torch.device("cpu")
+CONFIG = ModelConfig(
+    TransformerConfig(dim=48, ffn_dim=96, heads=2, layers=2, freq_dim=16, text_len=6, text_dim=20),
+    VaeConfig(base_dim=8),
+    StreamConfig(height=32, width=48, window=12, sink=3, block=3),
+    SamplerConfig(),
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Components of one weights group, compiled into a folder that has their weights."""
+
+    folder: Path
+    entries: dict[str, manifest.Engine]
+    components: dict[str, Component]
+
+    def weights(self) -> Weights:
+        return Weights({file.stem: file for file in (self.folder / "weights").iterdir()}, CPU)
+
+    def load(self, weights: Weights) -> dict[str, Engine]:
+        return {n: load(self.folder, entry, weights, CPU) for n, entry in self.entries.items()}
+
+    def eager(self) -> dict[str, Engine]:
+        return {name: EagerEngine(self.components[name]) for name in self.entries}
+
+
+def build(folder: Path, group: str, precision: str, *names: str) -> Model:
+    dtype = PRECISIONS[precision]
+    drawn = (
+        random_state_dict(CONFIG.vae, 5, dtype)
+        if group == "vae"
+        else {k: v.to(dtype) for k, v in random_weights(CONFIG.transformer, 5)}
+    )
+    network = with_weights(meta_network(CONFIG, group, precision), drawn)
+    made = components(CONFIG, group, network, precision)
+    used = {k for n in names for k in made[n].module.state_dict()}
+    (folder / "weights").mkdir()
+    file = folder / "weights" / f"{group}.safetensors"
+    save_file({k: v for k, v in drawn.items() if f"{group}.{k}" in used}, file)
+    entries = {}
+    for name in names:
+        exported = ExportedComponent(name, folder / f"export-{name}", made[name].signature)
+        exported.folder.mkdir()
+        save_program(export_program(made[name]), exported.program)
+        engine = backend.compile(exported, folder)
+        entries[name] = manifest.Engine(
+            "aoti", engine.loader, engine.version, precision, engine.files, engine.signature,
+            dict(engine.options),
+        )  # fmt: skip
+    return Model(folder, entries, made)
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    folder = tmp_path_factory.mktemp("transformer")
+    return build(folder, "transformer", "fp32", "denoise", "kv_update")
+
+
+def stream(engines: dict[str, Engine], blocks: int) -> Iterator[tuple[torch.Tensor, States]]:
+    """The flow of each block and the states after it, with inputs that are the same each time."""
+    spec, generator = stream_spec(CONFIG), torch.Generator().manual_seed(3)
+    rope = Rope(spec)
+    states = States((engine.signature for engine in engines.values()), CPU)
+    for index in range(CONFIG.transformer.layers):
+        for part in "kv":
+            states[f"text.{part}.{index}"].normal_(generator=generator)
+    buffers = {name: Buffers(engine.signature, CPU) for name, engine in engines.items()}
+    for block in range(blocks):
+        first = block * spec.block
+        for name, timestep in (("denoise", 700.0), ("kv_update", 0.0)):
+            rope.fill(buffers[name]["rope_cos"], buffers[name]["rope_sin"], first)
+            latent = torch.randn(buffers[name]["latent"].shape, generator=generator)
+            held = min(first + spec.block, spec.window)
+            buffers[name].set(
+                {
+                    "latent": latent,
+                    "timestep": timestep,
+                    "position": first * spec.frame_tokens,
+                    "valid_length": held * spec.frame_tokens,
+                }
+            )
+            engines[name].run(buffers[name], states)
+        yield buffers["denoise"]["flow"], states
+
+
+def largest_error(model: Model, blocks: int) -> float:
+    """The largest relative L2 of a flow or a state, engines against eager."""
+    names = [spec.name for spec in model.entries["denoise"].signature.states]
+    worst = 0.0
+    pairs = zip(
+        stream(model.load(model.weights()), blocks), stream(model.eager(), blocks), strict=True
+    )
+    for (flow, states), (expected_flow, expected) in pairs:
+        worst = max(worst, compare(flow, expected_flow).relative_l2)
+        worst = max(worst, *(compare(states[n], expected[n]).relative_l2 for n in names))
+    return worst
+
+
+def first_block(engine: Engine) -> tuple[Buffers, States]:
+    """Constant inputs at the start of a stream, and states without a prompt."""
+    states, buffers = States([engine.signature], CPU), Buffers(engine.signature, CPU)
+    buffers.set({"latent": 1.0, "rope_cos": 1.0, "valid_length": stream_spec(CONFIG).block_tokens})
+    return buffers, states
+
+
+def run_once(engine: Engine) -> tuple[Buffers, States]:
+    buffers, states = first_block(engine)
+    engine.run(buffers, states)
+    return buffers, states
+
+
+def test_a_stream_across_the_wrap_is_the_eager_one(transformer: Model) -> None:
+    assert largest_error(transformer, blocks=5) < 1e-4
+
+
+def test_states_are_written_where_they_lie(transformer: Model) -> None:
+    engine = transformer.load(transformer.weights())["denoise"]
+    buffers, states = first_block(engine)
+    places = {s.name: states[s.name].data_ptr() for s in engine.signature.states}
+    engine.run(buffers, states)
+    assert places == {s.name: states[s.name].data_ptr() for s in engine.signature.states}
+    for spec in engine.signature.states:
+        assert spec.in_place == spec.writes == spec.name.startswith("ring")
+        assert bool(states[spec.name].any()) == spec.writes
+
+
+def test_engines_read_one_copy_of_the_weights(transformer: Model) -> None:
+    weights = transformer.weights()
+    engines = transformer.load(weights)
+    before = [run_once(engine)[1]["ring.k.1"].clone() for engine in engines.values()]
+    weights["transformer.blocks.1.attn1.to_k.weight"].neg_()
+    after = [run_once(engine)[1]["ring.k.1"] for engine in engines.values()]
+    assert all(compare(a, b).relative_l2 > 0.1 for a, b in zip(after, before, strict=True))
+    assert compare(after[0], after[1]).relative_l2 < 1e-4
+
+
+RUN_ALONE = """
+import json, sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from vidc.runtime.engines.aoti import load
+from vidc.runtime.manifest import Engine
+from vidc.runtime.states import Buffers, States
+from vidc.runtime.strict import read
+from vidc.runtime.weights import Weights
+
+folder, cpu = Path(sys.argv[1]), torch.device("cpu")
+entry = read(json.loads(sys.argv[2]), Engine, "entry")
+engine = load(folder, entry, Weights({"transformer": folder / sys.argv[3]}, cpu), cpu)
+states, buffers = States([engine.signature], cpu), Buffers(engine.signature, cpu)
+buffers.set({"latent": 1.0, "rope_cos": 1.0, "valid_length": int(sys.argv[4])})
+engine.run(buffers, states)
+save_file({"flow": buffers["flow"]}, sys.argv[5])
+assert "torch._inductor" not in sys.modules
+"""
+
+
+def test_a_process_without_a_compiler_runs_it(transformer: Model, tmp_path: Path) -> None:
+    entry, result = transformer.entries["denoise"], tmp_path / "flow.safetensors"
+    tokens = str(stream_spec(CONFIG).block_tokens)
+    command = [
+        sys.executable, "-c", RUN_ALONE, str(transformer.folder), json.dumps(plain(entry)),
+        "weights/transformer.safetensors", tokens, str(result),
+    ]  # fmt: skip
+    environment = {k: v for k, v in os.environ.items() if k != "CXX"} | {"PATH": str(tmp_path)}
+    subprocess.run(command, env=environment, check=True)
+    expected, _ = run_once(transformer.eager()["denoise"])
+    assert compare(load_file(result)["flow"], expected["flow"]).relative_l2 < 1e-4
+
+
+def test_torch_still_has_what_the_loader_calls() -> None:
+    package = getattr(torch._C._aoti, "AOTIModelPackageLoader", None)
+    assert package is not None, f"torch {torch.__version__} renamed its package loader"
+    missing = {"load_constants", "get_constant_fqns", "boxed_run"} - set(dir(package))
+    assert not missing, f"torch {torch.__version__} took {missing} from its package loader"
+
+
+def test_what_is_no_engine_is_refused(transformer: Model, tmp_path: Path) -> None:
+    entry = replace(transformer.entries["denoise"], files=("engine.pt2",))
+    with zipfile.ZipFile(tmp_path / "engine.pt2", "w") as archive:
+        archive.writestr("engine/archive_format", "pt2")
+    with pytest.raises(UnavailableError) as caught:
+        load(tmp_path, entry, transformer.weights(), CPU)
+    assert caught.value.code == "VIDC-ENGINE-LOAD"
+    assert "outdated" not in str(caught.value)
+
+
+def test_a_pickle_in_the_package_is_refused(transformer: Model, tmp_path: Path) -> None:
+    entry = transformer.entries["denoise"]
+    file = tmp_path / entry.files[0]
+    file.parent.mkdir(parents=True)
+    shutil.copyfile(transformer.folder / entry.files[0], file)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("denoise/data/sample_inputs/model.pt", b"pickle")
+    with pytest.raises(GateError) as caught:
+        load(tmp_path, entry, transformer.weights(), CPU)
+    assert caught.value.code == "VIDC-BUNDLE-PICKLE"
+
+
+def test_a_weight_that_is_missing_is_named(transformer: Model, tmp_path: Path) -> None:
+    name = "blocks.1.attn1.to_k.weight"
+    kept = load_file(transformer.folder / "weights" / "transformer.safetensors")
+    del kept[name]
+    save_file(kept, tmp_path / "transformer.safetensors")
+    weights = Weights({"transformer": tmp_path / "transformer.safetensors"}, CPU)
+    with pytest.raises(GateError, match=name) as caught:
+        load(transformer.folder, transformer.entries["denoise"], weights, CPU)
+    assert caught.value.code == "VIDC-ENGINE-SIGNATURE"
+
+
+def test_instructions_that_are_absent_are_named(transformer: Model) -> None:
+    entry = replace(transformer.entries["denoise"], options={"cpu_features": ["avx1024"]})
+    with pytest.raises(UnavailableError, match="avx1024") as caught:
+        load(transformer.folder, entry, transformer.weights(), CPU)
+    assert caught.value.code == "VIDC-BUNDLE-CPU"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "limit"), [("bf16", 3e-2), ("fp16", 4e-3)])
+def test_half_precisions(tmp_path: Path, precision: str, limit: float) -> None:
+    model = build(tmp_path, "transformer", precision, "denoise", "kv_update")
+    assert largest_error(model, blocks=5) < limit
+
+
+@pytest.mark.slow
+def test_a_decoder_reads_its_caches_before_it_overwrites_them(tmp_path: Path) -> None:
+    model = build(tmp_path, "vae", "fp32", "vae_decode_first", "vae_decode")
+    compiled, eager = model.load(model.weights()), model.eager()
+    engines = [compiled, eager]
+    states = [States((e.signature for e in each.values()), CPU) for each in engines]
+    generator = torch.Generator().manual_seed(4)
+    for name in ("vae_decode_first", "vae_decode", "vae_decode"):
+        buffers = [Buffers(each[name].signature, CPU) for each in engines]
+        latent = torch.randn(buffers[0]["latent"].shape, generator=generator)
+        for each, own, kept in zip(engines, buffers, states, strict=True):
+            own.set({"latent": latent})
+            each[name].run(own, kept)
+        assert compare(buffers[0]["frames"], buffers[1]["frames"]).relative_l2 < 1e-4
+        for spec in compiled[name].signature.states:
+            assert compare(states[0][spec.name], states[1][spec.name]).relative_l2 < 1e-4
