@@ -13,12 +13,19 @@ from vidc.compiler.pipeline.digest import Json
 from vidc.compiler.pipeline.stage import Input, Stage, Workspace
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.validate.scenario import Scenario
-from vidc.exporters.components import GROUPS, component_groups
+from vidc.exporters.components import component_groups, weights_groups
 
 LONG_SECONDS = 600
 """An eager rollout that takes longer on a CPU is left out of the golden data."""
 
-_STREAM_FIELDS = {
+_LIBRARIES = {
+    "transformer": (),
+    "vae": ("diffusers",),
+    "text_encoder": ("transformers", "tokenizers"),
+}
+"""What builds the network of a weights group, besides torch."""
+_STREAM_FIELDS: dict[str, tuple[str, ...]] = {
+    "text_encoder": (),
     "text_kv": ("batch",),
     "vae": ("batch", "block", "height", "width"),
 }
@@ -32,12 +39,14 @@ class Sources:
     Attributes:
         checkpoints: a file or folder for each weights group.
         lora: merged into the transformer.
-        seed: of random weights, where there are no checkpoints.
+        seed: of random weights, for groups without a checkpoint.
+        tokenizer: the text encoder's.
     """
 
     checkpoints: Mapping[str, Path]
     lora: Path | None = None
     seed: int | None = None
+    tokenizer: Path | None = None
 
 
 def scenario(settings: Settings) -> Scenario:
@@ -58,7 +67,7 @@ def stages(settings: Settings, sources: Sources) -> list[Stage]:
     """The stages of a build up to packaging, in topological order."""
     groups = component_groups(settings.model)
     return [
-        *(_load(settings, sources, group) for group in GROUPS),
+        *(_load(settings, sources, group) for group in weights_groups(settings.model)),
         *(_export(settings, name, group) for name, group in groups.items()),
         *(_compile(settings, name, group) for name, group in groups.items()),
         _golden(settings),
@@ -67,29 +76,31 @@ def stages(settings: Settings, sources: Sources) -> list[Stage]:
 
 def slot(settings: Settings) -> str:
     """Names a build among others, so that a plan can say what changed since the last."""
-    precision = "-".join(settings.precision[group] for group in GROUPS)
+    precision = "-".join(settings.precision[group] for group in weights_groups(settings.model))
     return f"{settings.preset}/{settings.target.name}/{settings.backend}/{precision}"
 
 
 def _load(settings: Settings, sources: Sources, group: str) -> Stage:
     checkpoint = sources.checkpoints.get(group)
     lora = sources.lora if group == "transformer" else None
-    files = {"checkpoint": checkpoint, "lora": lora}
+    tokenizer = sources.tokenizer if group == "text_encoder" else None
+    files = {"checkpoint": checkpoint, "lora": lora, "tokenizer": tokenizer}
     precision = settings.precision[group]
     return Stage(
         name=f"load:{group}",
         run=_runner(
             "load", config=settings.model, group=group, precision=precision,
-            checkpoint=checkpoint, lora=lora, seed=sources.seed,
+            checkpoint=checkpoint, lora=lora, seed=sources.seed, tokenizer=tokenizer,
         ),
         entries=("vidc.compiler.stages.load",),
         config={
             "sizes": _group_sizes(settings, group),
+            "text_len": settings.model.transformer.text_len if tokenizer else None,
             "precision": precision,
             "seed": None if checkpoint else sources.seed,
         },
         files={label: path for label, path in files.items() if path is not None},
-        tools=_versions("torch", "diffusers"),
+        tools=_versions("torch", *_LIBRARIES[group]),
     )  # fmt: skip
 
 
@@ -108,7 +119,7 @@ def _export(settings: Settings, name: str, group: str) -> Stage:
             "stream": {field: stream[field] for field in fields},
             "precision": precision,
         },
-        tools=_versions("torch", "diffusers", "onnx", "onnxscript", "onnx-ir"),
+        tools=_versions("torch", "onnx", "onnxscript", "onnx-ir", *_LIBRARIES[group]),
     )
 
 
@@ -125,7 +136,8 @@ def _compile(settings: Settings, name: str, group: str) -> Stage:
 
 
 def _golden(settings: Settings) -> Stage:
-    precisions = {group: settings.precision[group] for group in GROUPS}
+    groups = weights_groups(settings.model)
+    precisions = {group: settings.precision[group] for group in groups}
     played = scenario(settings)
     return Stage(
         name="golden",
@@ -136,16 +148,20 @@ def _golden(settings: Settings) -> Stage:
             "precisions": precisions,
             "scenario": played.to_json(),
         },
-        inputs=tuple(Input(f"load:{group}") for group in GROUPS),
-        tools=_versions("torch", "diffusers"),
+        inputs=tuple(Input(f"load:{group}") for group in groups),
+        tools=_versions("torch", *(library for group in groups for library in _LIBRARIES[group])),
     )
 
 
 def _group_sizes(settings: Settings, group: str) -> Json:
-    sizes: Json = _plain(
-        asdict(settings.model.vae if group == "vae" else settings.model.transformer)
-    )
-    return sizes
+    sizes = {
+        "transformer": settings.model.transformer,
+        "vae": settings.model.vae,
+        "text_encoder": settings.model.text_encoder,
+    }[group]
+    assert sizes is not None
+    plain: Json = _plain(asdict(sizes))
+    return plain
 
 
 def _runner(stage: str, **arguments: Any) -> Callable[[Workspace], None]:

@@ -19,10 +19,10 @@ from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.stages.compile import ENGINE_NAME, read_engine
-from vidc.compiler.stages.load import read_source, weights_path
+from vidc.compiler.stages.load import SOURCE_NAME, read_source, weights_path
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.check import Validation, validate
-from vidc.exporters.components import GROUPS, component_groups
+from vidc.exporters.components import component_groups, weights_groups
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, UsageError, VidcError
 from vidc.plugins.signature import Signature
@@ -120,15 +120,14 @@ def _occupied(output: Path) -> bool:
 
 
 def _assemble(settings: Settings, results: Mapping[str, Result], staging: Path) -> None:
-    (staging / "weights").mkdir()
-    for group in GROUPS:
-        path = weights_path(group)
-        shutil.copyfile(results[f"load:{group}"].path / path, staging / path)
-    for name in component_groups(settings.model):
-        skip = shutil.ignore_patterns(ENGINE_NAME)
-        folder = results[f"compile:{name}"].path
-        shutil.copytree(folder, staging, dirs_exist_ok=True, ignore=skip)
-    shutil.copytree(results["golden"].path, staging, dirs_exist_ok=True)
+    parts = [
+        *(f"load:{group}" for group in weights_groups(settings.model)),
+        *(f"compile:{name}" for name in component_groups(settings.model)),
+        "golden",
+    ]
+    described = shutil.ignore_patterns(SOURCE_NAME, ENGINE_NAME)
+    for part in parts:
+        shutil.copytree(results[part].path, staging, dirs_exist_ok=True, ignore=described)
 
 
 def _manifest(
@@ -147,7 +146,8 @@ def _manifest(
             options=engine["options"],
         )
     target = settings.target
-    precisions = sorted({settings.precision[group] for group in GROUPS})
+    groups = weights_groups(settings.model)
+    precisions = sorted({settings.precision[group] for group in groups})
     return manifest.Manifest(
         name="-".join([settings.preset, target.name, *precisions]),
         preset=settings.preset,
@@ -163,7 +163,7 @@ def _manifest(
         engines=engines,
         weights={
             group: manifest.Weights(weights_path(group), read_source(results[f"load:{group}"].path))
-            for group in GROUPS
+            for group in groups
         },
         files=file_entries(staging),
         plugin_abi=PLUGIN_ABI,

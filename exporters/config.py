@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
+from vidc.exporters.text_encoder.config import TextEncoderConfig
 from vidc.plugins.errors import UsageError, nearest
 
 LATENT_STRIDE = 8
@@ -194,6 +195,7 @@ class ModelConfig:
     vae: VaeConfig
     stream: StreamConfig
     sampler: SamplerConfig
+    text_encoder: TextEncoderConfig | None = None
 
     def __post_init__(self) -> None:
         stream, patch = self.stream, self.transformer.patch

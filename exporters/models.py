@@ -9,6 +9,8 @@ from vidc.exporters.causal_wan.components import components as wan_components
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.component import Component
 from vidc.exporters.config import ModelConfig
+from vidc.exporters.text_encoder.model import component as text_component
+from vidc.exporters.text_encoder.model import create as create_text_encoder
 from vidc.exporters.wan_vae.model import components as vae_components
 from vidc.exporters.wan_vae.model import create as create_vae
 
@@ -20,6 +22,9 @@ def meta_network(config: ModelConfig, group: str, precision: str) -> nn.Module:
     dtype = PRECISIONS[precision]
     if group == "vae":
         return create_vae(config.vae, dtype, "meta")
+    if group == "text_encoder":
+        assert config.text_encoder is not None
+        return create_text_encoder(config.text_encoder, dtype, "meta")
     with torch.device("meta"):
         return CausalWan(config.transformer).to(dtype).requires_grad_(False)
 
@@ -34,6 +39,9 @@ def components(
     config: ModelConfig, group: str, network: nn.Module, precision: str
 ) -> dict[str, Component]:
     """The components that run on a weights group's network, by name."""
-    if isinstance(network, CausalWan):
-        return wan_components(config, network)
-    return vae_components(config, network, PRECISIONS[precision])
+    if group == "vae":
+        return vae_components(config, network, PRECISIONS[precision])
+    if group == "text_encoder":
+        return {"text_encoder": text_component(config, network)}
+    assert isinstance(network, CausalWan)
+    return wan_components(config, network)

@@ -12,11 +12,10 @@ from vidc.runtime.compatibility import check
 from vidc.runtime.engines import Engine, loader
 from vidc.runtime.session import Session
 from vidc.runtime.stream import StreamSpec
-from vidc.runtime.text import TextEncoder
+from vidc.runtime.text import TOKENIZER, TextEncoder
 from vidc.runtime.weights import Weights
 
 TEXT_ENCODER = "text_encoder"
-TOKENIZER = "tokenizer.json"
 NOT_IN_STREAM = frozenset({TEXT_ENCODER, "vae_encode_first", "vae_encode"})
 """Components that a stream does not replay."""
 

@@ -9,9 +9,10 @@ import click
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
-from vidc.compiler.cli.sources import sources_of, sources_options
+from vidc.compiler.cli.sources import Given, sources_options
 from vidc.compiler.settings.environment import cache_root
 from vidc.compiler.settings.resolve import Settings
+from vidc.exporters.components import weights_groups
 
 MINUTE = 60
 
@@ -29,10 +30,7 @@ MINUTE = 60
 @json_option
 def command(
     flags: Flags,
-    checkpoint: Path | None,
-    random_weights: int | None,
-    lora: Path | None,
-    vae: Path | None,
+    given: Given,
     output: Path | None,
     plan_only: bool,
     as_json: bool,
@@ -41,8 +39,7 @@ def command(
 
     PRESET is a name or a path to a TOML file; longlive-1.3b by default.
     """
-    settings = flags.resolve()
-    sources = sources_of(checkpoint, random_weights, lora, vae)
+    settings, sources = given.resolve(flags.resolve())
     output = output or Path("out") / _name(settings)
     cache = cache_root(os.environ)
 
@@ -67,7 +64,8 @@ def command(
 
 
 def _name(settings: Settings) -> str:
-    precision = "-".join(sorted({settings.precision[g] for g in ("transformer", "vae")}))
+    groups = weights_groups(settings.model)
+    precision = "-".join(sorted({settings.precision[group] for group in groups}))
     return f"{settings.preset}-{settings.target.name}-{precision}"
 
 

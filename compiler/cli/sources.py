@@ -1,67 +1,110 @@
 """The options that say where weights come from."""
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from vidc.compiler.graph import Sources
+from vidc.compiler.settings.resolve import Settings
+from vidc.exporters.text_encoder.folder import open_text_encoder
 from vidc.plugins.errors import UsageError
 
 _PATH = click.Path(path_type=Path)
 
 
-def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ``--checkpoint``, ``--vae``, ``--lora`` and ``--random-weights``."""
-    for option in (
-        click.option(
-            "--random-weights",
-            type=click.IntRange(0, 2**31 - 1),
-            metavar="SEED",
-            help="Draw the weights instead of loading them.",
-        ),
-        click.option("--lora", type=_PATH, help="A LoRA to merge into the transformer."),
-        click.option("--vae", type=_PATH, help="The VAE's checkpoint."),
-        click.option(
-            "--checkpoint",
-            type=_PATH,
-            help="The transformer's checkpoint, or a diffusers folder with transformer/ and vae/.",
-        ),
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True)
+class Given:
+    """What the command line says of the weights."""
 
+    checkpoint: Path | None
+    vae: Path | None
+    text_encoder: Path | None
+    lora: Path | None
+    random_weights: int | None
 
-def sources_of(
-    checkpoint: Path | None, random_weights: int | None, lora: Path | None, vae: Path | None
-) -> Sources:
-    """The sources that these options name.
+    def resolve(self, settings: Settings) -> tuple[Settings, Sources]:
+        """The sources, and the settings with the sizes that can be read off them.
 
-    Raises:
-        UsageError: ``VIDC-BUILD-SOURCES``, they leave a part without weights or contradict.
-    """
-    if random_weights is not None:
-        if checkpoint or lora or vae:
+        Raises:
+            UsageError: ``VIDC-BUILD-SOURCES``, they leave a part without weights or contradict.
+            VidcError: what ``open_text_encoder`` raises.
+        """
+        sources = self._sources()
+        folder = self.text_encoder
+        if self.checkpoint is not None and (self.checkpoint / "text_encoder").is_dir():
+            folder = folder or self.checkpoint / "text_encoder"
+        if folder is None:
+            return settings, sources
+        found = open_text_encoder(folder, settings.model.transformer.text_dim)
+        checkpoints = {**sources.checkpoints, "text_encoder": found.checkpoint}
+        return (
+            replace(settings, model=replace(settings.model, text_encoder=found.config)),
+            replace(sources, checkpoints=checkpoints, tokenizer=found.tokenizer),
+        )
+
+    def _sources(self) -> Sources:
+        checkpoint, vae = self.checkpoint, self.vae
+        if self.random_weights is not None:
+            if checkpoint or self.lora or vae:
+                raise UsageError(
+                    "VIDC-BUILD-SOURCES",
+                    "--random-weights is given together with a checkpoint",
+                    "give either --random-weights SEED or --checkpoint FILE --vae FILE",
+                )
+            return Sources({}, seed=self.random_weights)
+        if checkpoint is None:
             raise UsageError(
                 "VIDC-BUILD-SOURCES",
-                "--random-weights is given together with a checkpoint",
-                "give either --random-weights SEED or --checkpoint FILE --vae FILE",
+                "nothing says where the weights come from",
+                "give --checkpoint FILE --vae FILE, or --random-weights SEED to try the build",
             )
-        return Sources({}, seed=random_weights)
-    if checkpoint is None:
-        raise UsageError(
-            "VIDC-BUILD-SOURCES",
-            "nothing says where the weights come from",
-            "give --checkpoint FILE --vae FILE, or --random-weights SEED to try the build",
-        )
-    if (checkpoint / "transformer").is_dir():
-        vae = vae or checkpoint / "vae"
-        checkpoint = checkpoint / "transformer"
-    if vae is None:
-        raise UsageError(
-            "VIDC-BUILD-SOURCES",
-            f"{checkpoint} is a transformer alone, and no VAE is given",
-            "add --vae FILE (Wan2.1_VAE.pth, or the vae folder of a diffusers pipeline)",
-        )
-    return Sources({"transformer": checkpoint, "vae": vae}, lora=lora)
+        if (checkpoint / "transformer").is_dir():
+            vae = vae or checkpoint / "vae"
+            checkpoint = checkpoint / "transformer"
+        if vae is None:
+            raise UsageError(
+                "VIDC-BUILD-SOURCES",
+                f"{checkpoint} is a transformer alone, and no VAE is given",
+                "add --vae FILE (Wan2.1_VAE.pth, or the vae folder of a diffusers pipeline)",
+            )
+        return Sources({"transformer": checkpoint, "vae": vae}, lora=self.lora)
+
+
+def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that ``Given`` holds, passed on together as ``given``."""
+
+    @click.option(
+        "--checkpoint",
+        type=_PATH,
+        help="The transformer's checkpoint, or a diffusers folder with transformer/ and vae/.",
+    )
+    @click.option("--vae", type=_PATH, help="The VAE's checkpoint.")
+    @click.option(
+        "--text-encoder",
+        type=_PATH,
+        help="A folder with a UMT5 encoder and its tokenizer, for prompts as text.",
+    )
+    @click.option("--lora", type=_PATH, help="A LoRA to merge into the transformer.")
+    @click.option(
+        "--random-weights",
+        type=click.IntRange(0, 2**31 - 1),
+        metavar="SEED",
+        help="Draw the weights instead of loading them.",
+    )
+    @functools.wraps(command)
+    def with_sources(
+        checkpoint: Path | None,
+        vae: Path | None,
+        text_encoder: Path | None,
+        lora: Path | None,
+        random_weights: int | None,
+        **others: Any,
+    ) -> Any:
+        given = Given(checkpoint, vae, text_encoder, lora, random_weights)
+        return command(given=given, **others)
+
+    return with_sources

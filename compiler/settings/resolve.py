@@ -1,7 +1,7 @@
 """What is to be built: every setting at the value that the highest layer gives it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,15 @@ class Settings:
             "backend": self.backend,
             "precision": dict(self.precision),
             **write_tables(self.model, self.validate),
+            "text_encoder": None
+            if self.model.text_encoder is None
+            else asdict(self.model.text_encoder),
         }
 
     def values(self) -> dict[str, Any]:
         """Every setting by its dotted name, as ``--plan`` shows it."""
         document = self.to_json()
-        del document["target"]
+        del document["target"], document["text_encoder"]
         flat = {"gpu": self.target.name}
         for name, value in document.items():
             if isinstance(value, dict):

@@ -9,11 +9,12 @@ from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.stages.load import weights_path
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.eager import EagerEngine
-from vidc.compiler.validate.golden import Golden, make_inputs, record
+from vidc.compiler.validate.golden import Golden, make_inputs, record, with_prompts
 from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.config import ModelConfig
 from vidc.exporters.models import PRECISIONS, components, meta_network, with_weights
+from vidc.runtime.text import TOKENIZER
 
 
 def run(
@@ -24,8 +25,11 @@ def run(
         group: workspace.inputs[f"load:{group}"] / weights_path(group) for group in precisions
     }
     stream = stream_spec(config)
-    inputs = make_inputs(scenario, stream)
     engines = eager_engines(config, weights, dict.fromkeys(precisions, "fp32"))
+    inputs = make_inputs(scenario, stream)
+    if "text_encoder" in engines:
+        tokenizer = workspace.inputs["load:text_encoder"] / TOKENIZER
+        inputs = with_prompts(inputs, stream, engines["text_encoder"], tokenizer)
     reference = record(scenario, inputs, stream, engines)
     eager = rollout = None
     if set(precisions.values()) != {"fp32"}:

@@ -12,7 +12,10 @@ from vidc.exporters.causal_wan.random_weights import random_weight
 from vidc.exporters.checkpoint import LazyTensor, cast, load_weights, write_weights
 from vidc.exporters.config import ModelConfig
 from vidc.exporters.models import PRECISIONS, meta_network
+from vidc.exporters.text_encoder.tokenizer import tokenizer_json
+from vidc.exporters.text_encoder.weights import load_encoder_weights
 from vidc.exporters.wan_vae.random_weights import random_state_dict
+from vidc.runtime.text import TOKENIZER
 
 SOURCE_NAME = "source.json"
 
@@ -25,16 +28,23 @@ def run(
     checkpoint: Path | None,
     lora: Path | None,
     seed: int | None,
+    tokenizer: Path | None,
 ) -> None:
     """Writes ``weights/<group>.safetensors`` and where it came from.
 
-    Either ``checkpoint`` or ``seed`` is given; ``lora`` belongs to a checkpoint.
+    Either ``checkpoint`` or ``seed`` is given; ``lora`` belongs to a checkpoint. A text encoder
+    comes with its tokenizer, which is written too.
     """
     shapes = {
         name: tuple(tensor.shape)
         for name, tensor in meta_network(config, group, "fp32").state_dict().items()
     }
-    if checkpoint is not None:
+    if config.text_encoder is not None and checkpoint is not None and tokenizer is not None:
+        loaded = load_encoder_weights(checkpoint, config.text_encoder)
+        tensors, source = loaded.tensors, loaded.provenance
+        text = tokenizer_json(tokenizer, config.text_encoder, config.transformer.text_len)
+        (workspace.output / TOKENIZER).write_text(text)
+    elif checkpoint is not None:
         loaded = load_weights(checkpoint, lora, shapes)
         tensors, source = loaded.tensors, loaded.provenance
     else:

@@ -15,10 +15,16 @@ from vidc.compiler.validate.scenario import Scenario
 from vidc.plugins.errors import GateError
 from vidc.runtime.engines import Engine
 from vidc.runtime.stream import StreamSpec
+from vidc.runtime.text import PromptTokenizer, TextEncoder
 
 FOLDER = "golden"
 FORCED = "flow"
 """The output that is kept whole: a rollout is forced along it."""
+PROMPTS = (
+    "A red fox trots along a snowy forest path at dawn, its breath visible in the cold air.",
+    "The fox stops, turns its head and looks straight into the camera.",
+)
+"""What a rollout is prompted with, before and after its switch, where texts can be encoded."""
 SAMPLES = 2**12
 """Values kept of any other tensor."""
 STRIDE = 7919
@@ -41,7 +47,21 @@ def make_inputs(scenario: Scenario, stream: StreamSpec, seed: int = 0) -> Inputs
     prompts[:, :, -(-stream.text[0] * 3 // 4) :] = 0
     shape = (stream.batch, stream.block, *stream.latent)
     noise = torch.randn(scenario.blocks, len(stream.sigmas), *shape, generator=generator)
-    return Inputs(prompts, noise)
+    return Inputs(prompts, noise, {})
+
+
+def with_prompts(
+    inputs: Inputs, stream: StreamSpec, text_encoder: Engine, tokenizer: Path
+) -> Inputs:
+    """The inputs with the embeddings of two texts as prompts, and the texts' tokens."""
+    device = torch.device("cpu")
+    encode = TextEncoder(text_encoder, tokenizer, device)
+    shape = (stream.batch, *stream.text)
+    prompts = [encode(text).expand(shape).clone() for text in PROMPTS]
+    tokenize = PromptTokenizer(tokenizer, stream.text[0])
+    tokens = [tokenize(text) for text in PROMPTS]
+    stacked = {name: torch.stack([t[name] for t in tokens]) for name in tokens[0]}
+    return Inputs(torch.stack(prompts), inputs.noise, stacked)
 
 
 @dataclass(frozen=True)
@@ -141,6 +161,8 @@ class Golden:
         for path, prompt in zip(_prompts(root), self.inputs.prompts, strict=True):
             # Files of their own, which `vidc run --prompt-embeds` takes.
             _write(path, {"text_embeds": prompt.contiguous()})
+        if self.inputs.tokens:
+            _write(root / "tokens.safetensors", self.inputs.tokens)
         _write(root / "reference.safetensors", self.reference.to_tensors())
         if self.eager is not None:
             _write(root / "eager.safetensors", self.eager.to_tensors())
@@ -169,6 +191,7 @@ class Golden:
             Inputs(
                 torch.stack([load_file(path)["text_embeds"] for path in _prompts(root)]),
                 load_file(root / "noise.safetensors")["noise"],
+                load_file(tokens) if (tokens := root / "tokens.safetensors").exists() else {},
             ),
             reference,
             read("eager"),

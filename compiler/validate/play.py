@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vidc.compiler.validate.scenario import Scenario
 from vidc.plugins.signature import Access, Signature
+from vidc.runtime.bundle import NOT_IN_STREAM, TEXT_ENCODER
 from vidc.runtime.engines import Engine
 from vidc.runtime.session import Session
 from vidc.runtime.states import Buffers, States
@@ -24,10 +25,13 @@ class Inputs:
     Attributes:
         prompts: embeddings before and after the switch, float32 ``[2, B, L, E]``.
         noise: float32 ``[blocks, steps, B, F, C, h, w]``.
+        tokens: ``input_ids`` and ``attention_mask`` of the prompts, int64 ``[2, 1, L]``, where
+            there is a text encoder.
     """
 
     prompts: Tensor
     noise: Tensor
+    tokens: Mapping[str, Tensor]
 
 
 Observer = Callable[[int, str, Mapping[str, Tensor]], None]
@@ -122,13 +126,15 @@ def play_components(
         for block in range(_blocks_before(stream, count)):
             session.remember(played.latents[block % scenario.blocks])
         session.switch_prompt(inputs.prompts[1])
+    if TEXT_ENCODER in watched:
+        _encode_text(watched[TEXT_ENCODER], inputs)
     if ENCODERS[0] in watched:
         _encode(watched, played.frames if frames is None else frames, inputs.noise.device)
     return played
 
 
 def _open(inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine]) -> Session:
-    streaming = {name: engine for name, engine in engines.items() if name not in ENCODERS}
+    streaming = {name: engine for name, engine in engines.items() if name not in NOT_IN_STREAM}
     session = Session(stream, streaming, inputs.noise.device, Lock(), None, seed=0)
     session.prompt(inputs.prompts[0])
     return session
@@ -139,6 +145,14 @@ def _blocks_before(stream: StreamSpec, recached: int) -> int:
     if recached % stream.block == 0 and recached <= stream.window:
         return recached // stream.block
     return stream.window // stream.block + 1
+
+
+def _encode_text(engine: Engine, inputs: Inputs) -> None:
+    device = inputs.noise.device
+    buffers = Buffers(engine.signature, device)
+    for prompt in range(len(inputs.prompts)):
+        buffers.set({name: tokens[prompt] for name, tokens in inputs.tokens.items()})
+        engine.run(buffers, States((engine.signature,), device))
 
 
 def _encode(
