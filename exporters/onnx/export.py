@@ -6,12 +6,11 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import torch
-from onnx_ir.passes.common import ClearMetadataAndDocStringPass
-from onnxscript.optimizer import optimize_ir
 from torch.export import ExportedProgram
 
 from vidc.exporters.checkpoint.write import Placement
 from vidc.exporters.onnx.functional import functional_program
+from vidc.exporters.onnx.simplify import simplify
 from vidc.exporters.onnx.weights import refer_to_weights
 from vidc.exporters.quiet import quiet_torch
 from vidc.plugins.signature import Signature
@@ -46,9 +45,7 @@ def export_onnx(
     """
     model = _translate(program, signature)
     model.graph.name = name
-    optimize_ir(model)
-    # Stack traces name files of this machine.
-    ClearMetadataAndDocStringPass()(model)
+    simplify(model)
     _check(model)
     refer_to_weights(model, frozenset(signature.graph_inputs()), placements)
     ir.save(model, path)

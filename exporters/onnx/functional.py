@@ -52,7 +52,7 @@ class _Functional(nn.Module):
         self.inputs = inputs
         self.results = result_names(program, signature)
         self.returned = [t.name for t in (*signature.outputs, *signature.states) if t.writes]
-        self.constants = {
+        self.constants: dict[str, Tensor] = {
             spec.arg.name: program.constants[spec.target]
             for spec in program.graph_signature.input_specs
             if spec.target in program.constants
@@ -67,11 +67,13 @@ class _Functional(nn.Module):
         named = dict(zip(self.results, results, strict=True))
         return tuple(named[name] for name in self.returned)
 
-    def _value(self, node: fx.Node, given: Mapping[fx.Node, Tensor]) -> Tensor:
+    def _value(self, node: fx.Node, given: Mapping[fx.Node, Tensor]) -> Tensor | None:
         if node in given:
             return given[node]
-        # What is neither an input nor a constant has no values that matter.
-        return self.constants[node.name] if node.name in self.constants else _empty(node)
+        if node.name in self.constants:
+            return self.constants[node.name]
+        # An unused weight, or a state whose old values do not matter.
+        return _empty(node) if node.users else None
 
 
 class _Portable(fx.Interpreter):
