@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
+from tiny_umt5 import WIDTH, save_text_encoder, tiny_tokenizer, tiny_umt5
+from tokenizers import Tokenizer
 
 from vidc.exporters.config import (
     ModelConfig,
@@ -19,63 +18,22 @@ from vidc.exporters.config import (
 )
 
 LENGTH = 24
-WIDTH = 32
-CORPUS = (
-    "A cat runs over the grass in the sun & a dog sleeps.",
-    "Rain falls on a quiet street; neon lights <3 glow at night.",
-    "Zwei Hunde springen über den Fluß, die Brücke ist grün.",
-    "日本の庭で猫が眠る。",
-    "\"Don't stop\", she said - it's 1.5 km further.",
-)
 
 
 @pytest.fixture(scope="session")
 def umt5() -> Any:
-    """transformers' encoder with weights that make positions and every layer matter."""
-    torch.manual_seed(0)
-    config = UMT5Config(vocab_size=400, d_model=WIDTH, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
-    model = UMT5EncoderModel(config).eval().requires_grad_(False)
-    for name, parameter in model.named_parameters():
-        noise = torch.randn_like(parameter)
-        if "layer_norm" in name:
-            parameter.copy_(1 + 0.1 * noise)
-        elif "embed" in name or "shared" in name or "relative" in name:
-            parameter.copy_(noise)
-        else:
-            parameter.copy_(noise * parameter.shape[1] ** -0.5)
-    return model
+    return tiny_umt5()
 
 
 @pytest.fixture(scope="session")
 def trained() -> Tokenizer:
-    """A Unigram tokenizer with T5's special tokens."""
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.NFKC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.train_from_iterator(
-        CORPUS * 10,
-        trainers.UnigramTrainer(
-            vocab_size=200,
-            special_tokens=["<pad>", "</s>", "<unk>"],
-            unk_token="<unk>",
-            show_progress=False,
-        ),
-    )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", 1)]
-    )
-    return tokenizer
+    return tiny_tokenizer()
 
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory, umt5: Any, trained: Tokenizer) -> Path:
     """A pipeline's folder ``text_encoder``, ``tokenizer`` beside it; not to be changed."""
-    pipeline = tmp_path_factory.mktemp("pipeline")
-    umt5.save_pretrained(pipeline / "text_encoder")
-    PreTrainedTokenizerFast(
-        tokenizer_object=trained, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    ).save_pretrained(pipeline / "tokenizer")
-    return pipeline / "text_encoder"
+    return save_text_encoder(tmp_path_factory.mktemp("pipeline"), umt5, trained)
 
 
 @pytest.fixture

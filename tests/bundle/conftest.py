@@ -1,0 +1,99 @@
+"""One small bundle, built once for every test of this folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import AutoencoderKLWan, WanTransformer3DModel
+from tiny_umt5 import save_text_encoder, tiny_tokenizer, tiny_umt5
+
+from vidc.compiler.build import build
+from vidc.compiler.cli.progress import LineProgress
+from vidc.compiler.cli.sources import Given
+from vidc.compiler.graph import Sources
+from vidc.compiler.settings.resolve import Settings, resolve
+from vidc.compiler.validate.golden import Golden
+from vidc.exporters.causal_wan.random_weights import random_weights
+from vidc.exporters.wan_vae.random_weights import random_state_dict
+from vidc.runtime import Bundle, load
+
+PRESET = """
+description = "The smallest stream that wraps inside a block and switches its prompt"
+extends = "tiny"
+[model]
+dim = 48
+ffn_dim = 96
+heads = 2
+[stream]
+height = 32
+width = 48
+window = 8
+[validate]
+blocks = 8
+switch_after = 5
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps these tests on one worker, which builds the bundle once."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.xdist_group("bundle"))
+
+
+@dataclass(frozen=True)
+class Project:
+    """A preset, a checkpoint, a cache, and the bundle that was built from them."""
+
+    preset: Path
+    pipeline: Path
+    cache: Path
+    bundle: Path
+
+    def resolve(self, *assignments: str, **flags: str) -> tuple[Settings, Sources]:
+        """Settings and sources with ``--set`` and other flags."""
+        settings = resolve(
+            str(self.preset), assignments=assignments, environ={}, **({"gpu": "cpu"} | flags)
+        )
+        return Given(self.pipeline, None, None, None, None).resolve(settings)
+
+
+def save_pipeline(folder: Path, settings: Settings) -> None:
+    """A diffusers pipeline's folder, written by diffusers and transformers."""
+    sizes, vae = settings.model.transformer, settings.model.vae
+    transformer = WanTransformer3DModel(
+        num_attention_heads=sizes.heads,
+        attention_head_dim=sizes.head_dim,
+        text_dim=sizes.text_dim,
+        freq_dim=sizes.freq_dim,
+        ffn_dim=sizes.ffn_dim,
+        num_layers=sizes.layers,
+    )
+    transformer.load_state_dict(dict(random_weights(sizes, seed=1)))
+    transformer.save_pretrained(folder / "transformer")
+    autoencoder = AutoencoderKLWan(base_dim=vae.base_dim)
+    autoencoder.load_state_dict(random_state_dict(vae, 1, torch.float32))
+    autoencoder.save_pretrained(folder / "vae")
+    save_text_encoder(folder, tiny_umt5(), tiny_tokenizer())
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    root = tmp_path_factory.mktemp("project")
+    (root / "small.toml").write_text(PRESET)
+    made = Project(root / "small.toml", root / "pipeline", root / "cache", root / "out" / "small")
+    save_pipeline(made.pipeline, resolve(str(made.preset), gpu="cpu", environ={}))
+    build(*made.resolve(), made.bundle, made.cache, LineProgress())
+    return made
+
+
+@pytest.fixture(scope="session")
+def bundle(project: Project) -> Bundle:
+    return load(project.bundle)
+
+
+@pytest.fixture(scope="session")
+def golden(project: Project) -> Golden:
+    return Golden.load(project.bundle)

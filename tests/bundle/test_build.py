@@ -1,0 +1,158 @@
+"""From settings to a published bundle: what runs, what is found, what is left when it fails."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vidc.compiler import package as packaging
+from vidc.compiler.build import build, plan
+from vidc.compiler.cli.progress import LineProgress
+from vidc.compiler.graph import Sources, stages
+from vidc.compiler.pipeline.plan import Status
+from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.stages.load import read_source
+from vidc.exporters.components import component_groups, weights_groups
+from vidc.exporters.models import components, meta_network
+from vidc.plugins.errors import GateError, UsageError
+from vidc.runtime.manifest import read_manifest
+
+
+def not_hit(project, *assignments: str, **sources) -> set[str]:
+    rows = rows_of(project, *assignments, **sources)
+    return {stage for stage, row in rows.items() if row.status is not Status.HIT}
+
+
+def rows_of(project, *assignments: str, **changed):
+    settings, sources = project.resolve(*assignments)
+    rows = plan(settings, replace(sources, **changed), project.bundle, project.cache)
+    return {row.stage: row for row in rows}
+
+
+def rebuild(project, output: Path):
+    return build(*project.resolve(), output, project.cache, LineProgress())
+
+
+def test_a_second_build_finds_everything(project):
+    assert not_hit(project) == set()
+    assert all(stage.hit for stage in rebuild(project, project.bundle).stages)
+
+
+def test_every_component_is_there(project):
+    settings, _ = project.resolve()
+    expected = component_groups(settings.model)
+    made = [
+        name
+        for group in weights_groups(settings.model)
+        for name in components(
+            settings.model, group, meta_network(settings.model, group, "fp32"), "fp32"
+        )
+    ]
+    assert sorted(made) == sorted(expected)
+    assert set(read_manifest(project.bundle).engines) == set(expected)
+
+
+def built(*components: str) -> set[str]:
+    """The stages that make these components' engines."""
+    return {f"{stage}:{name}" for stage in ("export", "compile") for name in components}
+
+
+VAE = ("vae_decode_first", "vae_decode", "vae_encode_first", "vae_encode")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "reached"),
+    [
+        ("sampler.shift=3.0", {"golden"}),
+        ("validate.blocks=9", {"golden"}),
+        ("vae.res_blocks=1", {"load:vae", "golden", *built(*VAE)}),
+        (
+            "stream.window=9",
+            {"golden", *built("denoise", "kv_update", "recache_6", "recache_9")},
+        ),
+    ],
+)
+def test_a_setting_reaches_its_stages_alone(project, assignment, reached):
+    rows = rows_of(project, assignment)
+    ran = {name for name, row in rows.items() if row.status is not Status.HIT}
+    assert ran == reached | {"package"}
+    name = assignment.partition("=")[0].rpartition(".")[2]
+    assert any(name in reason for stage in reached for reason in rows[stage].reasons)
+
+
+def test_other_weights_build_no_engine_again(project):
+    assert not_hit(project, checkpoints={}, seed=2) == {
+        "load:transformer", "load:vae", "load:text_encoder", "golden", "package",
+    }  # fmt: skip
+
+
+def test_a_failed_validation_publishes_nothing(project, tmp_path, monkeypatch):
+    thresholds = packaging.validate
+
+    def strict(*arguments):
+        validation = thresholds(*arguments)
+        gate = validation.comparison.gates[0]
+        object.__setattr__(gate, "threshold", 0.0)
+        return validation
+
+    monkeypatch.setattr(packaging, "validate", strict)
+    output = tmp_path / "strict"
+    with pytest.raises(GateError, match="VIDC-VALIDATE-FAILED") as failure:
+        rebuild(project, output)
+    assert "text_encoder: relative_l2" in str(failure.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["strict.report.html"]
+
+
+def test_what_is_no_bundle_is_not_replaced(project, tmp_path):
+    (tmp_path / "thesis.tex").write_text("three years")
+    with pytest.raises(UsageError, match="VIDC-BUILD-OUTPUT"):
+        rebuild(project, tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "three years"
+
+
+def test_an_altered_bundle_is_made_again(project, tmp_path):
+    output = tmp_path / "copy"
+    shutil.copytree(project.bundle, output)
+    (output / "denoise.onnx").write_bytes(b"")
+    built = rebuild(project, output)
+    assert [stage.name for stage in built.stages if not stage.hit] == ["package"]
+    assert (output / "denoise.onnx").stat().st_size > 0
+
+
+def test_an_interrupted_replacement_is_undone(project, tmp_path):
+    output = tmp_path / "copy"
+    older = tmp_path / ".copy.old"
+    shutil.copytree(project.bundle, older)
+    document = json.loads((older / "manifest.json").read_text())
+    rebuild(project, output)
+    assert not older.exists()
+    assert (
+        json.loads((output / "manifest.json").read_text())["files"].keys()
+        == document["files"].keys()
+    )
+
+
+def test_the_manifest_says_where_weights_come_from(project):
+    weights = read_manifest(project.bundle).weights
+    assert weights["transformer"].source["layout"] == "diffusers WanTransformer3DModel"
+    assert weights["vae"].source["files"] == ["diffusion_pytorch_model.safetensors"]
+    assert weights["text_encoder"].source["files"] == ["model.safetensors"]
+
+
+def test_random_weights_are_named(project, tmp_path):
+    settings, _ = project.resolve()
+    stage = next(s for s in stages(settings, Sources({}, seed=5)) if s.name == "load:vae")
+    stage.run(Workspace(tmp_path, {}, print))
+    assert read_source(tmp_path) == {"random_weights": 5}
+
+
+def test_weights_are_those_of_the_stage(project):
+    manifest = read_manifest(project.bundle)
+    assert {w.path for w in manifest.weights.values()} == {
+        str(Path("weights") / f"{group}.safetensors")
+        for group in ("transformer", "vae", "text_encoder")
+    }
+    stored = [p for p in project.bundle.rglob("*") if p.is_file() and p.stat().st_size > 10**6]
+    assert {p.parent.name for p in stored} <= {"weights", "golden"}

@@ -1,0 +1,114 @@
+"""Sessions on one bundle: streams of their own over shared engines."""
+
+import pytest
+import torch
+
+from vidc.plugins.errors import UsageError
+from vidc.runtime import Bundle
+
+
+def embeds(bundle, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(bundle.stream.batch, *bundle.stream.text, generator=generator)
+
+
+def clip(bundle, seed: int, blocks: int, switch_after: int | None = None) -> torch.Tensor:
+    session = bundle.session(seed=seed)
+    session.prompt(embeds(bundle, 1))
+    frames = []
+    for block in range(blocks):
+        if block == switch_after:
+            session.switch_prompt(embeds(bundle, 2))
+        frames.append(session.step())
+    return torch.cat(frames)
+
+
+def test_frames(bundle):
+    session = bundle.session()
+    session.prompt(embeds(bundle, 1))
+    shapes = [tuple(frames.shape) for frames in session.stream(blocks=2)]
+    height, width = bundle.stream.video
+    assert shapes == [(9, height, width, 3), (12, height, width, 3)]
+    assert session.latents.shape == (1, 3, *bundle.stream.latent)
+
+
+def test_a_stream_depends_on_its_seed_alone(bundle):
+    assert torch.equal(clip(bundle, 7, 3), clip(bundle, 7, 3))
+    assert not torch.equal(clip(bundle, 7, 3), clip(bundle, 8, 3))
+
+
+def test_sessions_do_not_disturb_each_other(bundle):
+    alone = [clip(bundle, seed, 4, switch_after=2) for seed in (1, 2)]
+    sessions = [bundle.session(seed=seed) for seed in (1, 2)]
+    for session in sessions:
+        session.prompt(embeds(bundle, 1))
+    together = [[], []]
+    for block in range(4):
+        for session, frames in zip(sessions, together, strict=True):
+            if block == 2:
+                session.switch_prompt(embeds(bundle, 2))
+            frames.append(session.step())
+    for one, other in zip(alone, together, strict=True):
+        assert torch.equal(one, torch.cat(other))
+
+
+def test_explicit_noise_is_what_the_seed_draws(bundle):
+    from vidc.runtime.noise import block_noise
+
+    drawn, given = bundle.session(seed=3), bundle.session(seed=99)
+    spec = bundle.stream
+    for session in (drawn, given):
+        session.prompt(embeds(bundle, 1))
+    for block in range(2):
+        noise = block_noise(3, block, len(spec.sigmas), (1, spec.block, *spec.latent))
+        assert torch.equal(drawn.step(), given.step(noise))
+
+
+def test_a_switch_changes_what_follows(bundle):
+    plain, switched = clip(bundle, 5, 3), clip(bundle, 5, 3, switch_after=2)
+    assert torch.equal(plain[:21], switched[:21])
+    assert (plain[21:].float() - switched[21:].float()).abs().mean() > 5
+
+
+def test_switching_to_the_same_prompt_early_changes_nothing(bundle):
+    """Recomputing one block under the prompt it was made with gives the same keys and values."""
+    plain, again = bundle.session(seed=5), bundle.session(seed=5)
+    for session in (plain, again):
+        session.prompt(embeds(bundle, 1))
+        session.step()
+    again.switch_prompt(embeds(bundle, 1))
+    assert torch.equal(plain.step(), again.step())
+
+
+@pytest.mark.parametrize(
+    ("act", "code"),
+    [
+        (lambda session, ok: session.step(), "VIDC-SESSION-NO-PROMPT"),
+        (lambda session, ok: session.prompt(ok[:, :-1]), "VIDC-PROMPT-SHAPE"),
+        (lambda session, ok: session.prompt(ok.long()), "VIDC-PROMPT-SHAPE"),
+        (lambda session, ok: (session.prompt(ok), session.step(ok)), "VIDC-SESSION-NOISE"),
+    ],
+)
+def test_misuse_is_refused(bundle, act, code):
+    with pytest.raises(UsageError, match=code):
+        act(bundle.session(), embeds(bundle, 1))
+
+
+def test_a_text_is_a_prompt(bundle):
+    clips = []
+    for text in ("a cat runs over the grass", "a cat  runs over the grass ", "rain at night"):
+        session = bundle.session(seed=1)
+        session.prompt(text)
+        clips.append(session.step().float())
+    assert torch.equal(clips[0], clips[1])
+    assert (clips[0] - clips[2]).abs().mean() > 5
+
+
+def test_a_text_needs_an_encoder(bundle):
+    without = Bundle(
+        bundle.stream,
+        {name: engine for name, engine in bundle.engines.items() if name != "text_encoder"},
+        bundle.device,
+    )
+    with pytest.raises(UsageError, match="VIDC-PROMPT-NO-ENCODER"):
+        without.session().prompt("a red square")
