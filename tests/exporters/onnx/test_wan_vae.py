@@ -1,0 +1,50 @@
+import torch
+
+from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
+from vidc.exporters.config import (
+    ModelConfig,
+    SamplerConfig,
+    StreamConfig,
+    TransformerConfig,
+    VaeConfig,
+)
+from vidc.exporters.models import components, meta_network, with_weights
+from vidc.exporters.onnx.export import export_onnx
+from vidc.exporters.program import export_program
+from vidc.exporters.wan_vae.random_weights import random_state_dict
+from vidc.plugins.signature import state_output
+
+
+def test_onnxruntime_decodes_a_stream_as_the_module_does(tmp_path, run_onnx):
+    config = ModelConfig(
+        TransformerConfig(dim=32, ffn_dim=64, heads=2, layers=1),
+        VaeConfig(base_dim=4, res_blocks=1),
+        StreamConfig(height=16, width=32, window=4, sink=0, block=2),
+        SamplerConfig(),
+    )
+    weights = random_state_dict(config.vae, 3, torch.float32)
+    (tmp_path / "weights").mkdir()
+    lazy = {name: LazyTensor.of(weight) for name, weight in weights.items()}
+    write_weights(tmp_path / "weights" / "vae.safetensors", lazy)
+    network = with_weights(meta_network(config, "vae", "fp32"), weights)
+    parts = components(config, "vae", network, "fp32")
+
+    torch.manual_seed(0)
+    eager: dict[str, torch.Tensor] = {}
+    states: dict[str, torch.Tensor] = {}
+    for name in ("vae_decode_first", "vae_decode"):
+        part = parts[name]
+        path = tmp_path / f"{name}.onnx"
+        placements = {"vae": weight_layout(weights)}
+        export_onnx(name, export_program(part), part.signature, placements, path)
+        latent = torch.randn(part.signature["latent"].shape)
+        for state in part.signature.states:
+            eager.setdefault(state.name, torch.zeros(state.shape))
+        (frames,) = part.module(latent, *(eager[s.name] for s in part.signature.states))
+        results = run_onnx(path, part.signature, {"latent": latent, **states})
+        torch.testing.assert_close(results["frames"], frames, rtol=1e-4, atol=1e-4)
+        states = {s.name: results[state_output(s.name)] for s in part.signature.states}
+        for state in part.signature.states:
+            torch.testing.assert_close(
+                states[state.name], eager[state.name], rtol=1e-4, atol=1e-4, msg=state.name
+            )
