@@ -33,22 +33,31 @@ def is_sample_input(name: str) -> bool:
     return "sample_inputs" in PurePosixPath(name).parts[:-1]
 
 
-def refuse_pickles(package: Path) -> None:
-    """Refuses a package that carries a pickle.
+def find_pickles(package: Path) -> tuple[str, ...]:
+    """The members of a package that loading it might unpickle.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-PICKLE`` naming the members; ``VIDC-BUNDLE-MALFORMED`` where the
-            package is no plain zip archive; ``VIDC-BUNDLE-UNREADABLE``.
+        GateError: ``VIDC-BUNDLE-MALFORMED`` where the package is no plain zip archive;
+            ``VIDC-BUNDLE-UNREADABLE``.
     """
     try:
         with zipfile.ZipFile(package) as archive:
             members = archive.infolist()
             _check_members(package, members)
-            pickles = [m.filename for m in members if m.file_size and _is_pickle(archive, m)]
+            return tuple(m.filename for m in members if m.file_size and _is_pickle(archive, m))
     except (FileNotFoundError, PermissionError) as error:
         raise unreadable(package, error) from error
     except _DAMAGE as error:
         raise _malformed(package, str(error)) from error
+
+
+def refuse_pickles(package: Path) -> None:
+    """Refuses a package that carries a pickle.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-PICKLE`` naming the members; what ``find_pickles`` raises.
+    """
+    pickles = find_pickles(package)
     if pickles:
         raise GateError(
             "VIDC-BUNDLE-PICKLE",

@@ -1,0 +1,67 @@
+"""`vidc export`: a model's components as ONNX graphs and ExportedPrograms."""
+
+import os
+from pathlib import Path
+
+import click
+
+from vidc.compiler.cli.output import columns, json_option, print_json, print_text
+from vidc.compiler.cli.progress import stage_progress
+from vidc.compiler.cli.settings import Flags, settings_options
+from vidc.compiler.cli.sources import Given, sources_options
+from vidc.compiler.settings.environment import cache_root
+
+
+@click.command()
+@settings_options
+@sources_options
+@click.option(
+    "--component", "components", multiple=True, metavar="NAME",
+    help="Export this one; may be repeated.  [default: all]",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True,
+    help="A folder that is new or empty.",
+)  # fmt: skip
+@json_option
+def command(
+    flags: Flags,
+    given: Given,
+    components: tuple[str, ...],
+    output: Path,
+    as_json: bool,
+) -> None:
+    """Export a model's components to ONNX or ExportedProgram.
+
+    Writes COMPONENT.onnx and COMPONENT.pt2, without weights. The ONNX graphs refer to
+    weights/*.safetensors beside them, which are written too if a checkpoint or a seed is given.
+    """
+    settings = flags.resolve()
+    sources = None
+    if any(value is not None for value in vars(given).values()):
+        settings, sources = given.resolve(settings)
+
+    from vidc.compiler.export import export, export_stages, refuse_occupied
+    from vidc.exporters.components import component_groups
+
+    refuse_occupied(output)
+    names = tuple(dict.fromkeys(components)) or tuple(component_groups(settings.model))
+    with stage_progress(len(export_stages(settings, sources, names))) as progress:
+        exported = export(settings, sources, names, output, cache_root(os.environ), progress)
+    if as_json:
+        print_json(
+            {
+                "output": str(exported.output),
+                "components": [vars(item) for item in exported.components],
+                "missing": list(exported.missing),
+            }
+        )
+        return
+    rows = [(c.component, c.precision, c.onnx, c.program, c.weights) for c in exported.components]
+    print_text(columns([("component", "precision", "ONNX", "program", "weights"), *rows]))
+    print_text(f"\nin {exported.output}")
+    for path in exported.missing:
+        print_text(
+            f"{path} is not there; before an ONNX graph is loaded, put there that file of a "
+            "bundle of the same sizes and precision, or export with --checkpoint"
+        )

@@ -1,0 +1,211 @@
+"""`vidc inspect`: what a bundle, a graph or an engine holds."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vidc.compiler.cli.output import byte_size, columns, json_option, print_json, print_text
+from vidc.plugins.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from vidc.compiler.inspect.bundle import BundleSummary, EngineSummary, Total
+    from vidc.compiler.inspect.graph import Graph
+    from vidc.compiler.inspect.package import Package
+    from vidc.plugins.signature import Signature
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--component", metavar="NAME", help="Show one engine of a bundle, tensor by tensor.")
+@json_option
+def command(path: Path, component: str | None, as_json: bool) -> None:
+    """Show what a bundle, a graph or an engine holds.
+
+    PATH is a bundle's folder, an .onnx file or a .pt2 package.
+    """
+    from vidc.compiler.inspect.subject import Subject, subject_of
+
+    kind = subject_of(path)
+    if component is not None and kind is not Subject.BUNDLE:
+        raise UsageError(
+            "VIDC-CLI-USAGE", f"--component is for bundles, and {path} is none", "leave it out"
+        )
+    if kind is Subject.GRAPH:
+        document, text = _graph(path)
+    elif kind is Subject.PACKAGE:
+        document, text = _package(path)
+    elif component is not None:
+        document, text = _component(path, component)
+    else:
+        document, text = _bundle(path)
+    if as_json:
+        print_json({"kind": kind, **document})
+    else:
+        print_text(text)
+
+
+def _bundle(path: Path) -> tuple[dict[str, Any], str]:
+    from vidc.compiler.inspect.bundle import summarise_bundle
+    from vidc.runtime.integrity import verify
+    from vidc.runtime.manifest import read_manifest
+    from vidc.runtime.strict import plain
+
+    manifest = read_manifest(path)
+    verify(path, manifest, "fast")
+    summary = summarise_bundle(path, manifest)
+    return plain(summary), _bundle_text(summary)
+
+
+def _component(path: Path, name: str) -> tuple[dict[str, Any], str]:
+    from vidc.compiler.inspect.bundle import summarise_engine
+    from vidc.runtime.manifest import read_manifest
+    from vidc.runtime.strict import plain
+
+    manifest = read_manifest(path)
+    engine = manifest.engines.get(name)
+    if engine is None:
+        raise UsageError(
+            "VIDC-INSPECT-COMPONENT",
+            f"{path} has no component {name!r}",
+            nearest(name, manifest.engines),
+        )
+    summary = summarise_engine(name, engine, manifest)
+    document = {"engine": plain(summary), "signature": engine.signature.to_json()}
+    return document, f"{_engines_text((summary,))}\n\n{_signature_text(engine.signature)}"
+
+
+def _graph(path: Path) -> tuple[dict[str, Any], str]:
+    from vidc.compiler.inspect.graph import describe_graph, load_graph
+    from vidc.runtime.strict import plain
+
+    graph = describe_graph(path, load_graph(path))
+    return plain(graph), _graph_text(path, graph)
+
+
+def _package(path: Path) -> tuple[dict[str, Any], str]:
+    from vidc.compiler.inspect.package import describe_package
+    from vidc.runtime.strict import plain
+
+    package = describe_package(path)
+    return plain(package), _package_text(package)
+
+
+def _bundle_text(bundle: "BundleSummary") -> str:
+    target, validation, session = bundle.target, bundle.validation, bundle.session
+    head = [
+        ("name", bundle.name),
+        ("preset", f"{bundle.preset} ({bundle.family})"),
+        ("target", f"{target.name} {target.compute_capability or target.instruction_set or ''}"),
+        (
+            "validation",
+            f"{'passed' if validation.passed else 'NOT PASSED'}, {validation.gates} gates, "
+            f"level {validation.level}",
+        ),
+        ("size", byte_size(bundle.bytes)),
+        (
+            "session",
+            f"{_total(session.states)} of states, {_total(session.spares)} of second buffers",
+        ),
+        ("tools", ", ".join(f"{name} {version}" for name, version in bundle.tools.items())),
+    ]
+    weights = [
+        (name, str(w.tensors), f"{w.elements:,}", byte_size(w.bytes), _names(w.dtypes),
+         _source(w.source))
+        for name, w in bundle.weights.items()
+    ]  # fmt: skip
+    return "\n\n".join(
+        [
+            columns(list(head)),
+            columns([("weights", "tensors", "elements", "size", "dtypes", "from"), *weights]),
+            _engines_text(bundle.engines),
+        ]
+    )
+
+
+def _engines_text(engines: "tuple[EngineSummary, ...]") -> str:
+    header = (
+        "component",
+        "backend",
+        "version",
+        "precision",
+        "inputs",
+        "outputs",
+        "states",
+        "files",
+    )
+    rows = [
+        (
+            engine.component,
+            engine.backend,
+            engine.version,
+            engine.precision,
+            *(_total(total) for total in (engine.inputs, engine.outputs, engine.states)),
+            ", ".join(f"{path} ({byte_size(size)})" for path, size in engine.files.items()),
+        )
+        for engine in engines
+    ]
+    return columns([header, *rows])
+
+
+def _signature_text(signature: "Signature") -> str:
+    rows = [
+        (
+            tensor.name,
+            tensor.role.value,
+            tensor.dtype,
+            str(list(tensor.shape)),
+            f"{tensor.access or ''}{' in place' if tensor.in_place else ''}",
+        )
+        for tensor in signature
+    ]
+    return columns([("tensor", "role", "dtype", "shape", "access"), *rows])
+
+
+def _graph_text(path: Path, graph: "Graph") -> str:
+    from vidc.compiler.inspect.graph import external_files
+
+    embedded = [item for item in graph.initializers if item.location is None]
+    kept = f"{len(embedded)} in the graph, {byte_size(sum(item.bytes for item in embedded))}"
+    external = [
+        f"{byte_size(size)} from {file}{'' if (path.parent / file).is_file() else ' (not there)'}"
+        for file, size in external_files(graph).items()
+    ]
+    head = [
+        ("name", graph.name),
+        ("producer", graph.producer),
+        ("opset", ", ".join(f"{domain} {version}" for domain, version in graph.opsets.items())),
+        ("initializers", "; ".join([f"{len(graph.initializers)}: {kept}", *external])),
+        ("nodes", f"{sum(graph.operators.values())}: {_names(graph.operators)}"),
+    ]
+    tensors = [
+        (role, tensor.name, tensor.dtype, f"[{', '.join(map(str, tensor.shape))}]")
+        for role, found in (("input", graph.inputs), ("output", graph.outputs))
+        for tensor in found
+    ]
+    return f"{columns(list(head))}\n\n{columns([('', 'tensor', 'dtype', 'shape'), *tensors])}"
+
+
+def _package_text(package: "Package") -> str:
+    head = [
+        ("content", package.content),
+        ("format", package.format_version),
+        *((name, str(value)) for name, value in package.metadata.items()),
+        ("pickles", ", ".join(package.pickles) or "none"),
+    ]
+    files = [(name, byte_size(member.bytes)) for name, member in package.files.items()]
+    return f"{columns(list(head))}\n\n{columns([('file', 'size'), *files])}"
+
+
+def _total(total: "Total") -> str:
+    return f"{total.count} ({byte_size(total.bytes)})" if total.count else "0"
+
+
+def _names(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _source(source: dict[str, Any]) -> str:
+    if "random_weights" in source:
+        return f"RANDOM, seed {source['random_weights']}: not a trained model"
+    return ", ".join(f"{name} {value}" for name, value in source.items() if value is not None)

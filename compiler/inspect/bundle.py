@@ -1,0 +1,173 @@
+"""What a bundle is, from its manifest and the headers of its weights."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from safetensors import SafetensorError, safe_open
+
+from vidc.plugins.errors import GateError
+from vidc.plugins.signature import TensorSpec
+from vidc.runtime.bundle import NOT_IN_STREAM
+from vidc.runtime.manifest import Engine, Manifest, Target, Validation
+
+
+@dataclass(frozen=True)
+class Total:
+    """How many tensors, and their bytes."""
+
+    count: int
+    bytes: int
+
+    @classmethod
+    def of(cls, tensors: Iterable[TensorSpec]) -> Self:
+        """The sum over these tensors."""
+        sizes = [math.prod(t.shape) * t.torch_dtype.itemsize for t in tensors]
+        return cls(len(sizes), sum(sizes))
+
+
+@dataclass(frozen=True)
+class EngineSummary:
+    """One engine. ``files`` holds sizes in bytes by path."""
+
+    component: str
+    backend: str
+    version: str
+    precision: str
+    files: dict[str, int]
+    inputs: Total
+    outputs: Total
+    states: Total
+
+
+@dataclass(frozen=True)
+class WeightsSummary:
+    """One weights file: bytes on disk, tensors, their elements, how many have which dtype.
+
+    ``source`` says where they came from: free JSON, ``random_weights`` with a seed among it where
+    they were drawn and never trained.
+    """
+
+    path: str
+    bytes: int
+    tensors: int
+    elements: int
+    dtypes: dict[str, int]
+    source: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SessionMemory:
+    """What one session allocates for its states.
+
+    ``spares`` are the second buffers of states that an engine cannot write in place.
+    """
+
+    states: Total
+    spares: Total
+
+
+@dataclass(frozen=True)
+class BundleSummary:
+    """A bundle at a glance; ``bytes`` of all files that its manifest lists."""
+
+    name: str
+    preset: str
+    family: str
+    target: Target
+    validation: Validation
+    calibration: dict[str, Any] | None
+    bytes: int
+    weights: dict[str, WeightsSummary]
+    engines: tuple[EngineSummary, ...]
+    session: SessionMemory
+    tools: dict[str, str]
+
+
+def summarise_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
+    """Describes the bundle in a folder whose files have been verified.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-MALFORMED``, a weights file is not safetensors.
+    """
+    return BundleSummary(
+        name=manifest.name,
+        preset=manifest.preset,
+        family=manifest.family,
+        target=manifest.target,
+        validation=manifest.validation,
+        calibration=manifest.calibration,
+        bytes=sum(entry.size for entry in manifest.files.values()),
+        weights={
+            group: _weights(bundle, weights.path, weights.source)
+            for group, weights in manifest.weights.items()
+        },
+        engines=tuple(
+            summarise_engine(name, engine, manifest) for name, engine in manifest.engines.items()
+        ),
+        session=_session_memory(manifest),
+        tools=manifest.tools,
+    )
+
+
+def summarise_engine(component: str, engine: Engine, manifest: Manifest) -> EngineSummary:
+    """Describes one engine of a bundle."""
+    return EngineSummary(
+        component=component,
+        backend=engine.backend,
+        version=engine.version,
+        precision=engine.precision,
+        files={path: manifest.files[path].size for path in engine.files},
+        inputs=Total.of(engine.signature.inputs),
+        outputs=Total.of(engine.signature.outputs),
+        states=Total.of(engine.signature.states),
+    )
+
+
+def open_weights(file: Path) -> Any:
+    """An open safetensors file, memory-mapped.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-MALFORMED``.
+    """
+    try:
+        return safe_open(file, framework="pt")
+    except SafetensorError as error:
+        raise GateError(
+            "VIDC-BUNDLE-MALFORMED",
+            f"{file} is not a safetensors file: {error}",
+            "copy the bundle again from where it was built, or build it again",
+        ) from error
+
+
+def _weights(bundle: Path, path: str, source: dict[str, Any]) -> WeightsSummary:
+    file = bundle / path
+    weights = open_weights(file)
+    entries = [weights.get_slice(name) for name in weights.keys()]  # noqa: SIM118 (no mapping)
+    return WeightsSummary(
+        path=path,
+        bytes=file.stat().st_size,
+        tensors=len(entries),
+        elements=sum(math.prod(entry.get_shape()) for entry in entries),
+        dtypes=dict(Counter(entry.get_dtype() for entry in entries)),
+        source=source,
+    )
+
+
+def _session_memory(manifest: Manifest) -> SessionMemory:
+    states = [
+        state
+        for name, engine in manifest.engines.items()
+        if name not in NOT_IN_STREAM
+        for state in engine.signature.states
+    ]
+    spares = [state for state in states if state.writes and not state.in_place]
+    return SessionMemory(_distinct(states), _distinct(spares))
+
+
+def _distinct(states: Iterable[TensorSpec]) -> Total:
+    """The total of states that engines share by name."""
+    return Total.of({state.name: state for state in states}.values())

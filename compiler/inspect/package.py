@@ -1,0 +1,104 @@
+"""What a ``.pt2`` package holds, from its archive alone: nothing in it is loaded."""
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vidc.plugins.errors import GateError
+from vidc.runtime.pickles import find_pickles
+
+_MAX_METADATA_BYTES = 2**20
+_ENGINES = ("data", "aotinductor")
+
+
+class Content(StrEnum):
+    """What packages carry."""
+
+    ENGINE = "AOTInductor engine"
+    PROGRAM = "ExportedProgram"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a package: bytes, and the checksum that the archive has of it."""
+
+    bytes: int
+    crc32: str
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package.
+
+    Attributes:
+        content: what it carries.
+        format_version: of the archive.
+        metadata: what an engine says of the machine it was compiled for; empty for a program.
+        pickles: members that loading might unpickle; vidc refuses to load a package with any.
+        files: by path below the package's own folder.
+    """
+
+    content: Content
+    format_version: str
+    metadata: dict[str, Any]
+    pickles: tuple[str, ...]
+    files: dict[str, Member]
+
+
+def describe_package(path: Path) -> Package:
+    """Describes a package.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-MALFORMED``, it is no package; ``VIDC-BUNDLE-UNREADABLE``.
+    """
+    pickles = find_pickles(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {_below(m.filename): m for m in archive.infolist() if not m.is_dir()}
+            return Package(
+                content=_content(members),
+                format_version=_read(archive, members["archive_version"]).decode("ascii").strip(),
+                metadata=_metadata(archive, members),
+                pickles=tuple(_below(name) for name in pickles),
+                files={
+                    name: Member(member.file_size, f"{member.CRC:08x}")
+                    for name, member in members.items()
+                },
+            )
+    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError, OSError) as error:
+        raise GateError(
+            "VIDC-BUNDLE-MALFORMED",
+            f"{path} is not a package of PyTorch's: {str(error)[:200]}",
+            "copy it again from where it was built, or build it again",
+        ) from error
+
+
+def _below(name: str) -> str:
+    """A member's path without the folder that holds all members."""
+    return str(PurePosixPath(*PurePosixPath(name).parts[1:]))
+
+
+def _content(members: Mapping[str, zipfile.ZipInfo]) -> Content:
+    if any(PurePosixPath(name).parts[:2] == _ENGINES for name in members):
+        return Content.ENGINE
+    if any(name.startswith("models/") for name in members):
+        return Content.PROGRAM
+    raise ValueError("it holds neither an engine nor a program")
+
+
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    if member.file_size > _MAX_METADATA_BYTES:
+        raise ValueError(f"{member.filename!r} has {member.file_size} bytes")
+    return archive.read(member)
+
+
+def _metadata(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, member in members.items():
+        if PurePosixPath(name).parts[:2] == _ENGINES and name.endswith("_metadata.json"):
+            found |= json.loads(_read(archive, member))
+    return found

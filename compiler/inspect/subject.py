@@ -1,0 +1,33 @@
+"""What lies at a path, by its name alone."""
+
+from enum import StrEnum
+from pathlib import Path
+
+from vidc.plugins.errors import UsageError
+
+
+class Subject(StrEnum):
+    """Things that can be inspected and compared."""
+
+    BUNDLE = "bundle"
+    GRAPH = "onnx"
+    PACKAGE = "pt2"
+
+
+def subject_of(path: Path) -> Subject:
+    """What a path holds: a folder is a bundle, a file goes by its suffix.
+
+    Raises:
+        UsageError: ``VIDC-INSPECT-PATH``, nothing is there or nothing that vidc knows.
+    """
+    known = "a bundle's folder, an .onnx graph or a .pt2 package"
+    if path.is_dir():
+        return Subject.BUNDLE
+    if not path.exists():
+        raise UsageError("VIDC-INSPECT-PATH", f"there is no {path}", f"give {known}")
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in (Subject.GRAPH, Subject.PACKAGE):
+        raise UsageError(
+            "VIDC-INSPECT-PATH", f"{path} is nothing that vidc can look into", f"give {known}"
+        )
+    return Subject(suffix)

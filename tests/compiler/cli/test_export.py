@@ -1,0 +1,87 @@
+import json
+
+import onnxruntime
+import pytest
+import torch
+
+from vidc.compiler import export as exporting
+from vidc.plugins.errors import BuildError
+
+TEXT_KV = ("export", "tiny", "--gpu", "cpu", "--component", "text_kv")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A build cache that the tests of this file share, so that one of them exports."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def shared_cache(cache, monkeypatch):
+    monkeypatch.setenv("VIDC_CACHE", str(cache))
+
+
+def test_with_weights_the_graph_loads_as_it_is(vidc, tmp_path):
+    folder = tmp_path / "out"
+    status, out, err = vidc(*TEXT_KV, "--random-weights", "1", "-o", str(folder), "--json")
+    assert status == 0, err
+    assert json.loads(out) == {
+        "schema": 1,
+        "output": str(folder),
+        "components": [
+            {
+                "component": "text_kv",
+                "precision": "fp32",
+                "onnx": "text_kv.onnx",
+                "program": "text_kv.pt2",
+                "weights": "weights/transformer.safetensors",
+            }
+        ],
+        "missing": [],
+    }
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert files == {"text_kv.onnx", "text_kv.pt2", "weights/transformer.safetensors"}
+    session = onnxruntime.InferenceSession(folder / "text_kv.onnx")
+    (embeds,) = session.get_inputs()
+    values = torch.randn(embeds.shape, generator=torch.Generator().manual_seed(0))
+    assert all(abs(keys).max() > 0 for keys in session.run(None, {embeds.name: values.numpy()}))
+    assert [line.split(":")[0] for line in err.splitlines()] == ["load", "export"]
+
+
+def test_without_weights_it_says_what_is_missing(vidc, tmp_path):
+    folder = tmp_path / "new" / "out"
+    status, out, _ = vidc(*TEXT_KV, "-o", str(folder))
+    assert status == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["text_kv.onnx", "text_kv.pt2"]
+    assert "weights/transformer.safetensors is not there" in out
+    again = tmp_path / "again"
+    again.mkdir()
+    _, out, err = vidc(*TEXT_KV, "-o", str(again), "--json")
+    assert json.loads(out)["missing"] == ["weights/transformer.safetensors"]
+    assert "export:text_kv: cached" in err
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(vidc, tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    status, out, err = vidc(*TEXT_KV, "-o", str(tmp_path))
+    assert (status, out) == (2, "")
+    assert "VIDC-EXPORT-OUTPUT" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_an_unknown_component_suggests_the_nearest(vidc, tmp_path):
+    status, _, err = vidc("export", "tiny", "--component", "denois", "-o", str(tmp_path / "out"))
+    assert status == 2
+    assert "VIDC-EXPORT-COMPONENT" in err
+    assert "did you mean 'denoise'?" in err
+
+
+def test_a_failed_export_leaves_nothing(vidc, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(exporting, "sync_tree", full)
+    status, _, err = vidc(*TEXT_KV, "-o", str(tmp_path / "out"))
+    assert status == BuildError.exit_code
+    assert "VIDC-EXPORT-WRITE" in err
+    assert list(tmp_path.iterdir()) == []

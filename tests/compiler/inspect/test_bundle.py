@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from vidc.compiler.inspect.bundle import Total, summarise_bundle
+from vidc.plugins.errors import GateError
+from vidc.runtime.manifest import read_manifest
+from vidc.runtime.states import States
+
+
+@pytest.fixture
+def summary(make_bundle):
+    bundle = make_bundle()
+    return summarise_bundle(bundle, read_manifest(bundle))
+
+
+def test_engines_are_counted_in_tensors_and_bytes(summary):
+    denoise, kv_update = summary.engines
+    assert (denoise.component, denoise.files) == ("denoise", {"denoise.onnx": 5})
+    elements = 3 * 4 * 2 * 4
+    assert denoise.inputs == Total(1, 2 * elements)
+    assert denoise.outputs == Total(1, 4 * elements)
+    assert denoise.states == kv_update.states == Total(1, 4 * 32 * 2 * 8)
+
+
+def test_the_memory_of_a_session_is_what_states_allocate(make_bundle, summary):
+    manifest = read_manifest(make_bundle("again"))
+    states = States((e.signature for e in manifest.engines.values()), torch.device("cpu"))
+    assert summary.session.states == Total(1, states["ring.k.0"].nbytes)
+    assert summary.session.spares == Total(1, states.spare("ring.k.0").nbytes)
+
+
+def test_a_state_written_in_place_needs_no_spare(make_bundle):
+    manifest = read_manifest(make_bundle("both"))
+    bundle = make_bundle(engines={"kv_update": manifest.engines["kv_update"]})
+    session = summarise_bundle(bundle, read_manifest(bundle)).session
+    assert (session.states.count, session.spares) == (1, Total(0, 0))
+
+
+def test_weights_are_counted_from_their_header(summary):
+    weights = summary.weights["transformer"]
+    assert (weights.tensors, weights.elements) == (2, 10)
+    assert weights.dtypes == {"F32": 1, "BF16": 1}
+    assert weights.source == {"random_weights": 7}
+
+
+def test_the_bytes_are_those_of_all_files(make_bundle, summary):
+    files = [f for f in make_bundle("again").rglob("*") if f.is_file()]
+    assert summary.bytes == sum(f.stat().st_size for f in files if f.name != "manifest.json")
+
+
+def test_weights_that_are_no_safetensors_are_malformed(make_bundle):
+    bundle = make_bundle()
+    manifest = read_manifest(bundle)
+    (bundle / "weights/transformer.safetensors").write_bytes(b"\xff" * 64)
+    with pytest.raises(GateError, match="VIDC-BUNDLE-MALFORMED"):
+        summarise_bundle(bundle, manifest)
