@@ -46,7 +46,7 @@ def export_onnx(
     model = _translate(program, signature)
     model.graph.name = name
     simplify(model)
-    _check(model)
+    model = _inferred(model)
     refer_to_weights(model, frozenset(signature.graph_inputs()), placements)
     ir.save(model, path)
 
@@ -66,8 +66,10 @@ def _translate(program: ExportedProgram, signature: Signature) -> ir.Model:
     return exported.model
 
 
-def _check(model: ir.Model) -> None:
-    """Checks a graph whose weights are still inputs, so that their files need not exist."""
+def _inferred(model: ir.Model) -> ir.Model:
+    """The model with every shape known, checked while its weights are inputs that need no file."""
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto)
-    onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    return ir.from_proto(
+        onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    )

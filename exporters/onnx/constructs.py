@@ -1,0 +1,206 @@
+"""What parsers of ONNX accept and ignore, or refuse: one entry for each construct.
+
+Found with TensorRT-RTX 1.7.1 and ONNX Runtime 1.31 on a CPU. TensorRT is held to what
+TensorRT-RTX does, as both share the parser.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+Parser = Literal["tensorrt", "tensorrt_rtx", "onnxruntime"]
+
+_TENSORRT: tuple[Parser, ...] = ("tensorrt", "tensorrt_rtx")
+_QUERY, _KEY, _MASK, _NONPAD_KV_SEQLEN = 0, 1, 3, 6
+"""Positions of Attention's inputs."""
+_WIDEST_FUSED_HEAD = 256
+
+
+@dataclass(frozen=True)
+class Construct:
+    """Something in a graph that some parsers do not take as the specification means it.
+
+    Attributes:
+        code: a name for it.
+        parsers: who.
+        reason: what they do.
+        remedy: what to export instead.
+        matches: whether a node is, or cannot be shown not to be, an instance.
+    """
+
+    code: str
+    parsers: tuple[Parser, ...]
+    reason: str
+    remedy: str
+    matches: Callable[[ir.Node], bool]
+
+
+def _standard(node: ir.Node, op_type: str) -> bool:
+    return node.op_type == op_type and node.domain in ("", "ai.onnx")
+
+
+def _input(node: ir.Node, position: int) -> ir.Value | None:
+    return node.inputs[position] if position < len(node.inputs) else None
+
+
+def _attention_in(node: ir.Node, dtype: ir.DataType) -> bool:
+    query = _input(node, _QUERY)
+    return _standard(node, "Attention") and query is not None and query.dtype in (dtype, None)
+
+
+def _length(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
+    """The sequence length of an input of Attention, None where it is unknown."""
+    value = _input(node, position)
+    return None if value is None or value.shape is None else value.shape[-2]
+
+
+def _has_padded_keys(node: ir.Node) -> bool:
+    return _standard(node, "Attention") and _input(node, _NONPAD_KV_SEQLEN) is not None
+
+
+def _has_window(node: ir.Node) -> bool:
+    sizes = ("left_window_size", "right_window_size")
+    return _standard(node, "Attention") and any(node.attributes.get_int(s, -1) >= 0 for s in sizes)
+
+
+def _is_causal_rectangle(node: ir.Node) -> bool:
+    return (
+        _standard(node, "Attention")
+        and node.attributes.get_int("is_causal", 0) == 1
+        and (_length(node, _QUERY) is None or _length(node, _QUERY) != _length(node, _KEY))
+    )
+
+
+def _is_undecomposed_f32(node: ir.Node) -> bool:
+    return (
+        _attention_in(node, ir.DataType.FLOAT)
+        and node.attributes.get_int("TRT_decomposable", 0) == 0
+    )
+
+
+def _is_undecomposed_wide(node: ir.Node) -> bool:
+    query = _input(node, _QUERY)
+    if not _standard(node, "Attention") or query is None or query.shape is None:
+        return False
+    # With three axes, heads are not apart; their size is not in the shape.
+    width = query.shape[-1] if len(query.shape) == 4 else None
+    return (
+        isinstance(width, int)
+        and width > _WIDEST_FUSED_HEAD
+        and node.attributes.get_int("TRT_decomposable", 0) == 0
+    )
+
+
+def _broadcasts_mask_to_queries(node: ir.Node) -> bool:
+    return (
+        _standard(node, "Attention")
+        and _input(node, _MASK) is not None
+        and (_length(node, _MASK) is None or _length(node, _MASK) != _length(node, _QUERY))
+    )
+
+
+def _is_marked_decomposable(node: ir.Node) -> bool:
+    return _standard(node, "Attention") and "TRT_decomposable" in node.attributes
+
+
+def _is_circular_scatter(node: ir.Node) -> bool:
+    return (
+        _standard(node, "TensorScatter")
+        and node.attributes.get_string("mode", "linear") == "circular"
+    )
+
+
+def _is_custom(node: ir.Node) -> bool:
+    return node.domain not in ("", "ai.onnx")
+
+
+CONSTRUCTS = (
+    Construct(
+        "attention-padded-keys",
+        _TENSORRT,
+        "nonpad_kv_seqlen is ignored: every slot is attended to",
+        "mask the slots with attn_mask, or set key_value_lengths on the parsed layer",
+        _has_padded_keys,
+    ),
+    Construct(
+        "attention-window-ignored",
+        _TENSORRT,
+        "left_window_size and right_window_size are ignored: every slot is attended to",
+        "mask the slots with attn_mask",
+        _has_window,
+    ),
+    Construct(
+        "attention-window-refused",
+        ("onnxruntime",),
+        "left_window_size and right_window_size are unknown attributes",
+        "mask the slots with attn_mask",
+        _has_window,
+    ),
+    Construct(
+        "attention-causal-rectangle",
+        _TENSORRT,
+        "is_causal counts from the first key, not from the last, where queries and keys differ "
+        "in number",
+        "mask the keys with attn_mask",
+        _is_causal_rectangle,
+    ),
+    Construct(
+        "attention-f32",
+        ("tensorrt_rtx",),
+        "float32 attention parses and then fails to build",
+        "use fp16 or bf16, or set attribute TRT_decomposable = 1 in the TensorRT backend",
+        _is_undecomposed_f32,
+    ),
+    Construct(
+        "attention-wide-head",
+        ("tensorrt_rtx",),
+        f"no fused kernel takes heads wider than {_WIDEST_FUSED_HEAD}",
+        "set attribute TRT_decomposable = 1 in the TensorRT backend",
+        _is_undecomposed_wide,
+    ),
+    Construct(
+        "attention-decomposable",
+        ("onnxruntime",),
+        "TRT_decomposable is an unknown attribute",
+        "set it in the TensorRT backend, on a copy of the graph",
+        _is_marked_decomposable,
+    ),
+    Construct(
+        "attention-bf16",
+        ("onnxruntime",),
+        "a CPU has no kernel for bfloat16 attention",
+        "export in fp32 or fp16",
+        lambda node: _attention_in(node, ir.DataType.BFLOAT16),
+    ),
+    Construct(
+        "attention-mask-broadcast",
+        ("onnxruntime",),
+        "a mask with one row for all queries loads and then fails to run",
+        "expand the mask to the number of queries",
+        _broadcasts_mask_to_queries,
+    ),
+    Construct(
+        "tensor-scatter-circular",
+        _TENSORRT,
+        "mode 'circular' is a parse error",
+        "use ScatterND with computed slots",
+        _is_circular_scatter,
+    ),
+    Construct(
+        "custom-operator-aborts",
+        ("tensorrt_rtx",),
+        "an operator outside the standard may end the process while parsing: there are no plugins",
+        "export the portable form",
+        _is_custom,
+    ),
+    Construct(
+        "custom-operator",
+        ("onnxruntime",),
+        "an operator outside the standard is refused unless its library is registered",
+        "export the portable form",
+        lambda node: _is_custom(node) and not node.domain.startswith("com.microsoft"),
+    ),
+)
+"""Every construct that is known to go wrong; ``lint`` looks for these."""

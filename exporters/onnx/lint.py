@@ -1,0 +1,52 @@
+"""Refuses graphs that a parser would take and compute something else from."""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from vidc.exporters.onnx.constructs import CONSTRUCTS, Construct, Parser
+from vidc.plugins.errors import BuildError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A node that a parser does not take as the specification means it."""
+
+    construct: Construct
+    node: str
+    op_type: str
+
+
+def lint(model: ir.Model, parser: Parser) -> list[Finding]:
+    """What ``parser`` would ignore or refuse of a graph, subgraphs and functions included.
+
+    Where a shape or dtype that decides is unknown, the node is reported; ``export_onnx`` writes
+    graphs that know all of them.
+    """
+    nodes = [*model.graph.all_nodes()]
+    for function in model.functions.values():
+        nodes.extend(function.all_nodes())
+    return [
+        Finding(construct, node.name or "", node.op_type)
+        for node in nodes
+        for construct in CONSTRUCTS
+        if parser in construct.parsers and construct.matches(node)
+    ]
+
+
+def require_clean(model: ir.Model, parser: Parser) -> None:
+    """Refuses a graph in which ``lint`` finds something.
+
+    Raises:
+        BuildError: ``VIDC-EXPORT-LINT`` naming the first node and the reason.
+    """
+    findings = lint(model, parser)
+    if findings:
+        first, reason = findings[0], findings[0].construct.reason
+        more = f" (the first of {len(findings)} findings)" if len(findings) > 1 else ""
+        raise BuildError(
+            "VIDC-EXPORT-LINT",
+            f"{parser} would not compute {model.graph.name} as exported: "
+            f"{first.op_type} {first.node!r} ({first.construct.code}): {reason}{more}",
+            first.construct.remedy,
+        )

@@ -1,0 +1,136 @@
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+
+from vidc.exporters.onnx.constructs import CONSTRUCTS
+from vidc.exporters.onnx.lint import lint, require_clean
+from vidc.plugins.errors import BuildError
+
+PARSERS = ["tensorrt", "tensorrt_rtx", "onnxruntime"]
+
+HEADER = """<ir_version: 10, opset_import: ["" : {opset}, "vidc" : 1]>
+graph ({dtype}[1, 2, 4, {head}] q, {dtype}[1, 2, {keys}, {head}] k, {dtype}[1, 2, {keys}, {head}] v,
+       bool[{rows}, {keys}] mask, int64[1] length)
+    => ({dtype}[1, 2, 4, {head}] y) {{ {body} }}"""
+
+
+def attention(
+    inputs: str = "q, k, v",
+    attributes: str = "",
+    dtype: str = "float16",
+    head: int = 8,
+    keys: int = 6,
+    rows: int = 4,
+    opset: int = 24,
+) -> ir.Model:
+    body = f"y = Attention{attributes}({inputs})"
+    return ir.from_onnx_text(
+        HEADER.format(opset=opset, dtype=dtype, head=head, keys=keys, rows=rows, body=body)
+    )
+
+
+def other(body: str, keys: int = 6) -> ir.Model:
+    return ir.from_onnx_text(
+        HEADER.format(opset=24, dtype="float16", head=8, keys=keys, rows=4, body=body)
+    )
+
+
+@dataclass
+class Case:
+    """A minimal graph with one construct, and the parsers that must object to it."""
+
+    model: ir.Model
+    parsers: set[str]
+
+
+TENSORRT = {"tensorrt", "tensorrt_rtx"}
+OFFENDING = {
+    "attention-padded-keys": Case(attention("q, k, v, , , , length"), TENSORRT),
+    "attention-window-ignored": Case(
+        attention(attributes="<left_window_size = 2>", opset=25), TENSORRT
+    ),
+    "attention-window-refused": Case(
+        attention(attributes="<right_window_size = 0>", opset=25), {"onnxruntime"}
+    ),
+    "attention-causal-rectangle": Case(attention(attributes="<is_causal = 1>"), TENSORRT),
+    "attention-f32": Case(attention(dtype="float"), {"tensorrt_rtx"}),
+    "attention-wide-head": Case(attention(head=384), {"tensorrt_rtx"}),
+    "attention-decomposable": Case(attention(attributes="<TRT_decomposable = 1>"), {"onnxruntime"}),
+    "attention-bf16": Case(attention(dtype="bfloat16"), {"onnxruntime"}),
+    "attention-mask-broadcast": Case(attention("q, k, v, mask", rows=1), {"onnxruntime"}),
+    "tensor-scatter-circular": Case(
+        other('w = TensorScatter<mode = "circular">(k, q, length) y = Attention(q, w, v)'),
+        TENSORRT,
+    ),
+    "custom-operator-aborts": Case(other("y = vidc.ring_attention(q, k, v)"), {"tensorrt_rtx"}),
+    "custom-operator": Case(other("y = vidc.ring_attention(q, k, v)"), {"onnxruntime"}),
+}
+
+
+def test_every_construct_has_an_offending_graph():
+    assert [construct.code for construct in CONSTRUCTS] == list(OFFENDING)
+
+
+@pytest.mark.parametrize("code", OFFENDING)
+def test_a_construct_is_found_for_its_parsers_alone(code):
+    case = OFFENDING[code]
+    found = {
+        parser
+        for parser in PARSERS
+        if any(finding.construct.code == code for finding in lint(case.model, parser))
+    }
+    assert found == case.parsers
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(attention("q, k, v, mask"), id="expanded-mask"),
+        pytest.param(attention(attributes="<is_causal = 1>", keys=4), id="causal-square"),
+        pytest.param(other("w = TensorScatter(k, q, length) y = Attention(q, w, v)"), id="linear"),
+    ],
+)
+def test_what_every_parser_computes_is_clean(model, parser):
+    assert lint(model, parser) == []
+
+
+def test_f32_that_may_be_decomposed_is_clean():
+    model = attention(dtype="float", head=384, attributes="<TRT_decomposable = 1>")
+    assert lint(model, "tensorrt_rtx") == []
+
+
+def test_an_unknown_shape_is_not_taken_for_a_good_one():
+    model = attention("q, k, v, mask")
+    model.graph.inputs[3].shape = None
+    assert [f.construct.code for f in lint(model, "onnxruntime")] == ["attention-mask-broadcast"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["attention-window-refused", "attention-decomposable", "attention-bf16", "custom-operator"],
+)
+def test_onnxruntime_refuses_what_the_table_says_it_refuses(code):
+    graph = ir.to_proto(OFFENDING[code].model).SerializeToString()
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("name", ["text_kv", "denoise", "kv_update", "recache_6"])
+def test_exported_components_are_clean_for_onnxruntime(export, name):
+    require_clean(export(name, window=6, batch=2).model, "onnxruntime")
+
+
+def test_bf16_is_clean_for_tensorrt_and_refused_for_onnxruntime(export):
+    model = export("denoise", dtype=torch.bfloat16).model
+    require_clean(model, "tensorrt")
+    require_clean(model, "tensorrt_rtx")
+    with pytest.raises(BuildError, match="bfloat16 attention") as raised:
+        require_clean(model, "onnxruntime")
+    assert raised.value.code == "VIDC-EXPORT-LINT"
+    attention_names = [node.name for node in model.graph if node.op_type == "Attention"]
+    assert attention_names[0] in raised.value.message
+    assert "fp16" in raised.value.hint
