@@ -11,6 +11,7 @@ from vidc.plugins.errors import UsageError, nearest
 if TYPE_CHECKING:
     from vidc.compiler.inspect.bundle import BundleSummary, EngineSummary, Total
     from vidc.compiler.inspect.graph import Graph
+    from vidc.compiler.inspect.lint import Issue
     from vidc.compiler.inspect.package import Package
     from vidc.plugins.signature import Signature
 
@@ -79,8 +80,13 @@ def _graph(path: Path) -> tuple[dict[str, Any], str]:
     from vidc.compiler.inspect.graph import describe_graph, load_graph
     from vidc.runtime.strict import plain
 
-    graph = describe_graph(path, load_graph(path))
-    return plain(graph), _graph_text(path, graph)
+    model = load_graph(path)
+
+    from vidc.compiler.inspect.lint import find_issues
+
+    graph, issues = describe_graph(path, model), find_issues(path, model)
+    text = f"{_graph_text(path, graph)}\n\n{_issues_text(issues)}"
+    return {**plain(graph), "lint": plain(issues)}, text
 
 
 def _package(path: Path) -> tuple[dict[str, Any], str]:
@@ -184,6 +190,16 @@ def _graph_text(path: Path, graph: "Graph") -> str:
         for tensor in found
     ]
     return f"{columns(list(head))}\n\n{columns([('', 'tensor', 'dtype', 'shape'), *tensors])}"
+
+
+def _issues_text(issues: "tuple[Issue, ...]") -> str:
+    if not issues:
+        return "lint: every parser that vidc knows takes it as it is meant"
+    return "\n".join(
+        f"lint: {issue.parser}: {issue.construct}: {issue.reason} "
+        f"({len(issue.nodes)} nodes, {issue.nodes[0]} the first); {issue.remedy}"
+        for issue in issues
+    )
 
 
 def _package_text(package: "Package") -> str:

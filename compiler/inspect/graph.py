@@ -1,4 +1,4 @@
-"""What an ONNX graph holds. Needs the ``onnx`` package, which comes with ``vidc[build]``."""
+"""What an ONNX graph holds. Needs the ``onnx`` packages, which come with ``vidc[build]``."""
 
 import hashlib
 import math
@@ -75,26 +75,27 @@ def load_graph(path: Path) -> Any:
     """The ``onnx.ModelProto`` in a file, without its external data.
 
     Raises:
-        UnavailableError: ``VIDC-ENV-ONNX``, the package is not installed.
+        UnavailableError: ``VIDC-ENV-ONNX``, ``onnx`` or ``onnx_ir`` is not installed.
         GateError: ``VIDC-INSPECT-GRAPH``, the file is no ONNX model; ``VIDC-BUNDLE-UNREADABLE``.
     """
     try:
         import onnx
+        import onnx_ir  # noqa: F401  lint reads graphs with it
         from google.protobuf.message import DecodeError
     except ImportError as error:
         raise UnavailableError(
             "VIDC-ENV-ONNX",
-            f"reading {path} needs the package onnx, which is not installed",
+            f"reading {path} needs the package {error.name}, which is not installed",
             "pip install 'vidc[build]'",
         ) from error
     try:
         model = onnx.load_model(path, load_external_data=False)
     except DecodeError as error:
-        raise _no_graph(path, str(error)) from error
+        raise no_graph(path, str(error)) from error
     except OSError as error:
         raise unreadable(path, error) from error
     if not model.opset_import or not model.graph.node:
-        raise _no_graph(path, "it has no operators")
+        raise no_graph(path, "it has no operators")
     return model
 
 
@@ -109,9 +110,9 @@ def describe_graph(path: Path, model: Any) -> Graph:
         initializers = tuple(_initializer(tensor) for tensor in graph.initializer)
         names = {initializer.name for initializer in initializers}
         return Graph(
-            name=graph.name,
+            name=_text(graph.name),
             producer=f"{model.producer_name} {model.producer_version}".strip(),
-            opsets={entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
+            opsets={_text(o.domain) or "ai.onnx": o.version for o in model.opset_import},
             inputs=tuple(_tensor(value) for value in graph.input if value.name not in names),
             outputs=tuple(_tensor(value) for value in graph.output),
             initializers=initializers,
@@ -119,7 +120,7 @@ def describe_graph(path: Path, model: Any) -> Graph:
             wiring=_wiring(model),
         )
     except (ValueError, KeyError) as error:
-        raise _no_graph(path, str(error)) from error
+        raise no_graph(path, str(error)) from error
 
 
 def external_files(graph: Graph) -> dict[str, int]:
@@ -131,12 +132,20 @@ def external_files(graph: Graph) -> dict[str, int]:
     return dict(files)
 
 
-def _no_graph(path: Path, what: str) -> GateError:
+def no_graph(path: Path, what: str) -> GateError:
+    """A ``VIDC-INSPECT-GRAPH`` error about a file."""
     return GateError(
         "VIDC-INSPECT-GRAPH",
         f"{path} is not an ONNX model: {what[:200]}",
         "copy or export it again",
     )
+
+
+def _text(value: Any) -> str:
+    """A string of a model; protobuf hands out bytes where it is not UTF-8."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not UTF-8")
+    return value
 
 
 def _dtype(element_type: int) -> str:
@@ -147,26 +156,29 @@ def _dtype(element_type: int) -> str:
 
 
 def _tensor(value: Any) -> GraphTensor:
-    kind = value.type.WhichOneof("value")
+    name, kind = _text(value.name), value.type.WhichOneof("value")
     if kind != "tensor_type":
-        return GraphTensor(value.name, str(kind), ())
+        return GraphTensor(name, str(kind), ())
     tensor = value.type.tensor_type
     shape = tuple(
-        d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim
+        d.dim_value if d.HasField("dim_value") else _text(d.dim_param) or "?"
+        for d in tensor.shape.dim
     )
-    return GraphTensor(value.name, _dtype(tensor.elem_type), shape)
+    return GraphTensor(name, _dtype(tensor.elem_type), shape)
 
 
 def _initializer(tensor: Any) -> Initializer:
     external = {entry.key: entry.value for entry in tensor.external_data}
     stored = tensor.raw_data or tensor.SerializeToString(deterministic=True)
     return Initializer(
-        name=tensor.name,
+        name=_text(tensor.name),
         dtype=_dtype(tensor.data_type),
         shape=tuple(tensor.dims),
         bytes=_external_bytes(tensor, external) if external else len(stored),
-        location=external["location"] if external else None,
-        content=external.get("offset", "0") if external else hashlib.sha256(stored).hexdigest(),
+        location=_text(external["location"]) if external else None,
+        content=_text(external.get("offset", "0"))
+        if external
+        else hashlib.sha256(stored).hexdigest(),
     )
 
 

@@ -86,7 +86,7 @@ def make_graph(tmp_path):
     """Saves an ONNX graph ``y = f(x + w) + c`` in a file of this name."""
     from onnx import TensorProto, helper, numpy_helper, save_model
 
-    def make(name="graph.onnx", operator="Relu", offset=8, constant=1.0):
+    def make(name="graph.onnx", operator="Relu", domain="", offset=8, constant=1.0):
         weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2, 3])
         weight.data_location = TensorProto.EXTERNAL
         for key, value in (("location", "weights/w.safetensors"), ("offset", offset)):
@@ -94,7 +94,7 @@ def make_graph(tmp_path):
         graph = helper.make_graph(
             [
                 helper.make_node("Add", ["x", "w"], ["sum"]),
-                helper.make_node(operator, ["sum"], ["f"]),
+                helper.make_node(operator, ["sum"], ["f"], "f", domain=domain),
                 helper.make_node("Add", ["f", "c"], ["y"]),
             ],
             "small",

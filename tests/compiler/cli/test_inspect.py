@@ -90,6 +90,17 @@ def test_a_graph_as_json(vidc, make_graph):
     assert document["initializers"][0]["location"] == "weights/w.safetensors"
 
 
+def test_what_parsers_do_otherwise_is_shown(vidc, make_graph):
+    path = str(make_graph())
+    assert "lint: every parser that vidc knows" in vidc("inspect", path)[1]
+    path = str(make_graph(operator="Strange", domain="elsewhere"))
+    _, out, _ = vidc("inspect", path)
+    assert "lint: onnxruntime: custom-operator: " in out
+    document = json.loads(vidc("inspect", path, "--json")[1])
+    assert document["operators"] == {"Add": 2, "elsewhere::Strange": 1}
+    assert "onnxruntime" in [issue["parser"] for issue in document["lint"]]
+
+
 def test_a_package_is_shown(vidc, package):
     status, out, _ = vidc("inspect", str(package))
     assert status == 0

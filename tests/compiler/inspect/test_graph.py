@@ -1,11 +1,10 @@
 import hashlib
+import json
 import sys
 from contextlib import suppress
 
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from vidc.compiler.inspect.graph import (
     GraphTensor,
@@ -14,6 +13,7 @@ from vidc.compiler.inspect.graph import (
     load_graph,
 )
 from vidc.plugins.errors import GateError, UnavailableError
+from vidc.runtime.strict import plain
 
 
 def described(path):
@@ -60,15 +60,14 @@ def test_what_is_no_model_is_refused(tmp_path, data):
         load_graph(path)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(position=st.integers(min_value=0), value=st.integers(0, 255))
-def test_a_damaged_graph_raises_only_our_errors(make_graph, position, value):
+@pytest.mark.parametrize("value", [0x00, 0x7F, 0xFF])
+def test_a_damaged_graph_is_refused_or_printable(make_graph, value):
     path = make_graph()
-    data = bytearray(path.read_bytes())
-    data[position % len(data)] = value
-    path.write_bytes(data)
-    with suppress(GateError):
-        described(path)
+    intact = path.read_bytes()
+    for position in range(len(intact)):
+        path.write_bytes(intact[:position] + bytes([value]) + intact[position + 1 :])
+        with suppress(GateError):
+            json.dumps(plain(described(path)))
 
 
 def test_without_onnx_the_extra_is_named(tmp_path, monkeypatch):
