@@ -4,7 +4,7 @@ import os
 
 from vidc.exporters.config import ModelConfig
 
-CPU_FLOPS_A_CORE = 25e9
+CPU_FLOPS_A_CORE = 50e9
 """float32 rate of one CPU core in PyTorch eager, in round numbers: for estimates of minutes."""
 VAE_FLOPS_A_PIXEL = 36e12 / (12 * 480 * 832)
 """Decoding at base width 96; it grows with the square of the width."""

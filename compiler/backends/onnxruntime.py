@@ -28,13 +28,13 @@ class OnnxRuntimeBackend:
 
     def compile(self, component: ExportedComponent, output: Path) -> CompiledEngine:
         """Checks the graph, copies it, and finds the states it can write in place."""
-        import onnx
+        import onnx_ir
 
-        from vidc.exporters.onnx.aliases import aliasable_states
         from vidc.exporters.onnx.lint import require_clean
+        from vidc.exporters.onnx.states import aliasable_states
 
-        model = onnx.load(component.onnx, load_external_data=False)
-        require_clean(model, NAME)
+        model = onnx_ir.load(component.onnx)
+        require_clean(model, "onnxruntime")
         shutil.copyfile(component.onnx, output / component.onnx.name)
         return CompiledEngine(
             loader=NAME,

@@ -48,6 +48,11 @@ class Given:
 
     def _sources(self) -> Sources:
         checkpoint, vae = self.checkpoint, self.vae
+        for path in (checkpoint, vae, self.lora):
+            if path is not None and not path.exists():
+                raise UsageError(
+                    "VIDC-CHECKPOINT-MISSING", f"{path} does not exist", "check the path"
+                )
         if self.random_weights is not None:
             if checkpoint or self.lora or vae:
                 raise UsageError(

@@ -1,5 +1,6 @@
 """One small bundle, built once for every test of this folder."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,14 +34,6 @@ window = 8
 blocks = 8
 switch_after = 5
 """
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps these tests on one worker, which builds the bundle once."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.xdist_group("bundle"))
 
 
 @dataclass(frozen=True)
@@ -82,8 +75,11 @@ def save_pipeline(folder: Path, settings: Settings) -> None:
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     root = tmp_path_factory.mktemp("project")
+    # Workers that run in parallel share what they build.
+    shared = tmp_path_factory.getbasetemp()
+    cache = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "cache"
     (root / "small.toml").write_text(PRESET)
-    made = Project(root / "small.toml", root / "pipeline", root / "cache", root / "out" / "small")
+    made = Project(root / "small.toml", root / "pipeline", cache, root / "out" / "small")
     save_pipeline(made.pipeline, resolve(str(made.preset), gpu="cpu", environ={}))
     build(*made.resolve(), made.bundle, made.cache, LineProgress())
     return made

@@ -1,0 +1,141 @@
+"""The commands on a bundle, as scripts use them."""
+
+import json
+import shutil
+
+import av
+import pytest
+
+from vidc.compiler.cli import main
+
+
+@pytest.fixture
+def vidc(capsys, monkeypatch, project):
+    """Runs a command line; gives its status, stdout and stderr."""
+    monkeypatch.setenv("VIDC_CACHE", str(project.cache))
+    for variable in ("VIDC_GPU", "VIDC_PRECISION", "VIDC_BACKEND"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_build_finds_the_bundle(vidc, project):
+    status, out, _ = vidc(
+        "build", project.preset, "--gpu", "cpu", "--checkpoint", project.pipeline,
+        "-o", project.bundle, "--json",
+    )  # fmt: skip
+    document = json.loads(out)
+    assert (status, document["schema"], document["hit"]) == (0, 1, True)
+    assert document["bundle"] == str(project.bundle)
+    assert all(stage["hit"] for stage in document["stages"])
+
+
+def test_plan_says_what_changed_and_where_settings_come_from(vidc, project):
+    status, out, _ = vidc(
+        "build", project.preset, "--gpu", "cpu", "--checkpoint", project.pipeline,
+        "--set", "stream.window=9", "-o", project.bundle, "--plan", "--json",
+    )  # fmt: skip
+    document = json.loads(out)
+    stages = {row["stage"]: row for row in document["stages"]}
+    assert status == 0
+    assert stages["export:denoise"]["status"] == "STALE"
+    assert any("window: 8 -> 9" in reason for reason in stages["export:denoise"]["reasons"])
+    assert stages["compile:denoise"]["status"] == "UNKNOWN"
+    assert stages["export:vae_decode"]["status"] == "HIT"
+    assert document["settings"]["stream.window"] == {"value": 9, "origin": "--set stream.window"}
+    assert document["settings"]["stream.block"]["origin"].startswith("preset")
+
+
+def test_validate(vidc, project, tmp_path):
+    status, out, _ = vidc("validate", project.bundle, "--report", tmp_path / "r.html", "--json")
+    document = json.loads(out)
+    assert (status, document["passed"], document["schema"]) == (0, True, 1)
+    assert {"component", "metric", "value", "threshold", "passed"} <= document["gates"][0].keys()
+    assert [row["block"] for row in document["rollout"]] == list(range(8))
+    assert (tmp_path / "r.html").read_text().startswith("<!")
+
+
+def test_run_writes_a_video(vidc, project, tmp_path):
+    status, out, _ = vidc(
+        "run", project.bundle, "--prompt", "a cat runs", "--switch", "2:a dog sleeps",
+        "--blocks", "3", "-o", tmp_path / "v.mp4", "--json",
+    )  # fmt: skip
+    assert (status, json.loads(out)["frames"]) == (0, 33)
+    with av.open(str(tmp_path / "v.mp4")) as video:
+        assert sum(1 for _ in video.decode(video=0)) == 33
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (lambda b: (b / "denoise.onnx").unlink(), "VIDC-BUNDLE-MISSING"),
+        (lambda b: (b / "denoise.onnx").write_bytes(b""), "VIDC-BUNDLE-TRUNCATED"),
+        (lambda b: flip(b / "weights" / "transformer.safetensors"), "VIDC-BUNDLE-ALTERED"),
+        (lambda b: (b / "notes.txt").write_text("mine"), "VIDC-BUNDLE-EXTRA"),
+    ],
+)
+def test_a_damaged_bundle_is_refused(vidc, project, tmp_path, damage, code):
+    copy = tmp_path / "copy"
+    shutil.copytree(project.bundle, copy)
+    damage(copy)
+    status, out, err = vidc("validate", copy)
+    assert (status, out) == (1, "")
+    assert code in err
+    assert "Traceback" not in err
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        (["build", "tinny", "--gpu", "cpu", "--random-weights", "1"], 2, "VIDC-CONFIG-PRESET"),
+        (["build", "tiny", "--gpu", "h1000", "--random-weights", "1"], 2, "VIDC-CONFIG-TARGET"),
+        (["build", "tiny", "--gpu", "cpu", "--precision", "fp9"], 2, "VIDC-CONFIG-PRECISION"),
+        (["build", "tiny", "--gpu", "cpu", "--precision", "fp8"], 3, "VIDC-TARGET-PRECISION"),
+        (["build", "tiny", "--gpu", "cpu", "--backend", "onxruntime"], 2, "VIDC-CONFIG-BACKEND"),
+        (["build", "tiny", "--gpu", "cpu", "--set", "stream.windw=8"], 2, "VIDC-CONFIG-SETTING"),
+        (["build", "tiny", "--gpu", "cpu", "--set", "stream.window=5"], 2, "VIDC-CONFIG-SIZES"),
+        (["build", "tiny", "--gpu", "cpu", "--set", "stream.height=60"], 2, "VIDC-CONFIG-SIZES"),
+        (["build", "tiny", "--gpu", "cpu"], 2, "VIDC-BUILD-SOURCES"),
+        (["build", "tiny", "--gpu", "cpu", "--checkpoint", "x.pt"], 2, "VIDC-BUILD-SOURCES"),
+        (["build", "--checkpoint", "x", "--vae", "y"], 2, "VIDC-CHECKPOINT-MISSING"),
+        (["validate", "nowhere"], 2, "VIDC-BUNDLE-NOT"),
+        (["run", "nowhere", "--prompt", "x"], 2, "VIDC-BUNDLE-NOT"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_and_how(vidc, tmp_path, monkeypatch, arguments, status, code):
+    monkeypatch.chdir(tmp_path)
+    found, out, err = vidc(*arguments)
+    assert code in err
+    assert (found, out) == (status, "")
+    assert "try: " in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ([], "VIDC-PROMPT-NONE"),
+        (["--prompt", "a", "--prompt-embeds", "b"], "VIDC-PROMPT-NONE"),
+        (["--prompt", "a", "--switch", "x:b"], "VIDC-PROMPT-SWITCH"),
+        (["--prompt", "a", "--switch", "9:b", "--blocks", "2"], "VIDC-PROMPT-SWITCH"),
+        (["--prompt-embeds", "nowhere.safetensors"], "VIDC-PROMPT-FILE"),
+        (["--prompt", "a", "-o", "out.avi"], "VIDC-VIDEO-SUFFIX"),
+    ],
+)
+def test_run_refuses(vidc, project, tmp_path, monkeypatch, arguments, code):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = vidc("run", project.bundle, *arguments)
+    assert (status, code in err) == (2, True), err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,42 @@
+"""Every engine against eager: call by call, and over 8 blocks with a prompt switch."""
+
+import pytest
+
+from vidc.compiler.build import build
+from vidc.compiler.cli.progress import LineProgress
+from vidc.compiler.validate.check import validate
+from vidc.runtime import load
+from vidc.runtime.manifest import read_manifest
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision", "component_limit", "rollout_limit"),
+    [
+        ("onnxruntime", "fp32", 1e-4, 1e-3),
+        ("onnxruntime", "fp16", 5e-3, 5e-2),
+        ("aoti", "fp32", 1e-4, 1e-3),
+        ("aoti", "bf16", 3e-2, 1.5e-1),
+    ],
+)
+def test_engines_compute_what_eager_computes(
+    project, tmp_path, backend, precision, component_limit, rollout_limit
+):
+    # Half precision on a CPU is a matter of minutes in the VAE's convolutions.
+    flags = [] if precision != "fp16" else ["precision.vae=fp32"]
+    settings, sources = project.resolve(*flags, backend=backend, precision=precision)
+    built = build(settings, sources, tmp_path / "bundle", project.cache, LineProgress())
+    document = validate(
+        built.output, read_manifest(built.output), load(built.output, verify="full")
+    ).to_json()
+    assert document["passed"]
+    components = {
+        gate["component"]: gate["value"]
+        for gate in document["gates"]
+        if (gate["where"], gate["metric"]) == ("component", "relative_l2")
+    }
+    rollout = [row["relative_l2"] for row in document["rollout"]]
+    assert len(components) == 10
+    assert max(components.values()) < component_limit
+    assert len(rollout) == 8
+    assert max(rollout) < rollout_limit
+    assert [row["block"] for row in document["rollout"] if row["switched"]] == [5]
