@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 from vidc.exporters.component import Component
-from vidc.exporters.quiet import quiet_torch
+from vidc.exporters.tracing import tracing
 from vidc.plugins.signature import Access, Signature
 
 _DEBUG_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")
@@ -35,7 +35,7 @@ def export_program(component: Component) -> ExportedProgram:
     arguments = tuple(
         torch.empty(spec.shape, dtype=spec.torch_dtype) for spec in component.signature.arguments
     )
-    with quiet_torch():
+    with tracing():
         traced = torch.export.export(module, arguments, strict=False)
         # Aliases of states appear only in the functional form.
         program: ExportedProgram = traced.run_decompositions({})
@@ -54,7 +54,7 @@ def save_program(program: ExportedProgram, path: Path) -> None:
     try:
         program.state_dict.update(_without_values(weights))
         program.example_inputs = None
-        with quiet_torch():
+        with tracing():
             torch.export.save(program, buffer)
     finally:
         program.state_dict.update(weights)
@@ -69,7 +69,7 @@ def load_program(path: Path) -> ExportedProgram:
     something writes them. Loading unpickles what the archive pickles: refuse files from elsewhere
     that hold pickles first.
     """
-    with quiet_torch():
+    with tracing():
         program = torch.export.load(path)
     for name, weight in program.state_dict.items():
         empty = torch.empty(weight.shape, dtype=weight.dtype)

@@ -12,7 +12,7 @@ from vidc.exporters.checkpoint.write import Placement
 from vidc.exporters.onnx.functional import functional_program
 from vidc.exporters.onnx.simplify import simplify
 from vidc.exporters.onnx.weights import refer_to_weights
-from vidc.exporters.quiet import quiet_torch
+from vidc.exporters.tracing import tracing
 from vidc.plugins.signature import Signature
 
 OPSET = 24
@@ -53,7 +53,7 @@ def export_onnx(
 
 def _translate(program: ExportedProgram, signature: Signature) -> ir.Model:
     functional, inputs = functional_program(program, signature)
-    with quiet_torch():
+    with tracing():
         exported = torch.onnx.export(
             functional,
             opset_version=OPSET,

@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from vidc.exporters.program import argument_placeholders, result_names, weight_names
-from vidc.exporters.quiet import quiet_torch
+from vidc.exporters.tracing import tracing
 from vidc.plugins.ring import PORTABLE
 from vidc.plugins.signature import Signature
 
@@ -37,7 +37,7 @@ def functional_program(
     } | {spec.name: node for spec, node in arguments if spec.reads}
     module = _Functional(program, signature, tuple(inputs.values()))
     examples = tuple(_empty(node) for node in inputs.values())
-    with quiet_torch():
+    with tracing():
         return torch.export.export(module, examples, strict=False), tuple(inputs)
 
 

@@ -13,7 +13,8 @@ from vidc.compiler.cli import main
 def vidc(capsys, monkeypatch, project):
     """Runs a command line; gives its status, stdout and stderr."""
     monkeypatch.setenv("VIDC_CACHE", str(project.cache))
-    for variable in ("VIDC_GPU", "VIDC_PRECISION", "VIDC_BACKEND"):
+    monkeypatch.setenv("VIDC_GPU", "cpu")
+    for variable in ("VIDC_PRECISION", "VIDC_BACKEND"):
         monkeypatch.delenv(variable, raising=False)
 
     def run(*arguments):
