@@ -13,6 +13,7 @@ import torch
 
 from vidc.compiler.pipeline.atomic import sync_tree
 from vidc.compiler.pipeline.digest import sha256_json
+from vidc.compiler.pipeline.disk import stage_errors
 from vidc.compiler.pipeline.lock import Mode
 from vidc.compiler.pipeline.run import Result
 from vidc.compiler.pipeline.sources import source_digest
@@ -22,6 +23,7 @@ from vidc.compiler.stages.compile import ENGINE_NAME, read_engine
 from vidc.compiler.stages.load import SOURCE_NAME, read_source, weights_path
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.check import Validation, validate
+from vidc.compiler.validate.golden import Golden
 from vidc.exporters.components import component_groups, weights_groups
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, UsageError, VidcError
@@ -69,6 +71,7 @@ def package(
 
     Raises:
         GateError: ``VIDC-VALIDATE-FAILED``; the report is left beside ``output``.
+        BuildError: ``VIDC-BUILD-DISK``, ``VIDC-BUILD-STAGE``.
         UsageError: ``VIDC-BUILD-OUTPUT``, something that is no bundle is in the way.
     """
     if output.exists() and not (output / manifest.MANIFEST_NAME).exists() and _occupied(output):
@@ -77,28 +80,33 @@ def package(
             f"{output} is there already and is not a bundle",
             "choose another folder with -o, or remove it",
         )
-    _recover(output)
     staging = output.with_name(f".{output.name}.partial")
-    shutil.rmtree(staging, ignore_errors=True)
     try:
-        staging.mkdir(parents=True)
-        _assemble(settings, results, staging)
-        document = _manifest(settings, results, keys, staging)
-        manifest.write_manifest(document, staging)
-        note("validating")
-        validation = validate(staging, document, load(staging, verify="off"))
-        report = validation.html()
-        if not validation.passed:
-            beside = output.with_name(f"{output.name}.{REPORT}")
-            beside.write_text(report, encoding="utf-8")
-            raise _failed(validation, beside)
-        (staging / REPORT).write_text(report, encoding="utf-8")
-        manifest.write_manifest(_validated(document, validation, staging), staging)
-        sync_tree(staging)
-        _replace(staging, output)
+        with stage_errors(PACKAGE, _existing(output.parent), staging, needed=None):
+            _recover(output)
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+            _assemble(settings, results, staging)
+            document = _manifest(settings, results, keys, staging)
+            manifest.write_manifest(document, staging)
+            note("validating")
+            validation = validate(document, load(staging, verify="off"), Golden.load(staging))
+            report = validation.html()
+            if not validation.passed:
+                beside = output.with_name(f"{output.name}.{REPORT}")
+                beside.write_text(report, encoding="utf-8")
+                raise _failed(validation, beside)
+            (staging / REPORT).write_text(report, encoding="utf-8")
+            manifest.write_manifest(_validated(document, validation, staging), staging)
+            sync_tree(staging)
+            _replace(staging, output)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return validation
+
+
+def _existing(folder: Path) -> Path:
+    return next(parent for parent in (folder, *folder.parents) if parent.exists())
 
 
 @contextmanager

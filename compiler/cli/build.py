@@ -1,6 +1,7 @@
 """`vidc build`: from a checkpoint to a validated bundle."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ def command(
 
     PRESET is a name or a path to a TOML file; longlive-1.3b by default.
     """
-    settings, sources = given.resolve(flags.resolve())
+    settings = flags.resolve()
+    model, sources = given.resolve(settings.model)
+    settings = replace(settings, model=model)
     output = output or Path("out") / _name(settings)
     cache = cache_root(os.environ)
 

@@ -1,6 +1,7 @@
 """`vidc export`: a model's components as ONNX graphs and ExportedPrograms."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -38,8 +39,9 @@ def command(
     """
     settings = flags.resolve()
     sources = None
-    if any(value is not None for value in vars(given).values()):
-        settings, sources = given.resolve(settings)
+    if given.any:
+        model, sources = given.resolve(settings.model)
+        settings = replace(settings, model=model)
 
     from vidc.compiler.export import export, export_stages, refuse_occupied
     from vidc.exporters.components import component_groups

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from vidc.compiler.graph import Sources
-from vidc.compiler.settings.resolve import Settings
+from vidc.exporters.config import ModelConfig
 from vidc.exporters.text_encoder.folder import open_text_encoder
 from vidc.plugins.errors import UsageError
 
@@ -26,8 +26,13 @@ class Given:
     lora: Path | None
     random_weights: int | None
 
-    def resolve(self, settings: Settings) -> tuple[Settings, Sources]:
-        """The sources, and the settings with the sizes that can be read off them.
+    @property
+    def any(self) -> bool:
+        """Whether the command line says anything of the weights."""
+        return any(value is not None for value in vars(self).values())
+
+    def resolve(self, model: ModelConfig) -> tuple[ModelConfig, Sources]:
+        """The sources, and the model with the sizes that can be read off them.
 
         Raises:
             UsageError: ``VIDC-BUILD-SOURCES``, they leave a part without weights or contradict.
@@ -38,11 +43,11 @@ class Given:
         if self.checkpoint is not None and (self.checkpoint / "text_encoder").is_dir():
             folder = folder or self.checkpoint / "text_encoder"
         if folder is None:
-            return settings, sources
-        found = open_text_encoder(folder, settings.model.transformer.text_dim)
+            return model, sources
+        found = open_text_encoder(folder, model.transformer.text_dim)
         checkpoints = {**sources.checkpoints, "text_encoder": found.checkpoint}
         return (
-            replace(settings, model=replace(settings.model, text_encoder=found.config)),
+            replace(model, text_encoder=found.config),
             replace(sources, checkpoints=checkpoints, tokenizer=found.tokenizer),
         )
 

@@ -1,10 +1,10 @@
 """Between layers of dotted settings and the dataclasses that hold them."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from vidc.compiler.settings.layers import Layer
+from vidc.compiler.settings.layers import Layer, Setting
 from vidc.compiler.settings.schema import ValidateConfig
 from vidc.exporters.config import (
     ModelConfig,
@@ -13,6 +13,7 @@ from vidc.exporters.config import (
     TransformerConfig,
     VaeConfig,
 )
+from vidc.exporters.text_encoder.config import TextEncoderConfig
 
 
 def read_model(layer: Layer) -> ModelConfig:
@@ -51,6 +52,20 @@ def write_tables(model: ModelConfig, validate: ValidateConfig) -> dict[str, Any]
         }
         for name, table in tables.items()
     }
+
+
+def model_from_json(config: Mapping[str, Any]) -> ModelConfig:
+    """The model that a manifest's resolved configuration describes; raises as ``read_model``."""
+    model = read_model(
+        {
+            f"{table}.{key}": Setting(value, "manifest")
+            for table, values in config.items()
+            if isinstance(values, Mapping)
+            for key, value in values.items()
+        }
+    )
+    encoder = config.get("text_encoder")
+    return replace(model, text_encoder=None if encoder is None else TextEncoderConfig(**encoder))
 
 
 def nest(layer: Layer) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from vidc.compiler.validate.compare import (
@@ -91,13 +90,8 @@ class Validation:
         }
 
 
-def validate(folder: Path, manifest: Manifest, bundle: Bundle) -> Validation:
-    """Replays the golden scenario of the bundle in ``folder`` and judges it.
-
-    Raises:
-        GateError: ``VIDC-VALIDATE-GOLDEN``, there is nothing to compare with.
-    """
-    golden = Golden.load(folder)
+def validate(manifest: Manifest, bundle: Bundle, golden: Golden) -> Validation:
+    """Replays the golden scenario with the engines of a bundle and judges them."""
     precisions = {name: engine.precision for name, engine in manifest.engines.items()}
     return Validation(
         manifest, golden, hold_to_golden(golden, bundle.stream, bundle.engines, precisions)

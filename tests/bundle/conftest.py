@@ -1,7 +1,7 @@
 """One small bundle, built once for every test of this folder."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -50,7 +50,8 @@ class Project:
         settings = resolve(
             str(self.preset), assignments=assignments, environ={}, **({"gpu": "cpu"} | flags)
         )
-        return Given(self.pipeline, None, None, None, None).resolve(settings)
+        model, sources = Given(self.pipeline, None, None, None, None).resolve(settings.model)
+        return replace(settings, model=model), sources
 
 
 def save_pipeline(folder: Path, settings: Settings) -> None:

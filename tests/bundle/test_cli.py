@@ -5,6 +5,7 @@ import shutil
 
 import av
 import pytest
+from safetensors.torch import load_file, save_file
 
 from vidc.compiler.cli import main
 
@@ -109,7 +110,7 @@ def flip(path):
         (["build", "tiny", "--gpu", "cpu", "--set", "stream.window=5"], 2, "VIDC-CONFIG-SIZES"),
         (["build", "tiny", "--gpu", "cpu", "--set", "stream.height=60"], 2, "VIDC-CONFIG-SIZES"),
         (["build", "tiny", "--gpu", "cpu"], 2, "VIDC-BUILD-SOURCES"),
-        (["build", "tiny", "--gpu", "cpu", "--checkpoint", "x.pt"], 2, "VIDC-BUILD-SOURCES"),
+        (["build", "tiny", "--gpu", "cpu", "--checkpoint", "."], 2, "VIDC-BUILD-SOURCES"),
         (["build", "--checkpoint", "x", "--vae", "y"], 2, "VIDC-CHECKPOINT-MISSING"),
         (["validate", "nowhere"], 2, "VIDC-BUNDLE-NOT"),
         (["run", "nowhere", "--prompt", "x"], 2, "VIDC-BUNDLE-NOT"),
@@ -140,3 +141,26 @@ def test_run_refuses(vidc, project, tmp_path, monkeypatch, arguments, code):
     status, _, err = vidc("run", project.bundle, *arguments)
     assert (status, code in err) == (2, True), err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_validate_against_the_checkpoint(vidc, project, tmp_path):
+    status, out, err = vidc(
+        "validate", project.bundle, "--report", tmp_path / "r.html", "--json",
+        "--checkpoint", project.pipeline,
+    )  # fmt: skip
+    assert (status, json.loads(out)["passed"]) == (0, True), err
+
+
+def test_validate_against_another_checkpoint_fails(vidc, project, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(project.pipeline, other)
+    path = other / "transformer" / "diffusion_pytorch_model.safetensors"
+    weights = load_file(path)
+    weights["proj_out.bias"] = weights["proj_out.bias"] + 0.1
+    save_file(weights, path)
+    status, out, err = vidc(
+        "validate", project.bundle, "--report", tmp_path / "r.html", "--checkpoint", other
+    )
+    assert status == 1
+    assert "VIDC-VALIDATE-FAILED" in err
+    assert "denoise" in out

@@ -5,6 +5,7 @@ import pytest
 from vidc.compiler.build import build
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.validate.check import validate
+from vidc.compiler.validate.golden import Golden
 from vidc.runtime import load
 from vidc.runtime.manifest import read_manifest
 
@@ -26,7 +27,7 @@ def test_engines_compute_what_eager_computes(
     settings, sources = project.resolve(*flags, backend=backend, precision=precision)
     built = build(settings, sources, tmp_path / "bundle", project.cache, LineProgress())
     document = validate(
-        built.output, read_manifest(built.output), load(built.output, verify="full")
+        read_manifest(built.output), load(built.output, verify="full"), Golden.load(built.output)
     ).to_json()
     assert document["passed"]
     components = {
