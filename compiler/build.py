@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidc.compiler.graph import Sources, slot, stages
+from vidc.compiler.graph import WORKERS, Sources, slot, stages
 from vidc.compiler.package import PACKAGE, exclusive, package, package_key, published
 from vidc.compiler.pipeline.plan import PlanRow, Status
 from vidc.compiler.pipeline.plan import plan as plan_stages
@@ -49,7 +49,8 @@ def build(
     """
     output = output.absolute()
     with Store(cache) as store:
-        results = run(stages(settings, sources), store, slot(settings), progress)
+        graph = stages(settings, sources)
+        results = run(graph, store, slot(settings), progress, workers=WORKERS)
         done = [BuiltStage(n, r.key, r.hit, r.seconds) for n, r in results.items()]
         keys = {stage.name: stage.key for stage in done}
         keys[PACKAGE] = package_key(settings, {n: r.digest for n, r in results.items()})

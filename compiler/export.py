@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidc.compiler.graph import Sources, slot, stages
+from vidc.compiler.graph import WORKERS, Sources, slot, stages
 from vidc.compiler.pipeline.atomic import sync_tree
 from vidc.compiler.pipeline.run import Progress, Result, run
 from vidc.compiler.pipeline.stage import Stage
@@ -111,7 +111,7 @@ def export(
     output = output.absolute()
     staging = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     with Store(cache) as store:
-        results = run(wanted, store, slot(settings), progress)
+        results = run(wanted, store, slot(settings), progress, workers=WORKERS)
         try:
             staging.mkdir(parents=True)
             for name, result in results.items():

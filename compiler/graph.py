@@ -1,7 +1,9 @@
 """The stages of a build, and what each one's result depends on."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +17,8 @@ from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.components import component_groups, weights_groups
 
+WORKERS = min(4, os.cpu_count() or 1)
+"""Stages built side by side: each takes up to a GB, and one thread of Python or of a compiler."""
 LONG_SECONDS = 600
 """An eager rollout that takes longer on a CPU is left out of the golden data."""
 
@@ -165,10 +169,12 @@ def _group_sizes(settings: Settings, group: str) -> Json:
 
 
 def _runner(stage: str, **arguments: Any) -> Callable[[Workspace], None]:
+    return partial(_run, stage, arguments)
+
+
+def _run(stage: str, arguments: Mapping[str, Any], workspace: Workspace) -> None:
     # A stage's module is imported when it runs: a build that finds everything runs none.
-    return lambda workspace: import_module(f"vidc.compiler.stages.{stage}").run(
-        workspace, **arguments
-    )
+    import_module(f"vidc.compiler.stages.{stage}").run(workspace, **arguments)
 
 
 def _versions(*packages: str) -> dict[str, str]:

@@ -1,12 +1,17 @@
 """Runs a build: what is in the store is used, the rest is built."""
 
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, Self
 
+from vidc.compiler.pipeline.digest import Json, sha256_json
 from vidc.compiler.pipeline.disk import store_errors
+from vidc.compiler.pipeline.record import Entry
 from vidc.compiler.pipeline.stage import Stage, Workspace, check_order, key_components
 from vidc.compiler.pipeline.store import Store
 
@@ -43,7 +48,9 @@ class Result:
     seconds: float
 
 
-def run(stages: Sequence[Stage], store: Store, slot: str, progress: Progress) -> dict[str, Result]:
+def run(
+    stages: Sequence[Stage], store: Store, slot: str, progress: Progress, workers: int = 1
+) -> dict[str, Result]:
     """The results of all stages, by name.
 
     Finished stages stay in the store whatever happens later: an interrupted build resumes at the
@@ -54,6 +61,8 @@ def run(stages: Sequence[Stage], store: Store, slot: str, progress: Progress) ->
         store: where results are looked up and kept.
         slot: names this build among others, for the explanations of a later ``plan``.
         progress: is told of each stage.
+        workers: processes that build stages side by side; with 1 they are built in this one.
+            Each ``Stage.run`` must then be picklable.
 
     Raises:
         BuildError: ``VIDC-BUILD-STAGE`` names the stage that failed, ``VIDC-BUILD-DISK`` a disk
@@ -61,28 +70,107 @@ def run(stages: Sequence[Stage], store: Store, slot: str, progress: Progress) ->
         ValueError: the stages are not in order.
     """
     check_order(stages)
-    outputs: dict[str, Mapping[str, str]] = {}
-    results: dict[str, Result] = {}
-    with store_errors(store.root):
+    with store_errors(store.root), _Workers(workers) as pool:
         store.sweep()
-        for stage in stages:
-            progress.started(stage.name)
-            started = time.perf_counter()
-            last = store.last(slot, stage.name)
+        build = _Build(store, slot, progress)
+        waiting, running = list(stages), dict[Future[bool], _Started]()
+        while waiting or running:
+            for stage in [stage for stage in waiting if build.is_ready(stage)]:
+                waiting.remove(stage)
+                started = build.start(stage)
+                if workers == 1 or store.lookup(stage.name, sha256_json(started.components)):
+                    build.finish(started)
+                else:
+                    running[pool.submit(_produce, store.root, started)] = started
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                build.finish(running.pop(future), built_elsewhere=future.result())
+        return {stage.name: build.results[stage.name] for stage in stages}
 
-            def produce(output: Path, stage: Stage = stage) -> None:
-                inputs = {i.stage: results[i.stage].path for i in stage.inputs}
-                stage.run(Workspace(output, inputs, progress.note))
 
-            entry, built = store.obtain(
-                key_components(stage, outputs, store.digests),
-                produce,
-                progress.note,
-                needed=None if last is None else last.size,
-            )
-            store.remember(slot, entry)
-            outputs[stage.name] = entry.digests
-            seconds = time.perf_counter() - started
-            results[stage.name] = Result(entry.output, entry.digest, entry.key, not built, seconds)
-            progress.finished(stage.name, not built, seconds)
-    return results
+@dataclass(frozen=True)
+class _Started:
+    """A stage whose turn has come; goes to a worker as it is."""
+
+    name: str
+    run: Callable[[Workspace], None]
+    components: Mapping[str, Json]
+    inputs: Mapping[str, Path]
+    needed: int | None
+    at: float
+
+    def produce(self, output: Path, note: Callable[[str], None]) -> None:
+        """Runs the stage."""
+        self.run(Workspace(output, self.inputs, note))
+
+
+class _Build:
+    """What is finished of a build."""
+
+    def __init__(self, store: Store, slot: str, progress: Progress) -> None:
+        self.results: dict[str, Result] = {}
+        self._outputs: dict[str, Mapping[str, str]] = {}
+        self._store = store
+        self._slot = slot
+        self._progress = progress
+
+    def is_ready(self, stage: Stage) -> bool:
+        """Whether all that it consumes is there."""
+        return all(consumed.stage in self.results for consumed in stage.inputs)
+
+    def start(self, stage: Stage) -> _Started:
+        """Announces a stage and computes its key."""
+        self._progress.started(stage.name)
+        last = self._store.last(self._slot, stage.name)
+        return _Started(
+            name=stage.name,
+            run=stage.run,
+            components=key_components(stage, self._outputs, self._store.digests),
+            inputs={i.stage: self.results[i.stage].path for i in stage.inputs},
+            needed=None if last is None else last.size,
+            at=time.perf_counter(),
+        )
+
+    def finish(self, stage: _Started, built_elsewhere: bool = False) -> None:
+        """Takes a stage's result from the store, where it is built now if it is not there."""
+        note = self._progress.note
+        entry, built = _obtain(self._store, stage, note)
+        hit = not (built or built_elsewhere)
+        self._store.remember(self._slot, entry)
+        self._outputs[stage.name] = entry.digests
+        seconds = time.perf_counter() - stage.at
+        self.results[stage.name] = Result(entry.output, entry.digest, entry.key, hit, seconds)
+        self._progress.finished(stage.name, hit, seconds)
+
+
+class _Workers:
+    """Processes that start when the first stage is handed to them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def submit(self, function: Callable[..., bool], *arguments: Any) -> Future[bool]:
+        """Runs a module's function in one of the processes."""
+        if self._pool is None:
+            # A forked process would inherit locks that torch's threads hold.
+            self._pool = ProcessPoolExecutor(self._count, get_context("spawn"))
+        return self._pool.submit(function, *arguments)
+
+
+def _produce(root: Path, stage: _Started) -> bool:
+    """Builds a stage in a worker, as another build of the same thing would; whether it had to."""
+    with Store(root) as store:
+        return _obtain(store, stage, lambda text: print(text, file=sys.stderr))[1]  # noqa: T201
+
+
+def _obtain(store: Store, stage: _Started, note: Callable[[str], None]) -> tuple[Entry, bool]:
+    return store.obtain(
+        stage.components, lambda output: stage.produce(output, note), note, stage.needed
+    )
