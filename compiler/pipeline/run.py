@@ -137,7 +137,8 @@ class _Build:
         hit = not (built or built_elsewhere)
         self._store.remember(self._slot, entry)
         self._outputs[stage.name] = entry.digests
-        seconds = time.perf_counter() - stage.at
+        # Waiting for a worker is no work.
+        seconds = time.perf_counter() - stage.at if hit else entry.record.seconds
         self.results[stage.name] = Result(entry.output, entry.digest, entry.key, hit, seconds)
         self._progress.finished(stage.name, hit, seconds)
 
