@@ -7,7 +7,6 @@ Each component is exported in a process of its own, as a build does it, without 
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -64,6 +63,8 @@ def main() -> None:
         print(json.dumps(measure(options.preset, options.precision, options.component)))
         return
 
+    from fingerprint import fingerprint
+
     from vidc.compiler.settings.presets import load_preset
     from vidc.compiler.settings.tables import read_model
     from vidc.exporters.components import component_groups
@@ -77,7 +78,7 @@ def main() -> None:
     document = {
         "preset": options.preset,
         "precision": options.precision,
-        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "fingerprint": fingerprint(),
         "seconds": round(sum(r["seconds"]["total"] for r in results), 1),
         "peak_rss_mb": max(r["peak_rss_mb"] for r in results),
         "components": results,
