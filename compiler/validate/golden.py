@@ -27,17 +27,27 @@ PROMPTS = (
 """What a rollout is prompted with, before and after its switch, where texts can be encoded."""
 SAMPLES = 2**12
 """Values kept of any other tensor."""
-STRIDE = 7919
-"""A prime that no layout's strides share, so that samples fall on every slot and channel."""
+GOLDEN_RATIO = 2654435769
+"""Its fraction times 2^32: multiples of it, modulo 2^32, are spread evenly and never repeat."""
 
 
 def sample(tensor: Tensor) -> Tensor:
     """Up to ``SAMPLES`` values of a tensor, spread over all of it, on the CPU."""
     flat = tensor.reshape(-1)
     if flat.numel() > SAMPLES:
-        picked = torch.arange(SAMPLES, device=flat.device) * STRIDE % flat.numel()
-        flat = flat[picked]
+        flat = flat[sample_indices(flat.numel()).to(flat.device)]
     return flat.float().cpu().clone()
+
+
+def sample_indices(count: int) -> Tensor:
+    """Which ``SAMPLES`` of ``count`` values are kept, rising, int64: one in each equal stretch.
+
+    Where in its stretch follows the golden ratio, so that no stride of a layout is in step.
+    """
+    numbers = torch.arange(SAMPLES + 1)
+    bounds = numbers * count // SAMPLES
+    share = numbers[:-1] * GOLDEN_RATIO % 2**32
+    return bounds[:-1] + (bounds.diff() * share >> 32)
 
 
 def make_inputs(scenario: Scenario, stream: StreamSpec, seed: int = 0) -> Inputs:
