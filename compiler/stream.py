@@ -1,9 +1,7 @@
 """What a bundle's manifest tells the runtime about its stream, derived from the model."""
 
-from vidc.exporters.config import ModelConfig, SamplerConfig
+from vidc.exporters.config import TRAINING_STEPS, ModelConfig, SamplerConfig
 from vidc.runtime.stream import StreamSpec
-
-TRAINING_STEPS = 1000
 
 
 def sigmas(sampler: SamplerConfig) -> tuple[float, ...]:

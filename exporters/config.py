@@ -1,72 +1,16 @@
 """What a model is: its sizes, its stream and its sampler, as a preset states them."""
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
 
+from vidc.exporters.table import MAX_SIZE, Table
 from vidc.exporters.text_encoder.config import TextEncoderConfig
-from vidc.plugins.errors import UsageError, nearest
 
 LATENT_STRIDE = 8
 """Pixels to a latent, in height and in width, of the Wan VAE."""
-
-
-def _coerce(value: Any, kind: Any) -> Any:
-    """``value`` as ``kind`` if it is one, else None; lists become tuples, ints become floats."""
-    if get_origin(kind) is tuple:
-        item = get_args(kind)[0]
-        if not isinstance(value, list | tuple):
-            return None
-        items = [_coerce(v, item) for v in value]
-        return None if any(v is None for v in items) else tuple(items)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, bool) and kind is not bool:
-        return None
-    return value if isinstance(value, kind) else None
-
-
-@dataclass(frozen=True)
-class Table:
-    """A dataclass that reads itself from a TOML table and refuses what it does not know."""
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any], name: str) -> Self:
-        """The table ``[name]`` as this class.
-
-        Raises:
-            UsageError: ``VIDC-CONFIG-SETTING`` for an unknown, missing or mistyped setting.
-        """
-        kinds = get_type_hints(cls)
-        known = {field.name: field for field in fields(cls)}
-        for key in table:
-            if key not in known:
-                raise UsageError(
-                    "VIDC-CONFIG-SETTING", f"no setting {name}.{key}", nearest(key, known)
-                )
-        values = {}
-        for key, field in known.items():
-            if key not in table:
-                if field.default is MISSING:
-                    raise UsageError(
-                        "VIDC-CONFIG-SETTING",
-                        f"setting {name}.{key} is missing",
-                        f"add {key} = … to [{name}]",
-                    )
-                continue
-            values[key] = _coerce(table[key], kinds[key])
-            if values[key] is None:
-                raise UsageError(
-                    "VIDC-CONFIG-SETTING",
-                    f"{name}.{key} = {table[key]!r} is not of type {field.type}",
-                    f"set {name}.{key} to a {field.type}",
-                )
-        return cls(**values)
-
-    def require(self, condition: bool, message: str, hint: str) -> None:
-        """Refuses sizes that cannot work together."""
-        if not condition:
-            raise UsageError("VIDC-CONFIG-SIZES", message, hint)
+TRAINING_STEPS = 1000
+"""Timesteps of pure noise; a step of the sampler is one of them."""
+MAX_SHIFT = 1000
+"""Far above any real shift; beyond it, and below its inverse, steps would fall together."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +29,11 @@ class TransformerConfig(Table):
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        for name in ("dim", "ffn_dim", "heads", "layers", "freq_dim", "text_len", "text_dim"):
-            self.require(
-                getattr(self, name) > 0, f"model.{name} must be positive", "set it above 0"
-            )
+        self.require_sizes(
+            "model",
+            *("dim", "ffn_dim", "heads", "layers", "freq_dim", "text_len", "text_dim"),
+            *("channels", "patch"),
+        )
         self.require(
             self.dim % self.heads == 0 and self.head_dim % 2 == 0 and self.head_dim >= 6,
             f"model.dim = {self.dim} does not split into {self.heads} heads of an even size of at "
@@ -99,9 +44,14 @@ class TransformerConfig(Table):
             self.freq_dim % 2 == 0, f"model.freq_dim = {self.freq_dim} is odd", "choose an even one"
         )
         self.require(
-            len(self.patch) == 3 and self.patch[0] == 1 and min(self.patch) > 0,
+            len(self.patch) == 3 and self.patch[0] == 1,
             f"model.patch = {list(self.patch)} is not [1, height, width]",
             "causal blocks need patches of one frame",
+        )
+        self.require(
+            0 < self.eps < 1,
+            f"model.eps = {self.eps} does not lie between 0 and 1",
+            "set it to the model's own, such as 1e-6",
         )
 
     @property
@@ -129,10 +79,17 @@ class VaeConfig(Table):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        self.require_sizes("vae", "base_dim", "z_dim", "dim_mult", "res_blocks")
+        self.require(self.base_dim > 1, "vae.base_dim = 1 cannot be halved", "set it to 2 or more")
         self.require(
             len(self.latents_mean) == len(self.latents_std) == self.z_dim,
             f"vae.latents_mean and vae.latents_std must hold z_dim = {self.z_dim} values",
             "copy both from the VAE's config",
+        )
+        self.require(
+            min(self.latents_std) > 0,
+            f"vae.latents_std holds {min(self.latents_std)}, which is no standard deviation",
+            "copy it from the VAE's config",
         )
         self.require(
             len(self.dim_mult) == 4 and self.temporal_downsample == (False, True, True),
@@ -154,10 +111,7 @@ class StreamConfig(Table):
     batch: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("height", "width", "window", "block", "batch"):
-            self.require(
-                getattr(self, name) > 0, f"stream.{name} must be positive", "set it above 0"
-            )
+        self.require_sizes("stream", "height", "width", "window", "block", "batch")
         self.require(self.sink >= 0, "stream.sink is negative", "set it to 0 or more")
         self.require(
             self.window >= self.sink + self.block,
@@ -179,12 +133,23 @@ class SamplerConfig(Table):
         self.require(
             len(self.steps) > 0
             and list(self.steps) == sorted(set(self.steps), reverse=True)
-            and self.steps[0] <= 1000
+            and self.steps[0] <= TRAINING_STEPS
             and self.steps[-1] > 0,
-            f"sampler.steps = {list(self.steps)} must fall from at most 1000 to above 0",
+            f"sampler.steps = {list(self.steps)} must fall from at most {TRAINING_STEPS} to above "
+            "0",
             "use steps such as [1000, 750, 500, 250]",
         )
-        self.require(self.shift > 0, f"sampler.shift = {self.shift} must be positive", "5.0")
+        self.require(
+            1 / MAX_SHIFT <= self.shift <= MAX_SHIFT,
+            f"sampler.shift = {self.shift} does not lie between {1 / MAX_SHIFT} and {MAX_SHIFT}",
+            "set it to the model's own, such as 5.0",
+        )
+        self.require(
+            0 <= self.context_timestep <= TRAINING_STEPS,
+            f"sampler.context_timestep = {self.context_timestep} does not lie between 0 and "
+            f"{TRAINING_STEPS}",
+            "set it to the model's own, such as 0.0",
+        )
 
 
 @dataclass(frozen=True)
@@ -208,6 +173,12 @@ class ModelConfig:
                 f"stream.{name} = {size} does not divide by {stride} (VAE stride x patch)",
                 f"use {max(stride, size // stride * stride)} or {(size // stride + 1) * stride}",
             )
+        stream.require(
+            self.frame_tokens <= MAX_SIZE,
+            f"stream.height x stream.width = {stream.height} x {stream.width} gives a frame "
+            f"{self.frame_tokens} tokens, more than {MAX_SIZE}",
+            "choose smaller ones",
+        )
         stream.require(
             self.transformer.channels == self.vae.z_dim,
             f"model.channels = {self.transformer.channels} but vae.z_dim = {self.vae.z_dim}",

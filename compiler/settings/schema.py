@@ -7,10 +7,10 @@ from vidc.compiler.settings.targets import targets
 from vidc.exporters.config import (
     SamplerConfig,
     StreamConfig,
-    Table,
     TransformerConfig,
     VaeConfig,
 )
+from vidc.exporters.table import Table
 from vidc.plugins.errors import UsageError, nearest
 
 PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8")

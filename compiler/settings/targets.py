@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from vidc.compiler.settings.files import read_toml, shipped
-from vidc.exporters.config import Table
+from vidc.exporters.table import Table
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
 
 AUTO = "auto"
