@@ -65,7 +65,9 @@ def model_from_json(config: Mapping[str, Any]) -> ModelConfig:
         }
     )
     encoder = config.get("text_encoder")
-    return replace(model, text_encoder=None if encoder is None else TextEncoderConfig(**encoder))
+    if encoder is None:
+        return model
+    return replace(model, text_encoder=TextEncoderConfig.from_table(encoder, "text_encoder"))
 
 
 def nest(layer: Layer) -> dict[str, Any]:

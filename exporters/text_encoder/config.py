@@ -1,20 +1,19 @@
 """A UMT5 encoder's sizes, as the ``config.json`` beside its weights states them."""
 
 import json
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from vidc.exporters.table import MAX_SIZE, Table
 from vidc.plugins.errors import BuildError, UsageError
 
 _MODEL_TYPE = "umt5"
-
-_MAX_SIZE = 2**31 - 1
 _FEED_FORWARDS = ("gated-gelu", "relu")
 
 
 @dataclass(frozen=True)
-class TextEncoderConfig:
+class TextEncoderConfig(Table):
     """Sizes under transformers' names; those that have a default there have it here."""
 
     vocab_size: int
@@ -29,6 +28,21 @@ class TextEncoderConfig:
     feed_forward_proj: str = "gated-gelu"
     pad_token_id: int = 0
     eos_token_id: int = 1
+
+    def __post_init__(self) -> None:
+        self.require_sizes(
+            "text_encoder",
+            *("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads"),
+            *("relative_attention_num_buckets", "relative_attention_max_distance"),
+        )
+        for name in ("pad_token_id", "eos_token_id"):
+            self._require(name, 0 <= getattr(self, name) <= MAX_SIZE)
+        self._require("layer_norm_epsilon", 0 < self.layer_norm_epsilon < 1)
+        self._require("feed_forward_proj", self.feed_forward_proj in _FEED_FORWARDS)
+
+    def _require(self, name: str, condition: bool) -> None:
+        message = f"text_encoder.{name} = {getattr(self, name)!r} is none that UMT5 takes"
+        self.require(condition, message, "copy it from the encoder's config.json")
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -46,23 +60,15 @@ class TextEncoderConfig:
                 "use the UMT5 encoder that the video model was trained with: google/umt5-xxl, or "
                 "the folder text_encoder of a diffusers Wan pipeline",
             )
-        values: dict[str, Any] = {
-            field.name: document.get(field.name, field.default) for field in fields(cls)
-        }
-        wrong = [
-            f"{field.name} is missing"
-            if values[field.name] is MISSING
-            else f"{field.name} = {values[field.name]!r}"
-            for field in fields(cls)
-            if not _is_valid(field, values[field.name])
-        ]
-        if wrong:
+        sizes = {f.name: document[f.name] for f in fields(cls) if f.name in document}
+        try:
+            return cls.from_table(sizes, "text_encoder")
+        except UsageError as error:
             raise BuildError(
                 "VIDC-TEXT-MODEL",
-                f"{path} does not give the sizes of a UMT5 encoder: {', '.join(wrong)}",
+                f"{path} does not give the sizes of a UMT5 encoder: {error.message}",
                 "restore the config.json that came with the weights",
-            )
-        return cls(**values)
+            ) from error
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -84,12 +90,3 @@ def _read(path: Path) -> dict[str, Any]:
             "restore the config.json that came with the weights",
         ) from error
     return document
-
-
-def _is_valid(field: "Field[Any]", value: object) -> bool:
-    if field.type is str:
-        return value in _FEED_FORWARDS
-    if field.type is float:
-        return isinstance(value, float) and 0 < value < 1
-    smallest = 0 if field.name.endswith("_id") else 1
-    return type(value) is int and smallest <= value <= _MAX_SIZE

@@ -67,6 +67,8 @@ def test_refuses_a_model_without_tokenizer(folder: Path) -> None:
         ({"num_heads": 0}, "num_heads = 0"),
         ({"num_layers": True}, "num_layers = True"),
         ({"layer_norm_epsilon": -1e-6}, "layer_norm_epsilon = -1e-06"),
+        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon = nan"),
+        ({"pad_token_id": -1}, "pad_token_id = -1"),
         ({"feed_forward_proj": "gated-silu"}, "gated-silu"),
     ],
 )
@@ -80,7 +82,7 @@ def test_refuses_another_model(folder: Path, changes: dict[str, Any], said: str)
 def test_refuses_a_config_without_sizes(folder: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "umt5"}')
 
-    assert "d_kv is missing" in refused("VIDC-TEXT-MODEL", folder)
+    assert "vocab_size is missing" in refused("VIDC-TEXT-MODEL", folder)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"umt5"', "\ud800", "[" * 100_000])
