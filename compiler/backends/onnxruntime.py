@@ -43,7 +43,7 @@ class OnnxRuntimeBackend:
             signature=component.signature.with_in_place(
                 aliasable_states(model, component.signature)
             ),
-            options={"graph_optimization_level": "ORT_ENABLE_ALL"},
+            options={"graph_optimization_level": "ORT_ENABLE_ALL", "disable_prepacking": True},
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
+from torch.nn.functional import linear
 
 from vidc.exporters.program import argument_placeholders, result_names, weight_names
 from vidc.exporters.tracing import tracing
@@ -88,7 +89,18 @@ class _Portable(fx.Interpreter):
         if target is torch.ops.aten.copy.default:
             tensor, values = args
             return values.to(tensor.dtype).expand(tensor.shape)
+        if target is torch.ops.aten.linear.default:
+            return _linear(*args)
         return super().call_function(PORTABLE.get(target, target), args, kwargs)
+
+
+def _linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer over rows, which translates to Gemm with the weight as it is stored.
+
+    Of more axes, it would become a product with a transposed weight: a copy in every engine.
+    """
+    rows = linear(values.flatten(0, -2), weight, bias)
+    return rows.unflatten(0, values.shape[:-1])
 
 
 def _arguments(operator: torch._ops.OpOverload, kwargs: Mapping[str, Any]) -> list[Any]:

@@ -135,6 +135,17 @@ def test_fused_operators_survive(export):
     assert not {"Softmax", "Erf", "Tanh", "Range", "Shape", "Identity"} & set(nodes)
 
 
+def test_linears_take_their_weights_as_they_are_stored(export):
+    """A transposed weight would be a copy in every engine that folds constants."""
+    graph = export("denoise", window=6, batch=2).model.graph
+    linears = [node for node in graph if node.op_type == "Gemm"]
+    assert len(linears) == 21
+    assert all(node.attributes.get_int("transB", 0) == 1 for node in linears)
+    weights = [value for name, value in graph.initializers.items() if name.startswith("transf")]
+    readers = {use.node.op_type for value in weights for use in value.uses()}
+    assert not readers & {"Transpose", "MatMul", "Cast"}
+
+
 def test_only_standard_operators_are_used(export):
     model = export("denoise", window=6, batch=2).model
     assert model.opset_imports == {"": OPSET}
