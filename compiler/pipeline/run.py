@@ -1,11 +1,13 @@
 """Runs a build: what is in the store is used, the rest is built."""
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -153,16 +155,31 @@ class _Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._pool is None:
+            return
+        if kind is KeyboardInterrupt:
+            # A terminal interrupts them too; `kill` does not.
+            for process in active_children():
+                if process.pid is not None:
+                    os.kill(process.pid, signal.SIGINT)
+        self._pool.shutdown(cancel_futures=True)
 
     def submit(self, function: Callable[..., bool], *arguments: Any) -> Future[bool]:
         """Runs a module's function in one of the processes."""
         if self._pool is None:
             # A forked process would inherit locks that torch's threads hold.
-            self._pool = ProcessPoolExecutor(self._count, get_context("spawn"))
+            self._pool = ProcessPoolExecutor(
+                self._count, get_context("spawn"), initializer=_end_quietly_when_interrupted
+            )
         return self._pool.submit(function, *arguments)
+
+
+def _end_quietly_when_interrupted() -> None:
+    def end(*_: object) -> None:
+        sys.exit(130)
+
+    signal.signal(signal.SIGINT, end)
 
 
 def _produce(root: Path, stage: _Started) -> bool:

@@ -1,9 +1,14 @@
-"""Stages that worker processes can import."""
+"""Stages that worker processes can import, and a build that is slow enough to interrupt."""
 
 import os
+import sys
 import time
+from pathlib import Path
 
-from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.cli.progress import LineProgress
+from vidc.compiler.pipeline.run import run
+from vidc.compiler.pipeline.stage import Stage, Workspace
+from vidc.compiler.pipeline.store import Store
 from vidc.plugins.errors import BuildError
 
 
@@ -20,3 +25,15 @@ def join(workspace: Workspace) -> None:
 
 def fail(workspace: Workspace) -> None:
     raise BuildError("VIDC-TEST", "as planned", "nothing")
+
+
+def sleep_long(workspace: Workspace) -> None:
+    (workspace.output / "half").write_text("written")
+    Path(os.environ["WORKERS_STARTED"], str(os.getpid())).touch()
+    time.sleep(60)
+
+
+if __name__ == "__main__":
+    with Store(Path(sys.argv[1])) as store:
+        slow = [Stage(name, sleep_long, ("vidc.plugins.errors",)) for name in ("one", "two")]
+        run(slow, store, "slot", LineProgress(), workers=2)

@@ -1,8 +1,13 @@
 """Stages built side by side in processes of their own."""
 
 import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
+import worker_stages
 from worker_stages import fail, join, write_pid
 
 from vidc.compiler.pipeline.run import run
@@ -54,3 +59,25 @@ def test_a_failure_reaches_the_caller_and_the_rest_is_kept(tmp_path):
     with Store(tmp_path) as store:
         run(PAIR, store, "slot", progress, workers=2)
     assert ("left", True) in progress.finished_stages
+
+
+@pytest.mark.parametrize("interrupt", [os.killpg, os.kill], ids=["terminal", "kill"])
+def test_an_interrupt_ends_the_workers_and_leaves_nothing(tmp_path, interrupt):
+    started = tmp_path / "started"
+    started.mkdir()
+    build = subprocess.Popen(
+        [sys.executable, worker_stages.__file__, tmp_path / "store"],
+        env={**os.environ, "WORKERS_STARTED": str(started)},
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while len(list(started.iterdir())) < 2:
+        assert build.poll() is None, build.stderr.read()
+        time.sleep(0.05)
+    interrupt(build.pid, signal.SIGINT)
+    _, errors = build.communicate(timeout=30)  # Its end of the pipe is theirs too.
+    assert build.returncode != 0
+    assert errors.count("Traceback") == 1, errors
+    assert list((tmp_path / "store" / ".drafts").iterdir()) == []
+    assert not (tmp_path / "store" / "one").exists()
