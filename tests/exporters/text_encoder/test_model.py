@@ -55,7 +55,7 @@ def bundle(found: TextEncoderFolder, config: ModelConfig, precision: str, out: P
         precision=precision,
         files=(path.name,),
         signature=made.signature,
-        options={"graph_optimization_level": "ORT_ENABLE_ALL"},
+        options={"graph_optimization_level": "ORT_ENABLE_ALL", "disable_prepacking": True},
     )
     engine = load(out, entry, Weights({}, CPU), CPU)
     return TextEncoder(engine, out / "tokenizer.json", CPU)
