@@ -37,7 +37,7 @@ def command(
     Writes COMPONENT.onnx and COMPONENT.pt2, without weights. The ONNX graphs refer to
     weights/*.safetensors beside them, which are written too if a checkpoint or a seed is given.
     """
-    settings = flags.resolve()
+    settings = flags.resolve(engines=False)
     sources = None
     if given.any:
         model, sources = given.resolve(settings.model)

@@ -23,8 +23,12 @@ class Flags:
     assignments: tuple[str, ...]
     config: Path | None
 
-    def resolve(self) -> Settings:
-        """The settings that these flags, the environment and the presets add up to."""
+    def resolve(self, *, engines: bool = True) -> Settings:
+        """The settings that these flags, the environment and the presets add up to.
+
+        Args:
+            engines: whether engines are to be built: for graphs alone no backend has to fit.
+        """
         return resolve(
             self.preset,
             gpu=self.gpu,
@@ -33,6 +37,7 @@ class Flags:
             assignments=self.assignments,
             config=self.config,
             environ=os.environ,
+            engines=engines,
         )
 
 

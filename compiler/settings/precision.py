@@ -37,8 +37,7 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
     Raises:
         UnavailableError: ``VIDC-BACKEND-PRECISION``, with those that it builds for the target.
     """
-    device = "cuda" if target.is_gpu else "cpu"
-    builds = backends.backend(name).precisions(device)
+    builds = backends.backend(name).precisions(target.device_type)
     both = [precision for precision in target.precisions if precision in builds]
     for precision in precisions.values():
         if precision.value not in both:
@@ -47,6 +46,24 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
                 f"backend {name} has no {precision.value} ({precision.origin}) on {target.name}; "
                 f"it has {', '.join(both) or 'none there'}",
                 f"pass --precision {both[0]} or another backend" if both else "pass --backend",
+            )
+
+
+def require_exported(precisions: Mapping[str, Setting]) -> None:
+    """Refuses precisions that no graph can be exported in.
+
+    Raises:
+        UnavailableError: ``VIDC-EXPORT-PRECISION``, with those that are exported.
+    """
+    from vidc.exporters.models import PRECISIONS as EXPORTED
+
+    for precision in precisions.values():
+        if precision.value not in EXPORTED:
+            raise UnavailableError(
+                "VIDC-EXPORT-PRECISION",
+                f"there is no export in {precision.value} ({precision.origin}); there is "
+                f"{', '.join(EXPORTED)}",
+                "pass --precision with one of these",
             )
 
 

@@ -5,18 +5,15 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from vidc.compiler import backends
+from vidc.compiler.settings.backend import DEFAULT, choose_backend, choose_builder
 from vidc.compiler.settings.environment import environment_layer
 from vidc.compiler.settings.layers import Layer, Setting, assignment_layer, file_layer
-from vidc.compiler.settings.precision import require_built, resolve_precision
+from vidc.compiler.settings.precision import require_built, require_exported, resolve_precision
 from vidc.compiler.settings.presets import DEFAULT_PRESET, load_preset
 from vidc.compiler.settings.schema import TABLES, ValidateConfig
 from vidc.compiler.settings.tables import read_model, read_validate, write_tables
 from vidc.compiler.settings.targets import AUTO, Target, find_target
 from vidc.exporters.config import ModelConfig
-from vidc.plugins.errors import UsageError, nearest
-
-DEFAULT = "default"
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class Settings:
         model: sizes, stream and sampler.
         precision: of each weights group.
         target: what the engines are for.
-        backend: what builds them.
+        backend: what builds them; where none are to be built, only a name.
         validate: the rollout that validates them.
         origins: where each value came from, by the dotted names of ``values``.
     """
@@ -79,6 +76,7 @@ def resolve(
     assignments: Sequence[str] = (),
     config: Path | None = None,
     environ: Mapping[str, str],
+    engines: bool = True,
 ) -> Settings:
     """The settings of a build: flag over environment over ``--config`` over preset over default.
 
@@ -90,12 +88,15 @@ def resolve(
         assignments: ``--set key=value``, of the flags' precedence; a flag of its own wins.
         config: the file of ``--config``.
         environ: the environment, whose ``VIDC_`` variables are read.
+        engines: whether engines are to be built: for graphs alone no backend has to fit.
 
     Raises:
         UsageError: an unknown or unfit preset, setting, target, precision or backend, with the
             nearest known name.
-        UnavailableError: ``VIDC-TARGET-PRECISION`` or ``VIDC-BACKEND-PRECISION`` for a precision
-            that the target or the backend does not have, ``VIDC-TARGET-AUTO`` for an unknown GPU.
+        UnavailableError: ``VIDC-TARGET-AUTO`` for an unknown GPU, ``VIDC-BACKEND-TARGET`` for a
+            target that no backend builds for; ``VIDC-TARGET-PRECISION``,
+            ``VIDC-BACKEND-PRECISION`` or ``VIDC-EXPORT-PRECISION`` for a precision that the
+            target, the backend or the export does not have.
     """
     chosen = load_preset(preset or DEFAULT_PRESET)
     flags = {"gpu": gpu, "precision.default": precision, "backend": backend}
@@ -114,25 +115,31 @@ def resolve(
     for layer in layers:
         merged |= layer
 
+    model, validate = read_model(merged), read_validate(merged)
     gpu_setting = merged.get("gpu", Setting(AUTO, DEFAULT))
     target = find_target(str(gpu_setting.value), gpu_setting.origin)
-    backend_setting = merged.get("backend", Setting(_default_backend(target), DEFAULT))
-    _require_backend(backend_setting)
+    asked = merged.get("backend")
+    chosen_backend = (
+        choose_builder(asked, target, gpu_setting) if engines else choose_backend(asked)
+    )
     precisions = resolve_precision(layers, target)
-    require_built(precisions, backend_setting.value, target)
+    if engines:
+        require_built(precisions, chosen_backend.value, target)
+    else:
+        require_exported(precisions)
     return Settings(
         preset=chosen.name,
         family=chosen.family,
-        model=read_model(merged),
+        model=model,
         precision={group: setting.value for group, setting in precisions.items()},
         target=target,
-        backend=backend_setting.value,
-        validate=read_validate(merged),
+        backend=chosen_backend.value,
+        validate=validate,
         origins={
             "preset": "argument" if preset else DEFAULT,
             "family": f"preset {chosen.name}",
             "gpu": gpu_setting.origin,
-            "backend": backend_setting.origin,
+            "backend": chosen_backend.origin,
             **{f"precision.{group}": setting.origin for group, setting in precisions.items()},
             **_table_origins(merged),
         },
@@ -142,20 +149,3 @@ def resolve(
 def _table_origins(merged: Layer) -> dict[str, str]:
     known = [f"{table}.{field.name}" for table, kind in TABLES.items() for field in fields(kind)]
     return {name: merged[name].origin if name in merged else DEFAULT for name in known}
-
-
-def _default_backend(target: Target) -> str:
-    if not target.is_gpu:
-        return "onnxruntime"
-    if "tensorrt" in backends.names():
-        return "aoti" if backends.backend("tensorrt").unavailable("cuda") else "tensorrt"
-    return "aoti"
-
-
-def _require_backend(setting: Setting) -> None:
-    if setting.value not in backends.names():
-        raise UsageError(
-            "VIDC-CONFIG-BACKEND",
-            f"no backend {setting.value!r} ({setting.origin})",
-            nearest(str(setting.value), backends.names()),
-        )

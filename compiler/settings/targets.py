@@ -42,6 +42,11 @@ class Target(Table):
         """Whether engines for it need CUDA."""
         return self.compute_capability is not None
 
+    @property
+    def device_type(self) -> str:
+        """PyTorch's name for its kind of device: ``cuda`` or ``cpu``."""
+        return "cuda" if self.is_gpu else "cpu"
+
     def to_json(self) -> dict[str, Any]:
         """What identifies the target, as plain JSON values."""
         return {

@@ -33,7 +33,7 @@ def test_a_preset_is_shown_as_toml_and_as_json(vidc):
 def test_a_code_is_explained_in_any_case(vidc):
     status, out, _ = vidc("explain", "vidc-config-sizes")
     assert status == 0
-    assert out.startswith("VIDC-CONFIG-SIZES: Sizes that cannot work together\n\nHeight and width")
+    assert out.startswith("VIDC-CONFIG-SIZES: Sizes that cannot work\n\nHeight and width")
     _, out, _ = vidc("explain", "VIDC-CONFIG-SIZES", "--json")
     assert json.loads(out)["title"] == "Sizes that cannot work together"
 

@@ -1,11 +1,12 @@
 import json
 
+import onnx
 import onnxruntime
 import pytest
 import torch
 
 from vidc.compiler import export as exporting
-from vidc.plugins.errors import BuildError
+from vidc.plugins.errors import BuildError, UnavailableError
 
 TEXT_KV = ("export", "tiny", "--gpu", "cpu", "--component", "text_kv")
 
@@ -59,6 +60,24 @@ def test_without_weights_it_says_what_is_missing(vidc, tmp_path):
     _, out, err = vidc(*TEXT_KV, "-o", str(again), "--json")
     assert json.loads(out)["missing"] == ["weights/transformer.safetensors"]
     assert "export:text_kv: cached" in err
+
+
+def test_graphs_for_a_gpu_need_no_backend(vidc, tmp_path):
+    folder = tmp_path / "out"
+    arguments = ("--gpu", "h100", "--precision", "bf16", "--component", "text_kv")
+    status, out, err = vidc("export", "tiny", *arguments, "-o", str(folder), "--json")
+    assert status == 0, err
+    assert [item["precision"] for item in json.loads(out)["components"]] == ["bf16"]
+    signature = onnx.load(folder / "text_kv.onnx", load_external_data=False).graph.output
+    assert {item.type.tensor_type.elem_type for item in signature} == {onnx.TensorProto.BFLOAT16}
+
+
+def test_a_build_for_a_gpu_says_what_works(vidc, tmp_path):
+    arguments = ("--gpu", "h100", "--random-weights", "1", "-o", str(tmp_path / "out"))
+    status, out, err = vidc("build", "tiny", *arguments)
+    assert (status, out) == (UnavailableError.exit_code, "")
+    assert "VIDC-BACKEND-TARGET" in err
+    assert "--gpu cpu" in err
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(vidc, tmp_path):

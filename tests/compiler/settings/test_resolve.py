@@ -6,10 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vidc.compiler import backends
+from vidc.compiler.settings.backend import PREFERENCE
 from vidc.compiler.settings.layers import Setting
 from vidc.compiler.settings.precision import resolve_precision
 from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.settings.schema import PRECISIONS, TABLES, WEIGHTS_GROUPS
+from vidc.compiler.settings.schema import TABLES, WEIGHTS_GROUPS
 from vidc.compiler.settings.targets import targets
 from vidc.plugins.errors import UnavailableError, UsageError
 
@@ -150,7 +151,7 @@ def test_set_names_a_group_that_the_precision_flag_then_leaves_alone():
         ({"assignments": ["stream=9"]}, "VIDC-CONFIG-SETTING", "stream.window"),
         ({"assignments": ["stream.window.x=9"]}, "VIDC-CONFIG-SETTING", "deeper"),
         ({"assignments": ["stream.window"]}, "VIDC-CONFIG-SETTING", "key=value"),
-        ({"assignments": ["stream.window=wide"]}, "VIDC-CONFIG-SETTING", "int"),
+        ({"assignments": ["stream.window=wide"]}, "VIDC-CONFIG-SETTING", "an integer"),
         ({"environ": {"VIDC_GPUS": "h100"}}, "VIDC-CONFIG-ENVIRONMENT", "'VIDC_GPU'"),
         ({"environ": {"VIDC_GPU": "b20"}}, "VIDC-CONFIG-TARGET", "'b200'"),
     ],
@@ -183,21 +184,67 @@ def test_a_precision_that_the_backend_lacks_is_refused_by_name():
     assert "onnxruntime has no bf16 (--precision) on cpu; it has fp32, fp16" in str(raised.value)
 
 
-def test_a_backend_that_builds_nothing_for_the_target_says_so():
-    with pytest.raises(UnavailableError, match="none there"):
+@pytest.fixture
+def cpu_alone(monkeypatch):
+    """No backend builds for anything but a CPU."""
+    only_cpu = SimpleNamespace(precisions=lambda device: {"fp32"} if device == "cpu" else set())
+    monkeypatch.setattr(backends, "backend", lambda _: only_cpu)
+
+
+def test_a_target_that_no_backend_builds_for_has_one_way_out(cpu_alone):
+    for backend in (None, "aoti"):
+        with pytest.raises(UnavailableError) as raised:
+            resolve("tiny", gpu="h100", backend=backend, environ={})
+        assert raised.value.code == "VIDC-BACKEND-TARGET"
+        assert "no backend of this version builds for h100 yet (--gpu)" in raised.value.message
+        assert "--gpu cpu" in raised.value.hint
+        assert "--backend" not in raised.value.hint
+
+
+def test_a_gpu_that_is_there_is_not_passed_over_for_the_cpu(cpu_alone, monkeypatch):
+    gpu = SimpleNamespace(name="NVIDIA H100 80GB HBM3", major=9, minor=0, total_memory=85e9)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: gpu)
+    with pytest.raises(UnavailableError, match="this machine's GPU") as raised:
+        resolve("tiny", environ={})
+    assert raised.value.code == "VIDC-BACKEND-TARGET"
+    assert resolve("tiny", gpu="cpu", environ={}).target.name == "cpu"
+
+
+def test_a_backend_that_builds_nothing_for_the_target_names_one_that_does():
+    with pytest.raises(UnavailableError, match="builds nothing for h100") as raised:
         resolve("tiny", gpu="h100", backend="onnxruntime", environ={})
+    assert (raised.value.code, raised.value.hint) == ("VIDC-BACKEND-TARGET", "pass --backend aoti")
 
 
-@pytest.mark.parametrize(
-    ("reason", "expected"), [(None, "tensorrt"), ("tensorrt is not installed", "aoti")]
-)
-def test_a_gpu_gets_tensorrt_where_there_is_one(monkeypatch, reason, expected):
-    tensorrt = SimpleNamespace(
-        unavailable=lambda device: reason, precisions=lambda device: frozenset(PRECISIONS)
+@pytest.mark.parametrize(("device", "gpu"), [("cpu", "cpu"), ("cuda", "h100")])
+def test_the_default_backend_is_the_first_that_builds_for_the_target(monkeypatch, device, gpu):
+    building = set(PREFERENCE[device])
+    monkeypatch.setattr(
+        backends,
+        "backend",
+        lambda name: SimpleNamespace(precisions=lambda _: {"fp32"} if name in building else set()),
     )
-    monkeypatch.setattr(backends, "names", lambda: ("aoti", "tensorrt"))
-    monkeypatch.setattr(backends, "backend", lambda name: tensorrt)
-    assert resolve("tiny", gpu="h100", environ={}).backend == expected
+    for name in PREFERENCE[device]:
+        assert resolve("tiny", gpu=gpu, environ={}).backend == name
+        building.remove(name)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("gpu", ["cpu", "h100"])
+def test_graphs_alone_need_no_backend(gpu, precision):
+    found = resolve("tiny", gpu=gpu, precision=precision, environ={}, engines=False)
+    assert found.target.name == gpu
+    assert set(found.precision.values()) == {precision}
+
+
+def test_graphs_are_not_there_in_every_precision_of_a_target():
+    with pytest.raises(UnavailableError, match=r"fp8 \(--precision\).*fp32, fp16, bf16") as raised:
+        resolve("tiny", gpu="h100", precision="fp8", environ={}, engines=False)
+    assert raised.value.code == "VIDC-EXPORT-PRECISION"
+    with pytest.raises(UnavailableError) as raised:
+        resolve("tiny", gpu="t4", precision="bf16", environ={}, engines=False)
+    assert raised.value.code == "VIDC-TARGET-PRECISION"
 
 
 def test_a_value_of_set_is_toml_or_else_a_string():

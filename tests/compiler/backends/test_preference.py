@@ -1,0 +1,11 @@
+from vidc.compiler import backends
+from vidc.compiler.settings.backend import PREFERENCE
+
+
+def test_every_backend_has_its_place_for_every_device():
+    for device, names in PREFERENCE.items():
+        assert sorted(names) == sorted(backends.names()), device
+
+
+def test_there_is_a_backend_for_a_cpu():
+    assert any(backends.backend(name).precisions("cpu") for name in PREFERENCE["cpu"])
