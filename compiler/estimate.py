@@ -1,23 +1,79 @@
-"""How much arithmetic a model takes, from its sizes."""
+"""How long PyTorch takes for a validation on a CPU, and which validation that allows."""
 
 import os
+from collections.abc import Mapping
 
+from vidc.compiler.settings.resolve import Settings
+from vidc.compiler.stream import stream_spec
+from vidc.compiler.validate.scenario import Scenario, switches
 from vidc.exporters.config import ModelConfig
 
 CPU_FLOPS_A_CORE = 50e9
 """float32 rate of one CPU core in PyTorch eager, in round numbers: for estimates of minutes."""
 VAE_FLOPS_A_PIXEL = 36e12 / (12 * 480 * 832)
 """Decoding at base width 96; it grows with the square of the width."""
+LONG_SECONDS = 600
+"""A CPU that takes longer to play a rollout is spared it where the level is ``auto``."""
+MINUTE = 60
 
 
-def pass_flops(config: ModelConfig) -> float:
-    """One denoising pass of one block with a full window: linear layers and both attentions."""
+def scenario(settings: Settings) -> Scenario:
+    """What validates the bundle: ``validate.level``, decided here where it is ``auto``."""
+    config = settings.validate
+    rollout = Scenario(config.blocks, config.switch_after, rollout=True)
+    if config.level == "auto":
+        whole = settings.target.is_gpu or replay_seconds(settings.model, rollout) < LONG_SECONDS
+    else:
+        whole = config.level == "rollout"
+    return rollout if whole else Scenario(blocks=2, switch_after=1, rollout=False)
+
+
+def reference_seconds(
+    config: ModelConfig, scenario: Scenario, precisions: Mapping[str, str]
+) -> float:
+    """PyTorch eager playing in float32 and, where they differ, in the groups' precisions."""
+    seconds = _seconds(components_flops(config, scenario))
+    if set(precisions.values()) != {"fp32"}:
+        seconds += replay_seconds(config, scenario)
+    return seconds
+
+
+def replay_seconds(config: ModelConfig, scenario: Scenario) -> float:
+    """A validation's own playing, by engines no faster than PyTorch eager."""
+    flops = components_flops(config, scenario)
+    if scenario.rollout:
+        flops += rollout_flops(config, scenario)
+    return _seconds(flops)
+
+
+def components_flops(config: ModelConfig, scenario: Scenario) -> float:
+    """What ``play_components`` computes, the text encoder aside."""
+    stream = stream_spec(config)
+    points = switches(stream)
+    recached = sum(stream.recached(blocks * stream.block) for blocks in points)
+    # Each block before the last switch is remembered, and one pass follows it.
+    frames = recached + points.stop * stream.block
+    # The encoders take two blocks.
+    encoding = 2 * decode_flops(config)
+    return rollout_flops(config, scenario) + frames * frame_flops(config) + encoding
+
+
+def rollout_flops(config: ModelConfig, scenario: Scenario) -> float:
+    """What ``play_rollout`` computes."""
+    stream = stream_spec(config)
+    passes = len(stream.sigmas) + 1
+    recached = stream.recached(scenario.switch_after * stream.block)
+    frames = scenario.blocks * passes * stream.block + recached
+    return frames * frame_flops(config) + scenario.blocks * decode_flops(config)
+
+
+def frame_flops(config: ModelConfig) -> float:
+    """One pass over one latent frame with a full window: linear layers and both attentions."""
     sizes, stream = config.transformer, config.stream
-    tokens = stream.block * config.frame_tokens
     slots = stream.window * config.frame_tokens
-    linear = 2 * tokens * (6 * sizes.dim**2 + 2 * sizes.dim * sizes.ffn_dim)
-    attention = 4 * tokens * (slots + sizes.text_len) * sizes.dim
-    return float(stream.batch * sizes.layers * (linear + attention))
+    linear = 2 * (6 * sizes.dim**2 + 2 * sizes.dim * sizes.ffn_dim)
+    attention = 4 * (slots + sizes.text_len) * sizes.dim
+    return float(stream.batch * sizes.layers * config.frame_tokens * (linear + attention))
 
 
 def decode_flops(config: ModelConfig) -> float:
@@ -27,8 +83,20 @@ def decode_flops(config: ModelConfig) -> float:
     return pixels * VAE_FLOPS_A_PIXEL * (config.vae.base_dim / 96) ** 2
 
 
-def rollout_seconds_on_cpu(config: ModelConfig, blocks: int) -> float:
-    """A rollout of this many blocks in PyTorch eager on this machine's CPU, roughly."""
-    passes = len(config.sampler.steps) + 1
-    block = passes * pass_flops(config) + decode_flops(config)
-    return blocks * block / (CPU_FLOPS_A_CORE * (os.cpu_count() or 1))
+def about(seconds: float) -> str:
+    """A duration to tell a user who waits: ``about 12 minutes``, or nothing below a minute."""
+    minutes = round(seconds / MINUTE)
+    if seconds < MINUTE:
+        return ""
+    return f"about {minutes} minute{'s' if minutes > 1 else ''}"
+
+
+def _seconds(flops: float) -> float:
+    return flops / (CPU_FLOPS_A_CORE * _cores())
+
+
+def _cores() -> int:
+    """CPU cores that this process may use, which a container or a batch system may limit."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from vidc.compiler.backends import backend
-from vidc.compiler.estimate import rollout_seconds_on_cpu
+from vidc.compiler.estimate import scenario
 from vidc.compiler.pipeline.digest import Json
 from vidc.compiler.pipeline.stage import Input, Stage, Workspace
 from vidc.compiler.settings.resolve import Settings
-from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.components import component_groups, weights_groups
 
 WORKERS = min(4, os.cpu_count() or 1)
 """Stages built side by side: each takes up to a GB, and one thread of Python or of a compiler."""
-LONG_SECONDS = 600
-"""An eager rollout that takes longer on a CPU is left out of the golden data."""
 
 _LIBRARIES = {
     "transformer": (),
@@ -51,20 +48,6 @@ class Sources:
     lora: Path | None = None
     seed: int | None = None
     tokenizer: Path | None = None
-
-
-def scenario(settings: Settings) -> Scenario:
-    """What validates the bundle: a rollout, or on a slow machine every component alone."""
-    recache = settings.model.recache_frames
-    config = settings.validate
-    if settings.target.is_gpu or eager_seconds(settings) < LONG_SECONDS:
-        return Scenario(config.blocks, config.switch_after, recache, rollout=True)
-    return Scenario(blocks=2, switch_after=1, recache=recache, rollout=False)
-
-
-def eager_seconds(settings: Settings) -> float:
-    """How long an eager rollout takes on this machine's CPU, roughly."""
-    return rollout_seconds_on_cpu(settings.model, settings.validate.blocks)
 
 
 def stages(settings: Settings, sources: Sources) -> list[Stage]:

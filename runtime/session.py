@@ -78,7 +78,7 @@ class Session:
         spec, end = self.stream_spec, self._frame
         if end == 0:
             return
-        frames = end if end <= spec.window else spec.window - spec.sink
+        frames = spec.recached(end)
         name = "kv_update" if frames == spec.block else f"recache_{frames}"
         with self._lock:
             self._write_keys_values(name, self._history[:, -frames:], end - frames, end)

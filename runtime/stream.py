@@ -93,3 +93,25 @@ class StreamSpec:
     def block_tokens(self) -> int:
         """Tokens of one block."""
         return self.block * self.frame_tokens
+
+    @property
+    def recache_frames(self) -> tuple[int, ...]:
+        """What ``recached`` can give, but for a block, which ``kv_update`` recomputes."""
+        filling = range(self.block, self.window + 1, self.block)
+        full = self.window + self.block
+        return tuple(sorted({self.recached(end) for end in (*filling, full)} - {self.block}))
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Components that a stream cannot do without, in the order of first use."""
+        recache = (f"recache_{frames}" for frames in self.recache_frames)
+        return (
+            "text_kv", "denoise", "kv_update", *recache, "vae_decode_first", "vae_decode",
+        )  # fmt: skip
+
+    def recached(self, end: int) -> int:
+        """Latent frames that a prompt switch recomputes after ``end`` of them, at least one block.
+
+        All of them while they fit the window; later the window less the sink, which stays.
+        """
+        return end if end <= self.window else self.window - self.sink

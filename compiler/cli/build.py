@@ -15,8 +15,6 @@ from vidc.compiler.settings.environment import cache_root
 from vidc.compiler.settings.resolve import Settings
 from vidc.exporters.components import weights_groups
 
-MINUTE = 60
-
 
 @click.command()
 @settings_options
@@ -73,17 +71,18 @@ def _name(settings: Settings) -> str:
 
 
 def _announce(settings: Settings) -> None:
-    from vidc.compiler.graph import eager_seconds, scenario
+    """Tells how long the validation takes, and at which level it is, where that is minutes."""
+    from vidc.compiler import estimate
 
-    seconds = eager_seconds(settings)
-    if settings.target.is_gpu or seconds < MINUTE:
+    scenario = estimate.scenario(settings)
+    precisions = {group: settings.precision[group] for group in weights_groups(settings.model)}
+    reference = estimate.about(estimate.reference_seconds(settings.model, scenario, precisions))
+    if not reference:
         return
-    played = scenario(settings)
-    share = played.blocks / settings.validate.blocks
-    what = "the rollout" if played.rollout else "every component once (a rollout would take longer)"
+    what = "a rollout" if scenario.rollout else "every component, without a rollout,"
     click.echo(
-        f"PyTorch's reference for {what} takes about {seconds * share / MINUTE:.0f} minutes on "
-        "this CPU, and the validation about as long",
+        f"validating {what}: PyTorch's reference takes {reference} on this CPU where it is not "
+        "in the cache; --set validate.level chooses the level",
         err=True,
     )
 

@@ -16,14 +16,23 @@ from vidc.plugins.errors import UsageError, nearest
 PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8")
 WEIGHTS_GROUPS = ("transformer", "vae", "text_encoder")
 """Weights that share a file, and so a precision."""
+LEVELS = ("auto", "rollout", "component")
 
 
 @dataclass(frozen=True)
 class ValidateConfig(Table):
-    """The rollout that validates a bundle: its blocks, and how many precede the prompt switch."""
+    """What validates a bundle.
+
+    Attributes:
+        blocks: of the rollout.
+        switch_after: how many of them precede the prompt switch.
+        level: ``rollout`` follows errors from block to block, ``component`` plays two blocks and
+            holds every call alone to PyTorch; ``auto`` is the rollout unless a CPU would take long.
+    """
 
     blocks: int = 8
     switch_after: int = 4
+    level: str = "auto"
 
     def __post_init__(self) -> None:
         self.require(
@@ -32,6 +41,12 @@ class ValidateConfig(Table):
             f"{self.blocks} blocks of validate.blocks",
             f"set it between 1 and {self.blocks - 1}",
         )
+        if self.level not in LEVELS:
+            raise UsageError(
+                "VIDC-CONFIG-SETTING",
+                f"validate.level = {self.level!r} is no level of validation",
+                nearest(self.level, LEVELS),
+            )
 
 
 TABLES: dict[str, type[Table]] = {

@@ -6,15 +6,14 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from vidc.compiler.pipeline.stage import Workspace
-from vidc.compiler.stages.load import weights_path
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.eager import EagerEngine
-from vidc.compiler.validate.golden import Golden, make_inputs, record, with_prompts
-from vidc.compiler.validate.play import play_rollout
+from vidc.compiler.validate.golden import Golden, Record, make_inputs, record, with_prompts
+from vidc.compiler.validate.play import Inputs, Played, play_rollout
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.config import ModelConfig
 from vidc.exporters.models import PRECISIONS, components, meta_network, with_weights
-from vidc.runtime.text import TOKENIZER
+from vidc.plugins.names import TOKENIZER, weights_path
 
 
 def run(
@@ -24,19 +23,14 @@ def run(
     weights = {
         group: workspace.inputs[f"load:{group}"] / weights_path(group) for group in precisions
     }
-    stream = stream_spec(config)
-    engines = eager_engines(config, weights, dict.fromkeys(precisions, "fp32"))
-    inputs = make_inputs(scenario, stream)
-    if "text_encoder" in engines:
+    tokenizer = None
+    if "text_encoder" in precisions:
         tokenizer = workspace.inputs["load:text_encoder"] / TOKENIZER
-        inputs = with_prompts(inputs, stream, engines["text_encoder"], tokenizer)
-    reference = record(scenario, inputs, stream, engines)
+    # One function a precision: its engines are gone before the next ones are made.
+    inputs, reference = _in_float32(config, weights, tokenizer, scenario)
     eager = rollout = None
     if set(precisions.values()) != {"fp32"}:
-        engines = eager_engines(config, weights, precisions)
-        eager = record(scenario, inputs, stream, engines, forced_by=reference)
-        if scenario.rollout:
-            rollout = play_rollout(scenario, inputs, stream, engines)
+        eager, rollout = _in_precision(config, weights, precisions, scenario, inputs, reference)
     Golden(scenario, inputs, reference, eager, rollout).save(workspace.output)
 
 
@@ -58,3 +52,29 @@ def eager_engines(
         made = components(config, group, network, precisions[group])
         engines |= {name: EagerEngine(component) for name, component in made.items()}
     return engines
+
+
+def _in_float32(
+    config: ModelConfig, weights: Mapping[str, Path], tokenizer: Path | None, scenario: Scenario
+) -> tuple[Inputs, Record]:
+    stream = stream_spec(config)
+    engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"))
+    inputs = make_inputs(scenario, stream)
+    if tokenizer is not None:
+        inputs = with_prompts(inputs, stream, engines["text_encoder"], tokenizer)
+    return inputs, record(scenario, inputs, stream, engines)
+
+
+def _in_precision(
+    config: ModelConfig,
+    weights: Mapping[str, Path],
+    precisions: Mapping[str, str],
+    scenario: Scenario,
+    inputs: Inputs,
+    reference: Record,
+) -> tuple[Record, Played | None]:
+    stream = stream_spec(config)
+    engines = eager_engines(config, weights, precisions)
+    eager = record(scenario, inputs, stream, engines, forced_by=reference)
+    rollout = play_rollout(scenario, inputs, stream, engines) if scenario.rollout else None
+    return eager, rollout

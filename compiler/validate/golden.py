@@ -64,8 +64,7 @@ def with_prompts(
     inputs: Inputs, stream: StreamSpec, text_encoder: Engine, tokenizer: Path
 ) -> Inputs:
     """The inputs with the embeddings of two texts as prompts, and the texts' tokens."""
-    device = torch.device("cpu")
-    encode = TextEncoder(text_encoder, tokenizer, device)
+    encode = TextEncoder(text_encoder, tokenizer, inputs.noise.device)
     shape = (stream.batch, *stream.text)
     prompts = [encode(text).expand(shape).clone() for text in PROMPTS]
     tokenize = PromptTokenizer(tokenizer, stream.text[0])
@@ -122,7 +121,10 @@ def record(
     engines: Mapping[str, Engine],
     forced_by: Record | None = None,
 ) -> Record:
-    """Plays the components; ``forced_by`` makes every call start from that record's flows."""
+    """Plays the components on the device of the inputs.
+
+    ``forced_by`` makes every call start from that record's flows.
+    """
     calls: list[tuple[str, dict[str, Tensor]]] = []
 
     def observe(number: int, component: str, written: Mapping[str, Tensor]) -> None:
@@ -182,7 +184,11 @@ class Golden:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Reads ``golden/`` of a bundle's folder."""
+        """Reads ``golden/`` of a bundle's folder.
+
+        Raises:
+            GateError: ``VIDC-VALIDATE-GOLDEN``, there is none, or another vidc made it.
+        """
         root = folder / FOLDER
 
         def read(name: str) -> Record | None:
@@ -196,8 +202,16 @@ class Golden:
                 f"{folder} holds no golden data to be validated with",
                 "build the bundle again",
             )
+        try:
+            scenario = Scenario.from_json(json.loads((root / "scenario.json").read_text()))
+        except TypeError as error:
+            raise GateError(
+                "VIDC-VALIDATE-GOLDEN",
+                f"{folder} holds golden data of another version of vidc: {error}",
+                "build the bundle again",
+            ) from error
         return cls(
-            Scenario.from_json(json.loads((root / "scenario.json").read_text())),
+            scenario,
             Inputs(
                 torch.stack([load_file(path)["text_embeds"] for path in _prompts(root)]),
                 load_file(root / "noise.safetensors")["noise"],

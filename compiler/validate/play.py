@@ -1,13 +1,14 @@
 """Playing a scenario: the calls that golden data are recorded from and a bundle is held to."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from vidc.compiler.validate.scenario import Scenario
+from vidc.compiler.validate.scenario import Scenario, switches
 from vidc.plugins.signature import Access, Signature
 from vidc.runtime.bundle import NOT_IN_STREAM, TEXT_ENCODER
 from vidc.runtime.engines import Engine
@@ -32,6 +33,15 @@ class Inputs:
     prompts: Tensor
     noise: Tensor
     tokens: Mapping[str, Tensor]
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device, which is where what is played from them runs."""
+        return replace(
+            self,
+            prompts=self.prompts.to(device),
+            noise=self.noise.to(device),
+            tokens={name: tokens.to(device) for name, tokens in self.tokens.items()},
+        )
 
 
 Observer = Callable[[int, str, Mapping[str, Tensor]], None]
@@ -111,7 +121,7 @@ def play_components(
     observer: Observer,
     frames: Mapping[int, Tensor] | None = None,
 ) -> Played:
-    """Calls every component on the inputs of a rollout; caches are reached by replaying.
+    """Calls every component in the states that a rollout and any switch can bring it to.
 
     An observer may overwrite ``flow``: the rollout goes on from what it leaves there.
 
@@ -121,11 +131,7 @@ def play_components(
     calls = Calls(observer)
     watched = {name: ObservedEngine(name, engine, calls) for name, engine in engines.items()}
     played = play_rollout(scenario, inputs, stream, watched)
-    for count in scenario.recache:
-        session = _open(inputs, stream, watched)
-        for block in range(_blocks_before(stream, count)):
-            session.remember(played.latents[block % scenario.blocks])
-        session.switch_prompt(inputs.prompts[1])
+    _switch_everywhere(played.latents, inputs, stream, watched)
     if TEXT_ENCODER in watched:
         _encode_text(watched[TEXT_ENCODER], inputs)
     if ENCODERS[0] in watched:
@@ -140,11 +146,19 @@ def _open(inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine]) -> 
     return session
 
 
-def _blocks_before(stream: StreamSpec, recached: int) -> int:
-    """Blocks after which a switch recomputes this many frames."""
-    if recached % stream.block == 0 and recached <= stream.window:
-        return recached // stream.block
-    return stream.window // stream.block + 1
+def _switch_everywhere(
+    latents: list[Tensor], inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine]
+) -> None:
+    """Switches to and fro until the ring has wrapped, then denoises over the whole ring."""
+    # Further passes would read the ring no differently.
+    single = replace(stream, timesteps=stream.timesteps[:1], sigmas=stream.sigmas[:1])
+    session = _open(inputs, single, engines)
+    points = switches(stream)
+    for blocks in range(1, points.stop):
+        session.remember(latents[(blocks - 1) % len(latents)])
+        if blocks in points:
+            session.switch_prompt(inputs.prompts[(blocks + 1) % 2])
+    session.denoise(inputs.noise[0, :1])
 
 
 def _encode_text(engine: Engine, inputs: Inputs) -> None:

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from vidc.runtime.stream import StreamSpec
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -11,13 +13,11 @@ class Scenario:
     Attributes:
         blocks: of the rollout.
         switch_after: blocks before the switch.
-        recache: frame counts of the ``recache`` components, each of which is called.
         rollout: whether errors are also followed from block to block, not only call by call.
     """
 
     blocks: int
     switch_after: int
-    recache: tuple[int, ...]
     rollout: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -26,10 +26,18 @@ class Scenario:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        """Inverse of ``to_json``."""
-        return cls(**(value | {"recache": tuple(value["recache"])}))
+        """Inverse of ``to_json``; raises TypeError on other fields."""
+        return cls(**value)
 
     @property
     def pictured(self) -> tuple[int, ...]:
         """Blocks whose decoded frames are kept: the first two, the switched one, the last."""
         return tuple(sorted({0, 1, self.switch_after, self.blocks - 1}))
+
+
+def switches(stream: StreamSpec) -> range:
+    """Blocks after which a switch differs from every other: as the ring fills, and once it wrapped.
+
+    The first block is left out: recomputing it is a call of ``kv_update`` like any other.
+    """
+    return range(2, stream.window // stream.block + 2)

@@ -83,6 +83,10 @@ def forgets_to_write(buffers, states):
         ("denoise", shift("position", -1)),
         ("kv_update", shift("position", 1)),
         ("recache_6", shift("position", 1)),
+        # Recomputes a wrapped ring: its window is 8 and its sink 3.
+        ("recache_5", shift("position", 1)),
+        ("recache_5", shift("position", -6)),
+        ("recache_5", shift("valid_length", -1)),
         ("denoise", shift("valid_length", -1)),
         ("kv_update", shift("valid_length", -1)),
         ("kv_update", {"after": stale_key}),

@@ -1,0 +1,75 @@
+import os
+from dataclasses import replace
+
+import pytest
+
+from vidc.compiler import estimate
+from vidc.compiler.estimate import about, reference_seconds, replay_seconds, scenario
+from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.settings.targets import find_target
+from vidc.compiler.validate.scenario import Scenario
+from vidc.plugins.errors import UsageError
+
+SWITCHED = Scenario(blocks=8, switch_after=5, rollout=True)
+FP32 = {"transformer": "fp32", "vae": "fp32"}
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    def limit(count):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(count)), raising=False)
+        monkeypatch.setattr(os, "cpu_count", lambda: 64)
+
+    return limit
+
+
+def settings(preset="longlive-1.3b", *assignments):
+    return resolve(preset, gpu="cpu", assignments=assignments, environ={})
+
+
+def on_gpu(settings):
+    return replace(settings, target=find_target("h100", "--gpu"))
+
+
+def test_only_the_cores_of_the_process_count(cores):
+    model = settings().model
+    cores(1)
+    one = replay_seconds(model, SWITCHED)
+    cores(4)
+    assert replay_seconds(model, SWITCHED) == pytest.approx(one / 4)
+
+
+def test_each_part_of_a_scenario_takes_its_time(cores):
+    cores(1)
+    model = settings().model
+    seconds = replay_seconds(model, SWITCHED)
+    frame = estimate.frame_flops(model) / estimate.CPU_FLOPS_A_CORE
+    decode = estimate.decode_flops(model) / estimate.CPU_FLOPS_A_CORE
+    # Two rollouts of 8 blocks at 5 passes with a recache of 9 frames; recaches of 6, 9, 12 and 9
+    # frames, between 5 blocks and a pass of denoising; two blocks encoded.
+    frames = 2 * (8 * 5 * 3 + 9) + (6 + 9 + 12 + 9) + 6 * 3
+    assert seconds == pytest.approx(frames * frame + (2 * 8 + 2) * decode)
+    alone = replay_seconds(model, replace(SWITCHED, rollout=False))
+    assert reference_seconds(model, SWITCHED, FP32) == pytest.approx(alone)
+    mixed = reference_seconds(model, SWITCHED, {**FP32, "transformer": "bf16"})
+    assert mixed == pytest.approx(alone + seconds)
+
+
+def test_the_level_is_what_was_asked_for(cores):
+    cores(1)
+    level = "validate.level"
+    assert not scenario(settings()).rollout
+    assert scenario(settings("longlive-1.3b", f"{level}=rollout")) == SWITCHED
+    assert scenario(on_gpu(settings())) == SWITCHED
+    assert not scenario(on_gpu(settings("longlive-1.3b", f"{level}=component"))).rollout
+    assert scenario(settings("tiny")).rollout
+    assert not scenario(settings("tiny", f"{level}=component")).rollout
+    with pytest.raises(UsageError, match=r"'rolout'.*\n.*'rollout'"):
+        settings("tiny", f"{level}=rolout")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(59, ""), (60, "about 1 minute"), (570, "about 10 minutes")]
+)
+def test_what_a_user_is_told(seconds, text):
+    assert about(seconds) == text

@@ -1,0 +1,59 @@
+"""A model of a few thousand parameters with random weights, run by PyTorch itself."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.stages import golden, load
+from vidc.compiler.stream import stream_spec
+from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.golden import Golden
+from vidc.compiler.validate.scenario import Scenario
+from vidc.exporters.config import (
+    ModelConfig,
+    SamplerConfig,
+    StreamConfig,
+    TransformerConfig,
+    VaeConfig,
+)
+from vidc.runtime.stream import StreamSpec
+
+GROUPS = ("transformer", "vae")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, its engines in float32, and where its weights lie."""
+
+    config: ModelConfig
+    stream: StreamSpec
+    engines: dict[str, EagerEngine]
+    inputs: dict[str, Path]
+
+    def golden(self, output: Path, scenario: Scenario, precision: str = "fp32") -> Golden:
+        """What the stage makes of a scenario, with every group at this precision."""
+        workspace = Workspace(output, self.inputs, print)
+        golden.run(workspace, self.config, dict.fromkeys(GROUPS, precision), scenario)
+        return Golden.load(output)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """Window 9, sink 3, block 3: ``recache_6`` recomputes a filling ring and a wrapped one."""
+    config = ModelConfig(
+        TransformerConfig(
+            dim=48, ffn_dim=64, heads=2, layers=1, freq_dim=16, text_len=6, text_dim=20
+        ),
+        VaeConfig(base_dim=4),
+        StreamConfig(height=16, width=32, window=9, sink=3, block=3),
+        SamplerConfig(steps=(1000, 500)),
+    )
+    inputs = {}
+    for group in GROUPS:
+        folder = inputs[f"load:{group}"] = tmp_path_factory.mktemp(group)
+        load.run(Workspace(folder, {}, print), config, group, "fp32", 1, None, None)
+    weights = {group: inputs[f"load:{group}"] / load.weights_path(group) for group in GROUPS}
+    engines = golden.eager_engines(config, weights, dict.fromkeys(GROUPS, "fp32"))
+    return Model(config, stream_spec(config), engines, inputs)

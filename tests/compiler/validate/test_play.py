@@ -1,0 +1,67 @@
+"""Which states of a stream a validation brings each component to."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vidc.compiler.validate.golden import make_inputs
+from vidc.compiler.validate.play import play_components
+from vidc.compiler.validate.scenario import Scenario, switches
+
+COMPONENTS = Scenario(blocks=2, switch_after=1, rollout=False)
+
+
+class Noted:
+    """An engine that notes where its calls are in the stream, in frames."""
+
+    def __init__(self, name, engine, frame_tokens, notes):
+        self.signature = engine.signature
+        self._name, self._engine, self._notes = name, engine, notes
+        self._frame_tokens = frame_tokens
+
+    def run(self, buffers, states):
+        if "position" in buffers.inputs:
+            place = (
+                int(buffers[name]) // self._frame_tokens for name in ("position", "valid_length")
+            )
+            self._notes.append((self._name, *place))
+        self._engine.run(buffers, states)
+
+
+@pytest.fixture(scope="module")
+def calls(model):
+    notes = []
+    engines = {
+        name: Noted(name, engine, model.stream.frame_tokens, notes)
+        for name, engine in model.engines.items()
+    }
+    inputs = make_inputs(COMPONENTS, model.stream)
+    play_components(COMPONENTS, inputs, model.stream, engines, lambda *_: None)
+    return notes
+
+
+def test_every_recache_is_played_filling_and_rolling(calls):
+    recaches = {call for call in calls if call[0].startswith("recache")}
+    assert recaches == {("recache_6", 0, 6), ("recache_9", 0, 9), ("recache_6", 6, 9)}
+
+
+def test_one_pass_of_denoising_sees_a_wrapped_ring(calls):
+    found = Counter(call for call in calls if call[0] == "denoise")
+    assert found == {("denoise", 0, 3): 2, ("denoise", 3, 6): 2, ("denoise", 12, 9): 1}
+
+
+@pytest.mark.parametrize(
+    ("window", "sink", "recached"),
+    [(12, 3, [6, 9, 12, 9]), (21, 0, [6, 9, 12, 15, 18, 21, 21]), (8, 3, [6, 5]), (3, 0, [3])],
+)
+def test_switches_take_every_path(model, window, sink, recached):
+    stream = replace(model.stream, window=window, sink=sink)
+    assert [stream.recached(blocks * stream.block) for blocks in switches(stream)] == recached
+    assert {*recached} - {stream.block} == {*stream.recache_frames}
+
+
+def test_inputs_move_as_one(model):
+    moved = make_inputs(COMPONENTS, model.stream).to(torch.device("meta"))
+    assert moved.prompts.device == moved.noise.device == torch.device("meta")
