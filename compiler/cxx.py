@@ -3,11 +3,14 @@
 import os
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 _TIMEOUT_SECONDS = 60.0
 _SOURCE = '#include <string>\nextern "C" void probe(const char* s) { throw std::string(s); }\n'
 """Needs the C++ standard library, so that the linker has to say where it takes it from."""
+_ANOTHER = "export CXX=/usr/bin/g++, or another compiler that links libstdc++ dynamically"
 _STANDARD_LIBRARIES = (b"libstdc++.so", b"libc++.so")
 
 
@@ -17,30 +20,55 @@ def cxx() -> str:
 
 
 def cxx_version() -> str:
-    """The first line that the compiler says of its version; "none" where there is no compiler."""
+    """The first line that the compiler says of its version; "none" where there is no compiler.
+
+    A command is asked once a process.
+    """
+    return _version(cxx())
+
+
+@cache
+def _version(command: str) -> str:
     try:
-        return _run(cxx(), "--version").splitlines()[0]
+        return _run(command, "--version").splitlines()[0]
     except (OSError, subprocess.SubprocessError, IndexError):
         return "none"
 
 
-def cxx_defect() -> str | None:
-    """Why the compiler cannot build engines, or None if it can; takes a quarter of a second."""
+class Defect(NamedTuple):
+    """Why the compiler cannot build engines, and what to do about it."""
+
+    reason: str
+    hint: str
+    missing: bool = False
+
+
+def cxx_defect() -> Defect | None:
+    """What is wrong with the compiler, None if nothing is; takes a quarter of a second."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "probe.cpp"), Path(folder, "probe.so")
         source.write_text(_SOURCE)
         try:
             _run(cxx(), "-shared", "-fPIC", "-o", str(library), str(source))
         except OSError:
-            return f"there is no C++ compiler {cxx()!r}"
+            return Defect(
+                f"there is no C++ compiler {cxx()!r}",
+                "install g++, or set CXX to a C++ compiler",
+                missing=True,
+            )
         except subprocess.TimeoutExpired:
-            return f"{cxx()} does not finish a short file within {_TIMEOUT_SECONDS:.0f} s"
+            return Defect(
+                f"{cxx()} does not finish a short file within {_TIMEOUT_SECONDS:.0f} s", _ANOTHER
+            )
         except subprocess.CalledProcessError as error:
             reason = (error.stderr.strip() or f"exit status {error.returncode}").splitlines()[0]
-            return f"{cxx()} does not compile: {reason}"
+            return Defect(f"{cxx()} does not compile: {reason}", _ANOTHER)
         linked = library.read_bytes()
     if not any(name in linked for name in _STANDARD_LIBRARIES):
-        return f"{cxx()} links the C++ library statically: engines that it builds crash when loaded"
+        return Defect(
+            f"{cxx()} links the C++ library statically: engines that it builds crash when loaded",
+            _ANOTHER,
+        )
     return None
 
 

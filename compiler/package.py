@@ -9,8 +9,6 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
-import torch
-
 from vidc.compiler.pipeline.atomic import sync_tree
 from vidc.compiler.pipeline.digest import sha256_json
 from vidc.compiler.pipeline.disk import stage_errors
@@ -31,6 +29,7 @@ from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.bundle import load
 from vidc.runtime.integrity import file_entries, verify
+from vidc.runtime.strict import read
 
 REPORT = "report.html"
 PACKAGE = "package"
@@ -152,6 +151,7 @@ def _manifest(
             files=tuple(engine["files"]),
             signature=Signature.from_json(engine["signature"]),
             options=engine["options"],
+            requires=read(engine["requires"], manifest.Requirements, f"{name}.requires"),
         )
     target = settings.target
     groups = weights_groups(settings.model)
@@ -166,7 +166,6 @@ def _manifest(
             name=target.name,
             compute_capability=target.compute_capability,
             memory_bytes=(target.memory_gb or 0) * 10**9,
-            instruction_set=None if target.is_gpu else torch.backends.cpu.get_cpu_capability(),
         ),
         engines=engines,
         weights={

@@ -23,7 +23,6 @@ class Role(StrEnum):
     OUTPUT = "output"
     STATE = "state"
     """Read or written by the component, lives as long as a stream."""
-    WEIGHT = "weight"
 
 
 class Access(StrEnum):

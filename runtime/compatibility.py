@@ -1,18 +1,19 @@
 """Whether a bundle's engines can run on this machine."""
 
 import re
+from collections.abc import Iterable
 
 import torch
 
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
-from vidc.runtime.manifest import Engine, Manifest, Target
+from vidc.runtime.manifest import Manifest
 
-_TORCH_LOADERS = frozenset({"aoti"})
-"""Loaders whose engines call into libtorch, which keeps old symbols but lacks future ones."""
 
-_X86_ORDER = ("DEFAULT", "AVX2", "AVX512")
-"""Instruction sets of which each contains those before it, as torch names them."""
+def cpu_features() -> frozenset[str]:
+    """The instructions that this CPU has beyond its architecture's first ones."""
+    present = torch.cpu.get_capabilities()
+    return frozenset(name for name, value in present.items() if value is True)
 
 
 def check(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
@@ -38,20 +39,20 @@ def check(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
             "build the bundle again with this vidc, or run it with the vidc that built it",
         )
     for component, engine in manifest.engines.items():
-        if engine.loader in _TORCH_LOADERS:
-            _check_torch(component, engine)
-    _check_instructions(manifest.target)
+        if engine.requires.torch is not None:
+            _check_torch(component, engine.requires.torch)
+        _check_instructions(component, engine.requires.cpu_features)
     return _check_device(manifest, device)
 
 
-def _check_torch(component: str, engine: Engine) -> None:
-    built, here = _release(engine.version), _release(torch.__version__)
+def _check_torch(component: str, version: str) -> None:
+    built, here = _release(version), _release(torch.__version__)
     if not built or built > here:
         raise UnavailableError(
             "VIDC-BUNDLE-TORCH",
-            f"engine {component} was built by torch {engine.version[:64]!r}, newer than the "
+            f"engine {component} was built by torch {version[:64]!r}, newer than the "
             f"{torch.__version__} that is installed",
-            f"install torch {engine.version[:64]} or newer, or build the bundle again",
+            f"install torch {version[:64]} or newer, or build the bundle again",
         )
 
 
@@ -61,17 +62,12 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(number or 0) for number in match.groups()) if match else ()
 
 
-def _check_instructions(target: Target) -> None:
-    needed = target.instruction_set
-    if needed is None:
-        return
-    here = torch.backends.cpu.get_cpu_capability()
-    contained = _X86_ORDER[: _X86_ORDER.index(here) + 1] if here in _X86_ORDER else (here,)
-    if needed not in contained:
+def _check_instructions(component: str, needed: Iterable[str]) -> None:
+    missing = sorted(set(needed) - cpu_features())
+    if missing:
         raise UnavailableError(
             "VIDC-BUNDLE-CPU",
-            f"the engines use {needed[:64]!r} instructions, built for {target.name}; "
-            f"this CPU has {here}",
+            f"engine {component} uses instructions that this CPU lacks: {', '.join(missing)[:200]}",
             "build the bundle on this machine, or run it on one with these instructions",
         )
 
@@ -90,7 +86,7 @@ def _check_device(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
     capability = "{}.{}".format(*torch.cuda.get_device_capability(device))
     if capability != target.compute_capability:
         raise _wrong_device(manifest, f"this is {name} (compute capability {capability})")
-    if not _names(target.name, name):
+    if not names_gpu(target.name, name):
         return (f"{manifest.name} was tuned for {target.name} and runs here on {name}",)
     return ()
 
@@ -108,7 +104,7 @@ def _wrong_device(manifest: Manifest, found: str) -> UnavailableError:
     )
 
 
-def _names(target: str, device: str) -> bool:
+def names_gpu(target: str, device: str) -> bool:
     """Whether target ``rtx4090`` means the device "NVIDIA GeForce RTX 4090"."""
     pattern = re.sub(r"(?<=[a-z])(?=[0-9])", " ?", re.escape(target.lower()))
     return re.search(rf"\b{pattern}\b", device.lower()) is not None

@@ -74,14 +74,11 @@ class Target:
         name: the target's name in ``configs/targets``.
         compute_capability: such as ``9.0``; None for a bundle that runs on a CPU.
         memory_bytes: memory of the target's device.
-        instruction_set: ``torch.backends.cpu.get_cpu_capability()`` where it was built, if the
-            engines contain CPU code.
     """
 
     name: str
     compute_capability: str | None
     memory_bytes: int
-    instruction_set: str | None
 
     def __post_init__(self) -> None:
         capability = self.compute_capability
@@ -98,17 +95,36 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Requirements:
+    """What an engine needs of the machine that runs it, besides the target's device.
+
+    Attributes:
+        torch: the release that built it, if it calls into libtorch, which keeps old symbols but
+            lacks future ones.
+        cpu_features: instructions its code uses, by the names of ``torch.cpu.get_capabilities()``.
+    """
+
+    torch: str | None
+    cpu_features: tuple[str, ...]
+
+
+PORTABLE = Requirements(torch=None, cpu_features=())
+"""What an engine needs that contains no native code."""
+
+
+@dataclass(frozen=True)
 class Engine:
     """One component as built by a backend.
 
     Attributes:
         backend: what built it.
         loader: the module of ``vidc.runtime`` that loads it.
-        version: of the backend's tool: for ``aoti`` torch's.
+        version: of the tool that built it.
         precision: what its weights and matrix products are computed in.
         files: paths in the bundle, the one to open first.
         signature: the tensors it takes, returns and keeps.
         options: what the loader needs besides, free JSON.
+        requires: what the machine must have.
     """
 
     backend: str
@@ -118,6 +134,7 @@ class Engine:
     files: tuple[str, ...]
     signature: Signature
     options: dict[str, Any]
+    requires: Requirements
 
     def __post_init__(self) -> None:
         for name in ("backend", "loader"):

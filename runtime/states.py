@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from vidc.plugins.signature import Signature, TensorSpec
+from vidc.plugins.signature import Role, Signature, TensorSpec
 
 
 class States:
@@ -66,6 +66,11 @@ class Buffers:
                 self.inputs[name].copy_(value)
             else:
                 self.inputs[name].fill_(value)
+
+
+def argument(spec: TensorSpec, buffers: Buffers, states: States) -> Tensor:
+    """What a component reads as an input or a state of its signature."""
+    return states[spec.name] if spec.role is Role.STATE else buffers.inputs[spec.name]
 
 
 def _zeros(spec: TensorSpec, device: torch.device) -> Tensor:

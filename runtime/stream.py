@@ -80,21 +80,6 @@ class StreamSpec:
                 raise ValueError(f"{name} = {list(steps)} is negative or not finite")
 
     @property
-    def window_tokens(self) -> int:
-        """Slots of the KV ring."""
-        return self.window * self.frame_tokens
-
-    @property
-    def sink_tokens(self) -> int:
-        """Slots at the start of the KV ring that the sink keeps."""
-        return self.sink * self.frame_tokens
-
-    @property
-    def block_tokens(self) -> int:
-        """Tokens of one block."""
-        return self.block * self.frame_tokens
-
-    @property
     def recache_frames(self) -> tuple[int, ...]:
         """What ``recached`` can give, but for a block, which ``kv_update`` recomputes."""
         filling = range(self.block, self.window + 1, self.block)

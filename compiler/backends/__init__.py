@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 from vidc.exporters.artifact import ExportedComponent
 from vidc.plugins.errors import UsageError, nearest
 from vidc.plugins.signature import Signature
+from vidc.runtime.manifest import PORTABLE, Requirements
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class CompiledEngine:
         files: relative to the output folder and, unchanged, to the bundle; the one to open first.
         signature: the component's, with the states that this engine writes in place.
         options: what the loader needs besides, plain JSON.
+        requires: what the machine that runs it must have.
     """
 
     loader: str
@@ -29,6 +31,7 @@ class CompiledEngine:
     files: tuple[str, ...]
     signature: Signature
     options: Mapping[str, Any]
+    requires: Requirements = PORTABLE
 
 
 class Backend(Protocol):

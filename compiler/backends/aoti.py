@@ -1,6 +1,7 @@
 """Backend ``aoti``: native code from AOTInductor, without weights, for a CPU."""
 
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -18,7 +19,8 @@ from vidc.compiler.backends import CompiledEngine
 from vidc.compiler.cxx import cxx_defect, cxx_version
 from vidc.exporters.artifact import ExportedComponent
 from vidc.plugins.errors import UnavailableError
-from vidc.runtime.engines.aoti import cpu_features
+from vidc.runtime.compatibility import cpu_features
+from vidc.runtime.manifest import Requirements
 
 NAME = "aoti"
 FOLDER = "engines/aoti"
@@ -28,14 +30,16 @@ _INDUCTOR: Mapping[str, Any] = {
     "aot_inductor.package_constants_in_so": False,
     # Else small weights are written into the code, with whatever values they have now.
     "always_keep_tensor_constants": True,
-    # Else the code is for the number of threads of this process, and for every extension of this
-    # CPU rather than those of the instruction set that the manifest records.
+    # Else the code is for the number of threads of this process.
     "cpp.dynamic_threads": True,
-    "cpp.march": "",
     # They only cost time in a cache that is used once, and lines name folders of this machine.
     "aot_inductor.precompile_headers": False,
     "aot_inductor.enable_line_tables": False,
 }
+
+
+_VECTORISED = frozenset({"avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_fp16"})
+"""What inductor vectorises for on an x86 CPU without being told of one, by torch's names."""
 
 
 class AotInductorBackend:
@@ -50,18 +54,15 @@ class AotInductorBackend:
         return {
             "torch": torch.__version__,
             "c++": cxx_version(),
-            "cpu": " ".join((torch.backends.cpu.get_cpu_capability(), *cpu_features())),
+            "cpu": " ".join((torch.backends.cpu.get_cpu_capability(), *_used_features())),
         }
 
     def unavailable(self, device_type: str) -> str | None:
         """Builds for a CPU where a C++ compiler works."""
         if device_type != "cpu":
             return "it builds for CPUs alone"
-        from torch._inductor import config
-
-        if not hasattr(config.cpp, "march"):
-            return f"torch {torch.__version__} compiles for this very CPU alone; 2.13 does not"
-        return cxx_defect()
+        defect = cxx_defect()
+        return None if defect is None else defect.reason
 
     def compile(self, component: ExportedComponent, output: Path) -> CompiledEngine:
         """Compiles the component's program; takes 10 seconds for two layers, a minute for thirty.
@@ -69,12 +70,12 @@ class AotInductorBackend:
         Raises:
             UnavailableError: ``VIDC-ENV-AOTI``.
         """
-        defect = self.unavailable("cpu")
+        defect = cxx_defect()
         if defect is not None:
             raise UnavailableError(
                 "VIDC-ENV-AOTI",
-                f"backend {NAME} cannot compile {component.name}: {defect}",
-                "install g++ or export CXX=/usr/bin/g++; vidc doctor checks it",
+                f"backend {NAME} cannot compile {component.name}: {defect.reason}",
+                defect.hint,
             )
         from vidc.compiler.packages import strip_pickles
         from vidc.exporters.program import load_program
@@ -93,8 +94,24 @@ class AotInductorBackend:
             version=torch.__version__,
             files=tuple(file.relative_to(output).as_posix() for file in files),
             signature=component.signature.with_in_place(written),
-            options={"cpu_features": list(cpu_features())},
+            options={},
+            requires=Requirements(torch.__version__, _used_features()),
         )
+
+
+def _may_choose_cpu() -> bool:
+    """Whether inductor can be kept from ``-march=native``: with torch 2.13, not with 2.12."""
+    from torch._inductor import config
+
+    return hasattr(config.cpp, "march")
+
+
+def _used_features() -> tuple[str, ...]:
+    """The instructions of this CPU that compiled code may use: all, where it is made for it."""
+    present = cpu_features()
+    if _may_choose_cpu() and platform.machine() == "x86_64":
+        present &= _VECTORISED
+    return tuple(sorted(present))
 
 
 def _named_constants(program: ExportedProgram) -> dict[str, Tensor]:
@@ -111,10 +128,11 @@ def _named_constants(program: ExportedProgram) -> dict[str, Tensor]:
 def _compile(program: ExportedProgram, package: Path) -> None:
     from vidc.exporters.quiet import quiet_torch
 
+    generic = {"cpp.march": ""} if _may_choose_cpu() else {}
     # stdout is for results alone.
     with quiet_torch(), redirect_stdout(sys.stderr), torch.no_grad():
         torch._inductor.aoti_compile_and_package(
-            program, package_path=str(package), inductor_configs=dict(_INDUCTOR)
+            program, package_path=str(package), inductor_configs={**_INDUCTOR, **generic}
         )
 
 

@@ -102,7 +102,7 @@ def _bundle_text(bundle: "BundleSummary") -> str:
     head = [
         ("name", bundle.name),
         ("preset", f"{bundle.preset} ({bundle.family})"),
-        ("target", f"{target.name} {target.compute_capability or target.instruction_set or ''}"),
+        ("target", f"{target.name} {target.compute_capability or ''}"),
         (
             "validation",
             f"{'passed' if validation.passed else 'NOT PASSED'}, {validation.gates} gates, "

@@ -1,17 +1,9 @@
 """What builds engines: ONNX Runtime, the C++ compiler of AOTInductor, the backends."""
 
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
+from vidc.compiler.cxx import cxx_defect, cxx_version
 from vidc.compiler.doctor.finding import Finding, Status
-
-COMPILE_SECONDS = 60.0
-SOURCE = '#include <string>\nextern "C" void probe(const char* s) { throw std::string(s); }\n'
-"""Needs the C++ standard library, so that the linker has to say where it takes it from."""
 
 
 def probe_onnxruntime() -> Iterator[Finding]:
@@ -41,32 +33,9 @@ def probe_backends() -> Iterator[Finding]:
 
 def probe_cxx() -> Iterator[Finding]:
     """Whether the compiler that AOTInductor calls is there and makes libraries that load."""
-    compiler = os.environ.get("CXX", "g++")
-    found = shutil.which(compiler)
-    if found is None:
-        yield Finding(
-            "c++", Status.MISSING, f"no {compiler}", "install g++ for the aoti backend on a CPU"
-        )
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "probe.cpp"), Path(folder, "probe.so")
-        source.write_text(SOURCE)
-        done = subprocess.run(
-            [found, "-shared", "-fPIC", "-o", library, source],
-            capture_output=True,
-            text=True,
-            timeout=COMPILE_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            reason = done.stderr.strip().splitlines()[:1]
-            yield Finding("c++", Status.WARNING, f"{found} does not compile: {' '.join(reason)}")
-        elif b"libstdc++.so" in library.read_bytes() or b"libc++.so" in library.read_bytes():
-            yield Finding("c++", Status.GOOD, found)
-        else:
-            yield Finding(
-                "c++",
-                Status.WARNING,
-                f"{found} links the C++ library statically: engines of aoti crash when loaded",
-                "export CXX=/usr/bin/g++, or another compiler that links it dynamically",
-            )
+    defect = cxx_defect()
+    if defect is None:
+        yield Finding("c++", Status.GOOD, cxx_version())
+    else:
+        status = Status.MISSING if defect.missing else Status.WARNING
+        yield Finding("c++", status, defect.reason, defect.hint)

@@ -1,6 +1,5 @@
 """Targets: the GPUs, and the CPU, that engines are built for."""
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -110,6 +109,8 @@ def match_gpu(gpu: str, compute_capability: str, memory_gb: float) -> Target:
     Raises:
         UnavailableError: ``VIDC-TARGET-AUTO`` if no target has its compute capability.
     """
+    from vidc.runtime.compatibility import names_gpu  # Imports torch.
+
     alike = [t for t in targets().values() if t.compute_capability == compute_capability]
     if not alike:
         raise UnavailableError(
@@ -118,7 +119,6 @@ def match_gpu(gpu: str, compute_capability: str, memory_gb: float) -> Target:
             f"pass --gpu with one of: {', '.join(targets())}",
         )
     for target in alike:
-        words = re.sub(r"(?<=[a-z]{3})(?=\d)", r"\\s?", target.name)
-        if re.search(rf"\b{words}\b", gpu.lower()):
+        if names_gpu(target.name, gpu):
             return target
     return min(alike, key=lambda target: abs((target.memory_gb or 0) - memory_gb))

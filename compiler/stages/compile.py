@@ -8,6 +8,7 @@ from typing import Any
 from vidc.compiler.backends import backend
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.exporters.artifact import ExportedComponent
+from vidc.runtime.strict import plain
 
 ENGINE_NAME = "engine.json"
 
@@ -23,6 +24,7 @@ def run(workspace: Workspace, component: str, backend_name: str) -> None:
         "files": list(engine.files),
         "signature": engine.signature.to_json(),
         "options": dict(engine.options),
+        "requires": plain(engine.requires),
     }
     (workspace.output / ENGINE_NAME).write_text(json.dumps(document) + "\n")
 

@@ -4,7 +4,7 @@ import torch
 
 from vidc.exporters.component import Component
 from vidc.plugins.signature import Signature
-from vidc.runtime.states import Buffers, States
+from vidc.runtime.states import Buffers, States, argument
 
 
 class EagerEngine:
@@ -18,10 +18,7 @@ class EagerEngine:
     @torch.no_grad()
     def run(self, buffers: Buffers, states: States) -> None:
         """Runs the module over these buffers."""
-        arguments = [
-            buffers[spec.name] if spec.name in buffers.inputs else states[spec.name]
-            for spec in self.signature.arguments
-        ]
+        arguments = (argument(spec, buffers, states) for spec in self.signature.arguments)
         results = self._module(*arguments)
         for spec, result in zip(self.signature.outputs, results, strict=True):
             buffers[spec.name].copy_(result)

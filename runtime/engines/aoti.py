@@ -14,7 +14,7 @@ from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.pickles import refuse_pickles
-from vidc.runtime.states import Buffers, States
+from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.weights import Weights
 
 # Arguments of torch's loader, which takes them by position alone.
@@ -25,15 +25,6 @@ _DEFAULT_DEVICE = -1
 _USE_INACTIVE = False
 _CHECK_FULL_UPDATE = True
 _USER_MANAGED = True
-
-_X86_EXTENSIONS = ("avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_fp16")
-"""What AOTInductor vectorises for, by torch's names."""
-
-
-def cpu_features() -> tuple[str, ...]:
-    """The instructions of this CPU that AOTInductor makes use of."""
-    present = torch.cpu.get_capabilities()
-    return tuple(name for name in _X86_EXTENSIONS if present.get(name))
 
 
 class AotInductorEngine:
@@ -54,10 +45,7 @@ class AotInductorEngine:
     def run(self, buffers: Buffers, states: States) -> None:
         """Runs the code over these buffers; states are written where they lie."""
         results = self._package.boxed_run(
-            [
-                buffers[spec.name] if spec.name in buffers.inputs else states[spec.name]
-                for spec in self.signature.arguments
-            ]
+            [argument(spec, buffers, states) for spec in self.signature.arguments]
         )
         for spec, result in zip(self.signature.outputs, results, strict=True):
             buffers[spec.name].copy_(result)
@@ -69,12 +57,10 @@ def load(
     """Loads ``entry``'s package; needs no compiler.
 
     Raises:
-        UnavailableError: ``VIDC-BUNDLE-CPU``, it uses instructions that are absent here;
-            ``VIDC-ENGINE-LOAD``, torch cannot load it.
+        UnavailableError: ``VIDC-ENGINE-LOAD``, torch cannot load it.
         GateError: ``VIDC-ENGINE-SIGNATURE``, it asks for a tensor that the bundle lacks;
             what ``refuse_pickles`` raises.
     """
-    _require_features(entry)
     file = folder / entry.files[0]
     refuse_pickles(file)
     try:
@@ -100,17 +86,6 @@ def load(
                 "build the bundle again",
             ) from error
     return AotInductorEngine(package, entry.signature, constants)
-
-
-def _require_features(entry: manifest.Engine) -> None:
-    needed = entry.options["cpu_features"]
-    missing = sorted(set(needed) - set(cpu_features()))
-    if missing:
-        raise UnavailableError(
-            "VIDC-BUNDLE-CPU",
-            f"{entry.files[0]} uses {', '.join(missing)} instructions, which this CPU lacks",
-            "build the bundle on this machine, or run it on one with these instructions",
-        )
 
 
 def _first_line(error: Exception) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Signature, TensorSpec, state_output
 from vidc.runtime import manifest
-from vidc.runtime.states import Buffers, States
+from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
@@ -77,7 +77,7 @@ class OnnxRuntimeEngine:
         """Runs the graph over these buffers."""
         binding = self._session.io_binding()
         for spec in self._inputs:
-            tensor = buffers[spec.name] if spec.name in buffers.inputs else states[spec.name]
+            tensor = argument(spec, buffers, states)
             binding.bind_input(spec.name, *_described(tensor, spec.dtype))
         for spec in self.signature.outputs:
             binding.bind_output(spec.name, *_described(buffers[spec.name], spec.dtype))

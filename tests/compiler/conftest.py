@@ -11,6 +11,7 @@ from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 from vidc.runtime.integrity import file_entries
 from vidc.runtime.manifest import (
+    PORTABLE,
     Engine,
     Manifest,
     Target,
@@ -30,8 +31,9 @@ STREAM = StreamSpec(
 
 def _engine(name: str, *tensors: TensorSpec) -> Engine:
     return Engine(
-        "onnxruntime", "onnxruntime", "1.31.0", "fp32", (f"{name}.onnx",), Signature(tensors), {}
-    )
+        "onnxruntime", "onnxruntime", "1.31.0", "fp32", (f"{name}.onnx",), Signature(tensors), {},
+        PORTABLE,
+    )  # fmt: skip
 
 
 def _manifest(folder: Path) -> Manifest:
@@ -41,7 +43,7 @@ def _manifest(folder: Path) -> Manifest:
         family="causal_wan",
         config={"stream": {"window": 6, "sink": 3}},
         stream=STREAM,
-        target=Target("cpu", None, 0, "AVX2"),
+        target=Target("cpu", None, 0),
         engines={
             "denoise": _engine(
                 "denoise",

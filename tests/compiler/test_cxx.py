@@ -26,16 +26,26 @@ def test_the_compiler_of_this_machine_works(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_compiler_that_links_the_standard_library_statically_is_found(compiler) -> None:
     compiler('exec g++ -static-libstdc++ "$@"')
-    assert "statically" in (cxx_defect() or "")
+    defect = cxx_defect()
+    assert defect is not None
+    assert "statically" in defect.reason
+    assert "CXX" in defect.hint
 
 
 def test_a_compiler_that_fails_is_quoted(compiler) -> None:
     compiler("echo 'cannot find -lstdc++' >&2; exit 1")
-    assert "cannot find -lstdc++" in (cxx_defect() or "")
+    defect = cxx_defect()
+    assert defect is not None
+    assert "cannot find -lstdc++" in defect.reason
+    assert not defect.missing
     assert cxx_version() == "none"
 
 
 def test_no_compiler_is_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert "no-such-compiler" in (cxx_defect() or "")
+    defect = cxx_defect()
+    assert defect is not None
+    assert "no-such-compiler" in defect.reason
+    assert "install" in defect.hint
+    assert defect.missing
     assert cxx_version() == "none"

@@ -10,6 +10,7 @@ from vidc.runtime.manifest import (
     Engine,
     FileEntry,
     Manifest,
+    Requirements,
     Target,
     Validation,
     Weights,
@@ -60,7 +61,7 @@ def manifest() -> Manifest:
             sigmas=(1.0, 0.9375),
             context_timestep=0.0,
         ),
-        target=Target("h100", "9.0", 85 * 10**9, "AVX2"),
+        target=Target("h100", "9.0", 85 * 10**9),
         engines={
             "denoise": Engine(
                 backend="onnxruntime",
@@ -70,6 +71,7 @@ def manifest() -> Manifest:
                 files=("denoise.onnx", "engines/denoise.bin"),
                 signature=signature,
                 options={"threads": 1},
+                requires=Requirements("2.13.0", ("avx2", "avx512_f")),
             )
         },
         weights={

@@ -1,4 +1,3 @@
-import json
 import os
 import zipfile
 from pathlib import Path
@@ -7,15 +6,17 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch._inductor import config
 
 from vidc.compiler.backends import CompiledEngine
-from vidc.compiler.backends.aoti import backend
+from vidc.compiler.backends.aoti import _INDUCTOR, backend
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.component import Component
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 from vidc.runtime import manifest
+from vidc.runtime.compatibility import cpu_features
 from vidc.runtime.engines.aoti import load
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
@@ -74,7 +75,7 @@ def test_small_weights_and_constants_have_their_values(
     save_file(WEIGHTS, tmp_path / "toy.safetensors")
     entry = manifest.Engine(
         "aoti", engine.loader, engine.version, "fp32", engine.files, engine.signature,
-        dict(engine.options),
+        dict(engine.options), engine.requires,
     )  # fmt: skip
     loaded = load(output, entry, Weights({"toy": tmp_path / "toy.safetensors"}, CPU), CPU)
     module = Toy()
@@ -96,7 +97,9 @@ def test_an_engine_says_what_its_loader_needs(compiled: tuple[CompiledEngine, Pa
     assert engine.files == ("engines/aoti/toy.pt2", "engines/aoti/toy.safetensors")
     assert all((output / file).is_file() for file in engine.files)
     assert engine.signature["last"].in_place
-    assert set(json.loads(json.dumps(engine.options))) == {"cpu_features"}
+    assert engine.requires.torch == torch.__version__
+    assert set(engine.requires.cpu_features) <= cpu_features()
+    assert engine.options == {}
 
 
 def test_a_package_holds_neither_weights_nor_pickles(
@@ -152,6 +155,62 @@ def test_a_machine_without_a_compiler_is_refused(
     with pytest.raises(UnavailableError, match="no-such-compiler") as caught:
         backend.compile(ExportedComponent("toy", tmp_path, SIGNATURE), tmp_path)
     assert caught.value.code == "VIDC-ENV-AOTI"
+    assert caught.value.hint.startswith("install g++")
+
+
+def test_a_compiler_that_is_there_need_not_be_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(UnavailableError, match="does not compile") as caught:
+        backend.compile(ExportedComponent("toy", tmp_path, SIGNATURE), tmp_path)
+    assert "install" not in caught.value.hint
+
+
+CPU_WITH = {"avx2": True, "bmi2": True, "avx512_f": False, "architecture": "x86_64"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "may_choose", "used"),
+    [
+        ("x86_64", True, ("avx2",)),
+        ("x86_64", False, ("avx2", "bmi2")),
+        ("aarch64", True, ("avx2", "bmi2")),
+    ],
+)
+def test_code_for_this_very_cpu_needs_all_that_it_has(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: str,
+    may_choose: bool,
+    used: tuple[str, ...],
+) -> None:
+    """Torch before 2.13 has no option of inductor that keeps it from compiling natively."""
+    given = {}
+
+    def compile_nothing(*args: object, package_path: str, inductor_configs: dict) -> None:
+        given.update(inductor_configs)
+        with zipfile.ZipFile(package_path, "w") as archive:
+            archive.writestr("toy/archive_format", "pt2")
+
+    exported = export(tmp_path)
+    if not may_choose:
+        monkeypatch.delitem(config._config, "cpp.march")
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", compile_nothing)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: CPU_WITH)
+    engine = backend.compile(exported, tmp_path / "output")
+    assert engine.requires.cpu_features == used
+    assert ("cpp.march" in given) is may_choose
+
+
+def test_inductor_still_has_the_options_that_are_set() -> None:
+    """They are private to torch: an option that went would go unnoticed until an engine is bad."""
+    for option in (*_INDUCTOR, "cpp.march"):
+        assert option in config.get_config_copy(), f"torch {torch.__version__} lost {option}"
 
 
 def test_what_it_builds_for() -> None:

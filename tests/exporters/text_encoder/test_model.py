@@ -56,6 +56,7 @@ def bundle(found: TextEncoderFolder, config: ModelConfig, precision: str, out: P
         files=(path.name,),
         signature=made.signature,
         options={"graph_optimization_level": "ORT_ENABLE_ALL", "disable_prepacking": True},
+        requires=manifest.PORTABLE,
     )
     engine = load(out, entry, Weights({}, CPU), CPU)
     return TextEncoder(engine, out / "tokenizer.json", CPU)

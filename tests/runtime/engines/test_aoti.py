@@ -45,6 +45,7 @@ CONFIG = ModelConfig(
     StreamConfig(height=32, width=48, window=12, sink=3, block=3),
     SamplerConfig(),
 )
+BLOCK_TOKENS = CONFIG.stream.block * CONFIG.frame_tokens
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def build(folder: Path, group: str, precision: str, *names: str) -> Model:
         engine = backend.compile(exported, folder)
         entries[name] = manifest.Engine(
             "aoti", engine.loader, engine.version, precision, engine.files, engine.signature,
-            dict(engine.options),
+            dict(engine.options), engine.requires,
         )  # fmt: skip
     return Model(folder, entries, made)
 
@@ -140,7 +141,7 @@ def largest_error(model: Model, blocks: int) -> float:
 def first_block(engine: Engine) -> tuple[Buffers, States]:
     """Constant inputs at the start of a stream, and states without a prompt."""
     states, buffers = States([engine.signature], CPU), Buffers(engine.signature, CPU)
-    buffers.set({"latent": 1.0, "rope_cos": 1.0, "valid_length": stream_spec(CONFIG).block_tokens})
+    buffers.set({"latent": 1.0, "rope_cos": 1.0, "valid_length": BLOCK_TOKENS})
     return buffers, states
 
 
@@ -199,10 +200,9 @@ assert "torch._inductor" not in sys.modules
 
 def test_a_process_without_a_compiler_runs_it(transformer: Model, tmp_path: Path) -> None:
     entry, result = transformer.entries["denoise"], tmp_path / "flow.safetensors"
-    tokens = str(stream_spec(CONFIG).block_tokens)
     command = [
         sys.executable, "-c", RUN_ALONE, str(transformer.folder), json.dumps(plain(entry)),
-        "weights/transformer.safetensors", tokens, str(result),
+        "weights/transformer.safetensors", str(BLOCK_TOKENS), str(result),
     ]  # fmt: skip
     environment = {k: v for k, v in os.environ.items() if k != "CXX"} | {"PATH": str(tmp_path)}
     subprocess.run(command, env=environment, check=True)
@@ -248,13 +248,6 @@ def test_a_weight_that_is_missing_is_named(transformer: Model, tmp_path: Path) -
     with pytest.raises(GateError, match=name) as caught:
         load(transformer.folder, transformer.entries["denoise"], weights, CPU)
     assert caught.value.code == "VIDC-ENGINE-SIGNATURE"
-
-
-def test_instructions_that_are_absent_are_named(transformer: Model) -> None:
-    entry = replace(transformer.entries["denoise"], options={"cpu_features": ["avx1024"]})
-    with pytest.raises(UnavailableError, match="avx1024") as caught:
-        load(transformer.folder, entry, transformer.weights(), CPU)
-    assert caught.value.code == "VIDC-BUNDLE-CPU"
 
 
 @pytest.mark.slow

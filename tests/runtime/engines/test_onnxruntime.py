@@ -85,7 +85,7 @@ def build(folder: Path, module: nn.Module, signature: Signature) -> manifest.Eng
     engine = backend.compile(exported, folder)
     return manifest.Engine(
         "onnxruntime", engine.loader, engine.version, "fp32", engine.files, engine.signature,
-        dict(engine.options),
+        dict(engine.options), engine.requires,
     )  # fmt: skip
 
 
