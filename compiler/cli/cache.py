@@ -11,6 +11,7 @@ from vidc.compiler.pipeline import upkeep
 from vidc.compiler.pipeline.record import Entry
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.settings.environment import cache_root
+from vidc.compiler.units import byte_size
 from vidc.plugins.errors import GateError, UsageError
 
 DAY = 86400.0
@@ -33,7 +34,7 @@ def list_entries(as_json: bool) -> None:
         return
     if entries:
         print_text(_table(entries))
-    print_text(f"{_size(entries)} in {len(entries)} results under {store.root}")
+    print_text(f"{_total(entries)} in {len(entries)} results under {store.root}")
 
 
 @command.command("verify")
@@ -83,15 +84,15 @@ def prune(max_gb: float | None, older_than: float | None, as_json: bool) -> None
     if as_json:
         print_json({"removed": [_document(entry) for entry in removed]})
         return
-    print_text(f"removed {len(removed)} results, {_size(removed)}")
+    print_text(f"removed {len(removed)} results, {_total(removed)}")
 
 
 def _store() -> Store:
     return Store(cache_root(os.environ))
 
 
-def _size(entries: list[Entry]) -> str:
-    return f"{sum(entry.size for entry in entries) / GB:.2f} GB"
+def _total(entries: list[Entry]) -> str:
+    return byte_size(sum(entry.size for entry in entries))
 
 
 def _table(entries: list[Entry]) -> str:
@@ -101,7 +102,7 @@ def _table(entries: list[Entry]) -> str:
             (
                 entry.stage,
                 entry.key[:12],
-                f"{entry.size / GB:.3f} GB",
+                byte_size(entry.size),
                 f"used {(now - entry.last_used) / DAY:.1f} days ago",
             )
             for entry in entries

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vidc.compiler.cli.output import byte_size, columns, json_option, print_json, print_text
+from vidc.compiler.cli.output import columns, json_option, print_json, print_text
+from vidc.compiler.units import byte_size
 from vidc.plugins.errors import UsageError, nearest
 
 if TYPE_CHECKING:

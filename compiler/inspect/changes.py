@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vidc.compiler.dotted import flatten
+
 
 @dataclass(frozen=True)
 class Change:
@@ -16,17 +18,6 @@ class Change:
 
 Sections = dict[str, tuple[Change, ...]]
 """Changes by subject; a subject without changes is left out."""
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The leaves of nested mappings by dotted names; lists are leaves."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from vidc.compiler.units import byte_size
 from vidc.plugins.errors import BuildError, VidcError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -48,11 +49,11 @@ def stage_errors(stage: str, root: Path, draft: Path, needed: int | None) -> Ite
         raise
     except Exception as error:
         if _is_of_disk(error, root, draft):
-            need = "" if needed is None else f", its last result took {_size(needed)}"
+            need = "" if needed is None else f", its last result took {byte_size(needed)}"
             raise _disk_error(
                 root,
-                f"stage {stage} could not write its output, {_size(_tree_size(draft))} in{need}: "
-                f"{error}",
+                f"stage {stage} could not write its output, {byte_size(_tree_size(draft))} in"
+                f"{need}: {error}",
             ) from error
         raise BuildError(
             "VIDC-BUILD-STAGE",
@@ -80,7 +81,7 @@ def _is_of_disk(error: BaseException, root: Path, draft: Path) -> bool:
 def _disk_error(root: Path, message: str) -> BuildError:
     return BuildError(
         "VIDC-BUILD-DISK",
-        f"{message}; {_size(_free(root))} free",
+        f"{message}; {byte_size(_free(root))} free",
         "free some space (`vidc cache prune`) or choose another cache folder, then build again: "
         "finished stages are kept",
     )
@@ -93,7 +94,3 @@ def _free(root: Path) -> int:
 
 def _tree_size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.2f} MB"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from vidc.compiler.dotted import flatten
 from vidc.compiler.pipeline.digest import Json, canonical_json, sha256_json
 from vidc.compiler.pipeline.disk import store_errors
 from vidc.compiler.pipeline.record import Entry
@@ -94,7 +95,7 @@ def _changes(
     old: Mapping[str, Json], new: Mapping[str, Json], waits: tuple[str, ...]
 ) -> Iterator[str]:
     """The components that differ, without the inputs that are not known yet."""
-    before, after = dict(_leaves("", old)), dict(_leaves("", new))
+    before, after = _leaves(old), _leaves(new)
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) == after.get(name) or name in {f"inputs.{w}" for w in waits}:
             continue
@@ -104,10 +105,5 @@ def _changes(
             yield f"{name}: {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
 
 
-def _leaves(name: str, value: Json) -> Iterator[tuple[str, str]]:
-    """Dotted names and canonical JSON of all that is no mapping in nested mappings."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _leaves(f"{name}.{key}" if name else key, item)
-    else:
-        yield name, canonical_json(value)
+def _leaves(components: Mapping[str, Json]) -> dict[str, str]:
+    return {name: canonical_json(value) for name, value in flatten(components).items()}

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vidc.compiler.dotted import flatten
 from vidc.compiler.settings.files import read_toml
 from vidc.compiler.settings.schema import require_setting
 from vidc.plugins.errors import UsageError
@@ -21,26 +22,21 @@ Layer = Mapping[str, Setting]
 """Settings by dotted name, all of one precedence."""
 
 
-def flatten(table: Mapping[str, Any], origin: str, prefix: str = "") -> dict[str, Setting]:
+def table_layer(table: Mapping[str, Any], origin: str) -> dict[str, Setting]:
     """The settings of nested tables.
 
     Raises:
         UsageError: ``VIDC-CONFIG-SETTING`` for an unknown name.
     """
-    layer: dict[str, Setting] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
-            layer |= flatten(value, origin, f"{name}.")
-        else:
-            require_setting(name, origin)
-            layer[name] = Setting(value, origin)
-    return layer
+    flat = flatten(table)
+    for name in flat:
+        require_setting(name, origin)
+    return {name: Setting(value, origin) for name, value in flat.items()}
 
 
 def file_layer(file: Path) -> dict[str, Setting]:
     """The settings of a ``--config`` file."""
-    return flatten(read_toml(file), f"--config {file}")
+    return table_layer(read_toml(file), f"--config {file}")
 
 
 def assignment_layer(assignments: Iterable[str]) -> dict[str, Setting]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vidc.compiler.settings.files import read_toml, shipped
-from vidc.compiler.settings.layers import Layer, flatten
+from vidc.compiler.settings.layers import Layer, table_layer
 from vidc.compiler.settings.tables import nest, read_model, read_validate, write_tables
 from vidc.plugins.errors import UsageError, nearest
 
@@ -82,7 +82,7 @@ def _read(name: str, folder: Path, chain: tuple[str, ...]) -> tuple[Mapping[str,
         )
     table = read_toml(file)
     head: Mapping[str, Any] = {key: table.pop(key) for key in HEAD if key in table}
-    layer: Layer = flatten(table, f"preset {display}")
+    layer: Layer = table_layer(table, f"preset {display}")
     if "extends" in head:
         beside = file.parent if isinstance(file, Path) else Path()
         inherited, below, _ = _read(str(head["extends"]), beside, (*chain, str(file)))

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from vidc.compiler.dotted import flatten
 from vidc.compiler.settings.backend import DEFAULT, choose_backend, choose_builder
 from vidc.compiler.settings.environment import environment_layer
 from vidc.compiler.settings.layers import Layer, Setting, assignment_layer, file_layer
@@ -58,13 +59,7 @@ class Settings:
         """Every setting by its dotted name, as ``--plan`` shows it."""
         document = self.to_json()
         del document["target"], document["text_encoder"]
-        flat = {"gpu": self.target.name}
-        for name, value in document.items():
-            if isinstance(value, dict):
-                flat |= {f"{name}.{key}": item for key, item in value.items()}
-            else:
-                flat[name] = value
-        return flat
+        return flatten({"gpu": self.target.name, **document})
 
 
 def resolve(

@@ -35,7 +35,7 @@ def test_a_code_is_explained_in_any_case(vidc):
     assert status == 0
     assert out.startswith("VIDC-CONFIG-SIZES: Sizes that cannot work\n\nHeight and width")
     _, out, _ = vidc("explain", "VIDC-CONFIG-SIZES", "--json")
-    assert json.loads(out)["title"] == "Sizes that cannot work together"
+    assert json.loads(out)["title"] == "Sizes that cannot work"
 
 
 def test_an_unknown_code_suggests_the_nearest(vidc):
@@ -107,7 +107,7 @@ def test_the_cache_lists_its_results(vidc, cache_folder, entry):
 
 
 def test_an_empty_cache_is_listed_and_verified(vidc, cache_folder):
-    assert vidc("cache", "ls")[:2] == (0, f"0.00 GB in 0 results under {cache_folder}\n")
+    assert vidc("cache", "ls")[:2] == (0, f"0 B in 0 results under {cache_folder}\n")
     assert vidc("cache", "verify")[0] == 0
 
 

@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.inspect.changes import Change, changes, flatten, sections
+from vidc.compiler.dotted import flatten
+from vidc.compiler.inspect.changes import Change, changes, sections
 
 LEAVES = st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=3)
 KEYS = st.text("ab", min_size=1, max_size=2)
@@ -10,14 +11,6 @@ TABLES = st.recursive(
     lambda inner: st.dictionaries(KEYS, inner | LEAVES, max_size=3),
     max_leaves=10,
 )
-
-
-def test_leaves_have_dotted_names_and_lists_are_leaves():
-    assert flatten({"a": {"b": {"c": 1}, "d": [1, 2]}, "e": None}) == {
-        "a.b.c": 1,
-        "a.d": [1, 2],
-        "e": None,
-    }
 
 
 def test_changed_removed_and_added_leaves_are_listed_in_that_order():

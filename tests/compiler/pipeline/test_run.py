@@ -153,7 +153,7 @@ def test_a_full_disk_is_told_with_free_and_needed_space(build: Any) -> None:
     with pytest.raises(BuildError) as error:
         build.run(build.stage("load", write_to_full_device, config=1))
     assert error.value.code == "VIDC-BUILD-DISK"
-    assert "its last result took 0.02 MB" in error.value.message
+    assert "its last result took 20.00 kB" in error.value.message
     assert error.value.message.endswith(" free")
     assert isinstance(error.value.__cause__, OSError)
     assert build.leftovers() == []
