@@ -31,14 +31,14 @@ class AdapterConfig:
 
     @classmethod
     def beside(cls, lora: Path) -> Self:
-        """The config in the folder of a LoRA file, or in the LoRA's folder, if there is one.
+        """The config of ``config_beside``; without one nothing is said.
 
         Raises:
             BuildError: ``VIDC-LORA-KIND`` for settings that change what a merge is,
                 ``VIDC-LORA-FORMAT`` for a file that is no such config.
         """
-        path = (lora if lora.is_dir() else lora.parent) / "adapter_config.json"
-        if not path.is_file():
+        path = config_beside(lora)
+        if path is None:
             return cls()
         try:
             config = json.loads(path.read_bytes())
@@ -68,6 +68,12 @@ class AdapterConfig:
                 "keep the LoRA beside its own config, or away from any",
             )
         return rank if self.alpha is None else self.alpha
+
+
+def config_beside(lora: Path) -> Path | None:
+    """The file in the folder of a LoRA file, or in the LoRA's folder, if there is one."""
+    path = (lora if lora.is_dir() else lora.parent) / "adapter_config.json"
+    return path if path.is_file() else None
 
 
 def _refuse_unsupported(path: Path, config: dict[str, Any]) -> None:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidc.exporters.checkpoint.adapter_config import AdapterConfig
+from vidc.exporters.checkpoint.adapter_config import AdapterConfig, config_beside
 from vidc.exporters.checkpoint.check import check_dtypes, check_finite, check_model
 from vidc.exporters.checkpoint.layout import canonical
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.checkpoint.lora import Update, merge, read_updates
-from vidc.exporters.checkpoint.read import read_checkpoint
+from vidc.exporters.checkpoint.read import checkpoint_files, read_checkpoint
 
 _LORA_SECTIONS = ("generator_lora", "generator", "model", "state_dict")
 
@@ -21,12 +21,10 @@ class Weights:
 
     Attributes:
         tensors: by canonical name, in the checkpoint's dtypes.
-        files: everything they came from, for a digest.
         provenance: where they came from, as JSON values: names of files, layout, section, LoRA.
     """
 
     tensors: dict[str, LazyTensor]
-    files: tuple[Path, ...]
     provenance: dict[str, Any]
 
 
@@ -51,7 +49,6 @@ def load_weights(
     check_model(tensors, expected, layout, checkpoint)
     check_dtypes(tensors, checkpoint)
     check_finite(tensors, checkpoint)
-    files = base.files
     provenance: dict[str, Any] = {
         "files": [file.name for file in base.files],
         "layout": layout.name,
@@ -66,17 +63,21 @@ def load_weights(
         check_dtypes(factors, lora)
         check_finite(factors, lora)
         tensors = merge(tensors, updates, lora)
-        lora_files = adapter.files + ((config.path,) if config.path else ())
-        files += lora_files
         provenance["lora"] = {
-            "files": [file.name for file in lora_files],
+            "files": [file.name for file in lora_files(lora)],
             "layout": names,
             "section": adapter.section,
             "modules": len(updates),
             "ranks": sorted({update.rank for update in updates.values()}),
             "scales": sorted({update.scale for update in updates.values()}),
         }
-    return Weights(tensors, files, provenance)
+    return Weights(tensors, provenance)
+
+
+def lora_files(lora: Path) -> tuple[Path, ...]:
+    """Every file that ``load_weights`` reads of a LoRA; raises as ``checkpoint_files``."""
+    config = config_beside(lora)
+    return (*checkpoint_files(lora), *([] if config is None else [config]))
 
 
 def _factors(updates: Mapping[str, Update]) -> dict[str, LazyTensor]:

@@ -1,7 +1,8 @@
 """Opening a checkpoint without loading it: one file, a folder of shards, or a ``.pt`` file."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class Checkpoint:
 
     Attributes:
         tensors: by the names that the file gives them.
-        files: everything that was read, for a digest.
+        files: what ``checkpoint_files`` says.
         section: the entry of a ``.pt`` file that was chosen, or None if it holds the tensors
             at its top.
     """
@@ -46,27 +47,55 @@ def read_checkpoint(path: Path, sections: Sequence[str] = MODEL_SECTIONS) -> Che
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
         BuildError: a code that starts with ``VIDC-CHECKPOINT-``.
     """
-    try:
-        file = _file_in(path) if path.is_dir() else path
-        with file.open("rb") as opened:
-            if opened.read(len(_LFS_POINTER)) == _LFS_POINTER:
-                raise BuildError(
-                    "VIDC-CHECKPOINT-FORMAT",
-                    f"{file} is a git-lfs pointer, not the weights",
-                    "fetch the weights with `git lfs pull`",
-                )
+    with _read_errors(path):
+        file = _file(path)
+        _refuse_pointer(file)
         checkpoint = _open(file, sections)
+    if not checkpoint.tensors:
+        raise BuildError(
+            "VIDC-CHECKPOINT-FORMAT", f"{path} holds no tensors", "give a model's weights"
+        )
+    return checkpoint
+
+
+def checkpoint_files(path: Path) -> tuple[Path, ...]:
+    """Every file that ``read_checkpoint`` reads, without reading weights: an index comes first.
+
+    Args:
+        path: as for ``read_checkpoint``.
+
+    Raises:
+        UsageError: ``VIDC-CHECKPOINT-MISSING``.
+        BuildError: ``VIDC-CHECKPOINT-FORMAT``, ``-INDEX`` or ``-SHARD``.
+    """
+    with _read_errors(path):
+        file = _file(path)
+        if not file.name.endswith(_INDEX):
+            return (file,)
+        _refuse_pointer(file)
+        return (file, *_shards(file, _weight_map(file)).values())
+
+
+@contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UsageError(
             "VIDC-CHECKPOINT-MISSING",
             f"cannot read the checkpoint {error.filename or path}: {error.strerror}",
             "check the path and its permissions",
         ) from error
-    if not checkpoint.tensors:
-        raise BuildError(
-            "VIDC-CHECKPOINT-FORMAT", f"{path} holds no tensors", "give a model's weights"
-        )
-    return checkpoint
+
+
+def _refuse_pointer(file: Path) -> None:
+    with file.open("rb") as opened:
+        if opened.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise BuildError(
+                "VIDC-CHECKPOINT-FORMAT",
+                f"{file} is a git-lfs pointer, not the weights",
+                "fetch the weights with `git lfs pull`",
+            )
 
 
 def _open(file: Path, sections: Sequence[str]) -> Checkpoint:
@@ -84,8 +113,12 @@ def _open(file: Path, sections: Sequence[str]) -> Checkpoint:
     )
 
 
+def _file(path: Path) -> Path:
+    """The file to open; of a folder the index of its shards, or else its only safetensors file."""
+    return _file_in(path) if path.is_dir() else path
+
+
 def _file_in(folder: Path) -> Path:
-    """The index of a folder of shards, or else its only safetensors file."""
     for pattern in (f"*{_INDEX}", "*.safetensors"):
         found = sorted(folder.glob(pattern))
         if len(found) == 1:
@@ -108,14 +141,7 @@ def _file_in(folder: Path) -> Path:
 
 def _read_shards(index: Path) -> Checkpoint:
     weight_map = _weight_map(index)
-    files = {name: index.parent / name for name in sorted(set(weight_map.values()))}
-    for name, file in files.items():
-        if not file.is_file():
-            raise BuildError(
-                "VIDC-CHECKPOINT-SHARD",
-                f"{index} names the shard {name}, which is missing",
-                f"put all {len(files)} shards beside the index",
-            )
+    files = _shards(index, weight_map)
     shards = {name: read_safetensors(file) for name, file in files.items()}
     found = {(key, name) for name, tensors in shards.items() for key in tensors}
     different = sorted(found ^ set(weight_map.items()))
@@ -130,6 +156,19 @@ def _read_shards(index: Path) -> Checkpoint:
         )
     tensors = {key: shards[name][key] for key, name in weight_map.items()}
     return Checkpoint(tensors, (index, *files.values()))
+
+
+def _shards(index: Path, weight_map: Mapping[str, str]) -> dict[str, Path]:
+    """The shards of an index by name, sorted; all are there."""
+    files = {name: index.parent / name for name in sorted(set(weight_map.values()))}
+    for name, file in files.items():
+        if not file.is_file():
+            raise BuildError(
+                "VIDC-CHECKPOINT-SHARD",
+                f"{index} names the shard {name}, which is missing",
+                f"put all {len(files)} shards beside the index",
+            )
+    return files
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -30,6 +30,22 @@ def find_tokenizer(folder: Path) -> Path:
     )
 
 
+def tokenizer_files(file: Path) -> tuple[Path, ...]:
+    """Every file that ``tokenizer_json`` reads.
+
+    Args:
+        file: what ``find_tokenizer`` found; transformers takes a SentencePiece model's settings
+            from the JSON files beside it.
+    """
+    beside = sorted(file.parent.glob("*.json")) if is_sentencepiece(file) else []
+    return (file, *beside)
+
+
+def is_sentencepiece(file: Path) -> bool:
+    """Whether a file that ``find_tokenizer`` found is a SentencePiece model."""
+    return file.name == _SENTENCEPIECE
+
+
 def tokenizer_json(file: Path, config: TextEncoderConfig, length: int) -> str:
     """The tokenizer as JSON that the ``tokenizers`` library reads.
 

@@ -45,7 +45,7 @@ def load_encoder_weights(checkpoint: Path, config: TextEncoderConfig) -> Weights
         "layout": layout.name,
         "section": opened.section,
     }
-    return Weights(tensors, opened.files, provenance)
+    return Weights(tensors, provenance)
 
 
 def _name_embedding_once(tensors: dict[str, LazyTensor], checkpoint: Path) -> None:

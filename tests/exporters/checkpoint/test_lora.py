@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vidc.exporters.checkpoint.load import load_weights
+from vidc.exporters.checkpoint.load import load_weights, lora_files
 from vidc.plugins.errors import BuildError
 
 State = dict[str, Tensor]
@@ -80,7 +80,7 @@ def test_equal_to_peft(
     torch.save(sections if form == "generator_lora" else updates, file)
     weights = load_weights(base, file, expected)
     check({n: t.load() for n, t in weights.tensors.items()}, merged, canonical)
-    assert weights.files == (base, file, folder / "adapter_config.json")
+    assert lora_files(file) == (file, folder / "adapter_config.json")
     wan_names = form == "original names"
     assert weights.provenance["lora"] == {
         "files": ["lora.pt", "adapter_config.json"],

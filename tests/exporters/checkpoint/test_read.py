@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.exporters.checkpoint.read import read_checkpoint
+from vidc.exporters.checkpoint.read import checkpoint_files, read_checkpoint
 from vidc.plugins.errors import VidcError
 
 STATE = {
@@ -52,7 +52,7 @@ def test_one_safetensors_file_by_name_and_by_folder(tmp_path: Path) -> None:
     for path in (file, tmp_path):
         checkpoint = read_checkpoint(path)
         check(checkpoint.tensors)
-        assert checkpoint.files == (file,)
+        assert checkpoint.files == checkpoint_files(path) == (file,)
         assert checkpoint.section is None
 
 
@@ -66,6 +66,7 @@ def test_shards_by_index_and_by_folder(tmp_path: Path) -> None:
             "m-1.safetensors",
             "m-2.safetensors",
         ]
+        assert checkpoint_files(path) == checkpoint.files
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".bin"])
