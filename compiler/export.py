@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidc.compiler.graph import WORKERS, Sources, slot, stages
+from vidc.compiler.graph import WORKERS, Sources, export_stage, load_stage, slot
 from vidc.compiler.pipeline.atomic import sync_tree
 from vidc.compiler.pipeline.run import Progress, Result, run
 from vidc.compiler.pipeline.stage import Stage
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.settings.resolve import Settings
-from vidc.compiler.stages.load import weights_path
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
 from vidc.plugins.errors import BuildError, UsageError, nearest
+from vidc.plugins.names import weights_path
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ def export_stages(
 
     Raises:
         UsageError: ``VIDC-EXPORT-COMPONENT``, the model has no component of such a name.
+        VidcError: what ``load_stage`` raises.
     """
     groups = component_groups(settings.model)
     for name in components:
@@ -61,10 +62,11 @@ def export_stages(
                 f"{settings.preset} has no component {name!r}",
                 nearest(name, groups),
             )
-    wanted = {f"export:{name}" for name in components}
-    if sources is not None:
-        wanted |= {f"load:{groups[name]}" for name in components}
-    return [stage for stage in stages(settings, sources or Sources({})) if stage.name in wanted]
+    exports = [export_stage(settings, name) for name in components]
+    if sources is None:
+        return exports
+    used = dict.fromkeys(groups[name] for name in components)
+    return [*(load_stage(settings, sources, group) for group in used), *exports]
 
 
 def refuse_occupied(output: Path) -> None:

@@ -1,11 +1,10 @@
 """The stages of a build, and what each one's result depends on."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,12 @@ from vidc.compiler.estimate import scenario
 from vidc.compiler.pipeline.digest import Json
 from vidc.compiler.pipeline.stage import Input, Stage, Workspace
 from vidc.compiler.settings.resolve import Settings
+from vidc.compiler.versions import versions
+from vidc.exporters.checkpoint import checkpoint_files, lora_files
 from vidc.exporters.components import component_groups, weights_groups
+from vidc.exporters.text_encoder.tokenizer import is_sentencepiece, tokenizer_files
+from vidc.plugins.errors import UsageError
+from vidc.plugins.names import TOKENIZER, weights_path
 
 WORKERS = min(4, os.cpu_count() or 1)
 """Stages built side by side: each takes up to a GB, and one thread of Python or of a compiler."""
@@ -25,6 +29,8 @@ _LIBRARIES = {
     "text_encoder": ("transformers", "tokenizers"),
 }
 """What builds the network of a weights group, besides torch."""
+_OPTIONS = {"transformer": "checkpoint", "vae": "vae", "text_encoder": "text-encoder"}
+"""The option that names a group's checkpoint."""
 _STREAM_FIELDS: dict[str, tuple[str, ...]] = {
     "text_encoder": (),
     "text_kv": ("batch",),
@@ -49,16 +55,36 @@ class Sources:
     seed: int | None = None
     tokenizer: Path | None = None
 
+    def weights(self, group: str) -> Path | int:
+        """A group's checkpoint, or the seed of its random weights.
+
+        Raises:
+            UsageError: ``VIDC-BUILD-SOURCES``, there is neither, or no text encoder's tokenizer.
+        """
+        found = self.checkpoints.get(group, self.seed)
+        if found is None or (group == "text_encoder" and self.tokenizer is None):
+            raise UsageError(
+                "VIDC-BUILD-SOURCES",
+                f"nothing says where the weights of the {group.replace('_', ' ')} come from",
+                f"give its checkpoint (--{_OPTIONS[group]}), or --random-weights SEED to try it",
+            )
+        return found
+
 
 def stages(settings: Settings, sources: Sources) -> list[Stage]:
     """The stages of a build up to packaging, in topological order."""
     groups = component_groups(settings.model)
     return [
-        *(_load(settings, sources, group) for group in weights_groups(settings.model)),
-        *(_export(settings, name, group) for name, group in groups.items()),
+        *(load_stage(settings, sources, group) for group in weights_groups(settings.model)),
+        *(export_stage(settings, name) for name in groups),
         *(_compile(settings, name, group) for name, group in groups.items()),
         _golden(settings),
     ]
+
+
+def stage_count(settings: Settings) -> int:
+    """How many stages a build has, packaging included."""
+    return len(weights_groups(settings.model)) + 2 * len(component_groups(settings.model)) + 2
 
 
 def slot(settings: Settings) -> str:
@@ -67,31 +93,46 @@ def slot(settings: Settings) -> str:
     return f"{settings.preset}/{settings.target.name}/{settings.backend}/{precision}"
 
 
-def _load(settings: Settings, sources: Sources, group: str) -> Stage:
-    checkpoint = sources.checkpoints.get(group)
+def load_stage(settings: Settings, sources: Sources, group: str) -> Stage:
+    """The stage that writes the weights of a group.
+
+    Raises:
+        VidcError: what ``Sources.weights`` and ``checkpoint_files`` raise.
+    """
+    weights = sources.weights(group)
     lora = sources.lora if group == "transformer" else None
     tokenizer = sources.tokenizer if group == "text_encoder" else None
-    files = {"checkpoint": checkpoint, "lora": lora, "tokenizer": tokenizer}
+    files: dict[str, Path] = {}
+    libraries = _LIBRARIES[group]
+    if isinstance(weights, Path):
+        files |= _labelled("checkpoint", checkpoint_files(weights))
+    if lora is not None:
+        files |= _labelled("lora", lora_files(lora))
+    if tokenizer is not None:
+        files |= _labelled("tokenizer", tokenizer_files(tokenizer))
+        libraries += ("sentencepiece", "protobuf") if is_sentencepiece(tokenizer) else ()
     precision = settings.precision[group]
     return Stage(
         name=f"load:{group}",
         run=_runner(
             "load", config=settings.model, group=group, precision=precision,
-            checkpoint=checkpoint, lora=lora, seed=sources.seed, tokenizer=tokenizer,
+            weights=weights, lora=lora, tokenizer=tokenizer,
         ),
         entries=("vidc.compiler.stages.load",),
         config={
             "sizes": _group_sizes(settings, group),
             "text_len": settings.model.transformer.text_len if tokenizer else None,
             "precision": precision,
-            "seed": None if checkpoint else sources.seed,
+            "seed": weights if isinstance(weights, int) else None,
         },
-        files={label: path for label, path in files.items() if path is not None},
-        tools=_versions("torch", *_LIBRARIES[group]),
+        files=files,
+        tools=versions("torch", *libraries),
     )  # fmt: skip
 
 
-def _export(settings: Settings, name: str, group: str) -> Stage:
+def export_stage(settings: Settings, name: str) -> Stage:
+    """The stage that exports a component."""
+    group = component_groups(settings.model)[name]
     precision = settings.precision[group]
     stream = asdict(settings.model.stream)
     fields = _STREAM_FIELDS.get(name, _STREAM_FIELDS.get(group, tuple(stream)))
@@ -104,9 +145,10 @@ def _export(settings: Settings, name: str, group: str) -> Stage:
         config={
             "sizes": _group_sizes(settings, group),
             "stream": {field: stream[field] for field in fields},
+            "text_len": settings.model.transformer.text_len if group == "text_encoder" else None,
             "precision": precision,
         },
-        tools=_versions("torch", "onnx", "onnxscript", "onnx-ir", *_LIBRARIES[group]),
+        tools=versions("torch", "onnx", "onnxscript", "onnx-ir", *_LIBRARIES[group]),
     )
 
 
@@ -126,6 +168,9 @@ def _golden(settings: Settings) -> Stage:
     groups = weights_groups(settings.model)
     precisions = {group: settings.precision[group] for group in groups}
     played = scenario(settings)
+    libraries = [library for group in groups for library in _LIBRARIES[group]]
+    if "text_encoder" in groups:
+        libraries.append("ftfy")
     return Stage(
         name="golden",
         run=_runner("golden", config=settings.model, precisions=precisions, scenario=played),
@@ -135,9 +180,20 @@ def _golden(settings: Settings) -> Stage:
             "precisions": precisions,
             "scenario": played.to_json(),
         },
-        inputs=tuple(Input(f"load:{group}") for group in groups),
-        tools=_versions("torch", *(library for group in groups for library in _LIBRARIES[group])),
+        inputs=tuple(Input(f"load:{group}", _weights_files(group)) for group in groups),
+        tools=versions("torch", *libraries),
     )
+
+
+def _weights_files(group: str) -> tuple[str, ...]:
+    """What ``load`` writes of a group but for its description."""
+    text = (TOKENIZER,) if group == "text_encoder" else ()
+    return (weights_path(group), *text)
+
+
+def _labelled(label: str, files: Iterable[Path]) -> dict[str, Path]:
+    # Names count: where the weights came from is told by them.
+    return {f"{label}.{file.name}": file for file in files}
 
 
 def _group_sizes(settings: Settings, group: str) -> Json:
@@ -158,10 +214,6 @@ def _runner(stage: str, **arguments: Any) -> Callable[[Workspace], None]:
 def _run(stage: str, arguments: Mapping[str, Any], workspace: Workspace) -> None:
     # A stage's module is imported when it runs: a build that finds everything runs none.
     import_module(f"vidc.compiler.stages.{stage}").run(workspace, **arguments)
-
-
-def _versions(*packages: str) -> dict[str, str]:
-    return {package: version(package) for package in packages}
 
 
 def _plain(value: Any) -> Any:

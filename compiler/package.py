@@ -18,13 +18,14 @@ from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.stages.compile import ENGINE_NAME, read_engine
-from vidc.compiler.stages.load import SOURCE_NAME, read_source, weights_path
+from vidc.compiler.stages.load import SOURCE_NAME, read_source
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.check import Validation, validate
 from vidc.compiler.validate.golden import Golden
 from vidc.exporters.components import component_groups, weights_groups
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, UsageError, VidcError
+from vidc.plugins.names import weights_path
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.bundle import load

@@ -7,12 +7,13 @@ from threading import Lock
 import torch
 
 from vidc.plugins.errors import UnavailableError
+from vidc.plugins.names import TOKENIZER
 from vidc.runtime import integrity, manifest
 from vidc.runtime.compatibility import check
 from vidc.runtime.engines import Engine, loader
 from vidc.runtime.session import Session
 from vidc.runtime.stream import StreamSpec
-from vidc.runtime.text import TOKENIZER, TextEncoder
+from vidc.runtime.text import TextEncoder
 from vidc.runtime.weights import Weights
 
 TEXT_ENCODER = "text_encoder"

@@ -12,9 +12,6 @@ from vidc.plugins.errors import GateError
 from vidc.runtime.engines import Engine
 from vidc.runtime.states import Buffers, States
 
-TOKENIZER = "tokenizer.json"
-"""A bundle's file of that name."""
-
 
 class TextEncoder:
     """Turns a text into the embeddings that ``text_kv`` takes.

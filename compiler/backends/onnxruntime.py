@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
 
 NAME = "onnxruntime"
@@ -19,8 +20,8 @@ class OnnxRuntimeBackend:
         return frozenset({"fp32", "fp16"}) if device_type == "cpu" else frozenset()
 
     def tools(self) -> Mapping[str, str]:
-        """ONNX Runtime's version."""
-        return {NAME: version(NAME)}
+        """Versions of ONNX Runtime and of what reads the graph."""
+        return versions(NAME, "onnx-ir")
 
     def unavailable(self, device_type: str) -> str | None:
         """None: it is part of the base install."""

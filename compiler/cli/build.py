@@ -44,13 +44,14 @@ def command(
     output = output or Path("out") / _name(settings)
     cache = cache_root(os.environ)
 
-    from vidc.compiler import build, graph
+    from vidc.compiler import build
+    from vidc.compiler.graph import stage_count
 
     if plan_only:
         _print_plan(settings, build.plan(settings, sources, output, cache), as_json)
         return
     _announce(settings)
-    with stage_progress(len(graph.stages(settings, sources)) + 1) as progress:
+    with stage_progress(stage_count(settings)) as progress:
         built = build.build(settings, sources, output, cache, progress)
     if as_json:
         print_json(

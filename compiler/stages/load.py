@@ -15,7 +15,7 @@ from vidc.exporters.models import PRECISIONS, meta_network
 from vidc.exporters.text_encoder.tokenizer import tokenizer_json
 from vidc.exporters.text_encoder.weights import load_encoder_weights
 from vidc.exporters.wan_vae.random_weights import random_state_dict
-from vidc.runtime.text import TOKENIZER
+from vidc.plugins.names import TOKENIZER, weights_path
 
 SOURCE_NAME = "source.json"
 
@@ -25,40 +25,42 @@ def run(
     config: ModelConfig,
     group: str,
     precision: str,
-    checkpoint: Path | None,
+    weights: Path | int,
     lora: Path | None,
-    seed: int | None,
     tokenizer: Path | None,
 ) -> None:
     """Writes ``weights/<group>.safetensors`` and where it came from.
 
-    Either ``checkpoint`` or ``seed`` is given; ``lora`` belongs to a checkpoint. A text encoder
-    comes with its tokenizer, which is written too.
+    Args:
+        workspace: where to.
+        config: of the model.
+        group: of its weights.
+        precision: to write them in.
+        weights: a checkpoint, or the seed of random weights.
+        lora: merged into the transformer's checkpoint.
+        tokenizer: the text encoder's, which is written too.
     """
     shapes = {
         name: tuple(tensor.shape)
         for name, tensor in meta_network(config, group, "fp32").state_dict().items()
     }
-    if config.text_encoder is not None and checkpoint is not None and tokenizer is not None:
-        loaded = load_encoder_weights(checkpoint, config.text_encoder)
-        tensors, source = loaded.tensors, loaded.provenance
-        text = tokenizer_json(tokenizer, config.text_encoder, config.transformer.text_len)
-        (workspace.output / TOKENIZER).write_text(text)
-    elif checkpoint is not None:
-        loaded = load_weights(checkpoint, lora, shapes)
-        tensors, source = loaded.tensors, loaded.provenance
+    encoder = config.text_encoder if group == "text_encoder" else None
+    if isinstance(weights, int):
+        tensors, source = _random(config, group, shapes, weights), {"random_weights": weights}
     else:
-        assert seed is not None
-        tensors, source = _random(config, group, shapes, seed), {"random_weights": seed}
+        loaded = (
+            load_weights(weights, lora, shapes)
+            if encoder is None
+            else load_encoder_weights(weights, encoder)
+        )
+        tensors, source = loaded.tensors, loaded.provenance
+    if encoder is not None and tokenizer is not None:
+        text = tokenizer_json(tokenizer, encoder, config.transformer.text_len)
+        (workspace.output / TOKENIZER).write_text(text)
     (workspace.output / "weights").mkdir()
     path = workspace.output / weights_path(group)
     write_weights(path, cast(tensors, PRECISIONS[precision]))
     (workspace.output / SOURCE_NAME).write_text(json.dumps(source, sort_keys=True) + "\n")
-
-
-def weights_path(group: str) -> str:
-    """Where a bundle, and the output of this stage, keep the weights of a group."""
-    return f"weights/{group}.safetensors"
 
 
 def read_source(folder: Path) -> dict[str, Any]:

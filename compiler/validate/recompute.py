@@ -37,9 +37,8 @@ def recompute(manifest: Manifest, sources: Sources, scenario: Scenario) -> Golde
                 config,
                 group,
                 precision,
-                sources.checkpoints.get(group),
+                sources.weights(group),
                 sources.lora if group == "transformer" else None,
-                sources.seed,
                 sources.tokenizer if group == "text_encoder" else None,
             )
             inputs[f"load:{group}"] = output

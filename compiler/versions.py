@@ -1,0 +1,27 @@
+"""Versions of installed packages, which are part of the keys of what is built with them."""
+
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from vidc.plugins.errors import UnavailableError
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The versions of these distributions by name, each looked up once a process.
+
+    Raises:
+        UnavailableError: ``VIDC-ENV-BUILD``, one is not installed.
+    """
+    return {package: _version(package) for package in packages}
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError as error:
+        raise UnavailableError(
+            "VIDC-ENV-BUILD",
+            f"this build needs the package {package}, which is not installed",
+            "pip install 'vidc[build]'",
+        ) from error

@@ -1,0 +1,144 @@
+"""What a stage's key is made of, without building anything."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vidc.compiler import cxx, graph
+from vidc.compiler.graph import Sources, load_stage, stage_count, stages
+from vidc.compiler.pipeline.sources import source_modules
+from vidc.compiler.pipeline.stage import Input, Stage
+from vidc.compiler.settings.resolve import Settings, resolve
+from vidc.exporters.text_encoder.config import TextEncoderConfig
+from vidc.plugins.errors import BuildError, UsageError
+
+ENCODER = TextEncoderConfig(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return resolve("tiny", gpu="cpu", environ={})
+
+
+@pytest.fixture(scope="module")
+def with_text(settings: Settings) -> Settings:
+    model = replace(settings.model, text_encoder=ENCODER)
+    return replace(
+        settings, model=model, precision={**settings.precision, "text_encoder": "fp32"}
+    )
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """The index of a checkpoint of two shards; nothing here opens these."""
+    files = ["a-1.safetensors", "a-2.safetensors"]
+    for name in files:
+        (tmp_path / name).write_text(name)
+    index = tmp_path / "a.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {name: name for name in files}}))
+    return index
+
+
+@pytest.fixture
+def spiece(tmp_path: Path) -> Path:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    for name in ("spiece.model", "tokenizer_config.json", "special_tokens_map.json"):
+        (folder / name).write_text(name)
+    return folder / "spiece.model"
+
+
+def consumed(stage: Stage) -> set[str]:
+    return {path.name for path in stage.files.values()}
+
+
+def test_every_shard_of_an_index_is_consumed(settings: Settings, shards: Path) -> None:
+    for checkpoint in (shards, shards.parent):
+        stage = load_stage(settings, Sources({"vae": checkpoint}), "vae")
+        assert consumed(stage) == {shards.name, "a-1.safetensors", "a-2.safetensors"}
+
+
+def test_a_missing_shard_is_told_before_anything_is_built(settings: Settings, shards: Path) -> None:
+    (shards.parent / "a-2.safetensors").unlink()
+    with pytest.raises(BuildError, match=r"VIDC-CHECKPOINT-SHARD.*a-2"):
+        stages(settings, Sources({"transformer": shards, "vae": shards}))
+
+
+def test_a_lora_s_config_is_consumed(settings: Settings, tmp_path: Path) -> None:
+    checkpoint, lora = tmp_path / "base.pt", tmp_path / "lora.safetensors"
+    sources = Sources({"transformer": checkpoint, "vae": checkpoint}, lora=lora)
+    assert consumed(load_stage(settings, sources, "transformer")) == {checkpoint.name, lora.name}
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "adapter_config.json" in consumed(load_stage(settings, sources, "transformer"))
+    assert consumed(load_stage(settings, sources, "vae")) == {checkpoint.name}
+
+
+def test_what_surrounds_a_sentencepiece_model_is_consumed(
+    with_text: Settings, tmp_path: Path, spiece: Path
+) -> None:
+    weights = {"text_encoder": tmp_path / "model.safetensors"}
+    beside = {"tokenizer_config.json", "special_tokens_map.json"}
+    stage = load_stage(with_text, Sources(weights, tokenizer=spiece), "text_encoder")
+    assert consumed(stage) == {"model.safetensors", "spiece.model", *beside}
+    assert {"sentencepiece", "protobuf"} <= stage.tools.keys()
+    plain = Sources(weights, tokenizer=spiece.with_name("tokenizer.json"))
+    stage = load_stage(with_text, plain, "text_encoder")
+    assert consumed(stage) == {"model.safetensors", "tokenizer.json"}
+    assert "sentencepiece" not in stage.tools
+
+
+def test_golden_data_depend_on_weights_alone(with_text: Settings, spiece: Path) -> None:
+    golden = stages(with_text, Sources({}, seed=1, tokenizer=spiece))[-1]
+    assert golden.inputs == (
+        Input("load:text_encoder", ("weights/text_encoder.safetensors", "tokenizer.json")),
+        Input("load:transformer", ("weights/transformer.safetensors",)),
+        Input("load:vae", ("weights/vae.safetensors",)),
+    )
+    assert "ftfy" in golden.tools
+
+
+def test_tools_of_compiling_hold_what_reads_the_graph(settings: Settings) -> None:
+    (stage,) = (s for s in stages(settings, Sources({}, seed=1)) if s.name == "compile:denoise")
+    assert stage.tools.keys() == {"onnxruntime", "onnx-ir"}
+
+
+@pytest.mark.parametrize(
+    ("group", "sources"),
+    [("vae", Sources({})), ("text_encoder", Sources({}, seed=1))],
+    ids=["no seed", "no tokenizer"],
+)
+def test_a_group_without_weights_is_named(group: str, sources: Sources) -> None:
+    with pytest.raises(UsageError, match="VIDC-BUILD-SOURCES") as error:
+        sources.weights(group)
+    assert group.replace("_", " ") in error.value.message
+
+
+def test_stages_are_counted_without_making_them(settings: Settings, with_text: Settings) -> None:
+    for some in (settings, with_text):
+        sources = Sources({}, seed=1, tokenizer=Path("tokenizer.json"))
+        assert stage_count(some) == len(stages(some, sources)) + 1
+
+
+def test_the_compiler_is_asked_for_its_version_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    run = subprocess.run
+
+    def count(command: tuple[str, ...], **options: object) -> object:
+        asked.append(command)
+        return run(command, **options)  # type: ignore[call-overload]
+
+    cxx._version.cache_clear()
+    monkeypatch.setattr(subprocess, "run", count)
+    graph.stages(replace(settings, backend="aoti"), Sources({}, seed=1))
+    assert len(asked) == 1
+
+
+def test_loading_weights_runs_nothing_of_the_runtime() -> None:
+    modules = source_modules(["vidc.compiler.stages.load"])
+    assert "vidc.exporters.checkpoint.read" in modules
+    assert [name for name in modules if name.startswith("vidc.runtime")] == []
