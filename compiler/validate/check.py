@@ -1,17 +1,13 @@
 """Validates a bundle with nothing but the bundle, and reports."""
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from vidc.compiler.validate.compare import (
-    Comparison,
-    compare_rollouts,
-    hold_to_golden,
-    worst_of_calls,
-)
+from vidc.compiler.validate.compare import Comparison, hold_to_golden
 from vidc.compiler.validate.gates import all_passed
 from vidc.compiler.validate.golden import Golden
+from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
 from vidc.compiler.validate.report import Report, render_html
 from vidc.runtime.bundle import Bundle
 from vidc.runtime.manifest import Manifest
@@ -46,9 +42,9 @@ class Validation:
                 {
                     "block": row.block,
                     "switched": row.block == self.golden.scenario.switch_after,
-                    **_figures("relative_l2", row.latents),
-                    **_figures("psnr_db", row.pixels),
-                    **_figures("ssim", row.pixels),
+                    "relative_l2": _figure("relative_l2", row.latents),
+                    "psnr_db": _figure("psnr_db", row.pixels),
+                    "ssim": _figure("ssim", row.pixels),
                 }
                 for row in self.comparison.rollout
             ],
@@ -73,34 +69,28 @@ class Validation:
 
     def _eager(self) -> dict[str, Any] | None:
         """How far PyTorch eager itself strays from float32 in the model's own precision."""
-        golden = self.golden
-        if golden.eager is None:
+        if self.golden.eager is None:
             return None
-        worst = worst_of_calls(golden.eager, golden.reference)
-        rollout = golden.eager_rollout
         return {
-            "components": {name: metrics.relative_l2 for name, metrics in worst.items()},
-            "rollout": None
-            if rollout is None
-            else [
-                row.latents.relative_l2
-                for row in compare_rollouts(rollout, golden.reference.played)
-                if row.latents is not None
-            ],
+            "components": {
+                row.subject.component: _figure("relative_l2", row.eager)
+                for row in self.comparison.components
+            },
+            "rollout": [_figure("relative_l2", row.eager) for row in self.comparison.rollout],
         }
 
 
 def validate(manifest: Manifest, bundle: Bundle, golden: Golden) -> Validation:
     """Replays the golden scenario with the engines of a bundle and judges them."""
     precisions = {name: engine.precision for name, engine in manifest.engines.items()}
-    return Validation(
-        manifest, golden, hold_to_golden(golden, bundle.stream, bundle.engines, precisions)
-    )
+    comparison = hold_to_golden(golden, bundle.stream, bundle.engines, precisions, bundle.device)
+    return Validation(manifest, golden, comparison)
 
 
-def _figures(metric: str, metrics: object) -> Mapping[str, float | None]:
+def _figure(metric: str, metrics: TensorMetrics | PixelMetrics | None) -> float | None:
+    # JSON has no infinity.
     value = getattr(metrics, metric, None)
-    return {metric: value if value is not None and abs(value) != float("inf") else None}
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _about(manifest: Manifest, level: str) -> dict[str, str]:

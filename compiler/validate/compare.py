@@ -1,11 +1,19 @@
 """Holds engines to golden data, component by component and block by block."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from vidc.compiler.validate.gates import Gate, Subject, Where, judge, load_thresholds
+from vidc.compiler.validate.gates import (
+    Gate,
+    Subject,
+    Thresholds,
+    Where,
+    judge,
+    load_thresholds,
+    looser,
+)
 from vidc.compiler.validate.golden import Golden, Record, record
 from vidc.compiler.validate.metrics import TensorMetrics, compare, compare_pixels
 from vidc.compiler.validate.play import Played, play_rollout
@@ -25,50 +33,66 @@ class Comparison:
 
 
 def hold_to_golden(
-    golden: Golden, stream: StreamSpec, engines: Mapping[str, Engine], precisions: Mapping[str, str]
+    golden: Golden,
+    stream: StreamSpec,
+    engines: Mapping[str, Engine],
+    precisions: Mapping[str, str],
+    device: torch.device,
 ) -> Comparison:
     """Replays the golden scenario with these engines and judges what comes out.
+
+    What a stream cannot do without, what the reference called and what has a precision must be
+    there. Without all that a stream needs nothing can be replayed, and that alone is judged.
 
     Args:
         golden: the reference.
         stream: of the bundle.
         engines: by component.
-        precisions: of every component that must be there; one without an engine fails.
+        precisions: of the bundle's components; float32's thresholds hold for any other.
+        device: of the engines.
     """
-    found = record(golden.scenario, golden.inputs, stream, engines, forced_by=golden.reference)
+    called = [component for component, _ in golden.reference.calls]
+    required = [*dict.fromkeys([*called, *stream.components, *precisions])]
+    if absent := [name for name in stream.components if name not in engines]:
+        return Comparison(*_judge_components(absent, {}, {}, precisions), [], [])
+    inputs = golden.inputs.to(device)
+    found = record(golden.scenario, inputs, stream, engines, forced_by=golden.reference)
     worst = worst_of_calls(found, golden.reference)
-    gates, rows = [], []
-    for name, precision in precisions.items():
-        subject = Subject(name)
-        measured = {subject: worst[name]} if name in worst else {}
-        gates += judge(Where.COMPONENT, [subject], measured, load_thresholds(precision))
-        rows.append(ComponentRow(subject, worst.get(name)))
+    eager = {} if golden.eager is None else worst_of_calls(golden.eager, golden.reference)
+    gates, rows = _judge_components(required, worst, eager, precisions)
     if not golden.scenario.rollout:
         return Comparison(gates, rows, [], [])
-    played = play_rollout(golden.scenario, golden.inputs, stream, engines)
-    rollout = compare_rollouts(played, golden.reference.played)
-    gates += _rollout_gates(golden, rollout, precisions["denoise"])
+    played = play_rollout(golden.scenario, inputs, stream, engines)
+    rollout = compare_rollouts(played, golden.reference.played, golden.eager_rollout)
+    gates += _rollout_gates(golden, rollout, precisions)
     return Comparison(gates, rows, rollout, _pairs(played, golden.reference.played))
 
 
 def worst_of_calls(found: Record, reference: Record) -> dict[str, TensorMetrics]:
     """Each component's metrics on the tensor and call with the largest relative error.
 
-    A component whose calls are not those of the reference is left out.
+    A component that is not called as often as in the reference is left out.
     """
     worst: dict[str, TensorMetrics] = {}
-    if [component for component, _ in found.calls] != [c for c, _ in reference.calls]:
-        return worst
-    for (component, written), (_, expected) in zip(found.calls, reference.calls, strict=True):
-        for name, value in expected.items():
-            metrics = compare(written[name], value)
-            if component not in worst or metrics.relative_l2 > worst[component].relative_l2:
-                worst[component] = metrics
+    called = _by_component(found)
+    for component, expected_calls in _by_component(reference).items():
+        if len(called.get(component, ())) != len(expected_calls):
+            continue
+        for written, expected in zip(called[component], expected_calls, strict=True):
+            for name, value in expected.items():
+                metrics = compare(written[name], value)
+                if component not in worst or metrics.relative_l2 > worst[component].relative_l2:
+                    worst[component] = metrics
     return worst
 
 
-def compare_rollouts(played: Played, reference: Played) -> list[RolloutRow]:
-    """Latents and, where they are kept, frames of each block against the reference's."""
+def compare_rollouts(
+    played: Played, reference: Played, eager: Played | None = None
+) -> list[RolloutRow]:
+    """Latents and, where they are kept, frames of each block against the reference's.
+
+    ``eager`` is the rollout of PyTorch in the engines' precision, where there is one.
+    """
     rows = []
     for block, latent in enumerate(reference.latents):
         frames = None
@@ -76,12 +100,45 @@ def compare_rollouts(played: Played, reference: Played) -> list[RolloutRow]:
             frames = compare_pixels(
                 _pictures(played.frames[block]), _pictures(reference.frames[block])
             )
-        rows.append(RolloutRow(block, compare(played.latents[block].cpu(), latent), frames))
+        latents = compare(played.latents[block].cpu(), latent)
+        own = None if eager is None else compare(eager.latents[block], latent)
+        rows.append(RolloutRow(block, latents, frames, own))
     return rows
 
 
-def _rollout_gates(golden: Golden, rows: list[RolloutRow], precision: str) -> list[Gate]:
-    thresholds = load_thresholds(precision)
+def _judge_components(
+    names: Iterable[str],
+    measured: Mapping[str, TensorMetrics],
+    eager: Mapping[str, TensorMetrics],
+    precisions: Mapping[str, str],
+) -> tuple[list[Gate], list[ComponentRow]]:
+    gates, rows = [], []
+    for name in names:
+        subject = Subject(name)
+        found = {subject: measured[name]} if name in measured else {}
+        thresholds = load_thresholds(precisions.get(name, "fp32"))
+        gates += judge(Where.COMPONENT, [subject], found, thresholds)
+        rows.append(ComponentRow(subject, measured.get(name), eager.get(name)))
+    return gates, rows
+
+
+def _by_component(record: Record) -> dict[str, list[dict[str, torch.Tensor]]]:
+    calls: dict[str, list[dict[str, torch.Tensor]]] = {}
+    for component, written in record.calls:
+        calls.setdefault(component, []).append(written)
+    return calls
+
+
+def _rollout_gates(
+    golden: Golden, rows: list[RolloutRow], precisions: Mapping[str, str]
+) -> list[Gate]:
+    transformer = load_thresholds(precisions.get("denoise", "fp32"))
+    vae = load_thresholds(precisions.get("vae_decode", "fp32"))
+    # Pixels carry the errors of both.
+    thresholds: Thresholds = {
+        Where.ROLLOUT: transformer[Where.ROLLOUT],
+        Where.PIXELS: looser(transformer[Where.PIXELS], vae[Where.PIXELS]),
+    }
     blocks = [Subject("rollout", block) for block in range(golden.scenario.blocks)]
     pictured = [Subject("rollout", block) for block in golden.scenario.pictured]
     latents = {Subject("rollout", r.block): r.latents for r in rows if r.latents is not None}

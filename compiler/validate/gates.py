@@ -100,6 +100,15 @@ def load_thresholds(precision: str) -> Thresholds:
     return {Where(where): limits for where, limits in tables[precision].items()}
 
 
+def looser(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """For each metric that both judge, the threshold that is easier to keep."""
+    return {
+        metric: (max if metric in UPPER_LIMITS else min)(one[metric], other[metric])
+        for metric in one
+        if metric in other
+    }
+
+
 def judge(
     where: Where,
     expected: Iterable[Subject],

@@ -44,19 +44,27 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class ComponentRow:
-    """A component's figures; ``metrics`` is None when it was not measured."""
+    """A component's figures; ``metrics`` is None when it was not measured.
+
+    ``eager`` is how far PyTorch is in the engine's own precision, where that is not float32.
+    """
 
     subject: Subject
     metrics: TensorMetrics | None
+    eager: TensorMetrics | None = None
 
 
 @dataclass(frozen=True)
 class RolloutRow:
-    """A block of the rollout: its latents and its decoded frames, None when not measured."""
+    """A block of the rollout: its latents and its decoded frames, None when not measured.
+
+    ``eager`` is how far the latents of PyTorch are in the engines' own precision.
+    """
 
     block: int
     latents: TensorMetrics | None
     pixels: PixelMetrics | None
+    eager: TensorMetrics | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,7 @@ class _Row:
     block: int | None
     tensor: TensorMetrics | None
     pixels: PixelMetrics | None
+    eager: TensorMetrics | None
     gates: Sequence[Gate]
     switched: bool = False
 
@@ -194,13 +203,13 @@ def _component_row(row: ComponentRow, gates: Sequence[Gate]) -> _Row:
         for gate in gates
         if gate.where is Where.COMPONENT and Subject(gate.component, gate.block) == row.subject
     ]
-    return _Row(row.subject.component, row.subject.block, row.metrics, None, own)
+    return _Row(row.subject.component, row.subject.block, row.metrics, None, row.eager, own)
 
 
 def _rollout_row(row: RolloutRow, report: Report) -> _Row:
     own = [gate for gate in report.gates if gate.where in BLOCKWISE and gate.block == row.block]
     switched = row.block in report.switches
-    return _Row(str(row.block), row.block, row.latents, row.pixels, own, switched)
+    return _Row(str(row.block), row.block, row.latents, row.pixels, row.eager, own, switched)
 
 
 def _chart(report: Report) -> Chart | None:

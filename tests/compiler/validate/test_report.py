@@ -1,6 +1,7 @@
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -206,6 +207,25 @@ def test_a_block_without_a_figure_is_a_cross_on_the_curve():
     page = Page(render_html(Report("b", {}, {}, report.gates, rollout=rollout)))
     assert (len(page.all("circle")), len(page.all("path"))) == (7, 1)
     assert "A cross marks a block without a finite figure." in page.words
+
+
+def test_eager_has_a_column_where_it_was_measured():
+    plain = make_report()
+    eager = TensorMetrics(True, 4.5e-3, 0.99, 0.1, 40.0)
+    report = replace(
+        plain,
+        components=[*plain.components, ComponentRow(Subject("kv_update"), None, eager)],
+        rollout=[replace(row, eager=eager) for row in plain.rollout],
+    )
+    page = Page(render_html(report))
+    assert page.words.count("4.50e-03") == 1 + len(plain.rollout)
+    assert page.text.count("Eager") == 2
+    assert "Eager: relative L2" in page.words
+    assert "Eager:" not in Page(render_html(plain)).words
+    table = render_html(report).split("<table>")[2]
+    header, *rows = (row for row in table.split("<tr")[1:])
+    cells = [row.count("<td") + row.count("<th ") for row in (header, *rows)]
+    assert len(set(cells)) == 1
 
 
 def test_a_report_without_gates_did_not_pass():

@@ -1,0 +1,121 @@
+"""What a comparison demands, and what it measures of PyTorch itself."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vidc.compiler.stages import golden as golden_stage
+from vidc.compiler.validate.check import Validation
+from vidc.compiler.validate.compare import hold_to_golden, worst_of_calls
+from vidc.compiler.validate.gates import Where, all_passed, load_thresholds, looser
+from vidc.compiler.validate.metrics import compare
+from vidc.compiler.validate.scenario import Scenario
+
+CPU = torch.device("cpu")
+ROLLOUT = Scenario(blocks=2, switch_after=1, rollout=True)
+
+
+@pytest.fixture(scope="module")
+def golden(model, tmp_path_factory):
+    return model.golden(tmp_path_factory.mktemp("golden"), ROLLOUT)
+
+
+@pytest.fixture(scope="module")
+def mixed(model, tmp_path_factory):
+    """Golden data of the model in bfloat16."""
+    return model.golden(tmp_path_factory.mktemp("mixed"), ROLLOUT, "bf16")
+
+
+def held(model, golden, without=(), precisions=None):
+    engines = {name: engine for name, engine in model.engines.items() if name not in without}
+    given = dict.fromkeys(engines, "fp32") if precisions is None else precisions
+    return hold_to_golden(golden, model.stream, engines, given, CPU)
+
+
+def missing(comparison):
+    return {gate.component for gate in comparison.gates if gate.value is None}
+
+
+def test_pytorch_is_what_pytorch_computes(model, golden):
+    comparison = held(model, golden)
+    assert all_passed(comparison.gates)
+    assert {row.subject.component for row in comparison.components} == {*model.engines}
+
+
+@pytest.mark.parametrize(
+    "component", ["text_kv", "denoise", "recache_6", "recache_9", "vae_decode"]
+)
+def test_what_a_stream_needs_must_be_there(model, golden, component):
+    comparison = held(model, golden, without=[component])
+    assert missing(comparison) == {component}
+    assert not all_passed(comparison.gates)
+
+
+def test_what_the_reference_called_must_be_there(model, golden):
+    encoders = ("vae_encode_first", "vae_encode")
+    comparison = held(model, golden, without=encoders)
+    assert missing(comparison) == {*encoders}
+    assert {gate.component for gate in comparison.gates if not gate.passed} == {*encoders}
+
+
+def test_pixels_are_held_to_the_looser_precision(model, golden):
+    vae = {"vae_decode_first", "vae_decode"}
+    precisions = {name: "bf16" if name in vae else "fp32" for name in model.engines}
+    pixels = load_thresholds("bf16")[Where.PIXELS]
+    assert pixels != load_thresholds("fp32")[Where.PIXELS]
+    for swapped in (False, True):
+        if swapped:
+            precisions = {n: "fp32" if p == "bf16" else "bf16" for n, p in precisions.items()}
+        gates = held(model, golden, precisions=precisions).gates
+        found = {gate.metric: gate.threshold for gate in gates if gate.where is Where.PIXELS}
+        assert found == pixels
+
+
+def test_looser_keeps_what_both_judge():
+    one, other = {"relative_l2": 0.1, "ssim": 0.9}, {"relative_l2": 0.2, "ssim": 0.99, "psnr_db": 1}
+    assert looser(one, other) == looser(other, one) == {"relative_l2": 0.2, "ssim": 0.9}
+
+
+def test_eager_stands_beside_the_engines(model, mixed):
+    comparison = held(model, mixed)
+    assert all(row.metrics.relative_l2 < row.eager.relative_l2 for row in comparison.components)
+    assert all(1e-4 < row.eager.relative_l2 < 1 for row in comparison.rollout)
+    assert worst_of_calls(mixed.eager, mixed.reference) == {
+        row.subject.component: row.eager for row in comparison.components
+    }
+
+
+def test_the_json_of_a_validation_is_strict(model, mixed):
+    comparison = held(model, mixed)
+    endless = compare(torch.tensor([torch.inf]), torch.ones(1))
+    rows = [replace(row, eager=endless) for row in comparison.components]
+    comparison = replace(comparison, components=rows)
+    named = type("Named", (), {"name": "tiny"})
+    document = Validation(named, mixed, comparison).to_json()
+    eager = json.loads(json.dumps(document, allow_nan=False))["eager"]
+    assert {*eager["components"].values()} == {None}
+    assert all(0 < error < 1 for error in eager["rollout"])
+
+
+def test_one_precision_is_in_memory_at_a_time(model, tmp_path, monkeypatch):
+    alive = 0
+    most = []
+    make = golden_stage.EagerEngine
+
+    class Counted(make):
+        def __init__(self, component):
+            nonlocal alive
+            super().__init__(component)
+            alive += 1
+            most.append(alive)
+
+        def __del__(self):
+            nonlocal alive
+            alive -= 1
+
+    monkeypatch.setattr(golden_stage, "EagerEngine", Counted)
+    model.golden(tmp_path, replace(ROLLOUT, rollout=False), "bf16")
+    assert len(most) == 2 * len(model.engines)
+    assert max(most) == len(model.engines)
