@@ -1,12 +1,13 @@
 """`vidc validate`: whether a bundle still computes what PyTorch computes."""
 
+import os
 from pathlib import Path
 
 import click
 
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.cli.sources import Given, sources_options
-from vidc.plugins.errors import GateError
+from vidc.plugins.errors import GateError, UsageError
 
 
 @click.command()
@@ -24,26 +25,33 @@ def command(bundle: Path, report: Path | None, given: Given, as_json: bool) -> N
     Replays the bundle's golden data, made by PyTorch when it was built; with a checkpoint, PyTorch
     makes them again. Exits 1 if a gate fails.
     """
+    from vidc.compiler.estimate import reference_seconds, replay_seconds
+    from vidc.compiler.settings.tables import model_from_json
     from vidc.compiler.validate.check import validate
     from vidc.compiler.validate.golden import Golden
     from vidc.runtime.bundle import load
     from vidc.runtime.manifest import read_manifest
 
     manifest = read_manifest(bundle)
+    page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.report.html")
+    _require_writable(page)
+    config = model_from_json(manifest.config)
+    sources = given.resolve(config)[1] if given.any else None
     click.echo("checking files and loading engines", err=True)
     loaded = load(bundle, verify="full")
     golden = Golden.load(bundle)
-    if given.any:
-        from vidc.compiler.settings.tables import model_from_json
+    if sources is not None:
         from vidc.compiler.validate.recompute import recompute
 
-        click.echo("computing the reference", err=True)
-        _, sources = given.resolve(model_from_json(manifest.config))
-        golden = recompute(manifest, sources, golden.scenario)
-    click.echo(f"replaying {manifest.name}", err=True)
+        precisions = {group: manifest.config["precision"][group] for group in manifest.weights}
+        _tell("computing the reference", reference_seconds(config, golden.scenario, precisions))
+        golden = recompute(
+            manifest, sources, golden.scenario, lambda text: click.echo(text, err=True)
+        )
+    on_cpu = loaded.device.type == "cpu"
+    seconds = replay_seconds(config, golden.scenario) if on_cpu else 0.0
+    _tell(f"replaying {manifest.name}", seconds)
     validation = validate(manifest, loaded, golden)
-    page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.report.html")
-    page.write_text(validation.html(), encoding="utf-8")
     if as_json:
         print_json({**validation.to_json(), "report": str(page)})
     else:
@@ -61,6 +69,10 @@ def command(bundle: Path, report: Path | None, given: Given, as_json: bool) -> N
         ]
         print_text(columns(rows))
         print_text(f"report: {page}")
+    try:
+        page.write_text(validation.html(), encoding="utf-8")
+    except OSError as error:
+        raise _no_report(page, str(error.strerror)) from error
     failed = [gate for gate in validation.comparison.gates if not gate.passed]
     if not validation.passed:
         raise GateError(
@@ -68,3 +80,28 @@ def command(bundle: Path, report: Path | None, given: Given, as_json: bool) -> N
             f"{bundle}: {len(failed)} of {len(validation.comparison.gates)} gates failed",
             f"open {page}; build the bundle again if its files are whole",
         )
+
+
+def _tell(doing: str, seconds: float) -> None:
+    from vidc.compiler.estimate import about
+
+    takes = about(seconds)
+    click.echo(f"{doing}: {takes} on this CPU" if takes else doing, err=True)
+
+
+def _require_writable(page: Path) -> None:
+    """Refuses a report that could not be written, before minutes go into it."""
+    if page.is_dir():
+        raise _no_report(page, "it is a folder")
+    if not page.parent.is_dir():
+        raise _no_report(page, f"there is no folder {page.parent}")
+    if not os.access(page if page.exists() else page.parent, os.W_OK):
+        raise _no_report(page, "no permission")
+
+
+def _no_report(page: Path, why: str) -> UsageError:
+    return UsageError(
+        "VIDC-VALIDATE-REPORT",
+        f"the report cannot be written to {page}: {why}",
+        "name another file with --report",
+    )

@@ -1,10 +1,13 @@
 """Validation passes on what was built, and fails on every planted fault, by name."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 
+from vidc.compiler.cli import main
 from vidc.compiler.validate.compare import hold_to_golden
 from vidc.compiler.validate.gates import Where
 from vidc.runtime.manifest import read_manifest
@@ -35,7 +38,7 @@ def judge(project, bundle, golden):
         for name, fault in faults.items():
             engines[name] = Faulty(engines[name], **fault)
         held_to = replace(golden, scenario=scenario)
-        return hold_to_golden(held_to, bundle.stream, engines, precisions)
+        return hold_to_golden(held_to, bundle.stream, engines, precisions, bundle.device)
 
     return hold
 
@@ -132,5 +135,44 @@ def test_a_state_that_is_not_written_is_caught(judge, bundle, component):
 
 def test_a_component_without_an_engine_fails(project, bundle, golden):
     precisions = {"denoise": "fp32", "image_encoder": "fp32"}
-    comparison = hold_to_golden(golden, bundle.stream, bundle.engines, precisions)
+    comparison = hold_to_golden(golden, bundle.stream, bundle.engines, precisions, bundle.device)
     assert failures(comparison)[Where.COMPONENT] == {"image_encoder"}
+
+
+@pytest.fixture
+def vidc(capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main(["validate", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_a_report_without_a_place_is_refused_before_anything_is_loaded(vidc, project, tmp_path):
+    (tmp_path / "file").write_text("")
+    for page in (tmp_path / "nowhere" / "r.html", tmp_path, tmp_path / "file" / "r.html"):
+        status, out, err = vidc(project.bundle, "--report", page)
+        assert (status, out) == (2, "")
+        assert "VIDC-VALIDATE-REPORT" in err
+        assert "loading" not in err
+
+
+def test_figures_are_printed_though_the_report_cannot_be_written(vidc, project, tmp_path):
+    page = tmp_path / "r.html"
+    page.symlink_to("/dev/full")
+    status, out, err = vidc(project.bundle, "--report", page, "--json")
+    assert (status, json.loads(out)["passed"]) == (2, True)
+    assert "VIDC-VALIDATE-REPORT" in err
+
+
+def test_a_text_encoder_of_a_checkpoint_must_be_given(vidc, project, tmp_path):
+    pipeline = tmp_path / "pipeline"
+    shutil.copytree(project.pipeline, pipeline, ignore=shutil.ignore_patterns("text_encoder"))
+    status, out, err = vidc(
+        project.bundle, "--report", tmp_path / "r.html", "--checkpoint", pipeline
+    )
+    assert (status, out) == (2, "")
+    assert "VIDC-BUILD-SOURCES" in err
+    assert "text encoder" in err
