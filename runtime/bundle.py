@@ -12,7 +12,9 @@ from vidc.runtime import integrity, manifest
 from vidc.runtime.compatibility import check
 from vidc.runtime.engines import Engine, loader
 from vidc.runtime.session import Session
+from vidc.runtime.states import shared_states
 from vidc.runtime.stream import StreamSpec
+from vidc.runtime.strict import field_error
 from vidc.runtime.text import TextEncoder
 from vidc.runtime.weights import Weights
 
@@ -49,14 +51,21 @@ class Bundle:
         engines = {n: engine for n, engine in self.engines.items() if n not in NOT_IN_STREAM}
         try:
             return Session(self.stream, engines, self.device, self._lock, self._text_encoder, seed)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if "memory" not in str(error).lower():
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
                 raise
             raise UnavailableError(
                 "VIDC-SESSION-MEMORY",
                 f"the states of one more session do not fit on {self.device}: {error}",
-                "close a session, or build with a smaller window",
+                "drop what refers to a session that has ended, or build with a smaller window",
             ) from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # On a CPU, torch has no exception of its own for it.
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(
+        error
+    )
 
 
 def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
@@ -68,6 +77,8 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
             files, ``off`` trusts the folder.
 
     Raises:
+        GateError: ``VIDC-BUNDLE-FIELD``, a component that the stream needs has no engine, or
+            engines disagree on a state.
         VidcError: what ``read_manifest``, ``verify``, ``check`` and the engine loaders raise.
     """
     folder = Path(path)
@@ -75,6 +86,7 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
     integrity.verify(folder, document, verify)
     device = torch.device(document.target.device_type)
     notes = check(document, device)
+    _require_stream(document)
     files = {stem: folder / entry.path for stem, entry in document.weights.items()}
     weights = Weights(files, device)
     engines = {
@@ -84,3 +96,15 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
     encoder = engines.get(TEXT_ENCODER)
     text = None if encoder is None else TextEncoder(encoder, folder / TOKENIZER, device)
     return Bundle(document.stream, engines, device, text, notes)
+
+
+def _require_stream(document: manifest.Manifest) -> None:
+    """Refuses a bundle that would fail in the midst of a stream."""
+    missing = [name for name in document.stream.components if name not in document.engines]
+    if missing:
+        raise field_error(
+            "manifest.engines", f"{', '.join(missing)} of the stream's components are missing"
+        )
+    shared_states(
+        engine.signature for name, engine in document.engines.items() if name not in NOT_IN_STREAM
+    )

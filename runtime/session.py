@@ -51,8 +51,8 @@ class Session:
 
     @property
     def latents(self) -> Tensor:
-        """Clean latents of the newest block, float32 ``[B, F, C, h, w]`` on the device."""
-        return self._history[:, -self.stream_spec.block :]
+        """Clean latents of the newest block, a copy: float32 ``[B, F, C, h, w]`` on the device."""
+        return self._history[:, -self.stream_spec.block :].clone()
 
     def prompt(self, prompt: Tensor | str) -> None:
         """Sets the prompt the stream starts with.

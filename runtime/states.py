@@ -6,6 +6,25 @@ import torch
 from torch import Tensor
 
 from vidc.plugins.signature import Role, Signature, TensorSpec
+from vidc.runtime.strict import field_error
+
+
+def shared_states(signatures: Iterable[Signature]) -> dict[str, TensorSpec]:
+    """The states of these engines by name, of which each may be several engines'.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-FIELD``, two engines give a state other shapes or dtypes.
+    """
+    specs: dict[str, TensorSpec] = {}
+    for spec in (state for signature in signatures for state in signature.states):
+        known = specs.setdefault(spec.name, spec)
+        if (known.shape, known.dtype) != (spec.shape, spec.dtype):
+            raise field_error(
+                "manifest.engines",
+                f"state {spec.name} is {known.dtype}{list(known.shape)} to one engine and "
+                f"{spec.dtype}{list(spec.shape)} to another",
+            )
+    return specs
 
 
 class States:
@@ -16,17 +35,14 @@ class States:
     """
 
     def __init__(self, signatures: Iterable[Signature], device: torch.device) -> None:
-        specs: dict[str, TensorSpec] = {}
-        spares: set[str] = set()
-        for spec in (state for signature in signatures for state in signature.states):
-            known = specs.setdefault(spec.name, spec)
-            if (known.shape, known.dtype) != (spec.shape, spec.dtype):
-                raise ValueError(
-                    f"state {spec.name} is {known.dtype}{list(known.shape)} to one engine and "
-                    f"{spec.dtype}{list(spec.shape)} to another"
-                )
-            if spec.writes and not spec.in_place:
-                spares.add(spec.name)
+        signatures = tuple(signatures)
+        specs = shared_states(signatures)
+        spares = {
+            spec.name
+            for signature in signatures
+            for spec in signature.states
+            if spec.writes and not spec.in_place
+        }
         self._current = {name: _zeros(spec, device) for name, spec in specs.items()}
         self._spare = {name: _zeros(specs[name], device) for name in sorted(spares)}
 

@@ -1,10 +1,16 @@
 """Sessions on one bundle: streams of their own over shared engines."""
 
+import os
+import shutil
+from dataclasses import replace
+
 import pytest
 import torch
 
-from vidc.plugins.errors import UsageError
-from vidc.runtime import Bundle
+from vidc.plugins.errors import GateError, UnavailableError, UsageError
+from vidc.plugins.signature import Signature
+from vidc.runtime import Bundle, load
+from vidc.runtime.manifest import read_manifest, write_manifest
 
 
 def embeds(bundle, seed: int) -> torch.Tensor:
@@ -30,6 +36,18 @@ def test_frames(bundle):
     height, width = bundle.stream.video
     assert shapes == [(9, height, width, 3), (12, height, width, 3)]
     assert session.latents.shape == (1, 3, *bundle.stream.latent)
+
+
+def test_latents_stay_what_they_were(bundle):
+    session = bundle.session(seed=2)
+    session.prompt(embeds(bundle, 1))
+    session.step()
+    first = session.latents
+    kept = first.clone()
+    session.step()
+    assert torch.equal(first, kept)
+    session.latents.zero_()
+    assert session.latents.any()
 
 
 def test_a_stream_depends_on_its_seed_alone(bundle):
@@ -112,3 +130,69 @@ def test_a_text_needs_an_encoder(bundle):
     )
     with pytest.raises(UsageError, match="VIDC-PROMPT-NO-ENCODER"):
         without.session().prompt("a red square")
+
+
+@pytest.mark.parametrize("lacking", ["text_kv", "kv_update", "recache_5", "vae_decode"])
+def test_a_bundle_without_a_part_of_the_stream_is_not_loaded(project, tmp_path, lacking):
+    document = read_manifest(project.bundle)
+    assert lacking in document.engines
+    engines = {name: engine for name, engine in document.engines.items() if name != lacking}
+    error = refused(project, tmp_path, replace(document, engines=engines))
+    assert lacking in error.message
+
+
+def test_a_bundle_without_the_optional_parts_is_loaded(project, tmp_path):
+    document = read_manifest(project.bundle)
+    optional = ("vae_encode_first", "vae_encode", "text_encoder")
+    engines = {name: e for name, e in document.engines.items() if name not in optional}
+    folder = linked(project, tmp_path, replace(document, engines=engines))
+    assert load(folder, verify="off").engines.keys() == engines.keys()
+
+
+def test_engines_that_disagree_on_a_state_are_not_loaded(project, tmp_path):
+    document = read_manifest(project.bundle)
+    text = document.engines["text_kv"]
+    other = Signature(
+        tuple(replace(t, dtype="float16") if t.name == "text.k.0" else t for t in text.signature)
+    )
+    engines = {**document.engines, "text_kv": replace(text, signature=other)}
+    error = refused(project, tmp_path, replace(document, engines=engines))
+    assert "text.k.0" in error.message
+
+
+def linked(project, folder, document):
+    """The bundle under another manifest."""
+    shutil.copytree(project.bundle, folder, dirs_exist_ok=True, copy_function=os.link)
+    (folder / "manifest.json").unlink()
+    write_manifest(document, folder)
+    return folder
+
+
+def refused(project, folder, document):
+    with pytest.raises(GateError, match="VIDC-BUNDLE-FIELD") as caught:
+        load(linked(project, folder, document), verify="off")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of it"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
+        (RuntimeError("unsupported memory format"), False),
+    ],
+)
+def test_states_that_do_not_fit(bundle, monkeypatch, error, is_memory):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(torch, "zeros", fail)
+    with pytest.raises(UnavailableError if is_memory else RuntimeError) as caught:
+        bundle.session()
+    assert not is_memory or caught.value.code == "VIDC-SESSION-MEMORY"
+
+
+def test_torch_still_says_so_when_memory_is_out():
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        torch.empty(2**55)
