@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vidc.compiler.stages import golden as golden_stage
+from vidc.compiler.validate import compare as comparing
 from vidc.compiler.validate.check import Validation
 from vidc.compiler.validate.compare import hold_to_golden, worst_of_calls
 from vidc.compiler.validate.gates import Where, all_passed, load_thresholds, looser
@@ -119,3 +120,17 @@ def test_one_precision_is_in_memory_at_a_time(model, tmp_path, monkeypatch):
     model.golden(tmp_path, replace(ROLLOUT, rollout=False), "bf16")
     assert len(most) == 2 * len(model.engines)
     assert max(most) == len(model.engines)
+
+
+def test_the_replay_runs_on_the_device_of_the_engines(model, golden, monkeypatch):
+    class StoppedError(Exception):
+        pass
+
+    def record(scenario, inputs, *_, **__):
+        raise StoppedError(inputs.noise.device, inputs.prompts.device)
+
+    monkeypatch.setattr(comparing, "record", record)
+    device = torch.device("meta")
+    with pytest.raises(StoppedError) as stop:
+        hold_to_golden(golden, model.stream, model.engines, {}, device)
+    assert stop.value.args == (device, device)
