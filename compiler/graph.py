@@ -29,8 +29,6 @@ _LIBRARIES = {
     "text_encoder": ("transformers", "tokenizers"),
 }
 """What builds the network of a weights group, besides torch."""
-_OPTIONS = {"transformer": "checkpoint", "vae": "vae", "text_encoder": "text-encoder"}
-"""The option that names a group's checkpoint."""
 _STREAM_FIELDS: dict[str, tuple[str, ...]] = {
     "text_encoder": (),
     "text_kv": ("batch",),
@@ -66,7 +64,8 @@ class Sources:
             raise UsageError(
                 "VIDC-BUILD-SOURCES",
                 f"nothing says where the weights of the {group.replace('_', ' ')} come from",
-                f"give its checkpoint (--{_OPTIONS[group]}), or --random-weights SEED to try it",
+                "give --checkpoint, --vae and, for a model with a text encoder, --text-encoder; "
+                "--random-weights SEED stands for the first two",
             )
         return found
 

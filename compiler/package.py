@@ -5,16 +5,17 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+from pkgutil import iter_modules
 
-from vidc.compiler.pipeline.atomic import sync_tree
-from vidc.compiler.pipeline.digest import sha256_json
+from vidc.compiler.pipeline.atomic import sync, sync_tree
+from vidc.compiler.pipeline.digest import Json, sha256_json, sha256_tree
 from vidc.compiler.pipeline.disk import stage_errors
 from vidc.compiler.pipeline.lock import Mode
 from vidc.compiler.pipeline.run import Result
 from vidc.compiler.pipeline.sources import source_digest
+from vidc.compiler.pipeline.stage import Outputs
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.stages.compile import ENGINE_NAME, read_engine
@@ -22,42 +23,76 @@ from vidc.compiler.stages.load import SOURCE_NAME, read_source
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.check import Validation, validate
 from vidc.compiler.validate.golden import Golden
+from vidc.compiler.versions import versions
 from vidc.exporters.components import component_groups, weights_groups
+from vidc.exporters.config import ModelConfig
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, UsageError, VidcError
 from vidc.plugins.names import weights_path
 from vidc.plugins.signature import Signature
-from vidc.runtime import manifest
+from vidc.runtime import engines, manifest
 from vidc.runtime.bundle import load
-from vidc.runtime.integrity import file_entries, verify
+from vidc.runtime.integrity import file_entry, verify
 from vidc.runtime.strict import read
 
 REPORT = "report.html"
 PACKAGE = "package"
+OTHER_OUTPUT = "free some space or choose another folder with -o"
 
 
-def package_key(settings: Settings, digests: Mapping[str, str]) -> str:
-    """The key of the finished bundle: of all outputs it is made of, and of how it is judged."""
-    thresholds = files("vidc.configs").joinpath("thresholds.toml").read_bytes()
-    return sha256_json(
-        {
-            "inputs": dict(digests),
-            "config": settings.to_json(),
-            "sources": source_digest(("vidc.compiler.package",)),
-            "thresholds": hashlib.sha256(thresholds).hexdigest(),
-            "tools": _tools(),
-        }
+def parts(config: ModelConfig) -> tuple[str, ...]:
+    """The stages whose outputs a bundle is made of."""
+    return (
+        *(f"load:{group}" for group in weights_groups(config)),
+        *(f"compile:{name}" for name in component_groups(config)),
+        "golden",
     )
 
 
-def published(output: Path, keys: Mapping[str, str]) -> bool:
-    """Whether ``output`` is the bundle of these stages, whole."""
+def key_components(settings: Settings, outputs: Outputs) -> dict[str, Json]:
+    """All that a bundle depends on: what it is made of, and how it is judged.
+
+    Args:
+        settings: of the build.
+        outputs: of finished stages; parts that are not among them are left out.
+    """
+    known = [part for part in parts(settings.model) if part in outputs]
+    loaders = (f"{engines.__name__}.{module.name}" for module in iter_modules(engines.__path__))
+    return {
+        "stage": PACKAGE,
+        "config": settings.to_json(),
+        "inputs": {part: sha256_tree(outputs[part]) for part in known},
+        "files": {
+            "thresholds": _resource_digest("vidc.configs", "thresholds.toml"),
+            "report": _resource_digest("vidc.compiler.validate", "report.html.j2"),
+        },
+        "sources": source_digest(("vidc.compiler.package", *loaders)),
+        "tools": _tools(),
+    }
+
+
+def published(output: Path, key: str) -> bool:
+    """Whether ``output`` is the bundle of this key, whole."""
     try:
         document = manifest.read_manifest(output)
         verify(output, document, "fast")
     except VidcError:
         return False
-    return document.stages == dict(keys)
+    return document.stages.get(PACKAGE) == key
+
+
+def refuse_occupied(output: Path) -> None:
+    """Refuses to replace anything but an older bundle or an empty folder.
+
+    Raises:
+        UsageError: ``VIDC-BUILD-OUTPUT``.
+    """
+    if output.exists() and not (output / manifest.MANIFEST_NAME).exists() and _occupied(output):
+        raise UsageError(
+            "VIDC-BUILD-OUTPUT",
+            f"{output} is there already and is not a bundle",
+            "choose another folder with -o, or remove it",
+        )
 
 
 def package(
@@ -66,28 +101,30 @@ def package(
     keys: Mapping[str, str],
     output: Path,
     note: Callable[[str], None],
-) -> Validation:
+) -> None:
     """Makes the bundle at ``output``; what was there stays until the new one is validated.
+
+    Args:
+        settings: of the build.
+        results: of its stages.
+        keys: of its stages and of the bundle.
+        output: the bundle's folder.
+        note: shows a line of progress.
 
     Raises:
         GateError: ``VIDC-VALIDATE-FAILED``; the report is left beside ``output``.
         BuildError: ``VIDC-BUILD-DISK``, ``VIDC-BUILD-STAGE``.
         UsageError: ``VIDC-BUILD-OUTPUT``, something that is no bundle is in the way.
     """
-    if output.exists() and not (output / manifest.MANIFEST_NAME).exists() and _occupied(output):
-        raise UsageError(
-            "VIDC-BUILD-OUTPUT",
-            f"{output} is there already and is not a bundle",
-            "choose another folder with -o, or remove it",
-        )
+    refuse_occupied(output)
     staging = output.with_name(f".{output.name}.partial")
     try:
-        with stage_errors(PACKAGE, _existing(output.parent), staging, needed=None):
+        with stage_errors(PACKAGE, _existing(output.parent), staging, None, OTHER_OUTPUT):
             _recover(output)
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir(parents=True)
-            _assemble(settings, results, staging)
-            document = _manifest(settings, results, keys, staging)
+            entries = _assemble(settings, results, staging)
+            document = _manifest(settings, results, keys, entries)
             manifest.write_manifest(document, staging)
             note("validating")
             validation = validate(document, load(staging, verify="off"), Golden.load(staging))
@@ -102,7 +139,6 @@ def package(
             _replace(staging, output)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return validation
 
 
 def _existing(folder: Path) -> Path:
@@ -127,24 +163,32 @@ def _occupied(output: Path) -> bool:
     return not output.is_dir() or any(output.iterdir())
 
 
-def _assemble(settings: Settings, results: Mapping[str, Result], staging: Path) -> None:
-    parts = [
-        *(f"load:{group}" for group in weights_groups(settings.model)),
-        *(f"compile:{name}" for name in component_groups(settings.model)),
-        "golden",
-    ]
-    described = shutil.ignore_patterns(SOURCE_NAME, ENGINE_NAME)
-    for part in parts:
-        shutil.copytree(results[part].path, staging, dirs_exist_ok=True, ignore=described)
+def _assemble(
+    settings: Settings, results: Mapping[str, Result], staging: Path
+) -> dict[str, manifest.FileEntry]:
+    """Copies the parts; gives the sizes and digests that the store recorded of their files."""
+    entries = {}
+    for part in parts(settings.model):
+        for name, file in results[part].files.items():
+            if name in (SOURCE_NAME, ENGINE_NAME):
+                continue
+            copy = staging / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(results[part].path / name, copy)
+            entries[name] = manifest.FileEntry(file.size, file.sha256)
+    return dict(sorted(entries.items()))
 
 
 def _manifest(
-    settings: Settings, results: Mapping[str, Result], keys: Mapping[str, str], staging: Path
+    settings: Settings,
+    results: Mapping[str, Result],
+    keys: Mapping[str, str],
+    entries: dict[str, manifest.FileEntry],
 ) -> manifest.Manifest:
-    engines = {}
+    described = {}
     for name, group in component_groups(settings.model).items():
         engine = read_engine(results[f"compile:{name}"].path)
-        engines[name] = manifest.Engine(
+        described[name] = manifest.Engine(
             backend=engine["backend"],
             loader=engine["loader"],
             version=engine["version"],
@@ -168,12 +212,12 @@ def _manifest(
             compute_capability=target.compute_capability,
             memory_bytes=(target.memory_gb or 0) * 10**9,
         ),
-        engines=engines,
+        engines=described,
         weights={
             group: manifest.Weights(weights_path(group), read_source(results[f"load:{group}"].path))
             for group in groups
         },
-        files=file_entries(staging),
+        files=entries,
         plugin_abi=PLUGIN_ABI,
         calibration=None,
         tools=_tools(),
@@ -183,17 +227,21 @@ def _manifest(
 
 
 def _tools() -> dict[str, str]:
-    return {name: version(name) for name in ("vidc", "torch", "numpy", "safetensors")}
+    return versions("vidc", "torch", "numpy", "safetensors")
+
+
+def _resource_digest(package: str, name: str) -> str:
+    return hashlib.sha256(files(package).joinpath(name).read_bytes()).hexdigest()
 
 
 def _validated(
     document: manifest.Manifest, validation: Validation, staging: Path
 ) -> manifest.Manifest:
-    (staging / manifest.MANIFEST_NAME).unlink()
+    report = {REPORT: file_entry(staging / REPORT)}
     return manifest.Manifest(
         **vars(document)
         | {
-            "files": file_entries(staging),
+            "files": dict(sorted((document.files | report).items())),
             "validation": manifest.Validation(
                 passed=True,
                 gates=len(validation.comparison.gates),
@@ -224,6 +272,7 @@ def _replace(staging: Path, output: Path) -> None:
     if output.exists():
         output.rename(_older(output))
     staging.rename(output)
+    sync(output.parent)
     shutil.rmtree(_older(output), ignore_errors=True)
 
 

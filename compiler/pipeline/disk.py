@@ -14,6 +14,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 UNUSABLE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EIO, errno.ENOLCK}
 )
+OTHER_CACHE = "free some space (`vidc cache prune`) or choose another cache folder"
 FULL_BELOW = 1 << 20
 """Free bytes below which a failed write is blamed on the disk: not every library passes errno on"""
 
@@ -25,19 +26,23 @@ def store_errors(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL | UNUSABLE:
-            raise _disk_error(root, f"cannot write to the cache {root}: {error}") from error
+            message = f"cannot write to the cache {root}: {error}"
+            raise _disk_error(root, message, OTHER_CACHE) from error
         raise
 
 
 @contextmanager
-def stage_errors(stage: str, root: Path, draft: Path, needed: int | None) -> Iterator[None]:
+def stage_errors(
+    stage: str, root: Path, draft: Path, needed: int | None, remedy: str
+) -> Iterator[None]:
     """Names the stage in whatever its run or the publishing of its output raises.
 
     Args:
         stage: its name.
-        root: the store's folder.
+        root: a folder on the disk that it writes to.
         draft: the folder the stage writes to.
         needed: bytes that the stage wrote the last time, if known.
+        remedy: what to try where the disk is full, such as ``OTHER_CACHE``.
 
     Raises:
         BuildError: ``VIDC-BUILD-DISK`` where the disk is full or refuses the draft, else
@@ -54,6 +59,7 @@ def stage_errors(stage: str, root: Path, draft: Path, needed: int | None) -> Ite
                 root,
                 f"stage {stage} could not write its output, {byte_size(_tree_size(draft))} in"
                 f"{need}: {error}",
+                remedy,
             ) from error
         raise BuildError(
             "VIDC-BUILD-STAGE",
@@ -78,12 +84,11 @@ def _is_of_disk(error: BaseException, root: Path, draft: Path) -> bool:
     return _free(root) < FULL_BELOW
 
 
-def _disk_error(root: Path, message: str) -> BuildError:
+def _disk_error(root: Path, message: str, remedy: str) -> BuildError:
     return BuildError(
         "VIDC-BUILD-DISK",
         f"{message}; {byte_size(_free(root))} free",
-        "free some space (`vidc cache prune`) or choose another cache folder, then build again: "
-        "finished stages are kept",
+        f"{remedy}, then build again: finished stages are kept",
     )
 
 

@@ -7,9 +7,8 @@ from enum import StrEnum
 from vidc.compiler.dotted import flatten
 from vidc.compiler.pipeline.digest import Json, canonical_json, sha256_json
 from vidc.compiler.pipeline.disk import store_errors
-from vidc.compiler.pipeline.record import Entry
-from vidc.compiler.pipeline.stage import Outputs, Stage, check_order, key_components
-from vidc.compiler.pipeline.store import Store
+from vidc.compiler.pipeline.stage import Stage, check_order, key_components
+from vidc.compiler.pipeline.store import Last, Store
 
 DIGESTS = ("inputs.", "files.", "sources")
 """Components whose values are digests, which say nothing to a reader."""
@@ -63,36 +62,44 @@ def plan(stages: Sequence[Stage], store: Store, slot: str) -> list[PlanRow]:
     rows = []
     with store_errors(store.root):
         for stage in stages:
-            row, entry = _row(stage, store, slot, outputs)
-            rows.append(row)
+            waits = tuple(i.stage for i in stage.inputs if i.stage not in outputs)
+            known = replace(stage, inputs=tuple(i for i in stage.inputs if i.stage in outputs))
+            components = key_components(known, outputs, store.digests)
+            entry = None if waits else store.lookup(stage.name, sha256_json(components))
             if entry is not None:
                 outputs[stage.name] = entry.digests
+            last = store.last(slot, stage.name)
+            rows.append(plan_row(components, waits, last, found=entry is not None))
     return rows
 
 
-def _row(stage: Stage, store: Store, slot: str, outputs: Outputs) -> tuple[PlanRow, Entry | None]:
-    waits = tuple(i.stage for i in stage.inputs if i.stage not in outputs)
-    known = replace(stage, inputs=tuple(i for i in stage.inputs if i.stage in outputs))
-    components = key_components(known, outputs, store.digests)
-    last = store.last(slot, stage.name)
+def plan_row(
+    components: Mapping[str, Json], waits: Sequence[str], last: Last | None, *, found: bool
+) -> PlanRow:
+    """What a build would do with one stage.
+
+    Args:
+        components: of its key, but for the inputs that it waits for.
+        waits: earlier stages whose outputs are not known yet.
+        last: its last result, if any.
+        found: the result of this key is there.
+    """
+    stage = str(components["stage"])
     changes = () if last is None else tuple(_changes(last.components, components, waits))
     if waits:
-        reasons = (f"after {', '.join(waits)}", *changes)
-        return PlanRow(stage.name, Status.UNKNOWN, None, reasons), None
+        return PlanRow(stage, Status.UNKNOWN, None, (f"after {', '.join(waits)}", *changes))
     key = sha256_json(components)
-    entry = store.lookup(stage.name, key)
-    if entry is not None:
-        return PlanRow(stage.name, Status.HIT, key), entry
+    if found:
+        return PlanRow(stage, Status.HIT, key)
     if last is None:
-        return PlanRow(stage.name, Status.MISS, key), None
+        return PlanRow(stage, Status.MISS, key)
     if sha256_json(last.components) == key:
-        reasons = ("its result was removed or is damaged",)
-        return PlanRow(stage.name, Status.MISS, key, reasons), None
-    return PlanRow(stage.name, Status.STALE, key, changes), None
+        return PlanRow(stage, Status.MISS, key, ("its result was removed or is damaged",))
+    return PlanRow(stage, Status.STALE, key, changes)
 
 
 def _changes(
-    old: Mapping[str, Json], new: Mapping[str, Json], waits: tuple[str, ...]
+    old: Mapping[str, Json], new: Mapping[str, Json], waits: Sequence[str]
 ) -> Iterator[str]:
     """The components that differ, without the inputs that are not known yet."""
     before, after = _leaves(old), _leaves(new)

@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from vidc.compiler.pipeline.atomic import read_json
-from vidc.compiler.pipeline.digest import (
-    Json,
-    sha256_file,
-    sha256_json,
-    sha256_tree,
-)
+from vidc.compiler.pipeline.digest import Json, sha256_file, sha256_json
 
 SCHEMA = 1
 OUTPUT = "output"
@@ -101,11 +96,6 @@ class Entry:
     def digests(self) -> dict[str, str]:
         """Digest of each output file by relative path."""
         return {name: file.sha256 for name, file in self.record.files.items()}
-
-    @property
-    def digest(self) -> str:
-        """Digest of the whole output."""
-        return sha256_tree(self.digests)
 
     @property
     def size(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 from vidc.compiler.pipeline.digest import Json, sha256_json
 from vidc.compiler.pipeline.disk import store_errors
-from vidc.compiler.pipeline.record import Entry
+from vidc.compiler.pipeline.record import Entry, File
 from vidc.compiler.pipeline.stage import Stage, Workspace, check_order, key_components
 from vidc.compiler.pipeline.store import Store
 
@@ -37,17 +37,22 @@ class Result:
 
     Attributes:
         path: folder of its output, to be read only, safe until the store is closed.
-        digest: of the whole output.
+        files: what is in it, by relative path.
         key: under which the store has it.
         hit: it was there, or another build made it meanwhile.
         seconds: that this build spent on it.
     """
 
     path: Path
-    digest: str
+    files: Mapping[str, File]
     key: str
     hit: bool
     seconds: float
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Digest of each file by relative path."""
+        return {name: file.sha256 for name, file in self.files.items()}
 
 
 def run(
@@ -137,11 +142,11 @@ class _Build:
         note = self._progress.note
         entry, built = _obtain(self._store, stage, note)
         hit = not (built or built_elsewhere)
-        self._store.remember(self._slot, entry)
+        self._store.remember(self._slot, stage.components, entry.size)
         self._outputs[stage.name] = entry.digests
         # Waiting for a worker is no work.
         seconds = time.perf_counter() - stage.at if hit else entry.record.seconds
-        self.results[stage.name] = Result(entry.output, entry.digest, entry.key, hit, seconds)
+        self.results[stage.name] = Result(entry.output, entry.record.files, entry.key, hit, seconds)
         self._progress.finished(stage.name, hit, seconds)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from vidc.compiler.pipeline.atomic import read_json, sync, sync_tree, write_json
 from vidc.compiler.pipeline.digest import DigestMemory, Json, sha256_file, sha256_json
-from vidc.compiler.pipeline.disk import stage_errors
+from vidc.compiler.pipeline.disk import OTHER_CACHE, stage_errors
 from vidc.compiler.pipeline.lock import FileLock, Mode
 from vidc.compiler.pipeline.record import (
     OUTPUT,
@@ -140,13 +140,11 @@ class Store:
         value = read_json(self._slot(slot, stage))
         return None if value is None else Last(value["components"], value["size"])
 
-    def remember(self, slot: str, entry: Entry) -> None:
-        """Makes ``entry`` the last result of its stage in a slot."""
-        last = Last(entry.record.components, entry.size)
-        if self.last(slot, entry.stage) != last:
-            write_json(
-                self._slot(slot, entry.stage), {"components": last.components, "size": last.size}
-            )
+    def remember(self, slot: str, components: Mapping[str, Json], size: int) -> None:
+        """Makes a result of these components, ``size`` bytes, the last of its stage in a slot."""
+        stage = str(components["stage"])
+        if self.last(slot, stage) != Last(components, size):
+            write_json(self._slot(slot, stage), {"components": components, "size": size})
 
     def paths(self) -> Iterator[Path]:
         """The folders of all entries, whole or damaged."""
@@ -189,7 +187,7 @@ class Store:
             note(f"{stage}: the cached result is damaged, building it again")
             self.remove(path)
         try:
-            with stage_errors(stage, self.root, draft, needed):
+            with stage_errors(stage, self.root, draft, needed, OTHER_CACHE):
                 output = draft / OUTPUT
                 output.mkdir(parents=True)
                 started = time.perf_counter()

@@ -1,6 +1,8 @@
 """From settings to a published bundle: what runs, what is found, what is left when it fails."""
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +12,14 @@ import pytest
 from vidc.compiler import package as packaging
 from vidc.compiler.build import build, plan
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph import Sources, stages
+from vidc.compiler.graph import Sources, load_stage
 from vidc.compiler.pipeline.plan import Status
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.stages.load import read_source
 from vidc.exporters.components import component_groups, weights_groups
 from vidc.exporters.models import components, meta_network
-from vidc.plugins.errors import GateError, UsageError
+from vidc.plugins.errors import BuildError, GateError, UsageError
+from vidc.runtime.integrity import file_entry, verify
 from vidc.runtime.manifest import read_manifest
 
 
@@ -59,6 +62,7 @@ def built(*components: str) -> set[str]:
     return {f"{stage}:{name}" for stage in ("export", "compile") for name in components}
 
 
+PASSES = ("denoise", "kv_update")
 VAE = ("vae_decode_first", "vae_decode", "vae_encode_first", "vae_encode")
 
 
@@ -69,8 +73,17 @@ VAE = ("vae_decode_first", "vae_decode", "vae_encode_first", "vae_encode")
         ("validate.blocks=9", {"golden"}),
         ("vae.res_blocks=1", {"load:vae", "golden", *built(*VAE)}),
         (
+            "model.text_len=12",
+            {
+                "load:text_encoder",
+                "load:transformer",
+                "golden",
+                *built("text_encoder", "text_kv", *PASSES, "recache_5", "recache_6"),
+            },
+        ),
+        (
             "stream.window=9",
-            {"golden", *built("denoise", "kv_update", "recache_6", "recache_9")},
+            {"golden", *built(*PASSES, "recache_6", "recache_9")},
         ),
     ],
 )
@@ -106,19 +119,62 @@ def test_a_failed_validation_publishes_nothing(project, tmp_path, monkeypatch):
 
 
 def test_what_is_no_bundle_is_not_replaced(project, tmp_path):
-    (tmp_path / "thesis.tex").write_text("three years")
+    """And nothing is built for it."""
+    output, cache = tmp_path / "out", tmp_path / "cache"
+    output.mkdir()
+    (output / "thesis.tex").write_text("three years")
     with pytest.raises(UsageError, match="VIDC-BUILD-OUTPUT"):
-        rebuild(project, tmp_path)
-    assert (tmp_path / "thesis.tex").read_text() == "three years"
+        build(*project.resolve(), output, cache, LineProgress())
+    with pytest.raises(UsageError, match="VIDC-BUILD-OUTPUT"):
+        plan(*project.resolve(), output, cache)
+    assert (output / "thesis.tex").read_text() == "three years"
+    assert not cache.exists()
 
 
-def test_an_altered_bundle_is_made_again(project, tmp_path):
+def test_an_altered_bundle_is_made_again(project, tmp_path, monkeypatch):
+    """Of what it copies, packaging knows the digests; the new name is on disk when it is done."""
+    hashed, synced = [], []
+    monkeypatch.setattr(packaging, "file_entry", lambda p: hashed.append(p.name) or file_entry(p))
+    monkeypatch.setattr(packaging, "sync", synced.append)
     output = tmp_path / "copy"
     shutil.copytree(project.bundle, output)
     (output / "denoise.onnx").write_bytes(b"")
     built = rebuild(project, output)
     assert [stage.name for stage in built.stages if not stage.hit] == ["package"]
-    assert (output / "denoise.onnx").stat().st_size > 0
+    assert hashed == ["report.html"]
+    assert synced == [tmp_path]
+    verify(output, read_manifest(output), "full")
+
+
+def test_a_stage_that_gave_the_same_output_again_packages_nothing(project, tmp_path):
+    output = tmp_path / "copy"
+    shutil.copytree(project.bundle, output)
+    document = json.loads((output / "manifest.json").read_text())
+    document["stages"]["export:denoise"] = "0" * 64
+    (output / "manifest.json").write_text(json.dumps(document))
+    assert rebuild(project, output).stages[-1].hit
+
+
+def test_what_judges_a_bundle_is_in_its_key(project, monkeypatch):
+    entries = []
+    monkeypatch.setattr(packaging, "source_digest", lambda e: entries.extend(e) or "changed")
+    monkeypatch.setattr(packaging, "_resource_digest", lambda _, name: name)
+    row = rows_of(project)["package"]
+    assert row.status is Status.STALE
+    assert row.reasons == ("files.report", "files.thresholds", "sources")
+    assert {"vidc.runtime.engines.onnxruntime", "vidc.runtime.engines.aoti"} <= set(entries)
+
+
+def test_a_full_disk_under_the_output_is_not_the_cache_s(project, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(packaging, "_assemble", full)
+    with pytest.raises(BuildError, match="VIDC-BUILD-DISK") as error:
+        rebuild(project, tmp_path / "out")
+    assert "-o" in error.value.hint
+    assert "cache" not in error.value.hint
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupted_replacement_is_undone(project, tmp_path):
@@ -143,7 +199,7 @@ def test_the_manifest_says_where_weights_come_from(project):
 
 def test_random_weights_are_named(project, tmp_path):
     settings, _ = project.resolve()
-    stage = next(s for s in stages(settings, Sources({}, seed=5)) if s.name == "load:vae")
+    stage = load_stage(settings, Sources({}, seed=5), "vae")
     stage.run(Workspace(tmp_path, {}, print))
     assert read_source(tmp_path) == {"random_weights": 5}
 

@@ -26,9 +26,7 @@ def settings() -> Settings:
 @pytest.fixture(scope="module")
 def with_text(settings: Settings) -> Settings:
     model = replace(settings.model, text_encoder=ENCODER)
-    return replace(
-        settings, model=model, precision={**settings.precision, "text_encoder": "fp32"}
-    )
+    return replace(settings, model=model, precision={**settings.precision, "text_encoder": "fp32"})
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ def test_a_second_build_runs_nothing(build: Any) -> None:
     assert [r.hit for r in first.values()] == [False] * 4
     assert [r.hit for r in second.values()] == [True] * 4
     assert build.hits[-4:] == [(name, True) for name in first]
-    assert {n: (r.path, r.key, r.digest) for n, r in first.items()} == {
-        n: (r.path, r.key, r.digest) for n, r in second.items()
+    assert {n: (r.path, r.key, r.files) for n, r in first.items()} == {
+        n: (r.path, r.key, r.files) for n, r in second.items()
     }
     assert (second["load"].path / "sizes/schema.json").read_text() == "s"
 
