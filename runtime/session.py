@@ -54,6 +54,34 @@ class Session:
         """Clean latents of the newest block, a copy: float32 ``[B, F, C, h, w]`` on the device."""
         return self._history[:, -self.stream_spec.block :].clone()
 
+    def embeds(self, prompt: Tensor | str) -> Tensor:
+        """The embeddings ``[B, L, E]`` of a prompt, for ``prompt`` or ``switch_prompt`` to take.
+
+        Args:
+            prompt: as in ``prompt``; embeddings are checked and come back.
+
+        Raises:
+            UsageError: ``VIDC-PROMPT-SHAPE``, ``VIDC-PROMPT-NO-ENCODER``.
+        """
+        shape = (self.stream_spec.batch, *self.stream_spec.text)
+        if isinstance(prompt, str):
+            if self._text_encoder is None:
+                raise UsageError(
+                    "VIDC-PROMPT-NO-ENCODER",
+                    "the bundle has no text encoder, so it cannot take a prompt as text",
+                    "pass text embeddings (--prompt-embeds FILE), or build with --text-encoder",
+                )
+            with self._lock:
+                return self._text_encoder(prompt).expand(shape).clone()
+        if tuple(prompt.shape) != shape or not prompt.is_floating_point():
+            raise UsageError(
+                "VIDC-PROMPT-SHAPE",
+                f"text embeddings are {prompt.dtype}{list(prompt.shape)}, "
+                f"expected floating point {list(shape)}",
+                "pad the prompt's embeddings with zeros to the bundle's text length",
+            )
+        return prompt
+
     def prompt(self, prompt: Tensor | str) -> None:
         """Sets the prompt the stream starts with.
 
@@ -64,8 +92,9 @@ class Session:
         Raises:
             UsageError: ``VIDC-PROMPT-SHAPE``, ``VIDC-PROMPT-NO-ENCODER``.
         """
+        embeds = self.embeds(prompt)
         with self._lock:
-            self._buffers["text_kv"].set({"text_embeds": self._embeds(prompt)})
+            self._buffers["text_kv"].set({"text_embeds": embeds})
             self._run("text_kv")
         self._prompted = True
 
@@ -172,25 +201,6 @@ class Session:
 
     def _run(self, name: str) -> None:
         self._engines[name].run(self._buffers[name], self._states)
-
-    def _embeds(self, prompt: Tensor | str) -> Tensor:
-        shape = (self.stream_spec.batch, *self.stream_spec.text)
-        if isinstance(prompt, str):
-            if self._text_encoder is None:
-                raise UsageError(
-                    "VIDC-PROMPT-NO-ENCODER",
-                    "the bundle has no text encoder, so it cannot take a prompt as text",
-                    "pass text embeddings (--prompt-embeds FILE), or build with --text-encoder",
-                )
-            return self._text_encoder(prompt).expand(shape)
-        if tuple(prompt.shape) != shape or not prompt.is_floating_point():
-            raise UsageError(
-                "VIDC-PROMPT-SHAPE",
-                f"text embeddings are {prompt.dtype}{list(prompt.shape)}, "
-                f"expected floating point {list(shape)}",
-                "pad the prompt's embeddings with zeros to the bundle's text length",
-            )
-        return prompt
 
     def _noise(self, noise: Tensor | None) -> Tensor:
         spec = self.stream_spec

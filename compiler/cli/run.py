@@ -1,6 +1,7 @@
 """`vidc run`: a video from a bundle and a prompt."""
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--fps", type=click.IntRange(min=1), default=16, show_default=True)
 @click.option(
     "-o", "--output", type=_PATH, default=Path("out.mp4"), show_default=True,
-    help="An .mp4, .webp or .gif file.",
+    help="An .mp4, .webp or .gif file; of a batch, one for each video with its number.",
 )  # fmt: skip
 @json_option
 def command(
@@ -53,30 +54,44 @@ def command(
 ) -> None:
     """Generate a video with a bundle."""
     from vidc.runtime.bundle import load
+    from vidc.runtime.manifest import read_manifest
     from vidc.runtime.video import open_writer
 
-    loaded = load(bundle)
-    for note in loaded.notes:
-        click.echo(note, err=True)
-    first = _prompt(prompt, prompt_embeds, loaded.stream)
-    later = _switches(switches, switch_embeds, blocks, loaded.stream)
-    session = loaded.session(seed=seed)
-    session.prompt(first)
-    with (
-        open_writer(output, fps=fps) as writer,
-        click.progressbar(length=blocks, label="blocks", file=sys.stderr) as bar,
-    ):
+    # What can be refused is refused before the work: engines take a while to load.
+    stream = read_manifest(bundle).stream
+    prompts = {0: _prompt(prompt, prompt_embeds, stream)}
+    prompts |= _switches(switches, switch_embeds, blocks, stream)
+    with ExitStack() as stack:
+        outputs = _outputs(output, stream.batch)
+        writers = [stack.enter_context(open_writer(path, fps=fps)) for path in outputs]
+        loaded = load(bundle)
+        for note in loaded.notes:
+            click.echo(note, err=True)
+        session = loaded.session(seed=seed)
+        embeds = {block: session.embeds(given) for block, given in prompts.items()}
+        session.prompt(embeds[0])
+        bar = stack.enter_context(click.progressbar(length=blocks, label="blocks", file=sys.stderr))
         for block in range(blocks):
-            if block in later:
-                session.switch_prompt(later[block])
+            if block > 0 and block in embeds:
+                session.switch_prompt(embeds[block])
             frames = session.step()
-            writer.write(frames if loaded.stream.batch == 1 else frames[0])
+            videos = [frames] if stream.batch == 1 else frames
+            for writer, video in zip(writers, videos, strict=True):
+                writer.write(video)
             bar.update(1)
-    document = {"output": str(output), "frames": writer.count, "encoder": writer.encoder}
+    count, encoder = writers[0].count, writers[0].encoder
     if as_json:
-        print_json(document)
+        document = {"outputs": [str(path) for path in outputs], "frames": count}
+        print_json(document | {"encoder": encoder})
     else:
-        print_text(f"{output}: {writer.count} frames")
+        print_text("\n".join(f"{path}: {count} frames" for path in outputs))
+
+
+def _outputs(output: Path, batch: int) -> list[Path]:
+    """A file for each video of a batch: ``out-0.mp4``, ``out-1.mp4`` where there are two."""
+    if batch == 1:
+        return [output]
+    return [output.with_stem(f"{output.stem}-{index}") for index in range(batch)]
 
 
 def _prompt(text: str | None, embeds: Path | None, stream: "StreamSpec") -> "Tensor | str":
@@ -100,6 +115,12 @@ def _switches(
                 "VIDC-PROMPT-SWITCH",
                 f"{given!r} is not BLOCK:PROMPT with a block from 1 to {blocks - 1}",
                 'such as --switch 4:"the same street at night"',
+            )
+        if int(number) in found:
+            raise UsageError(
+                "VIDC-PROMPT-SWITCH",
+                f"the prompt is switched twice at block {int(number)}",
+                "give each block one --switch or --switch-embeds",
             )
         found[int(number)] = _embeds(Path(value), stream) if is_file else value
     return found

@@ -100,7 +100,7 @@ def _linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     Of more axes, it would become a product with a transposed weight: a copy in every engine.
     """
     rows = linear(values.flatten(0, -2), weight, bias)
-    return rows.unflatten(0, values.shape[:-1])
+    return rows.reshape(*values.shape[:-1], -1)
 
 
 def _arguments(operator: torch._ops.OpOverload, kwargs: Mapping[str, Any]) -> list[Any]:

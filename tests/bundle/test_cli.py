@@ -2,12 +2,16 @@
 
 import json
 import shutil
+from dataclasses import replace
+from types import SimpleNamespace
 
 import av
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from vidc.compiler.cli import main
+from vidc.runtime.manifest import read_manifest
 
 
 @pytest.fixture
@@ -132,15 +136,75 @@ def test_what_is_refused_and_how(vidc, tmp_path, monkeypatch, arguments, status,
         (["--prompt", "a", "--prompt-embeds", "b"], "VIDC-PROMPT-NONE"),
         (["--prompt", "a", "--switch", "x:b"], "VIDC-PROMPT-SWITCH"),
         (["--prompt", "a", "--switch", "9:b", "--blocks", "2"], "VIDC-PROMPT-SWITCH"),
+        (["--prompt", "a", "--switch", "2:b", "--switch", "2:c"], "VIDC-PROMPT-SWITCH"),
+        (["--prompt", "a", "--switch", "2:b", "--switch-embeds", "02:f"], "VIDC-PROMPT-SWITCH"),
         (["--prompt-embeds", "nowhere.safetensors"], "VIDC-PROMPT-FILE"),
+        (["--prompt", "a", "--switch-embeds", "2:nowhere.safetensors"], "VIDC-PROMPT-FILE"),
         (["--prompt", "a", "-o", "out.avi"], "VIDC-VIDEO-SUFFIX"),
+        (["--prompt", "a", "-o", "out.gif", "--fps", "60"], "VIDC-VIDEO-FPS"),
     ],
 )
 def test_run_refuses(vidc, project, tmp_path, monkeypatch, arguments, code):
+    """Before any engine is loaded."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("vidc.runtime.bundle.load", None)
     status, _, err = vidc("run", project.bundle, *arguments)
     assert (status, code in err) == (2, True), err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_run_looks_at_the_folder_before_it_loads(vidc, project, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidc.runtime.bundle.load", None)
+    status, _, err = vidc("run", project.bundle, "--prompt", "a", "-o", tmp_path / "no" / "v.mp4")
+    assert (status, "VIDC-VIDEO-WRITE" in err) == (3, True), err
+
+
+def test_run_checks_every_prompt_before_the_first_block(vidc, project, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("vidc.runtime.Session.step", None)
+    save_file({"short": torch.zeros(1, 2, 3)}, tmp_path / "bad.safetensors")
+    status, _, err = vidc(
+        "run", project.bundle, "--prompt", "a", "--switch-embeds", "7:bad.safetensors"
+    )
+    assert (status, "VIDC-PROMPT-SHAPE" in err) == (2, True), err
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.safetensors"]
+
+
+def test_run_writes_every_video_of_a_batch(vidc, project, tmp_path, monkeypatch):
+    class TwoVideos:
+        """A session of batch 2 whose frames are black in one video and white in the other."""
+
+        def embeds(self, prompt):
+            return prompt
+
+        def prompt(self, embeds):
+            pass
+
+        def step(self):
+            return (
+                torch.tensor([0, 255], dtype=torch.uint8)
+                .repeat_interleave(4 * 32 * 48 * 3)
+                .reshape(2, 4, 32, 48, 3)
+            )
+
+    document = read_manifest(project.bundle)
+    stream = replace(document.stream, batch=2)
+    loaded = SimpleNamespace(notes=(), session=lambda seed: TwoVideos())
+    monkeypatch.setattr(
+        "vidc.runtime.manifest.read_manifest", lambda folder: replace(document, stream=stream)
+    )
+    monkeypatch.setattr("vidc.runtime.bundle.load", lambda folder: loaded)
+    status, out, err = vidc(
+        "run", project.bundle, "--prompt", "a", "--blocks", "2", "-o", tmp_path / "v.mp4", "--json"
+    )
+    assert status == 0, err
+    outputs = [tmp_path / "v-0.mp4", tmp_path / "v-1.mp4"]
+    assert json.loads(out)["outputs"] == [str(path) for path in outputs]
+    for path, (low, high) in zip(outputs, [(0, 20), (235, 255)], strict=True):
+        with av.open(str(path)) as video:
+            frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+        assert len(frames) == 8
+        assert all(low <= frame.mean() <= high for frame in frames)
 
 
 def test_validate_against_the_checkpoint(vidc, project, tmp_path):
