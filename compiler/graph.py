@@ -20,7 +20,7 @@ from vidc.exporters.text_encoder.tokenizer import is_sentencepiece, tokenizer_fi
 from vidc.plugins.errors import UsageError
 from vidc.plugins.names import TOKENIZER, weights_path
 
-WORKERS = min(4, os.cpu_count() or 1)
+WORKERS = min(4, len(os.sched_getaffinity(0)))
 """Stages built side by side: each takes up to a GB, and one thread of Python or of a compiler."""
 
 _LIBRARIES = {
