@@ -1,12 +1,10 @@
 """A component: one graph with a fixed signature."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
-from vidc.plugins.signature import Signature, TensorSpec
+from vidc.plugins.signature import Signature
 
 
 @dataclass(frozen=True)
@@ -22,10 +20,3 @@ class Component:
     name: str
     module: nn.Module
     signature: Signature
-
-
-def empty_tensors(
-    specs: Sequence[TensorSpec], device: torch.device | str = "cpu"
-) -> tuple[torch.Tensor, ...]:
-    """Tensors of these shapes and dtypes, filled with zeros."""
-    return tuple(torch.zeros(s.shape, dtype=s.torch_dtype, device=device) for s in specs)

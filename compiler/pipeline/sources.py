@@ -26,11 +26,6 @@ def source_digest(entries: Iterable[str]) -> str:
     return sha256_json({name: module.digest for name, module in _closure(entries).items()})
 
 
-def source_modules(entries: Iterable[str]) -> tuple[str, ...]:
-    """Names of the modules that ``source_digest`` covers, sorted; ModuleNotFoundError as there."""
-    return tuple(sorted(_closure(entries)))
-
-
 @dataclass(frozen=True)
 class _Module:
     digest: str

@@ -16,6 +16,27 @@ from vidc.exporters.config import (
     VaeConfig,
 )
 
+SIZES = {"dim": 48, "ffn_dim": 96, "heads": 2, "layers": 2, "freq_dim": 16}
+TEXT = {"text_len": 6, "text_dim": 20}
+STREAM = {"height": 32, "width": 48, "window": 12, "sink": 3, "block": 3}
+Configure = Callable[..., ModelConfig]
+
+
+@pytest.fixture(scope="session")
+def configure() -> Configure:
+    """Makes a model of a few thousand parameters; keywords go to the stream, or to the text."""
+
+    def make(**changes: int) -> ModelConfig:
+        text = {name: changes.pop(name, size) for name, size in TEXT.items()}
+        return ModelConfig(
+            TransformerConfig(**SIZES, **text),
+            VaeConfig(base_dim=8),
+            StreamConfig(**STREAM | changes),
+            SamplerConfig(),
+        )
+
+    return make
+
 
 @dataclass
 class Wan:
@@ -30,21 +51,14 @@ MakeWan = Callable[..., Wan]
 
 
 @pytest.fixture(scope="session")
-def make_wan() -> MakeWan:
+def make_wan(configure: Configure) -> MakeWan:
     def make(
         window: int = 6,
         batch: int = 1,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
     ) -> Wan:
-        config = ModelConfig(
-            TransformerConfig(
-                dim=48, ffn_dim=64, heads=2, layers=2, freq_dim=16, text_len=6, text_dim=20
-            ),
-            VaeConfig(base_dim=8),
-            StreamConfig(height=16, width=32, window=window, sink=3, block=3, batch=batch),
-            SamplerConfig(),
-        )
+        config = configure(height=16, width=32, window=window, batch=batch)
         with torch.device(device):
             network = CausalWan(config.transformer).to(dtype).requires_grad_(False)
         if device != "meta":

@@ -5,9 +5,10 @@ import zipfile
 
 import pytest
 import torch
+from tensors import empty_tensors
 from torch import nn
 
-from vidc.exporters.component import Component, empty_tensors
+from vidc.exporters.component import Component
 from vidc.exporters.program import export_program, load_program, result_names, save_program
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 
@@ -32,7 +33,7 @@ save_program(export_program(component), path)
 load_program(path)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
-SMALL = {"dim": 48, "ffn_dim": 64, "heads": 2, "freq_dim": 16, "text_len": 6, "text_dim": 20}
+SMALL = {"dim": 48, "ffn_dim": 96, "heads": 2, "freq_dim": 16, "text_len": 6, "text_dim": 20}
 # Two layers of 400 M parameters.
 LARGE = {"dim": 4096, "ffn_dim": 32768, "heads": 32}
 

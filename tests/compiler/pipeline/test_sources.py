@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vidc.compiler.pipeline.sources import source_digest, source_modules
+from vidc.compiler.pipeline.sources import source_digest
 
 FILES = {
     "__init__.py": "",
@@ -25,15 +25,10 @@ FILES = {
     "deep/run_time.py": "",
     "deep/data.toml": "",
 }
-CLOSURE = (
-    "srcpkg",
-    "srcpkg.deep",
-    "srcpkg.deep.late",
-    "srcpkg.deep.run_time",
-    "srcpkg.entry",
-    "srcpkg.far",
-    "srcpkg.near",
-)
+EXECUTED = {
+    *("__init__.py", "entry.py", "near.py", "far.py"),
+    *("deep/__init__.py", "deep/late.py", "deep/run_time.py"),
+}
 
 
 def digest_of(folder: Path) -> str:
@@ -60,12 +55,12 @@ def package(tmp_path: Path) -> Callable[[str, str], Path]:
     return write
 
 
-def test_modules_are_found_transitively_and_not_executed(
+def test_sources_are_not_executed(
     package: Callable[[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    assert source_modules(["srcpkg.entry"]) == CLOSURE
+    source_digest(["srcpkg.entry"])
     assert "srcpkg" not in sys.modules
 
 
@@ -73,19 +68,13 @@ def test_only_sources_that_are_executed_change_the_digest(
     package: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
     original = digest_of(tmp_path)
-    for name in ("far.py", "deep/late.py", "deep/__init__.py"):
-        package(name, FILES[name] + "\ny = 2\n")
-        assert digest_of(tmp_path) != original, name
-        package(name, FILES[name])
-    for name in ("typed.py", "unrelated.py", "deep/data.toml"):
-        package(name, "y = 2\n")
-    assert digest_of(tmp_path) == original
+    for name, text in FILES.items():
+        package(name, text + "\ny = 2\n")
+        assert (digest_of(tmp_path) != original) == (name in EXECUTED), name
+        package(name, text)
 
 
 def test_vidc_itself() -> None:
-    modules = source_modules(["vidc.compiler.pipeline.run"])
-    assert {"vidc.compiler", "vidc.compiler.pipeline.lock", "vidc.plugins.errors"} <= set(modules)
-    assert "vidc.compiler.pipeline.plan" not in modules
     assert source_digest(["vidc.compiler.pipeline.run"]) != source_digest(["vidc.plugins.errors"])
 
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tensors import empty_tensors
 
 from vidc.compiler.stream import stream_spec
 from vidc.exporters.causal_wan.components import components
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.causal_wan.random_weights import random_weights
-from vidc.exporters.component import empty_tensors
 from vidc.exporters.config import TransformerConfig
 from vidc.runtime.rope import Rope
 
@@ -34,8 +34,8 @@ def reference(sizes):
 
 @pytest.mark.parametrize("head_dim", [24, 64, 128])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_one_block(small, head_dim, batch):
-    config = small(batch=batch)
+def test_one_block(configure, head_dim, batch):
+    config = configure(batch=batch)
     sizes = replace(config.transformer, dim=2 * head_dim)
     config = replace(config, transformer=sizes)
     weights = dict(random_weights(sizes, seed=5))
@@ -75,8 +75,8 @@ def test_one_block(small, head_dim, batch):
     assert (flow - expected).norm() / expected.norm() < 1e-5
 
 
-def test_parameters_are_those_of_diffusers(small):
-    sizes = small().transformer
+def test_parameters_are_those_of_diffusers(configure):
+    sizes = configure().transformer
     expected = {name: tuple(p.shape) for name, p in reference(sizes).named_parameters()}
     found = {name: tuple(p.shape) for name, p in CausalWan(sizes).named_parameters()}
     assert found == expected

@@ -2,17 +2,17 @@
 
 import pytest
 import torch
+from tensors import empty_tensors
 
 from vidc.compiler.stream import stream_spec
 from vidc.exporters.causal_wan.components import components
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.causal_wan.random_weights import random_weights
-from vidc.exporters.component import empty_tensors
 from vidc.runtime.rope import Rope
 
 
-def test_depend_on_seed_and_name_alone(small):
-    sizes = small().transformer
+def test_depend_on_seed_and_name_alone(configure):
+    sizes = configure().transformer
     first, again = dict(random_weights(sizes, 1)), dict(random_weights(sizes, 1))
     other = dict(random_weights(sizes, 2))
     assert all(torch.equal(first[name], again[name]) for name in first)
@@ -20,9 +20,9 @@ def test_depend_on_seed_and_name_alone(small):
 
 
 @pytest.fixture
-def full_window(small):
+def full_window(configure):
     """The denoise component of a stream whose window is full, and its arguments by name."""
-    config = small()
+    config = configure()
     model = CausalWan(config.transformer).requires_grad_(False)
     model.load_state_dict(dict(random_weights(config.transformer, seed=1)))
     made = components(config, model)

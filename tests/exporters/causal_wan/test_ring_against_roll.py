@@ -93,21 +93,21 @@ def rollout(config, blocks: int, switch_after: int | None = None, jump: int = 0)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_ten_blocks(small, window):
-    errors = rollout(small(window=window), blocks=10)
+def test_ten_blocks(configure, window):
+    errors = rollout(configure(window=window), blocks=10)
     assert len(errors) == 10
     assert max(errors) < 1e-5
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("switch_after", range(1, 7))
-def test_prompt_switch(small, window, switch_after):
-    errors = rollout(small(window=window), blocks=switch_after + 2, switch_after=switch_after)
+def test_prompt_switch(configure, window, switch_after):
+    errors = rollout(configure(window=window), blocks=switch_after + 2, switch_after=switch_after)
     assert max(errors) < 1e-5
 
 
-def test_prompt_switch_changes_the_stream(small):
-    config = small()
+def test_prompt_switch_changes_the_stream(configure):
+    config = configure()
     plain, switched = pair(config)[0], pair(config)[0]
     for session in (plain, switched):
         session.prompt(embeds(config, 1))
@@ -119,14 +119,14 @@ def test_prompt_switch_changes_the_stream(small):
     assert relative(switched.latents, plain.latents) > 0.05
 
 
-def test_at_frame_one_million(small):
-    config = small()
+def test_at_frame_one_million(configure):
+    config = configure()
     ring = config.stream.window - config.stream.sink
     # A multiple of the ring's turn, so that the newest frames stay where the oracle keeps them.
     errors = rollout(config, blocks=8, switch_after=6, jump=1_000_000 // ring * ring + ring)
     assert max(errors) < 1e-5
 
 
-def test_batch_of_two(small):
-    errors = rollout(small(batch=2, window=8), blocks=6, switch_after=4)
+def test_batch_of_two(configure):
+    errors = rollout(configure(batch=2, window=8), blocks=6, switch_after=4)
     assert max(errors) < 1e-5

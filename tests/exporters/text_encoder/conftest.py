@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,7 @@ import pytest
 from tiny_umt5 import WIDTH, save_text_encoder, tiny_tokenizer, tiny_umt5
 from tokenizers import Tokenizer
 
-from vidc.exporters.config import (
-    ModelConfig,
-    SamplerConfig,
-    StreamConfig,
-    TransformerConfig,
-    VaeConfig,
-)
+from vidc.exporters.config import ModelConfig
 
 LENGTH = 24
 
@@ -44,17 +39,6 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def configure() -> Callable[..., ModelConfig]:
+def configure(configure: Callable[..., ModelConfig]) -> Callable[..., ModelConfig]:
     """Makes a video model that takes the tiny encoder's embeddings."""
-
-    def make(text_len: int = LENGTH) -> ModelConfig:
-        return ModelConfig(
-            transformer=TransformerConfig(
-                dim=32, ffn_dim=64, heads=2, layers=1, text_len=text_len, text_dim=WIDTH
-            ),
-            vae=VaeConfig(base_dim=8),
-            stream=StreamConfig(height=32, width=48, window=6, sink=3, block=3),
-            sampler=SamplerConfig(),
-        )
-
-    return make
+    return partial(configure, text_len=LENGTH, text_dim=WIDTH)

@@ -129,7 +129,7 @@ def test_equals_transformers_beyond_the_longest_distance(
 ) -> None:
     length = 300
     ids, mask = random_tokens(length)
-    module = eager(umt5, configure(length), saved, dtype)
+    module = eager(umt5, configure(text_len=length), saved, dtype)
     expected = umt5(ids, mask).last_hidden_state * mask[..., None]
 
     (found,) = module(ids, mask)

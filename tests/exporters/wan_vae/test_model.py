@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from tensors import empty_tensors
 
-from vidc.exporters.component import empty_tensors
 from vidc.exporters.wan_vae.model import components, create
 from vidc.exporters.wan_vae.random_weights import random_state_dict
 from vidc.plugins.signature import Access
@@ -12,7 +12,7 @@ NAMES = ["vae_decode_first", "vae_decode", "vae_encode_first", "vae_encode"]
 
 
 def test_both_components_of_a_direction_share_their_caches(configure):
-    config = configure(3, batch=2)
+    config = configure(block=3, batch=2)
     found = components(config, create(config.vae, torch.float16, "meta"), torch.float16)
 
     assert sorted(found) == sorted(NAMES)
@@ -28,7 +28,7 @@ def test_both_components_of_a_direction_share_their_caches(configure):
 
 
 def test_blocks_have_the_frames_of_their_latents(configure):
-    config = configure(3, batch=2)
+    config = configure(block=3, batch=2)
     found = components(config, create(config.vae, torch.float32, "meta"), torch.float32)
 
     for name, frames in zip(NAMES, (9, 12, 9, 12), strict=True):
@@ -40,7 +40,7 @@ def test_blocks_have_the_frames_of_their_latents(configure):
 
 
 def test_components_share_the_weights_of_their_direction(configure):
-    config = configure(1)
+    config = configure(block=1)
     vae = create(config.vae, torch.float32, "cpu")
     found = components(config, vae, torch.float32)
 
@@ -57,7 +57,7 @@ def test_components_share_the_weights_of_their_direction(configure):
 @pytest.mark.parametrize("block", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_exported_program_computes_the_module_and_lists_its_states(configure, name, block):
-    config = configure(block)
+    config = configure(block=block)
     vae = create(config.vae, torch.float32, "cpu")
     vae.load_state_dict(random_state_dict(config.vae, 0, torch.float32))
     component = components(config, vae, torch.float32)[name]
@@ -80,7 +80,7 @@ def test_exported_program_computes_the_module_and_lists_its_states(configure, na
 
 @pytest.mark.parametrize("name", NAMES)
 def test_exports_from_the_meta_device_with_the_statistics_kept(configure, name):
-    config = configure(2)
+    config = configure(block=2)
     component = components(config, create(config.vae, torch.bfloat16, "meta"), torch.bfloat16)[name]
     signature = component.signature
 

@@ -1,15 +1,16 @@
 import pytest
 import torch
+from tensors import empty_tensors
 from torch import Tensor
 
-from vidc.exporters.component import Component, empty_tensors
+from vidc.exporters.component import Component
 from vidc.exporters.wan_vae.model import components, create
 from vidc.exporters.wan_vae.random_weights import random_state_dict
 
 
 @pytest.fixture(params=[0, 7])
 def found(request, configure) -> dict[str, Component]:
-    config = configure(3)
+    config = configure(block=3)
     vae = create(config.vae, torch.float32, "cpu")
     vae.load_state_dict(random_state_dict(config.vae, request.param, torch.float32))
     return components(config, vae, torch.float32)
@@ -27,7 +28,7 @@ def decode(found: dict[str, Component]) -> tuple[Tensor, Tensor, tuple[Tensor, .
 
 
 def test_the_draw_depends_on_the_seed_alone(configure):
-    config = configure(1).vae
+    config = configure(block=1).vae
     first, again, other = (random_state_dict(config, seed, torch.float32) for seed in (3, 3, 4))
     half = random_state_dict(config, 3, torch.bfloat16)
 

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from tensors import empty_tensors
 from torch import Tensor, nn
 
-from vidc.exporters.component import Component, empty_tensors
+from vidc.exporters.component import Component
 from vidc.exporters.config import VaeConfig
 from vidc.exporters.wan_vae.model import components, create
 from vidc.exporters.wan_vae.random_weights import random_state_dict
@@ -15,7 +16,7 @@ CLIPS = [(1, 5, 1), (2, 3, 1), (3, 2, 1), (3, 3, 1), (1, 5, 2), (3, 2, 2)]
 
 @pytest.fixture(scope="module")
 def vae(configure) -> nn.Module:
-    config = configure(1).vae
+    config = configure(block=1).vae
     vae = create(config, torch.float32, "cpu")
     vae.load_state_dict(random_state_dict(config, 0, torch.float32))
     return vae
@@ -57,7 +58,7 @@ def statistics(config: VaeConfig) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize(("block", "blocks", "batch"), CLIPS)
 def test_decode_equals_the_whole_clip(configure, vae, block, blocks, batch):
-    config = configure(block, batch)
+    config = configure(block=block, batch=batch)
     latents = unit_normal(batch, block * blocks, config.vae.z_dim, *config.latent_size)
     mean, std = statistics(config.vae)
 
@@ -70,7 +71,7 @@ def test_decode_equals_the_whole_clip(configure, vae, block, blocks, batch):
 
 @pytest.mark.parametrize(("block", "blocks", "batch"), CLIPS)
 def test_encode_equals_the_whole_clip(configure, vae, block, blocks, batch):
-    config = configure(block, batch)
+    config = configure(block=block, batch=batch)
     frames = unit_normal(
         batch, 4 * block * blocks - 3, 3, config.stream.height, config.stream.width
     ).tanh()
@@ -87,7 +88,7 @@ def test_encode_equals_the_whole_clip(configure, vae, block, blocks, batch):
 @pytest.mark.parametrize("direction", ["decode", "encode"])
 @pytest.mark.parametrize("block", [1, 3])
 def test_a_second_clip_in_the_same_caches_starts_afresh(configure, vae, direction, block):
-    config = configure(block)
+    config = configure(block=block)
     found = components(config, vae, torch.float32)
     first, steady = found[f"vae_{direction}_first"], found[f"vae_{direction}"]
     clip = [unit_normal(*c.signature.inputs[0].shape) for c in (first, steady)]
@@ -103,7 +104,7 @@ def test_a_second_clip_in_the_same_caches_starts_afresh(configure, vae, directio
 
 
 def test_half_precision_stays_near_float32(configure):
-    config = configure(2)
+    config = configure(block=2)
     latents = unit_normal(1, 4, config.vae.z_dim, *config.latent_size)
     decoded = {}
     for dtype in (torch.float32, torch.bfloat16):
