@@ -21,6 +21,9 @@ from vidc.runtime.engines.aoti import load
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
+# One worker compiles for all of this file.
+pytestmark = pytest.mark.xdist_group("aoti-backend")
+
 CPU = torch.device("cpu")
 
 
@@ -135,7 +138,6 @@ def test_compiling_says_nothing_and_leaves_nothing(
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "before"
 
 
-@pytest.mark.slow
 def test_equal_programs_give_equal_engines(
     compiled: tuple[CompiledEngine, Path], tmp_path: Path
 ) -> None:
