@@ -106,3 +106,34 @@ def test_an_explanation_has_a_title_and_a_text(catalogue):
         assert entry.keys() == {"title", "explain"}, code
         assert entry["title"].strip(), code
         assert entry["explain"].strip(), code
+
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SHIPPED = {*MAY_IMPORT, "docs", "tests", "benchmarks"}
+LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+QUOTED = re.compile(r"`([^`\s]+)`")
+
+
+def is_path(text: str) -> bool:
+    """Whether a quoted word is meant as a file or folder of this repository."""
+    return re.fullmatch(r"[\w./-]+", text) is not None and text.split("/")[0] in SHIPPED
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_paths_in_documents_lead_somewhere(document):
+    text = document.read_text()
+    links = [link for link in LINK.findall(text) if "://" not in link]
+    lost = [link for link in links if not (document.parent / link).exists()]
+    paths = [quoted for quoted in QUOTED.findall(text) if is_path(quoted)]
+    lost += [path for path in paths if not (ROOT / path).exists()]
+    assert lost == []
+
+
+def test_the_architecture_names_every_package():
+    named = set(QUOTED.findall((ROOT / "docs" / "architecture.md").read_text()))
+    packages = {
+        file.parent.relative_to(ROOT).as_posix()
+        for _, file in sources()
+        if file.name == "__init__.py"
+    }
+    assert packages - named == set()
