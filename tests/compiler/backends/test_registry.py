@@ -1,0 +1,131 @@
+"""A backend is one file in the backends' package: nothing else lists it."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vidc.compiler import backends
+from vidc.compiler.doctor.toolchain import probe_backends
+from vidc.compiler.graph import Sources, stages
+from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.stages import compile as compile_stage
+from vidc.exporters.artifact import ExportedComponent
+from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
+from vidc.exporters.component import Component
+from vidc.exporters.onnx.export import export_onnx
+from vidc.exporters.program import export_program
+from vidc.plugins.errors import UsageError
+from vidc.plugins.signature import Role, Signature, TensorSpec
+from vidc.runtime import manifest
+from vidc.runtime.engines import loader
+from vidc.runtime.states import Buffers, States
+from vidc.runtime.strict import read
+from vidc.runtime.weights import Weights
+
+NAME = "unoptimised"
+SOURCE = """
+import shutil
+
+from vidc.compiler.backends import CompiledEngine
+from vidc.runtime.manifest import Requirements
+
+
+class Backend:
+    def precisions(self, device_type):
+        return frozenset({"fp32"}) if device_type == "cpu" else frozenset()
+
+    def tools(self):
+        return {"unoptimised": "7"}
+
+    def unavailable(self, device_type):
+        return None if device_type == "cpu" else "for CPUs alone"
+
+    def compile(self, component, output):
+        shutil.copyfile(component.onnx, output / component.onnx.name)
+        return CompiledEngine(
+            loader="onnxruntime",
+            version="7",
+            files=(component.onnx.name,),
+            signature=component.signature,
+            options={"graph_optimization_level": "ORT_DISABLE_ALL", "disable_prepacking": True},
+            requires=Requirements(torch="2.11.0", cpu_features=()),
+        )
+
+
+backend = Backend()
+"""
+CPU = torch.device("cpu")
+SIGNATURE = Signature(
+    (
+        TensorSpec("x", (1, 2, 2), "float32", Role.INPUT),
+        TensorSpec("y", (1, 2, 2), "float32", Role.OUTPUT),
+    )
+)
+
+
+class Toy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.toy = nn.ModuleDict({"linear": nn.Linear(2, 2)})
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        return (self.toy["linear"](x),)
+
+
+@pytest.fixture(autouse=True)
+def third_backend(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("backends")
+    (folder / f"{NAME}.py").write_text(SOURCE)
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(folder)])
+    yield
+    sys.modules.pop(f"{backends.__name__}.{NAME}", None)
+
+
+def test_it_is_listed() -> None:
+    assert backends.names() == ("aoti", "onnxruntime", NAME)
+    assert f"backend {NAME}" in {finding.name for finding in probe_backends()}
+    with pytest.raises(UsageError) as caught:
+        backends.backend("unoptimized")
+    assert NAME in caught.value.hint
+
+
+def test_settings_and_stages_take_it() -> None:
+    settings = resolve("tiny", gpu="cpu", backend=NAME, environ={})
+    assert settings.backend == NAME
+    compiled = next(s for s in stages(settings, Sources({}, seed=1)) if s.name == "compile:denoise")
+    assert compiled.tools == {"unoptimised": "7"}
+    assert f"{backends.__name__}.{NAME}" in compiled.entries
+
+
+def test_it_compiles_a_component_that_a_loader_runs(tmp_path: Path) -> None:
+    export, bundle = tmp_path / "export", tmp_path / "bundle"
+    for folder in (export, bundle / "weights"):
+        folder.mkdir(parents=True)
+    module = Toy().requires_grad_(False)
+    linear = module.toy["linear"].state_dict()
+    weights = {f"linear.{name}": LazyTensor.of(tensor) for name, tensor in linear.items()}
+    write_weights(bundle / "weights" / "toy.safetensors", weights)
+    exported = ExportedComponent("toy", export, SIGNATURE)
+    program = export_program(Component("toy", module, SIGNATURE))
+    export_onnx("toy", program, SIGNATURE, {"toy": weight_layout(weights)}, exported.onnx)
+    exported.write_signature()
+
+    compile_stage.run(Workspace(bundle, {"export:toy": export}, print), "toy", NAME)
+    document = dict(compile_stage.read_engine(bundle))
+    entry: manifest.Engine = read({**document, "precision": "fp32"}, manifest.Engine, "engine")
+    assert (entry.backend, entry.loader) == (NAME, "onnxruntime")
+    assert entry.requires.torch == "2.11.0"
+
+    engine = loader(entry.loader)(bundle, entry, Weights({}, CPU), CPU)
+    buffers = Buffers(engine.signature, CPU)
+    x = torch.randn(1, 2, 2)
+    buffers.set({"x": x})
+    engine.run(buffers, States([engine.signature], CPU))
+    torch.testing.assert_close(buffers["y"], module(x)[0])
