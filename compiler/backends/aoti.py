@@ -32,10 +32,13 @@ _INDUCTOR: Mapping[str, Any] = {
     "always_keep_tensor_constants": True,
     # Else the code is for the number of threads of this process.
     "cpp.dynamic_threads": True,
+}
+_TIDY: Mapping[str, Any] = {
     # They only cost time in a cache that is used once, and lines name folders of this machine.
     "aot_inductor.precompile_headers": False,
     "aot_inductor.enable_line_tables": False,
 }
+"""Options that torch before 2.13 lacks in part; without them engines are right all the same."""
 
 
 _VECTORISED = frozenset({"avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_fp16"})
@@ -129,10 +132,12 @@ def _compile(program: ExportedProgram, package: Path) -> None:
     from vidc.exporters.quiet import quiet_torch
 
     generic = {"cpp.march": ""} if _may_choose_cpu() else {}
+    known = torch._inductor.config.get_config_copy()
+    tidy = {option: value for option, value in _TIDY.items() if option in known}
     # stdout is for results alone.
     with quiet_torch(), redirect_stdout(sys.stderr), torch.no_grad():
         torch._inductor.aoti_compile_and_package(
-            program, package_path=str(package), inductor_configs={**_INDUCTOR, **generic}
+            program, package_path=str(package), inductor_configs={**_INDUCTOR, **tidy, **generic}
         )
 
 

@@ -182,6 +182,8 @@ class _Workers:
 
 def _end_quietly_when_interrupted() -> None:
     def end(*_: object) -> None:
+        # Once: a second one would break into the removal of what is half-written.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(130)
 
     signal.signal(signal.SIGINT, end)

@@ -114,7 +114,7 @@ def test_a_failed_validation_publishes_nothing(project, tmp_path, monkeypatch):
     output = tmp_path / "strict"
     with pytest.raises(GateError, match="VIDC-VALIDATE-FAILED") as failure:
         rebuild(project, output)
-    assert "text_encoder: relative_l2" in str(failure.value)
+    assert "text_kv: relative_l2" in str(failure.value)
     assert [path.name for path in tmp_path.iterdir()] == ["strict.report.html"]
 
 

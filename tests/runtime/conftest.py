@@ -2,7 +2,6 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
@@ -17,10 +16,6 @@ from vidc.runtime.manifest import (
     write_manifest,
 )
 from vidc.runtime.stream import StreamSpec
-
-# These tests write files; how long that takes on a busy disk is not what they are about.
-settings.register_profile("files", deadline=None)
-settings.load_profile("files")
 
 CONTENTS = {
     "denoise.onnx": b"graph",
