@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
+import vidc.plugins.ring  # noqa: F401 - registers the operators that programs call
 from vidc.exporters.component import Component
 from vidc.exporters.tracing import tracing
 from vidc.plugins.signature import Access, Signature
