@@ -65,6 +65,7 @@ def key_components(settings: Settings, outputs: Outputs) -> dict[str, Json]:
         "files": {
             "thresholds": _resource_digest("vidc.configs", "thresholds.toml"),
             "report": _resource_digest("vidc.compiler.validate", "report.html.j2"),
+            "page": _resource_digest("vidc.compiler.page", "base.html.j2"),
         },
         "sources": source_digest(("vidc.compiler.package", *loaders)),
         "tools": _tools(),

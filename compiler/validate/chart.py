@@ -6,17 +6,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeGuard
 
+from vidc.compiler.page.axes import Tick
+
 WIDTH, HEIGHT = 1000, 320
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 34, 48
 MAX_BLOCK_LABELS = 20
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A labelled position on an axis, in units of the drawing."""
-
-    at: float
-    label: str
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined
-
+from vidc.compiler.page.render import render
 from vidc.compiler.validate.chart import Chart, rollout_chart
 from vidc.compiler.validate.gates import UPPER_LIMITS, Gate, Subject, Where, all_passed
 from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
@@ -149,16 +147,11 @@ def render_html(report: Report) -> str:
     Raises:
         ValueError: if a frame pair is not two uint8 [H, W, 3] of one size.
     """
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"figure": format_figure, "limit": format_limit}
-    template = environment.from_string(
-        files("vidc.compiler.validate").joinpath("report.html.j2").read_text(encoding="utf-8")
-    )
     errors = [frame_error(pair.engine, pair.reference) for pair in report.frames]
     full_scale = max([FULL_SCALE_FLOOR, *(int(error.max()) for error in errors)])
-    return template.render(
+    return render(
+        "vidc.compiler.validate/report.html.j2",
+        {"figure": format_figure, "limit": format_limit},
         report=report,
         components=[_component_row(row, report.gates) for row in report.components],
         rollout=[_rollout_row(row, report) for row in report.rollout],
