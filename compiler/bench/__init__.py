@@ -1,0 +1,1 @@
+"""How fast a bundle is: measured block by block, against baselines and stored results."""
