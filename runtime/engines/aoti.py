@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from safetensors import SafetensorError
@@ -63,17 +64,14 @@ def load(
     """
     file = folder / entry.files[0]
     refuse_pickles(file)
+    _require_model(file, entry)
     try:
         # aoti_load_package would look for a compiler, and hides why a package does not load.
         package = torch._C._aoti.AOTIModelPackageLoader(
             str(file), _MODEL, _RUN_SINGLE_THREADED, _RUNNERS, _DEFAULT_DEVICE
         )
     except RuntimeError as error:
-        raise UnavailableError(
-            "VIDC-ENGINE-LOAD",
-            f"torch {torch.__version__} cannot load {entry.files[0]}: {_first_line(error)}",
-            f"run it with torch {entry.version}, which built it, or build the bundle again",
-        ) from error
+        raise _not_loaded(entry, _first_line(error)) from error
     own = {key: t for path in entry.files[1:] for key, t in load_file(folder / path).items()}
     constants = {}
     for name in package.get_constant_fqns():
@@ -86,6 +84,21 @@ def load(
                 "build the bundle again",
             ) from error
     return AotInductorEngine(package, entry.signature, constants)
+
+
+def _require_model(file: Path, entry: manifest.Engine) -> None:
+    """Refuses a package that holds no model, over which torch 2.11 crashes."""
+    with ZipFile(file) as archive:
+        if not any(f"/aotinductor/{_MODEL}/" in name for name in archive.namelist()):
+            raise _not_loaded(entry, "it holds no compiled model")
+
+
+def _not_loaded(entry: manifest.Engine, reason: str) -> UnavailableError:
+    return UnavailableError(
+        "VIDC-ENGINE-LOAD",
+        f"torch {torch.__version__} cannot load {entry.files[0]}: {reason}",
+        f"run it with torch {entry.version}, which built it, or build the bundle again",
+    )
 
 
 def _first_line(error: Exception) -> str:
