@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fingerprint import fingerprint
+from vidc.compiler.bench.fingerprint import fingerprint
 
 MATRIX = (
     ("onnxruntime", "fp32", ()),

@@ -63,8 +63,7 @@ def main() -> None:
         print(json.dumps(measure(options.preset, options.precision, options.component)))
         return
 
-    from fingerprint import fingerprint
-
+    from vidc.compiler.bench.fingerprint import fingerprint
     from vidc.compiler.settings.presets import load_preset
     from vidc.compiler.settings.tables import read_model
     from vidc.exporters.components import component_groups

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -45,3 +46,14 @@ def columns(rows: list[tuple[str, ...]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def why_not_writable(file: Path) -> str | None:
+    """What keeps a file from being written, told before minutes go into what it shall hold."""
+    if file.is_dir():
+        return "it is a folder"
+    if not file.parent.is_dir():
+        return f"there is no folder {file.parent}"
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        return "no permission"
+    return None

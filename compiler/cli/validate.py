@@ -1,11 +1,10 @@
 """`vidc validate`: whether a bundle still computes what PyTorch computes."""
 
-import os
 from pathlib import Path
 
 import click
 
-from vidc.compiler.cli.output import columns, json_option, print_json, print_text
+from vidc.compiler.cli.output import columns, json_option, print_json, print_text, why_not_writable
 from vidc.compiler.cli.sources import Given, sources_options
 from vidc.plugins.errors import GateError, UsageError
 
@@ -34,7 +33,8 @@ def command(bundle: Path, report: Path | None, given: Given, as_json: bool) -> N
 
     manifest = read_manifest(bundle)
     page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.report.html")
-    _require_writable(page)
+    if (why := why_not_writable(page)) is not None:
+        raise _no_report(page, why)
     config = model_from_json(manifest.config)
     sources = given.resolve(config)[1] if given.any else None
     click.echo("checking files and loading engines", err=True)
@@ -87,16 +87,6 @@ def _tell(doing: str, seconds: float) -> None:
 
     takes = about(seconds)
     click.echo(f"{doing}: {takes} on this CPU" if takes else doing, err=True)
-
-
-def _require_writable(page: Path) -> None:
-    """Refuses a report that could not be written, before minutes go into it."""
-    if page.is_dir():
-        raise _no_report(page, "it is a folder")
-    if not page.parent.is_dir():
-        raise _no_report(page, f"there is no folder {page.parent}")
-    if not os.access(page if page.exists() else page.parent, os.W_OK):
-        raise _no_report(page, "no permission")
 
 
 def _no_report(page: Path, why: str) -> UsageError:

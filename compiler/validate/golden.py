@@ -31,6 +31,12 @@ GOLDEN_RATIO = 2654435769
 """Its fraction times 2^32: multiples of it, modulo 2^32, are spread evenly and never repeat."""
 
 
+def prompt_files(bundle: Path) -> tuple[Path, Path]:
+    """The embeddings before and after the switch, which `vidc run --prompt-embeds` takes."""
+    root = bundle / FOLDER
+    return root / "prompt_before.safetensors", root / "prompt_after.safetensors"
+
+
 def sample(tensor: Tensor) -> Tensor:
     """Up to ``SAMPLES`` values of a tensor, spread over all of it, on the CPU."""
     flat = tensor.reshape(-1)
@@ -170,7 +176,7 @@ class Golden:
         root.mkdir()
         (root / "scenario.json").write_text(json.dumps(self.scenario.to_json()) + "\n")
         _write(root / "noise.safetensors", {"noise": self.inputs.noise})
-        for path, prompt in zip(_prompts(root), self.inputs.prompts, strict=True):
+        for path, prompt in zip(prompt_files(folder), self.inputs.prompts, strict=True):
             # Files of their own, which `vidc run --prompt-embeds` takes.
             _write(path, {"text_embeds": prompt.contiguous()})
         if self.inputs.tokens:
@@ -213,7 +219,7 @@ class Golden:
         return cls(
             scenario,
             Inputs(
-                torch.stack([load_file(path)["text_embeds"] for path in _prompts(root)]),
+                torch.stack([load_file(path)["text_embeds"] for path in prompt_files(folder)]),
                 load_file(root / "noise.safetensors")["noise"],
                 load_file(tokens) if (tokens := root / "tokens.safetensors").exists() else {},
             ),
@@ -221,10 +227,6 @@ class Golden:
             read("eager"),
             None if rollout is None else rollout.played,
         )
-
-
-def _prompts(root: Path) -> tuple[Path, Path]:
-    return root / "prompt_before.safetensors", root / "prompt_after.safetensors"
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:

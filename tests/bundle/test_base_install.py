@@ -64,12 +64,14 @@ def test_the_block_is_one():
     [
         ["validate", "{bundle}", "--report", "{folder}/report.html"],
         ["run", "{bundle}", "--prompt", "a cat", "--blocks", "2", "-o", "{folder}/out.mp4"],
+        ["bench", "{bundle}", "--against", "eager", "--samples", "1", "--warmup", "0",
+         "--report", "{folder}/bench.html"],
         ["inspect", "{bundle}"],
         ["doctor"],
         ["presets", "list"],
     ],
     ids=lambda arguments: arguments[0],
-)
+)  # fmt: skip
 def test_a_command_on_the_base_install(project, tmp_path, arguments):
     filled = [a.format(bundle=project.bundle, folder=tmp_path) for a in arguments]
     script = RUN_WITHOUT.format(blocked=blocked_modules(), arguments=filled)

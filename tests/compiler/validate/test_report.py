@@ -2,10 +2,10 @@ import math
 import re
 from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from page import Page
 
 from vidc.compiler.validate.gates import Gate, Subject, Where
 from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
@@ -17,42 +17,6 @@ from vidc.compiler.validate.report import (
     format_figure,
     render_html,
 )
-
-VOID = {"meta", "img", "line", "circle", "path", "polyline"}
-
-
-class Page(HTMLParser):
-    """The elements of a page, checked to be balanced."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self._open: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    @property
-    def words(self) -> str:
-        return re.sub(r"\s+", " ", " ".join(self.text))
 
 
 def make_report(bundle: str = "tiny-cpu-fp32", blocks: int = 8, error: float = 1e-5) -> Report:

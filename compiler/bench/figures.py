@@ -1,0 +1,31 @@
+"""Figures of a benchmark as people read them."""
+
+import math
+
+from vidc.compiler.units import byte_size
+
+_DIGITS = 4
+
+
+def figure(value: float | None, unit: str) -> str:
+    """A value with four digits and its unit, such as ``269.8 ms``; nothing where there is none."""
+    if value is None:
+        return ""
+    if unit == "bytes":
+        return byte_size(round(value))
+    return f"{plain(value)} {unit}"
+
+
+def plain(value: float) -> str:
+    """A value with four digits, and all of those before the point."""
+    magnitude = math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:.{max(0, _DIGITS - 1 - magnitude)}f}"
+
+
+def interval(ci95: tuple[float, float] | None, unit: str) -> str:
+    """The interval of a median, such as ``269.1 to 270.4``, without the unit that stands beside."""
+    if ci95 is None:
+        return ""
+    if unit == "bytes":
+        return " to ".join(byte_size(round(end)) for end in ci95)
+    return " to ".join(plain(end) for end in ci95)

@@ -1,0 +1,70 @@
+"""The figures of a benchmark: what each one means, and those that follow from others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vidc.compiler.bench.clock import MILLISECONDS
+from vidc.runtime.stream import StreamSpec
+
+Samples = dict[str, list[float]]
+"""Raw samples by metric, in the order in which they were taken."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure.
+
+    Attributes:
+        title: what it is.
+        unit: of its samples.
+        judged: whether two sets of samples are compared by it. Differences and what follows from
+            another figure are not.
+    """
+
+    title: str
+    unit: str
+    judged: bool = False
+
+
+METRICS = {
+    "block_ms": Metric("block, steady state: denoising and clean pass", "ms", judged=True),
+    "latent_frame_ms": Metric("the same for each latent frame", "ms"),
+    "vae_ms": Metric("VAE decode of a block", "ms", judged=True),
+    "stream_ms": Metric("block to block, VAE included", "ms", judged=True),
+    "switch_ms": Metric("prompt switch alone", "ms", judged=True),
+    "switch_block_ms": Metric("prompt switch and the first block after it", "ms", judged=True),
+    "switch_extra_ms": Metric("the same less the block before the switch", "ms"),
+    "block_latent_fps": Metric("denoising alone, latent frames", "frames/s"),
+    "block_video_fps": Metric("denoising alone, video frames", "frames/s"),
+    "vae_video_fps": Metric("VAE alone, video frames", "frames/s"),
+    "stream_latent_fps": Metric("both together, latent frames", "frames/s"),
+    "stream_video_fps": Metric("both together, video frames", "frames/s"),
+    "cold_start_s": Metric("process start to first frame", "s", judged=True),
+    "peak_rss_bytes": Metric("peak memory of a process of its own", "bytes"),
+    "peak_cuda_bytes": Metric("peak CUDA memory that torch allocated there", "bytes"),
+    "device_bytes": Metric("CUDA memory in use meanwhile, of all processes", "bytes"),
+    "build_s": Metric("stages of the build, one after the other", "s"),
+}
+
+
+def derive(samples: Mapping[str, list[float]], stream: StreamSpec) -> Samples:
+    """The samples with those of the figures that follow from them.
+
+    Frames count for each video of a batch. Video frames are those of any block but the first.
+    """
+    latent = stream.block
+    video = 4 * stream.block
+    rates = {
+        "block_latent_fps": ("block_ms", latent),
+        "block_video_fps": ("block_ms", video),
+        "vae_video_fps": ("vae_ms", video),
+        "stream_latent_fps": ("stream_ms", latent),
+        "stream_video_fps": ("stream_ms", video),
+    }
+    found = {name: list(values) for name, values in samples.items()}
+    if "block_ms" in samples:
+        found["latent_frame_ms"] = [ms / latent for ms in samples["block_ms"]]
+    for name, (source, frames) in rates.items():
+        if source in samples:
+            found[name] = [frames * MILLISECONDS / ms for ms in samples[source]]
+    return {name: found[name] for name in METRICS if name in found}

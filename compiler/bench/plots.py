@@ -1,0 +1,155 @@
+"""Drawings of samples as coordinates: over time, by size, and beside each other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vidc.compiler.bench.statistics import Summary
+from vidc.compiler.page.axes import Axis, Tick, around
+
+WIDTH = 1000
+LEFT, RIGHT, TOP, BOTTOM = 72, 20, 16, 48
+TIMELINE_HEIGHT = 320
+ROW, BAR = 40, 18
+NAMES_WIDTH = 110
+BINS = 40
+HISTOGRAM_HEIGHT = 150
+
+
+@dataclass(frozen=True)
+class Series:
+    """One stream's samples as the points of an SVG polyline."""
+
+    name: str
+    points: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Samples in the order in which they were taken."""
+
+    series: tuple[Series, ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    width: int = WIDTH
+    height: int = TIMELINE_HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    top: int = TOP
+    bottom: int = TIMELINE_HEIGHT - BOTTOM
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often samples of one stream fall where: bars, the median and its interval."""
+
+    name: str
+    bars: tuple[Box, ...]
+    median: float
+    interval: Box | None
+    ticks: tuple[Tick, ...]
+    width: int = WIDTH
+    height: int = HISTOGRAM_HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    bottom: int = HISTOGRAM_HEIGHT - 28
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One stream's median, from zero on, with the ends of its interval."""
+
+    name: str
+    label: str
+    bar: Box
+    interval: tuple[float, float] | None
+
+    @property
+    def middle(self) -> float:
+        """Height of its middle."""
+        return self.bar.y + self.bar.height / 2
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Medians of one figure beside each other."""
+
+    bars: tuple[Bar, ...]
+    ticks: tuple[Tick, ...]
+    height: int
+    width: int = WIDTH
+    left: int = NAMES_WIDTH
+
+
+def timeline(samples: Mapping[str, Sequence[float]]) -> Timeline:
+    """Lays out one or more samples of each stream by its name."""
+    values = [value for own in samples.values() for value in own]
+    most = max(len(own) for own in samples.values())
+    x = around(1, most, LEFT, WIDTH - RIGHT)
+    y = around(min(values), max(values), TIMELINE_HEIGHT - BOTTOM, TOP)
+    step = -(-most // 10)
+    return Timeline(
+        series=tuple(
+            Series(
+                name,
+                " ".join(f"{x.at(i)},{y.at(value)}" for i, value in enumerate(own, start=1)),
+            )
+            for name, own in samples.items()
+        ),
+        x_ticks=tuple(Tick(x.at(i), str(i)) for i in range(step, most + 1, step)),
+        y_ticks=y.ticks(),
+    )
+
+
+def histogram(name: str, samples: Sequence[float], summary: Summary) -> Histogram:
+    """Lays out one or more samples of a stream, on an axis of their own."""
+    x = around(min(samples), max(samples), LEFT, WIDTH - RIGHT)
+    drawn = Histogram(name, (), x.at(summary.median), None, x.ticks(8))
+    counts, edges = np.histogram(samples, bins=BINS, range=(x.low, x.high))
+    y = Axis(0, int(counts.max()), drawn.bottom, TOP)
+    bars = [
+        _box(x.at(float(low)), y.at(int(count)), x.at(float(high)), drawn.bottom)
+        for count, low, high in zip(counts, edges, edges[1:], strict=False)
+        if count
+    ]
+    band = None
+    if summary.ci95 is not None:
+        low, high = summary.ci95
+        band = _box(x.at(low), TOP, x.at(high), drawn.bottom)
+    return Histogram(name, tuple(bars), drawn.median, band, drawn.ticks)
+
+
+def bars(summaries: Mapping[str, Summary], labels: Mapping[str, str]) -> Bars:
+    """Lays out the medians, which must be positive, of each stream by its name."""
+    ends = [summary.ci95[1] if summary.ci95 else summary.median for summary in summaries.values()]
+    axis = Axis(0, 1.05 * max(*ends, *(each.median for each in summaries.values())),
+                NAMES_WIDTH, WIDTH - 120)  # fmt: skip
+    rows = []
+    for number, (name, summary) in enumerate(summaries.items()):
+        top = number * ROW + (ROW - BAR) // 2
+        rows.append(
+            Bar(
+                name=name,
+                label=labels[name],
+                bar=_box(axis.at(0), top, axis.at(summary.median), top + BAR),
+                interval=None
+                if summary.ci95 is None
+                else (axis.at(summary.ci95[0]), axis.at(summary.ci95[1])),
+            )
+        )
+    return Bars(tuple(rows), axis.ticks(), height=len(rows) * ROW + 28)
+
+
+def _box(left: float, top: float, right: float, bottom: float) -> Box:
+    return Box(left, top, round(right - left, 1), round(bottom - top, 1))

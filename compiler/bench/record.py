@@ -1,0 +1,237 @@
+"""The result of a benchmark: what was measured, where, by which rules, and every raw sample."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from vidc.compiler.bench.disturbance import MOST
+from vidc.compiler.bench.metrics import METRICS, Samples
+from vidc.compiler.bench.statistics import CONFIDENCE, RESAMPLES, Summary
+from vidc.compiler.bench.streams import OURS
+from vidc.compiler.bench.verdict import LEAST_DELTA, LEAST_RATIO, Outcome, Verdict, judge
+from vidc.plugins.errors import UsageError
+
+SCHEMA = 1
+MAX_BYTES = 64 * 2**20
+DISCIPLINE = {
+    "confidence": CONFIDENCE,
+    "resamples": RESAMPLES,
+    "least_delta": LEAST_DELTA,
+    "least_ratio": LEAST_RATIO,
+}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is said of one figure of ours against another's.
+
+    Attributes:
+        against: a baseline's name, or that of a stored result.
+        metric: the figure.
+        verdict: what can be said.
+        gates: whether being slower is a regression: it is against a stored result.
+    """
+
+    against: str
+    metric: str
+    verdict: Verdict
+    gates: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        named = {"against": self.against, "metric": self.metric, "gates": self.gates}
+        return named | self.verdict.to_json()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A result that was kept: as much of it as another one is compared with."""
+
+    name: str
+    machine: Mapping[str, Any]
+    workload: Mapping[str, Any]
+    disturbance: float
+    samples: Samples
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads what ``vidc bench`` wrote.
+
+        Raises:
+            UsageError: ``VIDC-BENCH-RESULT``, it cannot be read, or is no result of this schema.
+        """
+        try:
+            with path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise _no_result(path, str(error.strerror)) from error
+        try:
+            if len(data) > MAX_BYTES:
+                raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+            document = json.loads(data)
+            if document["schema"] != SCHEMA:
+                raise ValueError(f"it has schema {document['schema']!r}, not {SCHEMA}")
+            found = {
+                name: _samples(metric["samples"])
+                for name, metric in document["metrics"].items()
+                if name in METRICS and METRICS[name].judged
+            }
+            machine, workload = document["fingerprint"]["machine"], document["workload"]
+            if not isinstance(machine, dict) or not isinstance(workload, dict):
+                raise TypeError("machine or workload is no table")
+            disturbance = float(document["disturbance"] or 0.0)
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise _no_result(path, f"it is no result of vidc bench: {error}") from error
+        return cls(path.name, machine, workload, disturbance, found)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished benchmark.
+
+    Attributes:
+        bundle: its name.
+        workload: the sizes of what was run, and its precision and backend.
+        protocol: how often what was measured.
+        fingerprint: of machine, software and bundle.
+        streams: samples by stream and metric; ours comes first.
+        judgements: ours against every other stream, and against a stored result.
+        steps: seconds of each of our cold starts, by what was done then.
+        disturbance: share of the CPU that other processes took, where that can be told.
+        gpu_state: clocks and power of the GPU as the last sample was taken.
+        notes: what the reader should know.
+    """
+
+    bundle: str
+    workload: Mapping[str, Any]
+    protocol: Mapping[str, Any]
+    fingerprint: Mapping[str, Any]
+    streams: Mapping[str, Samples]
+    judgements: tuple[Judgement, ...]
+    steps: tuple[Mapping[str, float], ...] = ()
+    disturbance: float | None = None
+    gpu_state: Mapping[str, str | None] | None = None
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Further parts of the document, by name."""
+
+    @property
+    def regressions(self) -> tuple[Judgement, ...]:
+        """Figures that are slower than those of a stored result."""
+        return tuple(
+            each for each in self.judgements
+            if each.gates and each.verdict.outcome is Outcome.SLOWER
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``vidc bench --json``, without its schema number."""
+        metrics = {stream: _metrics(samples) for stream, samples in self.streams.items()}
+        return {
+            "bundle": self.bundle,
+            "passed": not self.regressions,
+            "workload": dict(self.workload),
+            "protocol": {**self.protocol, **DISCIPLINE},
+            "fingerprint": dict(self.fingerprint),
+            "metrics": metrics.pop(OURS),
+            "baselines": metrics,
+            "verdicts": [each.to_json() for each in self.judgements],
+            "cold_starts": [dict(steps) for steps in self.steps],
+            "disturbance": self.disturbance,
+            "gpu_state": None if self.gpu_state is None else dict(self.gpu_state),
+            "notes": list(self.notes),
+            **self.details,
+        }
+
+
+def against_baselines(streams: Mapping[str, Samples]) -> list[Judgement]:
+    """Ours against every other stream of the same run, figure by figure."""
+    return [
+        each
+        for name, theirs in streams.items()
+        if name != OURS
+        for each in _judgements(name, streams[OURS], theirs, None, gates=False)
+    ]
+
+
+def against_stored(result: Result, stored: Stored) -> Result:
+    """The result with what can be said of it against a stored one, and what differs between them.
+
+    On another machine nothing can be told, nor on a CPU that others used.
+    """
+    here = result.fingerprint["machine"]
+    doubt = None
+    if stored.machine != here:
+        doubt = f"{stored.name} is of another machine: {differences(stored.machine, here)}"
+    elif here["gpu"] is None and max(stored.disturbance, result.disturbance or 0.0) > MOST:
+        doubt = (
+            f"other processes took {stored.disturbance:.0%} of the CPU there, "
+            f"{result.disturbance or 0.0:.0%} here"
+        )
+    notes = []
+    if stored.workload != result.workload:
+        apart = differences(stored.workload, result.workload)
+        notes.append(f"{stored.name} is of another workload: {apart}")
+    judgements = _judgements(stored.name, result.streams[OURS], stored.samples, doubt, gates=True)
+    return replace(
+        result,
+        judgements=(*result.judgements, *judgements),
+        notes=(*result.notes, *notes),
+    )
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The entries in which two tables differ, such as ``cores 8 there, 4 here``."""
+    names = [*here, *(name for name in there if name not in here)]
+    return "; ".join(
+        f"{name} {there.get(name)} there, {here.get(name)} here"
+        for name in names
+        if there.get(name) != here.get(name)
+    )
+
+
+def _judgements(
+    against: str, ours: Samples, theirs: Samples, doubt: str | None, gates: bool
+) -> list[Judgement]:
+    return [
+        Judgement(against, name, judge(ours[name], theirs[name], doubt), gates)
+        for name, metric in METRICS.items()
+        if metric.judged and name in ours and name in theirs
+    ]
+
+
+def _metrics(samples: Samples) -> dict[str, Any]:
+    return {
+        name: {
+            "title": METRICS[name].title,
+            "unit": METRICS[name].unit,
+            **Summary.of(values).to_json(),
+            "samples": values,
+        }
+        for name, values in samples.items()
+    }
+
+
+def _samples(values: Any) -> list[float]:
+    if not isinstance(values, list) or not values:
+        raise ValueError("samples of a metric are no list")
+    if not all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in values):
+        raise ValueError("samples of a metric are not all positive and finite")
+    return [float(value) for value in values]
+
+
+def _no_result(path: Path, why: str) -> UsageError:
+    return UsageError(
+        "VIDC-BENCH-RESULT",
+        f"{path} cannot be compared with: {why}",
+        "give the JSON that vidc bench wrote beside its report",
+    )

@@ -1,0 +1,150 @@
+"""A whole benchmark: processes of their own first, then streams side by side."""
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from vidc.compiler.bench.disturbance import MOST, Disturbance
+from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
+from vidc.compiler.bench.measure import Protocol, measure
+from vidc.compiler.bench.metrics import METRICS, Samples
+from vidc.compiler.bench.processes import Start, samples, start
+from vidc.compiler.bench.record import Result, Stored, against_baselines, against_stored
+from vidc.compiler.bench.streams import OURS, of_baselines, of_bundle
+from vidc.compiler.pipeline.store import Store
+from vidc.compiler.settings.environment import cache_root
+from vidc.compiler.validate.golden import prompt_files
+from vidc.plugins.errors import GateError
+from vidc.runtime.bundle import load
+from vidc.runtime.manifest import Manifest, read_manifest
+
+COLD_STARTS = 3
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to measure.
+
+    Attributes:
+        bundle: its folder.
+        against: names of baselines.
+        stored: a result to compare with.
+        protocol: how often.
+        cold_starts: processes that start our stream; each baseline has one, or none as well.
+    """
+
+    bundle: Path
+    against: tuple[str, ...]
+    stored: Stored | None
+    protocol: Protocol
+    cold_starts: int
+
+
+def bench(request: Request, note: Callable[[str], None], tick: Callable[[], None]) -> Result:
+    """Measures.
+
+    Args:
+        request: what.
+        note: shows a line of progress.
+        tick: called after each of the protocol's rounds.
+
+    Raises:
+        VidcError: what ``load``, ``start`` and ``measure`` raise.
+    """
+    folder, protocol = request.bundle, request.protocol
+    manifest = read_manifest(folder)
+    prompts = _prompts(folder)
+    # Before anything else of this process is on the device.
+    starts = _starts(request, note)
+    note("loading engines")
+    bundle = load(folder)
+    device, spec = bundle.device, bundle.stream
+    openers = {OURS: of_bundle(bundle, protocol.seed)}
+    openers |= of_baselines(request.against, folder, manifest, device, protocol.seed)
+    note(f"measuring {', '.join(openers)}")
+    disturbance = Disturbance()
+    measured = measure(openers, spec, device, prompts, protocol, tick)
+    disturbed, state = disturbance.share(), gpu_state(device)
+    notes = [*bundle.notes]
+    if disturbed is not None and disturbed > MOST:
+        notes.append(f"other processes took {disturbed:.0%} of the CPU while this was measured")
+    built = build_seconds(manifest)
+    if built is None:
+        notes.append("build time: the build cache of this machine does not have this build")
+    else:
+        measured[OURS]["build_s"] = [built]
+    streams = {name: _ordered(samples(starts[name]) | found) for name, found in measured.items()}
+    result = Result(
+        bundle=manifest.name,
+        workload=workload(manifest),
+        protocol={**asdict(protocol), "cold_starts": request.cold_starts},
+        fingerprint=fingerprint(device, folder),
+        streams=streams,
+        judgements=tuple(against_baselines(streams)),
+        steps=tuple(each.seconds for each in starts[OURS]),
+        disturbance=disturbed,
+        gpu_state=state,
+        notes=tuple(notes),
+    )
+    return result if request.stored is None else against_stored(result, request.stored)
+
+
+def workload(manifest: Manifest) -> dict[str, Any]:
+    """What a bundle makes its engines do, as plain JSON values."""
+    spec, engines = manifest.stream, manifest.engines.values()
+    return {
+        "preset": manifest.preset,
+        "target": manifest.target.name,
+        "batch": spec.batch,
+        "height": spec.video[0],
+        "width": spec.video[1],
+        "block": spec.block,
+        "window": spec.window,
+        "sink": spec.sink,
+        "timesteps": [*spec.timesteps],
+        "precision": sorted({engine.precision for engine in engines}),
+        "backend": sorted({engine.backend for engine in engines}),
+    }
+
+
+def build_seconds(manifest: Manifest) -> float | None:
+    """What the stages of a build took, added up; None where the cache has forgotten one.
+
+    Stages run side by side, so that a build takes less; packaging comes on top.
+    """
+    store = Store(cache_root(os.environ))
+    # Packaging is no stage of the store.
+    keys = {stage: key for stage, key in manifest.stages.items() if stage != "package"}
+    found = [store.lookup(stage, key) for stage, key in keys.items()]
+    seconds = [entry.record.seconds for entry in found if entry is not None]
+    return sum(seconds) if seconds and len(seconds) == len(found) else None
+
+
+def _prompts(folder: Path) -> torch.Tensor:
+    try:
+        return torch.stack([load_file(path)["text_embeds"] for path in prompt_files(folder)])
+    except FileNotFoundError as error:
+        raise GateError(
+            "VIDC-VALIDATE-GOLDEN",
+            f"{folder} holds no golden data, whose prompts the measurement is made with",
+            "build the bundle again",
+        ) from error
+
+
+def _starts(request: Request, note: Callable[[str], None]) -> dict[str, list[Start]]:
+    starts = {}
+    for name in (OURS, *request.against):
+        times = request.cold_starts if name == OURS else min(request.cold_starts, 1)
+        if times:
+            note(f"starting {name} in a process of its own, {times}x")
+        starts[name] = [start(request.bundle, name, request.protocol.seed) for _ in range(times)]
+    return starts
+
+
+def _ordered(found: Samples) -> Samples:
+    return {name: found[name] for name in METRICS if name in found}

@@ -1,0 +1,189 @@
+"""`vidc bench`: how fast a bundle is."""
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vidc.compiler.cli.output import (
+    columns,
+    json_option,
+    print_json,
+    print_text,
+    why_not_writable,
+)
+from vidc.plugins.errors import GateError, UsageError
+
+if TYPE_CHECKING:
+    from vidc.compiler.bench.record import Result
+
+_PATH = click.Path(path_type=Path)
+
+
+def _names(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in value.split(",") if name))
+
+
+@click.command()
+@click.argument("bundle", type=_PATH)
+@click.option(
+    "--against", default="", callback=_names, metavar="NAMES",
+    help="Baselines that take turns with the bundle: eager, compile or both, with a comma.",
+)  # fmt: skip
+@click.option(
+    "--compare", type=_PATH, metavar="RESULT.json", help="A result that an earlier run wrote."
+)
+@click.option(
+    "--warmup", type=click.IntRange(min=0), default=20, show_default=True,
+    help="Rounds of each kind that are not counted.",
+)  # fmt: skip
+@click.option(
+    "--samples", type=click.IntRange(min=1), default=100, show_default=True,
+    help="Of each figure.",
+)  # fmt: skip
+@click.option(
+    "--cold-starts", type=click.IntRange(min=0), default=3, show_default=True,
+    help="Processes that load the bundle and make a first block.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option(
+    "--report", type=_PATH,
+    help="Where to write the HTML report, and beside it the result.  [default: BUNDLE.bench.html]",
+)  # fmt: skip
+@json_option
+def command(
+    bundle: Path,
+    against: tuple[str, ...],
+    compare: Path | None,
+    warmup: int,
+    samples: int,
+    cold_starts: int,
+    seed: int,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure a bundle.
+
+    Latencies, rates, memory and cold starts, with intervals and every raw sample; beside baselines
+    or an earlier result, with a verdict. Exits 1 if a figure is slower than in the earlier result.
+    """
+    from vidc.compiler.bench.measure import Protocol
+    from vidc.compiler.bench.record import SCHEMA, Stored
+    from vidc.compiler.bench.report import render_html
+    from vidc.compiler.bench.run import Request, bench
+    from vidc.compiler.bench.streams import require_baselines
+    from vidc.runtime.manifest import read_manifest
+
+    # What can be refused is refused before the work: it takes minutes.
+    read_manifest(bundle)
+    if against:
+        require_baselines(against)
+    page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.bench.html")
+    kept = page.with_suffix(".json")
+    _require_places(page, kept, compare)
+    stored = None if compare is None else Stored.read(compare)
+    protocol = Protocol(warmup, samples, seed)
+    with ExitStack() as stack:
+        bar = _Bar(protocol.rounds, stack)
+        request = Request(bundle, against, stored, protocol, cold_starts)
+        result = bench(request, lambda text: click.echo(text, err=True), bar.tick)
+    document = result.to_json()
+    if as_json:
+        print_json({**document, "report": str(page)}, SCHEMA)
+    else:
+        print_text(_text(result))
+        print_text(f"report: {page}\nsamples: {kept}")
+    _write(page, render_html(result))
+    _write(kept, json.dumps({"schema": SCHEMA, **document}, indent=1, allow_nan=False) + "\n")
+    _require_no_regression(result, page)
+
+
+class _Bar:
+    """A progress bar that appears with the first round."""
+
+    def __init__(self, rounds: int, stack: ExitStack) -> None:
+        self._rounds = rounds
+        self._stack = stack
+        self._bar: Any = None
+
+    def tick(self) -> None:
+        """One round is done."""
+        if self._bar is None:
+            bar = click.progressbar(length=self._rounds, label="rounds", file=sys.stderr)
+            self._bar = self._stack.enter_context(bar)
+        self._bar.update(1)
+
+
+def _text(result: "Result") -> str:
+    from vidc.compiler.bench.figures import figure, interval
+    from vidc.compiler.bench.metrics import METRICS
+    from vidc.compiler.bench.statistics import Summary
+
+    rows: list[tuple[str, ...]] = [
+        ("figure", "stream", "median", "95 % interval", "mean", "p99", "max", "n")
+    ]
+    for name, metric in METRICS.items():
+        for stream, samples in result.streams.items():
+            if name in samples:
+                found = Summary.of(samples[name])
+                shown = (figure(v, metric.unit) for v in (found.mean, found.p99, found.max))
+                rows.append(
+                    (
+                        metric.title,
+                        stream,
+                        figure(found.median, metric.unit),
+                        interval(found.ci95, metric.unit),
+                        *shown,
+                        str(found.n),
+                    )
+                )
+    verdicts: list[tuple[str, ...]] = [
+        (
+            f"against {each.against}",
+            METRICS[each.metric].title,
+            str(each.verdict.outcome),
+            f"{each.verdict.speedup:.3f}x",
+            "; ".join(each.verdict.reasons),
+        )
+        for each in result.judgements
+    ]
+    parts = [columns(rows), *([columns(verdicts)] if verdicts else []), *result.notes]
+    return "\n\n".join(parts)
+
+
+def _require_places(page: Path, kept: Path, compare: Path | None) -> None:
+    for file in (page, kept):
+        if (why := why_not_writable(file)) is not None:
+            raise _no_place(file, why)
+    if kept == page:
+        raise _no_place(page, "the result takes that name with .json")
+    if compare is not None and kept.exists() and compare.exists() and kept.samefile(compare):
+        raise _no_place(kept, "it is the result to compare with, and would be lost")
+
+
+def _no_place(file: Path, why: str) -> UsageError:
+    return UsageError(
+        "VIDC-BENCH-REPORT",
+        f"{file} cannot be written: {why}",
+        "name another file with --report, such as new.html",
+    )
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _no_place(file, str(error.strerror)) from error
+
+
+def _require_no_regression(result: "Result", page: Path) -> None:
+    slower = [f"{each.metric} {each.verdict.speedup:.3f}x" for each in result.regressions]
+    if slower:
+        raise GateError(
+            "VIDC-BENCH-SLOWER",
+            f"{result.bundle} is slower than {result.regressions[0].against}: {', '.join(slower)}",
+            f"open {page}; measure again if the machine was busy",
+        )

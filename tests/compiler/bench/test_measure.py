@@ -1,0 +1,164 @@
+"""Which calls a measurement makes, and which of them it counts; how long they take is a script."""
+
+from collections import Counter
+from itertools import groupby
+from typing import ClassVar
+
+import pytest
+import torch
+
+from vidc.compiler.bench import measure as module
+from vidc.compiler.bench.measure import LIFE_FRAMES, RUN, Protocol, measure
+from vidc.plugins.errors import GateError
+
+CPU = torch.device("cpu")
+
+
+class Time:
+    """A clock that only work moves on."""
+
+    now = 0.0
+
+    def __init__(self, device):
+        assert device == CPU
+
+    def time(self, work):
+        start = Time.now
+        return work(), Time.now - start
+
+    def mark(self):
+        return Time.now
+
+    def reach(self, mark):
+        assert mark <= Time.now
+
+    def between(self, first, second):
+        return second - first
+
+    def wait(self):
+        pass
+
+
+class Scripted:
+    """A stream whose calls take a known time, written down in a log."""
+
+    alive: ClassVar = Counter()
+
+    def __init__(self, name, log, speed=1.0, value=0.0):
+        Scripted.alive[name] += 1
+        assert Scripted.alive[name] == 1, "two streams of one lane at a time"
+        self.name, self.log, self.speed, self.value = name, log, speed, value
+        self.prompts, self.frames = [], 0
+
+    def __del__(self):
+        Scripted.alive[self.name] -= 1
+
+    def _spend(self, call, milliseconds):
+        Time.now += milliseconds / self.speed
+        self.log.append((self.name, call))
+
+    def prompt(self, prompt):
+        self.prompts.append(prompt)
+        self._spend("prompt", 1)
+
+    def switch_prompt(self, prompt):
+        assert not torch.equal(prompt, self.prompts[-1]), "a switch to the same prompt"
+        self.prompts.append(prompt)
+        self._spend("switch", 150)
+
+    def step(self, noise=None):
+        self.frames += 3
+        self._spend("step" if noise is None else "fill", 400)
+
+    def denoise(self, noise):
+        assert noise.shape == (2, 1, 3, 16, 4, 6)
+        self._spend("denoise", 250)
+        return torch.full((1, 3, 16, 4, 6), self.value)
+
+    def remember(self, latent):
+        self.frames += 3
+        assert self.frames <= LIFE_FRAMES
+        self._spend("remember", 20)
+
+    def decode(self, latent):
+        self._spend("decode", 150)
+
+
+@pytest.fixture
+def run(monkeypatch, spec):
+    monkeypatch.setattr(module, "Clock", Time)
+    log = []
+
+    def run(protocol, names=("vidc", "eager"), value=0.0):
+        speeds = {"vidc": 1.0, "eager": 0.5}
+        openers = {
+            name: (lambda name=name: Scripted(name, log, speeds[name], value)) for name in names
+        }
+        prompts = torch.stack([torch.zeros(1, 5, 8), torch.ones(1, 5, 8)])
+        ticks = []
+        found = measure(openers, spec, CPU, prompts, protocol, lambda: ticks.append(len(log)))
+        assert not +Scripted.alive
+        return found, log, ticks
+
+    Scripted.alive.clear()
+    return run
+
+
+def test_every_figure_has_its_samples(run):
+    found, _, ticks = run(Protocol(warmup=2, samples=9))
+    assert list(found) == ["vidc", "eager"]
+    for name, speed in {"vidc": 1.0, "eager": 0.5}.items():
+        expected = {
+            "block_ms": 270, "latent_frame_ms": 90, "vae_ms": 150, "stream_ms": 400,
+            "switch_ms": 150, "switch_block_ms": 420, "switch_extra_ms": 150,
+        }  # fmt: skip
+        for metric, milliseconds in expected.items():
+            assert found[name][metric] == pytest.approx([milliseconds / speed] * 9), metric
+        rates = {"block_latent_fps": 3 / 0.270, "block_video_fps": 12 / 0.270,
+                 "vae_video_fps": 12 / 0.150, "stream_latent_fps": 3 / 0.4,
+                 "stream_video_fps": 12 / 0.4}  # fmt: skip
+        for metric, rate in rates.items():
+            assert found[name][metric] == pytest.approx([rate * speed] * 9), metric
+        assert set(found[name]) == expected.keys() | rates.keys()
+    assert len(ticks) == Protocol(warmup=2, samples=9).rounds
+
+
+def test_streams_take_turns_block_by_block(run):
+    _, log, _ = run(Protocol(warmup=0, samples=3))
+    parts = [(name, call) for name, call in log if call in ("denoise", "decode")]
+    turns = [name for name, _ in groupby(parts, key=lambda entry: entry[0])]
+    assert turns[:6] == ["vidc", "eager"] * 3
+    stretches = [(name, len([*calls])) for name, calls in groupby(n for n, c in log if c == "step")]
+    assert stretches == [("vidc", RUN), ("eager", RUN)]
+
+
+def test_the_window_is_full_before_anything_is_measured(run):
+    _, log, _ = run(Protocol(warmup=0, samples=1), names=("vidc",))
+    calls = [call for _, call in log]
+    # Window 12 of blocks of 3, and one more, each time a stream is opened.
+    assert calls[:6] == ["prompt"] + ["fill"] * 5
+    assert Counter(calls)["prompt"] == 3
+    assert Counter(calls)["fill"] == 15
+
+
+def test_the_warm_up_is_run_and_not_counted(run):
+    found, log, _ = run(Protocol(warmup=4, samples=1), names=("vidc",))
+    calls = Counter(call for _, call in log)
+    # A block a round, and two for each switch.
+    assert calls["denoise"] == (4 + 1) + 2 * (4 + 1)
+    assert calls["decode"] == calls["switch"] == 5
+    assert {len(values) for values in found["vidc"].values()} == {1}
+
+
+def test_long_measurements_go_on_with_a_new_stream(run):
+    found, log, _ = run(Protocol(warmup=0, samples=400), names=("eager",))
+    assert {len(values) for values in found["eager"].values()} == {400}
+    opened = Counter(call for _, call in log)["prompt"]
+    blocks = LIFE_FRAMES // 3 - 5
+    assert opened == -(-400 // blocks) + -(-50 // (blocks // RUN)) + -(-400 // (blocks // 2))
+
+
+def test_a_stream_that_is_not_finite_is_no_measurement(run):
+    with pytest.raises(GateError) as error:
+        run(Protocol(warmup=0, samples=1), names=("vidc",), value=float("nan"))
+    assert error.value.code == "VIDC-BENCH-FINITE"

@@ -1,0 +1,130 @@
+import re
+from dataclasses import replace
+
+import pytest
+from page import Page
+
+from vidc.compiler.bench.figures import figure, interval
+from vidc.compiler.bench.metrics import METRICS
+from vidc.compiler.bench.record import SCHEMA, Stored, against_stored
+from vidc.compiler.bench.report import render_html
+
+
+@pytest.fixture
+def stored(make_result):
+    result = make_result()
+    judged = {name: values for name, values in result.streams["vidc"].items()
+              if METRICS[name].judged}  # fmt: skip
+    machine = result.fingerprint["machine"]
+    assert SCHEMA == 1
+    return Stored("before.json", machine, result.workload, 0.0, judged)
+
+
+def test_the_page_shows_what_was_measured(make_result):
+    words = Page(render_html(make_result())).words
+    for text in (
+        "tiny-cpu-fp32", "preset tiny", "timesteps 1000, 500", "a note.",
+        "VAE decode of a block", "1.500x", "faster", "2.00 GB", "framed after 9.50 s",
+        "a CPU", "torch", "vidc 0.1.0", "cd" * 32,
+    ):  # fmt: skip
+        assert text in words, text
+    assert "Slower than before" not in words
+    assert "known to be slower" not in words
+
+
+def test_a_regression_is_on_top_and_in_its_row(make_result, stored):
+    html = render_html(against_stored(make_result(slower=1.3), stored))
+    assert "✗ Slower than before" in Page(html).words
+    assert html.count('<tr class="failed">') == 5
+    good = Page(render_html(against_stored(make_result(), stored))).words
+    assert "✓ Nothing is known to be slower" in good
+
+
+def test_every_sample_is_drawn(make_result):
+    page = Page(render_html(make_result(n=60)))
+    lines = page.all("polyline")
+    assert [len(line["points"].split()) for line in lines] == [60] * 6
+    # Five durations that both streams have, and cold starts, which are too few for an interval.
+    assert len([rect for rect in page.all("rect") if rect["class"] == "band"]) == 6
+    assert len([path for path in page.all("path") if path["class"] == "whisker"]) == 10
+
+
+def test_one_stream_alone_has_no_comparison(make_result):
+    result = make_result()
+    alone = replace(result, streams={"vidc": result.streams["vidc"]}, judgements=())
+    words = Page(render_html(alone)).words
+    assert "Side by side" not in words
+    assert "Verdicts" not in words
+
+
+def test_few_samples_have_no_interval_and_no_tail(make_result):
+    html = render_html(make_result(n=4))
+    assert "whisker" not in html.partition("</style>")[2]
+    assert "band" not in html.partition("</style>")[2].replace("the band", "")
+
+
+def test_the_page_needs_nothing_but_itself(make_result):
+    html = render_html(make_result())
+    page = Page(html)
+    names = {tag for tag, _ in page.elements}
+    assert not names & {"script", "link", "iframe", "object", "embed", "base", "form", "a", "img"}
+    for text in ("url(", "@import", "http://", "https://"):
+        assert text not in html
+
+
+def test_the_page_is_accessible(make_result, stored):
+    page = Page(render_html(against_stored(make_result(), stored)))
+    assert page.all("html")[0]["lang"] == "en"
+    assert page.all("svg")
+    assert all(svg["role"] == "img" and svg["aria-labelledby"] for svg in page.all("svg"))
+    assert len(page.all("table")) == len(page.all("caption"))
+    assert all(th.get("scope") in ("row", "col") for th in page.all("th"))
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for _, attributes in page.elements:
+        assert set((attributes.get("aria-labelledby") or "").split()) <= set(ids)
+
+
+def test_colours_are_defined(make_result):
+    html = render_html(make_result())
+    light, dark = (set(re.findall(r"(--[a-z-]+):", block)) for block in html.split("@media")[:2])
+    assert light
+    assert light == dark
+    assert set(re.findall(r"var\((--[a-z-]+)\)", html)) <= light | {"--series"}
+
+
+EVIL = """<script>alert(1)</script>"><img src=x onerror='alert(1)'>{{ 7 * 7 }}"""
+
+
+def test_every_text_is_escaped(make_result):
+    result = make_result(bundle=EVIL, workload={EVIL: EVIL}, notes=(EVIL,))
+    verdict = replace(result.judgements[0].verdict, reasons=(EVIL,))
+    judgement = replace(result.judgements[0], against=EVIL, verdict=verdict)
+    fingerprint = {"machine": {EVIL: EVIL}, "software": {}, "bundle": EVIL, "hash": EVIL}
+    page = Page(render_html(replace(result, judgements=(judgement,), fingerprint=fingerprint)))
+    assert not page.all("script")
+    assert not page.all("img")
+    assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
+    assert page.words.count(EVIL) == 11
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (269.84, "ms", "269.8 ms"),
+        (0.32061, "ms", "0.3206 ms"),
+        (12345.6, "ms", "12346 ms"),
+        (-3.25, "ms", "-3.250 ms"),
+        (0.0, "ms", "0.000 ms"),
+        (1.5e9, "bytes", "1.50 GB"),
+        (None, "ms", ""),
+    ],
+)
+def test_figures_read_well(value, unit, text):
+    assert figure(value, unit) == text
+
+
+def test_intervals_read_well():
+    assert interval((269.1, 270.44), "ms") == "269.1 to 270.4"
+    assert interval((1e9, 2e9), "bytes") == "1.00 GB to 2.00 GB"
+    assert interval(None, "ms") == ""
