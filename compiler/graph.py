@@ -70,12 +70,44 @@ class Sources:
         return found
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a stage does, wherever its inputs come from and whichever versions of tools do it.
+
+    Attributes:
+        entries: modules whose sources it executes.
+        config: the settings that reach it.
+    """
+
+    entries: tuple[str, ...]
+    config: dict[str, Json]
+
+
 def stages(settings: Settings, sources: Sources) -> list[Stage]:
     """The stages of a build up to packaging, in topological order."""
-    groups = component_groups(settings.model)
+    return [*portable_stages(settings, sources), *target_stages(settings)]
+
+
+def portable_stages(settings: Settings, sources: Sources) -> list[Stage]:
+    """Those that any machine runs and whose results are right on every other."""
     return [
         *(load_stage(settings, sources, group) for group in weights_groups(settings.model)),
-        *(export_stage(settings, name) for name in groups),
+        *(export_stage(settings, name) for name in component_groups(settings.model)),
+    ]
+
+
+def portable_work(settings: Settings) -> dict[str, Work]:
+    """What each of ``portable_stages`` does, for a machine that has neither sources nor tools."""
+    return {
+        **{f"load:{g}": _load_work(settings, g) for g in weights_groups(settings.model)},
+        **{f"export:{n}": _export_work(settings, n) for n in component_groups(settings.model)},
+    }
+
+
+def target_stages(settings: Settings) -> list[Stage]:
+    """Those after ``portable_stages``, which need the machine that the bundle is for."""
+    groups = component_groups(settings.model)
+    return [
         *(_compile(settings, name, group) for name, group in groups.items()),
         _golden(settings),
     ]
@@ -110,20 +142,15 @@ def load_stage(settings: Settings, sources: Sources, group: str) -> Stage:
     if tokenizer is not None:
         files |= _labelled("tokenizer", tokenizer_files(tokenizer))
         libraries += ("sentencepiece", "protobuf") if is_sentencepiece(tokenizer) else ()
-    precision = settings.precision[group]
+    work = _load_work(settings, group)
     return Stage(
         name=f"load:{group}",
         run=_runner(
-            "load", config=settings.model, group=group, precision=precision,
+            "load", config=settings.model, group=group, precision=settings.precision[group],
             weights=weights, lora=lora, tokenizer=tokenizer,
         ),
-        entries=("vidc.compiler.stages.load",),
-        config={
-            "sizes": _group_sizes(settings, group),
-            "text_len": settings.model.transformer.text_len if tokenizer else None,
-            "precision": precision,
-            "seed": weights if isinstance(weights, int) else None,
-        },
+        entries=work.entries,
+        config={**work.config, "seed": weights if isinstance(weights, int) else None},
         files=files,
         tools=versions("torch", *libraries),
     )  # fmt: skip
@@ -133,21 +160,41 @@ def export_stage(settings: Settings, name: str) -> Stage:
     """The stage that exports a component."""
     group = component_groups(settings.model)[name]
     precision = settings.precision[group]
-    stream = asdict(settings.model.stream)
-    fields = _STREAM_FIELDS.get(name, _STREAM_FIELDS.get(group, tuple(stream)))
+    work = _export_work(settings, name)
     return Stage(
         name=f"export:{name}",
         run=_runner(
             "export", config=settings.model, group=group, precision=precision, component=name
         ),
-        entries=("vidc.compiler.stages.export",),
-        config={
+        entries=work.entries,
+        config=work.config,
+        tools=versions("torch", "onnx", "onnxscript", "onnx-ir", *_LIBRARIES[group]),
+    )
+
+
+def _load_work(settings: Settings, group: str) -> Work:
+    return Work(
+        ("vidc.compiler.stages.load",),
+        {
+            "sizes": _group_sizes(settings, group),
+            "text_len": _text_len(settings, group),
+            "precision": settings.precision[group],
+        },
+    )
+
+
+def _export_work(settings: Settings, name: str) -> Work:
+    group = component_groups(settings.model)[name]
+    stream = asdict(settings.model.stream)
+    fields = _STREAM_FIELDS.get(name, _STREAM_FIELDS.get(group, tuple(stream)))
+    return Work(
+        ("vidc.compiler.stages.export",),
+        {
             "sizes": _group_sizes(settings, group),
             "stream": {field: stream[field] for field in fields},
-            "text_len": settings.model.transformer.text_len if group == "text_encoder" else None,
-            "precision": precision,
+            "text_len": _text_len(settings, group),
+            "precision": settings.precision[group],
         },
-        tools=versions("torch", "onnx", "onnxscript", "onnx-ir", *_LIBRARIES[group]),
     )
 
 
@@ -204,6 +251,10 @@ def _group_sizes(settings: Settings, group: str) -> Json:
     assert sizes is not None
     plain: Json = _plain(asdict(sizes))
     return plain
+
+
+def _text_len(settings: Settings, group: str) -> int | None:
+    return settings.model.transformer.text_len if group == "text_encoder" else None
 
 
 def _runner(stage: str, **arguments: Any) -> Callable[[Workspace], None]:

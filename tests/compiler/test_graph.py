@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from vidc.compiler import cxx, graph
-from vidc.compiler.graph import Sources, load_stage, stage_count, stages
+from vidc.compiler.graph import (
+    Sources,
+    load_stage,
+    portable_stages,
+    portable_work,
+    stage_count,
+    stages,
+)
 from vidc.compiler.pipeline.stage import Input, Stage
 from vidc.compiler.settings.resolve import Settings, resolve
 from vidc.exporters.text_encoder.config import TextEncoderConfig
@@ -118,6 +125,19 @@ def test_stages_are_counted_without_making_them(settings: Settings, with_text: S
     for some in (settings, with_text):
         sources = Sources({}, seed=1, tokenizer=Path("tokenizer.json"))
         assert stage_count(some) == len(stages(some, sources)) + 1
+
+
+def test_what_portable_stages_do_is_known_without_their_sources(
+    with_text: Settings, spiece: Path
+) -> None:
+    made = {s.name: s for s in portable_stages(with_text, Sources({}, seed=1, tokenizer=spiece))}
+    work = portable_work(with_text)
+    assert work.keys() == made.keys()
+    for name, stage in made.items():
+        assert work[name].entries == stage.entries
+        assert isinstance(stage.config, dict)
+        assert {**stage.config, **work[name].config} == stage.config
+        assert {consumed.stage for consumed in stage.inputs} <= made.keys()
 
 
 def test_the_compiler_is_asked_for_its_version_once(
