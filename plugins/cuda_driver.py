@@ -1,0 +1,154 @@
+"""The calls of CUDA's driver that run a kernel of a cubin, on torch's streams.
+
+By ctypes: a tensor map has to be aligned to 64 bytes, and NVIDIA's Python bindings allocate theirs
+aligned to 16 (cuda-bindings 13.5).
+"""
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from vidc.plugins.errors import UnavailableError
+
+_SHARED_BYTES_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_TENSOR_MAP_BYTES = 128
+_TENSOR_MAP_ALIGNMENT = 64
+_INTERLEAVE_NONE = 0
+_SWIZZLE_128_BYTES = 3
+_L2_PROMOTION_128_BYTES = 2
+_FILL_ZEROS = 0
+_ELEMENT_TYPES = {torch.float16: 6, torch.bfloat16: 9}
+"""CUtensorMapDataType by dtype."""
+
+
+class Kernel:
+    """A kernel of a cubin, ready to run on one device; it stays loaded.
+
+    Args:
+        cubin: the file's bytes.
+        symbol: the kernel's name in it.
+        shared_bytes: dynamic shared memory of a block.
+        device: index of the CUDA device.
+
+    Raises:
+        UnavailableError: ``VIDC-KERNEL-DRIVER``.
+    """
+
+    def __init__(self, cubin: bytes, symbol: str, shared_bytes: int, device: int) -> None:
+        library, self._handle = ctypes.c_void_p(), ctypes.c_void_p()
+        function = ctypes.c_void_p()
+        self._shared_bytes = shared_bytes
+        with torch.cuda.device(device):
+            torch.cuda.init()
+            call("cuLibraryLoadData", ctypes.byref(library), cubin, None, None, 0, None, None, 0)
+            call("cuLibraryGetKernel", ctypes.byref(self._handle), library, symbol.encode())
+            call(
+                "cuKernelSetAttribute", _SHARED_BYTES_ATTRIBUTE, shared_bytes, self._handle, device
+            )
+            # Puts the code on the device now: the first launch may be captured in a graph.
+            call("cuKernelGetFunction", ctypes.byref(function), self._handle)
+            call("cuFuncLoad", function)
+
+    def launch(
+        self, grid: tuple[int, int, int], threads: int, parameters: Sequence[int], stream: int
+    ) -> None:
+        """Enqueues the kernel; the current device is the kernel's.
+
+        Args:
+            grid: blocks.
+            threads: of a block.
+            parameters: addresses of the parameters, whose values are copied before this returns.
+            stream: a CUstream.
+        """
+        addresses = (ctypes.c_void_p * len(parameters))(*parameters)
+        call(
+            "cuLaunchKernel", self._handle, *grid, threads, 1, 1, self._shared_bytes,
+            ctypes.c_void_p(stream), addresses, None,
+        )  # fmt: skip
+
+
+class TensorMap:
+    """How the copy engine of sm_90 and newer sees a tensor: 128 bytes that a kernel takes.
+
+    Rows of the box lie in shared memory swizzled by 128 bytes; what is beyond the tensor reads as
+    zeros and is not written.
+
+    Args:
+        address: of the tensor, aligned to 16 bytes.
+        dtype: bfloat16 or float16.
+        sizes: elements along each dimension, the innermost first.
+        strides: bytes from one element to the next along each dimension but the innermost.
+        box: elements of a copy along each dimension.
+    """
+
+    def __init__(
+        self,
+        address: int,
+        dtype: torch.dtype,
+        sizes: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+    ) -> None:
+        rank = len(sizes)
+        self._memory = (ctypes.c_char * (_TENSOR_MAP_BYTES + _TENSOR_MAP_ALIGNMENT))()
+        self.address = -(-ctypes.addressof(self._memory) // _TENSOR_MAP_ALIGNMENT)
+        self.address *= _TENSOR_MAP_ALIGNMENT
+        call(
+            "cuTensorMapEncodeTiled",
+            ctypes.c_void_p(self.address),
+            _ELEMENT_TYPES[dtype],
+            rank,
+            ctypes.c_void_p(address),
+            (ctypes.c_uint64 * rank)(*sizes),
+            (ctypes.c_uint64 * (rank - 1))(*strides),
+            (ctypes.c_uint32 * rank)(*box),
+            (ctypes.c_uint32 * rank)(*[1] * rank),
+            _INTERLEAVE_NONE,
+            _SWIZZLE_128_BYTES,
+            _L2_PROMOTION_128_BYTES,
+            _FILL_ZEROS,
+        )
+
+
+def call(function: str, *arguments: object) -> None:
+    """Calls a function of the driver that returns a CUresult.
+
+    Raises:
+        UnavailableError: ``VIDC-KERNEL-DRIVER``, there is no driver, or it lacks the function or
+            refuses the call.
+    """
+    try:
+        result = getattr(_driver(), function)(*arguments)
+    except AttributeError as error:
+        raise UnavailableError(
+            "VIDC-KERNEL-DRIVER",
+            f"the CUDA driver has no {function}",
+            "update the driver of the GPU to one for CUDA 12.4 or newer",
+        ) from error
+    if result:
+        raise UnavailableError(
+            "VIDC-KERNEL-DRIVER",
+            f"{function} of the CUDA driver: {_error_name(result)}",
+            "check the GPU and its driver with nvidia-smi and `vidc doctor`",
+        )
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise UnavailableError(
+            "VIDC-KERNEL-DRIVER",
+            f"the CUDA driver cannot be loaded: {error}",
+            "use a machine with an NVIDIA GPU and its driver",
+        ) from error
+
+
+def _error_name(result: int) -> str:
+    name = ctypes.c_char_p()
+    if _driver().cuGetErrorName(result, ctypes.byref(name)) or name.value is None:
+        return f"error {result}"
+    return name.value.decode()

@@ -1,0 +1,285 @@
+"""Operator ``flash_attention_sm90``: ``ring_attention`` by a kernel that was compiled before.
+
+The kernel is FlashAttention-4's for sm_90: a cubin, and beside it a JSON file of what launching it
+takes. ``load_kernel`` makes it known to the operator.
+"""
+
+import ctypes
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+import torch
+from torch import Tensor
+
+from vidc.plugins.cuda_driver import Kernel, TensorMap
+from vidc.plugins.errors import GateError, UnavailableError, UsageError
+from vidc.plugins.signature import DTYPE_NAMES, DTYPES
+
+OPERATOR = "flash_attention_sm90"
+LIBRARY = torch.library.Library("vidc", "FRAGMENT")
+LIBRARY.define(f"{OPERATOR}(Tensor query, Tensor key, Tensor value, Tensor valid_length) -> Tensor")
+
+_ALIGNMENT = 16
+_BOX_BYTES = 128
+"""What a copy takes of a row: as much as the swizzle spans."""
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """What launching a compiled kernel takes; all of it follows from the kernel.
+
+    ``lengths`` to ``scale`` are the indices of those of the kernel's ``parameters`` that it reads:
+    a pointer to int32 ``[B]`` with its size, four tensor maps, and the factor of the logits in base
+    2, float32.
+    """
+
+    symbol: str
+    dtype: str
+    head_dim: int
+    capability: tuple[int, int]
+    tile_m: int
+    """Queries of a block."""
+    tile_n: int
+    """Keys and values that are copied at a time."""
+    threads: int
+    shared_bytes: int
+    parameters: int
+    lengths: int
+    query: int
+    key: int
+    value: int
+    output: int
+    scale: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as plain JSON values."""
+        return asdict(self) | {"capability": list(self.capability)}
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """Inverse of ``to_json``; raises KeyError, TypeError or ValueError on anything else."""
+        if values.keys() != {field.name for field in fields(cls)}:
+            raise ValueError(f"other fields than {cls.__name__} has")
+        major, minor = values["capability"]
+        facts = cls(**values | {"capability": (major, minor)})
+        for field in fields(cls):
+            value = getattr(facts, field.name)
+            if field.type is int and (type(value) is not int or value < 0):
+                raise ValueError(f"{field.name} is {value!r}")
+        if facts.dtype not in DTYPES or not isinstance(facts.symbol, str):
+            raise ValueError("no symbol or dtype")
+        return facts
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    kernel: Kernel
+    facts: LaunchFacts
+    code: bytes
+
+
+_LOADED: dict[tuple[torch.dtype, int, int], _Loaded] = {}
+"""By dtype, head size and index of the device."""
+
+
+def load_kernel(
+    cubin: Path, facts: Path | None = None, device: torch.device | int | None = None
+) -> None:
+    """Puts a kernel on a device, for this process; the operator takes it from then on.
+
+    Nothing is loaded when the operator runs, so that its first run may be captured in a graph.
+    Loading a kernel again, from wherever, does nothing.
+
+    Args:
+        cubin: the kernel's code.
+        facts: what launching it takes, JSON; beside the cubin and of its name if None.
+        device: a CUDA device, the current one if None.
+
+    Raises:
+        UnavailableError: ``VIDC-KERNEL-GPU``, the kernel is for another GPU;
+            ``VIDC-KERNEL-DRIVER``.
+        GateError: ``VIDC-KERNEL-FACTS``, the file of facts is none.
+    """
+    read = _read_facts(cubin.with_suffix(".json") if facts is None else facts)
+    index = _device_index(device)
+    capability = torch.cuda.get_device_capability(index)
+    if capability != read.capability:
+        built, found = (".".join(map(str, pair)) for pair in (read.capability, capability))
+        raise UnavailableError(
+            "VIDC-KERNEL-GPU",
+            f"{cubin.name} is for GPUs of compute capability {built}, this one has {found}",
+            "use a bundle that was built for this GPU",
+        )
+    key, code = (DTYPES[read.dtype], read.head_dim, index), cubin.read_bytes()
+    loaded = _LOADED.get(key)
+    if loaded is None or (loaded.code, loaded.facts) != (code, read):
+        _LOADED[key] = _Loaded(Kernel(code, read.symbol, read.shared_bytes, index), read, code)
+
+
+def _read_facts(path: Path) -> LaunchFacts:
+    try:
+        return LaunchFacts.from_json(json.loads(path.read_text()))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise GateError(
+            "VIDC-KERNEL-FACTS",
+            f"{path} does not say how to launch a kernel: {error}",
+            "build the bundle again with this version of vidc",
+        ) from error
+
+
+def _device_index(device: torch.device | int | None) -> int:
+    if not torch.cuda.is_available():
+        raise UnavailableError(
+            "VIDC-KERNEL-DRIVER",
+            "PyTorch finds no CUDA device to load a kernel on",
+            "use a machine with an NVIDIA GPU, and a build of PyTorch for CUDA",
+        )
+    index = device.index if isinstance(device, torch.device) else device
+    return torch.cuda.current_device() if index is None else index
+
+
+def _refuse(argument: str, expected: object, found: object) -> NoReturn:
+    raise UsageError(
+        "VIDC-KERNEL-ARGUMENT",
+        f"vidc::{OPERATOR}: {argument}: expected {expected}, found {found}",
+        "give the operator what vidc::ring_attention takes, contiguous and on one CUDA device",
+    )
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> None:
+    if query.dim() != 4:
+        _refuse("query", "shape [B, T, H, D]", tuple(query.shape))
+    if query.dtype not in (torch.bfloat16, torch.float16):
+        _refuse("query", "bfloat16 or float16", query.dtype)
+    batch, _, heads, head_dim = query.shape
+    if key.dim() != 4 or (key.shape[0], *key.shape[2:]) != (batch, heads, head_dim):
+        _refuse("key", f"shape [{batch}, S, {heads}, {head_dim}]", tuple(key.shape))
+    if value.shape != key.shape:
+        _refuse("value", f"key's shape {tuple(key.shape)}", tuple(value.shape))
+    for name, tensor in (("key", key), ("value", value)):
+        if tensor.dtype != query.dtype:
+            _refuse(name, f"query's {query.dtype}", tensor.dtype)
+    if valid_length.shape != (1,):
+        _refuse("valid_length", "shape [1]", tuple(valid_length.shape))
+    if valid_length.dtype != torch.int64:
+        _refuse("valid_length", torch.int64, valid_length.dtype)
+
+
+def _check_memory(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> None:
+    if query.device.type != "cuda":
+        _refuse("query", "a tensor on a CUDA device", query.device)
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.device != query.device:
+            _refuse(name, f"query's device {query.device}", tensor.device)
+        if tensor.numel() == 0:
+            _refuse(name, "at least one element", tuple(tensor.shape))
+        if not tensor.is_contiguous():
+            _refuse(name, "a contiguous tensor", f"strides {tensor.stride()}")
+        if tensor.data_ptr() % _ALIGNMENT:
+            _refuse(name, f"memory aligned to {_ALIGNMENT} bytes", hex(tensor.data_ptr()))
+    if valid_length.device != query.device:
+        _refuse("valid_length", f"query's device {query.device}", valid_length.device)
+
+
+def _find(query: Tensor) -> _Loaded:
+    head_dim = query.shape[3]
+    loaded = _LOADED.get((query.dtype, head_dim, query.device.index))
+    if loaded is None:
+        known = sorted(f"{DTYPE_NAMES[t]} x {d} on cuda:{i}" for t, d, i in _LOADED)
+        raise UnavailableError(
+            "VIDC-KERNEL-MISSING",
+            f"vidc::{OPERATOR}: query: expected a dtype and head size with a loaded kernel "
+            f"({', '.join(known) or 'none is loaded'}), "
+            f"found {DTYPE_NAMES[query.dtype]} x {head_dim} on {query.device}",
+            "load the kernel with vidc.plugins.flash_attention.load_kernel, or use a bundle that "
+            "has it",
+        )
+    return loaded
+
+
+@lru_cache(maxsize=1024)
+def _tensor_map(
+    address: int, dtype: torch.dtype, batch: int, rows: int, heads: int, head_dim: int, tile: int
+) -> TensorMap:
+    """The map of a contiguous ``[batch, rows, heads, head_dim]``, ``tile`` rows at a time."""
+    item = dtype.itemsize
+    row = heads * head_dim * item
+    return TensorMap(
+        address,
+        dtype,
+        sizes=(head_dim, rows, heads, batch),
+        strides=(row, head_dim * item, rows * row),
+        box=(_BOX_BYTES // item, tile, 1, 1),
+    )
+
+
+class _Lengths(ctypes.Structure):
+    """The kernel's view of int32 ``[B]``."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_int64))
+
+
+def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> Tensor:
+    """Softmax attention of a block's queries over the valid slots of a ring.
+
+    ``valid_length`` is read on the device when the kernel runs, so one CUDA graph serves all. It is
+    not checked there: from 1 to ``S``, and the result is undefined for others. Slots from it on are
+    masked, but those up to the next multiple of the kernel's tile are multiplied by 0, so they have
+    to be finite: caches start as zeros.
+
+    Args:
+        query: ``[B, T, H, D]``, bfloat16 or float16, contiguous, on a CUDA device.
+        key: ``[B, S, H, D]``, the same dtype.
+        value: ``[B, S, H, D]``, the same dtype.
+        valid_length: how many slots, from the first, hold tokens, int64 ``[1]``.
+
+    Returns:
+        ``[B, T, H, D]``, scaled by ``1/sqrt(D)`` before the softmax.
+
+    Raises:
+        UsageError: ``VIDC-KERNEL-ARGUMENT``, a tensor that the kernel cannot take.
+        UnavailableError: ``VIDC-KERNEL-MISSING``, no kernel is loaded for this dtype, head size and
+            device.
+    """
+    _check_shapes(query, key, value, valid_length)
+    _check_memory(query, key, value, valid_length)
+    loaded = _find(query)
+    facts = loaded.facts
+    batch, tokens, heads, head_dim = query.shape
+    output = torch.empty_like(query)
+    lengths = valid_length.expand(batch).to(torch.int32, memory_format=torch.contiguous_format)
+    shape = (batch, key.shape[1], heads, head_dim)
+    maps = {
+        facts.query: _tensor_map(query.data_ptr(), query.dtype, *query.shape, facts.tile_m),
+        facts.key: _tensor_map(key.data_ptr(), key.dtype, *shape, facts.tile_n),
+        facts.value: _tensor_map(value.data_ptr(), value.dtype, *shape, facts.tile_n),
+        facts.output: _tensor_map(output.data_ptr(), output.dtype, *query.shape, facts.tile_m),
+    }
+    view = _Lengths(lengths.data_ptr(), batch)
+    scale = ctypes.c_float(math.log2(math.e) / math.sqrt(head_dim))
+    unread = (ctypes.c_char * 128)()
+    parameters = [ctypes.addressof(unread)] * facts.parameters
+    parameters[facts.lengths] = ctypes.addressof(view)
+    parameters[facts.scale] = ctypes.addressof(scale)
+    for index, tensor_map in maps.items():
+        parameters[index] = tensor_map.address
+    grid = (-(-tokens // facts.tile_m), heads, batch)
+    with torch.cuda.device(query.device):
+        stream = torch.cuda.current_stream().cuda_stream
+        loaded.kernel.launch(grid, facts.threads, parameters, stream)
+    return output
+
+
+def _fake(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> Tensor:
+    _check_shapes(query, key, value, valid_length)
+    return torch.empty_like(query, memory_format=torch.contiguous_format)
+
+
+LIBRARY.impl(OPERATOR, flash_attention, "CompositeExplicitAutograd")
+torch.library.register_fake(f"vidc::{OPERATOR}", _fake, lib=LIBRARY)
+
+flash_attention_sm90 = torch.ops.vidc.flash_attention_sm90.default
