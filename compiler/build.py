@@ -7,19 +7,19 @@ from pathlib import Path
 from vidc.compiler.graph import WORKERS, Sources, slot, stages
 from vidc.compiler.package import (
     PACKAGE,
-    exclusive,
     key_components,
     package,
     parts,
     published,
-    refuse_occupied,
 )
 from vidc.compiler.pipeline.digest import sha256_json
 from vidc.compiler.pipeline.plan import PlanRow, plan_row
 from vidc.compiler.pipeline.plan import plan as plan_stages
 from vidc.compiler.pipeline.run import Progress, run
 from vidc.compiler.pipeline.store import Store
+from vidc.compiler.publish import exclusive, refuse_occupied
 from vidc.compiler.settings.resolve import Settings
+from vidc.runtime.manifest import MANIFEST_NAME
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def build(
         VidcError: what the stages, the store and the validation raise.
     """
     output = output.absolute()
-    refuse_occupied(output)
+    refuse_occupied(output, MANIFEST_NAME)
     with Store(cache) as store:
         graph = stages(settings, sources)
         results = run(graph, store, slot(settings), progress, workers=WORKERS)
@@ -82,7 +82,7 @@ def build(
 def plan(settings: Settings, sources: Sources, output: Path, cache: Path) -> list[PlanRow]:
     """What ``build`` would do, stage by stage, without doing it; raises as it does."""
     output = output.absolute()
-    refuse_occupied(output)
+    refuse_occupied(output, MANIFEST_NAME)
     with Store(cache) as store:
         rows = plan_stages(stages(settings, sources), store, slot(settings))
         keys = {row.stage: row.key for row in rows if row.key is not None}

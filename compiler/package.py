@@ -2,21 +2,16 @@
 
 import hashlib
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from pkgutil import iter_modules
 
-from vidc.compiler.pipeline.atomic import sync, sync_tree
-from vidc.compiler.pipeline.digest import Json, sha256_json, sha256_tree
-from vidc.compiler.pipeline.disk import stage_errors
-from vidc.compiler.pipeline.lock import Mode
+from vidc.compiler.pipeline.digest import Json, sha256_tree
 from vidc.compiler.pipeline.run import Result
 from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.pipeline.stage import Outputs
-from vidc.compiler.pipeline.store import Store
+from vidc.compiler.publish import refuse_occupied, replacing
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.stages.compile import ENGINE_NAME, read_engine
 from vidc.compiler.stages.load import SOURCE_NAME, read_source
@@ -27,7 +22,7 @@ from vidc.compiler.versions import versions
 from vidc.exporters.components import component_groups, weights_groups
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.abi import PLUGIN_ABI
-from vidc.plugins.errors import GateError, UsageError, VidcError
+from vidc.plugins.errors import GateError, VidcError
 from vidc.plugins.names import weights_path
 from vidc.plugins.signature import Signature
 from vidc.runtime import engines, manifest
@@ -37,7 +32,6 @@ from vidc.runtime.strict import read
 
 REPORT = "report.html"
 PACKAGE = "package"
-OTHER_OUTPUT = "free some space or choose another folder with -o"
 
 
 def parts(config: ModelConfig) -> tuple[str, ...]:
@@ -82,20 +76,6 @@ def published(output: Path, key: str) -> bool:
     return document.stages.get(PACKAGE) == key
 
 
-def refuse_occupied(output: Path) -> None:
-    """Refuses to replace anything but an older bundle or an empty folder.
-
-    Raises:
-        UsageError: ``VIDC-BUILD-OUTPUT``.
-    """
-    if output.exists() and not (output / manifest.MANIFEST_NAME).exists() and _occupied(output):
-        raise UsageError(
-            "VIDC-BUILD-OUTPUT",
-            f"{output} is there already and is not a bundle",
-            "choose another folder with -o, or remove it",
-        )
-
-
 def package(
     settings: Settings,
     results: Mapping[str, Result],
@@ -117,51 +97,20 @@ def package(
         BuildError: ``VIDC-BUILD-DISK``, ``VIDC-BUILD-STAGE``.
         UsageError: ``VIDC-BUILD-OUTPUT``, something that is no bundle is in the way.
     """
-    refuse_occupied(output)
-    staging = output.with_name(f".{output.name}.partial")
-    try:
-        with stage_errors(PACKAGE, _existing(output.parent), staging, None, OTHER_OUTPUT):
-            _recover(output)
-            shutil.rmtree(staging, ignore_errors=True)
-            staging.mkdir(parents=True)
-            entries = _assemble(settings, results, staging)
-            document = _manifest(settings, results, keys, entries)
-            manifest.write_manifest(document, staging)
-            note("validating")
-            validation = validate(document, load(staging, verify="off"), Golden.load(staging))
-            report = validation.html()
-            if not validation.passed:
-                beside = output.with_name(f"{output.name}.{REPORT}")
-                beside.write_text(report, encoding="utf-8")
-                raise _failed(validation, beside)
-            (staging / REPORT).write_text(report, encoding="utf-8")
-            manifest.write_manifest(_validated(document, validation, staging), staging)
-            sync_tree(staging)
-            _replace(staging, output)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _existing(folder: Path) -> Path:
-    return next(parent for parent in (folder, *folder.parents) if parent.exists())
-
-
-@contextmanager
-def exclusive(store: Store, output: Path, note: Callable[[str], None]) -> Iterator[None]:
-    """Waits until no other build writes to ``output``."""
-    lock = store.lock(sha256_json([PACKAGE, str(output)]))
-    try:
-        if not lock.try_acquire(Mode.EXCLUSIVE):
-            note(f"waiting for another build of {output}")
-            while not lock.try_acquire(Mode.EXCLUSIVE):
-                time.sleep(0.1)
-        yield
-    finally:
-        lock.close()
-
-
-def _occupied(output: Path) -> bool:
-    return not output.is_dir() or any(output.iterdir())
+    refuse_occupied(output, manifest.MANIFEST_NAME)
+    with replacing(output, PACKAGE) as staging:
+        entries = _assemble(settings, results, staging)
+        document = _manifest(settings, results, keys, entries)
+        manifest.write_manifest(document, staging)
+        note("validating")
+        validation = validate(document, load(staging, verify="off"), Golden.load(staging))
+        report = validation.html()
+        if not validation.passed:
+            beside = output.with_name(f"{output.name}.{REPORT}")
+            beside.write_text(report, encoding="utf-8")
+            raise _failed(validation, beside)
+        (staging / REPORT).write_text(report, encoding="utf-8")
+        manifest.write_manifest(_validated(document, validation, staging), staging)
 
 
 def _assemble(
@@ -266,23 +215,3 @@ def _failed(validation: Validation, report: Path) -> GateError:
         f"{len(failed)} of {len(validation.comparison.gates)} gates failed: {shown}",
         f"open {report}; no bundle was published",
     )
-
-
-def _replace(staging: Path, output: Path) -> None:
-    """Puts the finished folder in the place of an older bundle, or of nothing."""
-    if output.exists():
-        output.rename(_older(output))
-    staging.rename(output)
-    sync(output.parent)
-    shutil.rmtree(_older(output), ignore_errors=True)
-
-
-def _recover(output: Path) -> None:
-    """Undoes a replacement that was interrupted between its two renames."""
-    if _older(output).exists() and not output.exists():
-        _older(output).rename(output)
-    shutil.rmtree(_older(output), ignore_errors=True)
-
-
-def _older(output: Path) -> Path:
-    return output.with_name(f".{output.name}.old")

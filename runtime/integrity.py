@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -64,19 +64,28 @@ def verify(
         GateError: ``VIDC-BUNDLE-MISSING``, ``-EXTRA``, ``-TRUNCATED``, ``-ALTERED``, ``-PATH`` or
             ``-UNREADABLE``.
     """
+    verify_files(bundle, MANIFEST_NAME, manifest.files, mode, progress)
+
+
+def verify_files(
+    folder: Path,
+    document: str,
+    files: Mapping[str, FileEntry],
+    mode: VerifyMode,
+    progress: Progress | None = None,
+) -> None:
+    """Compares a folder with the files that a document in it, by this name, lists; as ``verify``"""
     if mode not in get_args(VerifyMode):
         raise ValueError(f"verify mode {mode!r} is none of {', '.join(get_args(VerifyMode))}")
     if mode == "off":
         return
-    _compare_names(bundle, manifest)
-    for path, entry in manifest.files.items():
-        _compare_size(bundle / path, entry)
+    _compare_names(folder, document, files)
+    for path, entry in files.items():
+        _compare_size(folder / path, entry)
     chosen = {
-        path: entry
-        for path, entry in manifest.files.items()
-        if mode == "full" or entry.size < FAST_LIMIT
+        path: entry for path, entry in files.items() if mode == "full" or entry.size < FAST_LIMIT
     }
-    _compare_digests(bundle, chosen, progress)
+    _compare_digests(folder, chosen, progress)
 
 
 def _walk(bundle: Path) -> Iterator[str]:
@@ -98,15 +107,15 @@ def _walk(bundle: Path) -> Iterator[str]:
                 )
 
 
-def _compare_names(bundle: Path, manifest: Manifest) -> None:
-    present = set(_walk(bundle)) - {MANIFEST_NAME}
-    if missing := sorted(manifest.files.keys() - present):
-        raise GateError("VIDC-BUNDLE-MISSING", f"{bundle} lacks {_listed(missing)}", _AGAIN)
-    if extra := sorted(present - manifest.files.keys()):
+def _compare_names(folder: Path, document: str, files: Mapping[str, FileEntry]) -> None:
+    present = set(_walk(folder)) - {document}
+    if missing := sorted(files.keys() - present):
+        raise GateError("VIDC-BUNDLE-MISSING", f"{folder} lacks {_listed(missing)}", _AGAIN)
+    if extra := sorted(present - files.keys()):
         raise GateError(
             "VIDC-BUNDLE-EXTRA",
-            f"{bundle} holds {_listed(extra)}, which its manifest does not list",
-            "move what does not belong to the bundle elsewhere",
+            f"{folder} holds {_listed(extra)}, which its {document} does not list",
+            "move what does not belong there elsewhere",
         )
 
 

@@ -270,12 +270,18 @@ def read_manifest(bundle: Path) -> Manifest:
             field is unknown, missing, mistyped or out of range; ``VIDC-BUNDLE-PATH``, a path
             leads out of the bundle or through a symbolic link; ``VIDC-BUNDLE-UNREADABLE``.
     """
-    table = _parse(_read_bytes(bundle))
-    if not isinstance(table, dict):
-        raise field_error("manifest", f"expected an object, found {type(table).__name__}")
-    schema = table.pop("schema", None)
-    if type(schema) is not int or schema < 1:
-        raise field_error("manifest.schema", f"expected {SCHEMA}, found {str(schema)[:40]!r}")
+    if not bundle.is_dir():
+        raise UsageError(
+            "VIDC-BUNDLE-NOT", f"there is no folder {bundle}", "give the folder of a built bundle"
+        )
+    try:
+        schema, table = read_document(bundle, MANIFEST_NAME)
+    except FileNotFoundError:
+        raise UsageError(
+            "VIDC-BUNDLE-NOT",
+            f"{bundle} is not a bundle: it has no {MANIFEST_NAME}",
+            "give the folder that vidc build printed; a build that did not finish leaves none",
+        ) from None
     if schema > SCHEMA:
         raise UnavailableError(
             "VIDC-BUNDLE-SCHEMA",
@@ -286,6 +292,35 @@ def read_manifest(bundle: Path) -> Manifest:
     for path in manifest.files:
         refuse_links(bundle, path)
     return manifest
+
+
+def read_document(folder: Path, name: str) -> tuple[int, dict[str, Any]]:
+    """The JSON object in a file that says what else is in its folder, and its schema number.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        GateError: ``VIDC-BUNDLE-MALFORMED``, not JSON within bounds; ``VIDC-BUNDLE-FIELD``, it is
+            no object with a schema number; ``VIDC-BUNDLE-PATH``, a symbolic link;
+            ``VIDC-BUNDLE-UNREADABLE``.
+    """
+    refuse_links(folder, name)
+    try:
+        value = _parse(_read_bytes(folder / name))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unreadable(folder / name, error) from error
+    except RecursionError:
+        raise _malformed(name, "it is nested too deeply") from None
+    except ValueError as error:
+        raise _malformed(name, str(error)[:200]) from error
+    where = name.removesuffix(".json")
+    if not isinstance(value, dict):
+        raise field_error(where, f"expected an object, found {type(value).__name__}")
+    schema = value.pop("schema", None)
+    if type(schema) is not int or schema < 1:
+        raise field_error(f"{where}.schema", f"expected a number, found {str(schema)[:40]!r}")
+    return schema, value
 
 
 def refuse_links(bundle: Path, path: str) -> None:
@@ -318,50 +353,29 @@ def unreadable(file: Path, error: OSError) -> GateError:
     )
 
 
-def _read_bytes(bundle: Path) -> bytes:
-    if not bundle.is_dir():
-        raise UsageError(
-            "VIDC-BUNDLE-NOT", f"there is no folder {bundle}", "give the folder of a built bundle"
-        )
-    file = bundle / MANIFEST_NAME
-    refuse_links(bundle, MANIFEST_NAME)
-    try:
-        status = file.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise _malformed("it is not a file")
-        with file.open("rb") as stream:
-            data = stream.read(MAX_MANIFEST_BYTES + 1)
-    except FileNotFoundError:
-        raise UsageError(
-            "VIDC-BUNDLE-NOT",
-            f"{bundle} is not a bundle: it has no {MANIFEST_NAME}",
-            "give the folder that vidc build printed; a build that did not finish leaves none",
-        ) from None
-    except OSError as error:
-        raise unreadable(file, error) from error
+def _read_bytes(file: Path) -> bytes:
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise ValueError("it is not a file")
+    with file.open("rb") as stream:
+        data = stream.read(MAX_MANIFEST_BYTES + 1)
     if len(data) > MAX_MANIFEST_BYTES:
-        raise _malformed(f"it is larger than {MAX_MANIFEST_BYTES} bytes")
+        raise ValueError(f"it is larger than {MAX_MANIFEST_BYTES} bytes")
     return data
 
 
-def _malformed(what: str) -> GateError:
-    return GateError("VIDC-BUNDLE-MALFORMED", f"{MANIFEST_NAME} cannot be read: {what}", _REBUILD)
+def _malformed(name: str, what: str) -> GateError:
+    return GateError("VIDC-BUNDLE-MALFORMED", f"{name} cannot be read: {what}", _REBUILD)
 
 
 def _parse(data: bytes) -> Any:
-    try:
-        value = json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_int=_integer,
-            parse_float=_number,
-            parse_constant=_number,
-        )
-        _check_plain(value, _MAX_DEPTH)
-    except RecursionError:
-        raise _malformed("it is nested too deeply") from None
-    except ValueError as error:
-        raise _malformed(str(error)[:200]) from error
+    value = json.loads(
+        data.decode("utf-8"),
+        object_pairs_hook=_object,
+        parse_int=_integer,
+        parse_float=_number,
+        parse_constant=_number,
+    )
+    _check_plain(value, _MAX_DEPTH)
     return value
 
 

@@ -37,6 +37,7 @@ class Result:
 
     Attributes:
         path: folder of its output, to be read only, safe until the store is closed.
+        components: what its key is made of.
         files: what is in it, by relative path.
         key: under which the store has it.
         hit: it was there, or another build made it meanwhile.
@@ -44,6 +45,7 @@ class Result:
     """
 
     path: Path
+    components: Mapping[str, Json]
     files: Mapping[str, File]
     key: str
     hit: bool
@@ -146,7 +148,9 @@ class _Build:
         self._outputs[stage.name] = entry.digests
         # Waiting for a worker is no work.
         seconds = time.perf_counter() - stage.at if hit else entry.record.seconds
-        self.results[stage.name] = Result(entry.output, entry.record.files, entry.key, hit, seconds)
+        self.results[stage.name] = Result(
+            entry.output, stage.components, entry.record.files, entry.key, hit, seconds
+        )
         self._progress.finished(stage.name, hit, seconds)
 
 

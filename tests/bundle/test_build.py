@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from vidc.compiler import package as packaging
+from vidc.compiler import publish
 from vidc.compiler.build import build, plan
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.graph import Sources, load_stage
@@ -135,7 +136,7 @@ def test_an_altered_bundle_is_made_again(project, tmp_path, monkeypatch):
     """Of what it copies, packaging knows the digests; the new name is on disk when it is done."""
     hashed, synced = [], []
     monkeypatch.setattr(packaging, "file_entry", lambda p: hashed.append(p.name) or file_entry(p))
-    monkeypatch.setattr(packaging, "sync", synced.append)
+    monkeypatch.setattr(publish, "sync", synced.append)
     output = tmp_path / "copy"
     shutil.copytree(project.bundle, output)
     (output / "denoise.onnx").write_bytes(b"")
