@@ -1,0 +1,63 @@
+"""The smallest model with a VAE, its random weights, and the baseline on them."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from vidc.compiler.bench.baseline.baseline import Baseline
+from vidc.exporters.causal_wan.random_weights import random_weights
+from vidc.exporters.config import (
+    ModelConfig,
+    SamplerConfig,
+    StreamConfig,
+    TransformerConfig,
+    VaeConfig,
+)
+from vidc.exporters.wan_vae.random_weights import random_state_dict
+
+STREAM = {"height": 32, "width": 48, "window": 12, "sink": 3, "block": 3}
+
+
+@dataclass(frozen=True)
+class Model:
+    config: ModelConfig
+    transformer: dict[str, Tensor]
+    vae: dict[str, Tensor]
+
+    @property
+    def baseline(self) -> Baseline:
+        return Baseline(self.config, self.transformer, self.vae)
+
+    def embeds(self, seed: int) -> Tensor:
+        sizes = self.config.transformer
+        generator = torch.Generator().manual_seed(seed)
+        shape = (self.config.stream.batch, sizes.text_len, sizes.text_dim)
+        return torch.randn(shape, generator=generator)
+
+    def noises(self, blocks: int) -> Tensor:
+        config = self.config
+        generator = torch.Generator().manual_seed(9)
+        shape = (len(config.sampler.steps), config.stream.batch, config.stream.block, 16)
+        return torch.randn(blocks, *shape, *config.latent_size, generator=generator)
+
+
+@pytest.fixture(scope="session")
+def make_model():
+    def make(dtype=torch.float32, **stream: int) -> Model:
+        config = ModelConfig(
+            TransformerConfig(
+                dim=48, ffn_dim=96, heads=2, layers=2, freq_dim=16, text_len=6, text_dim=20
+            ),
+            VaeConfig(base_dim=8),
+            StreamConfig(**STREAM | stream),
+            SamplerConfig(),
+        )
+        return Model(
+            config,
+            {name: w.to(dtype) for name, w in random_weights(config.transformer, seed=3)},
+            random_state_dict(config.vae, 3, dtype),
+        )
+
+    return make
