@@ -16,9 +16,11 @@ from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.versions import versions
 from vidc.exporters.checkpoint import checkpoint_files, lora_files
 from vidc.exporters.components import component_groups, weights_groups
+from vidc.exporters.models import PRECISIONS
 from vidc.exporters.text_encoder.tokenizer import is_sentencepiece, tokenizer_files
 from vidc.plugins.errors import UsageError
 from vidc.plugins.names import TOKENIZER, weights_path
+from vidc.plugins.signature import DTYPE_NAMES
 
 WORKERS = min(4, len(os.sched_getaffinity(0)))
 """Stages built side by side: each takes up to a GB, and one thread of Python or of a compiler."""
@@ -93,6 +95,7 @@ def portable_stages(settings: Settings, sources: Sources) -> list[Stage]:
     return [
         *(load_stage(settings, sources, group) for group in weights_groups(settings.model)),
         *(export_stage(settings, name) for name in component_groups(settings.model)),
+        *(_kernel(settings, stage) for stage in _kernels(settings)),
     ]
 
 
@@ -101,6 +104,7 @@ def portable_work(settings: Settings) -> dict[str, Work]:
     return {
         **{f"load:{g}": _load_work(settings, g) for g in weights_groups(settings.model)},
         **{f"export:{n}": _export_work(settings, n) for n in component_groups(settings.model)},
+        **{stage: _kernel_work(settings, stage) for stage in _kernels(settings)},
     }
 
 
@@ -115,7 +119,8 @@ def target_stages(settings: Settings) -> list[Stage]:
 
 def stage_count(settings: Settings) -> int:
     """How many stages a build has, packaging included."""
-    return len(weights_groups(settings.model)) + 2 * len(component_groups(settings.model)) + 2
+    components = len(component_groups(settings.model))
+    return len(weights_groups(settings.model)) + 2 * components + len(_kernels(settings)) + 2
 
 
 def slot(settings: Settings) -> str:
@@ -199,14 +204,47 @@ def _export_work(settings: Settings, name: str) -> Work:
 
 
 def _compile(settings: Settings, name: str, group: str) -> Stage:
+    chosen, target = backend(settings.backend), settings.target
     return Stage(
         name=f"compile:{name}",
-        run=_runner("compile", component=name, backend_name=settings.backend),
+        run=_runner("compile", component=name, backend_name=settings.backend, target=target),
         entries=("vidc.compiler.stages.compile", f"vidc.compiler.backends.{settings.backend}"),
         config={"precision": settings.precision[group]},
-        inputs=(Input(f"export:{name}"),),
-        tools=dict(backend(settings.backend).tools()),
-        target=settings.target.to_json(),
+        inputs=(
+            Input(f"export:{name}"),
+            *(Input(stage) for stage in _kernels(settings) if group == "transformer"),
+        ),
+        tools=dict(chosen.tools(target)),
+        target=target.to_json(),
+    )
+
+
+def _kernels(settings: Settings) -> dict[str, str]:
+    """The stages that compile the kernels of the backend, with what each one compiles."""
+    kernels = backend(settings.backend).kernels(settings.target)
+    return {f"kernel:{kernel}": kernel for kernel in kernels}
+
+
+def _kernel(settings: Settings, stage: str) -> Stage:
+    work = _kernel_work(settings, stage)
+    kernel = _kernels(settings)[stage]
+    return Stage(
+        name=stage,
+        run=_runner("kernel", kernel=kernel, **work.config),
+        entries=work.entries,
+        config=work.config,
+        tools=versions("flash-attn-4", "nvidia-cutlass-dsl", extra="cuda"),
+    )
+
+
+def _kernel_work(settings: Settings, stage: str) -> Work:
+    module = f"vidc.compiler.kernels.{_kernels(settings)[stage]}"
+    return Work(
+        ("vidc.compiler.stages.kernel", module),
+        {
+            "dtype": DTYPE_NAMES[PRECISIONS[settings.precision["transformer"]]],
+            "head_dim": settings.model.transformer.head_dim,
+        },
     )
 
 
@@ -219,7 +257,10 @@ def _golden(settings: Settings) -> Stage:
         libraries.append("ftfy")
     return Stage(
         name="golden",
-        run=_runner("golden", config=settings.model, precisions=precisions, scenario=played),
+        run=_runner(
+            "golden", config=settings.model, precisions=precisions, scenario=played,
+            device_type=settings.target.device_type,
+        ),
         entries=("vidc.compiler.stages.golden",),
         config={
             "model": _plain(asdict(settings.model)),
@@ -228,7 +269,8 @@ def _golden(settings: Settings) -> Stage:
         },
         inputs=tuple(Input(f"load:{group}", _weights_files(group)) for group in groups),
         tools=versions("torch", *libraries),
-    )
+        target=settings.target.to_json() if settings.target.is_gpu else None,
+    )  # fmt: skip
 
 
 def _weights_files(group: str) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from vidc.plugins.names import TOKENIZER
 from vidc.runtime import integrity, manifest
 from vidc.runtime.compatibility import check
 from vidc.runtime.engines import Engine, loader
-from vidc.runtime.session import Session
+from vidc.runtime.lane import GraphLane
+from vidc.runtime.session import DIRECT, Lanes, Session
 from vidc.runtime.states import shared_states
 from vidc.runtime.stream import StreamSpec
 from vidc.runtime.strict import field_error
@@ -41,6 +42,10 @@ class Bundle:
         """What the user should know: works here, but was built for something else."""
         self._text_encoder = text_encoder
         self._lock = Lock()
+        self.lanes = DIRECT
+        """Where the work of all sessions runs."""
+        if device.type == "cuda":
+            self.lanes = Lanes(GraphLane(device), GraphLane(device))
 
     def session(self, seed: int = 0) -> Session:
         """Opens a stream with states of its own.
@@ -50,7 +55,9 @@ class Bundle:
         """
         engines = {n: engine for n, engine in self.engines.items() if n not in NOT_IN_STREAM}
         try:
-            return Session(self.stream, engines, self.device, self._lock, self._text_encoder, seed)
+            return Session(
+                self.stream, engines, self.device, self._lock, self._text_encoder, seed, self.lanes
+            )
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise

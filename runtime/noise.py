@@ -1,5 +1,7 @@
 """Noise that depends on seed, block and step alone: the same on every machine and device."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,3 +25,33 @@ def block_noise(seed: int, block: int, steps: int, shape: tuple[int, ...]) -> Te
         angle = 2.0 * np.pi * angle
         drawn[step] = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
     return torch.from_numpy(drawn).reshape(steps, *shape)
+
+
+class NoiseSource:
+    """The noise of one stream's blocks.
+
+    For a GPU it is drawn while the device works on the block before, into pinned memory.
+
+    Args:
+        seed: of the stream.
+        steps: denoising steps of a block.
+        shape: of a block's latent, ``[B, F, C, h, w]``.
+        device: where the stream runs.
+    """
+
+    def __init__(self, seed: int, steps: int, shape: tuple[int, ...], device: torch.device) -> None:
+        self._draw = partial(block_noise, seed, steps=steps, shape=shape)
+        self._ahead = device.type == "cuda"
+        self._drawn: tuple[int, Tensor] | None = None
+
+    def fill(self, target: Tensor, block: int) -> None:
+        """Copies a block's noise to ``target``, float32 ``[steps, *shape]`` on the device."""
+        if self._drawn is None or self._drawn[0] != block:
+            self._drawn = block, self._draw(block)
+        # torch keeps pinned memory from reuse until the copy from it is done.
+        target.copy_(self._drawn[1], non_blocking=True)
+
+    def draw_ahead(self, block: int) -> None:
+        """Draws a block's noise now, on a GPU; elsewhere nothing would run meanwhile."""
+        if self._ahead:
+            self._drawn = block, self._draw(block).pin_memory()

@@ -17,36 +17,39 @@ class Rope:
     no longest stream.
     """
 
-    def __init__(self, stream: StreamSpec) -> None:
+    def __init__(self, stream: StreamSpec, device: torch.device) -> None:
         pairs = stream.head_dim // 2
         side = pairs // 3
         rows, cols = stream.grid
-        self._time = _frequencies(pairs - 2 * side)
+        self._time = _frequencies(pairs - 2 * side).to(device)
         down = torch.outer(torch.arange(rows, dtype=torch.float64), _frequencies(side))
         across = torch.outer(torch.arange(cols, dtype=torch.float64), _frequencies(side))
-        self._space = torch.cat(
+        space = torch.cat(
             [
                 down[:, None].expand(rows, cols, side),
                 across[None, :].expand(rows, cols, side),
             ],
             -1,
-        ).reshape(stream.frame_tokens, 2 * side)
+        )
+        self._space = space.reshape(stream.frame_tokens, 2 * side).to(device)
 
-    def fill(self, cos: Tensor, sin: Tensor, first_frame: int) -> None:
+    def fill(self, cos: Tensor, sin: Tensor, first_frame: Tensor) -> None:
         """Writes the angles of the frames from ``first_frame`` on.
 
         Args:
             cos: ``[F * frame_tokens, D / 2]`` float32, written.
             sin: the same.
-            first_frame: absolute index of the first latent frame.
+            first_frame: absolute index of the first latent frame, int64 ``[1]``; only read on
+                the device, so that a captured graph serves every position.
         """
         tokens = self._space.shape[0]
-        frames = torch.arange(first_frame, first_frame + cos.shape[0] // tokens)
+        count = cos.shape[0] // tokens
+        frames = first_frame + torch.arange(count, device=first_frame.device)
         time = torch.outer(frames.double(), self._time)
         angles = torch.cat(
             [
                 time[:, None].expand(-1, tokens, -1),
-                self._space[None].expand(len(frames), -1, -1),
+                self._space[None].expand(count, -1, -1),
             ],
             -1,
         ).flatten(0, 1)

@@ -1,6 +1,7 @@
 """A session: one live stream over the engines of a bundle."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from threading import Lock
 
 import torch
@@ -8,17 +9,36 @@ from torch import Tensor
 
 from vidc.plugins.errors import UsageError
 from vidc.runtime.engines import Engine
-from vidc.runtime.noise import block_noise
+from vidc.runtime.lane import DirectLane, Lane
+from vidc.runtime.noise import NoiseSource
 from vidc.runtime.rope import Rope
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.stream import StreamSpec
 from vidc.runtime.text import TextEncoder
 
 
+@dataclass(frozen=True)
+class Lanes:
+    """Where a session's work runs.
+
+    Attributes:
+        latents: the transformer's.
+        frames: the VAE's, which may run beside the transformer's next block.
+    """
+
+    latents: Lane
+    frames: Lane
+
+
+DIRECT = Lanes(DirectLane(), DirectLane())
+
+
 class Session:
     """One stream: its own states, the bundle's engines and weights.
 
     Made by ``Bundle.session``. Prompts and frames: see ``prompt``, ``step`` and ``stream``.
+    Every buffer is allocated when the session opens. On a GPU, what a block does is captured then,
+    too: a block is one replay, whatever its position.
     """
 
     def __init__(
@@ -29,30 +49,40 @@ class Session:
         lock: Lock,
         text_encoder: TextEncoder | None,
         seed: int,
+        lanes: Lanes = DIRECT,
     ) -> None:
         self.stream_spec = stream
         self.seed = seed
         self.blocks = 0
         """Blocks generated so far."""
         self._engines = engines
-        self._device = device
         self._lock = lock
         self._text_encoder = text_encoder
-        self._rope = Rope(stream)
+        self._lanes = lanes
+        self._rope = Rope(stream, device)
         self._states = States((engine.signature for engine in engines.values()), device)
         self._buffers = {
             name: Buffers(engine.signature, device) for name, engine in engines.items()
         }
-        history = (stream.batch, stream.window, *stream.latent)
-        self._history = torch.zeros(history, device=device)
+        shape = (stream.batch, stream.block, *stream.latent)
+        self._history = torch.zeros((stream.batch, stream.window, *stream.latent), device=device)
+        self._noise = torch.zeros((len(stream.sigmas), *shape), device=device)
+        self._source = NoiseSource(seed, len(stream.sigmas), shape, device)
+        self._first = torch.zeros(1, dtype=torch.int64, device=device)
+        """Absolute index of the first latent frame that an engine is given."""
         self._frame = 0
         self._prompted = False
         self._decoding = False
+        with lock:
+            self._prepare()
 
     @property
     def latents(self) -> Tensor:
         """Clean latents of the newest block, a copy: float32 ``[B, F, C, h, w]`` on the device."""
-        return self._history[:, -self.stream_spec.block :].clone()
+        lane = self._lanes.latents
+        with self._lock, lane.turn():
+            newest = self._history[:, -self.stream_spec.block :].clone()
+        return lane.hand_out(newest)
 
     def embeds(self, prompt: Tensor | str) -> Tensor:
         """The embeddings ``[B, L, E]`` of a prompt, for ``prompt`` or ``switch_prompt`` to take.
@@ -93,9 +123,9 @@ class Session:
             UsageError: ``VIDC-PROMPT-SHAPE``, ``VIDC-PROMPT-NO-ENCODER``.
         """
         embeds = self.embeds(prompt)
-        with self._lock:
+        with self._lock, self._lanes.latents.turn():
             self._buffers["text_kv"].set({"text_embeds": embeds})
-            self._run("text_kv")
+            self._set_prompt()
         self._prompted = True
 
     def switch_prompt(self, prompt: Tensor | str) -> None:
@@ -103,14 +133,16 @@ class Session:
 
         The sink stays, unless the stream is no longer than the window: then all is recomputed.
         """
-        self.prompt(prompt)
-        spec, end = self.stream_spec, self._frame
+        end = self._frame
         if end == 0:
+            self.prompt(prompt)
             return
-        frames = spec.recached(end)
-        name = "kv_update" if frames == spec.block else f"recache_{frames}"
-        with self._lock:
-            self._write_keys_values(name, self._history[:, -frames:], end - frames, end)
+        embeds = self.embeds(prompt)
+        frames = self.stream_spec.recached(end)
+        with self._lock, self._lanes.latents.turn():
+            self._buffers["text_kv"].set({"text_embeds": embeds})
+            self._first.fill_(end - frames)
+            self._switch_prompt[frames]()
 
     def step(self, noise: Tensor | None = None) -> Tensor:
         """Generates the next block.
@@ -126,92 +158,135 @@ class Session:
         Raises:
             UsageError: ``VIDC-SESSION-NO-PROMPT``, ``VIDC-SESSION-NOISE``.
         """
-        clean = self.denoise(noise)
-        self.remember(clean)
-        return self.decode(clean)
+        self._generate(noise)
+        return self._decode(self._buffers["denoise"]["latent"], after_caller=False)
 
-    def denoise(self, noise: Tensor | None = None) -> Tensor:
+    def generate(self, noise: Tensor | None = None) -> Tensor:
         """The next block's clean latent, float32 ``[B, F, C, h, w]``; ``noise`` as in ``step``.
 
-        The stream does not move on until ``remember`` is given a latent.
+        The stream moves on; the latent is for ``decode``, in this order, or to be left undecoded.
         """
-        if not self._prompted:
-            raise UsageError(
-                "VIDC-SESSION-NO-PROMPT",
-                "the session has no prompt yet",
-                "call session.prompt(...) before the first block",
-            )
-        noise = self._noise(noise)
-        spec, buffers = self.stream_spec, self._buffers["denoise"]
-        with self._lock:
-            self._place("denoise", self._frame, self._frame + spec.block)
-            latent, flow = buffers["latent"], buffers["flow"]
-            latent.copy_(noise[0])
-            for index, (time, sigma) in enumerate(zip(spec.timesteps, spec.sigmas, strict=True)):
-                buffers.set({"timestep": time})
-                self._run("denoise")
-                # x_t = (1 - sigma) x_0 + sigma noise and flow = noise - x_0.
-                latent.sub_(flow, alpha=sigma)
-                if index + 1 < len(spec.sigmas):
-                    latent.lerp_(noise[index + 1], spec.sigmas[index + 1])
-            return latent.clone()
-
-    def remember(self, latent: Tensor) -> None:
-        """Takes a clean latent ``[B, F, C, h, w]`` as the next block of the stream."""
-        spec = self.stream_spec
-        end = self._frame + spec.block
-        with self._lock:
-            self._write_keys_values("kv_update", latent, self._frame, end)
-        self._history.copy_(torch.cat([self._history, latent], 1)[:, spec.block :])
-        self._frame = end
-        self.blocks += 1
+        self._generate(noise)
+        return self.latents
 
     def decode(self, latent: Tensor) -> Tensor:
         """The frames of the next block to be decoded, as ``step`` returns them."""
-        name = "vae_decode" if self._decoding else "vae_decode_first"
-        with self._lock:
-            self._buffers[name].set({"latent": latent})
-            self._run(name)
-            pixels = self._buffers[name]["frames"].permute(0, 1, 3, 4, 2)
-            levels = pixels.add(1).mul_(127.5).round_().clamp_(0, 255)
-            frames = levels.to(torch.uint8, memory_format=torch.contiguous_format)
-        self._decoding = True
-        return frames[0] if self.stream_spec.batch == 1 else frames
+        return self._decode(latent, after_caller=True)
 
     def stream(self, blocks: int) -> Iterator[Tensor]:
         """The frames of the next ``blocks`` blocks, block by block, as ``step`` returns them."""
         for _ in range(blocks):
             yield self.step()
 
-    def _write_keys_values(self, name: str, latent: Tensor, first: int, end: int) -> None:
-        self._place(name, first, end)
+    def remember(self, latent: Tensor) -> None:
+        """Takes a clean latent ``[B, F, C, h, w]`` as the next block of the stream."""
+        with self._lock, self._lanes.latents.turn():
+            self._first.fill_(self._frame)
+            self._remember_latent(latent)
+        self._moved()
+
+    def _prepare(self) -> None:
+        latents, frames = self._lanes.latents, self._lanes.frames
+        self._set_prompt = latents.prepare(lambda: self._run("text_kv"))
+        self._switch_prompt = {
+            count: latents.prepare(lambda count=count: self._recache(count))  # type: ignore[misc]
+            for count in (self.stream_spec.block, *self.stream_spec.recache_frames)
+        }
+        self._make_block = latents.prepare(self._block)
+        self._decode_block = {
+            name: frames.prepare(lambda name=name: self._run(name))  # type: ignore[misc]
+            for name in ("vae_decode_first", "vae_decode")
+        }
+        self._states.clear()
+        self._history.zero_()
+
+    def _generate(self, noise: Tensor | None) -> None:
+        if not self._prompted:
+            raise UsageError(
+                "VIDC-SESSION-NO-PROMPT",
+                "the session has no prompt yet",
+                "call session.prompt(...) before the first block",
+            )
+        given = None if noise is None else self._checked(noise)
+        with self._lock, self._lanes.latents.turn(after_caller=given is not None):
+            if given is None:
+                self._source.fill(self._noise, self.blocks)
+            else:
+                self._noise.copy_(given)
+            self._first.fill_(self._frame)
+            self._make_block()
+        self._moved()
+        if given is None:
+            self._source.draw_ahead(self.blocks)
+
+    def _moved(self) -> None:
+        self._frame += self.stream_spec.block
+        self.blocks += 1
+
+    def _decode(self, latent: Tensor, after_caller: bool) -> Tensor:
+        name = "vae_decode" if self._decoding else "vae_decode_first"
+        latents, lane = self._lanes.latents, self._lanes.frames
+        lane.follow(latents)
+        with self._lock, lane.turn(after_caller):
+            self._buffers[name].set({"latent": latent})
+            latents.follow(lane)
+            self._decode_block[name]()
+            pixels = self._buffers[name]["frames"].permute(0, 1, 3, 4, 2)
+            levels = pixels.add(1).mul_(127.5).round_().clamp_(0, 255)
+            frames = levels.to(torch.uint8, memory_format=torch.contiguous_format)
+        self._decoding = True
+        return lane.hand_out(frames[0] if self.stream_spec.batch == 1 else frames)
+
+    def _block(self) -> None:
+        """From ``_noise`` and ``_first`` to the block's clean latent and its keys and values."""
+        spec, buffers = self.stream_spec, self._buffers["denoise"]
+        self._place("denoise", spec.block)
+        latent, flow = buffers["latent"], buffers["flow"]
+        latent.copy_(self._noise[0])
+        for index, (time, sigma) in enumerate(zip(spec.timesteps, spec.sigmas, strict=True)):
+            buffers.set({"timestep": time})
+            self._run("denoise")
+            # x_t = (1 - sigma) x_0 + sigma noise and flow = noise - x_0.
+            latent.sub_(flow, alpha=sigma)
+            if index + 1 < len(spec.sigmas):
+                latent.lerp_(self._noise[index + 1], spec.sigmas[index + 1])
+        self._remember_latent(latent)
+
+    def _remember_latent(self, latent: Tensor) -> None:
+        block = self.stream_spec.block
+        self._write_keys_values("kv_update", latent)
+        self._history.copy_(torch.cat([self._history[:, block:], latent], 1))
+
+    def _recache(self, frames: int) -> None:
+        """The keys and values of the newest frames, from ``_first``, under a new prompt."""
+        self._run("text_kv")
+        name = "kv_update" if frames == self.stream_spec.block else f"recache_{frames}"
+        self._write_keys_values(name, self._history[:, -frames:])
+
+    def _write_keys_values(self, name: str, latent: Tensor) -> None:
+        self._place(name, latent.shape[1])
         self._buffers[name].set({"latent": latent, "timestep": self.stream_spec.context_timestep})
         self._run(name)
 
-    def _place(self, name: str, first: int, end: int) -> None:
-        """Sets what depends on the position: frames from ``first``, the newest being ``end``."""
+    def _place(self, name: str, frames: int) -> None:
+        """Sets what depends on the position: so many frames from ``_first``, the newest last."""
         spec, buffers = self.stream_spec, self._buffers[name]
-        self._rope.fill(buffers["rope_cos"], buffers["rope_sin"], first)
+        self._rope.fill(buffers["rope_cos"], buffers["rope_sin"], self._first)
         buffers.set(
             {
-                "position": first * spec.frame_tokens,
-                "valid_length": min(end, spec.window) * spec.frame_tokens,
+                "position": self._first * spec.frame_tokens,
+                "valid_length": (self._first + frames).clamp(max=spec.window) * spec.frame_tokens,
             }
         )
 
     def _run(self, name: str) -> None:
         self._engines[name].run(self._buffers[name], self._states)
 
-    def _noise(self, noise: Tensor | None) -> Tensor:
-        spec = self.stream_spec
-        shape = (spec.batch, spec.block, *spec.latent)
-        if noise is None:
-            drawn = block_noise(self.seed, self.blocks, len(spec.sigmas), shape)
-            return drawn.to(self._device)
-        if tuple(noise.shape) != (len(spec.sigmas), *shape):
+    def _checked(self, noise: Tensor) -> Tensor:
+        if noise.shape != self._noise.shape:
             raise UsageError(
                 "VIDC-SESSION-NOISE",
-                f"noise is {list(noise.shape)}, expected {[len(spec.sigmas), *shape]}",
+                f"noise is {list(noise.shape)}, expected {list(self._noise.shape)}",
                 "give one entry a denoising step: [steps, batch, frames, channels, h, w]",
             )
-        return noise.to(self._device, torch.float32)
+        return noise

@@ -64,6 +64,11 @@ class States:
         if name in self._spare:
             self._spare[name].fill_(value)
 
+    def clear(self) -> None:
+        """Sets every state to zero: attention may read slots that nothing wrote yet."""
+        for name in self._current:
+            self.fill(name, 0.0)
+
 
 class Buffers:
     """Static input and output buffers of one component."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
 
+from vidc.compiler.settings.targets import Target
 from vidc.exporters.artifact import ExportedComponent
 from vidc.plugins.errors import UsageError, nearest
 from vidc.plugins.signature import Signature
@@ -37,17 +38,33 @@ class CompiledEngine:
 class Backend(Protocol):
     """What a module ``vidc.compiler.backends.<name>`` provides as ``backend``."""
 
-    def precisions(self, device_type: str) -> frozenset[str]:
-        """Precisions it can build for ``cpu`` or ``cuda``; empty where it cannot build at all."""
+    def precisions(self, target: Target) -> frozenset[str]:
+        """Precisions it can build for a target; empty where it cannot build at all."""
 
-    def tools(self) -> Mapping[str, str]:
+    def kernels(self, target: Target) -> tuple[str, ...]:
+        """Modules of ``vidc.compiler.kernels`` whose kernels its engines call, by name."""
+
+    def tools(self, target: Target) -> Mapping[str, str]:
         """Versions of the tools it uses, by name: part of a stage's key."""
 
-    def unavailable(self, device_type: str) -> str | None:
-        """Why it cannot compile on this machine for ``cpu`` or ``cuda``, or None if it can."""
+    def unavailable(self, target: Target) -> str | None:
+        """Why it cannot compile for a target on this machine, or None if it can."""
 
-    def compile(self, component: ExportedComponent, output: Path) -> CompiledEngine:
-        """Builds the engine of one component into the folder ``output``."""
+    def compile(
+        self,
+        component: ExportedComponent,
+        target: Target,
+        kernels: Mapping[str, Path],
+        output: Path,
+    ) -> CompiledEngine:
+        """Builds the engine of one component into the folder ``output``.
+
+        Args:
+            component: its graphs.
+            target: what the engine is for.
+            kernels: the folder of each of ``kernels`` that the component may call.
+            output: an empty folder.
+        """
 
 
 def names() -> tuple[str, ...]:

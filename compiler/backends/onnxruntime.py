@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.settings.targets import Target
 from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
 
@@ -15,19 +16,29 @@ NAME = "onnxruntime"
 class OnnxRuntimeBackend:
     """ONNX Runtime compiles when it loads, so what is built here is a checked graph."""
 
-    def precisions(self, device_type: str) -> frozenset[str]:
+    def precisions(self, target: Target) -> frozenset[str]:
         """fp32 and fp16 on a CPU; its bf16 attention fails."""
-        return frozenset({"fp32", "fp16"}) if device_type == "cpu" else frozenset()
+        return frozenset() if target.is_gpu else frozenset({"fp32", "fp16"})
 
-    def tools(self) -> Mapping[str, str]:
+    def kernels(self, target: Target) -> tuple[str, ...]:
+        """None: its graphs are of standard operators."""
+        return ()
+
+    def tools(self, target: Target) -> Mapping[str, str]:
         """Versions of ONNX Runtime and of what reads the graph."""
         return versions(NAME, "onnx-ir")
 
-    def unavailable(self, device_type: str) -> str | None:
+    def unavailable(self, target: Target) -> str | None:
         """None: it is part of the base install."""
-        return None if device_type == "cpu" else "it is built for CPUs alone"
+        return "it is built for CPUs alone" if target.is_gpu else None
 
-    def compile(self, component: ExportedComponent, output: Path) -> CompiledEngine:
+    def compile(
+        self,
+        component: ExportedComponent,
+        target: Target,
+        kernels: Mapping[str, Path],
+        output: Path,
+    ) -> CompiledEngine:
         """Checks the graph, copies it, and finds the states it can write in place."""
         import onnx_ir
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from vidc.compiler.cxx import cxx_defect, cxx_version
 from vidc.compiler.doctor.finding import Finding, Status
+from vidc.compiler.settings.targets import AUTO, Target, find_target, targets
+from vidc.plugins.errors import UnavailableError
 
 
 def probe_onnxruntime() -> Iterator[Finding]:
@@ -21,14 +23,25 @@ def probe_backends() -> Iterator[Finding]:
     """What each backend can build for on this machine."""
     from vidc.compiler import backends
 
+    here = _targets_here()
     for name in backends.names():
-        reasons = {d: backends.backend(name).unavailable(d) for d in ("cpu", "cuda")}
-        devices = [device for device, reason in reasons.items() if reason is None]
-        if devices:
-            yield Finding(f"backend {name}", Status.GOOD, f"builds for {', '.join(devices)}")
+        reasons = {target.name: backends.backend(name).unavailable(target) for target in here}
+        able = [target for target, reason in reasons.items() if reason is None]
+        if able:
+            yield Finding(f"backend {name}", Status.GOOD, f"builds for {', '.join(able)}")
         else:
-            why = "; ".join(f"{device}: {reason}" for device, reason in reasons.items())
+            why = "; ".join(f"{target}: {reason}" for target, reason in reasons.items())
             yield Finding(f"backend {name}", Status.MISSING, why)
+
+
+def _targets_here() -> list[Target]:
+    """The CPU, and the GPU if there is one that a target describes."""
+    cpu = targets()["cpu"]
+    try:
+        found = find_target(AUTO, "")
+    except UnavailableError:
+        return [cpu]
+    return [cpu, found] if found.is_gpu else [cpu]
 
 
 def probe_cxx() -> Iterator[Finding]:

@@ -44,10 +44,10 @@ def choose_builder(asked: Setting | None, target: Target, gpu: Setting) -> Setti
             target.
     """
     backend = None if asked is None else choose_backend(asked)
-    device = target.device_type
-    if backend is not None and backends.backend(backend.value).precisions(device):
+    if backend is not None and backends.backend(backend.value).precisions(target):
         return backend
-    first = next((n for n in PREFERENCE[device] if backends.backend(n).precisions(device)), None)
+    preferred = PREFERENCE[target.device_type]
+    first = next((name for name in preferred if backends.backend(name).precisions(target)), None)
     where = "this machine's GPU" if gpu.value == AUTO else gpu.origin
     if first is None:
         raise UnavailableError(

@@ -37,7 +37,7 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
     Raises:
         UnavailableError: ``VIDC-BACKEND-PRECISION``, with those that it builds for the target.
     """
-    builds = backends.backend(name).precisions(target.device_type)
+    builds = backends.backend(name).precisions(target)
     both = [precision for precision in target.precisions if precision in builds]
     for precision in precisions.values():
         if precision.value not in both:

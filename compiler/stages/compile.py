@@ -7,16 +7,24 @@ from typing import Any
 
 from vidc.compiler.backends import backend
 from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.settings.targets import Target
 from vidc.exporters.artifact import ExportedComponent
 from vidc.runtime.strict import plain
 
 ENGINE_NAME = "engine.json"
+KERNEL = "kernel:"
+"""Begins the names of stages that compile kernels."""
 
 
-def run(workspace: Workspace, component: str, backend_name: str) -> None:
+def run(workspace: Workspace, component: str, backend_name: str, target: Target) -> None:
     """Writes the engine's files and its description."""
     exported = ExportedComponent.open(workspace.inputs[f"export:{component}"])
-    engine = backend(backend_name).compile(exported, workspace.output)
+    kernels = {
+        stage.removeprefix(KERNEL): folder
+        for stage, folder in workspace.inputs.items()
+        if stage.startswith(KERNEL)
+    }
+    engine = backend(backend_name).compile(exported, target, kernels, workspace.output)
     document = {
         "backend": backend_name,
         "loader": engine.loader,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file
 
 from vidc.compiler.pipeline.stage import Workspace
@@ -17,25 +18,41 @@ from vidc.plugins.names import TOKENIZER, weights_path
 
 
 def run(
-    workspace: Workspace, config: ModelConfig, precisions: Mapping[str, str], scenario: Scenario
+    workspace: Workspace,
+    config: ModelConfig,
+    precisions: Mapping[str, str],
+    scenario: Scenario,
+    device_type: str,
 ) -> None:
-    """Writes ``golden/``: eager in float32 and, where they differ, in these precisions."""
+    """Writes ``golden/``: eager in float32 and, where they differ, in these precisions.
+
+    Args:
+        workspace: where to, and the weights.
+        config: of the model.
+        precisions: of its weights groups.
+        scenario: what is played.
+        device_type: where, ``cpu`` or ``cuda``; float32 is float32 there, not TF32.
+    """
     weights = {
         group: workspace.inputs[f"load:{group}"] / weights_path(group) for group in precisions
     }
     tokenizer = None
     if "text_encoder" in precisions:
         tokenizer = workspace.inputs["load:text_encoder"] / TOKENIZER
+    device, eager, rollout = torch.device(device_type), None, None
     # One function a precision: its engines are gone before the next ones are made.
-    inputs, reference = _in_float32(config, weights, tokenizer, scenario)
-    eager = rollout = None
-    if set(precisions.values()) != {"fp32"}:
-        eager, rollout = _in_precision(config, weights, precisions, scenario, inputs, reference)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        inputs, reference = _in_float32(config, weights, tokenizer, scenario, device)
+        if set(precisions.values()) != {"fp32"}:
+            eager, rollout = _in_precision(config, weights, precisions, scenario, inputs, reference)
     Golden(scenario, inputs, reference, eager, rollout).save(workspace.output)
 
 
 def eager_engines(
-    config: ModelConfig, weights: Mapping[str, Path], precisions: Mapping[str, str]
+    config: ModelConfig,
+    weights: Mapping[str, Path],
+    precisions: Mapping[str, str],
+    device: torch.device,
 ) -> dict[str, EagerEngine]:
     """Every component of a model, run by PyTorch at these precisions.
 
@@ -43,11 +60,13 @@ def eager_engines(
         config: of the model.
         weights: the file of each weights group.
         precisions: of each weights group.
+        device: where they run.
     """
     engines: dict[str, EagerEngine] = {}
     for group, path in weights.items():
         dtype = PRECISIONS[precisions[group]]
-        tensors = {name: tensor.to(dtype) for name, tensor in load_file(path).items()}
+        loaded = load_file(path, device=str(device))
+        tensors = {name: tensor.to(dtype) for name, tensor in loaded.items()}
         network = with_weights(meta_network(config, group, precisions[group]), tensors)
         made = components(config, group, network, precisions[group])
         engines |= {name: EagerEngine(component) for name, component in made.items()}
@@ -55,11 +74,15 @@ def eager_engines(
 
 
 def _in_float32(
-    config: ModelConfig, weights: Mapping[str, Path], tokenizer: Path | None, scenario: Scenario
+    config: ModelConfig,
+    weights: Mapping[str, Path],
+    tokenizer: Path | None,
+    scenario: Scenario,
+    device: torch.device,
 ) -> tuple[Inputs, Record]:
     stream = stream_spec(config)
-    engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"))
-    inputs = make_inputs(scenario, stream)
+    engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), device)
+    inputs = make_inputs(scenario, stream).to(device)
     if tokenizer is not None:
         inputs = with_prompts(inputs, stream, engines["text_encoder"], tokenizer)
     return inputs, record(scenario, inputs, stream, engines)
@@ -74,7 +97,7 @@ def _in_precision(
     reference: Record,
 ) -> tuple[Record, Played | None]:
     stream = stream_spec(config)
-    engines = eager_engines(config, weights, precisions)
+    engines = eager_engines(config, weights, precisions, inputs.noise.device)
     eager = record(scenario, inputs, stream, engines, forced_by=reference)
     rollout = play_rollout(scenario, inputs, stream, engines) if scenario.rollout else None
     return eager, rollout

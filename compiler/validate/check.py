@@ -83,7 +83,9 @@ class Validation:
 def validate(manifest: Manifest, bundle: Bundle, golden: Golden) -> Validation:
     """Replays the golden scenario with the engines of a bundle and judges them."""
     precisions = {name: engine.precision for name, engine in manifest.engines.items()}
-    comparison = hold_to_golden(golden, bundle.stream, bundle.engines, precisions, bundle.device)
+    comparison = hold_to_golden(
+        golden, bundle.stream, bundle.engines, precisions, bundle.device, bundle.lanes
+    )
     return Validation(manifest, golden, comparison)
 
 

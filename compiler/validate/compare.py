@@ -19,6 +19,7 @@ from vidc.compiler.validate.metrics import TensorMetrics, compare, compare_pixel
 from vidc.compiler.validate.play import Played, play_rollout
 from vidc.compiler.validate.report import ComponentRow, FramePair, RolloutRow
 from vidc.runtime.engines import Engine
+from vidc.runtime.session import DIRECT, Lanes
 from vidc.runtime.stream import StreamSpec
 
 
@@ -38,6 +39,7 @@ def hold_to_golden(
     engines: Mapping[str, Engine],
     precisions: Mapping[str, str],
     device: torch.device,
+    lanes: Lanes = DIRECT,
 ) -> Comparison:
     """Replays the golden scenario with these engines and judges what comes out.
 
@@ -50,6 +52,7 @@ def hold_to_golden(
         engines: by component.
         precisions: of the bundle's components; float32's thresholds hold for any other.
         device: of the engines.
+        lanes: of the bundle, where the rollout is played.
     """
     called = [component for component, _ in golden.reference.calls]
     required = [*dict.fromkeys([*called, *stream.components, *precisions])]
@@ -62,7 +65,7 @@ def hold_to_golden(
     gates, rows = _judge_components(required, worst, eager, precisions)
     if not golden.scenario.rollout:
         return Comparison(gates, rows, [], [])
-    played = play_rollout(golden.scenario, inputs, stream, engines)
+    played = play_rollout(golden.scenario, inputs, stream, engines, lanes)
     rollout = compare_rollouts(played, golden.reference.played, golden.eager_rollout)
     gates += _rollout_gates(golden, rollout, precisions)
     return Comparison(gates, rows, rollout, _pairs(played, golden.reference.played))

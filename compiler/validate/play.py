@@ -12,7 +12,7 @@ from vidc.compiler.validate.scenario import Scenario, switches
 from vidc.plugins.signature import Access, Signature
 from vidc.runtime.bundle import NOT_IN_STREAM, TEXT_ENCODER
 from vidc.runtime.engines import Engine
-from vidc.runtime.session import Session
+from vidc.runtime.session import DIRECT, Lanes, Session
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.stream import StreamSpec
 
@@ -96,16 +96,23 @@ class Played:
 
 
 def play_rollout(
-    scenario: Scenario, inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine]
+    scenario: Scenario,
+    inputs: Inputs,
+    stream: StreamSpec,
+    engines: Mapping[str, Engine],
+    lanes: Lanes = DIRECT,
 ) -> Played:
-    """A rollout as a user runs it: each block builds on what the engines made of the last."""
-    session = _open(inputs, stream, engines)
+    """A rollout as a user runs it: each block builds on what the engines made of the last.
+
+    Args:
+        lanes: a bundle's, so that what is played is what its sessions replay.
+    """
+    session = _open(inputs, stream, engines, lanes)
     played = Played([], {})
     for block, noise in enumerate(inputs.noise):
         if block == scenario.switch_after:
             session.switch_prompt(inputs.prompts[1])
-        latent = session.denoise(noise)
-        session.remember(latent)
+        latent = session.generate(noise)
         frames = session.decode(latent)
         played.latents.append(latent)
         if block in scenario.pictured:
@@ -139,9 +146,11 @@ def play_components(
     return played
 
 
-def _open(inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine]) -> Session:
+def _open(
+    inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine], lanes: Lanes = DIRECT
+) -> Session:
     streaming = {name: engine for name, engine in engines.items() if name not in NOT_IN_STREAM}
-    session = Session(stream, streaming, inputs.noise.device, Lock(), None, seed=0)
+    session = Session(stream, streaming, inputs.noise.device, Lock(), None, 0, lanes)
     session.prompt(inputs.prompts[0])
     return session
 
@@ -158,7 +167,7 @@ def _switch_everywhere(
         session.remember(latents[(blocks - 1) % len(latents)])
         if blocks in points:
             session.switch_prompt(inputs.prompts[(blocks + 1) % 2])
-    session.denoise(inputs.noise[0, :1])
+    session.generate(inputs.noise[0, :1])
 
 
 def _encode_text(engine: Engine, inputs: Inputs) -> None:

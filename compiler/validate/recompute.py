@@ -49,7 +49,10 @@ def recompute(
         folder = Path(name)
         remedy = f"free space in {folder.parent}, or set TMPDIR to a folder with more"
         with stage_errors("golden", folder, folder, None, remedy):
-            return _golden(config, precisions, weights, sources, scenario, folder, note)
+            device_type = manifest.target.device_type
+            return _golden(
+                config, precisions, weights, sources, scenario, device_type, folder, note
+            )
 
 
 def _golden(
@@ -58,6 +61,7 @@ def _golden(
     weights: dict[str, Path | int],
     sources: Sources,
     scenario: Scenario,
+    device_type: str,
     folder: Path,
     note: Callable[[str], None],
 ) -> Golden:
@@ -77,7 +81,7 @@ def _golden(
         inputs[f"load:{group}"] = output
     output = folder / "golden"
     output.mkdir()
-    golden_stage.run(Workspace(output, inputs, note), config, precisions, scenario)
+    golden_stage.run(Workspace(output, inputs, note), config, precisions, scenario, device_type)
     return Golden.load(output)
 
 

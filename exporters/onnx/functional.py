@@ -8,6 +8,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.nn.functional import linear
 
+from vidc.exporters.lowering import functionalized_arguments
 from vidc.exporters.program import argument_placeholders, result_names, weight_names
 from vidc.exporters.tracing import tracing
 from vidc.plugins.ring import PORTABLE
@@ -85,7 +86,7 @@ class _Portable(fx.Interpreter):
         if target is torch.ops.higher_order.auto_functionalized_v2:
             (operator,) = args
             # Its results are the operator's own, none here, and then the mutated tensor.
-            return None, PORTABLE[operator](*_arguments(operator, kwargs))
+            return None, PORTABLE[operator](*functionalized_arguments(operator, kwargs))
         if target is torch.ops.aten.copy.default:
             tensor, values = args
             return values.to(tensor.dtype).expand(tensor.shape)
@@ -101,20 +102,6 @@ def _linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     """
     rows = linear(values.flatten(0, -2), weight, bias)
     return rows.reshape(*values.shape[:-1], -1)
-
-
-def _arguments(operator: torch._ops.OpOverload, kwargs: Mapping[str, Any]) -> list[Any]:
-    """The arguments of a mutating operator from those of its functionalised call.
-
-    That call holds, for a mutated argument that is a whole tensor, its index among all mutated
-    tensors.
-    """
-    return [
-        kwargs["_all_bases"][kwargs[f"_{argument.name}_base_index"]]
-        if argument.is_write
-        else kwargs[argument.name]
-        for argument in operator._schema.arguments
-    ]
 
 
 def _empty(node: fx.Node) -> Tensor:

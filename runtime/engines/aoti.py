@@ -1,6 +1,7 @@
 """AOTInductor engines: native code that reads the bundle's weights and writes states in place."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -16,6 +17,7 @@ from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.pickles import refuse_pickles
 from vidc.runtime.states import Buffers, States, argument
+from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
 # Arguments of torch's loader, which takes them by position alone.
@@ -26,6 +28,17 @@ _DEFAULT_DEVICE = -1
 _USE_INACTIVE = False
 _CHECK_FULL_UPDATE = True
 _USER_MANAGED = True
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of an engine in a manifest.
+
+    Attributes:
+        channels_last: names of convolution weights that its code reads with channels last.
+    """
+
+    channels_last: tuple[str, ...] = ()
 
 
 class AotInductorEngine:
@@ -72,11 +85,20 @@ def load(
         )
     except RuntimeError as error:
         raise _not_loaded(entry, _first_line(error)) from error
-    own = {key: t for path in entry.files[1:] for key, t in load_file(folder / path).items()}
+    options: Options = read(entry.options, Options, f"options of {entry.files[0]}")
+    own: dict[str, Tensor] = {}
+    for path in entry.files[1:]:
+        if path.endswith(".safetensors"):
+            own |= load_file(folder / path, device=str(device))
+        elif path.endswith(".cubin"):
+            from vidc.plugins.flash_attention import load_kernel
+
+            load_kernel(folder / path)
     constants = {}
     for name in package.get_constant_fqns():
         try:
-            constants[name] = own[name] if name in own else weights[name]
+            last = name in options.channels_last
+            constants[name] = own[name] if name in own else weights.get(name, channels_last=last)
         except (KeyError, SafetensorError) as error:
             raise GateError(
                 "VIDC-ENGINE-SIGNATURE",

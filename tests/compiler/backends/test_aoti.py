@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch._inductor import config
 
 from vidc.compiler.backends import CompiledEngine
-from vidc.compiler.backends.aoti import _INDUCTOR, backend
+from vidc.compiler.backends.aoti import backend
+from vidc.compiler.inductor import OPTIONS
+from vidc.compiler.settings.targets import targets
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.component import Component
 from vidc.exporters.program import export_program, save_program
@@ -25,6 +27,7 @@ from vidc.runtime.weights import Weights
 pytestmark = pytest.mark.xdist_group("aoti-backend")
 
 CPU = torch.device("cpu")
+CPU_TARGET = targets()["cpu"]
 
 
 class Toy(nn.Module):
@@ -68,7 +71,8 @@ def export(folder: Path) -> ExportedComponent:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[CompiledEngine, Path]:
     output = tmp_path_factory.mktemp("toy")
-    return backend.compile(export(tmp_path_factory.mktemp("export")), output), output
+    exported = export(tmp_path_factory.mktemp("export"))
+    return backend.compile(exported, CPU_TARGET, {}, output), output
 
 
 def test_small_weights_and_constants_have_their_values(
@@ -102,7 +106,7 @@ def test_an_engine_says_what_its_loader_needs(compiled: tuple[CompiledEngine, Pa
     assert engine.signature["last"].in_place
     assert engine.requires.torch == torch.__version__
     assert set(engine.requires.cpu_features) <= cpu_features()
-    assert engine.options == {}
+    assert engine.options == {"channels_last": []}
 
 
 def test_a_package_holds_neither_weights_nor_pickles(
@@ -132,7 +136,7 @@ def test_compiling_says_nothing_and_leaves_nothing(
     monkeypatch.setattr("torch._inductor.aoti_compile_and_package", fail)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "before")
     with pytest.raises(RuntimeError, match="the compiler failed"):
-        backend.compile(exported, tmp_path / "output")
+        backend.compile(exported, CPU_TARGET, {}, tmp_path / "output")
     assert capfd.readouterr().out == ""
     assert not list(temporary.iterdir())
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "before"
@@ -144,7 +148,7 @@ def test_equal_programs_give_equal_engines(
     engine, output = compiled
     exported = export(tmp_path)
     again = tmp_path / "again"
-    assert backend.compile(exported, again) == engine
+    assert backend.compile(exported, CPU_TARGET, {}, again) == engine
     for file in engine.files:
         assert (again / file).read_bytes() == (output / file).read_bytes()
 
@@ -153,9 +157,9 @@ def test_a_machine_without_a_compiler_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert "no-such-compiler" in (backend.unavailable("cpu") or "")
+    assert "no-such-compiler" in (backend.unavailable(CPU_TARGET) or "")
     with pytest.raises(UnavailableError, match="no-such-compiler") as caught:
-        backend.compile(ExportedComponent("toy", tmp_path, SIGNATURE), tmp_path)
+        backend.compile(ExportedComponent("toy", tmp_path, SIGNATURE), CPU_TARGET, {}, tmp_path)
     assert caught.value.code == "VIDC-ENV-AOTI"
     assert caught.value.hint.startswith("install g++")
 
@@ -168,7 +172,7 @@ def test_a_compiler_that_is_there_need_not_be_installed(
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     with pytest.raises(UnavailableError, match="does not compile") as caught:
-        backend.compile(ExportedComponent("toy", tmp_path, SIGNATURE), tmp_path)
+        backend.compile(ExportedComponent("toy", tmp_path, SIGNATURE), CPU_TARGET, {}, tmp_path)
     assert "install" not in caught.value.hint
 
 
@@ -206,20 +210,40 @@ def test_code_for_this_very_cpu_needs_all_that_it_has(
     monkeypatch.setattr("torch._inductor.aoti_compile_and_package", compile_nothing)
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: CPU_WITH)
-    engine = backend.compile(exported, tmp_path / "output")
+    engine = backend.compile(exported, CPU_TARGET, {}, tmp_path / "output")
     assert engine.requires.cpu_features == used
     assert ("cpp.march" in given) is may_choose
 
 
 def test_inductor_still_has_the_options_that_are_set() -> None:
     """They are private to torch: an option that went would go unnoticed until an engine is bad."""
-    for option in _INDUCTOR:
+    for option in OPTIONS:
         assert option in config.get_config_copy(), f"torch {torch.__version__} lost {option}"
 
 
 def test_what_it_builds_for() -> None:
-    assert backend.unavailable("cpu") is None
-    assert backend.unavailable("cuda") is not None
-    assert backend.precisions("cpu") == {"fp32", "bf16", "fp16"}
-    assert backend.precisions("cuda") == frozenset()
-    assert set(backend.tools()) == {"torch", "c++", "cpu"}
+    assert backend.unavailable(CPU_TARGET) is None
+    assert backend.precisions(CPU_TARGET) == {"fp32", "bf16", "fp16"}
+    assert set(backend.tools(CPU_TARGET)) == {"torch", "c++", "cpu"}
+    assert backend.kernels(CPU_TARGET) == ()
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_what_it_builds_for_a_gpu(gpu: str) -> None:
+    target = targets()[gpu]
+    assert backend.precisions(target) == {"bf16", "fp16"}
+    assert set(backend.tools(target)) == {"torch", "c++", "cuda"}
+    assert backend.kernels(target) == ("flash_attention",)
+
+
+def test_a_gpu_without_an_attention_kernel_is_none_of_its_targets() -> None:
+    assert backend.precisions(targets()["t4"]) == frozenset()
+
+
+def test_a_gpu_of_another_kind_cannot_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no CUDA device" in (backend.unavailable(targets()["h100"]) or "")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (8, 0))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA A100")
+    reason = backend.unavailable(targets()["h100"])
+    assert reason == "the GPU here is NVIDIA A100, of compute capability 8.0"

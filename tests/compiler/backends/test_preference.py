@@ -1,5 +1,6 @@
 from vidc.compiler import backends
 from vidc.compiler.settings.backend import PREFERENCE
+from vidc.compiler.settings.targets import targets
 
 
 def test_every_backend_has_its_place_for_every_device():
@@ -8,4 +9,4 @@ def test_every_backend_has_its_place_for_every_device():
 
 
 def test_there_is_a_backend_for_a_cpu():
-    assert any(backends.backend(name).precisions("cpu") for name in PREFERENCE["cpu"])
+    assert any(backends.backend(name).precisions(targets()["cpu"]) for name in PREFERENCE["cpu"])

@@ -13,6 +13,7 @@ from vidc.compiler.doctor.toolchain import probe_backends
 from vidc.compiler.graph import Sources, stages
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.settings.targets import targets
 from vidc.compiler.stages import compile as compile_stage
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
@@ -36,16 +37,19 @@ from vidc.runtime.manifest import Requirements
 
 
 class Backend:
-    def precisions(self, device_type):
-        return frozenset({"fp32"}) if device_type == "cpu" else frozenset()
+    def precisions(self, target):
+        return frozenset() if target.is_gpu else frozenset({"fp32"})
 
-    def tools(self):
+    def kernels(self, target):
+        return ()
+
+    def tools(self, target):
         return {"unoptimised": "7"}
 
-    def unavailable(self, device_type):
-        return None if device_type == "cpu" else "for CPUs alone"
+    def unavailable(self, target):
+        return "for CPUs alone" if target.is_gpu else None
 
-    def compile(self, component, output):
+    def compile(self, component, target, kernels, output):
         shutil.copyfile(component.onnx, output / component.onnx.name)
         return CompiledEngine(
             loader="onnxruntime",
@@ -117,7 +121,8 @@ def test_it_compiles_a_component_that_a_loader_runs(tmp_path: Path) -> None:
     export_onnx("toy", program, SIGNATURE, {"toy": weight_layout(weights)}, exported.onnx)
     exported.write_signature()
 
-    compile_stage.run(Workspace(bundle, {"export:toy": export}, print), "toy", NAME)
+    workspace = Workspace(bundle, {"export:toy": export}, print)
+    compile_stage.run(workspace, "toy", NAME, targets()["cpu"])
     document = dict(compile_stage.read_engine(bundle))
     entry: manifest.Engine = read({**document, "precision": "fp32"}, manifest.Engine, "engine")
     assert (entry.backend, entry.loader) == (NAME, "onnxruntime")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.stages import golden, load
@@ -35,7 +36,7 @@ class Model:
     def golden(self, output: Path, scenario: Scenario, precision: str = "fp32") -> Golden:
         """What the stage makes of a scenario, with every group at this precision."""
         workspace = Workspace(output, self.inputs, print)
-        golden.run(workspace, self.config, dict.fromkeys(GROUPS, precision), scenario)
+        golden.run(workspace, self.config, dict.fromkeys(GROUPS, precision), scenario, "cpu")
         return Golden.load(output)
 
 
@@ -55,5 +56,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
         folder = inputs[f"load:{group}"] = tmp_path_factory.mktemp(group)
         load.run(Workspace(folder, {}, print), config, group, "fp32", 1, None, None)
     weights = {group: inputs[f"load:{group}"] / load.weights_path(group) for group in GROUPS}
-    engines = golden.eager_engines(config, weights, dict.fromkeys(GROUPS, "fp32"))
+    engines = golden.eager_engines(
+        config, weights, dict.fromkeys(GROUPS, "fp32"), torch.device("cpu")
+    )
     return Model(config, stream_spec(config), engines, inputs)

@@ -22,7 +22,11 @@ SCENARIO = Scenario(blocks=2, switch_after=1, rollout=False)
 def manifest(model):
     precision = {"transformer": "fp32", "vae": "fp32", "text_encoder": "fp32"}
     tables = write_tables(model.config, ValidateConfig())
-    return SimpleNamespace(name="tiny", config={**tables, "precision": precision})
+    return SimpleNamespace(
+        name="tiny",
+        config={**tables, "precision": precision},
+        target=SimpleNamespace(device_type="cpu"),
+    )
 
 
 def test_the_same_weights_give_the_same_reference(model, manifest, tmp_path, capsys):

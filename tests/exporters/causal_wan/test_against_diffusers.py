@@ -59,7 +59,7 @@ def test_one_block(configure, head_dim, batch):
     }
     text_kv.module(embeds, *(states[s.name] for s in text_kv.signature.states))
     cos, sin = empty_tensors([denoise.signature["rope_cos"], denoise.signature["rope_sin"]])
-    Rope(stream_spec(config)).fill(cos, sin, 0)
+    Rope(stream_spec(config), torch.device("cpu")).fill(cos, sin, torch.tensor([0]))
     (flow,) = denoise.module(
         latent,
         torch.full((batch, 3), timestep),

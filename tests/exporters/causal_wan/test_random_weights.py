@@ -39,9 +39,10 @@ def full_window(configure):
     sizes = config.transformer
     text = torch.randn(1, sizes.text_len, sizes.text_dim)
     text_kv.module(text, *(arguments[s.name] for s in text_kv.signature.states))
-    rope = Rope(stream_spec(config))
+    rope = Rope(stream_spec(config), torch.device("cpu"))
     for block in range(5):
-        rope.fill(arguments["rope_cos"], arguments["rope_sin"], 3 * block)
+        first = torch.tensor([3 * block])
+        rope.fill(arguments["rope_cos"], arguments["rope_sin"], first)
         arguments["latent"].normal_()
         arguments["timestep"].fill_(0 if block < 4 else 625)
         arguments["position"].fill_(3 * block * config.frame_tokens)

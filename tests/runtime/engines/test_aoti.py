@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from vidc.compiler.backends.aoti import backend
+from vidc.compiler.settings.targets import targets
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.metrics import compare
@@ -88,7 +89,7 @@ def build(folder: Path, group: str, precision: str, *names: str) -> Model:
         exported = ExportedComponent(name, folder / f"export-{name}", made[name].signature)
         exported.folder.mkdir()
         save_program(export_program(made[name]), exported.program)
-        engine = backend.compile(exported, folder)
+        engine = backend.compile(exported, targets()["cpu"], {}, folder)
         entries[name] = manifest.Engine(
             "aoti", engine.loader, engine.version, precision, engine.files, engine.signature,
             dict(engine.options), engine.requires,
@@ -105,7 +106,7 @@ def transformer(tmp_path_factory: pytest.TempPathFactory) -> Model:
 def stream(engines: dict[str, Engine], blocks: int) -> Iterator[tuple[torch.Tensor, States]]:
     """The flow of each block and the states after it, with inputs that are the same each time."""
     spec, generator = stream_spec(CONFIG), torch.Generator().manual_seed(3)
-    rope = Rope(spec)
+    rope = Rope(spec, CPU)
     states = States((engine.signature for engine in engines.values()), CPU)
     for index in range(CONFIG.transformer.layers):
         for part in "kv":
@@ -114,7 +115,8 @@ def stream(engines: dict[str, Engine], blocks: int) -> Iterator[tuple[torch.Tens
     for block in range(blocks):
         first = block * spec.block
         for name, engine in engines.items():
-            rope.fill(buffers[name]["rope_cos"], buffers[name]["rope_sin"], first)
+            cos, sin = buffers[name]["rope_cos"], buffers[name]["rope_sin"]
+            rope.fill(cos, sin, torch.tensor([first]))
             latent = torch.randn(buffers[name]["latent"].shape, generator=generator)
             held = min(first + spec.block, spec.window)
             buffers[name].set(

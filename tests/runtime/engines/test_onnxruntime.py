@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vidc.compiler.backends.onnxruntime import backend
+from vidc.compiler.settings.targets import targets
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
 from vidc.exporters.component import Component
@@ -82,7 +83,7 @@ def build(folder: Path, module: nn.Module, signature: Signature) -> manifest.Eng
     exported = ExportedComponent("toy", folder / "export", signature)
     program = export_program(Component("toy", module.requires_grad_(False), signature))
     export_onnx("toy", program, signature, {"toy": weight_layout(weights)}, exported.onnx)
-    engine = backend.compile(exported, folder)
+    engine = backend.compile(exported, targets()["cpu"], {}, folder)
     return manifest.Engine(
         "onnxruntime", engine.loader, engine.version, "fp32", engine.files, engine.signature,
         dict(engine.options), engine.requires,

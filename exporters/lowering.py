@@ -1,0 +1,90 @@
+"""Own operators of a program in the form that a backend wants them in."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import TensorArgument
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from vidc.exporters.tracing import tracing
+
+
+def inline(
+    program: ExportedProgram, operator: torch._ops.OpOverload, form: Callable[..., Tensor]
+) -> None:
+    """Replaces every call of a mutating operator by the operations of its functional form.
+
+    A compiler then sees through it, and may fuse it with what makes its arguments.
+
+    Args:
+        program: what ``export_program`` returns; changed in place.
+        operator: mutates one whole tensor and returns nothing.
+        form: takes the operator's arguments and returns the mutated tensor.
+    """
+    graph, renamed = program.graph, {}
+    for node in graph.find_nodes(
+        op="call_function", target=torch.ops.higher_order.auto_functionalized_v2
+    ):
+        if node.args[0] is not operator:
+            continue
+        with graph.inserting_before(node):
+            result = _insert(graph, form, functionalized_arguments(operator, node.kwargs))
+        # Its results are the operator's own, none here, and then the mutated tensor.
+        for user in tuple(node.users):
+            renamed[user.name] = result.name
+            user.replace_all_uses_with(result)
+            graph.erase_node(user)
+        graph.erase_node(node)
+    for spec in program.graph_signature.output_specs:
+        if spec.arg.name in renamed:
+            spec.arg = TensorArgument(name=renamed[spec.arg.name])
+    program.graph_module.recompile()
+
+
+def replace(
+    program: ExportedProgram, operator: torch._ops.OpOverload, other: torch._ops.OpOverload
+) -> None:
+    """Makes every call of an operator a call of another that takes and returns the same."""
+    for node in program.graph.find_nodes(op="call_function", target=operator):
+        node.target = other
+    program.graph_module.recompile()
+
+
+def functionalized_arguments(operator: torch._ops.OpOverload, kwargs: Any) -> list[Any]:
+    """The arguments of a mutating operator from those of its functionalised call.
+
+    That call holds, for a mutated argument that is a whole tensor, its index among all mutated
+    tensors.
+    """
+    return [
+        kwargs["_all_bases"][kwargs[f"_{argument.name}_base_index"]]
+        if argument.is_write
+        else kwargs[argument.name]
+        for argument in operator._schema.arguments
+    ]
+
+
+def _insert(graph: fx.Graph, form: Callable[..., Tensor], arguments: list[Any]) -> fx.Node:
+    """Copies the operations of ``form`` to where the graph inserts; the node of its result."""
+    values = [a.meta["val"] if isinstance(a, fx.Node) else a for a in arguments]
+    tensors = [index for index, value in enumerate(values) if isinstance(value, Tensor)]
+
+    def of_tensors(*given: Tensor) -> Tensor:
+        every = dict(enumerate(values)) | dict(zip(tensors, given, strict=True))
+        return form(*every.values())
+
+    with tracing(), values[tensors[0]].fake_mode:
+        traced = make_fx(of_tensors)(*(values[index] for index in tensors))
+    given = iter([arguments[index] for index in tensors])
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in traced.graph.nodes:
+        if node.op == "placeholder":
+            copies[node] = next(given)
+        elif node.op == "output":
+            return copies[node.args[0]]
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    raise AssertionError("a graph has an output")

@@ -1,0 +1,102 @@
+"""Where a stream's work runs in order: a CUDA stream with captured graphs, or the CPU itself."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Work = Callable[[], None]
+"""Reads and writes static buffers alone; on a GPU it does not wait for the device."""
+
+
+class Lane(Protocol):
+    """One order of work on a device."""
+
+    def prepare(self, work: Work) -> Work:
+        """What does the same as ``work``, as fast as the lane can; may run ``work``."""
+
+    @contextmanager
+    def turn(self, after_caller: bool = True) -> Iterator[None]:
+        """What is done inside is put on the lane.
+
+        Args:
+            after_caller: it comes after what the caller has given the device, too.
+        """
+        yield
+
+    def follow(self, other: "Lane") -> None:
+        """What is put on the lane from now on comes after what is on the other one now."""
+
+    def hand_out(self, tensor: Tensor) -> Tensor:
+        """A tensor that was made in a turn, for the caller to use."""
+
+
+class DirectLane:
+    """Work is done when it is called for."""
+
+    def prepare(self, work: Work) -> Work:
+        """The work itself."""
+        return work
+
+    @contextmanager
+    def turn(self, after_caller: bool = True) -> Iterator[None]:
+        """Does nothing."""
+        yield
+
+    def follow(self, other: Lane) -> None:
+        """Does nothing."""
+
+    def hand_out(self, tensor: Tensor) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+
+class GraphLane:
+    """Work is captured once and replayed on a stream of its own.
+
+    All sessions of a bundle put their work on the same lanes. Graphs of a lane never run at the
+    same time, so they share the memory they work in.
+
+    Args:
+        device: a GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def prepare(self, work: Work) -> Work:
+        """Captures the work, after a first run that sets up what is set up on first use."""
+        with self.turn():
+            work()
+        self.stream.synchronize()
+        # The graph has memory of its own; what the first run took is not needed again.
+        torch.cuda.empty_cache()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"
+        ):
+            work()
+        return graph.replay
+
+    @contextmanager
+    def turn(self, after_caller: bool = True) -> Iterator[None]:
+        """Makes the lane's stream the current one."""
+        if after_caller:
+            self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def follow(self, other: Lane) -> None:
+        """Waits, on the device, for all that is on the other lane."""
+        assert isinstance(other, GraphLane)
+        self.stream.wait_stream(other.stream)
+
+    def hand_out(self, tensor: Tensor) -> Tensor:
+        """Makes the caller's stream wait for the tensor, and its memory for the caller."""
+        caller = torch.cuda.current_stream(self.stream.device)
+        caller.wait_stream(self.stream)
+        tensor.record_stream(caller)
+        return tensor
