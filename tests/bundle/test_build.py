@@ -162,7 +162,7 @@ def test_what_judges_a_bundle_is_in_its_key(project, monkeypatch):
     monkeypatch.setattr(packaging, "_resource_digest", lambda _, name: name)
     row = rows_of(project)["package"]
     assert row.status is Status.STALE
-    assert row.reasons == ("files.report", "files.thresholds", "sources")
+    assert row.reasons == ("files.page", "files.report", "files.thresholds", "sources")
     assert {"vidc.runtime.engines.onnxruntime", "vidc.runtime.engines.aoti"} <= set(entries)
 
 

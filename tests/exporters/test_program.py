@@ -111,7 +111,7 @@ def test_equal_components_give_equal_bytes_in_any_process(make_wan, tmp_path):
 def test_weights_take_no_memory_and_no_space(tmp_path):
     path = tmp_path / "graph.pt2"
     peak = export_elsewhere(LARGE, path)
-    assert peak < 1.5 * 2**20, "KiB; the weights alone would be 3.2 GB"
+    assert peak < 2 * 2**20, "KiB, of which torch for CUDA takes 0.9; the weights would be 3.2 GB"
     assert path.stat().st_size < 2**20
 
 
