@@ -12,7 +12,7 @@ import torch
 
 from vidc.plugins.errors import UnavailableError
 
-_SHARED_BYTES_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _TENSOR_MAP_BYTES = 128
 _TENSOR_MAP_ALIGNMENT = 64
 _INTERLEAVE_NONE = 0
@@ -39,34 +39,32 @@ class Kernel:
     def __init__(self, cubin: bytes, symbol: str, shared_bytes: int, device: int) -> None:
         library, self._handle = ctypes.c_void_p(), ctypes.c_void_p()
         function = ctypes.c_void_p()
+        self._device = device
         self._shared_bytes = shared_bytes
         with torch.cuda.device(device):
-            torch.cuda.init()
+            torch.cuda.synchronize()  # Makes the context of the device current.
             call("cuLibraryLoadData", ctypes.byref(library), cubin, None, None, 0, None, None, 0)
             call("cuLibraryGetKernel", ctypes.byref(self._handle), library, symbol.encode())
-            call(
-                "cuKernelSetAttribute", _SHARED_BYTES_ATTRIBUTE, shared_bytes, self._handle, device
-            )
+            call("cuKernelSetAttribute", _SHARED_BYTES, shared_bytes, self._handle, device)
             # Puts the code on the device now: the first launch may be captured in a graph.
             call("cuKernelGetFunction", ctypes.byref(function), self._handle)
             call("cuFuncLoad", function)
 
-    def launch(
-        self, grid: tuple[int, int, int], threads: int, parameters: Sequence[int], stream: int
-    ) -> None:
-        """Enqueues the kernel; the current device is the kernel's.
+    def launch(self, grid: tuple[int, int, int], threads: int, parameters: Sequence[int]) -> None:
+        """Enqueues the kernel on torch's current stream of its device.
 
         Args:
             grid: blocks.
             threads: of a block.
             parameters: addresses of the parameters, whose values are copied before this returns.
-            stream: a CUstream.
         """
         addresses = (ctypes.c_void_p * len(parameters))(*parameters)
-        call(
-            "cuLaunchKernel", self._handle, *grid, threads, 1, 1, self._shared_bytes,
-            ctypes.c_void_p(stream), addresses, None,
-        )  # fmt: skip
+        with torch.cuda.device(self._device):
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            call(
+                "cuLaunchKernel", self._handle, *grid, threads, 1, 1, self._shared_bytes, stream,
+                addresses, None,
+            )  # fmt: skip
 
 
 class TensorMap:
@@ -125,7 +123,7 @@ def call(function: str, *arguments: object) -> None:
         raise UnavailableError(
             "VIDC-KERNEL-DRIVER",
             f"the CUDA driver has no {function}",
-            "update the driver of the GPU to one for CUDA 12.4 or newer",
+            "update the driver of the GPU to one for CUDA 13",
         ) from error
     if result:
         raise UnavailableError(

@@ -7,7 +7,7 @@ takes. ``load_kernel`` makes it known to the operator.
 import ctypes
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -23,6 +23,7 @@ OPERATOR = "flash_attention_sm90"
 LIBRARY = torch.library.Library("vidc", "FRAGMENT")
 LIBRARY.define(f"{OPERATOR}(Tensor query, Tensor key, Tensor value, Tensor valid_length) -> Tensor")
 
+_DTYPES = (torch.bfloat16, torch.float16)
 _ALIGNMENT = 16
 _BOX_BYTES = 128
 """What a copy takes of a row: as much as the swizzle spans."""
@@ -32,22 +33,23 @@ _BOX_BYTES = 128
 class LaunchFacts:
     """What launching a compiled kernel takes; all of it follows from the kernel.
 
-    ``lengths`` to ``scale`` are the indices of those of the kernel's ``parameters`` that it reads:
-    a pointer to int32 ``[B]`` with its size, four tensor maps, and the factor of the logits in base
-    2, float32.
+    ``parameter_bytes`` are the sizes of the kernel's parameters, ``lengths`` to ``scale`` the
+    indices of those that it reads: a pointer to int32 ``[B]`` with its size, four tensor maps, and
+    the factor of the logits in base 2, float32.
     """
 
     symbol: str
     dtype: str
     head_dim: int
-    capability: tuple[int, int]
+    capability: tuple[int, ...]
+    """Of the GPU, major and minor."""
     tile_m: int
     """Queries of a block."""
     tile_n: int
     """Keys and values that are copied at a time."""
     threads: int
     shared_bytes: int
-    parameters: int
+    parameter_bytes: tuple[int, ...]
     lengths: int
     query: int
     key: int
@@ -55,24 +57,33 @@ class LaunchFacts:
     output: int
     scale: int
 
+    def __post_init__(self) -> None:
+        sizes = (self.head_dim, self.tile_m, self.tile_n, self.threads, self.shared_bytes)
+        numbers = (*sizes, *self.capability, *self.parameter_bytes, *self._indices)
+        if not all(type(number) is int for number in numbers):
+            raise TypeError("a size is not an integer")
+        if not all(size > 0 for size in (*sizes, *self.parameter_bytes)):
+            raise ValueError("a size is not positive")
+        if not set(self._indices) <= set(range(len(self.parameter_bytes))):
+            raise ValueError("an index is not one of a parameter")
+        if len(set(self._indices)) != len(self._indices):
+            raise ValueError("two things are in one parameter")
+        if DTYPES[self.dtype] not in _DTYPES or not isinstance(self.symbol, str):
+            raise ValueError("the dtype or the symbol is none")
+
+    @property
+    def _indices(self) -> tuple[int, ...]:
+        return (self.lengths, self.query, self.key, self.value, self.output, self.scale)
+
     def to_json(self) -> dict[str, Any]:
         """The facts as plain JSON values."""
-        return asdict(self) | {"capability": list(self.capability)}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
         """Inverse of ``to_json``; raises KeyError, TypeError or ValueError on anything else."""
-        if values.keys() != {field.name for field in fields(cls)}:
-            raise ValueError(f"other fields than {cls.__name__} has")
-        major, minor = values["capability"]
-        facts = cls(**values | {"capability": (major, minor)})
-        for field in fields(cls):
-            value = getattr(facts, field.name)
-            if field.type is int and (type(value) is not int or value < 0):
-                raise ValueError(f"{field.name} is {value!r}")
-        if facts.dtype not in DTYPES or not isinstance(facts.symbol, str):
-            raise ValueError("no symbol or dtype")
-        return facts
+        lists = {name: tuple(values[name]) for name in ("capability", "parameter_bytes")}
+        return cls(**{**values, **lists})
 
 
 @dataclass(frozen=True)
@@ -82,8 +93,8 @@ class _Loaded:
     code: bytes
 
 
-_LOADED: dict[tuple[torch.dtype, int, int], _Loaded] = {}
-"""By dtype, head size and index of the device."""
+_LOADED: dict[tuple[torch.dtype, int, torch.device], _Loaded] = {}
+"""By dtype, head size and device."""
 
 
 def load_kernel(
@@ -102,9 +113,9 @@ def load_kernel(
     Raises:
         UnavailableError: ``VIDC-KERNEL-GPU``, the kernel is for another GPU;
             ``VIDC-KERNEL-DRIVER``.
-        GateError: ``VIDC-KERNEL-FACTS``, the file of facts is none.
+        GateError: ``VIDC-KERNEL-FACTS``, a file is missing, or the facts are none.
     """
-    read = _read_facts(cubin.with_suffix(".json") if facts is None else facts)
+    read, code = _read(cubin, cubin.with_suffix(".json") if facts is None else facts)
     index = _device_index(device)
     capability = torch.cuda.get_device_capability(index)
     if capability != read.capability:
@@ -114,19 +125,19 @@ def load_kernel(
             f"{cubin.name} is for GPUs of compute capability {built}, this one has {found}",
             "use a bundle that was built for this GPU",
         )
-    key, code = (DTYPES[read.dtype], read.head_dim, index), cubin.read_bytes()
+    key = (DTYPES[read.dtype], read.head_dim, torch.device("cuda", index))
     loaded = _LOADED.get(key)
     if loaded is None or (loaded.code, loaded.facts) != (code, read):
         _LOADED[key] = _Loaded(Kernel(code, read.symbol, read.shared_bytes, index), read, code)
 
 
-def _read_facts(path: Path) -> LaunchFacts:
+def _read(cubin: Path, facts: Path) -> tuple[LaunchFacts, bytes]:
     try:
-        return LaunchFacts.from_json(json.loads(path.read_text()))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return LaunchFacts.from_json(json.loads(facts.read_text())), cubin.read_bytes()
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise GateError(
             "VIDC-KERNEL-FACTS",
-            f"{path} does not say how to launch a kernel: {error}",
+            f"{cubin.name} cannot be loaded with {facts.name}: {error!r}",
             "build the bundle again with this version of vidc",
         ) from error
 
@@ -153,7 +164,7 @@ def _refuse(argument: str, expected: object, found: object) -> NoReturn:
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> None:
     if query.dim() != 4:
         _refuse("query", "shape [B, T, H, D]", tuple(query.shape))
-    if query.dtype not in (torch.bfloat16, torch.float16):
+    if query.dtype not in _DTYPES:
         _refuse("query", "bfloat16 or float16", query.dtype)
     batch, _, heads, head_dim = query.shape
     if key.dim() != 4 or (key.shape[0], *key.shape[2:]) != (batch, heads, head_dim):
@@ -170,33 +181,30 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, valid_length: Tenso
 
 
 def _check_memory(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> None:
-    if query.device.type != "cuda":
-        _refuse("query", "a tensor on a CUDA device", query.device)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.device != query.device:
-            _refuse(name, f"query's device {query.device}", tensor.device)
         if tensor.numel() == 0:
             _refuse(name, "at least one element", tuple(tensor.shape))
         if not tensor.is_contiguous():
             _refuse(name, "a contiguous tensor", f"strides {tensor.stride()}")
         if tensor.data_ptr() % _ALIGNMENT:
             _refuse(name, f"memory aligned to {_ALIGNMENT} bytes", hex(tensor.data_ptr()))
-    if valid_length.device != query.device:
-        _refuse("valid_length", f"query's device {query.device}", valid_length.device)
+    for name, tensor in (("key", key), ("value", value), ("valid_length", valid_length)):
+        if tensor.device != query.device:
+            _refuse(name, f"query's device {query.device}", tensor.device)
 
 
 def _find(query: Tensor) -> _Loaded:
     head_dim = query.shape[3]
-    loaded = _LOADED.get((query.dtype, head_dim, query.device.index))
+    loaded = _LOADED.get((query.dtype, head_dim, query.device))
     if loaded is None:
-        known = sorted(f"{DTYPE_NAMES[t]} x {d} on cuda:{i}" for t, d, i in _LOADED)
+        known = sorted(f"{DTYPE_NAMES[dtype]} x {d} on {where}" for dtype, d, where in _LOADED)
         raise UnavailableError(
             "VIDC-KERNEL-MISSING",
-            f"vidc::{OPERATOR}: query: expected a dtype and head size with a loaded kernel "
+            f"vidc::{OPERATOR}: query: expected a dtype, head size and device with a loaded kernel "
             f"({', '.join(known) or 'none is loaded'}), "
             f"found {DTYPE_NAMES[query.dtype]} x {head_dim} on {query.device}",
-            "load the kernel with vidc.plugins.flash_attention.load_kernel, or use a bundle that "
-            "has it",
+            "run an engine of a bundle for this GPU, or load the kernel with "
+            "vidc.plugins.flash_attention.load_kernel",
         )
     return loaded
 
@@ -261,16 +269,14 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
     }
     view = _Lengths(lengths.data_ptr(), batch)
     scale = ctypes.c_float(math.log2(math.e) / math.sqrt(head_dim))
-    unread = (ctypes.c_char * 128)()
-    parameters = [ctypes.addressof(unread)] * facts.parameters
+    unread = (ctypes.c_char * max(facts.parameter_bytes))()
+    parameters = [ctypes.addressof(unread)] * len(facts.parameter_bytes)
     parameters[facts.lengths] = ctypes.addressof(view)
     parameters[facts.scale] = ctypes.addressof(scale)
     for index, tensor_map in maps.items():
         parameters[index] = tensor_map.address
     grid = (-(-tokens // facts.tile_m), heads, batch)
-    with torch.cuda.device(query.device):
-        stream = torch.cuda.current_stream().cuda_stream
-        loaded.kernel.launch(grid, facts.threads, parameters, stream)
+    loaded.kernel.launch(grid, facts.threads, parameters)
     return output
 
 
