@@ -1,10 +1,11 @@
 """Builds a bundle: runs the stages, then packages what they made."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vidc.compiler.graph import WORKERS, Sources, slot, stages
+from vidc.compiler.graph import WORKERS, Sources, slot, stages, target_stages
 from vidc.compiler.package import (
     PACKAGE,
     key_components,
@@ -16,7 +17,10 @@ from vidc.compiler.pipeline.digest import sha256_json
 from vidc.compiler.pipeline.plan import PlanRow, plan_row
 from vidc.compiler.pipeline.plan import plan as plan_stages
 from vidc.compiler.pipeline.run import Progress, run
+from vidc.compiler.pipeline.stage import Stage
 from vidc.compiler.pipeline.store import Store
+from vidc.compiler.portable.place import placed_stages, recorded_keys
+from vidc.compiler.portable.read import PortableBuild
 from vidc.compiler.publish import exclusive, refuse_occupied
 from vidc.compiler.settings.resolve import Settings
 from vidc.runtime.manifest import MANIFEST_NAME
@@ -40,6 +44,21 @@ class Built:
     stages: tuple[BuiltStage, ...]
 
 
+@dataclass(frozen=True)
+class _Graph:
+    """The stages of a build up to packaging.
+
+    Attributes:
+        stages: in topological order.
+        slot: names the build among others.
+        recorded: keys of stages that ran elsewhere, in place of those in the store here.
+    """
+
+    stages: Sequence[Stage]
+    slot: str
+    recorded: Mapping[str, str]
+
+
 def build(
     settings: Settings, sources: Sources, output: Path, cache: Path, progress: Progress
 ) -> Built:
@@ -56,12 +75,48 @@ def build(
         UsageError: ``VIDC-BUILD-OUTPUT``, something that is no bundle is in the way.
         VidcError: what the stages, the store and the validation raise.
     """
-    output = output.absolute()
     refuse_occupied(output, MANIFEST_NAME)
+    return _build(settings, _whole(settings, sources), output, cache, progress)
+
+
+def finish(portable: PortableBuild, output: Path, cache: Path, progress: Progress) -> Built:
+    """As ``build``, from a portable build folder; the stage keys are those of one build at once."""
+    refuse_occupied(output, MANIFEST_NAME)
+    return _build(portable.settings, _rest(portable), output, cache, progress)
+
+
+def plan(settings: Settings, sources: Sources, output: Path, cache: Path) -> list[PlanRow]:
+    """What ``build`` would do, stage by stage, without doing it; raises as it does."""
+    refuse_occupied(output, MANIFEST_NAME)
+    return _plan(settings, _whole(settings, sources), output, cache)
+
+
+def plan_finish(portable: PortableBuild, output: Path, cache: Path) -> list[PlanRow]:
+    """What ``finish`` would do, as ``plan``."""
+    refuse_occupied(output, MANIFEST_NAME)
+    return _plan(portable.settings, _rest(portable), output, cache)
+
+
+def _whole(settings: Settings, sources: Sources) -> _Graph:
+    return _Graph(stages(settings, sources), slot(settings), {})
+
+
+def _rest(portable: PortableBuild) -> _Graph:
+    settings = portable.settings
+    graph = [*placed_stages(portable), *target_stages(settings)]
+    return _Graph(graph, f"{slot(settings)}/finished", recorded_keys(portable))
+
+
+def _build(
+    settings: Settings, graph: _Graph, output: Path, cache: Path, progress: Progress
+) -> Built:
+    output = output.absolute()
     with Store(cache) as store:
-        graph = stages(settings, sources)
-        results = run(graph, store, slot(settings), progress, workers=WORKERS)
-        done = [BuiltStage(n, r.key, r.hit, r.seconds) for n, r in results.items()]
+        results = run(graph.stages, store, graph.slot, progress, workers=WORKERS)
+        done = [
+            BuiltStage(name, graph.recorded.get(name, result.key), result.hit, result.seconds)
+            for name, result in results.items()
+        ]
         keys = {stage.name: stage.key for stage in done}
         components = key_components(settings, {n: r.digests for n, r in results.items()})
         keys[PACKAGE] = sha256_json(components)
@@ -79,12 +134,10 @@ def build(
     return Built(output, (*done, BuiltStage(PACKAGE, keys[PACKAGE], hit, seconds)))
 
 
-def plan(settings: Settings, sources: Sources, output: Path, cache: Path) -> list[PlanRow]:
-    """What ``build`` would do, stage by stage, without doing it; raises as it does."""
+def _plan(settings: Settings, graph: _Graph, output: Path, cache: Path) -> list[PlanRow]:
     output = output.absolute()
-    refuse_occupied(output, MANIFEST_NAME)
     with Store(cache) as store:
-        rows = plan_stages(stages(settings, sources), store, slot(settings))
+        rows = plan_stages(graph.stages, store, graph.slot)
         keys = {row.stage: row.key for row in rows if row.key is not None}
         found = {stage: store.lookup(stage, key) for stage, key in keys.items()}
         outputs = {stage: entry.digests for stage, entry in found.items() if entry is not None}
@@ -92,7 +145,8 @@ def plan(settings: Settings, sources: Sources, output: Path, cache: Path) -> lis
         components = key_components(settings, outputs)
         there = not waits and published(output, sha256_json(components))
         last = store.last(_slot(output), PACKAGE)
-        return [*rows, plan_row(components, waits, last, found=there)]
+        shown = [replace(row, key=graph.recorded.get(row.stage, row.key)) for row in rows]
+        return [*shown, plan_row(components, waits, last, found=there)]
 
 
 def _slot(output: Path) -> str:

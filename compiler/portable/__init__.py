@@ -1,0 +1,1 @@
+"""What a build leaves where the GPU is missing, so that another machine finishes it."""

@@ -1,0 +1,98 @@
+"""Begins a build whose rest another machine must do."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidc.compiler.backends import backend
+from vidc.compiler.build import BuiltStage
+from vidc.compiler.graph import WORKERS, Sources, portable_stages, slot
+from vidc.compiler.pipeline.digest import Json, sha256_json
+from vidc.compiler.pipeline.plan import PlanRow, plan_row
+from vidc.compiler.pipeline.plan import plan as plan_stages
+from vidc.compiler.pipeline.run import Progress, run
+from vidc.compiler.pipeline.store import Store
+from vidc.compiler.portable.document import DOCUMENT_NAME, make_document
+from vidc.compiler.portable.write import PORTABLE, holds, write_portable
+from vidc.compiler.publish import exclusive, refuse_occupied
+from vidc.compiler.settings.resolve import Settings
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A published portable build folder and how it came about, stage by stage."""
+
+    folder: Path
+    stages: tuple[BuiltStage, ...]
+
+
+def lacking(settings: Settings) -> str | None:
+    """Why this machine cannot compile for the GPU of a build; None if it can, and for a CPU.
+
+    What is missing for a CPU is no reason to go elsewhere: its stage says what to install.
+    """
+    if not settings.target.is_gpu:
+        return None
+    return backend(settings.backend).unavailable(settings.target)
+
+
+def begin(
+    settings: Settings, sources: Sources, folder: Path, cache: Path, progress: Progress
+) -> Begun:
+    """Does what any machine can do of a build, and leaves it in ``folder``, or finds it there.
+
+    Args:
+        settings: what to build.
+        sources: where its weights come from.
+        folder: a new one, an empty one, or one of an earlier build.
+        cache: where results of stages are kept.
+        progress: is told of each stage.
+
+    Raises:
+        UsageError: ``VIDC-BUILD-OUTPUT``, something else is in the way.
+        VidcError: what the stages and the store raise.
+    """
+    folder = folder.absolute()
+    refuse_occupied(folder, DOCUMENT_NAME)
+    with Store(cache) as store:
+        results = run(
+            portable_stages(settings, sources), store, slot(settings), progress, workers=WORKERS
+        )
+        done = [BuiltStage(n, r.key, r.hit, r.seconds) for n, r in results.items()]
+        components = _components(settings, {n: r.key for n, r in results.items()})
+        progress.started(PORTABLE)
+        started = time.perf_counter()
+        with exclusive(store, folder, progress.note):
+            hit = write_portable(settings, results, folder, progress.note)
+        size = sum(file.size for result in results.values() for file in result.files.values())
+        store.remember(_slot(folder), components, size)
+        seconds = time.perf_counter() - started
+        progress.finished(PORTABLE, hit, seconds)
+    last = BuiltStage(PORTABLE, sha256_json(components), hit, seconds)
+    return Begun(folder, (*done, last))
+
+
+def plan(settings: Settings, sources: Sources, folder: Path, cache: Path) -> list[PlanRow]:
+    """What ``begin`` would do, stage by stage, without doing it; raises as it does."""
+    folder = folder.absolute()
+    refuse_occupied(folder, DOCUMENT_NAME)
+    with Store(cache) as store:
+        rows = plan_stages(portable_stages(settings, sources), store, slot(settings))
+        keys = {row.stage: row.key for row in rows if row.key is not None}
+        found = {stage: store.lookup(stage, key) for stage, key in keys.items()}
+        records = {stage: entry.record for stage, entry in found.items() if entry is not None}
+        waits = [row.stage for row in rows if row.stage not in records]
+        there = not waits and holds(folder, make_document(settings, records))
+        last = store.last(_slot(folder), PORTABLE)
+        return [*rows, plan_row(_components(settings, keys), waits, last, found=there)]
+
+
+def _components(settings: Settings, keys: Mapping[str, str]) -> dict[str, Json]:
+    """All that a portable build folder depends on."""
+    return {"stage": PORTABLE, "config": settings.to_json(), "inputs": dict(keys)}
+
+
+def _slot(folder: Path) -> str:
+    """What changed is told against the last folder in the same place."""
+    return f"portable {folder}"
