@@ -1,19 +1,27 @@
 """`vidc build`: from a checkpoint to a validated bundle."""
 
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from vidc.compiler.cli.output import columns, json_option, print_json, print_text
+from vidc.compiler.cli.output import json_option, print_json, print_text
+from vidc.compiler.cli.plan import print_plan
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
 from vidc.compiler.cli.sources import Given, sources_options
 from vidc.compiler.settings.environment import cache_root
+from vidc.compiler.settings.presets import preset_names
 from vidc.compiler.settings.resolve import Settings
 from vidc.exporters.components import weights_groups
+from vidc.plugins.errors import UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from vidc.compiler.build import Built
+    from vidc.compiler.graph import Sources
 
 
 @click.command()
@@ -37,38 +45,133 @@ def command(
     """Build a validated bundle from a checkpoint.
 
     PRESET is a name or a path to a TOML file; longlive-1.3b by default.
+
+    On a machine that lacks the GPU, all that can be done is left in a folder beside the bundle's,
+    OUTPUT.portable, and the exit status is 3. There, PRESET is that folder: `vidc build FOLDER`
+    takes everything from it.
     """
+    if flags.preset is not None and _is_folder(Path(flags.preset)):
+        _refuse_others(flags, given)
+        _finish(Path(flags.preset), output, plan_only, as_json)
+        return
     settings = flags.resolve()
     model, sources = given.resolve(settings.model)
     settings = replace(settings, model=model)
-    output = output or Path("out") / _name(settings)
+
+    from vidc.compiler.portable.begin import lacking
+
+    reason = lacking(settings)
+    if reason is not None:
+        _begin(settings, sources, output, reason, plan_only, as_json)
+        return
+    output = output or _default(settings)
     cache = cache_root(os.environ)
 
     from vidc.compiler import build
     from vidc.compiler.graph import stage_count
 
     if plan_only:
-        _print_plan(settings, build.plan(settings, sources, output, cache), as_json)
+        print_plan(settings, build.plan(settings, sources, output, cache), as_json, {})
         return
     _announce(settings)
     with stage_progress(stage_count(settings)) as progress:
         built = build.build(settings, sources, output, cache, progress)
+    _print_built(built, as_json)
+
+
+def _begin(
+    settings: Settings,
+    sources: "Sources",
+    output: Path | None,
+    reason: str,
+    plan_only: bool,
+    as_json: bool,
+) -> None:
+    """Does what any machine can do, and says who does the rest."""
+    from vidc.compiler.graph import portable_work
+    from vidc.compiler.portable import begin
+
+    bundle = output or _default(settings)
+    bundle = bundle if bundle.name else bundle.absolute()
+    folder = bundle.with_name(f"{bundle.name}.portable")
+    rest = shlex.join(["vidc", "build", str(folder), *(["-o", str(output)] if output else [])])
+    why = f"this machine cannot compile for {settings.target.name}: {reason}"
+    where = {"portable": str(folder), "command": rest, "reason": reason}
+    cache = cache_root(os.environ)
+    if plan_only:
+        click.echo(f"{why}; a build would leave {folder}", err=True)
+        print_plan(settings, begin.plan(settings, sources, folder, cache), as_json, where)
+        return
+    with stage_progress(len(portable_work(settings)) + 1) as progress:
+        begun = begin.begin(settings, sources, folder, cache, progress)
     if as_json:
-        print_json(
-            {
-                "bundle": str(built.output),
-                "hit": built.stages[-1].hit,
-                "stages": [vars(stage) for stage in built.stages],
-            }
-        )
+        stages = [vars(stage) for stage in begun.stages]
+        print_json({**where, "hit": begun.stages[-1].hit, "stages": stages})
     else:
-        print_text(str(built.output))
+        print_text(str(folder))
+    raise UnavailableError(
+        "VIDC-BUILD-PORTABLE",
+        f"{why}; what it can do of the build is done, and lies in {folder}",
+        f"copy that folder to a machine that has the GPU, and there: {rest}",
+    )
 
 
-def _name(settings: Settings) -> str:
+def _finish(folder: Path, output: Path | None, plan_only: bool, as_json: bool) -> None:
+    """Builds the bundle that another machine began."""
+    from vidc.compiler import build
+    from vidc.compiler.graph import stage_count
+    from vidc.compiler.portable.begin import lacking
+    from vidc.compiler.portable.read import open_portable
+
+    cache = cache_root(os.environ)
+    portable = open_portable(folder)
+    settings = portable.settings
+    output = output or _default(settings)
+    if plan_only:
+        print_plan(settings, build.plan_finish(portable, output, cache), as_json, {})
+        return
+    reason = lacking(settings)
+    if reason is not None:
+        raise UnavailableError(
+            "VIDC-PORTABLE-MACHINE",
+            f"this machine cannot finish {folder}, which is for {settings.target.name}: {reason}",
+            "finish it on a machine with that GPU; vidc doctor says what is missing here",
+        )
+    _announce(settings)
+    with stage_progress(stage_count(settings)) as progress:
+        built = build.finish(portable, output, cache, progress)
+    _print_built(built, as_json)
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether PRESET is a portable build folder, or a folder that was taken for one."""
+    from vidc.compiler.portable.read import is_portable
+
+    return path.is_dir() and (is_portable(path) or str(path) not in preset_names())
+
+
+def _refuse_others(flags: Flags, given: Given) -> None:
+    """Refuses what would say again, or otherwise, what a portable build folder says."""
+    if given.any or any(vars(replace(flags, preset=None)).values()):
+        raise UsageError(
+            "VIDC-PORTABLE-FLAG",
+            f"{flags.preset} is a portable build folder, and other flags say what to build",
+            "give no more than -o, --plan and --json, or name a preset to begin another build",
+        )
+
+
+def _default(settings: Settings) -> Path:
     groups = weights_groups(settings.model)
     precision = "-".join(sorted({settings.precision[group] for group in groups}))
-    return f"{settings.preset}-{settings.target.name}-{precision}"
+    return Path("out") / f"{settings.preset}-{settings.target.name}-{precision}"
+
+
+def _print_built(built: "Built", as_json: bool) -> None:
+    if as_json:
+        stages = [vars(stage) for stage in built.stages]
+        print_json({"bundle": str(built.output), "hit": built.stages[-1].hit, "stages": stages})
+    else:
+        print_text(str(built.output))
 
 
 def _announce(settings: Settings) -> None:
@@ -86,36 +189,3 @@ def _announce(settings: Settings) -> None:
         "in the cache; --set validate.level chooses the level",
         err=True,
     )
-
-
-def _print_plan(settings: Settings, rows: list[Any], as_json: bool) -> None:
-    values = settings.values()
-    if as_json:
-        print_json(
-            {
-                "settings": {
-                    name: {"value": value, "origin": settings.origins.get(name, "default")}
-                    for name, value in values.items()
-                },
-                "stages": [
-                    {
-                        "stage": row.stage,
-                        "status": row.status.value,
-                        "key": row.key,
-                        "reasons": list(row.reasons),
-                    }
-                    for row in rows
-                ],
-            }
-        )
-        return
-    print_text(
-        columns(
-            [
-                (name, str(value), settings.origins.get(name, "default"))
-                for name, value in values.items()
-            ]
-        )
-    )
-    print_text("")
-    print_text(columns([(row.stage, row.status.value, "; ".join(row.reasons)) for row in rows]))

@@ -1,0 +1,205 @@
+"""A build begun on a machine without the GPU and finished on another, against one done at once."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from vidc.compiler import build as building
+from vidc.compiler.backends.onnxruntime import OnnxRuntimeBackend
+from vidc.compiler.build import build, finish, plan_finish
+from vidc.compiler.cli import main
+from vidc.compiler.cli.progress import LineProgress
+from vidc.compiler.pipeline.plan import Status
+from vidc.compiler.portable.begin import begin, plan
+from vidc.compiler.portable.read import open_portable
+from vidc.runtime.manifest import read_manifest
+
+ELSEWHERE = "there is no GPU of this kind here"
+
+
+def contents(bundle: Path) -> dict[str, bytes]:
+    files = (path for path in bundle.rglob("*") if path.is_file())
+    return {path.relative_to(bundle).as_posix(): path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="module")
+def folder(project, tmp_path_factory) -> Path:
+    """Begun with what the build of the project left in the cache: that is the other order."""
+    output = tmp_path_factory.mktemp("begun") / "small.portable"
+    settings, sources = project.resolve()
+    assert plan(settings, sources, output, project.cache)[-1].status is Status.MISS
+    begun = begin(settings, sources, output, project.cache, LineProgress())
+    assert begun.folder == output
+    assert all(stage.hit for stage in begun.stages[:-1])
+    rows = plan(settings, sources, output, project.cache)
+    assert {row.status for row in rows} == {Status.HIT}
+    assert rows[-1].key == begun.stages[-1].key
+    return output
+
+
+@pytest.fixture(scope="module")
+def elsewhere(folder, tmp_path_factory) -> Path:
+    """The folder, copied to a machine where nothing else is."""
+    copy = tmp_path_factory.mktemp("elsewhere") / "copied"
+    shutil.copytree(folder, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def finished(elsewhere) -> Path:
+    """The bundle made of it there, with a cache that was empty."""
+    portable, output = open_portable(elsewhere), elsewhere.with_name("bundle")
+    cache = elsewhere.with_name("cache")
+    rows = {row.stage: row for row in plan_finish(portable, output, cache)}
+    assert rows["export:denoise"].status is Status.MISS
+    assert rows["compile:denoise"].status is Status.UNKNOWN
+    finish(portable, output, cache, LineProgress())
+    return output
+
+
+def test_the_bundle_is_the_one_that_one_machine_makes(project, finished):
+    assert read_manifest(finished).stages == read_manifest(project.bundle).stages
+    assert contents(finished) == contents(project.bundle)
+
+
+def test_each_order_finds_the_other_s_bundle(project, elsewhere, finished):
+    built = build(*project.resolve(), finished, project.cache, LineProgress())
+    assert built.stages[-1].hit
+    portable, cache = open_portable(elsewhere), elsewhere.with_name("cache")
+    rows = plan_finish(portable, finished, cache)
+    assert {row.status for row in rows} == {Status.HIT}
+    found = finish(portable, finished, cache, LineProgress())
+    assert all(stage.hit for stage in found.stages)
+    assert {s.name: s.key for s in found.stages} == {s.name: s.key for s in built.stages}
+    assert {row.stage: row.key for row in rows} == {s.name: s.key for s in found.stages}
+
+
+def test_finishing_that_was_interrupted_goes_on_where_it_was(
+    elsewhere, finished, tmp_path, monkeypatch
+):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    portable, cache = open_portable(elsewhere), elsewhere.with_name("cache")
+    monkeypatch.setattr(building, "package", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        finish(portable, tmp_path / "bundle", cache, LineProgress())
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    again = finish(portable, tmp_path / "bundle", cache, LineProgress())
+    assert [stage.name for stage in again.stages if not stage.hit] == ["package"]
+    assert contents(tmp_path / "bundle") == contents(finished)
+
+
+@pytest.fixture
+def vidc(capsys, monkeypatch, project):
+    """Runs a command line where a backend builds for GPUs, of which there is none."""
+    monkeypatch.setenv("VIDC_CACHE", str(project.cache))
+    for variable in ("VIDC_GPU", "VIDC_PRECISION", "VIDC_BACKEND"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(OnnxRuntimeBackend, "precisions", lambda *_: frozenset({"fp32"}))
+    monkeypatch.setattr(OnnxRuntimeBackend, "unavailable", lambda *_: ELSEWHERE)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return end.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def for_h100(vidc, project, tmp_path):
+    """The command line that builds for a GPU that is not here, and what it left."""
+    output = tmp_path / "a bundle"
+    line = (
+        "build", project.preset, "--gpu", "h100", "--backend", "onnxruntime",
+        "--checkpoint", project.pipeline, "-o", output,
+    )  # fmt: skip
+    return line, output, tmp_path / "a bundle.portable"
+
+
+def test_without_the_gpu_a_build_says_who_finishes_it(vidc, for_h100):
+    line, output, folder = for_h100
+    status, out, err = vidc(*line, "--plan", "--json")
+    assert (status, json.loads(out)["portable"]) == (0, str(folder))
+    assert json.loads(out)["stages"][-1]["stage"] == "portable"
+    assert not folder.exists()
+    status, out, err = vidc(*line)
+    command = shlex.join(["vidc", "build", str(folder), "-o", str(output)])
+    assert (status, out) == (3, f"{folder}\n")
+    assert "VIDC-BUILD-PORTABLE" in err
+    assert ELSEWHERE in err
+    assert command in err
+    assert not output.exists()
+    status, out, _ = vidc(*line, "--json")
+    document = json.loads(out)
+    assert (status, document["schema"], document["hit"]) == (3, 1, True)
+    assert document["portable"] == str(folder)
+    assert document["command"] == command
+    assert document["reason"] == ELSEWHERE
+    assert read_settings(folder) == ("h100", "9.0")
+
+
+def read_settings(folder: Path) -> tuple[str, str | None]:
+    target = open_portable(folder).settings.target
+    return target.name, target.compute_capability
+
+
+def test_a_machine_without_the_gpu_does_not_finish_either(vidc, for_h100):
+    line, output, folder = for_h100
+    vidc(*line)
+    status, out, err = vidc("build", folder, "-o", output)
+    assert (status, out) == (3, "")
+    assert "VIDC-PORTABLE-MACHINE" in err
+    assert ELSEWHERE in err
+    status, out, _ = vidc("build", folder, "-o", output, "--plan", "--json")
+    document = json.loads(out)
+    assert status == 0
+    assert document["settings"]["gpu"] == {"value": "h100", "origin": "--gpu"}
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--gpu", "cpu"),
+        ("--precision", "fp32"),
+        ("--backend", "onnxruntime"),
+        ("--set", "stream.window=9"),
+        ("--config", "a.toml"),
+        ("--checkpoint", "a.pt"),
+        ("--random-weights", "0"),
+    ],
+)
+def test_a_folder_says_all_that_is_built(vidc, elsewhere, flags):
+    status, out, err = vidc("build", elsewhere, *flags)
+    assert (status, out) == (2, "")
+    assert "VIDC-PORTABLE-FLAG" in err
+
+
+def test_a_folder_that_is_none_is_refused(vidc, project, tmp_path):
+    for folder in (tmp_path, project.bundle):
+        status, _, err = vidc("build", folder)
+        assert status == 2
+        assert "VIDC-PORTABLE-NOT" in err
+
+
+def test_a_folder_beside_does_not_hide_a_preset(vidc, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    status, out, _ = vidc("build", "tiny", "--gpu", "cpu", "--random-weights", "1", "--plan")
+    assert status == 0
+    assert "export:denoise" in out
+
+
+def test_the_command_finishes_the_build(vidc, elsewhere, finished, monkeypatch):
+    monkeypatch.setenv("VIDC_CACHE", str(elsewhere.with_name("cache")))
+    status, out, err = vidc("build", elsewhere, "-o", finished, "--json")
+    document = json.loads(out)
+    assert (status, document["bundle"], document["hit"]) == (0, str(finished), True)
+    assert "load:vae: cached" in err
