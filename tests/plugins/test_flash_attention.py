@@ -3,6 +3,7 @@
 import ctypes
 import json
 import math
+import shutil
 import struct
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from vidc.compiler.inductor import compile_package
 from vidc.plugins import flash_attention as module
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
 from vidc.plugins.flash_attention import LaunchFacts, flash_attention_sm90, load_kernel
@@ -104,6 +106,27 @@ def test_an_export_keeps_it_as_one_operator():
     program = torch.export.export(Attend(), tuple(tensors().values()))
     targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
     assert targets == [flash_attention_sm90]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+def test_compiled_code_calls_it_with_tensors_that_it_takes(recorder, tmp_path):
+    """A compiler may lay out tensors between operators as it likes, but not those it is given."""
+
+    class Attend(torch.nn.Module):
+        def forward(self, packed, key, value, valid_length):
+            query = packed.transpose(1, 2) * 2
+            return (flash_attention_sm90(query.contiguous(), key, value, valid_length) + 1,)
+
+    given = tensors()
+    packed = given.pop("query").transpose(1, 2).contiguous()
+    program = torch.export.export(Attend(), (packed, *given.values()))
+    package = tmp_path / "attend.pt2"
+    compile_package(program, package)
+    engine = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", True, 1, -1)
+    (output,) = engine.boxed_run([packed, *given.values()])
+    (launch,) = recorder.launches
+    assert output.shape == (2, 5, 3, 128)
+    assert recorder.maps[launch.addresses[FACTS.key]][0] == given["key"].data_ptr()
 
 
 def test_the_kernel_is_given_what_its_facts_say(recorder):
