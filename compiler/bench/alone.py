@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from vidc.compiler.bench.streams import OURS, Stream, of_baselines, of_bundle
+from vidc.compiler.bench.streams import OURS, of_baselines, of_bundle
 from vidc.plugins.errors import VidcError
 from vidc.runtime import load
 from vidc.runtime.manifest import read_manifest
@@ -27,11 +27,11 @@ def main(folder: Path, prompts: tuple[Path, Path], name: str, seed: int) -> None
     manifest = read_manifest(folder)
     spec, device = manifest.stream, torch.device(manifest.target.device_type)
     if name == OURS:
-        opener = of_bundle(load(folder), seed)
+        contestant = of_bundle(load(folder), seed)
     else:
-        opener = of_baselines((name,), folder, manifest, device, seed)[name]
+        contestant = of_baselines((name,), folder, manifest, device, seed)[name]
     seconds["loaded"] = time.monotonic()
-    stream: Stream = opener()
+    stream = contestant.open()
     before, after = (load_file(path)["text_embeds"].to(device) for path in prompts)
     stream.prompt(before)
     seconds["prompted"] = time.monotonic()

@@ -2,6 +2,8 @@
 
 import math
 
+from vidc.compiler.bench.profile import Rate
+from vidc.compiler.bench.sweep import Change
 from vidc.compiler.units import byte_size
 
 _DIGITS = 4
@@ -29,3 +31,18 @@ def interval(ci95: tuple[float, float] | None, unit: str) -> str:
     if unit == "bytes":
         return " to ".join(byte_size(round(end)) for end in ci95)
     return " to ".join(plain(end) for end in ci95)
+
+
+def rate(found: Rate | None) -> tuple[str, str]:
+    """A rate and its share of the peak, where they are known."""
+    if found is None:
+        return "", ""
+    return f"{found.value:.3g}", "" if found.share is None else f"{found.share:.0%}"
+
+
+def change(found: Change | None) -> tuple[str, str, str]:
+    """Relative L2, PSNR and SSIM of a changed output, where it can be compared."""
+    if found is None:
+        return "", "", ""
+    psnr = f"{found.psnr_db:.1f}" if math.isfinite(found.psnr_db) else "∞"
+    return f"{found.relative_l2:.2e}", psnr, f"{found.ssim:.4f}"

@@ -4,19 +4,19 @@ A block is the denoising passes and the clean pass that writes its keys and valu
 measured apart, and both together as a stream runs them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vidc.compiler.bench.clock import Clock
 from vidc.compiler.bench.metrics import Samples, derive
-from vidc.compiler.bench.streams import Opener, Stream
+from vidc.compiler.bench.streams import Contestant, Stream
 from vidc.plugins.errors import GateError
 from vidc.runtime.noise import block_noise
-from vidc.runtime.stream import StreamSpec
 
 WARMUP = 20
 SAMPLES = 100
@@ -49,33 +49,41 @@ class Protocol:
         return 2 * (self.warmup + self.samples) + _runs(self.warmup) + _runs(self.samples)
 
 
-class Lane:
-    """One stream of those that run in turn: full windows, prompts and noise to go on with.
+class Turns:
+    """One contestant of those that take turns: its stream, and what it goes on with.
 
-    A stream that is opened anew gets its window filled before it is handed out.
+    A stream gets its window filled before it is handed out.
     """
 
-    def __init__(self, name: str, opener: Opener, track: "Track") -> None:
+    def __init__(
+        self, name: str, contestant: Contestant, device: torch.device, prompts: Tensor, seed: int
+    ) -> None:
         self.name = name
         self.samples: Samples = {}
-        self.prompts = cycle(track.prompts)
-        self._opener = opener
-        self._track = track
+        self.clock = Clock(device)
+        self.prompts = cycle(prompts.to(device))
+        spec = self.spec = contestant.spec
+        shape = (spec.batch, spec.block, *spec.latent)
+        steps = len(spec.sigmas)
+        noises = [block_noise(seed, block, steps, shape).to(device) for block in range(_NOISES)]
+        self.noises = cycle(noises)
+        self._open = contestant.open
         self._stream: Stream | None = None
         self._frames = 0
 
     def stream(self, blocks: int) -> Stream:
         """The stream, with room for this many more blocks."""
-        spec = self._track.spec
-        frames = blocks * spec.block
+        frames = blocks * self.spec.block
         if self._stream is None or self._frames + frames > LIFE_FRAMES:
             # Before the next one is opened: two may not fit.
             self.close()
-            self._stream = self._opener()
+            self._stream = self._open()
             self._stream.prompt(next(self.prompts))
-            for _ in range(_filling(spec)):
-                self._stream.step(next(self._track.noises))
-            self._frames = _filling(spec) * spec.block
+            # One more than fills the window, so that what is measured comes after a full one.
+            filling = -(-self.spec.window // self.spec.block) + 1
+            for _ in range(filling):
+                self._stream.step(next(self.noises))
+            self._frames = filling * self.spec.block
         self._frames += frames
         return self._stream
 
@@ -89,33 +97,20 @@ class Lane:
             self.samples.setdefault(name, []).extend(values)
 
 
-class Track:
-    """What every lane is measured with."""
-
-    def __init__(self, spec: StreamSpec, device: torch.device, prompts: Tensor, seed: int) -> None:
-        self.spec = spec
-        self.clock = Clock(device)
-        self.prompts = prompts.to(device)
-        shape = (spec.batch, spec.block, *spec.latent)
-        drawn = [
-            block_noise(seed, block, len(spec.sigmas), shape).to(device) for block in range(_NOISES)
-        ]
-        self.noises: Iterator[Tensor] = cycle(drawn)
+Work = Callable[[Turns], Samples]
 
 
 def measure(
-    openers: Mapping[str, Opener],
-    spec: StreamSpec,
+    contestants: Mapping[str, Contestant],
     device: torch.device,
     prompts: Tensor,
     protocol: Protocol,
     tick: Callable[[], None],
 ) -> dict[str, Samples]:
-    """Raw samples of each stream by its name, with the figures that follow from them.
+    """Raw samples of each contestant by its name, with the figures that follow from them.
 
     Args:
-        openers: of the streams by name.
-        spec: of all of them.
+        contestants: by name.
         device: where they run.
         prompts: embeddings before and after a switch, ``[2, B, L, E]``.
         protocol: how often.
@@ -124,66 +119,72 @@ def measure(
     Raises:
         GateError: ``VIDC-BENCH-FINITE``, a stream's latents are not finite.
     """
-    track = Track(spec, device, prompts, protocol.seed)
-    lanes = [Lane(name, opener, track) for name, opener in openers.items()]
-    for work, rounds, warmup in (
-        (_parts, protocol.samples, protocol.warmup),
-        (_stretch, _runs(protocol.samples), _runs(protocol.warmup)),
-        (_switch, protocol.samples, protocol.warmup),
-    ):
+    all_turns = [
+        Turns(name, contestant, device, prompts, protocol.seed)
+        for name, contestant in contestants.items()
+    ]
+    works: list[tuple[Work, int, int]] = [
+        (_parts, protocol.warmup, protocol.samples),
+        (_stretch, _runs(protocol.warmup), _runs(protocol.samples)),
+        (_switch, protocol.warmup, protocol.samples),
+    ]
+    for work, warmup, rounds in works:
         for number in range(warmup + rounds):
-            for lane in lanes:
-                found = work(lane, track)
+            for turns in all_turns:
+                found = work(turns)
                 if number >= warmup:
-                    lane.keep(found)
+                    turns.keep(found)
             tick()
-        for lane in lanes:
-            lane.close()
-    return {
-        lane.name: {
-            name: values[: protocol.samples] for name, values in derive(lane.samples, spec).items()
-        }
-        for lane in lanes
-    }
+        for turns in all_turns:
+            turns.close()
+    return {turns.name: _figures(turns, protocol.samples) for turns in all_turns}
 
 
-def _parts(lane: Lane, track: Track) -> Samples:
+def _figures(turns: Turns, samples: int) -> Samples:
+    found = derive(turns.samples, turns.spec)
+    return {name: values[:samples] for name, values in found.items()}
+
+
+def _parts(turns: Turns) -> Samples:
     """A block, and its decoding, each until it is done."""
-    stream, noise = lane.stream(1), next(track.noises)
-    latent, block = track.clock.time(lambda: _block(stream, noise))
-    _require_finite(lane, latent)
-    _, vae = track.clock.time(lambda: stream.decode(latent))
+    stream, noise = turns.stream(1), next(turns.noises)
+    latent, block = turns.clock.time(lambda: stream.generate(noise))
+    if not latent.isfinite().all():
+        raise GateError(
+            "VIDC-BENCH-FINITE",
+            f"{turns.name}: latents of a block are not finite, so its time means nothing",
+            "run `vidc validate` on the bundle",
+        )
+    _, vae = turns.clock.time(lambda: stream.decode(latent))
     return {"block_ms": [block], "vae_ms": [vae]}
 
 
-def _stretch(lane: Lane, track: Track) -> Samples:
+def _stretch(turns: Turns) -> Samples:
     """Blocks with their decoding, one after the other, as a viewer gets them.
 
     The stream draws its noise itself. It may work on a block while its decoder works on the one
     before; the device is not waited for in between, but for the last block but one, as by a viewer.
     """
-    stream, clock = lane.stream(RUN), track.clock
+    stream, clock = turns.stream(RUN), turns.clock
     clock.wait()
-    marks = []
-    for block in range(RUN):
+    marks: list[Any] = []
+    for _ in range(RUN):
         stream.step()
+        if marks:
+            clock.reach(marks[-1])
         marks.append(clock.mark())
-        if block > 0:
-            clock.reach(marks[block - 1])
-    counted = range(PIPELINE, RUN)
-    times = [clock.between(marks[block - 1], marks[block]) for block in counted]
+    between = [clock.between(first, second) for first, second in pairwise(marks)]
     clock.wait()
-    return {"stream_ms": times}
+    return {"stream_ms": between[PIPELINE - 1 :]}
 
 
-def _switch(lane: Lane, track: Track) -> Samples:
+def _switch(turns: Turns) -> Samples:
     """A block, a prompt switch and the block after it, each until it is done."""
-    stream, clock = lane.stream(2), track.clock
-    noises = next(track.noises), next(track.noises)
-    _, before = clock.time(lambda: _block(stream, noises[0]))
-    prompt = next(lane.prompts)
+    stream, clock = turns.stream(2), turns.clock
+    noises, prompt = (next(turns.noises), next(turns.noises)), next(turns.prompts)
+    _, before = clock.time(lambda: stream.generate(noises[0]))
     _, switch = clock.time(lambda: stream.switch_prompt(prompt))
-    _, after = clock.time(lambda: _block(stream, noises[1]))
+    _, after = clock.time(lambda: stream.generate(noises[1]))
     return {
         "switch_ms": [switch],
         "switch_block_ms": [switch + after],
@@ -191,25 +192,5 @@ def _switch(lane: Lane, track: Track) -> Samples:
     }
 
 
-def _block(stream: Stream, noise: Tensor) -> Tensor:
-    latent = stream.denoise(noise)
-    stream.remember(latent)
-    return latent
-
-
-def _filling(spec: StreamSpec) -> int:
-    """Blocks after which the window is full, and one more."""
-    return -(-spec.window // spec.block) + 1
-
-
 def _runs(samples: int) -> int:
     return -(-samples // (RUN - PIPELINE))
-
-
-def _require_finite(lane: Lane, latent: Tensor) -> None:
-    if not latent.isfinite().all():
-        raise GateError(
-            "VIDC-BENCH-FINITE",
-            f"{lane.name}: latents of a block are not finite, so its time means nothing",
-            "run `vidc validate` on the bundle",
-        )

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vidc.compiler.bench.clock import MILLISECONDS
+from vidc.compiler.bench.statistics import Summary
 from vidc.runtime.stream import StreamSpec
 
 Samples = dict[str, list[float]]
@@ -45,6 +47,19 @@ METRICS = {
     "device_bytes": Metric("CUDA memory in use meanwhile, of all processes", "bytes"),
     "build_s": Metric("stages of the build, one after the other", "s"),
 }
+
+
+def summaries(samples: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Each figure as plain JSON values: what it is, what its samples say, and they themselves."""
+    return {
+        name: {
+            "title": METRICS[name].title,
+            "unit": METRICS[name].unit,
+            **Summary.of(values).to_json(),
+            "samples": values,
+        }
+        for name, values in samples.items()
+    }
 
 
 def derive(samples: Mapping[str, list[float]], stream: StreamSpec) -> Samples:

@@ -115,7 +115,7 @@ def timeline(samples: Mapping[str, Sequence[float]]) -> Timeline:
 def histogram(name: str, samples: Sequence[float], summary: Summary) -> Histogram:
     """Lays out one or more samples of a stream, on an axis of their own."""
     x = around(min(samples), max(samples), LEFT, WIDTH - RIGHT)
-    drawn = Histogram(name, (), x.at(summary.median), None, x.ticks(8))
+    drawn = Histogram(name, (), x.at(summary.median), None, x.ticks())
     counts, edges = np.histogram(samples, bins=BINS, range=(x.low, x.high))
     y = Axis(0, int(counts.max()), drawn.bottom, TOP)
     bars = [

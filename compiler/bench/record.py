@@ -3,14 +3,16 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from vidc.compiler.bench.disturbance import MOST
-from vidc.compiler.bench.metrics import METRICS, Samples
-from vidc.compiler.bench.statistics import CONFIDENCE, RESAMPLES, Summary
+from vidc.compiler.bench.metrics import METRICS, Samples, summaries
+from vidc.compiler.bench.profile import Profile
+from vidc.compiler.bench.statistics import CONFIDENCE, RESAMPLES
 from vidc.compiler.bench.streams import OURS
+from vidc.compiler.bench.sweep import Sweep
 from vidc.compiler.bench.verdict import LEAST_DELTA, LEAST_RATIO, Outcome, Verdict, judge
 from vidc.plugins.errors import UsageError
 
@@ -109,6 +111,8 @@ class Result:
         steps: seconds of each of our cold starts, by what was done then.
         disturbance: share of the CPU that other processes took, where that can be told.
         gpu_state: clocks and power of the GPU as the last sample was taken.
+        profile: where the time goes, where that was asked for.
+        sweep: what a setting costs, where that was asked for.
         notes: what the reader should know.
     """
 
@@ -121,9 +125,9 @@ class Result:
     steps: tuple[Mapping[str, float], ...] = ()
     disturbance: float | None = None
     gpu_state: Mapping[str, str | None] | None = None
+    profile: Profile | None = None
+    sweep: Sweep | None = None
     notes: tuple[str, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
-    """Further parts of the document, by name."""
 
     @property
     def regressions(self) -> tuple[Judgement, ...]:
@@ -135,7 +139,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``vidc bench --json``, without its schema number."""
-        metrics = {stream: _metrics(samples) for stream, samples in self.streams.items()}
+        metrics = {stream: summaries(samples) for stream, samples in self.streams.items()}
         return {
             "bundle": self.bundle,
             "passed": not self.regressions,
@@ -148,8 +152,9 @@ class Result:
             "cold_starts": [dict(steps) for steps in self.steps],
             "disturbance": self.disturbance,
             "gpu_state": None if self.gpu_state is None else dict(self.gpu_state),
+            "profile": None if self.profile is None else self.profile.to_json(),
+            "sweep": None if self.sweep is None else self.sweep.to_json(),
             "notes": list(self.notes),
-            **self.details,
         }
 
 
@@ -207,18 +212,6 @@ def _judgements(
         for name, metric in METRICS.items()
         if metric.judged and name in ours and name in theirs
     ]
-
-
-def _metrics(samples: Samples) -> dict[str, Any]:
-    return {
-        name: {
-            "title": METRICS[name].title,
-            "unit": METRICS[name].unit,
-            **Summary.of(values).to_json(),
-            "samples": values,
-        }
-        for name, values in samples.items()
-    }
 
 
 def _samples(values: Any) -> list[float]:

@@ -4,16 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vidc.compiler.bench.figures import figure, interval, plain
+from vidc.compiler.bench.figures import change, figure, interval, plain, rate
 from vidc.compiler.bench.metrics import METRICS
 from vidc.compiler.bench.plots import Bars, Histogram, Timeline, bars, histogram, timeline
 from vidc.compiler.bench.record import DISCIPLINE, Result
 from vidc.compiler.bench.statistics import LEAST_FOR_INTERVAL, LEAST_FOR_P99, Summary
 from vidc.compiler.bench.streams import OURS
+from vidc.compiler.bench.sweep import Sweep
+from vidc.compiler.bench.verdict import Verdict
 from vidc.compiler.page.render import render
 
 HEADLINES = ("block_ms", "vae_ms", "stream_video_fps", "switch_ms", "switch_block_ms",
              "cold_start_s", "peak_rss_bytes", "device_bytes")  # fmt: skip
+KERNELS_SHOWN = 12
+SWEPT = ("block_ms", "vae_ms", "stream_ms", "switch_ms")
 TIMELINES = ("block_ms", "stream_ms", "switch_block_ms")
 
 
@@ -40,7 +44,14 @@ def render_html(result: Result) -> str:
     rows = {name: _rows(result, name) for name in METRICS}
     return render(
         "vidc.compiler.bench/report.html.j2",
-        {"figure": figure, "plain": plain, "interval": interval, "text": _text},
+        {
+            "change": change,
+            "figure": figure,
+            "plain": plain,
+            "interval": interval,
+            "text": _text,
+            "rate": rate,
+        },
         result=result,
         ours=OURS,
         metrics=METRICS,
@@ -52,6 +63,11 @@ def render_html(result: Result) -> str:
         discipline=DISCIPLINE,
         least_for_interval=LEAST_FOR_INTERVAL,
         least_for_p99=LEAST_FOR_P99,
+        profile=result.profile,
+        sweep=result.sweep,
+        swept=None if result.sweep is None else _swept(result.sweep),
+        kernels_shown=KERNELS_SHOWN,
+        swept_metrics=SWEPT,
     )
 
 
@@ -71,6 +87,14 @@ def _drawing(result: Result, metric: str) -> _Drawing:
     samples = {name: own[metric] for name, own in result.streams.items() if metric in own}
     histograms = (histogram(name, own, Summary.of(own)) for name, own in samples.items())
     return _Drawing(metric, METRICS[metric].title, timeline(samples), tuple(histograms))
+
+
+def _swept(found: Sweep) -> dict[str, list[tuple[Summary, Verdict]]]:
+    """For each value of a sweep, what is shown of its durations."""
+    return {
+        row.value: [(Summary.of(row.samples[name]), row.verdicts[name]) for name in SWEPT]
+        for row in found.rows
+    }
 
 
 def _comparisons(rows: Mapping[str, list[_Row]]) -> dict[str, Bars]:

@@ -14,8 +14,11 @@ from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.measure import Protocol, measure
 from vidc.compiler.bench.metrics import METRICS, Samples
 from vidc.compiler.bench.processes import Start, samples, start
+from vidc.compiler.bench.profile import profile
 from vidc.compiler.bench.record import Result, Stored, against_baselines, against_stored
 from vidc.compiler.bench.streams import OURS, of_baselines, of_bundle
+from vidc.compiler.bench.sweep import Base, Dimension, sweep, variant_settings
+from vidc.compiler.pipeline.run import Progress
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.settings.environment import cache_root
 from vidc.compiler.validate.golden import prompt_files
@@ -36,6 +39,8 @@ class Request:
         stored: a result to compare with.
         protocol: how often.
         cold_starts: processes that start our stream; each baseline has one, or none as well.
+        profile: whether to find out where the time goes.
+        sweep: a setting to vary.
     """
 
     bundle: Path
@@ -43,33 +48,53 @@ class Request:
     stored: Stored | None
     protocol: Protocol
     cold_starts: int
+    profile: bool = False
+    sweep: Dimension | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the bundle and of each value that is swept, for a progress bar."""
+        values = 0 if self.sweep is None else len(self.sweep.values)
+        return self.protocol.rounds * (1 + values)
 
 
-def bench(request: Request, note: Callable[[str], None], tick: Callable[[], None]) -> Result:
+def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Result:
     """Measures.
 
     Args:
         request: what.
-        note: shows a line of progress.
-        tick: called after each of the protocol's rounds.
+        progress: shows what is being done.
+        tick: called after each of ``request.rounds``.
 
     Raises:
         VidcError: what ``load``, ``start`` and ``measure`` raise.
     """
-    folder, protocol = request.bundle, request.protocol
+    folder, protocol, note = request.bundle, request.protocol, progress.note
     manifest = read_manifest(folder)
-    prompts = _prompts(folder)
+    prompts, wanted = _prompts(folder), {}
+    if request.sweep is not None:
+        key, values = request.sweep.key, request.sweep.values
+        wanted = {value: variant_settings(manifest, key, value) for value in values}
     # Before anything else of this process is on the device.
     starts = _starts(request, note)
     note("loading engines")
     bundle = load(folder)
-    device, spec = bundle.device, bundle.stream
-    openers = {OURS: of_bundle(bundle, protocol.seed)}
-    openers |= of_baselines(request.against, folder, manifest, device, protocol.seed)
-    note(f"measuring {', '.join(openers)}")
+    device = bundle.device
+    contestants = {OURS: of_bundle(bundle, protocol.seed)}
+    contestants |= of_baselines(request.against, folder, manifest, device, protocol.seed)
+    note(f"measuring {', '.join(contestants)}")
     disturbance = Disturbance()
-    measured = measure(openers, spec, device, prompts, protocol, tick)
+    measured = measure(contestants, device, prompts, protocol, tick)
     disturbed, state = disturbance.share(), gpu_state(device)
+    # What follows needs the device, and its memory, for itself.
+    contestants.clear()
+    profiled = swept = None
+    if request.profile:
+        note("profiling")
+        profiled = profile(manifest, bundle, prompts, protocol.seed)
+    if request.sweep is not None:
+        base = Base(folder, manifest, bundle)
+        swept = sweep(base, request.sweep.key, wanted, protocol, progress, tick)
     notes = [*bundle.notes]
     if disturbed is not None and disturbed > MOST:
         notes.append(f"other processes took {disturbed:.0%} of the CPU while this was measured")
@@ -78,7 +103,7 @@ def bench(request: Request, note: Callable[[str], None], tick: Callable[[], None
         notes.append("build time: the build cache of this machine does not have this build")
     else:
         measured[OURS]["build_s"] = [built]
-    streams = {name: _ordered(samples(starts[name]) | found) for name, found in measured.items()}
+    streams = {name: _ordered(samples(starts[name]) | own) for name, own in measured.items()}
     result = Result(
         bundle=manifest.name,
         workload=workload(manifest),
@@ -89,6 +114,8 @@ def bench(request: Request, note: Callable[[str], None], tick: Callable[[], None
         steps=tuple(each.seconds for each in starts[OURS]),
         disturbance=disturbed,
         gpu_state=state,
+        profile=profiled,
+        sweep=swept,
         notes=tuple(notes),
     )
     return result if request.stored is None else against_stored(result, request.stored)

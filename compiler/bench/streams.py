@@ -1,8 +1,9 @@
 """What is measured: the bundle's own stream and those of the baselines, behind one interface."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -10,6 +11,10 @@ from torch import Tensor
 from vidc.plugins.errors import UsageError, nearest
 from vidc.runtime import Bundle
 from vidc.runtime.manifest import Manifest
+from vidc.runtime.stream import StreamSpec
+
+if TYPE_CHECKING:
+    from vidc.compiler.bench.baseline.stream import BaselineSession
 
 OURS = "vidc"
 
@@ -26,28 +31,51 @@ class Stream(Protocol):
     def step(self, noise: Tensor | None = None) -> Tensor:
         """Generates the next block: its frames."""
 
-    def denoise(self, noise: Tensor | None = None) -> Tensor:
-        """The next block's clean latent."""
-
-    def remember(self, latent: Tensor, /) -> None:
-        """Takes a clean latent as the next block."""
+    def generate(self, noise: Tensor | None = None) -> Tensor:
+        """Generates the next block: its clean latent."""
 
     def decode(self, latent: Tensor, /) -> Tensor:
         """The frames of the next block to be decoded."""
 
 
-Opener = Callable[[], Stream]
-"""Opens a stream; those that one opener opens share their weights and engines."""
+@dataclass(frozen=True)
+class Contestant:
+    """Something that opens streams, which share its weights and engines.
+
+    Attributes:
+        open: opens one.
+        spec: their sizes.
+    """
+
+    open: Callable[[], Stream]
+    spec: StreamSpec
 
 
-def of_bundle(bundle: Bundle, seed: int) -> Opener:
+class BaselineStream:
+    """A baseline's session, whose blocks are made by the two calls of the public code."""
+
+    def __init__(self, session: "BaselineSession") -> None:
+        self._session = session
+        self.prompt = session.prompt
+        self.switch_prompt = session.switch_prompt
+        self.step = session.step
+        self.decode = session.decode
+
+    def generate(self, noise: Tensor | None = None) -> Tensor:
+        """Denoises a block and runs the clean pass over it."""
+        latent = self._session.denoise(noise)
+        self._session.remember(latent)
+        return latent
+
+
+def of_bundle(bundle: Bundle, seed: int) -> Contestant:
     """Sessions of a loaded bundle."""
-    return lambda: bundle.session(seed=seed)
+    return Contestant(lambda: bundle.session(seed=seed), bundle.stream)
 
 
 def of_baselines(
     names: tuple[str, ...], folder: Path, manifest: Manifest, device: torch.device, seed: int
-) -> dict[str, Opener]:
+) -> dict[str, Contestant]:
     """Streams of the baselines of these names, on one copy of the bundle's weights.
 
     Raises:
@@ -59,7 +87,13 @@ def of_baselines(
 
     require_baselines(names)
     baseline = Baseline.from_bundle(folder, manifest, device)
-    return {name: _opener(baseline.session, seed, FORMS[name]) for name in names}
+
+    def contestant(name: str) -> Contestant:
+        return Contestant(
+            lambda: BaselineStream(baseline.session(seed, FORMS[name])), manifest.stream
+        )
+
+    return {name: contestant(name) for name in names}
 
 
 def require_baselines(names: tuple[str, ...]) -> None:
@@ -71,7 +105,3 @@ def require_baselines(names: tuple[str, ...]) -> None:
             raise UsageError(
                 "VIDC-BENCH-AGAINST", f"there is no baseline {name!r}", nearest(name, FORMS)
             )
-
-
-def _opener(session: Callable[[int, str | None], Stream], seed: int, form: str | None) -> Opener:
-    return lambda: session(seed, form)

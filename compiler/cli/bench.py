@@ -50,6 +50,13 @@ def _names(_context: click.Context, _option: click.Parameter, value: str) -> tup
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option(
+    "--profile", is_flag=True, help="Components and kernels beside the peaks of this device."
+)
+@click.option(
+    "--sweep", "swept", metavar="KEY=VALUES",
+    help="Build and measure variants too, such as --sweep window=6,9,12.",
+)  # fmt: skip
+@click.option(
     "--report", type=_PATH,
     help="Where to write the HTML report, and beside it the result.  [default: BUNDLE.bench.html]",
 )  # fmt: skip
@@ -62,6 +69,8 @@ def command(
     samples: int,
     cold_starts: int,
     seed: int,
+    profile: bool,
+    swept: str | None,
     report: Path | None,
     as_json: bool,
 ) -> None:
@@ -75,6 +84,8 @@ def command(
     from vidc.compiler.bench.report import render_html
     from vidc.compiler.bench.run import Request, bench
     from vidc.compiler.bench.streams import require_baselines
+    from vidc.compiler.bench.sweep import Dimension
+    from vidc.compiler.cli.progress import LineProgress
     from vidc.runtime.manifest import read_manifest
 
     # What can be refused is refused before the work: it takes minutes.
@@ -85,11 +96,11 @@ def command(
     kept = page.with_suffix(".json")
     _require_places(page, kept, compare)
     stored = None if compare is None else Stored.read(compare)
+    dimension = None if swept is None else Dimension.parse(swept)
     protocol = Protocol(warmup, samples, seed)
+    request = Request(bundle, against, stored, protocol, cold_starts, profile, dimension)
     with ExitStack() as stack:
-        bar = _Bar(protocol.rounds, stack)
-        request = Request(bundle, against, stored, protocol, cold_starts)
-        result = bench(request, lambda text: click.echo(text, err=True), bar.tick)
+        result = bench(request, LineProgress(), _Bar(request.rounds, stack).tick)
     document = result.to_json()
     if as_json:
         print_json({**document, "report": str(page)}, SCHEMA)
@@ -150,8 +161,59 @@ def _text(result: "Result") -> str:
         )
         for each in result.judgements
     ]
-    parts = [columns(rows), *([columns(verdicts)] if verdicts else []), *result.notes]
-    return "\n\n".join(parts)
+    tables = [rows, verdicts, *_profile_tables(result), _sweep_table(result)]
+    return "\n\n".join([*(columns(table) for table in tables if table), *result.notes])
+
+
+def _profile_tables(result: "Result") -> list[list[tuple[str, ...]]]:
+    from vidc.compiler.bench.figures import figure, rate
+
+    if result.profile is None:
+        return []
+    components: list[tuple[str, ...]] = [
+        ("component", "a block", "median", "TFLOP", "TFLOP/s", "of peak", "GB", "GB/s", "of peak")
+    ]
+    components += [
+        (
+            row.component,
+            str(row.calls),
+            figure(row.time.median, "ms"),
+            f"{row.tflop:.3g}",
+            *rate(row.compute),
+            f"{row.gigabytes:.3g}",
+            *rate(row.memory),
+        )
+        for row in result.profile.components
+    ]
+    kinds: list[tuple[str, ...]] = [("phase", "kernels", "time", "TFLOP/s", "of peak")]
+    kinds += [
+        (row.phase, row.kind.value, figure(row.ms, "ms"), *rate(row.compute))
+        for row in result.profile.kinds
+    ]
+    notes: list[tuple[str, ...]] = [(text,) for text in result.profile.notes]
+    return [components, kinds, notes]
+
+
+def _sweep_table(result: "Result") -> list[tuple[str, ...]]:
+    from vidc.compiler.bench.figures import change, figure
+    from vidc.compiler.bench.statistics import Summary
+
+    if result.sweep is None:
+        return []
+    rows: list[tuple[str, ...]] = [
+        (result.sweep.key, "block", "", "VAE", "", "switch", "", "relative L2", "PSNR (dB)", "SSIM")
+    ]
+    for row in result.sweep.rows:
+        timed = [
+            text
+            for name in ("block_ms", "vae_ms", "switch_ms")
+            for text in (
+                figure(Summary.of(row.samples[name]).median, "ms"),
+                f"{row.verdicts[name].outcome} {row.verdicts[name].speedup:.3f}x",
+            )
+        ]
+        rows.append((row.value, *timed, *change(row.change)))
+    return rows
 
 
 def _require_places(page: Path, kept: Path, compare: Path | None) -> None:

@@ -29,7 +29,7 @@ class Axis:
         share = (value - self.low) / (self.high - self.low)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
-    def ticks(self, most: int = 6) -> tuple[Tick, ...]:
+    def ticks(self, most: int = 8) -> tuple[Tick, ...]:
         """One to ``most`` labels, evenly spaced by 1, 2 or 5 times a power of ten; most >= 4."""
         step = _step((self.high - self.low) / (most - 1))
         digits = max(0, -math.floor(math.log10(step)))

@@ -128,3 +128,59 @@ def test_a_bundle_without_prompts_is_refused(vidc, project, tmp_path, monkeypatc
     )
     status, out, err = vidc(project.bundle, *QUICK, "--report", tmp_path / "b.html")
     assert (status, out, "VIDC-VALIDATE-GOLDEN" in err) == (1, "", True), err
+
+
+def test_a_profile_counts_every_component(vidc, project, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidc.compiler.bench.peaks._SIDES", {"cpu": (64, 128)})
+    monkeypatch.setattr("vidc.compiler.bench.peaks._COPIED", {"cpu": 2**20})
+    page = tmp_path / "b.html"
+    status, out, err = vidc(project.bundle, *QUICK, "--profile", "--report", page, "--json")
+    assert status == 0, err
+    profile = json.loads(out)["profile"]
+    assert set(profile["peaks"]) == {"fp32", "memory"}
+    rows = {row["component"]: row for row in profile["components"]}
+    assert rows.keys() == {
+        "text_kv", "denoise", "kv_update", "recache_5", "recache_6", "vae_decode",
+    }  # fmt: skip
+    assert (rows["denoise"]["calls"], rows["recache_5"]["calls"]) == (4, 0)
+    for row in rows.values():
+        assert row["ms"]["n"] == 20
+        seconds = row["ms"]["median"] / 1e3
+        assert row["tflops"]["value"] == pytest.approx(row["tflop"] / seconds)
+        assert row["gbps"]["value"] == pytest.approx(row["gigabytes"] / seconds)
+    assert set(profile["kernels"]) == {"block", "vae", "switch"}
+    assert all(profile["kernels"].values())
+    assert "Where the time goes" in page.read_text()
+
+
+def test_a_sweep_builds_variants_and_compares_their_output(vidc, project, tmp_path):
+    page = tmp_path / "b.html"
+    status, out, err = vidc(
+        project.bundle, *QUICK, "--report", page, "--json",
+        "--sweep", "steps=[1000,750,500,250],[1000,500]",
+    )  # fmt: skip
+    assert status == 0, err
+    sweep = json.loads(out)["sweep"]
+    assert sweep["key"] == "sampler.steps"
+    same, fewer = sweep["rows"]
+    assert same["value"] == "[1000,750,500,250]"
+    assert same["change"] == {"relative_l2": 0.0, "psnr_db": None, "ssim": pytest.approx(1.0)}
+    assert fewer["change"]["relative_l2"] > 0.01
+    assert fewer["change"]["psnr_db"] > 0
+    for row in (same, fewer):
+        assert row["metrics"]["block_ms"]["n"] == 6
+        assert {"block_ms", "vae_ms", "switch_ms"} <= row["verdicts"].keys()
+    assert "Sweep of sampler.steps" in page.read_text()
+
+
+def test_a_sweep_that_cannot_be_is_refused_before_anything_is_loaded(vidc, project, tmp_path):
+    for swept, code in (
+        ("windw=6", "VIDC-CONFIG-SETTING"),
+        ("window=8,4", "VIDC-CONFIG-SIZES"),
+        ("window", "VIDC-BENCH-SWEEP"),
+    ):
+        status, out, err = vidc(
+            project.bundle, *QUICK, "--report", tmp_path / "b.html", "--sweep", swept
+        )
+        assert (status, out, code in err) == (2, "", True), err
+        assert "loading" not in err

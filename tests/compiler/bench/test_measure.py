@@ -9,6 +9,7 @@ import torch
 
 from vidc.compiler.bench import measure as module
 from vidc.compiler.bench.measure import LIFE_FRAMES, RUN, Protocol, measure
+from vidc.compiler.bench.streams import Contestant
 from vidc.plugins.errors import GateError
 
 CPU = torch.device("cpu")
@@ -70,15 +71,12 @@ class Scripted:
         self.frames += 3
         self._spend("step" if noise is None else "fill", 400)
 
-    def denoise(self, noise):
+    def generate(self, noise):
         assert noise.shape == (2, 1, 3, 16, 4, 6)
-        self._spend("denoise", 250)
-        return torch.full((1, 3, 16, 4, 6), self.value)
-
-    def remember(self, latent):
         self.frames += 3
         assert self.frames <= LIFE_FRAMES
-        self._spend("remember", 20)
+        self._spend("generate", 270)
+        return torch.full((1, 3, 16, 4, 6), self.value)
 
     def decode(self, latent):
         self._spend("decode", 150)
@@ -91,12 +89,13 @@ def run(monkeypatch, spec):
 
     def run(protocol, names=("vidc", "eager"), value=0.0):
         speeds = {"vidc": 1.0, "eager": 0.5}
-        openers = {
-            name: (lambda name=name: Scripted(name, log, speeds[name], value)) for name in names
+        contestants = {
+            name: Contestant(lambda name=name: Scripted(name, log, speeds[name], value), spec)
+            for name in names
         }
         prompts = torch.stack([torch.zeros(1, 5, 8), torch.ones(1, 5, 8)])
         ticks = []
-        found = measure(openers, spec, CPU, prompts, protocol, lambda: ticks.append(len(log)))
+        found = measure(contestants, CPU, prompts, protocol, lambda: ticks.append(len(log)))
         assert not +Scripted.alive
         return found, log, ticks
 
@@ -125,7 +124,7 @@ def test_every_figure_has_its_samples(run):
 
 def test_streams_take_turns_block_by_block(run):
     _, log, _ = run(Protocol(warmup=0, samples=3))
-    parts = [(name, call) for name, call in log if call in ("denoise", "decode")]
+    parts = [(name, call) for name, call in log if call in ("generate", "decode")]
     turns = [name for name, _ in groupby(parts, key=lambda entry: entry[0])]
     assert turns[:6] == ["vidc", "eager"] * 3
     stretches = [(name, len([*calls])) for name, calls in groupby(n for n, c in log if c == "step")]
@@ -145,7 +144,7 @@ def test_the_warm_up_is_run_and_not_counted(run):
     found, log, _ = run(Protocol(warmup=4, samples=1), names=("vidc",))
     calls = Counter(call for _, call in log)
     # A block a round, and two for each switch.
-    assert calls["denoise"] == (4 + 1) + 2 * (4 + 1)
+    assert calls["generate"] == (4 + 1) + 2 * (4 + 1)
     assert calls["decode"] == calls["switch"] == 5
     assert {len(values) for values in found["vidc"].values()} == {1}
 

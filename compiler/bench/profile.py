@@ -1,0 +1,310 @@
+"""Where the time goes: components and kernels beside what they compute and the device's peaks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vidc.compiler.bench.clock import MILLISECONDS, Clock
+from vidc.compiler.bench.kernels import Kernel, kernels
+from vidc.compiler.bench.peaks import copy_gbps, matmul_tflops
+from vidc.compiler.bench.statistics import Summary
+from vidc.compiler.bench.work import Kind, Work, component_work
+from vidc.compiler.settings.targets import targets
+from vidc.exporters.models import PRECISIONS
+from vidc.runtime.bundle import NOT_IN_STREAM, Bundle
+from vidc.runtime.manifest import Manifest
+from vidc.runtime.states import Buffers, States
+from vidc.runtime.stream import StreamSpec
+
+WARMUP = 5
+SAMPLES = 20
+WATCHED = 3
+"""Blocks, decodings and switches that the profiler watches."""
+_TERA, _GIGA = 1e12, 1e9
+_ROUNDING = 1.02
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How much of something a second, beside the most that was measured of it.
+
+    ``share`` is None where the peak is not known or exceeded: then the count, the clock or the
+    peak does not hold, and a percentage would say so only by being impossible.
+    """
+
+    value: float
+    share: float | None
+
+    @classmethod
+    def of(cls, value: float, peak: float | None) -> "Rate":
+        """A rate in the unit of its peak."""
+        return cls(value, value / peak if peak and value <= peak else None)
+
+
+@dataclass(frozen=True)
+class ComponentRow:
+    """One component.
+
+    Attributes:
+        component: its name.
+        calls: in a block, or 0 for one that only a prompt switch calls.
+        time: of one call, in ms.
+        tflop: of one call.
+        gigabytes: that one call must move.
+        compute: in TFLOP/s.
+        memory: in GB/s.
+    """
+
+    component: str
+    calls: int
+    time: Summary
+    tflop: float
+    gigabytes: float
+    compute: Rate
+    memory: Rate
+
+
+@dataclass(frozen=True)
+class KindRow:
+    """All kernels of a kind in a phase: in ms, and in TFLOP/s where its operations are counted."""
+
+    phase: str
+    kind: Kind
+    ms: float
+    tflop: float | None
+    compute: Rate | None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A finished profile.
+
+    Attributes:
+        peaks: measured here: TFLOP/s of matrix products by precision, and GB/s of copies as
+            ``memory``.
+        specified: the same of the target, as its maker says; empty where nobody does.
+        components: of a block and of a switch.
+        kinds: of kernels, by phase.
+        kernels: by phase, the longest first.
+        notes: what the reader should know.
+    """
+
+    peaks: Mapping[str, float]
+    specified: Mapping[str, float]
+    components: tuple[ComponentRow, ...]
+    kinds: tuple[KindRow, ...]
+    kernels: Mapping[str, tuple[Kernel, ...]]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "peaks": dict(self.peaks),
+            "specified": dict(self.specified),
+            "components": [
+                {
+                    "component": row.component,
+                    "calls": row.calls,
+                    "ms": row.time.to_json(),
+                    "tflop": row.tflop,
+                    "gigabytes": row.gigabytes,
+                    "tflops": vars(row.compute),
+                    "gbps": vars(row.memory),
+                }
+                for row in self.components
+            ],
+            "kinds": [
+                {
+                    "phase": row.phase,
+                    "kind": row.kind.value,
+                    "ms": row.ms,
+                    "tflop": row.tflop,
+                    "tflops": None if row.compute is None else vars(row.compute),
+                }
+                for row in self.kinds
+            ],
+            "kernels": {
+                phase: [kernel.to_json() for kernel in found]
+                for phase, found in self.kernels.items()
+            },
+            "notes": list(self.notes),
+        }
+
+
+def profile(manifest: Manifest, bundle: Bundle, prompts: Tensor, seed: int) -> Profile:
+    """Times every component of a loaded bundle by itself and watches the kernels of a stream.
+
+    Args:
+        manifest: of the bundle.
+        bundle: nothing else may run on its device.
+        prompts: embeddings before and after a switch, ``[2, B, L, E]``.
+        seed: of the stream.
+    """
+    device, spec = bundle.device, bundle.stream
+    used = sorted({manifest.engines[name].precision for name in spec.components})
+    peaks = {name: matmul_tflops(PRECISIONS[name], device) for name in used if name in PRECISIONS}
+    peaks["memory"] = copy_gbps(device)
+    specified = _specified(manifest, peaks)
+    work = component_work(manifest)
+    rows = [
+        _component(name, time, manifest, work[name], peaks)
+        for name, time in _times(bundle).items()
+        if name in work
+    ]
+    watched = _watch(bundle, prompts.to(device), seed)
+    phases = {
+        "block": _sum(work, dict.fromkeys(["kv_update"], 1) | {"denoise": len(spec.sigmas)}),
+        "vae": work["vae_decode"],
+        "switch": _sum(work, {"text_kv": 1, _recache(spec): 1}),
+    }
+    kinds = [
+        row
+        for phase, found in watched.items()
+        for row in _kinds(phase, found, phases[phase], _peak(manifest, peaks, phase))
+    ]
+    return Profile(
+        peaks, specified, tuple(rows), tuple(kinds),
+        {phase: tuple(found) for phase, found in watched.items()},
+        tuple(_notes(manifest, peaks, specified, rows)),
+    )  # fmt: skip
+
+
+def _times(bundle: Bundle) -> dict[str, Summary]:
+    """Each component of a stream with a full window, by itself, as a session runs it."""
+    spec, device, lane = bundle.stream, bundle.device, bundle.lanes.latents
+    engines = {n: engine for n, engine in bundle.engines.items() if n not in NOT_IN_STREAM}
+    states = States((engine.signature for engine in engines.values()), device)
+    _fill(states, engines, device)
+    clock, found = Clock(device), {}
+    for name in spec.components:
+        buffers = Buffers(engines[name].signature, device)
+        _set(buffers, spec, device)
+        run = lane.prepare(partial(engines[name].run, buffers, states))
+
+        def once(run: Any = run) -> None:
+            with lane.turn():
+                run()
+
+        times = [clock.time(once)[1] for _ in range(WARMUP + SAMPLES)]
+        found[name] = Summary.of(times[WARMUP:])
+    return found
+
+
+def _fill(states: States, engines: Mapping[str, Any], device: torch.device) -> None:
+    """Random values: zeros draw less power than what a stream computes with."""
+    generator = torch.Generator(device).manual_seed(0)
+    for engine in engines.values():
+        for spec in engine.signature.states:
+            if states[spec.name].is_floating_point():
+                states[spec.name].normal_(0, 0.1, generator=generator)
+
+
+def _set(buffers: Buffers, spec: StreamSpec, device: torch.device) -> None:
+    generator = torch.Generator(device).manual_seed(0)
+    slots = spec.window * spec.frame_tokens
+    for name, tensor in buffers.inputs.items():
+        if name in ("position", "valid_length"):
+            tensor.fill_(slots)
+        elif name == "timestep":
+            tensor.fill_(spec.timesteps[-1])
+        elif tensor.is_floating_point():
+            tensor.normal_(0, 1, generator=generator)
+
+
+def _component(
+    name: str, time: Summary, manifest: Manifest, work: Work, peaks: Mapping[str, float]
+) -> ComponentRow:
+    calls = {"denoise": len(manifest.stream.sigmas), "kv_update": 1, "vae_decode": 1}
+    seconds = time.median / MILLISECONDS
+    tflop, gigabytes = work.total / _TERA, work.bytes / _GIGA
+    return ComponentRow(
+        component=name,
+        calls=calls.get(name, 0),
+        time=time,
+        tflop=tflop,
+        gigabytes=gigabytes,
+        compute=Rate.of(tflop / seconds, peaks.get(manifest.engines[name].precision)),
+        memory=Rate.of(gigabytes / seconds, peaks["memory"]),
+    )
+
+
+def _watch(bundle: Bundle, prompts: Tensor, seed: int) -> dict[str, list[Kernel]]:
+    session, spec, device = bundle.session(seed=seed), bundle.stream, bundle.device
+    session.prompt(prompts[0])
+    for _ in range(-(-spec.window // spec.block) + 1):
+        session.step()
+    latent = session.latents
+    return {
+        "block": kernels(session.generate, device, WATCHED),
+        "vae": kernels(lambda: session.decode(latent), device, WATCHED),
+        "switch": kernels(lambda: session.switch_prompt(prompts[1]), device, WATCHED),
+    }
+
+
+def _peak(manifest: Manifest, peaks: Mapping[str, float], phase: str) -> float | None:
+    component = "vae_decode" if phase == "vae" else "denoise"
+    return peaks.get(manifest.engines[component].precision)
+
+
+def _kinds(phase: str, found: list[Kernel], work: Work, peak: float | None) -> list[KindRow]:
+    rows = []
+    for kind in Kind:
+        ms = sum(kernel.ms for kernel in found if kernel.kind is kind)
+        if ms == 0:
+            continue
+        flops = work.flops.get(kind)
+        tflop = None if flops is None else flops / _TERA
+        rate = None if tflop is None else Rate.of(tflop * MILLISECONDS / ms, peak)
+        rows.append(KindRow(phase, kind, ms, tflop, rate))
+    return sorted(rows, key=lambda row: -row.ms)
+
+
+def _sum(work: Mapping[str, Work], calls: Mapping[str, int]) -> Work:
+    flops: dict[Kind, int] = {}
+    for name, count in calls.items():
+        for kind, own in work[name].flops.items():
+            flops[kind] = flops.get(kind, 0) + count * own
+    return Work(flops, sum(count * work[name].bytes for name, count in calls.items()))
+
+
+def _recache(spec: StreamSpec) -> str:
+    """What a switch of a full window runs."""
+    frames = spec.recached(spec.window + spec.block)
+    return "kv_update" if frames == spec.block else f"recache_{frames}"
+
+
+def _specified(manifest: Manifest, peaks: Mapping[str, float]) -> dict[str, float]:
+    target = targets().get(manifest.target.name)
+    known = {} if target is None else vars(target.peaks)
+    return {name: known[name] for name in peaks if known.get(name) is not None}
+
+
+def _notes(
+    manifest: Manifest,
+    peaks: Mapping[str, float],
+    specified: Mapping[str, float],
+    rows: list[ComponentRow],
+) -> list[str]:
+    notes = [
+        f"the measured peak of {name}, {peaks[name]:.0f}, is above the {specified[name]:.0f} that "
+        f"{manifest.target.name} is specified with: neither is to be trusted"
+        for name in specified
+        if peaks[name] > specified[name] * _ROUNDING
+    ]
+    for row in rows:
+        precision = manifest.engines[row.component].precision
+        peak = {"TFLOP/s": (row.compute, peaks.get(precision)),
+                "GB/s": (row.memory, peaks["memory"])}  # fmt: skip
+        notes += [
+            f"{row.component} reaches {rate.value:.3g} {unit}, more than the measured peak of "
+            f"{most:.3g}"
+            for unit, (rate, most) in peak.items()
+            if most is not None and rate.share is None
+        ]
+    if manifest.target.device_type == "cpu":
+        notes.append("of a CPU's kernels only torch's own are seen, not those within an engine")
+    return notes

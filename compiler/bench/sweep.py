@@ -1,0 +1,258 @@
+"""What a setting costs and what it changes: variants of a bundle, built and run beside it."""
+
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vidc.compiler.bench.measure import Protocol, measure
+from vidc.compiler.bench.metrics import METRICS, Samples, summaries
+from vidc.compiler.bench.streams import OURS, of_bundle
+from vidc.compiler.bench.verdict import Verdict, judge
+from vidc.compiler.pipeline.run import Progress
+from vidc.compiler.settings.environment import cache_root
+from vidc.compiler.settings.resolve import Settings, resolve
+from vidc.compiler.settings.schema import TABLES, require_setting
+from vidc.compiler.settings.toml import to_toml
+from vidc.compiler.validate.golden import Golden
+from vidc.compiler.validate.metrics import compare, compare_pixels
+from vidc.plugins.errors import UsageError
+from vidc.plugins.names import weights_path
+from vidc.runtime.bundle import Bundle, load
+from vidc.runtime.manifest import Manifest
+
+_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
+_PRECISION = "precision.default"
+GROUPS = ("transformer", "vae")
+"""The weights of a variant; it needs no text encoder, for its prompts are embeddings."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A setting by its dotted name, and the values that it takes, as ``--set`` reads them."""
+
+    key: str
+    values: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Dimension":
+        """Reads ``window=6,9,12`` or ``sampler.steps=[1000,500],[1000,250]``.
+
+        Raises:
+            UsageError: ``VIDC-BENCH-SWEEP``, it is not of this form;
+                ``VIDC-CONFIG-SETTING``, there is no such setting.
+        """
+        name, equals, listed = (part.strip() for part in text.partition("="))
+        values = tuple(dict.fromkeys(v.strip() for v in _OUTSIDE_BRACKETS.split(listed)))
+        if not equals or not all(values):
+            raise UsageError(
+                "VIDC-BENCH-SWEEP",
+                f"--sweep {text} is not a setting with values",
+                "write it like --sweep window=6,9,12",
+            )
+        homes = [f"{table}.{name}" for table, kind in TABLES.items()
+                 if name in {field.name for field in fields(kind)}]  # fmt: skip
+        key = homes[0] if len(homes) == 1 else _PRECISION if name == "precision" else name
+        require_setting(key, f"--sweep {name}")
+        return cls(key, values)
+
+
+@dataclass(frozen=True)
+class Change:
+    """How far the output of a variant is from the bundle's, over one rollout with a switch.
+
+    Attributes:
+        relative_l2: of the latents of all blocks together.
+        psnr_db: of the frames, infinite where they are equal.
+        ssim: of the frames.
+    """
+
+    relative_l2: float
+    psnr_db: float
+    ssim: float
+
+    def to_json(self) -> dict[str, float | None]:
+        """As plain JSON values: no PSNR where nothing differs."""
+        psnr = self.psnr_db if math.isfinite(self.psnr_db) else None
+        return {"relative_l2": self.relative_l2, "psnr_db": psnr, "ssim": self.ssim}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One value of the setting.
+
+    Attributes:
+        value: of the setting.
+        samples: of the variant, and those of the bundle that took turns with it.
+        verdicts: of the variant against the bundle, by metric.
+        change: None where the two make blocks of different sizes.
+    """
+
+    value: str
+    samples: Samples
+    verdicts: Mapping[str, Verdict]
+    change: Change | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "value": self.value,
+            "metrics": summaries(self.samples),
+            "verdicts": {name: verdict.to_json() for name, verdict in self.verdicts.items()},
+            "change": None if self.change is None else self.change.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep: the setting, and a row for each value."""
+
+    key: str
+    rows: tuple[Row, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {"key": self.key, "rows": [row.to_json() for row in self.rows]}
+
+
+@dataclass(frozen=True)
+class Base:
+    """The bundle that variants are made of and compared with."""
+
+    folder: Path
+    manifest: Manifest
+    bundle: Bundle
+
+
+def sweep(
+    base: Base,
+    key: str,
+    wanted: Mapping[str, Settings],
+    protocol: Protocol,
+    progress: Progress,
+    tick: Callable[[], None],
+) -> Sweep:
+    """Builds a variant for each value from the bundle's own weights, and measures it beside it.
+
+    Args:
+        base: the bundle.
+        key: of the setting that varies.
+        wanted: what to build, by the setting's value.
+        protocol: how often each variant is measured.
+        progress: is told of the stages of each build.
+        tick: called after each round of each value.
+
+    Raises:
+        VidcError: what builds, ``load`` and ``measure`` raise.
+    """
+    golden = Golden.load(base.folder)
+    own = _outputs(base.bundle, golden)
+    rows = []
+    for value, settings in wanted.items():
+        with _built(base, settings, progress) as variant:
+            contestants = {
+                OURS: of_bundle(base.bundle, protocol.seed),
+                value: of_bundle(variant, protocol.seed),
+            }
+            prompts = golden.inputs.prompts
+            found = measure(contestants, base.bundle.device, prompts, protocol, tick)
+            verdicts = {
+                name: judge(found[value][name], found[OURS][name])
+                for name, metric in METRICS.items()
+                if metric.judged and name in found[value]
+            }
+            change = _change(variant, golden, base.bundle, own)
+            rows.append(Row(value, found[value], verdicts, change))
+    return Sweep(key, tuple(rows))
+
+
+def variant_settings(manifest: Manifest, key: str, value: str) -> Settings:
+    """The settings of a bundle with one of them changed, its text encoder left out.
+
+    Raises:
+        VidcError: what ``resolve`` raises.
+    """
+    config = manifest.config
+    tables = {
+        name: {key: value for key, value in config[name].items() if value is not None}
+        for name in TABLES
+    }
+    precision = {"default": config["precision"]["transformer"]}
+    if key != _PRECISION:
+        # One that is changed as a whole must not be held by its parts.
+        precision |= {group: config["precision"][group] for group in GROUPS}
+    document = {"description": "A variant of a bundle", "family": manifest.family, **tables}
+    with tempfile.TemporaryDirectory(prefix="vidc-sweep-") as folder:
+        preset = Path(folder, f"{manifest.preset}.toml")
+        preset.write_text(to_toml(document | {"precision": precision}) + "\n", encoding="utf-8")
+        return resolve(
+            str(preset),
+            gpu=manifest.target.name,
+            backend=config["backend"],
+            assignments=(f"{key}={value}",),
+            environ={},
+        )
+
+
+@contextmanager
+def _built(base: Base, settings: Settings, progress: Progress) -> Iterator[Bundle]:
+    """A loaded variant, whose folder lasts as long as it is in use."""
+    # What builds needs more than what runs a bundle does.
+    from vidc.compiler.build import build
+    from vidc.compiler.graph import Sources
+
+    weights = {group: base.folder / weights_path(group) for group in GROUPS}
+    with tempfile.TemporaryDirectory(prefix="vidc-sweep-") as folder:
+        output = Path(folder, "variant")
+        build(settings, Sources(weights), output, cache_root(os.environ), progress)
+        yield load(output, verify="off")
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What a bundle makes of the golden rollout.
+
+    Attributes:
+        latents: ``[B, blocks F, C, h, w]``.
+        frames: uint8 ``[N, 3, H, W]``.
+    """
+
+    latents: Tensor
+    frames: Tensor
+
+
+def _outputs(bundle: Bundle, golden: Golden) -> Rollout:
+    spec, scenario = bundle.stream, golden.scenario
+    session = bundle.session()
+    prompts, noise = (t.to(bundle.device) for t in (golden.inputs.prompts, golden.inputs.noise))
+    session.prompt(prompts[0])
+    latents, frames = [], []
+    for block, drawn in enumerate(noise):
+        if block == scenario.switch_after:
+            session.switch_prompt(prompts[1])
+        latents.append(session.generate(_of_steps(drawn, len(spec.sigmas))).cpu())
+        pictures = session.decode(latents[-1].to(bundle.device)).cpu()
+        frames.append(pictures.reshape(-1, *pictures.shape[-3:]).permute(0, 3, 1, 2))
+    return Rollout(torch.cat(latents, 1), torch.cat(frames))
+
+
+def _of_steps(noise: Tensor, steps: int) -> Tensor:
+    """Noise ``[steps, ...]`` of a block, begun anew where there are more steps than of it."""
+    return noise[torch.arange(steps) % len(noise)]
+
+
+def _change(variant: Bundle, golden: Golden, base: Bundle, own: Rollout) -> Change | None:
+    sizes = [(b.stream.batch, b.stream.block, b.stream.latent) for b in (variant, base)]
+    if sizes[0] != sizes[1]:
+        return None
+    found = _outputs(variant, golden)
+    pixels = compare_pixels(found.frames, own.frames)
+    return Change(compare(found.latents, own.latents).relative_l2, pixels.psnr_db, pixels.ssim)

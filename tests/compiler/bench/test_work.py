@@ -1,0 +1,83 @@
+"""What components compute, held to counts made another way."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from vidc.compiler.bench.work import Kind, component_work
+from vidc.compiler.estimate import frame_flops
+from vidc.compiler.settings.resolve import resolve
+from vidc.exporters.models import components, meta_network
+
+
+@pytest.fixture(scope="module", params=["tiny", "longlive-1.3b"])
+def model(request):
+    settings = resolve(request.param, gpu="cpu", environ={}, assignments=["stream.batch=2"])
+    parts = {
+        name: part
+        for group in ("transformer", "vae")
+        for name, part in components(
+            settings.model, group, meta_network(settings.model, group, "fp32"), "fp32"
+        ).items()
+    }
+    manifest = SimpleNamespace(config=settings.to_json(), engines=parts)
+    return settings.model, parts, component_work(manifest)
+
+
+def test_every_component_of_a_stream_is_counted(model):
+    _, parts, work = model
+    first = {"vae_decode_first", "vae_encode_first", "vae_encode"}
+    assert work.keys() == parts.keys() - first
+
+
+def test_a_pass_computes_what_the_formulas_say(model):
+    config, _, work = model
+    sizes, stream = config.transformer, config.stream
+    tokens, slots = stream.block * config.frame_tokens, stream.window * config.frame_tokens
+    ring = 4 * stream.batch * sizes.layers * tokens * slots * sizes.dim
+    denoise = work["denoise"].flops
+    assert set(denoise) == {Kind.PRODUCT, Kind.ATTENTION}
+    text = 4 * stream.batch * sizes.layers * tokens * sizes.text_len * sizes.dim
+    assert denoise[Kind.ATTENTION] == ring + text
+    assert work["denoise"].total == pytest.approx(stream.block * frame_flops(config), rel=0.06)
+    # The clean pass ends with the keys and values of the last layer.
+    assert work["kv_update"].flops[Kind.ATTENTION] == (ring + text) * (sizes.layers - 1) / (
+        sizes.layers
+    )
+
+
+def test_recaching_computes_as_much_as_its_frames_do_in_blocks(model):
+    config, _, work = model
+    frames = config.stream.window - config.stream.sink
+    blocks = frames / config.stream.block
+    expected = blocks * work["kv_update"].total
+    assert work[f"recache_{frames}"].total == pytest.approx(expected, rel=0.01)
+
+
+def test_decoding_computes_what_our_own_decoder_does(model):
+    _, parts, work = model
+    part = parts["vae_decode"]
+    arguments = [torch.empty(s.shape, dtype=s.torch_dtype, device="meta")
+                 for s in part.signature.arguments]  # fmt: skip
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        part.module(*arguments)
+    counted = counter.get_flop_counts()["Global"]
+    assert work["vae_decode"].flops[Kind.CONVOLUTION] == counted[torch.ops.aten.convolution]
+
+
+def test_bytes_are_those_of_weights_inputs_and_states(model):
+    config, parts, work = model
+    sizes, stream = config.transformer, config.stream
+    dim, text = sizes.dim, sizes.text_len
+    embedder = sizes.text_dim * dim + dim + dim * dim + dim
+    keys_values = sizes.layers * (2 * (dim * dim + dim) + dim)
+    states = 2 * sizes.layers * stream.batch * text * dim
+    inputs = stream.batch * text * sizes.text_dim
+    assert work["text_kv"].bytes == 4 * (embedder + keys_values + states + inputs)
+    ring = 4 * 2 * sizes.layers * stream.batch * stream.window * config.frame_tokens * dim
+    weights = sum(t.nbytes for t in parts["denoise"].module.state_dict().values())
+    # The ring is read whole and written for one block.
+    least = ring * (1 + stream.block / stream.window)
+    assert least < work["denoise"].bytes < least + weights + 4 * states + 1e9
