@@ -18,17 +18,17 @@ PACKAGES = (
 )  # fmt: skip
 LIMITS = {
     "max_sm_clock_mhz": "clocks.max.sm",
-    "max_memory_clock_mhz": "clocks.max.memory",
+    "max_memory_clock_mhz": "clocks.max.mem",
     "power_limit_w": "power.limit",
     "mig": "mig.mode.current",
 }
 DRIVER = {"driver": "driver_version"}
 STATE = {
     "sm_clock_mhz": "clocks.sm",
-    "memory_clock_mhz": "clocks.memory",
+    "memory_clock_mhz": "clocks.mem",
     "power_w": "power.draw",
     "temperature_c": "temperature.gpu",
-    "throttle_reasons": "clocks_throttle_reasons.active",
+    "limited_by": "clocks_event_reasons.active",
 }
 """What changes while a GPU works, by the names of the driver's own tool like the others."""
 

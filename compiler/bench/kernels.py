@@ -12,11 +12,14 @@ from vidc.compiler.bench.clock import MILLISECONDS, Clock
 from vidc.compiler.bench.work import Kind
 
 _KINDS = (
+    # Inductor names what it fuses after all that went into it; only templates multiply.
+    (Kind.ELEMENTWISE, r"^(triton_(?!tem_)|cpp_fused)"),
     (Kind.ATTENTION, r"flash|fmha|attention|attn|sdpa"),
     (Kind.CONVOLUTION, r"conv|fprop|implicit_gemm"),
     (Kind.PRODUCT, r"gemm|nvjet|cutlass|cublas|(\b|_)(add|b)?mm(\b|_)|matmul|linear"),
-    (Kind.COPY, r"memcpy|memset|copy|transpose|permute|\bcat\b|catarray|nchwtonhwc|nhwctonchw"),
-    (Kind.ELEMENTWISE, r"triton|elementwise|vectorized|reduce|norm|softmax|cpp_fused|"
+    (Kind.COPY, r"memcpy|memset|copy|ring_write|index_put|scatter|transpose|permute|\bcat\b|"
+                r"catarray|nchwtonhwc|nhwctonchw"),
+    (Kind.ELEMENTWISE, r"elementwise|vectorized|reduce|norm|softmax|"
                        r"aten::(add|mul|sub|div|lerp|clamp|round|gelu|silu|mean|pow|sum|fill)"),
 )  # fmt: skip
 """The first pattern that a kernel's name matches decides; names are all that is known of most."""
