@@ -233,7 +233,7 @@ def _kernel(settings: Settings, stage: str) -> Stage:
         run=_runner("kernel", kernel=kernel, **work.config),
         entries=work.entries,
         config=work.config,
-        tools=versions("flash-attn-4", "nvidia-cutlass-dsl", extra="cuda"),
+        tools=versions("flash-attn-4", "nvidia-cutlass-dsl", "quack-kernels", extra="cuda"),
     )
 
 

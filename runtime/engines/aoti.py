@@ -13,6 +13,7 @@ from torch import Tensor
 
 import vidc.plugins.ring  # noqa: F401  packages call its operators by name
 from vidc.plugins.errors import GateError, UnavailableError
+from vidc.plugins.flash_attention import load_kernel
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.pickles import refuse_pickles
@@ -91,8 +92,6 @@ def load(
         if path.endswith(".safetensors"):
             own |= load_file(folder / path, device=str(device))
         elif path.endswith(".cubin"):
-            from vidc.plugins.flash_attention import load_kernel
-
             load_kernel(folder / path)
     constants = {}
     for name in package.get_constant_fqns():
