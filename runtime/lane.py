@@ -1,6 +1,6 @@
 """Where a stream's work runs in order: a CUDA stream with captured graphs, or the CPU itself."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -14,8 +14,8 @@ Work = Callable[[], None]
 class Lane(Protocol):
     """One order of work on a device."""
 
-    def prepare(self, work: Work) -> Work:
-        """What does the same as ``work``, as fast as the lane can; may run ``work``."""
+    def prepare(self, works: Sequence[Work]) -> list[Work]:
+        """What do the same as ``works``, as fast as the lane can; may run them."""
 
     @contextmanager
     def turn(self, after_caller: bool = True) -> Iterator[None]:
@@ -36,9 +36,9 @@ class Lane(Protocol):
 class DirectLane:
     """Work is done when it is called for."""
 
-    def prepare(self, work: Work) -> Work:
-        """The work itself."""
-        return work
+    def prepare(self, works: Sequence[Work]) -> list[Work]:
+        """The works themselves."""
+        return list(works)
 
     @contextmanager
     def turn(self, after_caller: bool = True) -> Iterator[None]:
@@ -66,14 +66,21 @@ class GraphLane:
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        self._is_set_up = False
 
-    def prepare(self, work: Work) -> Work:
-        """Captures the work, after a first run that sets up what is set up on first use."""
-        with self.turn():
-            work()
-        self.stream.synchronize()
-        # The graph has memory of its own; what the first run took is not needed again.
-        torch.cuda.empty_cache()
+    def prepare(self, works: Sequence[Work]) -> list[Work]:
+        """Captures works; the lane's first are run before, which sets up what first use does."""
+        if not self._is_set_up:
+            with self.turn():
+                for work in works:
+                    work()
+            self.stream.synchronize()
+            # Graphs have memory of their own; what the runs took is not needed again.
+            torch.cuda.empty_cache()
+            self._is_set_up = True
+        return [self._capture(work) for work in works]
+
+    def _capture(self, work: Work) -> Work:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(
             graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 
 import torch
@@ -186,17 +187,18 @@ class Session:
         self._moved()
 
     def _prepare(self) -> None:
-        latents, frames = self._lanes.latents, self._lanes.frames
-        self._set_prompt = latents.prepare(lambda: self._run("text_kv"))
-        self._switch_prompt = {
-            count: latents.prepare(lambda count=count: self._recache(count))  # type: ignore[misc]
-            for count in (self.stream_spec.block, *self.stream_spec.recache_frames)
-        }
-        self._make_block = latents.prepare(self._block)
-        self._decode_block = {
-            name: frames.prepare(lambda name=name: self._run(name))  # type: ignore[misc]
-            for name in ("vae_decode_first", "vae_decode")
-        }
+        recached = (self.stream_spec.block, *self.stream_spec.recache_frames)
+        self._make_block, self._set_prompt, *switches = self._lanes.latents.prepare(
+            [
+                self._block,
+                partial(self._run, "text_kv"),
+                *(partial(self._recache, frames) for frames in recached),
+            ]
+        )
+        self._switch_prompt = dict(zip(recached, switches, strict=True))
+        decoders = ("vae_decode_first", "vae_decode")
+        works = self._lanes.frames.prepare([partial(self._run, name) for name in decoders])
+        self._decode_block = dict(zip(decoders, works, strict=True))
         self._states.clear()
         self._history.zero_()
 

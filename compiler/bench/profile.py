@@ -183,7 +183,7 @@ def _times(bundle: Bundle) -> dict[str, Summary]:
     for name in spec.components:
         buffers = Buffers(engines[name].signature, device)
         _set(buffers, spec, device)
-        run = lane.prepare(partial(engines[name].run, buffers, states))
+        (run,) = lane.prepare([partial(engines[name].run, buffers, states)])
 
         def once(run: Any = run) -> None:
             with lane.turn():

@@ -73,7 +73,7 @@ def test_graphs_for_a_gpu_need_no_backend(vidc, tmp_path):
 
 
 def test_a_build_for_a_gpu_says_what_works(vidc, tmp_path):
-    arguments = ("--gpu", "h100", "--random-weights", "1", "-o", str(tmp_path / "out"))
+    arguments = ("--gpu", "a100", "--random-weights", "1", "-o", str(tmp_path / "out"))
     status, out, err = vidc("build", "tiny", *arguments)
     assert (status, out) == (UnavailableError.exit_code, "")
     assert "VIDC-BACKEND-TARGET" in err

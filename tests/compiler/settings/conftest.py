@@ -15,7 +15,8 @@ def known_backends(monkeypatch):
     """Two backends that build what this table says, whatever is installed."""
 
     def backend(name):
-        return SimpleNamespace(precisions=lambda device: frozenset(PRECISIONS[name][device]))
+        builds = PRECISIONS[name]
+        return SimpleNamespace(precisions=lambda target: frozenset(builds[target.device_type]))
 
     monkeypatch.setattr(backends, "names", lambda: tuple(sorted(PRECISIONS)))
     monkeypatch.setattr(backends, "backend", backend)

@@ -187,7 +187,7 @@ def test_a_precision_that_the_backend_lacks_is_refused_by_name():
 @pytest.fixture
 def cpu_alone(monkeypatch):
     """No backend builds for anything but a CPU."""
-    only_cpu = SimpleNamespace(precisions=lambda device: {"fp32"} if device == "cpu" else set())
+    only_cpu = SimpleNamespace(precisions=lambda target: set() if target.is_gpu else {"fp32"})
     monkeypatch.setattr(backends, "backend", lambda _: only_cpu)
 
 

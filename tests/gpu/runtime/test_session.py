@@ -1,0 +1,162 @@
+"""Sessions of a small bundle that was built on this GPU: a block is one replay, always the same."""
+
+from importlib.metadata import PackageNotFoundError, version
+from threading import Lock
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from vidc.compiler.build import build, finish
+from vidc.compiler.cli.progress import LineProgress
+from vidc.compiler.graph import Sources
+from vidc.compiler.portable.begin import begin
+from vidc.compiler.portable.read import open_portable
+from vidc.compiler.settings.resolve import resolve
+from vidc.runtime import load
+from vidc.runtime.bundle import NOT_IN_STREAM
+from vidc.runtime.manifest import read_manifest
+from vidc.runtime.session import Session
+
+SMALL = ("model.dim=128", "model.heads=2", "model.ffn_dim=256")
+SOURCES = Sources({}, seed=1)
+
+
+def settings(*assignments: str):
+    return resolve("tiny", precision="bf16", assignments=SMALL + assignments, environ={})
+
+
+@pytest.fixture(scope="module")
+def cache(hopper, tmp_path_factory):
+    try:
+        version("flash-attn-4")
+    except PackageNotFoundError:
+        pytest.skip("the extra cuda is not installed")
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def built(cache):
+    return build(settings(), SOURCES, cache.with_name("direct"), cache, LineProgress()).output
+
+
+@pytest.fixture(scope="module")
+def bundle(built):
+    return load(built)
+
+
+def prompt(bundle, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(bundle.stream.batch, *bundle.stream.text, generator=generator)
+
+
+def noise(bundle, seed: int) -> torch.Tensor:
+    spec = bundle.stream
+    shape = (len(spec.sigmas), spec.batch, spec.block, *spec.latent)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).cuda()
+
+
+def rollout(session, bundle, blocks: int = 8, switch_after: int = 5) -> torch.Tensor:
+    session.prompt(prompt(bundle, 1))
+    latents = []
+    for block in range(blocks):
+        if block == switch_after:
+            session.switch_prompt(prompt(bundle, 2))
+        latents.append(session.generate(noise(bundle, block)))
+        session.decode(latents[-1])
+    return torch.stack(latents)
+
+
+def test_replays_are_what_the_engines_do_when_called(bundle):
+    engines = {n: e for n, e in bundle.engines.items() if n not in NOT_IN_STREAM}
+    direct = Session(bundle.stream, engines, bundle.device, Lock(), None, seed=0)
+    assert torch.equal(rollout(bundle.session(), bundle), rollout(direct, bundle))
+
+
+def test_equal_noise_gives_equal_bits(bundle):
+    assert torch.equal(rollout(bundle.session(), bundle), rollout(bundle.session(), bundle))
+
+
+def test_sessions_take_turns_without_disturbing_each_other(bundle):
+    alone = rollout(bundle.session(), bundle, blocks=4, switch_after=9)
+    first, second = bundle.session(), bundle.session()
+    for session, seed in ((first, 1), (second, 3)):
+        session.prompt(prompt(bundle, seed))
+    for block in range(4):
+        second.step()
+        assert torch.equal(first.generate(noise(bundle, block)), alone[block])
+
+
+def test_a_block_is_one_launch_and_waits_for_nothing(bundle):
+    session = bundle.session()
+    session.prompt(prompt(bundle, 1))
+    given = noise(bundle, 0)
+    for _ in range(6):
+        session.generate(given)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            session.generate(given)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    calls = {event.key: event.count for event in seen.key_averages()}
+    assert calls["cudaGraphLaunch"] == 1
+    assert (
+        sum(n for key, n in calls.items() if key.startswith(("cudaLaunchKernel", "cuLaunch"))) < 8
+    )
+    assert not {key for key in calls if key.startswith(("cudaMalloc", "cudaFree"))}
+
+
+def test_a_long_stream_takes_no_more_memory(bundle):
+    session = bundle.session(seed=4)
+    session.prompt(prompt(bundle, 1))
+    taken = []
+    for block in range(120):
+        session.step()
+        if block in (19, 119):
+            torch.cuda.synchronize()
+            taken.append((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
+    assert taken[0] == taken[1]
+
+
+def test_drawn_noise_is_what_the_seed_says(bundle):
+    from vidc.runtime.noise import block_noise
+
+    drawn, given = bundle.session(seed=7), bundle.session()
+    spec, latents = bundle.stream, []
+    for session in (drawn, given):
+        session.prompt(prompt(bundle, 1))
+    for block in range(3):
+        shape = (spec.batch, spec.block, *spec.latent)
+        explicit = block_noise(7, block, len(spec.sigmas), shape).cuda()
+        latents.append((drawn.generate(), given.generate(explicit)))
+    assert all(torch.equal(one, other) for one, other in latents)
+
+
+def test_a_build_begun_elsewhere_is_the_same_build(built, cache, tmp_path):
+    begun = begin(settings(), SOURCES, tmp_path / "begun", cache, LineProgress())
+    portable = open_portable(begun.folder)
+    finished = finish(portable, tmp_path / "finished", tmp_path / "cache", LineProgress())
+    direct, resumed = read_manifest(built), read_manifest(finished.output)
+    assert resumed.stages.keys() == direct.stages.keys()
+    portable_stages = [s for s in direct.stages if s.startswith(("load", "export", "kernel"))]
+    assert portable_stages
+    for stage in portable_stages:
+        assert resumed.stages[stage] == direct.stages[stage]
+    assert resumed.validation.passed
+
+
+@pytest.fixture(scope="module")
+def pair(cache):
+    output = cache.with_name("pair")
+    return load(build(settings("stream.batch=2"), SOURCES, output, cache, LineProgress()).output)
+
+
+def test_batch_two(pair):
+    session = pair.session()
+    latents = rollout(session, pair)
+    assert latents.shape[1] == 2
+    assert torch.isfinite(latents).all()
+    assert not torch.equal(latents[:, 0], latents[:, 1])
