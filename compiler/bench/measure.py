@@ -20,7 +20,7 @@ from vidc.runtime.noise import block_noise
 
 WARMUP = 20
 SAMPLES = 100
-RUN = 4
+RUN = 10
 """Blocks that one stream makes at a stretch where the time from block to block is measured."""
 PIPELINE = 2
 """The first of them, until which what may overlap does not yet."""
