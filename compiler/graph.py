@@ -22,8 +22,10 @@ from vidc.plugins.errors import UsageError
 from vidc.plugins.names import TOKENIZER, weights_path
 from vidc.plugins.signature import DTYPE_NAMES
 
-WORKERS = min(4, len(os.sched_getaffinity(0)))
-"""Stages built side by side: each takes up to a GB, and one thread of Python or of a compiler."""
+WORKERS = min(12, len(os.sched_getaffinity(0)))
+"""Stages built side by side: each takes a GB, and one thread of Python or of a compiler.
+
+As many as a model has components."""
 
 _LIBRARIES = {
     "transformer": (),

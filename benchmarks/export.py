@@ -1,0 +1,75 @@
+"""Measures `vidc export` of a preset, with its workers and an empty cache: seconds and memory.
+
+    python benchmarks/export.py longlive-1.3b > benchmarks/results/export-longlive-1.3b.json
+
+Memory is the peak of what all its processes have for themselves and their shares of what they
+have in common (proportional set size), looked at twice a second.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from vidc.compiler.bench.fingerprint import fingerprint
+
+INTERVAL_SECONDS = 0.5
+
+
+def processes(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [pid, *(p for child in children for p in processes(int(child)))]
+
+
+def proportional_kib(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # It has ended.
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def measure(preset: str, precision: str) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            "vidc", "export", preset, "--gpu", "h100", "--precision", precision,
+            "-o", str(Path(folder, "export")),
+        ]  # fmt: skip
+        environment = os.environ | {"VIDC_CACHE": str(Path(folder, "cache"))}
+        started, peak = time.perf_counter(), 0
+        export = subprocess.Popen(command, env=environment, stdout=sys.stderr)
+        while export.poll() is None:
+            peak = max(peak, sum(map(proportional_kib, processes(export.pid))))
+            time.sleep(INTERVAL_SECONDS)
+        if export.returncode:
+            raise SystemExit(f"{' '.join(command)} ended with {export.returncode}")
+        return {"seconds": time.perf_counter() - started, "peak_bytes": peak * 1024}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("preset", nargs="?", default="longlive-1.3b")
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--samples", type=int, default=1)
+    args = parser.parse_args()
+    samples = [measure(args.preset, args.precision) for _ in range(args.samples)]
+    document = {
+        "schema": 1,
+        "preset": args.preset,
+        "precision": args.precision,
+        "samples": samples,
+        "fingerprint": fingerprint(),
+    }
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()
