@@ -144,6 +144,7 @@ class Session:
             self._buffers["text_kv"].set({"text_embeds": embeds})
             self._first.fill_(end - frames)
             self._switch_prompt[frames]()
+        self._prompted = True
 
     def step(self, noise: Tensor | None = None) -> Tensor:
         """Generates the next block.
@@ -199,8 +200,10 @@ class Session:
         decoders = ("vae_decode_first", "vae_decode")
         works = self._lanes.frames.prepare([partial(self._run, name) for name in decoders])
         self._decode_block = dict(zip(decoders, works, strict=True))
-        self._states.clear()
-        self._history.zero_()
+        if self._lanes is not DIRECT:
+            # Works may have been run; what no run has touched is zero already.
+            self._states.clear()
+            self._history.zero_()
 
     def _generate(self, noise: Tensor | None) -> None:
         if not self._prompted:

@@ -50,6 +50,13 @@ def test_latents_stay_what_they_were(bundle):
     assert session.latents.any()
 
 
+def test_a_switch_is_a_prompt_too(bundle):
+    spec, session = bundle.stream, bundle.session()
+    session.remember(torch.zeros(spec.batch, spec.block, *spec.latent))
+    session.switch_prompt(embeds(bundle, 1))
+    assert session.generate().isfinite().all()
+
+
 def test_a_stream_depends_on_its_seed_alone(bundle):
     assert torch.equal(clip(bundle, 7, 3), clip(bundle, 7, 3))
     assert not torch.equal(clip(bundle, 7, 3), clip(bundle, 8, 3))
