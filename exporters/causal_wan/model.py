@@ -32,7 +32,7 @@ class CausalWan(nn.Module):
         return self.proj_out.weight.dtype
 
     def patchify(self, latent: Tensor) -> Tensor:
-        """``[B, F, C, h, w]`` to tokens ``[B, F * rows * cols, dim]``."""
+        """``[B, F, C, h, w]`` to float32 tokens ``[B, F * rows * cols, dim]``."""
         batch, frames, channels, height, width = latent.shape
         _, ph, pw = self.config.patch
         patches = (
@@ -44,12 +44,16 @@ class CausalWan(nn.Module):
         # A convolution whose stride is its kernel is a matrix product.
         return nn.functional.linear(
             patches, self.patch_embedding.weight.flatten(1), self.patch_embedding.bias
-        )
+        ).float()
 
     def head(self, x: Tensor, time: Tensor, rows: int) -> Tensor:
-        """Tokens ``[B, T, dim]`` and time embedding ``[B, F, dim]`` to flow ``[B, F, C, h, w]``."""
+        """Tokens ``[B, T, dim]`` and time embedding ``[B, F, dim]``, float32, to the flow.
+
+        Float32 ``[B, F, C, h, w]``.
+        """
         shift, scale = (self.scale_shift_table.float()[:, None] + time[:, :, None]).unbind(2)
-        out = self.proj_out(modulated_norm(x, shift, scale, self.config.eps)).float()
+        normed = modulated_norm(x, shift, scale, self.config.eps).to(self.dtype)
+        out = self.proj_out(normed).float()
         batch, frames = time.shape[:2]
         _, ph, pw = self.config.patch
         flow: Tensor = (
