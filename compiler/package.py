@@ -103,14 +103,16 @@ def package(
         document = _manifest(settings, results, keys, entries)
         manifest.write_manifest(document, staging)
         note("validating")
-        validation = validate(document, load(staging, verify="off"), Golden.load(staging))
+        bundle = load(staging, verify="off")
+        validation = validate(document, bundle, Golden.load(staging))
         report = validation.html()
         if not validation.passed:
             beside = output.with_name(f"{output.name}.{REPORT}")
             beside.write_text(report, encoding="utf-8")
             raise _failed(validation, beside)
         (staging / REPORT).write_text(report, encoding="utf-8")
-        manifest.write_manifest(_validated(document, validation, staging), staging)
+        working = bundle.working_bytes()
+        manifest.write_manifest(_validated(document, validation, working, staging), staging)
 
 
 def _assemble(
@@ -171,7 +173,9 @@ def _manifest(
         plugin_abi=PLUGIN_ABI,
         calibration=None,
         tools=_tools(),
-        validation=manifest.Validation(passed=False, gates=0, report=None, level="none"),
+        validation=manifest.Validation(
+            passed=False, gates=0, report=None, level="none", working_bytes=0
+        ),
         stages=dict(keys),
     )
 
@@ -185,7 +189,7 @@ def _resource_digest(package: str, name: str) -> str:
 
 
 def _validated(
-    document: manifest.Manifest, validation: Validation, staging: Path
+    document: manifest.Manifest, validation: Validation, working_bytes: int, staging: Path
 ) -> manifest.Manifest:
     report = {REPORT: file_entry(staging / REPORT)}
     return manifest.Manifest(
@@ -197,6 +201,7 @@ def _validated(
                 gates=len(validation.comparison.gates),
                 report=REPORT,
                 level=validation.level,
+                working_bytes=working_bytes,
             ),
         }
     )

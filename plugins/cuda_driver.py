@@ -110,6 +110,16 @@ class TensorMap:
         )
 
 
+def driver_version() -> tuple[int, int] | None:
+    """The newest CUDA that the driver knows, such as (13, 0); None where there is no driver."""
+    version = ctypes.c_int()
+    try:
+        call("cuDriverGetVersion", ctypes.byref(version))
+    except UnavailableError:
+        return None
+    return version.value // 1000, version.value % 1000 // 10
+
+
 def call(function: str, *arguments: object) -> None:
     """Calls a function of the driver that returns a CUresult.
 

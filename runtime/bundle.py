@@ -11,7 +11,9 @@ from vidc.plugins.names import TOKENIZER
 from vidc.runtime import integrity, manifest
 from vidc.runtime.compatibility import check
 from vidc.runtime.engines import Engine, loader
+from vidc.runtime.faults import gpu_faults
 from vidc.runtime.lane import GraphLane
+from vidc.runtime.memory import require_memory
 from vidc.runtime.session import DIRECT, Lanes, Session
 from vidc.runtime.states import shared_states
 from vidc.runtime.stream import StreamSpec
@@ -47,28 +49,44 @@ class Bundle:
         if device.type == "cuda":
             self.lanes = Lanes(GraphLane(device), GraphLane(device))
 
+    def working_bytes(self) -> int:
+        """Device memory that the captured work of all sessions keeps; grows with the first one."""
+        lanes = {self.lanes.latents, self.lanes.frames}
+        return sum(lane.working_bytes for lane in lanes)
+
     def session(self, seed: int = 0) -> Session:
         """Opens a stream with states of its own.
 
         Raises:
-            UnavailableError: ``VIDC-SESSION-MEMORY``, its states do not fit the device.
+            UnavailableError: ``VIDC-SESSION-MEMORY``, its states do not fit the device;
+                ``VIDC-GPU-LOST``.
         """
         engines = {n: engine for n, engine in self.engines.items() if n not in NOT_IN_STREAM}
         try:
-            return Session(
-                self.stream, engines, self.device, self._lock, self._text_encoder, seed, self.lanes
-            )
-        except (MemoryError, RuntimeError) as error:
+            with gpu_faults(self.device):
+                return Session(
+                    self.stream,
+                    engines,
+                    self.device,
+                    self._lock,
+                    self._text_encoder,
+                    seed,
+                    self.lanes,
+                )
+        except (MemoryError, RuntimeError, UnavailableError) as error:
             if not _is_out_of_memory(error):
                 raise
+            reason = error.message if isinstance(error, UnavailableError) else error
             raise UnavailableError(
                 "VIDC-SESSION-MEMORY",
-                f"the states of one more session do not fit on {self.device}: {error}",
+                f"one more session does not fit on {self.device}: {reason}",
                 "drop what refers to a session that has ended, or build with a smaller window",
             ) from error
 
 
 def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, UnavailableError):
+        return error.code == "VIDC-GPU-MEMORY"
     # On a CPU, torch has no exception of its own for it.
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(
         error
@@ -86,6 +104,7 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
     Raises:
         GateError: ``VIDC-BUNDLE-FIELD``, a component that the stream needs has no engine, or
             engines disagree on a state.
+        UnavailableError: ``VIDC-GPU-MEMORY``, the GPU has too little memory; ``VIDC-GPU-LOST``.
         VidcError: what ``read_manifest``, ``verify``, ``check`` and the engine loaders raise.
     """
     folder = Path(path)
@@ -94,6 +113,16 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
     device = torch.device(document.target.device_type)
     notes = check(document, device)
     _require_stream(document)
+    if device.type == "cuda":
+        in_stream = [name for name in document.engines if name not in NOT_IN_STREAM]
+        require_memory(document, in_stream, device)
+    with gpu_faults(device):
+        return _loaded(folder, document, device, notes)
+
+
+def _loaded(
+    folder: Path, document: manifest.Manifest, device: torch.device, notes: tuple[str, ...]
+) -> Bundle:
     files = {stem: folder / entry.path for stem, entry in document.weights.items()}
     weights = Weights(files, device)
     engines = {

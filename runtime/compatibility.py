@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import torch
 
 from vidc.plugins.abi import PLUGIN_ABI
+from vidc.plugins.cuda_driver import driver_version
 from vidc.plugins.errors import UnavailableError
 from vidc.runtime.manifest import Manifest
 
@@ -29,7 +30,7 @@ def check(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
     Raises:
         UnavailableError: ``VIDC-BUNDLE-ABI``, built against other operators; ``VIDC-BUNDLE-TORCH``,
             by a newer torch; ``VIDC-BUNDLE-GPU``, for another device; ``VIDC-BUNDLE-CPU``, for
-            CPU instructions that are absent here.
+            CPU instructions that are absent here; ``VIDC-GPU-DRIVER``, the GPU's driver is too old.
     """
     if manifest.plugin_abi != PLUGIN_ABI:
         raise UnavailableError(
@@ -43,6 +44,23 @@ def check(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
             _check_torch(component, engine.requires.torch)
         _check_instructions(component, engine.requires.cpu_features)
     return _check_device(manifest, device)
+
+
+def require_driver() -> None:
+    """Refuses a driver that is too old for this torch, which then finds no GPU at all.
+
+    Raises:
+        UnavailableError: ``VIDC-GPU-DRIVER``.
+    """
+    built, found = torch.version.cuda, driver_version()
+    if built is None or found is None or found[0] >= int(built.partition(".")[0]):
+        return
+    raise UnavailableError(
+        "VIDC-GPU-DRIVER",
+        f"the GPU's driver knows CUDA {found[0]}.{found[1]} at most, and torch "
+        f"{torch.__version__} was built for CUDA {built}",
+        "update the driver (CUDA 13 came with 580), or install a torch built for the older CUDA",
+    )
 
 
 def _check_torch(component: str, version: str) -> None:
@@ -80,6 +98,7 @@ def _check_device(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
         return ()
     if device.type != "cuda":
         raise _wrong_device(manifest, f"this is {device}")
+    require_driver()
     if not torch.cuda.is_available():
         raise _wrong_device(manifest, "torch finds no CUDA device here")
     name = torch.cuda.get_device_name(device)

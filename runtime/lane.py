@@ -7,12 +7,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from vidc.runtime.allocator import growing_segments
+from vidc.runtime.faults import gpu_faults
+
 Work = Callable[[], None]
 """Reads and writes static buffers alone; on a GPU it does not wait for the device."""
 
 
 class Lane(Protocol):
     """One order of work on a device."""
+
+    @property
+    def working_bytes(self) -> int:
+        """Device memory that prepared work keeps to work in."""
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
         """What do the same as ``works``, as fast as the lane can; may run them."""
@@ -32,9 +39,14 @@ class Lane(Protocol):
     def hand_out(self, tensor: Tensor) -> Tensor:
         """A tensor that was made in a turn, for the caller to use."""
 
+    def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Starts to copy a tensor that was handed out to the host; gives it when it is there."""
+
 
 class DirectLane:
     """Work is done when it is called for."""
+
+    working_bytes = 0
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
         """The works themselves."""
@@ -52,6 +64,10 @@ class DirectLane:
         """The tensor itself."""
         return tensor
 
+    def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Gives the tensor itself."""
+        return lambda: tensor
+
 
 class GraphLane:
     """Work is captured once and replayed on a stream of its own.
@@ -64,21 +80,32 @@ class GraphLane:
     """
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._is_set_up = False
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
         """Captures works; the lane's first are run before, which sets up what first use does."""
-        if not self._is_set_up:
-            with self.turn():
-                for work in works:
-                    work()
-            self.stream.synchronize()
-            # Graphs have memory of their own; what the runs took is not needed again.
-            torch.cuda.empty_cache()
-            self._is_set_up = True
-        return [self._capture(work) for work in works]
+        with gpu_faults(self.device), growing_segments():
+            if not self._is_set_up:
+                with self.turn():
+                    for work in works:
+                        work()
+                self.stream.synchronize()
+                # Graphs have memory of their own; what the runs took is not needed again.
+                torch.cuda.empty_cache()
+                self._is_set_up = True
+            return [self._capture(work) for work in works]
+
+    @property
+    def working_bytes(self) -> int:
+        """Device memory that the captured graphs keep to work in, of all sessions together."""
+        return sum(
+            segment["total_size"]
+            for segment in torch.cuda.memory_snapshot()
+            if tuple(segment["segment_pool_id"]) == self._pool
+        )
 
     def _capture(self, work: Work) -> Work:
         graph = torch.cuda.CUDAGraph()
@@ -91,10 +118,11 @@ class GraphLane:
     @contextmanager
     def turn(self, after_caller: bool = True) -> Iterator[None]:
         """Makes the lane's stream the current one."""
-        if after_caller:
-            self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
-        with torch.cuda.stream(self.stream):
-            yield
+        with gpu_faults(self.device):
+            if after_caller:
+                self.stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(self.stream):
+                yield
 
     def follow(self, other: Lane) -> None:
         """Waits, on the device, for all that is on the other lane."""
@@ -103,7 +131,23 @@ class GraphLane:
 
     def hand_out(self, tensor: Tensor) -> Tensor:
         """Makes the caller's stream wait for the tensor, and its memory for the caller."""
-        caller = torch.cuda.current_stream(self.stream.device)
+        caller = torch.cuda.current_stream(self.device)
         caller.wait_stream(self.stream)
         tensor.record_stream(caller)
         return tensor
+
+    def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Copies to pinned memory, which is the caller's alone; waits for no more than that."""
+        with self.turn(after_caller=False):
+            copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
+            copy.copy_(tensor, non_blocking=True)
+            # The thread sleeps until the event, instead of asking for it again and again.
+            done = torch.cuda.Event(blocking=True)
+            done.record()
+
+        def wait() -> Tensor:
+            with gpu_faults(self.device):
+                done.synchronize()
+            return copy
+
+        return wait

@@ -193,15 +193,25 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Validation:
-    """How the build's own validation went, and where in the bundle its report is."""
+    """How the build's own validation went, and where in the bundle its report is.
+
+    Attributes:
+        passed: all gates did.
+        gates: their number.
+        report: its path.
+        level: ``rollout``, ``component`` or ``none``.
+        working_bytes: device memory that captured work kept; 0 where nothing is captured.
+    """
 
     passed: bool
     gates: int
     report: str | None
     level: str
+    working_bytes: int
 
     def __post_init__(self) -> None:
-        _require(self.gates >= 0, f"gates = {self.gates} is negative")
+        for name in ("gates", "working_bytes"):
+            _require(getattr(self, name) >= 0, f"{name} = {getattr(self, name)} is negative")
         if self.report is not None:
             check_path(self.report)
 

@@ -1,6 +1,6 @@
 """A session: one live stream over the engines of a bundle."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -179,6 +179,17 @@ class Session:
         """The frames of the next ``blocks`` blocks, block by block, as ``step`` returns them."""
         for _ in range(blocks):
             yield self.step()
+
+    def fetch(self, frames: Tensor) -> Callable[[], Tensor]:
+        """Starts to copy frames that ``step`` or ``decode`` returned to the host.
+
+        On a GPU they go to pinned memory, behind the decoder and beside the transformer: call for
+        the next block first, then for these.
+
+        Returns:
+            What waits for the copy and gives it: the frames on the CPU, the caller's to keep.
+        """
+        return self._lanes.frames.fetch(frames)
 
     def remember(self, latent: Tensor) -> None:
         """Takes a clean latent ``[B, F, C, h, w]`` as the next block of the stream."""

@@ -11,8 +11,11 @@ from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.plugins.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from torch import Tensor
 
+    from vidc.runtime.session import Session
     from vidc.runtime.stream import StreamSpec
 
 _PATH = click.Path(path_type=Path)
@@ -71,10 +74,8 @@ def command(
         embeds = {block: session.embeds(given) for block, given in prompts.items()}
         session.prompt(embeds[0])
         bar = stack.enter_context(click.progressbar(length=blocks, label="blocks", file=sys.stderr))
-        for block in range(blocks):
-            if block > 0 and block in embeds:
-                session.switch_prompt(embeds[block])
-            frames = session.step()
+        for fetched in _blocks(session, blocks, embeds):
+            frames = fetched()
             videos = [frames] if stream.batch == 1 else frames
             for writer, video in zip(writers, videos, strict=True):
                 writer.write(video)
@@ -85,6 +86,22 @@ def command(
         print_json(document | {"encoder": encoder})
     else:
         print_text("\n".join(f"{path}: {count} frames" for path in outputs))
+
+
+def _blocks(
+    session: "Session", blocks: int, switches: "Mapping[int, Tensor]"
+) -> "Iterator[Callable[[], Tensor]]":
+    """Each block's frames, handed out when the device has the next block to do."""
+    before = None
+    for block in range(blocks):
+        if block > 0 and block in switches:
+            session.switch_prompt(switches[block])
+        fetched = session.fetch(session.step())
+        if before is not None:
+            yield before
+        before = fetched
+    if before is not None:
+        yield before
 
 
 def _outputs(output: Path, batch: int) -> list[Path]:

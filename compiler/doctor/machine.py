@@ -27,6 +27,13 @@ def probe_cuda() -> Iterator[Finding]:
     """Each GPU with the target that describes it."""
     import torch
 
+    from vidc.runtime.compatibility import require_driver
+
+    try:
+        require_driver()
+    except UnavailableError as error:
+        yield Finding("cuda", Status.WARNING, error.message, error.hint)
+        return
     if not torch.cuda.is_available():
         why = "none found" if torch.version.cuda else f"torch {torch.__version__} has no CUDA"
         yield Finding("cuda", Status.MISSING, why)
@@ -34,7 +41,8 @@ def probe_cuda() -> Iterator[Finding]:
         gpu = torch.cuda.get_device_properties(index)
         name, capability = f"cuda:{index}", f"{gpu.major}.{gpu.minor}"
         memory = gpu.total_memory / 1e9
-        detail = f"{gpu.name}, compute capability {capability}, {memory:.0f} GB"
+        free = torch.cuda.mem_get_info(index)[0] / 1e9
+        detail = f"{gpu.name}, compute capability {capability}, {free:.0f} of {memory:.0f} GB free"
         try:
             target = match_gpu(gpu.name, capability, memory)
         except UnavailableError as error:

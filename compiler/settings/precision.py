@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from vidc.compiler import backends
 from vidc.compiler.settings.layers import Layer, Setting
-from vidc.compiler.settings.schema import PRECISIONS, WEIGHTS_GROUPS
+from vidc.compiler.settings.schema import KV_CACHE, PRECISIONS, WEIGHTS_GROUPS
 from vidc.compiler.settings.targets import Target
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
 
@@ -21,9 +21,12 @@ def resolve_precision(layers: Sequence[Layer], target: Target) -> dict[str, Sett
 
     Raises:
         UsageError: ``VIDC-CONFIG-PRECISION`` for an unknown precision, or none at all.
-        UnavailableError: ``VIDC-TARGET-PRECISION`` for one that the target does not have.
+        UnavailableError: ``VIDC-TARGET-PRECISION`` for one that the target does not have,
+            ``VIDC-EXPORT-KV`` for keys and values in another than the transformer's.
     """
-    return {group: _of_group(group, layers, target) for group in WEIGHTS_GROUPS}
+    found = {group: _of_group(group, layers, target) for group in WEIGHTS_GROUPS}
+    _require_one_for_keys_and_values(layers, target, found["transformer"])
+    return found
 
 
 def require_built(precisions: Mapping[str, Setting], name: str, target: Target) -> None:
@@ -45,7 +48,9 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
                 "VIDC-BACKEND-PRECISION",
                 f"backend {name} has no {precision.value} ({precision.origin}) on {target.name}; "
                 f"it has {', '.join(both) or 'none there'}",
-                f"pass --precision {both[0]} or another backend" if both else "pass --backend",
+                f"pass --precision {_instead(both)} or another backend"
+                if both
+                else "pass --backend",
             )
 
 
@@ -67,6 +72,37 @@ def require_exported(precisions: Mapping[str, Setting]) -> None:
             )
 
 
+def _instead(precisions: Sequence[str]) -> str:
+    """What comes nearest to a lower precision: 16 bits where there are any."""
+    return next((each for each in ("bf16", "fp16") if each in precisions), precisions[0])
+
+
+def _require_one_for_keys_and_values(
+    layers: Sequence[Layer], target: Target, transformer: Setting
+) -> None:
+    asked = _said((f"precision.{target.name}.{KV_CACHE}", f"precision.{KV_CACHE}"), layers)
+    if asked is None:
+        return
+    _require_available(asked, target)
+    if asked.value != transformer.value:
+        raise UnavailableError(
+            "VIDC-EXPORT-KV",
+            f"this version has no keys and values in {asked.value} ({asked.origin}) beside a "
+            f"transformer in {transformer.value}",
+            f"pass --set precision.{KV_CACHE}={transformer.value}; a smaller stream.window saves "
+            "memory and time too",
+        )
+
+
+def _said(names: Sequence[str], layers: Sequence[Layer]) -> Setting | None:
+    """The first of these settings that the highest layer which has any has."""
+    for layer in layers[::-1]:
+        for name in names:
+            if name in layer:
+                return layer[name]
+    return None
+
+
 def _of_group(group: str, layers: Sequence[Layer], target: Target) -> Setting:
     names = (
         f"precision.{target.name}.{group}",
@@ -74,16 +110,15 @@ def _of_group(group: str, layers: Sequence[Layer], target: Target) -> Setting:
         f"precision.{group}",
         "precision.default",
     )
-    for layer in layers[::-1]:
-        for name in names:
-            if name in layer:
-                _require_available(layer[name], target)
-                return layer[name]
-    raise UsageError(
-        "VIDC-CONFIG-PRECISION",
-        f"no precision for {group}",
-        'pass --precision or add default = "bf16" to the preset\'s [precision]',
-    )
+    found = _said(names, layers)
+    if found is None:
+        raise UsageError(
+            "VIDC-CONFIG-PRECISION",
+            f"no precision for {group}",
+            'pass --precision or add default = "bf16" to the preset\'s [precision]',
+        )
+    _require_available(found, target)
+    return found
 
 
 def _require_available(precision: Setting, target: Target) -> None:

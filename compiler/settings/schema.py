@@ -16,6 +16,8 @@ from vidc.plugins.errors import UsageError, nearest
 PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8")
 WEIGHTS_GROUPS = ("transformer", "vae", "text_encoder")
 """Weights that share a file, and so a precision."""
+KV_CACHE = "kv_cache"
+"""What has a precision beside them: the window's keys and values, the transformer's if unsaid."""
 LEVELS = ("auto", "rollout", "component")
 
 
@@ -64,9 +66,9 @@ def _names_under(path: tuple[str, ...]) -> Collection[str]:
         case ():
             return (*TABLES, "precision", "gpu", "backend")
         case ("precision",):
-            return ("default", *WEIGHTS_GROUPS, *targets())
+            return ("default", *WEIGHTS_GROUPS, KV_CACHE, *targets())
         case ("precision", name) if name in targets():
-            return ("default", *WEIGHTS_GROUPS)
+            return ("default", *WEIGHTS_GROUPS, KV_CACHE)
         case (name,) if name in TABLES:
             return tuple(field.name for field in fields(TABLES[name]))
     return ()

@@ -76,7 +76,8 @@ def find_target(name: str, origin: str) -> Target:
 
     Raises:
         UsageError: ``VIDC-CONFIG-TARGET`` for an unknown name.
-        UnavailableError: ``VIDC-TARGET-AUTO`` for a GPU that no target describes.
+        UnavailableError: ``VIDC-TARGET-AUTO`` for a GPU that no target describes,
+            ``VIDC-GPU-DRIVER`` for one whose driver is too old for this torch.
     """
     if name == AUTO:
         return _present()
@@ -92,6 +93,9 @@ def find_target(name: str, origin: str) -> Target:
 def _present() -> Target:
     import torch
 
+    from vidc.runtime.compatibility import require_driver
+
+    require_driver()
     if not torch.cuda.is_available():
         return targets()["cpu"]
     gpu = torch.cuda.get_device_properties(0)

@@ -58,7 +58,9 @@ def _manifest(folder: Path) -> Manifest:
         plugin_abi=PLUGIN_ABI,
         calibration=None,
         tools={"torch": "2.13.0", "vidc": "0.1.0"},
-        validation=Validation(passed=True, gates=12, report="report.html", level="rollout"),
+        validation=Validation(
+            passed=True, gates=12, report="report.html", level="rollout", working_bytes=9
+        ),
         stages={"export:denoise": "e" * 64},
     )
 

@@ -101,3 +101,22 @@ def test_a_machine_without_a_driver_is_told_so():
     with pytest.raises(UnavailableError, match="libcuda") as caught:
         cuda_driver.call("cuInit", 0)
     assert caught.value.code == "VIDC-KERNEL-DRIVER"
+
+
+@pytest.mark.parametrize(("number", "version"), [(13000, (13, 0)), (12040, (12, 4))])
+def test_the_drivers_version(use, number, version):
+    class Versioned(Driver):
+        def cuDriverGetVersion(self, pointer):  # noqa: N802
+            pointer._obj.value = number
+            return 0
+
+    use(Versioned())
+    assert cuda_driver.driver_version() == version
+
+
+def test_no_driver_has_no_version(monkeypatch):
+    def missing():
+        raise UnavailableError("VIDC-KERNEL-DRIVER", "cannot be loaded", "install it")
+
+    monkeypatch.setattr(cuda_driver, "_driver", missing)
+    assert cuda_driver.driver_version() is None

@@ -79,7 +79,9 @@ def manifest() -> Manifest:
         plugin_abi=PLUGIN_ABI,
         calibration={"recipe": "fp8", "prompts": 4},
         tools={"torch": "2.13.0", "vidc": "0.1.0"},
-        validation=Validation(passed=True, gates=12, report="report.html", level="rollout"),
+        validation=Validation(
+            passed=True, gates=12, report="report.html", level="rollout", working_bytes=9
+        ),
         stages={"export": "e" * 64, "compile": "c" * 64},
     )
 

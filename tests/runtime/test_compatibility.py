@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from vidc.plugins.errors import UnavailableError
-from vidc.runtime.compatibility import check
+from vidc.runtime import compatibility
+from vidc.runtime.compatibility import check, require_driver
 from vidc.runtime.manifest import Manifest, Requirements
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -175,3 +176,33 @@ def test_importing_does_not_start_cuda() -> None:
         "raise SystemExit(torch.cuda.is_initialized())"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("torch_cuda", "driver", "refused"),
+    [
+        ("13.0", (12, 8), True),
+        ("13.0", (13, 0), False),
+        ("12.8", (13, 0), False),
+        ("13.2", (13, 0), False),
+        ("13.0", None, False),
+        (None, (12, 8), False),
+    ],
+)
+def test_a_driver_older_than_torch_is_refused(monkeypatch, torch_cuda, driver, refused):
+    monkeypatch.setattr(torch.version, "cuda", torch_cuda)
+    monkeypatch.setattr(compatibility, "driver_version", lambda: driver)
+    if not refused:
+        require_driver()
+        return
+    with pytest.raises(UnavailableError, match="VIDC-GPU-DRIVER") as caught:
+        require_driver()
+    assert "knows CUDA 12.8 at most" in caught.value.message
+    assert "built for CUDA 13.0" in caught.value.message
+
+
+def test_a_gpu_bundle_says_that_the_driver_is_too_old(gpu_manifest, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(compatibility, "driver_version", lambda: (12, 2))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert refusal(gpu_manifest, CUDA).code == "VIDC-GPU-DRIVER"

@@ -69,9 +69,20 @@ def test_a_gpu_is_shown_with_its_target(monkeypatch, name, capability, status, w
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: gpu)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda index: (12e9, 16e9))
     (found,) = probe_cuda()
+    assert "12 of 16 GB free" in found.detail
     assert found.status is status
     assert words in found.detail
+
+
+def test_a_driver_that_is_too_old_is_a_trap(monkeypatch):
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("vidc.runtime.compatibility.driver_version", lambda: (12, 4))
+    (found,) = probe_cuda()
+    assert found.status is Status.WARNING
+    assert "CUDA 12.4" in found.detail
+    assert "update the driver" in found.hint
 
 
 def compiler(folder, body):

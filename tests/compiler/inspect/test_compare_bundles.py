@@ -35,7 +35,7 @@ def test_fields_are_named_with_dots(make_bundle):
         config={"stream": {"window": 12, "sink": 3}},
         tools={"torch": "2.14.0", "vidc": "0.1.0"},
         stages={"export:denoise": "f" * 64},
-        validation=Validation(True, 14, "report.html", "rollout"),
+        validation=Validation(True, 14, "report.html", "rollout", 9),
         calibration={"recipe": "fp8"},
     )
     changed, weights = compared(a, b)

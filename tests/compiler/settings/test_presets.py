@@ -11,7 +11,20 @@ from vidc.compiler.settings.presets import (
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.settings.toml import to_toml
-from vidc.plugins.errors import UsageError
+from vidc.plugins.errors import UnavailableError, UsageError
+
+LOGGED = [
+    ("quality", (1000, 750, 500, 250), 12),
+    ("balanced", (1000, 750, 500, 250), 12),
+    ("turbo", (1000, 500, 250), 8),
+    ("turbo_fp8", (1000, 500, 250), 8),
+    ("ultra", (1000, 250), 6),
+    ("low_memory", (1000, 750, 500, 250), 12),
+    ("speed", (1000, 750, 500, 250), 12),
+]
+"""Presets of the public log that this project answers, with their steps and window."""
+NOT_YET = ("turbo_fp8", "ultra", "low_memory", "speed")
+"""Those in a precision that no backend has; tests/compiler/cli/test_presets.py sees them refused."""
 
 
 def test_the_presets_that_users_rely_on_are_there():
@@ -20,17 +33,36 @@ def test_the_presets_that_users_rely_on_are_there():
         "self-forcing-1.3b",
         "wan-14b-causal",
         "tiny",
+        *(name for name, *_ in LOGGED),
     }
     assert DEFAULT_PRESET in preset_names()
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", [name for name in preset_names() if name not in NOT_YET])
 @pytest.mark.parametrize("target", targets())
 def test_every_preset_resolves_for_every_target(name, target):
     backend = "aoti" if targets()[target].is_gpu else "onnxruntime"
     found = resolve(name, gpu=target, backend=backend, environ={})
     assert found.preset == name
     assert set(found.precision.values()) <= set(found.target.precisions)
+
+
+@pytest.mark.parametrize("name", NOT_YET)
+def test_such_a_preset_is_built_in_another_precision_when_that_is_asked_for(name):
+    found = resolve(
+        name, gpu="h200", precision="bf16", assignments=["precision.kv_cache=bf16"], environ={}
+    )
+    assert found.precision["transformer"] == "bf16"
+
+
+@pytest.mark.parametrize(("name", "steps", "window"), LOGGED)
+def test_the_logged_presets_have_their_steps_and_window(name, steps, window):
+    settings = resolve(
+        name, gpu="h200", precision="bf16", assignments=["precision.kv_cache=bf16"], environ={}
+    )
+    assert settings.model.sampler.steps == steps
+    assert settings.model.stream.window == window
+    assert settings.model.transformer == resolve("longlive-1.3b", environ={}).model.transformer
 
 
 @pytest.mark.parametrize("name", preset_names())

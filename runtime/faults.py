@@ -1,0 +1,68 @@
+"""What goes wrong on a GPU while engines run, as coded errors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from vidc.plugins.errors import UnavailableError
+
+
+@contextmanager
+def gpu_faults(device: torch.device) -> Iterator[None]:
+    """Gives names to what a GPU refuses or loses inside; on a CPU it does nothing.
+
+    An engine of AOTInductor says only that a call failed, so the allocator and the device are
+    asked for the reason.
+
+    Raises:
+        UnavailableError: ``VIDC-GPU-MEMORY``, there was not enough of it; ``VIDC-GPU-LOST``, the
+            device does not answer any more.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    refused = _refusals(device)
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or _refusals(device) > refused:
+            raise _out_of_memory(device) from error
+        if isinstance(error, torch.AcceleratorError) or not _answers(device):
+            raise _lost(device, error) from error
+        raise
+
+
+def _refusals(device: torch.device) -> int:
+    """How often the device had no memory left for torch in this process."""
+    return int(torch.cuda.memory_stats(device).get("num_ooms", 0))
+
+
+def _answers(device: torch.device) -> bool:
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _out_of_memory(device: torch.device) -> UnavailableError:
+    free, total = torch.cuda.mem_get_info(device)
+    held = torch.cuda.memory_reserved(device)
+    return UnavailableError(
+        "VIDC-GPU-MEMORY",
+        f"{device} has no memory left: {free / 1e9:.1f} of {total / 1e9:.1f} GB are free, "
+        f"this process holds {held / 1e9:.1f} GB",
+        "nvidia-smi shows who holds the rest; end it, or build with a smaller stream.window, "
+        "stream.batch or size",
+    )
+
+
+def _lost(device: torch.device, error: RuntimeError) -> UnavailableError:
+    reason = str(error).strip().partition("\n")[0]
+    return UnavailableError(
+        "VIDC-GPU-LOST",
+        f"{device} does not answer any more: {reason}",
+        "end this process: CUDA takes up a device again only in a new one; nvidia-smi and the "
+        "kernel's log (dmesg, Xid) say what befell it",
+    )

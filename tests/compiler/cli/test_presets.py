@@ -1,0 +1,36 @@
+"""Presets in a precision to come are refused, with the backends as they are."""
+
+import pytest
+
+from vidc.compiler.settings.targets import targets
+
+
+@pytest.mark.parametrize(
+    ("preset", "precision", "way_out"),
+    [
+        ("turbo_fp8", "fp8", "--precision bf16"),
+        ("ultra", "fp8", "--precision bf16"),
+        ("speed", "int8", "--set precision.kv_cache=bf16"),
+        ("low_memory", "int8", "--set precision.kv_cache=bf16"),
+    ],
+)
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_it_says_what_is_missing_and_a_way_out(vidc, tmp_path, gpu, preset, precision, way_out):
+    command = ("build", preset, "--gpu", gpu, "--random-weights", "1", "-o", str(tmp_path / "out"))
+    status, out, err = vidc(*command)
+    assert (status, out) == (3, "")
+    assert f"{precision} (preset " in err
+    assert way_out in err
+    assert not list(tmp_path.iterdir())
+    # The way out leads somewhere.
+    status, _, err = vidc(*command, *way_out.split(), "--plan")
+    assert status == 0, err
+
+
+@pytest.mark.parametrize("preset", ["turbo_fp8", "ultra", "speed", "low_memory"])
+@pytest.mark.parametrize("gpu", targets())
+def test_no_target_takes_another_precision_in_its_place(vidc, tmp_path, gpu, preset):
+    command = ("build", preset, "--gpu", gpu, "--random-weights", "1", "-o", str(tmp_path / "out"))
+    status, _, err = vidc(*command)
+    assert status == 3
+    assert not list(tmp_path.iterdir()), err

@@ -1,0 +1,47 @@
+import pytest
+import torch
+
+from vidc.runtime.allocator import growing_segments
+
+
+@pytest.fixture
+def settings(monkeypatch):
+    """What was set, the newest last; torch itself parses nothing."""
+    found = [""]
+    monkeypatch.setattr(torch._C, "_accelerator_getAllocatorSettings", lambda: found[-1])
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", found.append)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "after"),
+    [
+        ("", "expandable_segments:True", "expandable_segments:False"),
+        (
+            "max_split_size_mb:64",
+            "max_split_size_mb:64,expandable_segments:True",
+            "max_split_size_mb:64,expandable_segments:False",
+        ),
+        (
+            "expandable_segments:True",
+            "expandable_segments:True,expandable_segments:True",
+            "expandable_segments:True",
+        ),
+    ],
+)
+def test_the_setting_of_the_process_comes_back(settings, before, inside, after):
+    settings.append(before)
+    with growing_segments():
+        assert settings[-1] == inside
+    assert settings[-1] == after
+
+
+def test_it_comes_back_after_a_failure_too(settings):
+    with pytest.raises(ValueError, match="x"), growing_segments():
+        raise ValueError("x")
+    assert settings[-1] == "expandable_segments:False"
+
+
+def test_this_torch_takes_the_setting():
+    with growing_segments():
+        assert "expandable_segments:True" in torch._C._accelerator_getAllocatorSettings()
