@@ -15,6 +15,7 @@ from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.config import ModelConfig
 from vidc.exporters.models import PRECISIONS, components, meta_network, with_weights
 from vidc.plugins.names import TOKENIZER, weights_path
+from vidc.runtime.allocator import growing_segments
 
 
 def run(
@@ -41,7 +42,7 @@ def run(
         tokenizer = workspace.inputs["load:text_encoder"] / TOKENIZER
     device, eager, rollout = torch.device(device_type), None, None
     # One function a precision: its engines are gone before the next ones are made.
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), growing_segments():
         inputs, reference = _in_float32(config, weights, tokenizer, scenario, device)
         if set(precisions.values()) != {"fp32"}:
             eager, rollout = _in_precision(config, weights, precisions, scenario, inputs, reference)

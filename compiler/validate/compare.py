@@ -120,7 +120,8 @@ def _judge_components(
         subject = Subject(name)
         found = {subject: measured[name]} if name in measured else {}
         thresholds = load_thresholds(precisions.get(name, "fp32"))
-        gates += judge(Where.COMPONENT, [subject], found, thresholds)
+        own = {subject: eager[name]} if name in eager else {}
+        gates += judge(Where.COMPONENT, [subject], found, thresholds, own)
         rows.append(ComponentRow(subject, measured.get(name), eager.get(name)))
     return gates, rows
 
@@ -146,8 +147,9 @@ def _rollout_gates(
     pictured = [Subject("rollout", block) for block in golden.scenario.pictured]
     latents = {Subject("rollout", r.block): r.latents for r in rows if r.latents is not None}
     pixels = {Subject("rollout", r.block): r.pixels for r in rows if r.pixels is not None}
+    eager = {Subject("rollout", r.block): r.eager for r in rows if r.eager is not None}
     return [
-        *judge(Where.ROLLOUT, blocks, latents, thresholds),
+        *judge(Where.ROLLOUT, blocks, latents, thresholds, eager),
         *judge(Where.PIXELS, pictured, pixels, thresholds),
     ]
 

@@ -26,6 +26,8 @@ class Where(StrEnum):
     """The decoded frames of one block of a rollout."""
 
 
+OF_EAGER = "relative_l2_of_eager"
+"""No metric: how far ``relative_l2`` may be, in multiples of eager's own in the same precision."""
 Thresholds = Mapping[Where, Mapping[str, float]]
 """For each level of comparison, a threshold for each metric that is judged there."""
 
@@ -112,10 +114,12 @@ def judge(
     expected: Iterable[Subject],
     measured: Mapping[Subject, TensorMetrics | PixelMetrics],
     thresholds: Thresholds,
+    eager: Mapping[Subject, TensorMetrics] | None = None,
 ) -> list[Gate]:
     """A gate for each expected subject and each metric that has a threshold at ``where``.
 
-    An expected subject that was not measured fails all its gates.
+    An expected subject that was not measured fails all its gates. Where PyTorch eager was measured
+    in the subject's own precision, ``relative_l2`` is held to a multiple of its error, too.
 
     Raises:
         ValueError: if a subject was measured that nobody expected.
@@ -133,8 +137,15 @@ def judge(
             block=subject.block,
         )
         for subject in subjects
-        for metric, threshold in thresholds[where].items()
+        for metric, threshold in _limits(thresholds[where], (eager or {}).get(subject)).items()
     ]
+
+
+def _limits(limits: Mapping[str, float], eager: TensorMetrics | None) -> dict[str, float]:
+    found = {metric: limit for metric, limit in limits.items() if metric != OF_EAGER}
+    if eager is not None and OF_EAGER in limits:
+        found["relative_l2"] = min(found["relative_l2"], limits[OF_EAGER] * eager.relative_l2)
+    return found
 
 
 def all_passed(gates: Sequence[Gate]) -> bool:

@@ -38,6 +38,20 @@ def test_frames(bundle):
     assert session.latents.shape == (1, 3, *bundle.stream.latent)
 
 
+def test_fetched_frames_are_the_callers_to_keep(bundle):
+    session = bundle.session(seed=3)
+    session.prompt(embeds(bundle, 1))
+    waits = [session.fetch(session.step()) for _ in range(2)]
+    fetched = [wait() for wait in waits]
+    assert torch.equal(torch.cat(fetched), clip(bundle, seed=3, blocks=2))
+    assert all(frames.device.type == "cpu" for frames in fetched)
+
+
+def test_a_cpu_bundle_needs_no_memory_of_a_gpu(bundle):
+    bundle.session()
+    assert bundle.working_bytes() == 0
+
+
 def test_latents_stay_what_they_were(bundle):
     session = bundle.session(seed=2)
     session.prompt(embeds(bundle, 1))

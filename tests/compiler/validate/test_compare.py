@@ -88,6 +88,33 @@ def test_eager_stands_beside_the_engines(model, mixed):
     }
 
 
+class Louder:
+    """An engine whose outputs are a thousandth too large."""
+
+    def __init__(self, engine):
+        self.signature = engine.signature
+        self._engine = engine
+
+    def run(self, buffers, states):
+        self._engine.run(buffers, states)
+        for output in buffers.outputs.values():
+            output.mul_(1.001)
+
+
+@pytest.mark.parametrize(("eager_error", "passes"), [(1e-3, True), (0.7e-3, False)])
+def test_an_engine_may_not_err_much_more_than_eager(model, mixed, eager_error, passes):
+    calls = [
+        (name, {key: value * (1 + eager_error) for key, value in written.items()})
+        for name, written in mixed.reference.calls
+    ]
+    golden = replace(mixed, eager=replace(mixed.eager, calls=calls), eager_rollout=None)
+    engines = model.engines | {"denoise": Louder(model.engines["denoise"])}
+    precisions = dict.fromkeys(engines, "bf16")
+    gates = hold_to_golden(golden, model.stream, engines, precisions, CPU).gates
+    failed = {(gate.component, gate.metric) for gate in gates if not gate.passed}
+    assert failed == (set() if passes else {("denoise", "relative_l2")})
+
+
 def test_the_json_of_a_validation_is_strict(model, mixed):
     comparison = held(model, mixed)
     endless = compare(torch.tensor([torch.inf]), torch.ones(1))

@@ -1,7 +1,7 @@
 import json
 import math
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.resources import files
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidc.compiler.validate.gates import (
+    OF_EAGER,
     UPPER_LIMITS,
     Gate,
     Subject,
@@ -124,7 +125,7 @@ def test_every_threshold_names_a_metric_that_is_measured_there():
         assert set(thresholds) == set(Where)
         for where, limits in thresholds.items():
             assert limits
-            assert set(limits) <= (pixel if where is Where.PIXELS else tensor)
+            assert set(limits) <= (pixel if where is Where.PIXELS else tensor | {OF_EAGER})
             assert all(isinstance(limit, float) for limit in limits.values())
 
 
@@ -139,3 +140,31 @@ def test_a_precision_without_thresholds_is_refused():
     with pytest.raises(UsageError, match="VIDC-VALIDATE-PRECISION") as error:
         load_thresholds("bf61")
     assert "'bf16'" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("error", "eager", "threshold"),
+    [
+        (1.2e-2, 1e-2, 1.25e-2),
+        (1.3e-2, 1e-2, 1.25e-2),
+        (2.9e-2, 1.0, 3e-2),
+        (3.1e-2, 1.0, 3e-2),
+        (2.9e-2, math.inf, 3e-2),
+        (2.9e-2, None, 3e-2),
+        (1e-9, 0.0, 0.0),
+    ],
+)
+def test_an_engine_may_miss_little_more_than_eager_does(error, eager, threshold):
+    limits = {Where.COMPONENT: {"relative_l2": 3e-2, OF_EAGER: 1.25}}
+    subject = Subject("denoise")
+    own = {} if eager is None else {subject: replace(GOOD, relative_l2=eager)}
+    (found,) = judge(
+        Where.COMPONENT, [subject], {subject: replace(GOOD, relative_l2=error)}, limits, own
+    )
+    assert (found.metric, found.threshold) == ("relative_l2", threshold)
+    assert found.passed == (error <= threshold)
+
+
+@pytest.mark.parametrize("where", [Where.COMPONENT, Where.ROLLOUT])
+def test_bf16_is_held_to_a_quarter_more_than_eager(where):
+    assert load_thresholds("bf16")[where][OF_EAGER] == 1.25

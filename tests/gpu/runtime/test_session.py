@@ -1,5 +1,7 @@
 """Sessions of a small bundle that was built on this GPU: a block is one replay, always the same."""
 
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from threading import Lock
 
@@ -13,6 +15,7 @@ from vidc.compiler.graph import Sources
 from vidc.compiler.portable.begin import begin
 from vidc.compiler.portable.read import open_portable
 from vidc.compiler.settings.resolve import resolve
+from vidc.plugins.errors import UnavailableError
 from vidc.runtime import load
 from vidc.runtime.bundle import NOT_IN_STREAM
 from vidc.runtime.manifest import read_manifest
@@ -160,3 +163,74 @@ def test_batch_two(pair):
     assert latents.shape[1] == 2
     assert torch.isfinite(latents).all()
     assert not torch.equal(latents[:, 0], latents[:, 1])
+
+
+def test_frames_are_fetched_to_pinned_memory(bundle):
+    session = bundle.session(seed=2)
+    session.prompt(prompt(bundle, 1))
+    first, second = (session.step() for _ in range(2))
+    fetched = [session.fetch(frames) for frames in (first, second)]
+    session.step()
+    for frames, wait in zip((first, second), fetched, strict=True):
+        host = wait()
+        assert host.is_pinned()
+        assert torch.equal(host, frames.cpu())
+        assert torch.from_dlpack(frames).data_ptr() == frames.data_ptr()
+
+
+def test_what_is_needed_was_found_by_the_build(built, bundle):
+    document = read_manifest(built)
+    bundle.session()
+    assert 0 < document.validation.working_bytes <= bundle.working_bytes()
+
+
+def fill(device, leave: int) -> torch.Tensor:
+    torch.cuda.empty_cache()
+    return torch.empty(torch.cuda.mem_get_info(device)[0] - leave, dtype=torch.uint8, device=device)
+
+
+def test_a_gpu_that_is_full_is_refused_before_anything_is_loaded(built, hopper):
+    held = fill(hopper, leave=3 * 2**20)
+    with pytest.raises(UnavailableError, match="VIDC-GPU-MEMORY") as caught:
+        load(built)
+    del held
+    assert "tiny-h" in caught.value.message
+    assert "working memory" in caught.value.message
+    load(built)
+
+
+def test_a_session_that_does_not_fit_leaves_the_others_alone(bundle, hopper):
+    before = rollout(bundle.session(), bundle, blocks=2)
+    held = fill(hopper, leave=2**20)
+    opened = []
+    with pytest.raises(UnavailableError, match="VIDC-SESSION-MEMORY"):
+        opened.extend(bundle.session() for _ in range(100))
+    del held
+    opened.clear()
+    torch.cuda.empty_cache()
+    assert torch.equal(rollout(bundle.session(), bundle, blocks=2), before)
+
+
+LOSE = """
+import sys, torch
+from vidc.plugins.errors import UnavailableError
+from vidc.runtime import load
+
+bundle = load(sys.argv[1])
+session = bundle.session()
+session.prompt(torch.zeros(bundle.stream.batch, *bundle.stream.text))
+session.step()
+torch.zeros(1, device="cuda")[torch.tensor([7], device="cuda")]  # An assertion on the device.
+try:
+    for _ in range(3):
+        session.fetch(session.step())()
+except UnavailableError as error:
+    print(error.code)
+"""
+
+
+def test_a_gpu_that_is_lost_in_the_midst_ends_with_a_code(built):
+    ended = subprocess.run(
+        [sys.executable, "-c", LOSE, str(built)], capture_output=True, text=True, timeout=120
+    )
+    assert ended.stdout.strip() == "VIDC-GPU-LOST", ended.stderr
