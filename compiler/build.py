@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vidc.compiler.device_memory import capacity
 from vidc.compiler.graph import WORKERS, Sources, slot, stages, target_stages
 from vidc.compiler.package import (
     PACKAGE,
@@ -112,7 +113,14 @@ def _build(
 ) -> Built:
     output = output.absolute()
     with Store(cache) as store:
-        results = run(graph.stages, store, graph.slot, progress, workers=WORKERS)
+        results = run(
+            graph.stages,
+            store,
+            graph.slot,
+            progress,
+            workers=WORKERS,
+            device_bytes=capacity(settings.target),
+        )
         done = [
             BuiltStage(name, graph.recorded.get(name, result.key), result.hit, result.seconds)
             for name, result in results.items()

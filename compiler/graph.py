@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vidc.compiler.backends import backend
+from vidc.compiler.device_memory import compile_bytes, golden_bytes
 from vidc.compiler.estimate import scenario
 from vidc.compiler.pipeline.digest import Json
 from vidc.compiler.pipeline.stage import Input, Stage, Workspace
@@ -218,6 +219,7 @@ def _compile(settings: Settings, name: str, group: str) -> Stage:
         ),
         tools=dict(chosen.tools(target)),
         target=target.to_json(),
+        device_bytes=compile_bytes(settings, name),
     )
 
 
@@ -272,6 +274,7 @@ def _golden(settings: Settings) -> Stage:
         inputs=tuple(Input(f"load:{group}", _weights_files(group)) for group in groups),
         tools=versions("torch", *libraries),
         target=settings.target.to_json() if settings.target.is_gpu else None,
+        device_bytes=golden_bytes(settings),
     )  # fmt: skip
 
 

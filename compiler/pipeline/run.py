@@ -1,10 +1,11 @@
 """Runs a build: what is in the store is used, the rest is built."""
 
+import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
@@ -58,7 +59,12 @@ class Result:
 
 
 def run(
-    stages: Sequence[Stage], store: Store, slot: str, progress: Progress, workers: int = 1
+    stages: Sequence[Stage],
+    store: Store,
+    slot: str,
+    progress: Progress,
+    workers: int = 1,
+    device_bytes: int | None = None,
 ) -> dict[str, Result]:
     """The results of all stages, by name.
 
@@ -72,6 +78,8 @@ def run(
         progress: is told of each stage.
         workers: processes that build stages side by side; with 1 they are built in this one.
             Each ``Stage.run`` must then be picklable.
+        device_bytes: of the target's memory that stages side by side may take together, as
+            ``fitting`` says; each then has a process of its own. None sets no limit.
 
     Raises:
         BuildError: ``VIDC-BUILD-STAGE`` names the stage that failed, ``VIDC-BUILD-DISK`` a disk
@@ -79,21 +87,52 @@ def run(
         ValueError: the stages are not in order.
     """
     check_order(stages)
-    with store_errors(store.root), _Workers(workers) as pool:
+    with store_errors(store.root), _Workers(workers, renewed=device_bytes is not None) as pool:
         store.sweep()
         build = _Build(store, slot, progress)
-        waiting, running = list(stages), dict[Future[bool], _Started]()
-        while waiting or running:
-            for stage in [stage for stage in waiting if build.is_ready(stage)]:
-                waiting.remove(stage)
-                started = build.start(stage)
-                if workers == 1 or store.lookup(stage.name, sha256_json(started.components)):
-                    build.finish(started)
-                else:
-                    running[pool.submit(_produce, store.root, started)] = started
+        waiting, queue, running = list(stages), list[_Started](), dict[Future[bool], _Started]()
+        while waiting or queue or running:
+            # One that is in the store may make others ready.
+            while ready := [stage for stage in waiting if build.is_ready(stage)]:
+                for stage in ready:
+                    waiting.remove(stage)
+                    started = build.start(stage)
+                    if workers == 1 or store.lookup(stage.name, sha256_json(started.components)):
+                        build.finish(started)
+                    else:
+                        queue.append(started)
+            taken = [started.device_bytes for started in running.values()]
+            needs = [started.device_bytes for started in queue]
+            for started in [queue[index] for index in fitting(needs, taken, device_bytes)]:
+                queue.remove(started)
+                running[pool.submit(_produce, store.root, started)] = started
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 build.finish(running.pop(future), built_elsewhere=future.result())
         return {stage.name: build.results[stage.name] for stage in stages}
+
+
+def fitting(queue: Sequence[int], running: Iterable[int], capacity: int | None) -> list[int]:
+    """Which stages of a queue start now: their indices, in the order in which they start.
+
+    One that needs nothing always starts. Of the others the largest comes first, since it tends to
+    take the longest, and of equal ones the earliest; while it does not fit none overtakes it, so
+    that smaller ones cannot keep it waiting by turns. One that needs more than there is runs when
+    no other that needs any does.
+
+    Args:
+        queue: bytes that each waiting stage needs, the earliest first.
+        running: bytes that each running stage takes.
+        capacity: bytes that stages may take together; None sets no limit.
+    """
+    taken, limit = sum(running), math.inf if capacity is None else capacity
+    starting, fits = [], True
+    for index in sorted(range(len(queue)), key=queue.__getitem__, reverse=True):
+        need = queue[index]
+        fits = fits and (taken == 0 or taken + need <= limit)
+        if fits or need == 0:
+            starting.append(index)
+            taken += need
+    return starting
 
 
 @dataclass(frozen=True)
@@ -105,6 +144,7 @@ class _Started:
     components: Mapping[str, Json]
     inputs: Mapping[str, Path]
     needed: int | None
+    device_bytes: int
     at: float
 
     def produce(self, output: Path, note: Callable[[str], None]) -> None:
@@ -136,6 +176,7 @@ class _Build:
             components=key_components(stage, self._outputs, self._store.digests),
             inputs={i.stage: self.results[i.stage].path for i in stage.inputs},
             needed=None if last is None else last.size,
+            device_bytes=stage.device_bytes,
             at=time.perf_counter(),
         )
 
@@ -155,10 +196,17 @@ class _Build:
 
 
 class _Workers:
-    """Processes that start when the first stage is handed to them."""
+    """Processes that start when the first stage is handed to them.
 
-    def __init__(self, count: int) -> None:
+    Args:
+        count: how many at once.
+        renewed: whether each ends after one stage, which frees what it has of a device: CUDA's
+            context and the memory that PyTorch keeps for later would stay with an idle one.
+    """
+
+    def __init__(self, count: int, renewed: bool) -> None:
         self._count = count
+        self._stages_each = 1 if renewed else None
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:
@@ -179,7 +227,10 @@ class _Workers:
         if self._pool is None:
             # A forked process would inherit locks that torch's threads hold.
             self._pool = ProcessPoolExecutor(
-                self._count, get_context("spawn"), initializer=_end_quietly_when_interrupted
+                self._count,
+                get_context("spawn"),
+                initializer=_end_quietly_when_interrupted,
+                max_tasks_per_child=self._stages_each,
             )
         return self._pool.submit(function, *arguments)
 

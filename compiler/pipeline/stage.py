@@ -47,6 +47,8 @@ class Stage:
         files: files and folders from outside that it consumes, by label.
         tools: versions of the tools it uses, by name.
         target: what it builds for.
+        device_bytes: of the target's memory that it takes while it runs, an estimate. It decides
+            when the stage runs and not what it makes: no part of the key.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Stage:
     files: Mapping[str, Path] = field(default_factory=dict)
     tools: Mapping[str, str] = field(default_factory=dict)
     target: Json = None
+    device_bytes: int = 0
 
 
 Outputs = Mapping[str, Mapping[str, str]]

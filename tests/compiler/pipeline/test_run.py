@@ -1,12 +1,20 @@
 import errno
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from device_stages import occupy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vidc.compiler.pipeline import atomic, disk
+from vidc.compiler.pipeline.run import Result, fitting, run
 from vidc.compiler.pipeline.stage import Input, Stage, Workspace
+from vidc.compiler.pipeline.store import Store
 from vidc.plugins.errors import BuildError, UsageError
 
 
@@ -207,3 +215,130 @@ def test_a_cache_that_is_no_folder(build: Any) -> None:
     with pytest.raises(BuildError, match="cannot write to the cache") as error:
         build.run(*chain(build))
     assert error.value.code == "VIDC-BUILD-DISK"
+
+
+CAPACITY = 10
+NEEDS = st.lists(st.integers(0, 14), max_size=12)
+
+
+@given(NEEDS, st.lists(st.integers(0, 14), max_size=2), st.none() | st.integers(0, 30))
+def test_what_starts_fits_and_overtakes_nothing(
+    queue: list[int], running: list[int], capacity: int | None
+) -> None:
+    starting = fitting(queue, running, capacity)
+    assert len(set(starting)) == len(starting)
+    left = [index for index in range(len(queue)) if index not in starting]
+    taking = [index for index in starting if queue[index] > 0]
+    taken = sum(running) + sum(queue[index] for index in taking)
+    if capacity is None:
+        assert left == []
+        return
+    if taking:
+        assert taken <= capacity or (len(taking) == 1 and not any(running))
+    if left:
+        assert min(queue[index] for index in left) > 0
+        first = min(left, key=lambda index: (-queue[index], index))
+        assert taken > 0
+        assert taken + queue[first] > capacity
+        assert all((-queue[index], index) < (-queue[first], first) for index in taking)
+
+
+@given(NEEDS, st.data())
+def test_every_stage_has_its_turn(needs: list[int], data: st.DataObject) -> None:
+    arriving, finished = list(needs), list[int]()
+    queue, running = list[int](), list[int]()
+    while arriving or queue or running:
+        for _ in range(data.draw(st.integers(0, len(arriving)))):
+            queue.append(arriving.pop())
+        for index in sorted(fitting(queue, running, CAPACITY), reverse=True):
+            running.append(queue.pop(index))
+        taking = [need for need in running if need > 0]
+        assert sum(taking) <= CAPACITY or len(taking) == 1
+        assert running or not queue
+        if running:
+            done = data.draw(st.integers(0, len(running) - 1))
+            finished.append(running.pop(done))
+    assert sorted(finished) == sorted(needs)
+
+
+def test_the_largest_starts_first_and_of_equal_ones_the_earliest() -> None:
+    assert fitting([2, 0, 7, 2], [], None) == [2, 0, 3, 1]
+    assert fitting([4, 9], [2], CAPACITY) == []
+    assert fitting([4, 9], [], CAPACITY) == [1]
+    assert fitting([0, 4, 11], [1], CAPACITY) == [0]
+    assert fitting([0, 4, 11], [0], CAPACITY) == [2, 0]
+
+
+def device_stage(name: str, work: Callable[[Workspace], None], **fields: Any) -> Stage:
+    return Stage(name, work, ("vidc.plugins.errors",), **fields)
+
+
+@contextmanager
+def side_by_side(build: Any, *stages: Stage, **options: Any) -> Iterator[dict[str, Result]]:
+    """The results of stages that processes of their own built."""
+    with Store(build.root) as store:
+        yield run(stages, store, "slot", build, **options)
+
+
+def span(result: Result) -> tuple[float, float]:
+    """When a stage of ``occupy`` began and ended, in seconds."""
+    began, ended, _ = (result.path / "ran").read_text().split()
+    return float(began), float(ended)
+
+
+def test_stages_take_no_more_of_the_device_than_there_is(build: Any) -> None:
+    needs = {"a": 6, "b": 5, "c": 4, "d": 3, "oversized": 12, "e": 0, "f": 0}
+    work = partial(occupy, seconds=0.1)
+    stages = [device_stage(name, work, device_bytes=need) for name, need in needs.items()]
+    with side_by_side(build, *stages, workers=4, device_bytes=CAPACITY) as results:
+        assert results.keys() == needs.keys()
+        spans = {name: span(result) for name, result in results.items()}
+        pids = {(result.path / "ran").read_text().split()[2] for result in results.values()}
+    for moment, _ in spans.values():
+        there = [needs[n] for n, (began, ended) in spans.items() if began <= moment < ended]
+        taking = [need for need in there if need > 0]
+        assert sum(taking) <= CAPACITY or taking == [12]
+    # What one leaves on the device must not be there for the next.
+    assert len(pids) == len(needs)
+
+
+def test_stages_that_fit_share_the_device(build: Any, tmp_path: Path) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    stages = [
+        device_stage("left", partial(occupy, told=left, until=right), device_bytes=6),
+        device_stage("right", partial(occupy, told=right, until=left), device_bytes=4),
+    ]
+    with side_by_side(build, *stages, workers=2, device_bytes=CAPACITY) as results:
+        assert results.keys() == {"left", "right"}
+
+
+def test_stages_that_need_nothing_pass_those_that_wait(build: Any, tmp_path: Path) -> None:
+    told = tmp_path / "free"
+    stages = [
+        device_stage("oversized", partial(occupy, until=told), device_bytes=CAPACITY + 1),
+        device_stage("waiting", occupy, device_bytes=1),
+        device_stage("export", occupy),
+        device_stage("free", partial(occupy, told=told), inputs=(Input("export"),)),
+    ]
+    with side_by_side(build, *stages, workers=3, device_bytes=CAPACITY) as results:
+        assert span(results["waiting"])[0] > span(results["oversized"])[1]
+
+
+def test_what_follows_a_found_stage_does_not_wait_for_others(build: Any, tmp_path: Path) -> None:
+    told = tmp_path / "compile"
+    export = device_stage("export", occupy)
+    with side_by_side(build, export, workers=2):
+        pass
+    stages = [
+        export,
+        device_stage("load", partial(occupy, until=told)),
+        device_stage("compile", partial(occupy, told=told), inputs=(Input("export"),)),
+    ]
+    with side_by_side(build, *stages, workers=2) as results:
+        assert results["export"].hit
+
+
+def test_the_need_of_a_device_changes_no_key(build: Any) -> None:
+    build.run(build.stage("golden", {"data": "d"}, device_bytes=1))
+    build.run(build.stage("golden", {"data": "d"}, device_bytes=2))
+    assert build.ran == []
