@@ -103,7 +103,8 @@ def run(
                         queue.append(started)
             taken = [started.device_bytes for started in running.values()]
             needs = [started.device_bytes for started in queue]
-            for started in [queue[index] for index in fitting(needs, taken, device_bytes)]:
+            free = workers - len(running)
+            for started in [queue[index] for index in fitting(needs, taken, device_bytes)[:free]]:
                 queue.remove(started)
                 running[pool.submit(_produce, store.root, started)] = started
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -196,43 +197,49 @@ class _Build:
 
 
 class _Workers:
-    """Processes that start when the first stage is handed to them.
+    """Processes that stages are handed to.
 
     Args:
-        count: how many at once.
-        renewed: whether each ends after one stage, which frees what it has of a device: CUDA's
-            context and the memory that PyTorch keeps for later would stay with an idle one.
+        count: how many at once, if they stay.
+        renewed: whether each stage has one of its own, whose end frees what it has of a device:
+            CUDA's context and the memory that PyTorch keeps for later would stay with an idle one.
+            A pool each: one whose processes end after a task may forget to start others.
     """
 
     def __init__(self, count: int, renewed: bool) -> None:
         self._count = count
-        self._stages_each = 1 if renewed else None
-        self._pool: ProcessPoolExecutor | None = None
+        self._renewed = renewed
+        self._pools: list[ProcessPoolExecutor] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._pool is None:
-            return
         if kind is KeyboardInterrupt:
             # A terminal interrupts them too; `kill` does not.
             for process in active_children():
                 if process.pid is not None:
                     os.kill(process.pid, signal.SIGINT)
-        self._pool.shutdown(cancel_futures=True)
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
 
     def submit(self, function: Callable[..., bool], *arguments: Any) -> Future[bool]:
         """Runs a module's function in one of the processes."""
-        if self._pool is None:
-            # A forked process would inherit locks that torch's threads hold.
-            self._pool = ProcessPoolExecutor(
-                self._count,
-                get_context("spawn"),
-                initializer=_end_quietly_when_interrupted,
-                max_tasks_per_child=self._stages_each,
-            )
-        return self._pool.submit(function, *arguments)
+        if self._renewed:
+            pool = self._start(1)
+            future = pool.submit(function, *arguments)
+            future.add_done_callback(lambda _: pool.shutdown(wait=False))
+            return future
+        pool = self._pools[0] if self._pools else self._start(self._count)
+        return pool.submit(function, *arguments)
+
+    def _start(self, count: int) -> ProcessPoolExecutor:
+        # A forked process would inherit locks that torch's threads hold.
+        pool = ProcessPoolExecutor(
+            count, get_context("spawn"), initializer=_end_quietly_when_interrupted
+        )
+        self._pools.append(pool)
+        return pool
 
 
 def _end_quietly_when_interrupted() -> None:
