@@ -18,10 +18,15 @@ def figure(value: float | None, unit: str) -> str:
     return f"{plain(value)} {unit}"
 
 
-def plain(value: float) -> str:
-    """A value with four digits, and all of those before the point."""
+def bare(value: float | None, unit: str) -> str:
+    """As ``figure``, without the unit that stands beside; that of bytes depends on the value."""
+    return "" if value is None else figure(value, unit).removesuffix(f" {unit}")
+
+
+def plain(value: float, digits: int = _DIGITS) -> str:
+    """A value with four or so many digits, and all of those before the point."""
     magnitude = math.floor(math.log10(abs(value))) if value else 0
-    return f"{value:.{max(0, _DIGITS - 1 - magnitude)}f}"
+    return f"{value:.{max(0, digits - 1 - magnitude)}f}"
 
 
 def interval(ci95: tuple[float, float] | None, unit: str) -> str:
@@ -37,7 +42,8 @@ def rate(found: Rate | None) -> tuple[str, str]:
     """A rate and its share of the peak, where they are known."""
     if found is None:
         return "", ""
-    return f"{found.value:.3g}", "" if found.share is None else f"{found.share:.0%}"
+    share = "" if found.share is None else f"{100 * found.share:.0f} %"
+    return plain(found.value, 3), share
 
 
 def change(found: Change | None) -> tuple[str, str, str]:

@@ -1,28 +1,36 @@
 """Drawings of samples as coordinates: over time, by size, and beside each other."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vidc.compiler.bench.statistics import Summary
-from vidc.compiler.page.axes import Axis, Tick, around
+from vidc.compiler.page.axes import Axis, Tick, around, round_step
 
 WIDTH = 1000
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 16, 48
 TIMELINE_HEIGHT = 320
 ROW, BAR = 40, 18
 NAMES_WIDTH = 110
-BINS = 40
-HISTOGRAM_HEIGHT = 150
+MOST_BINS = 40
+MOST_DOTS = 100
+"""Of more samples the dots of a timeline run together."""
+HISTOGRAM_HEIGHT, HISTOGRAM_BOTTOM = 150, 28
 
 
 @dataclass(frozen=True)
 class Series:
-    """One stream's samples as the points of an SVG polyline."""
+    """One stream's samples as the points of an SVG polyline.
+
+    ``dots`` is a path of a stroke without length at each, which a round cap makes a dot; it is
+    empty where they would run together.
+    """
 
     name: str
     points: str
+    dots: str
 
 
 @dataclass(frozen=True)
@@ -52,18 +60,22 @@ class Box:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often samples of one stream fall where: bars, the median and its interval."""
+    """How often samples of one stream fall where: bars, the median and its interval.
+
+    ``most`` is how many samples the tallest bar stands for, and its height.
+    """
 
     name: str
     bars: tuple[Box, ...]
     median: float
     interval: Box | None
     ticks: tuple[Tick, ...]
+    most: Tick
     width: int = WIDTH
     height: int = HISTOGRAM_HEIGHT
     left: int = LEFT
     right: int = WIDTH - RIGHT
-    bottom: int = HISTOGRAM_HEIGHT - 28
+    bottom: int = HISTOGRAM_HEIGHT - HISTOGRAM_BOTTOM
 
 
 @dataclass(frozen=True)
@@ -98,14 +110,19 @@ def timeline(samples: Mapping[str, Sequence[float]]) -> Timeline:
     most = max(len(own) for own in samples.values())
     x = around(1, most, LEFT, WIDTH - RIGHT)
     y = around(min(values), max(values), TIMELINE_HEIGHT - BOTTOM, TOP)
-    step = -(-most // 10)
+    step = max(1, int(round_step(most / 10)))
+    placed = {
+        name: [(x.at(i), y.at(value)) for i, value in enumerate(own, start=1)]
+        for name, own in samples.items()
+    }
     return Timeline(
         series=tuple(
             Series(
                 name,
-                " ".join(f"{x.at(i)},{y.at(value)}" for i, value in enumerate(own, start=1)),
+                " ".join(f"{across},{up}" for across, up in points),
+                "".join(f"M{across} {up}h0" for across, up in points if most <= MOST_DOTS),
             )
-            for name, own in samples.items()
+            for name, points in placed.items()
         ),
         x_ticks=tuple(Tick(x.at(i), str(i)) for i in range(step, most + 1, step)),
         y_ticks=y.ticks(),
@@ -115,19 +132,23 @@ def timeline(samples: Mapping[str, Sequence[float]]) -> Timeline:
 def histogram(name: str, samples: Sequence[float], summary: Summary) -> Histogram:
     """Lays out one or more samples of a stream, on an axis of their own."""
     x = around(min(samples), max(samples), LEFT, WIDTH - RIGHT)
-    drawn = Histogram(name, (), x.at(summary.median), None, x.ticks())
-    counts, edges = np.histogram(samples, bins=BINS, range=(x.low, x.high))
-    y = Axis(0, int(counts.max()), drawn.bottom, TOP)
+    # Twice the root of their number; with many more bars each sample would have one of its own.
+    bins = min(MOST_BINS, math.ceil(2 * math.sqrt(len(samples))))
+    counts, edges = np.histogram(samples, bins=bins, range=(x.low, x.high))
+    most, bottom = int(counts.max()), HISTOGRAM_HEIGHT - HISTOGRAM_BOTTOM
+    y = Axis(0, most, bottom, TOP)
     bars = [
-        _box(x.at(float(low)), y.at(int(count)), x.at(float(high)), drawn.bottom)
+        _box(x.at(float(low)), y.at(int(count)), x.at(float(high)), bottom)
         for count, low, high in zip(counts, edges, edges[1:], strict=False)
         if count
     ]
     band = None
     if summary.ci95 is not None:
         low, high = summary.ci95
-        band = _box(x.at(low), TOP, x.at(high), drawn.bottom)
-    return Histogram(name, tuple(bars), drawn.median, band, drawn.ticks)
+        band = _box(x.at(low), TOP, x.at(high), bottom)
+    return Histogram(
+        name, tuple(bars), x.at(summary.median), band, x.ticks(), Tick(y.at(most), str(most))
+    )
 
 
 def bars(summaries: Mapping[str, Summary], labels: Mapping[str, str]) -> Bars:

@@ -2,21 +2,31 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from vidc.compiler.bench.figures import change, figure, interval, plain, rate
+from vidc.compiler.bench.facts import facts
+from vidc.compiler.bench.figures import bare, change, figure, interval, plain, rate
 from vidc.compiler.bench.metrics import METRICS
 from vidc.compiler.bench.plots import Bars, Histogram, Timeline, bars, histogram, timeline
-from vidc.compiler.bench.record import DISCIPLINE, Result
+from vidc.compiler.bench.record import DISCIPLINE, Judgement, Result
 from vidc.compiler.bench.statistics import LEAST_FOR_INTERVAL, LEAST_FOR_P99, Summary
 from vidc.compiler.bench.streams import OURS
 from vidc.compiler.bench.sweep import Sweep
-from vidc.compiler.bench.verdict import Verdict
+from vidc.compiler.bench.verdict import Outcome, Verdict
 from vidc.compiler.page.render import render
 
-HEADLINES = ("block_ms", "vae_ms", "stream_video_fps", "switch_ms", "switch_block_ms",
-             "cold_start_s", "peak_rss_bytes", "device_bytes")  # fmt: skip
+HEADLINES = {
+    "stream_video_fps": "video, VAE included",
+    "block_ms": "a block in steady state",
+    "vae_ms": "VAE decode of a block",
+    "switch_ms": "prompt switch",
+    "switch_block_ms": "prompt switch and first block",
+    "cold_start_s": "process start to first frame",
+    "peak_rss_bytes": "peak memory of a process",
+    "device_bytes": "CUDA memory in use",
+}
+"""What is at the top, in words that need no other figure beside them."""
 KERNELS_SHOWN = 12
+PHASES = {"block": "a block", "vae": "VAE decode of a block", "switch": "a prompt switch"}
 SWEPT = ("block_ms", "vae_ms", "stream_ms", "switch_ms")
 TIMELINES = ("block_ms", "stream_ms", "switch_block_ms")
 
@@ -30,8 +40,17 @@ class _Row:
 
 
 @dataclass(frozen=True)
+class _Verdicts:
+    """What is said against one other, each with its reasons, less those that all share."""
+
+    against: str
+    shared: str
+    rows: tuple[tuple[Judgement, str], ...]
+
+
+@dataclass(frozen=True)
 class _Drawing:
-    """A metric that is drawn: over time, and each stream's distribution."""
+    """A metric that is drawn: over time, and the distribution of streams with enough samples."""
 
     metric: str
     title: str
@@ -42,21 +61,30 @@ class _Drawing:
 def render_html(result: Result) -> str:
     """The page, with styles and drawings inside; every text of the result is escaped."""
     rows = {name: _rows(result, name) for name in METRICS}
+    verdicts = _verdicts(result)
+    summaries = [row.summary for found in rows.values() for row in found]
     return render(
         "vidc.compiler.bench/report.html.j2",
         {
+            "bare": bare,
             "change": change,
             "figure": figure,
             "plain": plain,
             "interval": interval,
-            "text": _text,
             "rate": rate,
         },
         result=result,
-        ours=OURS,
         metrics=METRICS,
         rows={name: found for name, found in rows.items() if found},
-        headlines=[(name, rows[name][0].summary) for name in HEADLINES if _ours(rows[name])],
+        verdicts=verdicts,
+        explained=any(reasons for group in verdicts for _, reasons in group.rows),
+        with_intervals=any(each.ci95 for each in summaries),
+        with_tails=any(each.p99 is not None for each in summaries),
+        headlines=[
+            (title, figure(rows[name][0].summary.median, METRICS[name].unit))
+            for name, title in HEADLINES.items()
+            if _ours(rows[name])
+        ],
         drawings=[_drawing(result, name) for name in TIMELINES if rows[name]],
         comparisons=_comparisons(rows),
         colours=dict(zip(result.streams, ("one", "two", "three", "four"), strict=False)),
@@ -66,7 +94,10 @@ def render_html(result: Result) -> str:
         profile=result.profile,
         sweep=result.sweep,
         swept=None if result.sweep is None else _swept(result.sweep),
+        facts=_facts(result),
+        workload=facts(result.workload),
         kernels_shown=KERNELS_SHOWN,
+        phases=PHASES,
         swept_metrics=SWEPT,
     )
 
@@ -85,7 +116,11 @@ def _ours(rows: list[_Row]) -> bool:
 
 def _drawing(result: Result, metric: str) -> _Drawing:
     samples = {name: own[metric] for name, own in result.streams.items() if metric in own}
-    histograms = (histogram(name, own, Summary.of(own)) for name, own in samples.items())
+    histograms = (
+        histogram(name, own, Summary.of(own))
+        for name, own in samples.items()
+        if len(own) >= LEAST_FOR_INTERVAL
+    )
     return _Drawing(metric, METRICS[metric].title, timeline(samples), tuple(histograms))
 
 
@@ -109,10 +144,30 @@ def _comparisons(rows: Mapping[str, list[_Row]]) -> dict[str, Bars]:
     }
 
 
-def _text(value: Any) -> str:
-    """A value of a table of plain JSON as a phrase."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_text(item)}" for name, item in value.items() if item)
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value))
-    return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _because(verdict: Verdict) -> tuple[str, ...]:
+    """Why nothing can be told; what each other outcome needs has the table's caption."""
+    return verdict.reasons if verdict.outcome is Outcome.CANNOT_TELL else ()
+
+
+def _verdicts(result: Result) -> list[_Verdicts]:
+    found: dict[str, list[Judgement]] = {}
+    for each in result.judgements:
+        found.setdefault(each.against, []).append(each)
+    groups = []
+    for against, judgements in found.items():
+        reasons = [_because(each.verdict) for each in judgements]
+        shared = [text for text in reasons[0] if all(text in own for own in reasons)]
+        rows = [
+            (each, "; ".join(text for text in own if text not in shared))
+            for each, own in zip(judgements, reasons, strict=True)
+        ]
+        groups.append(_Verdicts(against, "; ".join(shared), tuple(rows)))
+    return groups
+
+
+def _facts(result: Result) -> dict[str, str]:
+    """Where it was measured."""
+    fingerprint = result.fingerprint
+    state = {} if not result.gpu_state else {"GPU at the end": result.gpu_state}
+    ends = {"bundle": fingerprint["bundle"], "fingerprint": fingerprint["hash"]}
+    return facts(fingerprint["machine"], state, fingerprint["software"], ends)

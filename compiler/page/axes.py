@@ -31,7 +31,7 @@ class Axis:
 
     def ticks(self, most: int = 8) -> tuple[Tick, ...]:
         """One to ``most`` labels, evenly spaced by 1, 2 or 5 times a power of ten; most >= 4."""
-        step = _step((self.high - self.low) / (most - 1))
+        step = round_step((self.high - self.low) / (most - 1))
         digits = max(0, -math.floor(math.log10(step)))
         first, last = math.ceil(self.low / step), math.floor(self.high / step)
         values = (number * step for number in range(first, last + 1))
@@ -44,7 +44,7 @@ def around(low: float, high: float, start: float, end: float) -> Axis:
     return Axis(low - room, high + room, start, end)
 
 
-def _step(least: float) -> float:
+def round_step(least: float) -> float:
     """The smallest of 1, 2 and 5 times a power of ten that is ``least`` or more."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))

@@ -13,7 +13,7 @@ def render(template: str, filters: Mapping[str, Callable[..., Any]], **values: A
     Args:
         template: package and file, such as ``vidc.compiler.page/base.html.j2``; the name by which
             a template extends another too.
-        filters: for the template, by name.
+        filters: for the template, by name, beside ``sentence``.
         values: the template's variables, all of which it may use and no others.
     """
     environment = Environment(
@@ -23,8 +23,13 @@ def render(template: str, filters: Mapping[str, Callable[..., Any]], **values: A
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= filters
+    environment.filters |= {"sentence": sentence, **filters}
     return environment.get_template(template).render(values)
+
+
+def sentence(text: str) -> str:
+    """The text with a capital in front; jinja's ``capitalize`` makes all others small: ``Vae``."""
+    return text[:1].upper() + text[1:]
 
 
 def _source(name: str) -> str:

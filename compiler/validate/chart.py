@@ -11,6 +11,8 @@ from vidc.compiler.page.axes import Tick
 WIDTH, HEIGHT = 1000, 320
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 34, 48
 MAX_BLOCK_LABELS = 20
+SWITCH_LABEL = 130
+"""Room that the label of a prompt switch takes; a switch that is nearer to the last has none."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,18 @@ def rollout_chart(
         x_ticks=tuple(Tick(x(b), str(b)) for b in range(first, last + 1, label_step)),
         y_ticks=tuple(Tick(y(10.0**e), f"1e{e}") for e in range(low, high + 1, decade_step)),
         threshold=Tick(y(threshold), f"threshold {threshold:.3g}"),
-        switches=tuple(Tick(x(b - 0.5), "prompt switch") for b in switches if first <= b <= last),
+        switches=_labelled([x(b - 0.5) for b in switches if first <= b <= last]),
     )
+
+
+def _labelled(switches: Sequence[float]) -> tuple[Tick, ...]:
+    """Lines at these places, and a label at each that has room for it."""
+    ticks: list[Tick] = []
+    free = -math.inf
+    for at in switches:
+        ticks.append(Tick(at, "prompt switch" if at >= free else ""))
+        free = at + SWITCH_LABEL if at >= free else free
+    return tuple(ticks)
 
 
 def _finite(value: float | None) -> TypeGuard[float]:

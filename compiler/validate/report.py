@@ -31,13 +31,15 @@ LABELS = {
     "ssim": "SSIM",
 }
 FORMATS = {
-    "relative_l2": "{:.2e}",
-    "cosine": "{:.6f}",
-    "max_error": "{:.2e}",
-    "sqnr_db": "{:.1f}",
-    "psnr_db": "{:.1f}",
-    "ssim": "{:.6f}",
+    "relative_l2": (2, "e"),
+    "cosine": (6, "f"),
+    "max_error": (2, "e"),
+    "sqnr_db": (1, "f"),
+    "psnr_db": (1, "f"),
+    "ssim": (6, "f"),
 }
+"""Digits behind the point, and how they are written."""
+MOST_DIGITS = 17
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,15 @@ class _Row:
     def failing(self) -> set[str]:
         return {gate.metric for gate in self.gates if not gate.passed}
 
+    @property
+    def lost(self) -> bool:
+        """Whether something that a gate asks for is missing."""
+        return any(gate.value is None for gate in self.gates)
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        return {gate.metric: gate.threshold for gate in self.gates}
+
 
 @dataclass(frozen=True)
 class _Comparison:
@@ -151,7 +162,7 @@ def render_html(report: Report) -> str:
     full_scale = max([FULL_SCALE_FLOOR, *(int(error.max()) for error in errors)])
     return render(
         "vidc.compiler.validate/report.html.j2",
-        {"figure": format_figure, "limit": format_limit},
+        {"figure": format_figure, "levels": format_levels, "limit": format_limit},
         report=report,
         components=[_component_row(row, report.gates) for row in report.components],
         rollout=[_rollout_row(row, report) for row in report.rollout],
@@ -174,15 +185,33 @@ def render_html(report: Report) -> str:
     )
 
 
-def format_figure(value: float | None, metric: str) -> str:
-    """A metric's value in the digits that tell, in words where it is missing or no number."""
+def format_figure(value: float | None, metric: str, threshold: float | None = None) -> str:
+    """A metric's value in the digits that tell, in words where it is missing or no number.
+
+    Beside a threshold there are as many more digits as show on which side of it the value lies.
+    """
     if value is None:
         return "missing"
     if math.isnan(value):
         return "not a number"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    return FORMATS[metric].format(value)
+    digits, kind = FORMATS[metric]
+    text = f"{value:.{digits}{kind}}"
+    while threshold is not None and digits < MOST_DIGITS and not _same_side(text, value, threshold):
+        digits += 1
+        text = f"{value:.{digits}{kind}}"
+    return text
+
+
+def format_levels(value: float) -> str:
+    """A mean error in levels of 255, in two digits or more; what is not zero never reads as it."""
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
+
+
+def _same_side(text: str, value: float, threshold: float) -> bool:
+    shown = float(text)
+    return (shown < threshold, shown > threshold) == (value < threshold, value > threshold)
 
 
 def format_limit(gate: Gate) -> str:

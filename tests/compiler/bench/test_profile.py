@@ -65,6 +65,11 @@ def test_a_share_is_never_more_than_everything(value, peak):
     assert (share == "") == (found.share is None)
 
 
+def test_rates_read_well():
+    assert rate(Rate(4124.4, 0.859)) == ("4124", "86 %")
+    assert rate(Rate(8.6, None)) == ("8.60", "")
+
+
 def test_what_is_not_counted_has_no_rate():
     assert rate(None) == ("", "")
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 import pytest
 from page import Page
 
-from vidc.compiler.bench.figures import figure, interval
+from vidc.compiler.bench.figures import bare, figure, interval, plain
 from vidc.compiler.bench.metrics import METRICS
 from vidc.compiler.bench.record import SCHEMA, Stored, against_stored
 from vidc.compiler.bench.report import render_html
+from vidc.compiler.bench.verdict import Outcome
 
 
 @pytest.fixture
@@ -40,10 +41,62 @@ def test_a_regression_is_on_top_and_in_its_row(make_result, stored):
     assert "✓ Nothing is known to be slower" in good
 
 
+def test_what_cannot_be_compared_is_neither_good_nor_bad(make_result, stored):
+    html = render_html(against_stored(make_result(), replace(stored, machine={"cpu": "other"})))
+    words = Page(html).words
+    assert "Cannot tell whether it is slower" in words
+    assert "Nothing is known to be slower" not in words
+    assert "Slower than before" not in words
+
+
+def test_a_reason_that_all_verdicts_share_is_given_once(make_result, stored):
+    result = against_stored(make_result(), replace(stored, machine={"cpu": "other"}))
+    words = Page(render_html(result)).words
+    reasons = [each.verdict.reasons for each in result.judgements if each.gates]
+    assert len(reasons) == 6
+    shared = "before.json is of another machine"
+    assert all(own[0].startswith(shared) for own in reasons)
+    assert words.count(shared) == 1
+    # Of cold starts there are too few besides, which is said in their row.
+    assert words.count("3 samples of theirs: at least 6 are needed") == 2
+
+
+def test_reasons_that_differ_stand_in_their_rows(make_result):
+    few = make_result(n=4)
+    assert len({each.verdict.reasons for each in few.judgements}) == 2
+    words = Page(render_html(few)).words
+    assert "Because" in words
+    for each in few.judgements:
+        assert "; ".join(each.verdict.reasons) in words
+
+
+def test_what_a_title_writes_large_stays_large(make_result):
+    words = Page(render_html(make_result())).words
+    for text in ("VAE decode of a block", "Block to block, VAE included"):
+        assert text in words, text
+    assert "vae" not in words
+
+
+def test_every_row_of_a_table_has_as_many_cells(make_result, stored):
+    html = render_html(against_stored(make_result(n=4), stored))
+    for table in re.findall(r"<table>.*?</table>", html, flags=re.DOTALL):
+        columns = table.partition("</thead>")[0].count('scope="col"')
+        spanned = 0
+        for row in table.partition("</thead>")[2].split("<tr")[1:]:
+            cells = row.count("<td") + row.count("<th ")
+            wide = re.search(r'colspan="(\d+)"', row)
+            tall = re.search(r'rowspan="(\d+)"', row)
+            cells += int(wide[1]) - 1 if wide else 0
+            assert cells + (spanned > 0) == columns
+            spanned = int(tall[1]) - 1 if tall else max(0, spanned - 1)
+
+
 def test_every_sample_is_drawn(make_result):
     page = Page(render_html(make_result(n=60)))
     lines = page.all("polyline")
     assert [len(line["points"].split()) for line in lines] == [60] * 6
+    dots = [path["d"] for path in page.all("path") if path["class"] == "dots"]
+    assert [path.count("h0") for path in dots] == [60] * 6
     # Five durations that both streams have, and cold starts, which are too few for an interval.
     assert len([rect for rect in page.all("rect") if rect["class"] == "band"]) == 6
     assert len([path for path in page.all("path") if path["class"] == "whisker"]) == 10
@@ -58,9 +111,10 @@ def test_one_stream_alone_has_no_comparison(make_result):
 
 
 def test_few_samples_have_no_interval_and_no_tail(make_result):
-    html = render_html(make_result(n=4))
-    assert "whisker" not in html.partition("</style>")[2]
-    assert "band" not in html.partition("</style>")[2].replace("the band", "")
+    body = render_html(make_result(n=4)).partition("</style>")[2]
+    for text in ("whisker", "band", "95 % interval.", "P99</th>", "How many samples"):
+        assert text not in body, text
+    assert "P99</th>" in render_html(make_result(n=100))
 
 
 def test_the_page_needs_nothing_but_itself(make_result):
@@ -78,7 +132,7 @@ def test_the_page_is_accessible(make_result, stored):
     assert page.all("svg")
     assert all(svg["role"] == "img" and svg["aria-labelledby"] for svg in page.all("svg"))
     assert len(page.all("table")) == len(page.all("caption"))
-    assert all(th.get("scope") in ("row", "col") for th in page.all("th"))
+    assert all(th.get("scope") in ("row", "col", "rowgroup") for th in page.all("th"))
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     for _, attributes in page.elements:
@@ -98,7 +152,7 @@ EVIL = """<script>alert(1)</script>"><img src=x onerror='alert(1)'>{{ 7 * 7 }}""
 
 def test_every_text_is_escaped(make_result):
     result = make_result(bundle=EVIL, workload={EVIL: EVIL}, notes=(EVIL,))
-    verdict = replace(result.judgements[0].verdict, reasons=(EVIL,))
+    verdict = replace(result.judgements[0].verdict, outcome=Outcome.CANNOT_TELL, reasons=(EVIL,))
     judgement = replace(result.judgements[0], against=EVIL, verdict=verdict)
     fingerprint = {"machine": {EVIL: EVIL}, "software": {}, "bundle": EVIL, "hash": EVIL}
     page = Page(render_html(replace(result, judgements=(judgement,), fingerprint=fingerprint)))
@@ -122,6 +176,14 @@ def test_every_text_is_escaped(make_result):
 )
 def test_figures_read_well(value, unit, text):
     assert figure(value, unit) == text
+
+
+def test_figures_beside_a_unit_read_well():
+    assert bare(269.84, "ms") == "269.8"
+    assert bare(1.5e9, "bytes") == "1.50 GB"
+    assert bare(None, "ms") == ""
+    assert plain(4124.4, 3) == "4124"
+    assert plain(8.6, 3) == "8.60"
 
 
 def test_intervals_read_well():

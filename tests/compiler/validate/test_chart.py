@@ -52,3 +52,12 @@ def test_blocks_without_a_figure_break_the_line_and_fail():
 def test_a_switch_stands_before_its_block():
     chart = rollout_chart([(b, 1e-5) for b in range(8)], 1e-3, [4])
     assert chart.points[3].x < chart.switches[0].at < chart.points[4].x
+
+
+def test_labels_of_switches_do_not_overlap():
+    blocks = [(b, 1e-5) for b in range(40)]
+    ticks = rollout_chart(blocks, 1e-3, [4, 5, 6, 20, 21, 39]).switches
+    assert [tick.label for tick in ticks] == ["prompt switch", "", "", "prompt switch", "",
+                                              "prompt switch"]  # fmt: skip
+    labelled = [tick.at for tick in ticks if tick.label]
+    assert all(b - a >= 130 for a, b in pairwise(labelled))

@@ -15,6 +15,7 @@ from vidc.compiler.validate.report import (
     Report,
     RolloutRow,
     format_figure,
+    format_levels,
     render_html,
 )
 
@@ -163,6 +164,31 @@ def test_a_component_that_was_not_measured_or_not_finite_says_so():
     assert not page.all("img")
 
 
+def test_frames_that_nobody_asked_for_do_not_look_lost():
+    plain = make_report(error=0.5)
+    gates = [gate for gate in plain.gates if gate.where is not Where.PIXELS]
+    rollout = [replace(row, pixels=None) for row in plain.rollout]
+    html = render_html(replace(plain, gates=gates, rollout=rollout))
+    assert html.count('<td colspan="2" class="mute">not measured</td>') == 8
+    assert "compared for some blocks only" in html
+    lost = [replace(gate, value=None) if gate.where is Where.PIXELS else gate
+            for gate in plain.gates]  # fmt: skip
+    html = render_html(replace(plain, gates=lost, rollout=rollout))
+    assert html.count('<td colspan="2" class="bad">not measured</td>') == 8
+    assert "compared for some blocks only" not in html
+
+
+def test_a_column_that_says_nothing_is_left_out():
+    report = make_report()
+    plain, *_ = render_html(report).split("</table>")
+    assert 'scope="col">Block' not in plain
+    row = ComponentRow(Subject("denoise", 3), report.components[0].metrics)
+    table, *_ = render_html(replace(report, components=[*report.components, row])).split("</table>")
+    assert 'scope="col">Block' in table
+    cells = [part.count("<td") + part.count("<th ") for part in table.split("<tr")[1:]]
+    assert len(set(cells)) == 1
+
+
 def test_a_block_without_a_figure_is_a_cross_on_the_curve():
     report = make_report()
     rollout = [
@@ -219,3 +245,26 @@ def test_rounding_differences_look_dark():
 )
 def test_figures_read_well(value, metric, text):
     assert format_figure(value, metric) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "threshold", "text"),
+    [
+        (0.030012, "relative_l2", 0.03, "3.001e-02"),
+        (0.0299999, "relative_l2", 0.03, "2.99999e-02"),
+        (0.03, "relative_l2", 0.03, "3.00e-02"),
+        (0.02, "relative_l2", 0.03, "2.00e-02"),
+        (29.96, "psnr_db", 30.0, "29.96"),
+        (0.9899998, "ssim", 0.99, "0.9899998"),
+        (math.inf, "psnr_db", 30.0, "∞"),
+    ],
+)
+def test_a_figure_lies_on_its_side_of_the_threshold(value, metric, threshold, text):
+    assert format_figure(value, metric, threshold) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0.00"), (0.000541, "0.00054"), (0.5, "0.50"), (40.0, "40.00")]
+)
+def test_an_error_that_is_there_does_not_read_as_none(value, text):
+    assert format_levels(value) == text
