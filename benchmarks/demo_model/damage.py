@@ -21,7 +21,9 @@ def blurred(clip: Tensor, deviation: float) -> Tensor:
     taps = torch.softmax(-(torch.arange(-reach, reach + 1.0) ** 2) / (2 * deviation**2), 0)
     for dim in (-1, -2):
         size = clip.shape[dim]
-        shifted = (torch.arange(size) + offset for offset in range(-reach, reach + 1))
+        shifted = (
+            torch.arange(size, device=clip.device) + offset for offset in range(-reach, reach + 1)
+        )
         parts = (clip.index_select(dim, index.clamp(0, size - 1)) for index in shifted)
         clip = torch.stack([tap * part for tap, part in zip(taps, parts, strict=True)]).sum(0)
     return clip
@@ -30,7 +32,8 @@ def blurred(clip: Tensor, deviation: float) -> Tensor:
 def as_jpeg(clip: Tensor, quality: int) -> Tensor:
     """A clip ``[3, T, H, W]`` after each frame was a JPEG: blocks, and colour at half the size."""
     frames = []
-    for frame in ((clip.clamp(-1, 1) + 1) * 127.5).round().byte().permute(1, 2, 3, 0).numpy():
+    pixels = ((clip.clamp(-1, 1) + 1) * 127.5).round().byte().cpu()
+    for frame in pixels.permute(1, 2, 3, 0).numpy():
         file = io.BytesIO()
         Image.fromarray(frame).save(file, "jpeg", quality=quality)
         frames.append(np.asarray(Image.open(file)))
