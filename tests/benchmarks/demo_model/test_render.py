@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 from demo_model.attributes import Colour, Direction, Rotation, Scene, Shape, Size, Thing
-from demo_model.clip import Clip
+from demo_model.clip import TRANSITION_FRAMES, Clip
 from demo_model.contact_sheet import contact_sheet
 from demo_model.motion import tracks
 from demo_model.palette import OBJECTS
@@ -107,6 +107,18 @@ def test_a_switch_changes_its_object_and_nothing_else():
             for t in range(40):
                 y, x = int(other.y[t]) % 128, int(other.x[t]) % 128
                 assert torch.allclose(changed[:, t, y, x], kept[:, t, y, x], atol=1e-3)
+
+
+def test_a_shape_changes_little_by_little():
+    star, square = (
+        Scene((Thing(shape, Colour.BLUE, Direction.RIGHT),)) for shape in (Shape.STAR, Shape.SQUARE)
+    )
+    found = render([Clip(3, ((0, star), (10, square)))], 24)[0]
+    covered = ((found[2] - found[0]) > 0.55).sum((1, 2)).float()
+    before, after = covered[5], covered[23]
+    assert covered[:10].numpy() == pytest.approx(float(before), rel=0.03)
+    assert covered[10 + TRANSITION_FRAMES :].numpy() == pytest.approx(float(after), rel=0.03)
+    assert covered.diff().max() < 0.35 * (after - before)
 
 
 def test_a_switch_names_what_changes():

@@ -90,6 +90,34 @@ def test_frames_in_no_order_go_nowhere():
     assert one_score(clip[:, order], RED) == [(True, True, False)]
 
 
+def test_a_tremble_is_no_bounce():
+    thing = replace(RED, direction=Direction.LEFT_AND_RIGHT)
+    forth = list(range(9))
+    order = (forth + forth[-2:0:-1]) * 4
+    assert one_score(clip_of(thing)[:, order], thing) == [(True, True, False)]
+
+
+def painted(height: int, width: int) -> torch.Tensor:
+    """A red box of so many pixels that moves left."""
+    clip = torch.zeros(3, 13, 128, 128)
+    for t in range(13):
+        clip[:, t, 40 : 40 + height, 60 - 2 * t : 60 - 2 * t + width] = torch.tensor(
+            [0.9, -0.8, -0.8]
+        )[:, None, None]
+    return clip
+
+
+def test_what_is_no_shape_has_none():
+    assert [(r.shape, r.direction) for r in read(painted(30, 30))] == [
+        (Shape.SQUARE, Direction.LEFT)
+    ]
+    assert [(r.shape, r.direction) for r in read(painted(20, 45))] == [(None, Direction.LEFT)]
+
+
+def test_what_is_long_and_thin_is_no_object():
+    assert read(painted(6, 60)) == ()
+
+
 def test_an_object_that_is_missing_is_absent():
     assert score(read(clip_of(RED)), Scene((RED, BLUE)))[1] == ABSENT
 
