@@ -1,5 +1,6 @@
 """How PyTorch takes a GPU's memory."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +17,7 @@ def growing_segments() -> Iterator[None]:
     gaps that nothing fits: a VAE decoder of 5 GB kept 11 GB. Outside, the process keeps the
     setting that it had.
     """
-    before = torch._C._accelerator_getAllocatorSettings()
+    before = _settings()
     torch._C._accelerator_setAllocatorSettings(",".join(filter(None, (before, f"{_SETTING}:True"))))
     try:
         yield
@@ -25,3 +26,11 @@ def growing_segments() -> Iterator[None]:
             before if _SETTING in before else ",".join(filter(None, (before, f"{_SETTING}:False")))
         )
         torch._C._accelerator_setAllocatorSettings(after)
+
+
+def _settings() -> str:
+    if hasattr(torch._C, "_accelerator_getAllocatorSettings"):
+        return torch._C._accelerator_getAllocatorSettings()
+    # torch 2.11 takes settings and does not tell them; this is where they come from.
+    environ = os.environ
+    return environ.get("PYTORCH_ALLOC_CONF") or environ.get("PYTORCH_CUDA_ALLOC_CONF", "")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from vidc.runtime.allocator import growing_segments
 from vidc.runtime.faults import gpu_faults
 
-Work = Callable[[], None]
+Work = Callable[[], object]
 """Reads and writes static buffers alone; on a GPU it does not wait for the device."""
 
 
@@ -84,6 +85,8 @@ class GraphLane:
         self.stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._is_set_up = False
+        self._keeper: Work | None = None
+        """A graph that outlives all sessions: torch does not capture in a pool that lost its last."""
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
         """Captures works; the lane's first are run before, which sets up what first use does."""
@@ -95,6 +98,7 @@ class GraphLane:
                 self.stream.synchronize()
                 # Graphs have memory of their own; what the runs took is not needed again.
                 torch.cuda.empty_cache()
+                self._keeper = self._capture(partial(torch.zeros, 1, device=self.device))
                 self._is_set_up = True
             return [self._capture(work) for work in works]
 

@@ -8,7 +8,8 @@ from vidc.runtime.allocator import growing_segments
 def settings(monkeypatch):
     """What was set, the newest last; torch itself parses nothing."""
     found = [""]
-    monkeypatch.setattr(torch._C, "_accelerator_getAllocatorSettings", lambda: found[-1])
+    get = "_accelerator_getAllocatorSettings"
+    monkeypatch.setattr(torch._C, get, lambda: found[-1], raising=False)
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", found.append)
     return found
 
@@ -42,6 +43,18 @@ def test_it_comes_back_after_a_failure_too(settings):
     assert settings[-1] == "expandable_segments:False"
 
 
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_accelerator_getAllocatorSettings"), reason="torch 2.11 does not tell"
+)
 def test_this_torch_takes_the_setting():
     with growing_segments():
         assert "expandable_segments:True" in torch._C._accelerator_getAllocatorSettings()
+
+
+def test_a_torch_that_tells_no_settings_has_them_from_the_environment(settings, monkeypatch):
+    monkeypatch.delattr(torch._C, "_accelerator_getAllocatorSettings")
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    with growing_segments():
+        assert settings[-1] == "max_split_size_mb:64,expandable_segments:True"
+    assert settings[-1] == "max_split_size_mb:64,expandable_segments:False"

@@ -1,5 +1,6 @@
 """Sessions of a small bundle that was built on this GPU: a block is one replay, always the same."""
 
+import gc
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -78,6 +79,14 @@ def test_replays_are_what_the_engines_do_when_called(bundle):
 
 def test_equal_noise_gives_equal_bits(bundle):
     assert torch.equal(rollout(bundle.session(), bundle), rollout(bundle.session(), bundle))
+
+
+def test_a_session_opens_after_all_others_have_ended(built):
+    bundle = load(built)
+    first = rollout(bundle.session(), bundle, blocks=2)
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.equal(rollout(bundle.session(), bundle, blocks=2), first)
 
 
 def test_sessions_take_turns_without_disturbing_each_other(bundle):
