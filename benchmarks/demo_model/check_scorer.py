@@ -37,7 +37,7 @@ DAMAGES: dict[str, Callable[[Tensor, int], Tensor]] = {
     "JPEG 25": lambda clip, seed: as_jpeg(clip, 25),
 }
 
-REQUIRED = {"clean": 0.99, "noise 0.05 and blur 1": 0.97, "JPEG 50": 0.97}
+REQUIRED = {"clean": 0.99, "noise 0.05 and blur 1": 0.97, "blur 2": 0.97, "JPEG 50": 0.97}
 
 
 def examples(count: int) -> Iterator[tuple[int, Split]]:

@@ -21,6 +21,10 @@ BLUR = 1.0
 SATURATION = (0.42, 0.62)
 """From none of a pixel counted to all of it; grounds are below, objects above."""
 
+COVERED = (0.58, 0.8)
+"""The same for an object's outline, as shares of its own saturation: a pixel that an object half
+covers has about two thirds of it, and the hole of a ring is seen under a blur too."""
+
 DARKEST = 0.15
 """A pixel whose strongest channel, in 0..1, is below has no colour."""
 
@@ -69,7 +73,8 @@ def find(clip: Tensor) -> list[Blob]:
         raise ValueError(f"a clip is [3, T, H, W], not {list(clip.shape)}")
     if not torch.isfinite(clip).all():
         raise ValueError("the clip has values that are not finite")
-    weight, names = colours(clip)
+    saturation, names = colours(clip)
+    weight = _ramp(saturation, *SATURATION)
     unit = min(clip.shape[-2:])
     found = []
     for index, colour in enumerate(OBJECTS):
@@ -77,6 +82,9 @@ def find(clip: Tensor) -> list[Blob]:
         enough = mask.sum((1, 2)) >= AREA[0] * unit**2
         if enough.float().mean() < PRESENT:
             continue
+        core = saturation[mask >= mask.max() / 2]
+        full = float(core[:: max(1, len(core) // 100_000)].quantile(0.75))
+        mask = _ramp(saturation, *(share * full for share in COVERED)) * (mask > 0)
         blob = _blob(colour, mask, enough)
         if blob.seen.float().mean() >= PRESENT:
             found.append(blob)
@@ -84,17 +92,21 @@ def find(clip: Tensor) -> list[Blob]:
 
 
 def colours(clip: Tensor) -> tuple[Tensor, Tensor]:
-    """How strongly pixels are coloured, float32 ``[T, H, W]`` 0..1, and which of ``OBJECTS``."""
+    """Saturation of pixels, float32 ``[T, H, W]`` 0..1, and which of ``OBJECTS`` they are like."""
     red, green, blue = _smooth((clip.float() + 1) / 2).unbind(0)
     high = torch.maximum(torch.maximum(red, green), blue)
     low = torch.minimum(torch.minimum(red, green), blue)
-    saturation = (high - low) / high.clamp_min(DARKEST)
-    weight = ((saturation - SATURATION[0]) / (SATURATION[1] - SATURATION[0])).clamp_(0, 1)
-    weight *= high > DARKEST
+    # What is too dark to have a colour has a small one.
+    saturation = (high - low) / high.clamp_min(DARKEST) * (high > DARKEST)
     hue = _hue(red, green, blue)
     limits, order = _hue_limits()
     names = order.to(hue.device)[torch.bucketize(hue, limits.to(hue.device))]
-    return weight, names
+    return saturation, names
+
+
+def _ramp(values: Tensor, low: float, high: float) -> Tensor:
+    """0 up to ``low``, 1 from ``high`` on, and a line between them."""
+    return ((values - low) / (high - low)).clamp_(0, 1)
 
 
 def _smooth(clip: Tensor) -> Tensor:

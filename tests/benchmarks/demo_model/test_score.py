@@ -17,13 +17,15 @@ from demo_model.textures import grounds
 
 DAMAGES = {
     "clean": lambda clip, seed: clip,
+    "blurred": lambda clip, seed: blurred(clip, 2.0),
     "noisy": lambda clip, seed: noisy(blurred(clip, 1.0), 0.05, seed),
     "jpeg": lambda clip, seed: as_jpeg(clip, 50),
 }
 
 
 @pytest.mark.parametrize(
-    ("damage", "count", "least"), [("clean", 160, 0.99), ("noisy", 80, 0.97), ("jpeg", 40, 0.97)]
+    ("damage", "count", "least"),
+    [("clean", 160, 0.99), ("noisy", 80, 0.97), ("blurred", 40, 0.97), ("jpeg", 40, 0.97)],
 )
 def test_the_scorer_reads_what_the_generator_drew(damage, count, least):
     scores, extra = [], 0
@@ -148,6 +150,12 @@ def test_noise_has_no_object(seed):
     assert read(torch.rand(shape, generator=draw) * 2 - 1) == ()
     assert read(torch.randn(shape, generator=draw) * 3) == ()
     assert read((torch.rand(3, 1, 1, 1, generator=draw) * 2 - 1).expand(shape)) == ()
+
+
+@pytest.mark.parametrize("saturation", [0.3, 0.5, 0.7, 1.0])
+def test_a_picture_full_of_one_colour_has_no_object(saturation):
+    red = torch.tensor([0.8, 0.8 * (1 - saturation), 0.8 * (1 - saturation)]) * 2 - 1
+    assert read(red[:, None, None, None].expand(-1, 13, 128, 128)) == ()
 
 
 def test_blots_of_colour_have_neither_shape_nor_direction():
