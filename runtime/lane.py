@@ -86,7 +86,7 @@ class GraphLane:
         self._pool = torch.cuda.graph_pool_handle()
         self._is_set_up = False
         self._keeper: Work | None = None
-        """A graph that outlives all sessions: torch does not capture in a pool that lost its last."""
+        """Outlives all sessions: torch does not capture in a pool whose last graph is gone."""
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
         """Captures works; the lane's first are run before, which sets up what first use does."""

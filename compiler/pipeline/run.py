@@ -79,7 +79,7 @@ def run(
         workers: processes that build stages side by side; with 1 they are built in this one.
             Each ``Stage.run`` must then be picklable.
         device_bytes: of the target's memory that stages side by side may take together, as
-            ``fitting`` says; each then has a process of its own. None sets no limit.
+            ``fitting`` says. None sets no limit.
 
     Raises:
         BuildError: ``VIDC-BUILD-STAGE`` names the stage that failed, ``VIDC-BUILD-DISK`` a disk
@@ -87,7 +87,7 @@ def run(
         ValueError: the stages are not in order.
     """
     check_order(stages)
-    with store_errors(store.root), _Workers(workers, renewed=device_bytes is not None) as pool:
+    with store_errors(store.root), _Workers(workers) as pool:
         store.sweep()
         build = _Build(store, slot, progress)
         waiting, queue, running = list(stages), list[_Started](), dict[Future[bool], _Started]()
@@ -106,7 +106,8 @@ def run(
             free = workers - len(running)
             for started in [queue[index] for index in fitting(needs, taken, device_bytes)[:free]]:
                 queue.remove(started)
-                running[pool.submit(_produce, store.root, started)] = started
+                submit = pool.submit_alone if started.device_bytes else pool.submit
+                running[submit(_produce, store.root, started)] = started
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 build.finish(running.pop(future), built_elsewhere=future.result())
         return {stage.name: build.results[stage.name] for stage in stages}
@@ -197,18 +198,11 @@ class _Build:
 
 
 class _Workers:
-    """Processes that stages are handed to.
+    """Processes that start when the first stage is handed to them, so many at once."""
 
-    Args:
-        count: how many at once, if they stay.
-        renewed: whether each stage has one of its own, whose end frees what it has of a device:
-            CUDA's context and the memory that PyTorch keeps for later would stay with an idle one.
-            A pool each: one whose processes end after a task may forget to start others.
-    """
-
-    def __init__(self, count: int, renewed: bool) -> None:
+    def __init__(self, count: int) -> None:
         self._count = count
-        self._renewed = renewed
+        self._shared: ProcessPoolExecutor | None = None
         self._pools: list[ProcessPoolExecutor] = []
 
     def __enter__(self) -> Self:
@@ -225,13 +219,20 @@ class _Workers:
 
     def submit(self, function: Callable[..., bool], *arguments: Any) -> Future[bool]:
         """Runs a module's function in one of the processes."""
-        if self._renewed:
-            pool = self._start(1)
-            future = pool.submit(function, *arguments)
-            future.add_done_callback(lambda _: pool.shutdown(wait=False))
-            return future
-        pool = self._pools[0] if self._pools else self._start(self._count)
-        return pool.submit(function, *arguments)
+        if self._shared is None:
+            self._shared = self._start(self._count)
+        return self._shared.submit(function, *arguments)
+
+    def submit_alone(self, function: Callable[..., bool], *arguments: Any) -> Future[bool]:
+        """Runs it in a process that ends with it, which frees what it has of a device.
+
+        CUDA's context, and the memory that PyTorch keeps for later, would stay with an idle one.
+        """
+        # A pool each: one whose processes end after a task may forget to start others.
+        pool = self._start(1)
+        future = pool.submit(function, *arguments)
+        future.add_done_callback(lambda _: pool.shutdown(wait=False))
+        return future
 
     def _start(self, count: int) -> ProcessPoolExecutor:
         # A forked process would inherit locks that torch's threads hold.
