@@ -216,7 +216,7 @@ def _same_side(text: str, value: float, threshold: float) -> bool:
 
 def format_limit(gate: Gate) -> str:
     """A gate's threshold with its direction, such as ``≤ 0.001``."""
-    return f"{'≤' if gate.metric in UPPER_LIMITS else '≥'} {gate.threshold:g}"
+    return f"{'≤' if gate.metric in UPPER_LIMITS else '≥'} {gate.threshold:.4g}"
 
 
 def _component_row(row: ComponentRow, gates: Sequence[Gate]) -> _Row:

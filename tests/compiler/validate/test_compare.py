@@ -115,6 +115,16 @@ def test_an_engine_may_not_err_much_more_than_eager(model, mixed, eager_error, p
     assert failed == (set() if passes else {("denoise", "relative_l2")})
 
 
+def test_a_rollout_is_held_to_eagers_worst_block(model, mixed):
+    precisions = dict.fromkeys(model.engines, "bf16")
+    comparison = held(model, mixed, precisions=precisions)
+    worst = max(row.eager.relative_l2 for row in comparison.rollout)
+    found = {gate.threshold for gate in comparison.gates if gate.where is Where.ROLLOUT}
+    assert load_thresholds("bf16")[Where.ROLLOUT]["cosine"] in found
+    found.remove(load_thresholds("bf16")[Where.ROLLOUT]["cosine"])
+    assert found == {min(1.25 * worst, load_thresholds("bf16")[Where.ROLLOUT]["relative_l2"])}
+
+
 def test_the_json_of_a_validation_is_strict(model, mixed):
     comparison = held(model, mixed)
     endless = compare(torch.tensor([torch.inf]), torch.ones(1))
