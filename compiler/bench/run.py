@@ -24,6 +24,7 @@ from vidc.compiler.settings.environment import cache_root
 from vidc.compiler.validate.golden import prompt_files
 from vidc.plugins.errors import GateError
 from vidc.runtime.bundle import load
+from vidc.runtime.faults import gpu_faults
 from vidc.runtime.manifest import Manifest, read_manifest
 
 COLD_STARTS = 3
@@ -67,6 +68,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
         tick: called after each of ``request.rounds``.
 
     Raises:
+        UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
         VidcError: what ``load``, ``start`` and ``measure`` raise.
     """
     folder, protocol, note = request.bundle, request.protocol, progress.note
@@ -80,21 +82,22 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
     note("loading engines")
     bundle = load(folder)
     device = bundle.device
-    contestants = {OURS: of_bundle(bundle, protocol.seed)}
-    contestants |= of_baselines(request.against, folder, manifest, device, protocol.seed)
-    note(f"measuring {', '.join(contestants)}")
-    disturbance = Disturbance()
-    measured = measure(contestants, device, prompts, protocol, tick)
-    disturbed, state = disturbance.share(), gpu_state(device)
-    # What follows needs the device, and its memory, for itself.
-    contestants.clear()
     profiled = swept = None
-    if request.profile:
-        note("profiling")
-        profiled = profile(manifest, bundle, prompts, protocol.seed)
-    if request.sweep is not None:
-        base = Base(folder, manifest, bundle)
-        swept = sweep(base, request.sweep.key, wanted, protocol, progress, tick)
+    with gpu_faults(device):
+        contestants = {OURS: of_bundle(bundle, protocol.seed)}
+        contestants |= of_baselines(request.against, folder, manifest, device, protocol.seed)
+        note(f"measuring {', '.join(contestants)}")
+        disturbance = Disturbance()
+        measured = measure(contestants, device, prompts, protocol, tick)
+        disturbed, state = disturbance.share(), gpu_state(device)
+        # What follows needs the device, and its memory, for itself.
+        contestants.clear()
+        if request.profile:
+            note("profiling")
+            profiled = profile(manifest, bundle, prompts, protocol.seed)
+        if request.sweep is not None:
+            base = Base(folder, manifest, bundle)
+            swept = sweep(base, request.sweep.key, wanted, protocol, progress, tick)
     notes = [*bundle.notes]
     if disturbed is not None and disturbed > MOST:
         notes.append(f"other processes took {disturbed:.0%} of the CPU while this was measured")

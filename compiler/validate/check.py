@@ -10,6 +10,7 @@ from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
 from vidc.compiler.validate.report import Report, render_html
 from vidc.runtime.bundle import Bundle
+from vidc.runtime.faults import gpu_faults
 from vidc.runtime.manifest import Manifest
 
 
@@ -81,11 +82,16 @@ class Validation:
 
 
 def validate(manifest: Manifest, bundle: Bundle, golden: Golden) -> Validation:
-    """Replays the golden scenario with the engines of a bundle and judges them."""
+    """Replays the golden scenario with the engines of a bundle and judges them.
+
+    Raises:
+        UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
+    """
     precisions = {name: engine.precision for name, engine in manifest.engines.items()}
-    comparison = hold_to_golden(
-        golden, bundle.stream, bundle.engines, precisions, bundle.device, bundle.lanes
-    )
+    with gpu_faults(bundle.device):
+        comparison = hold_to_golden(
+            golden, bundle.stream, bundle.engines, precisions, bundle.device, bundle.lanes
+        )
     return Validation(manifest, golden, comparison)
 
 
