@@ -1,0 +1,1 @@
+"""What the training scripts share; nothing of it ships in a bundle."""

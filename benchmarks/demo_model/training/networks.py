@@ -1,0 +1,111 @@
+"""The networks of the demo model, as vidc's presets and exporters define them, to be trained."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from demo_model.tokens import END, LENGTH, PAD, VOCABULARY
+from vidc.compiler.settings.presets import load_preset
+from vidc.compiler.settings.tables import read_model
+from vidc.compiler.stream import stream_spec
+from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.config import ModelConfig
+from vidc.exporters.text_encoder import model as umt5
+from vidc.exporters.text_encoder.config import TextEncoderConfig
+from vidc.exporters.wan_vae.model import create
+from vidc.runtime.stream import StreamSpec
+
+PRESET = "demo"
+TEXT_LAYERS = 3
+TEXT_HEAD = 32
+"""Width of a head of the text encoder."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The model that is trained.
+
+    Attributes:
+        config: with the text encoder that ``vidc build`` reads from its folder.
+        stream: the same stream as a bundle's manifest states it.
+    """
+
+    config: ModelConfig
+    stream: StreamSpec
+
+    @property
+    def text(self) -> TextEncoderConfig:
+        """Sizes of the text encoder."""
+        assert self.config.text_encoder is not None
+        return self.config.text_encoder
+
+
+def demo_sizes(preset: str | Path = PRESET) -> Sizes:
+    """The sizes in a preset, by name or from a TOML file.
+
+    Raises:
+        ValueError: the preset's prompts are shorter than the longest caption, or its sink and
+            window are no whole blocks.
+    """
+    config = read_model(load_preset(str(preset)).layer)
+    stream = config.stream
+    if config.transformer.text_len < LENGTH:
+        raise ValueError(f"model.text_len = {config.transformer.text_len}, captions take {LENGTH}")
+    if stream.sink % stream.block or stream.window % stream.block:
+        raise ValueError(
+            f"sink = {stream.sink} and window = {stream.window} are no multiples of block = "
+            f"{stream.block}: the training layout is made of whole blocks"
+        )
+    width = config.transformer.text_dim
+    text = TextEncoderConfig(
+        vocab_size=len(VOCABULARY),
+        d_model=width,
+        d_kv=min(TEXT_HEAD, width // 2),
+        d_ff=2 * width,
+        num_layers=TEXT_LAYERS,
+        num_heads=max(2, width // TEXT_HEAD),
+        pad_token_id=PAD,
+        eos_token_id=END,
+    )
+    config = replace(config, text_encoder=text)
+    return Sizes(config, stream_spec(config))
+
+
+def new_transformer(sizes: Sizes) -> CausalWan:
+    """A transformer to train, float32: Wan's own initial weights, and a flow of zero."""
+    model = CausalWan(sizes.config.transformer)
+    dim = sizes.config.transformer.dim
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+    patch = model.patch_embedding.weight
+    nn.init.xavier_uniform_(patch.data.view(patch.shape[0], -1))
+    embedder = model.condition_embedder
+    for linear in (
+        *(layer for part in (embedder.time_embedder,) for layer in (part.linear_1, part.linear_2)),
+        *(layer for part in (embedder.text_embedder,) for layer in (part.linear_1, part.linear_2)),
+    ):
+        nn.init.normal_(linear.weight, std=0.02)
+    nn.init.normal_(embedder.time_proj.weight, std=0.02)
+    for table in (model.scale_shift_table, *(layer.scale_shift_table for layer in model.layers)):
+        nn.init.normal_(table, std=1 / math.sqrt(dim))
+    nn.init.zeros_(model.proj_out.weight)
+    return model
+
+
+def new_vae(sizes: Sizes) -> nn.Module:
+    """A VAE to train, float32, with the initial weights that diffusers gives it."""
+    return create(sizes.config.vae, torch.float32, "cpu").requires_grad_(True).train()
+
+
+def new_text_encoder(sizes: Sizes) -> umt5.TextEncode:
+    """A text encoder to train, float32: the component that a bundle runs, over any batch.
+
+    It maps ``input_ids`` and ``attention_mask``, int64 ``[B, L]``, to embeddings ``[B, L, E]``.
+    """
+    network = umt5.create(sizes.text, torch.float32, "cpu").requires_grad_(True)
+    return umt5.TextEncode(network, sizes.config.transformer.text_len)
