@@ -48,12 +48,20 @@ class Layout:
     Attributes:
         positions: absolute block of each block of the clip; ascending, the sink's first.
         groups: in the order of the network's sequence.
-        slots: most groups that one attends to, the ring's blocks.
     """
 
     positions: tuple[int, ...]
     groups: tuple[Group, ...]
-    slots: int
+
+    @property
+    def slots(self) -> int:
+        """Most groups that one attends to."""
+        return max(len(group.keys) for group in self.groups)
+
+    @property
+    def full(self) -> bool:
+        """Whether every group attends to as many."""
+        return all(len(group.keys) == self.slots for group in self.groups)
 
     def of(self, kind: Pass) -> list[int]:
         """The groups of a kind, in the clip's order."""
@@ -106,7 +114,9 @@ def recached(end: int, stream: StreamSpec) -> list[int]:
     return list(range(end - stream.recached(end * stream.block) // stream.block, end))
 
 
-def clip_layout(positions: Sequence[int], stream: StreamSpec, switch: int | None = None) -> Layout:
+def clip_layout(
+    positions: Sequence[int], stream: StreamSpec, switch: int | None = None, noisy_from: int = 0
+) -> Layout:
     """The groups of a clip of these blocks, each with a noisy and, but for the last, a clean one.
 
     Args:
@@ -114,15 +124,19 @@ def clip_layout(positions: Sequence[int], stream: StreamSpec, switch: int | None
             sight: a clip may be the sink and a stretch from far on.
         stream: its sink and window are whole blocks.
         switch: index of the clip's block that is the first under the new prompt.
+        noisy_from: index of the first block that has a noisy group.
 
     Raises:
-        ValueError: positions do not ascend, or the switch does not lie inside the clip.
+        ValueError: positions do not ascend, the switch does not lie inside the clip, or no block
+            is noisy.
     """
     count = len(positions)
     if not count or list(positions) != sorted(set(positions)) or positions[0] < 0:
         raise ValueError(f"blocks of a clip ascend from 0 or later, not {list(positions)}")
     if switch is not None and not 0 < switch < count:
         raise ValueError(f"a clip of {count} blocks cannot switch its prompt at {switch}")
+    if not 0 <= noisy_from < count:
+        raise ValueError(f"a clip of {count} blocks has no noisy one from {noisy_from} on")
     turn = count if switch is None else switch
     again = []
     if switch is not None:
@@ -130,10 +144,10 @@ def clip_layout(positions: Sequence[int], stream: StreamSpec, switch: int | None
         again = [i for i in range(switch) if positions[i] in known]
     order = [
         *((Pass.CLEAN, i, 0) for i in range(min(turn, count - 1))),
-        *((Pass.NOISY, i, 0) for i in range(turn)),
+        *((Pass.NOISY, i, 0) for i in range(noisy_from, turn)),
         *((Pass.RECACHED, i, 1) for i in again),
         *((Pass.CLEAN, i, 1) for i in range(turn, count - 1)),
-        *((Pass.NOISY, i, 1) for i in range(turn, count)),
+        *((Pass.NOISY, i, 1) for i in range(max(turn, noisy_from), count)),
     ]
     place = {(kind, index): group for group, (kind, index, _) in enumerate(order)}
 
@@ -152,4 +166,4 @@ def clip_layout(positions: Sequence[int], stream: StreamSpec, switch: int | None
         return tuple(keys)
 
     groups = tuple(Group(kind, i, prompt, sight(kind, i)) for kind, i, prompt in order)
-    return Layout(tuple(positions), groups, stream.window // stream.block)
+    return Layout(tuple(positions), groups)

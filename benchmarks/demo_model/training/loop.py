@@ -17,7 +17,7 @@ Loss = Callable[[int], tuple[Tensor, Mapping[str, Tensor]]]
 """A step's loss, and parts of it to be logged, by name."""
 
 MEASURED = 40
-"""Steps that are timed before ``--finish`` says where the end is; the first few are not."""
+"""Steps after which ``--finish`` says anew where the end is; the first few are not timed."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,13 @@ def precision(device: str) -> torch.autocast:
     return torch.autocast("cuda" if cuda else "cpu", torch.bfloat16, enabled=cuda)
 
 
-def train(options: Options, network: nn.Module, loss: Loss, facts: Mapping[str, object]) -> int:
+def train(
+    options: Options,
+    network: nn.Module,
+    loss: Loss,
+    facts: Mapping[str, object],
+    prepare: Callable[[int], None] | None = None,
+) -> int:
     """Trains until the time or the schedule is over, from a checkpoint where there is one.
 
     Args:
@@ -103,6 +109,7 @@ def train(options: Options, network: nn.Module, loss: Loss, facts: Mapping[str, 
         network: trained in place; its mean is in the checkpoint.
         loss: of a step. It draws from ``generator`` alone.
         facts: plain JSON values that go into the checkpoint.
+        prepare: told the first step before it is taken and timed.
 
     Returns:
         The number of steps taken by this run and those before.
@@ -124,9 +131,11 @@ def train(options: Options, network: nn.Module, loss: Loss, facts: Mapping[str, 
         if options.steps is None and state["schedule"]["end"] is not None:
             schedule = Schedule(**state["schedule"])
     curve = log.Log(options.out / "log.jsonl", step)
-    first, saved, bad = step, started, 0
+    if prepare is not None:
+        prepare(step)
+    first, saved, bad = step, time.monotonic(), 0
     sums: dict[str, Tensor] = {}
-    timed = (step, started)
+    timed = (step, saved)
 
     def keep() -> None:
         spent = seconds + time.monotonic() - started
@@ -154,10 +163,12 @@ def train(options: Options, network: nn.Module, loss: Loss, facts: Mapping[str, 
         now = time.monotonic()
         if step - first == MEASURED // 4:
             timed = (step, now)
-        if options.finish and schedule.end is None and step - first == MEASURED:
+        if options.finish and (step - first) % MEASURED == 0:
+            # Again and again, because steps get slower or faster than the first ones were.
             pace = (now - timed[1]) / (step - timed[0])
-            left = int(0.97 * (deadline - now) / pace)
-            schedule = replace(schedule, fall=step, end=step + max(1, left))
+            left = max(1, int(0.98 * (deadline - now) / pace))
+            fall = step if schedule.fall is None else schedule.fall
+            schedule = replace(schedule, fall=fall, end=step + left)
         if step % options.log_steps == 0:
             means = {name: float(total) / options.log_steps for name, total in sums.items()}
             spent = seconds + now - started

@@ -20,6 +20,9 @@ from vidc.runtime.stream import StreamSpec
 
 PRESET = "demo"
 TEXT_LAYERS = 3
+LOG_VARIANCE = -6.0
+"""Of latents in a VAE that is yet to be trained."""
+
 TEXT_HEAD = 32
 """Width of a head of the text encoder."""
 
@@ -98,8 +101,15 @@ def new_transformer(sizes: Sizes) -> CausalWan:
 
 
 def new_vae(sizes: Sizes) -> nn.Module:
-    """A VAE to train, float32, with the initial weights that diffusers gives it."""
-    return create(sizes.config.vae, torch.float32, "cpu").requires_grad_(True).train()
+    """A VAE to train, float32, with diffusers' initial weights and a posterior that is narrow.
+
+    As diffusers makes it, a latent's noise is ten times its signal: the decoder learns to do
+    without latents, and the encoder then has nothing to learn from.
+    """
+    vae = create(sizes.config.vae, torch.float32, "cpu").requires_grad_(True).train()
+    with torch.no_grad():
+        vae.get_submodule("quant_conv").bias[sizes.config.vae.z_dim :] = LOG_VARIANCE  # type: ignore[index]
+    return vae
 
 
 def new_text_encoder(sizes: Sizes) -> umt5.TextEncode:

@@ -1,0 +1,140 @@
+"""A batch of clips for one forward: clean, recached and noisy groups in one sequence."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from demo_model.tokens import END, PAD
+from demo_model.training.clips import mask_of
+from demo_model.training.flow import draw_levels, noised, timesteps
+from demo_model.training.forward import (
+    Angles,
+    LayerFunction,
+    Sight,
+    forward,
+    text_keys_values,
+)
+from demo_model.training.layout import LayoutTensors, Pass
+from demo_model.training.shelves import Shelf
+from vidc.exporters.causal_wan.model import CausalWan
+
+
+@dataclass(frozen=True)
+class Networks:
+    """What is trained on latents, and what it needs beside them.
+
+    Attributes:
+        transformer: float32.
+        text: the text encoder's component.
+        angles: of every block that a clip may have.
+        layer: see ``forward``.
+    """
+
+    transformer: CausalWan
+    text: nn.Module
+    angles: Angles
+    layer: LayerFunction | None = None
+
+    def embeds(self, tokens: Tensor) -> Tensor:
+        """Embeddings ``[B, P, L, E]`` of prompts ``[B, P, L]``."""
+        flat = tokens.flatten(0, 1)
+        (embeds,) = self.text(flat, mask_of(flat))
+        result: Tensor = embeds.unflatten(0, tokens.shape[:2])
+        return result
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of a shelf.
+
+    Attributes:
+        latents: clean, float32 ``[B, blocks, F, C, h, w]``.
+        tokens: int64 ``[B, 2, L]``.
+        groups: of their layout.
+        sight: what each of them attends to.
+        noisy: groups that are, int64 ``[N]``.
+        is_noisy: whether each group is, bool ``[G]``.
+        switched: whether the two prompts differ.
+    """
+
+    latents: Tensor
+    tokens: Tensor
+    groups: LayoutTensors
+    sight: Sight
+    noisy: Tensor
+    is_noisy: Tensor
+    switched: bool
+
+    def with_tokens(self, tokens: Tensor) -> "Batch":
+        """The same clips under other prompts."""
+        return replace(self, tokens=tokens)
+
+
+def draw_batch(shelf: Shelf, size: int, draw: torch.Generator) -> Batch:
+    """``size`` different rows of a shelf, or all it has."""
+    rows = torch.randperm(len(shelf.latents), generator=draw, device=draw.device)[:size]
+    groups, device = shelf.groups, shelf.latents.device
+    noisy = torch.tensor(shelf.layout.of(Pass.NOISY), device=device)
+    is_noisy = torch.zeros(len(shelf.layout.groups), dtype=torch.bool, device=device)
+    is_noisy[noisy] = True
+    return Batch(
+        shelf.latents[rows].float(),
+        shelf.tokens[rows],
+        groups,
+        Sight(groups.keys, groups.visible, groups.prompt, shelf.layout.full),
+        noisy,
+        is_noisy,
+        any(group.prompt for group in shelf.layout.groups),
+    )
+
+
+def without_prompt(tokens: Tensor, share: float, draw: torch.Generator) -> Tensor:
+    """Tokens ``[B, P, L]`` of which a share of rows became the empty prompt."""
+    empty = torch.full_like(tokens, PAD)
+    empty[..., 0] = END
+    chosen = torch.rand(len(tokens), generator=draw, device=draw.device) < share
+    return torch.where(chosen[:, None, None], empty, tokens)
+
+
+def flow_loss(
+    networks: Networks, batch: Batch, shift: float, disturbance: float, draw: torch.Generator
+) -> Tensor:
+    """Mean square error of the flows of all noisy groups.
+
+    Args:
+        networks: see there.
+        batch: of clips.
+        shift: of the sampler.
+        disturbance: most deviation of the noise on a clip's history. A history that the model
+            made is never exact, and one that has only seen exact ones would follow its own errors.
+        draw: of everything random.
+    """
+    clean, device = batch.latents, draw.device
+    count = len(clean)
+
+    def normal(shape: torch.Size) -> Tensor:
+        return torch.randn(shape, generator=draw, device=device)
+
+    strength = disturbance * torch.rand(count, generator=draw, device=device)
+    # Of a block, not of a group: what is recached is the very latent that was clean before.
+    disturbed = clean + strength.view(-1, 1, 1, 1, 1, 1) * normal(clean.shape)
+    wanted = clean[:, batch.groups.index[batch.noisy]]
+    level = draw_levels((count, len(batch.noisy)), shift, draw)
+    noise = normal(wanted.shape)
+    latents = disturbed[:, batch.groups.index]
+    latents[:, batch.noisy] = noised(wanted, noise, level)
+    times = torch.zeros((count, len(batch.is_noisy)), device=device)
+    times[:, batch.noisy] = timesteps(level)
+    tokens = batch.tokens if batch.switched else batch.tokens[:, :1]
+    flows, _ = forward(
+        networks.transformer,
+        latents,
+        times,
+        networks.angles(batch.groups.blocks),
+        text_keys_values(networks.transformer, networks.embeds(tokens)),
+        batch.sight,
+        flow_of=batch.noisy,
+        layer=networks.layer,
+    )
+    return (flows - (noise - wanted)).square().mean()
