@@ -8,6 +8,7 @@ from vidc.compiler.bench.clock import MILLISECONDS
 from vidc.compiler.bench.statistics import Summary
 from vidc.runtime.stream import StreamSpec
 
+RATE = "frames/s"
 Samples = dict[str, list[float]]
 """Raw samples by metric, in the order in which they were taken."""
 
@@ -27,6 +28,11 @@ class Metric:
     unit: str
     judged: bool = False
 
+    @property
+    def tail_is_bad(self) -> bool:
+        """Whether its largest samples are its worst; those of a rate are its best."""
+        return self.unit != RATE
+
 
 METRICS = {
     "block_ms": Metric("block, steady state: denoising and clean pass", "ms", judged=True),
@@ -36,11 +42,11 @@ METRICS = {
     "switch_ms": Metric("prompt switch alone", "ms", judged=True),
     "switch_block_ms": Metric("prompt switch and the first block after it", "ms", judged=True),
     "switch_extra_ms": Metric("the same less the block before the switch", "ms"),
-    "block_latent_fps": Metric("denoising alone, latent frames", "frames/s"),
-    "block_video_fps": Metric("denoising alone, video frames", "frames/s"),
-    "vae_video_fps": Metric("VAE alone, video frames", "frames/s"),
-    "stream_latent_fps": Metric("both together, latent frames", "frames/s"),
-    "stream_video_fps": Metric("both together, video frames", "frames/s"),
+    "block_latent_fps": Metric("denoising alone, latent frames", RATE),
+    "block_video_fps": Metric("denoising alone, video frames", RATE),
+    "vae_video_fps": Metric("VAE alone, video frames", RATE),
+    "stream_latent_fps": Metric("both together, latent frames", RATE),
+    "stream_video_fps": Metric("both together, video frames", RATE),
     "cold_start_s": Metric("process start to first frame", "s", judged=True),
     "peak_rss_bytes": Metric("peak memory of a process of its own", "bytes"),
     "peak_cuda_bytes": Metric("peak CUDA memory that torch allocated there", "bytes"),

@@ -14,6 +14,7 @@ from vidc.compiler.bench.statistics import CONFIDENCE, RESAMPLES
 from vidc.compiler.bench.streams import OURS
 from vidc.compiler.bench.sweep import Sweep
 from vidc.compiler.bench.verdict import LEAST_DELTA, LEAST_RATIO, Outcome, Verdict, judge
+from vidc.compiler.dotted import flatten
 from vidc.plugins.errors import UsageError
 
 SCHEMA = 1
@@ -196,6 +197,7 @@ def against_stored(result: Result, stored: Stored) -> Result:
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """The entries in which two tables differ, such as ``cores 8 there, 4 here``."""
+    there, here = flatten(there), flatten(here)
     names = [*here, *(name for name in there if name not in here)]
     return "; ".join(
         f"{name} {there.get(name)} there, {here.get(name)} here"

@@ -81,7 +81,7 @@ def judge(ours: Sequence[float], theirs: Sequence[float], doubt: str | None = No
         raise ValueError("durations must be positive")
     speedup, delta = float(np.median(b) / np.median(a)), cliffs_delta(ours, theirs)
     few = [
-        f"{len(values)} samples of {whose}: at least {LEAST_FOR_INTERVAL} are needed"
+        f"{whose}: n = {len(values)}, at least {LEAST_FOR_INTERVAL} samples are needed"
         for whose, values in (("ours", a), ("theirs", b))
         if len(values) < LEAST_FOR_INTERVAL
     ]

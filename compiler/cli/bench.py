@@ -140,7 +140,8 @@ def _text(result: "Result") -> str:
         for stream, samples in result.streams.items():
             if name in samples:
                 found = Summary.of(samples[name])
-                shown = (figure(v, metric.unit) for v in (found.mean, found.p99, found.max))
+                tail = (found.p99, found.max) if metric.tail_is_bad else (None, None)
+                shown = (figure(v, metric.unit) for v in (found.mean, *tail))
                 rows.append(
                     (
                         metric.title,

@@ -122,6 +122,18 @@ def test_every_figure_has_its_samples(run):
     assert len(ticks) == Protocol(warmup=2, samples=9).rounds
 
 
+def test_a_last_block_that_has_nothing_beside_it_is_no_sample(run, monkeypatch):
+    def drain(stream, noise=None):
+        stream.frames += 3
+        steps = sum(1 for name, call in stream.log if call == "step")
+        last = noise is None and steps % RUN == RUN - 1
+        stream._spend("step" if noise is None else "fill", 380 if last else 400)
+
+    monkeypatch.setattr(Scripted, "step", drain)
+    found, _, _ = run(Protocol(warmup=0, samples=20), names=("vidc",))
+    assert found["vidc"]["stream_ms"] == pytest.approx([400] * 20)
+
+
 def test_streams_take_turns_block_by_block(run):
     _, log, _ = run(Protocol(warmup=0, samples=3))
     parts = [(name, call) for name, call in log if call in ("generate", "decode")]

@@ -135,3 +135,12 @@ def test_any_value_in_place_of_a_part_is_read_or_refused(tmp_path, make_result, 
 @given(st.dictionaries(st.text(), st.integers()), st.dictionaries(st.text(), st.integers()))
 def test_differences_are_told_where_there_are_some(there, here):
     assert bool(differences(there, here)) == (there != here)
+
+
+def test_differences_of_tables_within_are_told_by_name():
+    there = {"cores": 8, "gpu": {"name": "A", "memory": 1}}
+    here = {"cores": 8, "gpu": {"name": "B", "memory": 1}}
+    assert differences(there, here) == "gpu.name A there, B here"
+    assert differences({"cores": 8, "gpu": None}, here) == (
+        "gpu.name None there, B here; gpu.memory None there, 1 here"
+    )

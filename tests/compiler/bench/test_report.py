@@ -58,7 +58,7 @@ def test_a_reason_that_all_verdicts_share_is_given_once(make_result, stored):
     assert all(own[0].startswith(shared) for own in reasons)
     assert words.count(shared) == 1
     # Of cold starts there are too few besides, which is said in their row.
-    assert words.count("3 samples of theirs: at least 6 are needed") == 2
+    assert words.count("theirs: n = 3, at least 6 samples are needed") == 2
 
 
 def test_reasons_that_differ_stand_in_their_rows(make_result):

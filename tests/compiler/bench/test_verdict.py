@@ -90,7 +90,7 @@ def test_outcomes(ours, theirs, outcome):
 
 def test_reasons_say_what_is_missing():
     few = judge([1.0] * 3, [2.0] * 9)
-    assert few.reasons == ("3 samples of ours: at least 6 are needed",)
+    assert few.reasons == ("ours: n = 3, at least 6 samples are needed",)
     assert few.speedup_ci95 is None
     wide = judge(drawn(300, 0.3), drawn(320, 0.3, seed=1))
     assert any("overlap" in reason for reason in wide.reasons)
