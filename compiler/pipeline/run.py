@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -17,6 +18,7 @@ from vidc.compiler.pipeline.disk import store_errors
 from vidc.compiler.pipeline.record import Entry, File
 from vidc.compiler.pipeline.stage import Stage, Workspace, check_order, key_components
 from vidc.compiler.pipeline.store import Store
+from vidc.plugins.errors import BuildError
 
 
 class Progress(Protocol):
@@ -109,7 +111,8 @@ def run(
                 submit = pool.submit_alone if started.device_bytes else pool.submit
                 running[submit(_produce, store.root, started)] = started
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                build.finish(running.pop(future), built_elsewhere=future.result())
+                ended = running.pop(future)
+                build.finish(ended, built_elsewhere=_outcome(future, ended.name))
         return {stage.name: build.results[stage.name] for stage in stages}
 
 
@@ -241,6 +244,18 @@ class _Workers:
         )
         self._pools.append(pool)
         return pool
+
+
+def _outcome(future: Future[bool], stage: str) -> bool:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise BuildError(
+            "VIDC-BUILD-STAGE",
+            f"stage {stage}, or one beside it, ended its process: it crashed, or the system killed "
+            "it for memory",
+            "dmesg says which; run it again: finished stages are kept",
+        ) from error
 
 
 def _end_quietly_when_interrupted() -> None:

@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vidc.compiler.backends import backend
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.settings.targets import Target
 from vidc.exporters.artifact import ExportedComponent
+from vidc.runtime.faults import gpu_faults
 from vidc.runtime.strict import plain
 
 ENGINE_NAME = "engine.json"
@@ -17,14 +20,20 @@ KERNEL = "kernel:"
 
 
 def run(workspace: Workspace, component: str, backend_name: str, target: Target) -> None:
-    """Writes the engine's files and its description."""
+    """Writes the engine's files and its description.
+
+    Raises:
+        UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
+        VidcError: what the backend raises.
+    """
     exported = ExportedComponent.open(workspace.inputs[f"export:{component}"])
     kernels = {
         stage.removeprefix(KERNEL): folder
         for stage, folder in workspace.inputs.items()
         if stage.startswith(KERNEL)
     }
-    engine = backend(backend_name).compile(exported, target, kernels, workspace.output)
+    with gpu_faults(torch.device(target.device_type)):
+        engine = backend(backend_name).compile(exported, target, kernels, workspace.output)
     document = {
         "backend": backend_name,
         "loader": engine.loader,

@@ -16,6 +16,7 @@ from vidc.exporters.config import ModelConfig
 from vidc.exporters.models import PRECISIONS, components, meta_network, with_weights
 from vidc.plugins.names import TOKENIZER, weights_path
 from vidc.runtime.allocator import growing_segments
+from vidc.runtime.faults import gpu_faults
 
 
 def run(
@@ -33,6 +34,9 @@ def run(
         precisions: of its weights groups.
         scenario: what is played.
         device_type: where, ``cpu`` or ``cuda``; float32 is float32 there, not TF32.
+
+    Raises:
+        UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
     """
     weights = {
         group: workspace.inputs[f"load:{group}"] / weights_path(group) for group in precisions
@@ -42,7 +46,8 @@ def run(
         tokenizer = workspace.inputs["load:text_encoder"] / TOKENIZER
     device, eager, rollout = torch.device(device_type), None, None
     # One function a precision: its engines are gone before the next ones are made.
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), growing_segments():
+    exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+    with exact, growing_segments(), gpu_faults(device):
         inputs, reference = _in_float32(config, weights, tokenizer, scenario, device)
         if set(precisions.values()) != {"fp32"}:
             eager, rollout = _in_precision(config, weights, precisions, scenario, inputs, reference)

@@ -1,6 +1,7 @@
 """Stages that stand for ones on a device: they write when, and in which process, they ran."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -20,3 +21,8 @@ def occupy(
             raise TimeoutError(f"{until.name} did not run")
         time.sleep(0.02)
     (workspace.output / "ran").write_text(f"{started} {time.monotonic()} {os.getpid()}")
+
+
+def crash(workspace: Workspace) -> None:
+    """Ends the process as a fault in native code does."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from device_stages import occupy
+from device_stages import crash, occupy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -293,13 +293,13 @@ def test_stages_take_no_more_of_the_device_than_there_is(build: Any) -> None:
     with side_by_side(build, *stages, workers=4, device_bytes=CAPACITY) as results:
         assert results.keys() == needs.keys()
         spans = {name: span(result) for name, result in results.items()}
-        pids = {(result.path / "ran").read_text().split()[2] for result in results.values()}
+        pids = {n: (result.path / "ran").read_text().split()[2] for n, result in results.items()}
     for moment, _ in spans.values():
         there = [needs[n] for n, (began, ended) in spans.items() if began <= moment < ended]
         taking = [need for need in there if need > 0]
         assert sum(taking) <= CAPACITY or taking == [12]
     # What one leaves on the device must not be there for the next.
-    assert len(pids) == len(needs)
+    assert len({pid for name, pid in pids.items() if needs[name]}) == 5
 
 
 def test_stages_that_fit_share_the_device(build: Any, tmp_path: Path) -> None:
@@ -336,6 +336,17 @@ def test_what_follows_a_found_stage_does_not_wait_for_others(build: Any, tmp_pat
     ]
     with side_by_side(build, *stages, workers=2) as results:
         assert results["export"].hit
+
+
+@pytest.mark.parametrize("need", [0, 1])
+def test_a_stage_whose_process_dies_is_named(build: Any, need: int) -> None:
+    dying = device_stage("compile:dying", crash, device_bytes=need)
+    with (
+        pytest.raises(BuildError, match="VIDC-BUILD-STAGE") as error,
+        side_by_side(build, dying, workers=2, device_bytes=CAPACITY),
+    ):
+        pass
+    assert "compile:dying" in error.value.message
 
 
 def test_the_need_of_a_device_changes_no_key(build: Any) -> None:
