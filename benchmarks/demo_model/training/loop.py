@@ -16,6 +16,9 @@ from demo_model.training.schedule import Schedule
 Loss = Callable[[int], tuple[Tensor, Mapping[str, Tensor]]]
 """A step's loss, and parts of it to be logged, by name."""
 
+FALLING = 0.4
+"""Share of all steps in which the learning rate falls, where the end is known early enough."""
+
 MEASURED = 40
 """Steps after which ``--finish`` says anew where the end is; the first few are not timed."""
 
@@ -28,10 +31,11 @@ class Options:
         out: folder of checkpoint and log.
         minutes: after so many this run saves and stops; another run goes on from there.
         finish: let the learning rate fall to nothing by the end of this run.
-        steps: the end, where it is to be a number of steps; the rate falls in the last third.
+        steps: the end, where it is to be a number of steps.
         seed: of everything random.
         device: to train on.
         rate: learning rate at its peak.
+        warmup: steps up to there.
         save_minutes: between checkpoints.
         log_steps: steps that a row of the log is the mean of.
         ema: decay of the mean of weights.
@@ -45,6 +49,7 @@ class Options:
     seed: int = 0
     device: str = "cpu"
     rate: float = 1e-3
+    warmup: int = 100
     save_minutes: float = 2.0
     log_steps: int = 20
     ema: float = 0.999
@@ -61,6 +66,7 @@ def add_options(parser: argparse.ArgumentParser, rate: float) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if cuda else "cpu")
     parser.add_argument("--rate", type=float, default=rate, help=f"learning rate, {rate}")
+    parser.add_argument("--warmup", type=int, default=100, help="steps up to the rate")
     parser.add_argument("--save-minutes", type=float, default=2.0)
     parser.add_argument("--log-steps", type=int, default=20)
     parser.add_argument("--ema", type=float, default=0.999)
@@ -122,9 +128,10 @@ def train(
     optimizer = optimizer_for(network, options.device)
     training = checkpoint.Training(network, Ema(network, options.ema), optimizer)
     folder = options.out / "checkpoint"
-    schedule, step, seconds = Schedule(options.rate), 0, 0.0
+    schedule, step, seconds = Schedule(options.rate, options.warmup), 0, 0.0
     if options.steps is not None:
-        schedule = replace(schedule, fall=2 * options.steps // 3, end=options.steps)
+        fall = int((1 - FALLING) * options.steps)
+        schedule = replace(schedule, fall=fall, end=options.steps)
     if checkpoint.exists(folder):
         state = checkpoint.restore(folder, training)
         step, seconds = state["step"], state["seconds"]
@@ -166,9 +173,11 @@ def train(
         if options.finish and (step - first) % MEASURED == 0:
             # Again and again, because steps get slower or faster than the first ones were.
             pace = (now - timed[1]) / (step - timed[0])
-            left = max(1, int(0.98 * (deadline - now) / pace))
-            fall = step if schedule.fall is None else schedule.fall
-            schedule = replace(schedule, fall=fall, end=step + left)
+            end = step + max(1, int(0.98 * (deadline - now) / pace))
+            fall = schedule.fall
+            if fall is None or step < fall:
+                fall = max(step, int((1 - FALLING) * end))
+            schedule = replace(schedule, fall=fall, end=end)
         if step % options.log_steps == 0:
             means = {name: float(total) / options.log_steps for name, total in sums.items()}
             spent = seconds + now - started

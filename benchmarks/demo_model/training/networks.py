@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from demo_model.tokens import END, LENGTH, PAD, VOCABULARY
 from vidc.compiler.settings.presets import load_preset
@@ -22,6 +22,21 @@ PRESET = "demo"
 TEXT_LAYERS = 3
 LOG_VARIANCE = -6.0
 """Of latents in a VAE that is yet to be trained."""
+
+PAST = 0.3
+"""Of an earlier frame's weights in a causal convolution, over those of the frame at hand."""
+
+_AFTER_SILU = 1.68
+"""Restores the variance of a unit normal that went through SiLU."""
+
+_GAINS = {
+    "conv1": _AFTER_SILU,
+    "conv2": 0.3 * _AFTER_SILU,
+    "proj": 0.3,
+    "conv_out": _AFTER_SILU,
+    "decoder.conv_out": 0.5,
+}
+"""Of convolutions by name or by the last part of it, where it is not 1."""
 
 TEXT_HEAD = 32
 """Width of a head of the text encoder."""
@@ -101,15 +116,36 @@ def new_transformer(sizes: Sizes) -> CausalWan:
 
 
 def new_vae(sizes: Sizes) -> nn.Module:
-    """A VAE to train, float32, with diffusers' initial weights and a posterior that is narrow.
+    """A VAE to train, float32, whose untrained layers pass on what they get.
 
-    As diffusers makes it, a latent's noise is ten times its signal: the decoder learns to do
-    without latents, and the encoder then has nothing to learn from.
+    With diffusers' initial weights the signal shrinks from layer to layer and each latent has ten
+    times as much noise as signal: the decoder learns to do without latents, and the encoder then
+    has nothing to learn from. Here activations keep their variance, residual branches begin small,
+    frames of the past count less than the one at hand, and the posterior is narrow.
     """
     vae = create(sizes.config.vae, torch.float32, "cpu").requires_grad_(True).train()
+    for name, module in vae.named_modules():
+        if isinstance(module, nn.Conv2d | nn.Conv3d):
+            _pass_on(module.weight, _GAINS.get(name) or _GAINS.get(name.rsplit(".", 1)[-1], 1.0))
+            nn.init.zeros_(module.bias)
+    channels = sizes.config.vae.z_dim
+    moments = vae.get_submodule("quant_conv")
     with torch.no_grad():
-        vae.get_submodule("quant_conv").bias[sizes.config.vae.z_dim :] = LOG_VARIANCE  # type: ignore[index]
+        moments.get_parameter("weight")[channels:] *= 0.1
+        moments.get_parameter("bias")[channels:] = LOG_VARIANCE
     return vae
+
+
+def _pass_on(weight: Tensor, gain: float) -> None:
+    """Draws a convolution's weights so that unit variance becomes ``gain`` squared."""
+    taps = torch.ones(1)
+    if weight.ndim == 5 and weight.shape[2] > 1:
+        taps = torch.full((weight.shape[2],), PAST)
+        taps[-1] = 1.0
+        taps = taps / taps.norm() * math.sqrt(len(taps))
+        taps = taps.view(1, 1, -1, 1, 1)
+    with torch.no_grad():
+        weight.normal_(std=gain / math.sqrt(math.prod(weight.shape[1:]))).mul_(taps)
 
 
 def new_text_encoder(sizes: Sizes) -> umt5.TextEncode:

@@ -1,10 +1,23 @@
-"""A demo model of the smallest sizes."""
+"""A demo model of the smallest sizes, and sessions over its eager components."""
 
 from pathlib import Path
+from threading import Lock
 
 import pytest
 import torch
+from demo_model.train_vae import Plan as VaePlan
+from demo_model.train_vae import load_vae
+from demo_model.train_vae import run as run_vae
+from demo_model.training.loop import Options
 from demo_model.training.networks import Sizes, demo_sizes
+from demo_model.training.shelves import Encoder, Plan
+
+from vidc.compiler.validate.eager import EagerEngine
+from vidc.exporters.causal_wan.components import components
+from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.causal_wan.random_weights import random_weights
+from vidc.plugins.signature import Role, Signature, TensorSpec
+from vidc.runtime.session import Session
 
 PRESET = """
 description = "The demo model's stream over the smallest networks"
@@ -35,3 +48,55 @@ def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sizes(preset: Path) -> Sizes:
     torch.set_num_threads(1)
     return demo_sizes(preset)
+
+
+class NoDecoder:
+    """Stands in for the VAE, which is no part of this."""
+
+    def __init__(self, spec, frames: int) -> None:
+        latent = TensorSpec("latent", (1, spec.block, *spec.latent), "float32", Role.INPUT)
+        pixels = TensorSpec("frames", (1, frames, 3, *spec.video), "float32", Role.OUTPUT)
+        self.signature = Signature((latent, pixels))
+
+    def run(self, buffers, states) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def model(sizes) -> CausalWan:
+    network = CausalWan(sizes.config.transformer)
+    network.load_state_dict(dict(random_weights(sizes.config.transformer, seed=5)))
+    return network.requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def open_session(sizes):
+    """Opens a session over a transformer's eager components, of a stream that may be changed."""
+
+    def opened(transformer: CausalWan, spec) -> Session:
+        made = components(sizes.config, transformer).items()
+        engines = {name: EagerEngine(component) for name, component in made}
+        engines["vae_decode_first"] = NoDecoder(spec, 4 * spec.block - 3)
+        engines["vae_decode"] = NoDecoder(spec, 4 * spec.block)
+        return Session(spec, engines, torch.device("cpu"), Lock(), None, seed=0)
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def shelf_plan() -> Plan:
+    return Plan(blocks=5, clips=2, starts=4, every=4, keep=4, farthest=12)
+
+
+@pytest.fixture(scope="session")
+def vae_folder(sizes, tmp_path_factory) -> Path:
+    """A VAE after two steps."""
+    folder = tmp_path_factory.mktemp("vae")
+    options = Options(folder, 2, steps=2, log_steps=1)
+    run_vae(options, sizes, VaePlan(batch=1, latents=2), batches=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder(sizes, vae_folder) -> Encoder:
+    return Encoder(sizes, *load_vae(vae_folder, sizes, "cpu"), "cpu")

@@ -1,42 +1,17 @@
 """The training forward against what the runtime does on the same inputs."""
 
 from dataclasses import replace
-from threading import Lock
 
 import pytest
 import torch
 from demo_model.training.forward import Angles, Sight, forward, text_keys_values
 from demo_model.training.layout import Pass, clip_layout, in_ring, recached
 
-from vidc.compiler.validate.eager import EagerEngine
-from vidc.exporters.causal_wan.components import components
 from vidc.exporters.causal_wan.model import CausalWan
-from vidc.exporters.causal_wan.random_weights import random_weights
-from vidc.plugins.signature import Role, Signature, TensorSpec
-from vidc.runtime.session import Session
 
 BLOCKS = 8
 LEVELS = (1.0, 0.9375, 0.5, 0.75, 0.2, 0.8, 0.6, 0.4)
 """Share of noise in each block, so that each has a timestep of its own."""
-
-
-class NoDecoder:
-    """Stands in for the VAE, which is no part of this."""
-
-    def __init__(self, spec, frames: int) -> None:
-        latent = TensorSpec("latent", (1, spec.block, *spec.latent), "float32", Role.INPUT)
-        pixels = TensorSpec("frames", (1, frames, 3, *spec.video), "float32", Role.OUTPUT)
-        self.signature = Signature((latent, pixels))
-
-    def run(self, buffers, states) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def model(sizes) -> CausalWan:
-    network = CausalWan(sizes.config.transformer)
-    network.load_state_dict(dict(random_weights(sizes.config.transformer, seed=5)))
-    return network.requires_grad_(False)
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +26,14 @@ def inputs(sizes):
     return clean, (1 - level) * clean + level * noise, embeds
 
 
-def runtime_flow(sizes, model, inputs, block: int, switch: int | None) -> torch.Tensor:
+def runtime_flow(
+    open_session, sizes, model, inputs, block: int, switch: int | None
+) -> torch.Tensor:
     """The flow of one block after a session has taken the clean blocks before it."""
     clean, noisy, embeds = inputs
     level = LEVELS[block]
     spec = replace(sizes.stream, timesteps=(1000 * level,), sigmas=(level,))
-    engines = {name: EagerEngine(c) for name, c in components(sizes.config, model).items()}
-    engines["vae_decode_first"] = NoDecoder(spec, 4 * spec.block - 3)
-    engines["vae_decode"] = NoDecoder(spec, 4 * spec.block)
-    session = Session(spec, engines, torch.device("cpu"), Lock(), None, seed=0)
+    session = open_session(model, spec)
     session.prompt(embeds[:, 0])
     for past in range(block):
         if past == switch:
@@ -93,11 +67,13 @@ def training_flows(sizes, model, inputs, positions, switch: int | None) -> torch
 
 
 @pytest.mark.parametrize("switch", [None, 1, 3, 4, 5, 6])
-def test_a_whole_clip_at_once_is_what_the_runtime_does_block_by_block(sizes, model, inputs, switch):
+def test_a_whole_clip_at_once_is_what_the_runtime_does_block_by_block(
+    open_session, sizes, model, inputs, switch
+):
     """Eight blocks wrap the ring of four, whose sink stays; a switch after five recaches three."""
     flows = training_flows(sizes, model, inputs, range(BLOCKS), switch)
     for block in range(BLOCKS):
-        expected = runtime_flow(sizes, model, inputs, block, switch)
+        expected = runtime_flow(open_session, sizes, model, inputs, block, switch)
         torch.testing.assert_close(flows[:, block], expected, atol=1e-4, rtol=0)
 
 

@@ -1,0 +1,254 @@
+"""Makes the demo model's flow one that the sampler's four steps follow, and fewer nearly so.
+
+    PYTHONPATH=benchmarks python -m demo_model.train_few_step --vae out/demo/vae \\
+        --flow out/demo/flow --out out/demo/few --minutes 10
+    PYTHONPATH=benchmarks python -m demo_model.train_few_step --vae out/demo/vae \\
+        --flow out/demo/flow --out out/demo/few --minutes 10 --finish
+
+The sampler asks at each of its levels for the clean latent, and noises that for the next level. A
+flow that was matched answers with the mean of all clean latents that might be meant, which is right
+where only one might. So the two kinds of blocks are taught in two ways, both of them regressions
+to a target that is one for each input: no critic, no score of fakes, nothing that may diverge.
+
+- *A block with a history* follows from it but for the encoder's noise: what is taught is to go on
+  from histories that the model made itself. A stretch of a clip is rolled out as a session does,
+  and each block is held to the clip's own. That is self-forcing with the data in place of a critic,
+  which is possible because the data have one continuation, and it is what keeps a hundred blocks
+  from drifting: an error in the history is an error that the next block is taught to undo.
+- *A first block* may be any of many: texture, places and phases are chance. Its target is where the
+  teacher's flow leads from the very latent that the student has at this level, on the student's
+  own way there. Of that there is one, and a texture of many equal waves it takes there by a mere
+  scale, so that few steps give it whole, where means would be blurred.
+
+Steps are those of the preset; in a part of the batches three or two of them, each beginning at the
+first level and ending at the last one.
+"""
+
+import argparse
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from demo_model.train_flow import add_plan, load_trained, networks_of, plan_of
+from demo_model.train_vae import load_vae
+from demo_model.training import log
+from demo_model.training.batches import Batch, Networks, draw_batch, without_prompt
+from demo_model.training.flow import clean_of, shifted
+from demo_model.training.forward import text_keys_values
+from demo_model.training.layout import Pass
+from demo_model.training.loop import Options, add_options, generator, options_of, precision, train
+from demo_model.training.networks import Sizes, demo_sizes
+from demo_model.training.rollout import Stream, few_steps, follow_flow
+from demo_model.training.shelves import Encoder, Plan, Shelf, Shelves
+
+FEWER = 0.4
+"""Share of batches that take fewer steps than the preset has."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What a step sees.
+
+    Attributes:
+        clips: that are rolled out.
+        starts: first blocks.
+        prefix: most blocks of the clip itself before the model's own.
+        disturbance: most deviation of the noise on these.
+        flow_steps: of the teacher from pure noise; from lower levels fewer.
+        guidance: of the teacher on first blocks.
+    """
+
+    clips: int = 32
+    starts: int = 96
+    prefix: int = 3
+    disturbance: float = 0.1
+    flow_steps: int = 12
+    guidance: float = 1.0
+
+
+def subsets(levels: Sequence[float]) -> list[tuple[float, ...]]:
+    """The levels, and shorter ways through them: the first, the last, and what lies lowest."""
+    return [tuple(levels), *(_shorter(levels, count) for count in range(2, len(levels)))]
+
+
+def _shorter(levels: Sequence[float], count: int) -> tuple[float, ...]:
+    return (levels[0], *levels[len(levels) - count + 1 :])
+
+
+class FewStepLoss:
+    """The loss of a step: rolled-out clips and first blocks, in mean squares of clean latents."""
+
+    def __init__(
+        self,
+        student: Networks,
+        teacher: Networks,
+        shelves: Shelves,
+        sizes: Sizes,
+        batches: Batches,
+        options: Options,
+    ) -> None:
+        self._student = student
+        self._teacher = teacher
+        self._shelves = shelves
+        self._sizes = sizes
+        self._batches = batches
+        self._options = options
+
+    def __call__(self, step: int) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Loss, and that of either part."""
+        options, plan = self._options, self._batches
+        draw = generator(options.seed, step, 2, options.device)
+        choose = random.Random(f"few {options.seed} {step}")
+        levels = self._levels(choose)
+        shelf = self._shelves.clips(step)
+        with precision(options.device):
+            clips = draw_batch(shelf, plan.clips, draw)
+            rolled, last = self._roll_out(shelf, clips, levels, choose, draw)
+            starts = draw_batch(self._shelves.starts(step), plan.starts, draw)
+            first = self._first(starts, levels, choose, draw)
+        return rolled + first, {"clips": rolled, "last block": last, "starts": first}
+
+    def _levels(self, choose: random.Random) -> tuple[float, ...]:
+        whole, *fewer = subsets(self._sizes.stream.sigmas)
+        return choose.choice(fewer) if fewer and choose.random() < FEWER else whole
+
+    def _roll_out(
+        self,
+        shelf: Shelf,
+        batch: Batch,
+        levels: tuple[float, ...],
+        choose: random.Random,
+        draw: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """Mean loss over the blocks that the student made, and that of the last one."""
+        student, positions = self._student, shelf.layout.positions
+        noisy = [shelf.layout.groups[group] for group in shelf.layout.of(Pass.NOISY)]
+        switch = min((g.index for g in noisy if g.prompt), default=None)
+        # The clip's own blocks end where a stretch may begin: a far one needs its whole ring.
+        own = max(noisy[0].index, choose.randrange(1, self._batches.prefix + 1))
+        own = min(own, len(positions) - 1)
+        tokens = batch.tokens if batch.switched else batch.tokens[:, :1]
+        text = text_keys_values(student.transformer, student.embeds(tokens))
+        stream = Stream(student, self._sizes.stream, text)
+        deviation = self._batches.disturbance * torch.rand(
+            len(batch.latents), generator=draw, device=draw.device
+        ).view(-1, 1, 1, 1, 1)
+        losses = []
+        for index, block in enumerate(positions):
+            wanted = batch.latents[:, index]
+            if index == switch:
+                stream.switch_prompt(block)
+            if index < own:
+                noise = _normal(wanted.shape, draw)
+                stream.remember(wanted + deviation * noise, block)
+                continue
+            noise = _normal(torch.Size((len(levels), *wanted.shape)), draw)
+            latent, begun = few_steps(stream, noise, levels, block)
+            # The last step decides what is seen; an earlier one, what the last one gets.
+            taught = sorted({choose.randrange(len(levels)), len(levels) - 1})
+            losses.append(self._error(stream, begun, levels, taught, block, wanted))
+            if index + 1 < len(positions):
+                stream.remember(latent, block)
+        return torch.stack(losses).mean(), losses[-1].detach()
+
+    def _first(
+        self, batch: Batch, levels: tuple[float, ...], choose: random.Random, draw: torch.Generator
+    ) -> Tensor:
+        """The loss on first blocks, at one of the levels."""
+        student, teacher, plan = self._student, self._teacher, self._batches
+        tokens = batch.tokens[:, :1]
+        text = text_keys_values(student.transformer, student.embeds(tokens))
+        stream = Stream(student, self._sizes.stream, text)
+        noise = _normal(torch.Size((len(levels), *batch.latents[:, 0].shape)), draw)
+        _, begun = few_steps(stream, noise, levels, 0)
+        index = choose.randrange(len(levels))
+        with torch.no_grad():
+            leading = self._teaching(teacher, tokens)
+            without = None
+            if plan.guidance != 1.0:
+                without = self._teaching(teacher, without_prompt(tokens, 1.0, draw))
+            way = self._way(levels[index])
+            wanted = follow_flow(leading, begun[:, index], way, 0, without, plan.guidance)
+        return self._error(stream, begun, levels, [index], 0, wanted)
+
+    def _teaching(self, teacher: Networks, tokens: Tensor) -> Stream:
+        text = text_keys_values(teacher.transformer, teacher.embeds(tokens))
+        return Stream(teacher, self._sizes.stream, text)
+
+    def _way(self, level: float) -> list[float]:
+        """Levels from one down to 0, evenly in the sampler's time."""
+        shift = self._sizes.config.sampler.shift
+        share = level / (shift - (shift - 1) * level)
+        count = max(2, round(self._batches.flow_steps * share))
+        way: list[float] = shifted(torch.linspace(share, 0, count + 1), shift).tolist()
+        return [level, *way[1:]]
+
+    def _error(
+        self,
+        stream: Stream,
+        begun: Tensor,
+        levels: tuple[float, ...],
+        taught: list[int],
+        block: int,
+        wanted: Tensor,
+    ) -> Tensor:
+        """Mean square error of the clean latents that some of the steps point to."""
+        shares = torch.tensor(levels, device=begun.device)[taught].expand(len(begun), -1)
+        noisy = begun[:, taught]
+        clean = clean_of(noisy, stream.flows(noisy, shares, block), shares)
+        return (clean - wanted[:, None]).square().mean()
+
+
+def _normal(shape: torch.Size, draw: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=draw, device=draw.device)
+
+
+def run(
+    options: Options,
+    sizes: Sizes,
+    vae_folder: Path,
+    flow_folder: Path,
+    plan: Plan,
+    batches: Batches,
+) -> None:
+    """Trains and prints a table."""
+    torch.manual_seed(options.seed)
+    torch.set_float32_matmul_precision("high")
+    vae, statistics = load_vae(vae_folder, sizes, options.device)
+    # Numbers that the flow was not trained on: those of another seed.
+    shelves = Shelves(Encoder(sizes, vae, statistics, options.device), plan, options.seed + 1)
+    modules = load_trained(flow_folder, sizes, options.device)
+    frozen = load_trained(flow_folder, sizes, options.device).requires_grad_(False)
+    student = networks_of(modules, sizes, plan.farthest, options)
+    teacher = networks_of(frozen, sizes, 1, options)
+    loss = FewStepLoss(student, teacher, shelves, sizes, batches, options)
+    facts = {"part": "few", "mean": statistics.mean, "std": statistics.std}
+    steps = train(options, modules, loss, facts, shelves.prepare)
+    print(log.table(log.read(options.out / "log.jsonl")))
+    print(f"{steps} steps")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser, rate=3e-4)
+    add_plan(parser)
+    parser.add_argument("--flow", type=Path, required=True, help="what train_flow left")
+    parser.add_argument("--clips", type=int, default=Batches.clips)
+    parser.add_argument("--starts", type=int, default=Batches.starts)
+    parser.add_argument("--guidance", type=float, default=Batches.guidance)
+    parser.set_defaults(shelf_blocks=12)
+    arguments = parser.parse_args()
+    batches = replace(
+        Batches(), clips=arguments.clips, starts=arguments.starts, guidance=arguments.guidance
+    )
+    sizes = demo_sizes(arguments.preset)
+    options, plan = options_of(arguments), plan_of(arguments)
+    run(options, sizes, arguments.vae, arguments.flow, plan, batches)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Rolling a stream out with gradients, and teaching it few steps."""
+
+import pytest
+import torch
+from demo_model.train_few_step import Batches, FewStepLoss, run, subsets
+from demo_model.train_flow import load_trained, networks_of, trainable
+from demo_model.training import log
+from demo_model.training.batches import Networks
+from demo_model.training.checkpoint import Training, save
+from demo_model.training.ema import Ema
+from demo_model.training.forward import Angles, text_keys_values
+from demo_model.training.loop import Options, optimizer_for, train
+from demo_model.training.networks import new_text_encoder
+from demo_model.training.rollout import Stream, few_steps, follow_flow
+from demo_model.training.shelves import Shelves
+
+SMALL = Batches(clips=1, starts=2, flow_steps=4)
+
+
+@pytest.fixture(scope="module")
+def networks(sizes, model) -> Networks:
+    return Networks(model, new_text_encoder(sizes), Angles(sizes.stream, 12, torch.device("cpu")))
+
+
+@pytest.fixture(scope="module")
+def flow_folder(sizes, tmp_path_factory):
+    """A transformer that draws something, as train_flow would leave it."""
+    torch.manual_seed(2)
+    modules = trainable(sizes)
+    torch.nn.init.normal_(modules["transformer"].proj_out.weight, std=0.05)
+    folder = tmp_path_factory.mktemp("flow")
+    training = Training(modules, Ema(modules), optimizer_for(modules, "cpu"))
+    save(folder / "checkpoint", training, {"step": 0})
+    return folder
+
+
+@pytest.mark.parametrize("switch", [None, 2, 5])
+def test_a_rolled_out_stream_is_a_session_s(open_session, networks, sizes, model, switch):
+    """Seven blocks in four steps each, from the noise that the session is given."""
+    spec = sizes.stream
+    generator = torch.Generator().manual_seed(3)
+    embeds = torch.randn(1, 2, *spec.text, generator=generator)
+    session = open_session(model, spec)
+    session.prompt(embeds[:, 0])
+    stream = Stream(networks, spec, text_keys_values(model, embeds))
+    for block in range(7):
+        if block == switch:
+            session.switch_prompt(embeds[:, 1])
+            with torch.no_grad():
+                stream.switch_prompt(block)
+        noise = torch.randn(4, 1, spec.block, *spec.latent, generator=generator)
+        expected = session.generate(noise)
+        latent, begun = few_steps(stream, noise, spec.sigmas, block)
+        torch.testing.assert_close(latent, expected, atol=1e-3, rtol=0)
+        assert begun.shape == (1, 4, *latent.shape[1:])
+        assert torch.equal(begun[:, 0], noise[0])
+        stream.remember(latent, block)
+
+
+def test_versions_of_a_block_do_not_see_each_other(networks, sizes, model):
+    spec = sizes.stream
+    stream = Stream(networks, spec, text_keys_values(model, torch.randn(1, 1, *spec.text)))
+    latents = torch.randn(1, 3, spec.block, *spec.latent)
+    stream.remember(latents[:, 2], 0)
+    levels = torch.tensor([[0.9, 0.4]])
+    both = stream.flows(latents[:, :2], levels, 1)
+    for index in range(2):
+        one = slice(index, index + 1)
+        alone = stream.flows(latents[:, one], levels[:, one], 1)
+        torch.testing.assert_close(both[:, one], alone, atol=1e-4, rtol=0)
+
+
+class Gaussian:
+    """A stream whose data are normal with this deviation: its flow and where it leads are known."""
+
+    def __init__(self, deviation: float, centre: float = 0.0) -> None:
+        self.deviation, self.centre = deviation, centre
+
+    def flows(self, latents, levels, block):
+        level = levels.view(1, 1, 1)
+        variance = (1 - level) ** 2 * self.deviation**2 + level**2
+        about = latents - (1 - level) * self.centre
+        mean = (level - (1 - level) * self.deviation**2) / variance
+        return about * mean - self.centre
+
+
+@pytest.mark.parametrize("level", [1.0, 0.625])
+def test_a_flow_is_followed_to_where_it_leads(level):
+    """Of normal data that is a scale, by the ratio of deviations."""
+    levels = torch.linspace(level, 0, 65).tolist()
+    latent = torch.randn(1, 1, 64)
+    found = follow_flow(Gaussian(0.7), latent, levels, 0)
+    scale = 0.7 / (((1 - level) * 0.7) ** 2 + level**2) ** 0.5
+    torch.testing.assert_close(found, latent * scale, atol=5e-3, rtol=0)
+
+
+def test_guidance_goes_further_the_prompt_s_way():
+    levels = torch.linspace(1, 0, 17).tolist()
+    latent = torch.randn(1, 1, 64)
+    plain = follow_flow(Gaussian(0.5, 1.0), latent, levels, 0)
+    none = follow_flow(Gaussian(0.5, 1.0), latent, levels, 0, Gaussian(0.5, 0.0), 1.0)
+    far = follow_flow(Gaussian(0.5, 1.0), latent, levels, 0, Gaussian(0.5, 0.0), 2.0)
+    assert torch.equal(plain, none)
+    assert (far > plain + 0.5).all()
+
+
+def test_fewer_steps_begin_and_end_as_all_do():
+    assert subsets((1.0, 0.9, 0.8, 0.6)) == [(1.0, 0.9, 0.8, 0.6), (1.0, 0.6), (1.0, 0.8, 0.6)]
+    assert subsets((1.0,)) == [(1.0,)]
+
+
+def test_training_runs_from_a_flow(sizes, vae_folder, flow_folder, shelf_plan, tmp_path):
+    options = Options(tmp_path, 3, steps=2, log_steps=1)
+    run(options, sizes, vae_folder, flow_folder, shelf_plan, SMALL)
+    assert len(log.read(tmp_path / "log.jsonl")) == 2
+    moved = load_trained(tmp_path, sizes, "cpu").state_dict()
+    begun = load_trained(flow_folder, sizes, "cpu").state_dict()
+    assert any(not torch.equal(moved[name], value) for name, value in begun.items())
+
+
+def test_training_lowers_the_loss(sizes, encoder, flow_folder, shelf_plan, tmp_path):
+    """On the same clips over and over, because every shelf is as hard as its clips are."""
+    options = Options(tmp_path, 3, steps=16, rate=5e-3, warmup=1, log_steps=2)
+    modules = load_trained(flow_folder, sizes, "cpu")
+    teacher = load_trained(flow_folder, sizes, "cpu").requires_grad_(False)
+    loss = FewStepLoss(
+        networks_of(modules, sizes, shelf_plan.farthest, options),
+        networks_of(teacher, sizes, 1, options),
+        Shelves(encoder, shelf_plan, 1),
+        sizes,
+        SMALL,
+        options,
+    )
+    train(options, modules, lambda step: loss(0), {})
+    rows = log.read(tmp_path / "log.jsonl")
+    assert rows[-1]["clips"] < 0.8 * rows[0]["clips"]
+
+
+def test_a_loss_reaches_what_made_the_history(sizes, encoder, flow_folder, shelf_plan, tmp_path):
+    """Both networks learn, the teacher does not, and a step follows from its number."""
+    options = Options(tmp_path, 1)
+    modules = load_trained(flow_folder, sizes, "cpu")
+    frozen = load_trained(flow_folder, sizes, "cpu").requires_grad_(False)
+    student = networks_of(modules, sizes, shelf_plan.farthest, options)
+    teacher = networks_of(frozen, sizes, 1, options)
+
+    def loss() -> FewStepLoss:
+        return FewStepLoss(student, teacher, Shelves(encoder, shelf_plan, 1), sizes, SMALL, options)
+
+    value, parts = loss()(0)
+    value.backward()
+    idle = [n for n, p in modules.named_parameters() if p.grad is None or not p.grad.any()]
+    assert idle == []
+    assert set(parts) == {"clips", "last block", "starts"}
+    assert all(parameter.grad is None for parameter in frozen.parameters())
+    with torch.no_grad():
+        assert float(loss()(3)[0]) == float(loss()(3)[0])
