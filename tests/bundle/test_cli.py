@@ -187,6 +187,9 @@ def test_run_writes_every_video_of_a_batch(vidc, project, tmp_path, monkeypatch)
                 .reshape(2, 4, 32, 48, 3)
             )
 
+        def fetch(self, frames):
+            return lambda: frames
+
     document = read_manifest(project.bundle)
     stream = replace(document.stream, batch=2)
     loaded = SimpleNamespace(notes=(), session=lambda seed: TwoVideos())
