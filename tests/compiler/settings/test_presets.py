@@ -11,7 +11,7 @@ from vidc.compiler.settings.presets import (
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.settings.toml import to_toml
-from vidc.plugins.errors import UnavailableError, UsageError
+from vidc.plugins.errors import UsageError
 
 LOGGED = [
     ("quality", (1000, 750, 500, 250), 12),
@@ -24,7 +24,7 @@ LOGGED = [
 ]
 """Presets of the public log that this project answers, with their steps and window."""
 NOT_YET = ("turbo_fp8", "ultra", "low_memory", "speed")
-"""Those in a precision that no backend has; tests/compiler/cli/test_presets.py sees them refused."""
+"""Those in a precision that no backend has: tests/compiler/cli/test_presets.py."""
 
 
 def test_the_presets_that_users_rely_on_are_there():
