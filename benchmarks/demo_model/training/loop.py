@@ -174,9 +174,8 @@ def train(
             # Again and again, because steps get slower or faster than the first ones were.
             pace = (now - timed[1]) / (step - timed[0])
             end = step + max(1, int(0.98 * (deadline - now) / pace))
-            fall = schedule.fall
-            if fall is None or step < fall:
-                fall = max(step, int((1 - FALLING) * end))
+            falls = schedule.fall is not None and step >= schedule.fall
+            fall = schedule.fall if falls else max(step, int((1 - FALLING) * end))
             schedule = replace(schedule, fall=fall, end=end)
         if step % options.log_steps == 0:
             means = {name: float(total) / options.log_steps for name, total in sums.items()}

@@ -127,7 +127,7 @@ def new_vae(sizes: Sizes) -> nn.Module:
     for name, module in vae.named_modules():
         if isinstance(module, nn.Conv2d | nn.Conv3d):
             _pass_on(module.weight, _GAINS.get(name) or _GAINS.get(name.rsplit(".", 1)[-1], 1.0))
-            nn.init.zeros_(module.bias)
+            nn.init.zeros_(module.get_parameter("bias"))
     channels = sizes.config.vae.z_dim
     moments = vae.get_submodule("quant_conv")
     with torch.no_grad():
