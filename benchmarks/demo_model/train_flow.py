@@ -133,7 +133,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser, rate=1e-3)
+    add_options(parser, rate=2e-3)
     add_plan(parser)
     parser.add_argument("--clips", type=int, default=Batches.clips)
     parser.add_argument("--starts", type=int, default=Batches.starts)

@@ -128,7 +128,7 @@ def load_vae(folder: Path, sizes: Sizes, device: str) -> tuple[nn.Module, Statis
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    add_options(parser, rate=1e-3)
+    add_options(parser, rate=2e-3)
     parser.add_argument("--preset", default=PRESET)
     parser.add_argument("--batch", type=int, default=Plan.batch)
     parser.add_argument("--short-steps", type=int, default=Plan.short_steps)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from demo_model.training import checkpoint, log
 from demo_model.training.ema import Ema
+from demo_model.training.optimizer import optimizer_for
 from demo_model.training.schedule import Schedule
 
 Loss = Callable[[int], tuple[Tensor, Mapping[str, Tensor]]]
@@ -79,16 +80,6 @@ def options_of(arguments: argparse.Namespace) -> Options:
     return Options(**{k: v for k, v in vars(arguments).items() if k in known})
 
 
-def optimizer_for(network: nn.Module, device: str, decay: float = 0.01) -> torch.optim.AdamW:
-    """AdamW; vectors (norms, biases, tables) are not decayed."""
-    named = [p for p in network.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in named if p.squeeze().ndim > 1], "weight_decay": decay},
-        {"params": [p for p in named if p.squeeze().ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), fused=device.startswith("cuda"))
-
-
 def generator(seed: int, step: int, purpose: int, device: str) -> torch.Generator:
     """What draws a step's random numbers: the same ones however often a run was interrupted."""
     mixed = (seed * 1_000_003 + step) * 16 + purpose
@@ -125,7 +116,7 @@ def train(
     """
     started = time.monotonic()
     deadline = started + 60 * options.minutes
-    optimizer = optimizer_for(network, options.device)
+    optimizer = optimizer_for(network)
     training = checkpoint.Training(network, Ema(network, options.ema), optimizer)
     folder = options.out / "checkpoint"
     schedule, step, seconds = Schedule(options.rate, options.warmup), 0, 0.0
@@ -174,9 +165,9 @@ def train(
             # Again and again, because steps get slower or faster than the first ones were.
             pace = (now - timed[1]) / (step - timed[0])
             end = step + max(1, int(0.98 * (deadline - now) / pace))
-            falls = schedule.fall is not None and step >= schedule.fall
-            fall = schedule.fall if falls else max(step, int((1 - FALLING) * end))
-            schedule = replace(schedule, fall=fall, end=end)
+            if schedule.fall is None or step < schedule.fall:
+                schedule = replace(schedule, fall=max(step, int((1 - FALLING) * end)), end=end)
+            schedule = replace(schedule, end=end)
         if step % options.log_steps == 0:
             means = {name: float(total) / options.log_steps for name, total in sums.items()}
             spent = seconds + now - started

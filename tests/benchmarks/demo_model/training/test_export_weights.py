@@ -25,8 +25,8 @@ from demo_model.train_flow import trainable
 from demo_model.train_vae import STATISTICS
 from demo_model.training.checkpoint import Training, save
 from demo_model.training.ema import Ema
-from demo_model.training.loop import optimizer_for
 from demo_model.training.networks import demo_sizes, new_vae
+from demo_model.training.optimizer import optimizer_for
 from demo_model.training.vae import Statistics
 
 from vidc.compiler.cli.sources import Given
@@ -48,7 +48,7 @@ def untrained(sizes, folder):
     latents = trainable(sizes)
     torch.nn.init.normal_(latents["transformer"].proj_out.weight, std=0.05)
     for name, modules in (("vae", new_vae(sizes)), ("latents", latents)):
-        training = Training(modules, Ema(modules), optimizer_for(modules, "cpu"))
+        training = Training(modules, Ema(modules), optimizer_for(modules))
         save(folder / name / "checkpoint", training, {"part": name, "step": 0})
     text = json.dumps({"mean": [0.0] * 16, "std": [1.0] * 16})
     (folder / "vae" / STATISTICS).write_text(text)
@@ -136,7 +136,9 @@ def test_a_build_takes_the_weights_and_a_session_a_text(sizes, exported, tmp_pat
     files = {}
     for group, source in sources.checkpoints.items():
         (output := tmp_path / group).mkdir()
-        load.run(Workspace(output, {}, print), model, group, "fp32", source, None, sources.tokenizer)
+        load.run(
+            Workspace(output, {}, print), model, group, "fp32", source, None, sources.tokenizer
+        )
         files[group] = output / weights_path(group)
     engines = eager_engines(model, files, dict.fromkeys(files, "fp32"), torch.device("cpu"))
     encoder = engines.pop(TEXT_ENCODER)

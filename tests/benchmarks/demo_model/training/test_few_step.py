@@ -9,8 +9,9 @@ from demo_model.training.batches import Networks
 from demo_model.training.checkpoint import Training, save
 from demo_model.training.ema import Ema
 from demo_model.training.forward import Angles, text_keys_values
-from demo_model.training.loop import Options, optimizer_for, train
+from demo_model.training.loop import Options, train
 from demo_model.training.networks import new_text_encoder
+from demo_model.training.optimizer import optimizer_for
 from demo_model.training.rollout import Stream, few_steps, follow_flow
 from demo_model.training.shelves import Shelves
 
@@ -29,7 +30,7 @@ def flow_folder(sizes, tmp_path_factory):
     modules = trainable(sizes)
     torch.nn.init.normal_(modules["transformer"].proj_out.weight, std=0.05)
     folder = tmp_path_factory.mktemp("flow")
-    training = Training(modules, Ema(modules), optimizer_for(modules, "cpu"))
+    training = Training(modules, Ema(modules), optimizer_for(modules))
     save(folder / "checkpoint", training, {"step": 0})
     return folder
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from demo_model.training import checkpoint, log
 from demo_model.training.ema import Ema
-from demo_model.training.loop import Options, generator, optimizer_for, train
+from demo_model.training.loop import Options, generator, train
+from demo_model.training.optimizer import optimizer_for
 from demo_model.training.schedule import Schedule
 from torch import nn
 
@@ -87,7 +88,7 @@ def test_steps_whose_gradients_are_not_finite_change_nothing(tmp_path):
 
 def test_an_interrupted_save_leaves_the_checkpoint_before_it(tmp_path, monkeypatch):
     network = nn.Linear(2, 2)
-    training = checkpoint.Training(network, Ema(network), optimizer_for(network, "cpu"))
+    training = checkpoint.Training(network, Ema(network), optimizer_for(network))
     checkpoint.save(tmp_path / "c", training, {"step": 1})
     rename = checkpoint.os.rename
 
@@ -105,12 +106,12 @@ def test_an_interrupted_save_leaves_the_checkpoint_before_it(tmp_path, monkeypat
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     network = nn.Linear(2, 2)
-    training = checkpoint.Training(network, Ema(network), optimizer_for(network, "cpu"))
+    training = checkpoint.Training(network, Ema(network), optimizer_for(network))
     checkpoint.save(tmp_path / "c", training, {"step": 1})
     other = nn.Sequential(nn.Linear(2, 2))
     with pytest.raises(RuntimeError, match="another network"):
         checkpoint.restore(
-            tmp_path / "c", checkpoint.Training(other, Ema(other), optimizer_for(other, "cpu"))
+            tmp_path / "c", checkpoint.Training(other, Ema(other), optimizer_for(other))
         )
 
 

@@ -1,0 +1,1 @@
+"""What a built bundle's videos are judged by."""

@@ -1,0 +1,207 @@
+"""What is asked of the demo model, measured on its videos; every prompt and clip is held out."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from demo_model.background import background_psnr
+from demo_model.clip import LATENT_STRIDE, frames_of
+from demo_model.evaluation.videos import Script, reconstructed, videos, with_levels
+from demo_model.light import PERIOD
+from demo_model.render import render
+from demo_model.score import BLOCK, Score, read, score, score_switch
+from demo_model.split import Example, Split, distinct, sample
+from demo_model.switch import sample_switch
+from vidc.runtime.bundle import Bundle
+
+VAE_DB = 30.0
+RIGHT = 0.9
+FOLLOWS = 0.8
+BACKGROUND_DB = 25.0
+
+EARLY, LATE = 5, 100
+"""Blocks, counted from 1, whose backgrounds are compared: under the same light, if PERIOD says."""
+
+AFTER_SWITCH = 3
+"""Blocks made after a switch: one to follow it in, and two to see whether it was followed."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much is measured.
+
+    Attributes:
+        clips: that the VAE reconstructs.
+        prompts: of videos that are scored.
+        blocks: of each of these.
+        switches: cases.
+        runs: of ``LATE`` blocks.
+    """
+
+    clips: int = 32
+    prompts: int = 200
+    blocks: int = 5
+    switches: int = 100
+    runs: int = 20
+
+
+def psnr(one: Tensor, other: Tensor) -> float:
+    """Decibels between pictures in -1..1."""
+    error = float((one - other).double().square().mean())
+    return 10 * math.log10(4 / error) if error > 0 else math.inf
+
+
+def vae(bundle: Bundle, clips: int, blocks: int = 3) -> dict[str, Any]:
+    """PSNR of held-out clips through encoder and decoder."""
+    height, width = bundle.stream.video
+    found: list[float] = []
+    batch = bundle.stream.batch
+    for at in range(0, clips, batch):
+        chosen = [sample(Split.HELD_OUT, at + index).clip for index in range(batch)]
+        asked = render(
+            chosen, frames_of(blocks * bundle.stream.block), height=height, width=width,
+            device=bundle.device,
+        )  # fmt: skip
+        made = reconstructed(bundle, asked)
+        found += [psnr(*pair) for pair in zip(made, asked, strict=True)]
+    found = found[:clips]
+    mean = statistics.fmean(found)
+    return {
+        "clips": len(found),
+        "mean dB": mean,
+        "least dB": min(found),
+        "asked dB": VAE_DB,
+        "passed": mean >= VAE_DB,
+    }
+
+
+def prompts(bundle: Bundle, counts: Counts, seed: int) -> tuple[dict[str, Any], list[Tensor]]:
+    """Scores of held-out prompts, and the videos."""
+    examples = list(distinct(Split.HELD_OUT, counts.prompts))
+    made = list(videos(bundle, _scripts(examples), counts.blocks, seed))
+    return {**_rates(made, examples), "asked": RIGHT}, made
+
+
+def steps(
+    bundle: Bundle, levels: Sequence[Sequence[float]], counts: Counts, seed: int
+) -> list[dict[str, Any]]:
+    """Scores with fewer steps, and how near the videos are to those of the bundle's own steps.
+
+    Args:
+        bundle: with its own levels.
+        levels: shares of noise of each sampler that is tried; the bundle's own come first.
+        counts: how many prompts.
+        seed: of all of them.
+    """
+    examples = list(distinct(Split.HELD_OUT, counts.prompts))
+    rows: list[dict[str, Any]] = []
+    reference: list[Tensor] = []
+    for chosen in levels:
+        changed = with_levels(bundle, chosen)
+        # On the CPU: every video of every sampler would fill a small GPU.
+        made = [v.cpu() for v in videos(changed, _scripts(examples), counts.blocks, seed)]
+        reference = reference or made
+        near = [psnr(*pair) for pair in zip(made, reference, strict=True)]
+        finite = [value for value in near if math.isfinite(value)]
+        rows.append(
+            {
+                "steps": len(chosen),
+                "levels": list(chosen),
+                **_rates(made, examples),
+                "dB against all steps": statistics.fmean(finite) if finite else None,
+            }
+        )
+    return rows
+
+
+def switches(bundle: Bundle, count: int, seed: int) -> dict[str, Any]:
+    """How often a new prompt is followed, and whether what it does not name stays."""
+    cases = [sample_switch(Split.HELD_OUT, index) for index in range(count)]
+    batch = bundle.stream.batch
+    before = follows = stays = others = both = 0
+    kinds: dict[str, list[bool]] = {}
+    for at in range(0, count, batch):
+        part = cases[at : at + batch]
+        # Before the ring is full, when it is, and after: each recomputes another stretch.
+        block = 2 + (at // batch) % 5
+        frame = LATENT_STRIDE * (block * bundle.stream.block - 1) + 1
+        scripts = [Script(*case.captions) for case in part]
+        made = videos(bundle, scripts, block + AFTER_SWITCH, seed + 1000 + at, block)
+        for video, case in zip(made, part, strict=True):
+            found = score_switch(video, frame, case)
+            before += found.before
+            follows += found.follows
+            both += found.follows and found.stays
+            kinds.setdefault(case.changed.value, []).append(found.follows)
+            if len(case.after.things) > 1:
+                others += 1
+                stays += found.stays
+    return {
+        "cases": count,
+        "before": before / count,
+        "follows": follows / count,
+        "others": others,
+        "others stay": stays / others if others else None,
+        "follows and others stay": both / count,
+        "follows by change": {kind: statistics.fmean(found) for kind, found in kinds.items()},
+        "asked": FOLLOWS,
+        "passed": both / count >= FOLLOWS,
+    }
+
+
+def long_runs(bundle: Bundle, runs: int, seed: int, late: int = LATE) -> dict[str, Any]:
+    """Backgrounds of two blocks far apart, and whether objects are still right at the later one."""
+    if (late - EARLY) * BLOCK % PERIOD:
+        raise ValueError(f"blocks {EARLY} and {late} are not under the same light")
+    examples = list(distinct(Split.HELD_OUT, runs))
+    decibels, right = [], 0
+    wanted = (EARLY - 1, late - 1)
+    made = videos(bundle, _scripts(examples), late, seed + 5000, kept=lambda b: b in wanted)
+    for video, example in zip(made, examples, strict=True):
+        early, last = video.split(BLOCK, 1)
+        decibels.append(background_psnr(early, last).db)
+        right += all(one.right == 3 for one in score(read(last), example.scene))
+    near = sum(value >= BACKGROUND_DB for value in decibels) / runs
+    return {
+        "runs": runs,
+        "blocks": late,
+        "mean dB": statistics.fmean(decibels),
+        "median dB": statistics.median(decibels),
+        "least dB": min(decibels),
+        "runs of enough dB": near,
+        "objects right": right / runs,
+        "asked": {"dB": BACKGROUND_DB, "runs": RIGHT},
+        "passed": near >= RIGHT and right / runs >= RIGHT,
+    }
+
+
+def _scripts(examples: Sequence[Example]) -> list[Script]:
+    return [Script(example.caption) for example in examples]
+
+
+def _rates(made: Sequence[Tensor], examples: Sequence[Example]) -> dict[str, Any]:
+    """Shares of all objects whose colour, shape and direction are right."""
+    scores: list[Score] = []
+    extra = 0
+    for video, example in zip(made, examples, strict=True):
+        readings = read(video)
+        found = score(readings, example.scene)
+        scores += found
+        extra += max(0, len(readings) - len(found))
+    rates = {
+        "colour": sum(one.colour for one in scores) / len(scores),
+        "shape": sum(one.shape for one in scores) / len(scores),
+        "direction": sum(one.direction for one in scores) / len(scores),
+    }
+    return {
+        "prompts": len(examples),
+        "objects": len(scores),
+        **rates,
+        "all three": sum(one.right == 3 for one in scores) / len(scores),
+        "objects too many": extra,
+        "passed": min(rates.values()) >= RIGHT,
+    }

@@ -1,0 +1,181 @@
+"""The evaluation: on videos that are right, on ones that are not, and through a bundle."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from demo_model.clip import Clip, frames_of
+from demo_model.evaluate import evaluate, table
+from demo_model.evaluation import measures
+from demo_model.evaluation.measures import Counts
+from demo_model.evaluation.videos import Script, reconstructed, videos, with_levels
+from demo_model.grammar import parse
+from demo_model.render import render
+from demo_model.split import Split, sample
+from demo_model.tokenizer import tokenizer
+from demo_model.tokens import PAD
+from demo_model.training.networks import new_text_encoder
+from demo_model.training.vae import Statistics, decode, encode
+
+from vidc.compiler.stream import stream_spec
+from vidc.compiler.validate.eager import EagerEngine
+from vidc.exporters.causal_wan.components import components as wan_components
+from vidc.exporters.text_encoder.model import component as text_component
+from vidc.exporters.wan_vae.model import components as vae_components
+from vidc.exporters.wan_vae.model import create
+from vidc.exporters.wan_vae.random_weights import random_state_dict
+from vidc.runtime.bundle import TEXT_ENCODER, Bundle
+from vidc.runtime.text import TextEncoder
+
+LATE = 10
+"""The least number of blocks whose last one is under the light of block 5."""
+
+
+@pytest.fixture(scope="module")
+def vae(sizes):
+    network = create(sizes.config.vae, torch.float32, "cpu")
+    network.load_state_dict(random_state_dict(sizes.config.vae, 1, torch.float32))
+    return network
+
+
+@pytest.fixture(scope="module")
+def bundle(sizes, model, vae, tmp_path_factory) -> Bundle:
+    """Two videos at a time, from weights that nobody trained, by PyTorch itself."""
+    config = replace(sizes.config, stream=replace(sizes.config.stream, batch=2))
+    torch.manual_seed(1)
+    text = new_text_encoder(sizes).text_encoder
+    length = config.transformer.text_len
+    words = tokenizer()
+    words.enable_truncation(length)
+    words.enable_padding(length=length, pad_id=PAD, pad_token="<pad>")
+    path = tmp_path_factory.mktemp("bundle") / "tokenizer.json"
+    words.save(str(path))
+    made = {
+        **wan_components(config, model),
+        **vae_components(config, vae, torch.float32),
+        TEXT_ENCODER: text_component(config, text),
+    }
+    engines = {name: EagerEngine(component) for name, component in made.items()}
+    cpu = torch.device("cpu")
+    encoder = TextEncoder(engines[TEXT_ENCODER], path, cpu)
+    return Bundle(stream_spec(config), engines, cpu, encoder)
+
+
+def true_videos(bundle, scripts, blocks, seed, switch=None, kept=lambda block: True):
+    """What a model would make that had learnt everything."""
+    for index, script in enumerate(scripts):
+        scenes = [(0, parse(script.prompt))]
+        if switch is not None and script.later:
+            scenes.append((12 * switch - 3, parse(script.later)))
+        whole = render([Clip(index, tuple(scenes))], frames_of(3 * blocks))[0]
+        parts = whole.split([9] + [12] * (blocks - 1), 1)
+        yield torch.cat([part for block, part in enumerate(parts) if kept(block)], 1)
+
+
+def stubborn_videos(bundle, scripts, blocks, seed, switch=None, kept=lambda block: True):
+    """What one makes that takes no new prompt, and loses its ground."""
+    plain = [Script(script.prompt) for script in scripts]
+    for video in true_videos(bundle, plain, blocks, seed, None, kept):
+        faded = torch.linspace(0, 0.5, video.shape[1]).view(1, -1, 1, 1)
+        yield video + faded * torch.randn(video.shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def true(monkeypatch, bundle):
+    monkeypatch.setattr(measures, "videos", true_videos)
+    return bundle
+
+
+@pytest.fixture
+def stubborn(monkeypatch, bundle):
+    monkeypatch.setattr(measures, "videos", stubborn_videos)
+    return bundle
+
+
+def test_videos_that_are_right_pass(true):
+    found, made = measures.prompts(true, Counts(prompts=6, blocks=3), seed=0)
+    assert found["passed"]
+    assert found["all three"] == 1
+    assert len(made) == 6
+    switched = measures.switches(true, 9, seed=0)
+    assert switched["passed"]
+    assert (switched["before"], switched["follows and others stay"]) == (1, 1)
+    assert set(switched["follows by change"]) == {"colour", "direction", "shape"}
+    long = measures.long_runs(true, 3, seed=0, late=LATE)
+    assert long["passed"]
+    assert long["objects right"] == 1
+    assert long["least dB"] > 40
+
+
+def test_videos_that_are_not_fail(stubborn):
+    switched = measures.switches(stubborn, 6, seed=0)
+    assert not switched["passed"]
+    assert switched["follows"] < 0.3
+    long = measures.long_runs(stubborn, 2, seed=0, late=LATE)
+    assert not long["passed"]
+    assert long["mean dB"] < 25
+
+
+def test_other_prompts_are_wrong(monkeypatch, bundle):
+    def others(bundle, scripts, *rest, **more):
+        return true_videos(bundle, [*scripts[1:], scripts[0]], *rest, **more)
+
+    monkeypatch.setattr(measures, "videos", others)
+    found, _ = measures.prompts(bundle, Counts(prompts=6, blocks=2), seed=0)
+    assert not found["passed"]
+    assert found["all three"] < 0.5
+
+
+def test_rows_of_a_batch_have_prompts_of_their_own(bundle):
+    scripts = [Script("a red square moving left"), Script("a blue circle moving up")]
+    one, other = videos(bundle, scripts, 2, seed=3)
+    again = list(videos(bundle, scripts[::-1], 2, seed=3))
+    assert one.shape == (3, 21, 64, 64)
+    assert not torch.equal(one, other)
+    # Noise is a row's, prompts are its own: swapped prompts give other videos in both rows.
+    assert not torch.equal(again[0], one)
+    lone = list(videos(bundle, scripts[:1], 2, seed=3))
+    assert len(lone) == 1
+    torch.testing.assert_close(lone[0], one, atol=0.02, rtol=0)
+
+
+def test_a_switch_changes_what_comes_after_it_alone(bundle):
+    scripts = [Script("a red square moving left", "a blue circle moving up")] * 2
+    plain, _ = videos(bundle, [Script(scripts[0].prompt)] * 2, 3, seed=3)
+    switched, _ = videos(bundle, scripts, 3, seed=3, switch=2)
+    assert torch.equal(plain[:, :21], switched[:, :21])
+    assert not torch.equal(plain[:, 21:], switched[:, 21:])
+    kept, _ = videos(bundle, scripts, 3, seed=3, switch=2, kept=lambda block: block == 2)
+    assert torch.equal(kept, switched[:, 21:])
+
+
+def test_a_reconstruction_is_what_the_vae_makes(sizes, bundle, vae):
+    clips = render([sample(Split.HELD_OUT, i).clip for i in range(2)], 21, height=64, width=64)
+    found = reconstructed(bundle, clips)
+    config = sizes.config.vae
+    statistics = Statistics(config.latents_mean, config.latents_std)
+    with torch.no_grad():
+        latents = statistics.normalised(encode(vae, clips, config).mean)
+        expected = decode(vae, statistics.restored(latents)).clamp(-1, 1)
+    assert (found - expected).abs().max() < 1 / 127
+
+
+def test_other_levels_are_those_of_the_bundle(bundle):
+    first, *_, last = bundle.stream.sigmas
+    fewer = with_levels(bundle, (first, last))
+    assert fewer.stream.timesteps == (bundle.stream.timesteps[0], bundle.stream.timesteps[-1])
+    assert fewer.engines is bundle.engines
+    with pytest.raises(ValueError, match="level"):
+        with_levels(bundle, (0.3,))
+
+
+def test_everything_is_judged_and_written(bundle):
+    counts = Counts(clips=2, prompts=2, blocks=2, switches=2, runs=2)
+    found = evaluate(bundle, counts, seed=0, late=LATE)
+    assert not found["passed"]
+    assert json.loads(json.dumps(found)) == found
+    assert [row["steps"] for row in found["steps"]] == [4, 3, 2]
+    assert found["steps"][0]["dB against all steps"] is None
+    assert found["steps"][1]["dB against all steps"] > 0
+    assert table(found).count("\n") == 15
