@@ -218,6 +218,7 @@ def run(
     """Trains and prints a table."""
     torch.manual_seed(options.seed)
     torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
     vae, statistics = load_vae(vae_folder, sizes, options.device)
     # Numbers that the flow was not trained on: those of another seed.
     shelves = Shelves(Encoder(sizes, vae, statistics, options.device), plan, options.seed + 1)

@@ -106,6 +106,7 @@ def run(options: Options, sizes: Sizes, vae_folder: Path, plan: Plan, batches: B
     """Trains and prints a table."""
     torch.manual_seed(options.seed)
     torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
     vae, statistics = load_vae(vae_folder, sizes, options.device)
     shelves = Shelves(Encoder(sizes, vae, statistics, options.device), plan, options.seed)
     modules = trainable(sizes).to(options.device)

@@ -23,7 +23,7 @@ TEXT_LAYERS = 3
 LOG_VARIANCE = -6.0
 """Of latents in a VAE that is yet to be trained."""
 
-PAST = 0.3
+PAST = 0.1
 """Of an earlier frame's weights in a causal convolution, over those of the frame at hand."""
 
 _AFTER_SILU = 1.68
@@ -128,12 +128,26 @@ def new_vae(sizes: Sizes) -> nn.Module:
         if isinstance(module, nn.Conv2d | nn.Conv3d):
             _pass_on(module.weight, _GAINS.get(name) or _GAINS.get(name.rsplit(".", 1)[-1], 1.0))
             nn.init.zeros_(module.get_parameter("bias"))
+        if name.endswith("time_conv"):
+            _copy_newest(module.get_parameter("weight"))
     channels = sizes.config.vae.z_dim
     moments = vae.get_submodule("quant_conv")
     with torch.no_grad():
         moments.get_parameter("weight")[channels:] *= 0.1
         moments.get_parameter("bias")[channels:] = LOG_VARIANCE
     return vae
+
+
+def _copy_newest(weight: Tensor) -> None:
+    """Makes a convolution in time that halves or doubles frames pass on the newest one.
+
+    A clip's first frame goes around it. With random weights each of four frames would come out in
+    terms of its own, of which the layers behind, all shared, can make nothing.
+    """
+    nn.init.zeros_(weight)
+    outputs, inputs = weight.shape[:2]
+    with torch.no_grad():
+        weight[:, :, -1, 0, 0] = torch.eye(inputs).repeat(outputs // inputs, 1)
 
 
 def _pass_on(weight: Tensor, gain: float) -> None:

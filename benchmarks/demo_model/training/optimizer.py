@@ -82,12 +82,15 @@ class MuonAdam(torch.optim.Optimizer):
         torch._foreach_mul_(second, self._betas[1])
         torch._foreach_addcmul_(second, gradients, gradients, 1 - self._betas[1])
         roots = torch._foreach_sqrt(second)
-        for parameter, mean, root in zip(parameters, first, roots, strict=True):
-            taken = self.state[parameter].setdefault("step", torch.zeros(()))
-            taken += 1
-            unbiased = [1 - beta ** float(taken) for beta in self._betas]
-            scale = root / math.sqrt(unbiased[1]) + 1e-8
-            parameter.addcdiv_(mean, scale, value=-rate / unbiased[0])
+        taken = []
+        for parameter in parameters:
+            count = self.state[parameter].setdefault("step", torch.zeros(()))
+            count += 1
+            taken.append(float(count))
+        unbiased = [[1 - beta**steps for steps in taken] for beta in self._betas]
+        torch._foreach_div_(roots, [math.sqrt(each) for each in unbiased[1]])
+        torch._foreach_add_(roots, 1e-8)
+        torch._foreach_addcdiv_(parameters, first, roots, [-rate / each for each in unbiased[0]])
 
     def _moment(self, parameter: nn.Parameter, name: str) -> Tensor:
         state = self.state[parameter]

@@ -45,8 +45,8 @@ class Plan:
     blocks: int = 9
     clips: int = 64
     starts: int = 768
-    every: int = 32
-    keep: int = 32
+    every: int = 48
+    keep: int = 16
     far: float = 0.5
     farthest: int = 400
     switched: float = 0.4
