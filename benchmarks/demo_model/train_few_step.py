@@ -105,10 +105,10 @@ class FewStepLoss:
         choose = random.Random(f"few {options.seed} {step}")
         levels = self._levels(choose)
         shelf = self._shelves.clips(step)
+        clips = draw_batch(shelf, plan.clips, draw)
+        starts = draw_batch(self._shelves.starts(step), plan.starts, draw)
         with precision(options.device):
-            clips = draw_batch(shelf, plan.clips, draw)
             rolled, last = self._roll_out(shelf, clips, levels, choose, draw)
-            starts = draw_batch(self._shelves.starts(step), plan.starts, draw)
             first = self._first(starts, levels, choose, draw)
         return rolled + first, {"clips": rolled, "last block": last, "starts": first}
 

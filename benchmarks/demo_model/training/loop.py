@@ -3,6 +3,7 @@
 import argparse
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -86,10 +87,18 @@ def generator(seed: int, step: int, purpose: int, device: str) -> torch.Generato
     return torch.Generator(device).manual_seed(mixed % 2**63)
 
 
-def precision(device: str) -> torch.autocast:
+def precision(device: str) -> AbstractContextManager[object]:
     """Products in bf16 on a GPU, where weights and sums stay in float32; float32 elsewhere."""
-    cuda = device.startswith("cuda")
-    return torch.autocast("cuda" if cuda else "cpu", torch.bfloat16, enabled=cuda)
+    return mixed("cuda") if device.startswith("cuda") else nullcontext()
+
+
+def mixed(device_type: str) -> torch.autocast:
+    """Products in bf16.
+
+    Casts are not kept, so that none that was made without gradients, while a sampler ran, can stand
+    for its weight where gradients are wanted. The weights are few, and casting them is cheap.
+    """
+    return torch.autocast(device_type, torch.bfloat16, cache_enabled=False)
 
 
 def train(

@@ -90,7 +90,8 @@ class MuonAdam(torch.optim.Optimizer):
         unbiased = [[1 - beta**steps for steps in taken] for beta in self._betas]
         torch._foreach_div_(roots, [math.sqrt(each) for each in unbiased[1]])
         torch._foreach_add_(roots, 1e-8)
-        torch._foreach_addcdiv_(parameters, first, roots, [-rate / each for each in unbiased[0]])
+        weights: list[Tensor] = [*parameters]
+        torch._foreach_addcdiv_(weights, first, roots, [-rate / each for each in unbiased[0]])
 
     def _moment(self, parameter: nn.Parameter, name: str) -> Tensor:
         state = self.state[parameter]

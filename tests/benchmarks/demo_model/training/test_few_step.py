@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from demo_model import train_few_step
 from demo_model.train_few_step import Batches, FewStepLoss, run, subsets
 from demo_model.train_flow import load_trained, networks_of, trainable
 from demo_model.training import log
@@ -9,7 +10,7 @@ from demo_model.training.batches import Networks
 from demo_model.training.checkpoint import Training, save
 from demo_model.training.ema import Ema
 from demo_model.training.forward import Angles, text_keys_values
-from demo_model.training.loop import Options, train
+from demo_model.training.loop import Options, mixed, train
 from demo_model.training.networks import new_text_encoder
 from demo_model.training.optimizer import optimizer_for
 from demo_model.training.rollout import Stream, few_steps, follow_flow
@@ -137,8 +138,13 @@ def test_training_lowers_the_loss(sizes, encoder, flow_folder, shelf_plan, tmp_p
     assert rows[-1]["clips"] < 0.8 * rows[0]["clips"]
 
 
-def test_a_loss_reaches_what_made_the_history(sizes, encoder, flow_folder, shelf_plan, tmp_path):
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_loss_reaches_what_made_the_history(
+    sizes, encoder, flow_folder, shelf_plan, tmp_path, monkeypatch, bf16
+):
     """Both networks learn, the teacher does not, and a step follows from its number."""
+    if bf16:
+        monkeypatch.setattr(train_few_step, "precision", lambda device: mixed("cpu"))
     options = Options(tmp_path, 1)
     modules = load_trained(flow_folder, sizes, "cpu")
     frozen = load_trained(flow_folder, sizes, "cpu").requires_grad_(False)
