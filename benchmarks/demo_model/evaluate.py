@@ -71,11 +71,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     for name in ("clips", "prompts", "blocks", "switches", "runs"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Counts, name))
+    parser.add_argument("--long-blocks", type=int, default=LATE, help="of a long run; 5 n")
     options = parser.parse_args()
     names = ("clips", "prompts", "blocks", "switches", "runs")
     counts = Counts(**{name: getattr(options, name) for name in names})
     bundle = load(options.bundle)
-    found = evaluate(bundle, counts, options.seed)
+    found = evaluate(bundle, counts, options.seed, options.long_blocks)
     document = {
         "schema": 1,
         "counts": vars(counts),

@@ -158,6 +158,7 @@ def test_a_loss_reaches_what_made_the_history(
     value.backward()
     idle = [n for n, p in modules.named_parameters() if p.grad is None or not p.grad.any()]
     assert idle == []
+    assert all(p.grad.isfinite().all() for p in modules.parameters())
     assert set(parts) == {"clips", "last block", "starts"}
     assert all(parameter.grad is None for parameter in frozen.parameters())
     with torch.no_grad():
