@@ -9,6 +9,7 @@ hundred blocks, when the device is idle.
 
 import argparse
 import json
+import re
 import resource
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +26,8 @@ from vidc.runtime import load
 from vidc.runtime.session import Session
 
 CHAPTER = 100
+CUDA_CALL = re.compile(r"cuda|cu[A-Z]")
+"""Begins the names of its runtime's and its driver's calls, not those of cuDNN's kernels."""
 
 
 def memory(device: torch.device) -> dict[str, int]:
@@ -61,7 +64,7 @@ def calls_of_a_block(session: Session) -> dict[str, int]:
         session.step()
     torch.cuda.synchronize()
     events = seen.key_averages()
-    return {e.key: e.count for e in events if e.key.startswith(("cuda", "cu", "hip"))}
+    return {e.key: e.count for e in events if CUDA_CALL.match(e.key)}
 
 
 def main() -> None:
