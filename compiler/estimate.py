@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.scenario import Scenario, switches
+from vidc.exporters.components import weights_groups
 from vidc.exporters.config import ModelConfig
 
 CPU_FLOPS_A_CORE = 50e9
@@ -26,6 +27,22 @@ def scenario(settings: Settings) -> Scenario:
     else:
         whole = config.level == "rollout"
     return rollout if whole else Scenario(blocks=2, switch_after=1, rollout=False)
+
+
+def announcement(settings: Settings) -> str | None:
+    """How long a build validates on a CPU, and at which level, where that is minutes."""
+    if settings.target.is_gpu:
+        return None
+    chosen = scenario(settings)
+    precisions = {group: settings.precision[group] for group in weights_groups(settings.model)}
+    reference = about(reference_seconds(settings.model, chosen, precisions))
+    if not reference:
+        return None
+    what = "a rollout" if chosen.rollout else "every component without a rollout"
+    return (
+        f"validating {what}: PyTorch's reference takes {reference} on this CPU where it is not in "
+        "the cache; --set validate.level chooses the level"
+    )
 
 
 def reference_seconds(

@@ -16,6 +16,7 @@ def quiet_torch() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             warnings.filterwarnings("ignore", "No complete tensor found", UserWarning)
+            warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
             yield
     finally:
         registration.setLevel(level)

@@ -175,17 +175,7 @@ def _print_built(built: "Built", as_json: bool) -> None:
 
 
 def _announce(settings: Settings) -> None:
-    """Tells how long the validation takes, and at which level it is, where that is minutes."""
-    from vidc.compiler import estimate
+    from vidc.compiler.estimate import announcement
 
-    scenario = estimate.scenario(settings)
-    precisions = {group: settings.precision[group] for group in weights_groups(settings.model)}
-    reference = estimate.about(estimate.reference_seconds(settings.model, scenario, precisions))
-    if not reference:
-        return
-    what = "a rollout" if scenario.rollout else "every component, without a rollout,"
-    click.echo(
-        f"validating {what}: PyTorch's reference takes {reference} on this CPU where it is not "
-        "in the cache; --set validate.level chooses the level",
-        err=True,
-    )
+    if (text := announcement(settings)) is not None:
+        click.echo(text, err=True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from vidc.compiler import estimate
-from vidc.compiler.estimate import about, reference_seconds, replay_seconds, scenario
+from vidc.compiler.estimate import about, announcement, reference_seconds, replay_seconds, scenario
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import find_target
 from vidc.compiler.validate.scenario import Scenario
@@ -74,3 +74,13 @@ def test_the_level_is_what_was_asked_for(cores):
 )
 def test_what_a_user_is_told(seconds, text):
     assert about(seconds) == text
+
+
+def test_minutes_of_a_cpu_are_announced_and_none_of_a_gpu(cores):
+    cores(1)
+    text = announcement(settings())
+    assert text is not None
+    assert text.startswith("validating every component without a rollout: ")
+    assert "on this CPU" in text
+    assert announcement(on_gpu(settings())) is None
+    assert announcement(settings("tiny")) is None
