@@ -113,10 +113,10 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
     device = torch.device(document.target.device_type)
     notes = check(document, device)
     _require_stream(document)
-    if device.type == "cuda":
-        in_stream = [name for name in document.engines if name not in NOT_IN_STREAM]
-        require_memory(document, in_stream, device)
     with gpu_faults(device):
+        if device.type == "cuda":
+            in_stream = [name for name in document.engines if name not in NOT_IN_STREAM]
+            require_memory(document, in_stream, device)
         return _loaded(folder, document, device, notes)
 
 

@@ -7,6 +7,8 @@ import torch
 
 from vidc.plugins.errors import UnavailableError
 
+_NO_MEMORY = "CUDA error: out of memory"
+
 
 @contextmanager
 def gpu_faults(device: torch.device) -> Iterator[None]:
@@ -22,13 +24,17 @@ def gpu_faults(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    refused = _refusals(device)
+    refused = 0
     try:
+        refused = _refusals(device)
         yield
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or _refusals(device) > refused:
+        reported = isinstance(error, torch.AcceleratorError)
+        if reported and _NO_MEMORY not in str(error):
+            raise _lost(device, error) from error
+        if reported or isinstance(error, torch.OutOfMemoryError) or _refusals(device) > refused:
             raise _out_of_memory(device) from error
-        if isinstance(error, torch.AcceleratorError) or not _answers(device):
+        if not _answers(device):
             raise _lost(device, error) from error
         raise
 
@@ -47,7 +53,10 @@ def _answers(device: torch.device) -> bool:
 
 
 def _out_of_memory(device: torch.device) -> UnavailableError:
-    free, total = torch.cuda.mem_get_info(device)
+    try:
+        free, total = torch.cuda.mem_get_info(device)
+    except RuntimeError:
+        return _no_context(device)
     held = torch.cuda.memory_reserved(device)
     return UnavailableError(
         "VIDC-GPU-MEMORY",
@@ -55,6 +64,14 @@ def _out_of_memory(device: torch.device) -> UnavailableError:
         f"this process holds {held / 1e9:.1f} GB",
         "nvidia-smi shows who holds the rest; end it, or build with a smaller stream.window, "
         "stream.batch or size",
+    )
+
+
+def _no_context(device: torch.device) -> UnavailableError:
+    return UnavailableError(
+        "VIDC-GPU-MEMORY",
+        f"{device} has no memory left, not even for what CUDA itself takes in a process",
+        "nvidia-smi shows who holds it; end it or use another GPU",
     )
 
 

@@ -67,10 +67,11 @@ def require_memory(manifest: Manifest, in_stream: Iterable[str], device: torch.d
         UnavailableError: ``VIDC-GPU-MEMORY`` says what is needed, what is free and what would fit.
     """
     needed = need(manifest, in_stream)
+    # What captured graphs keep is reserved and unused, but no tensor to come gets it: only what
+    # torch gives back is free. The context is there already.
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    # What this process holds for tensors to come is free to it; its context is there already.
-    available = free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    available += CONTEXT_BYTES
+    available = free + CONTEXT_BYTES
     if needed.total > available:
         raise UnavailableError(
             "VIDC-GPU-MEMORY",

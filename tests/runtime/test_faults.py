@@ -55,6 +55,26 @@ def test_a_refusal_of_earlier_times_is_not_blamed(gpu):
         raise RuntimeError("a bug")
 
 
+def test_a_device_without_room_for_cuda_is_full_and_not_lost(gpu, monkeypatch):
+    def full(device):
+        raise torch.AcceleratorError("CUDA error: out of memory\nmore")
+
+    # CUDA makes its context where memory is first asked for.
+    monkeypatch.setattr(torch.cuda, "mem_get_info", full)
+    with pytest.raises(UnavailableError, match="VIDC-GPU-MEMORY") as caught, gpu_faults(CUDA):
+        torch.cuda.mem_get_info(CUDA)
+    assert "what CUDA itself takes" in caught.value.message
+
+
+def test_a_device_that_is_lost_from_the_start_is_lost(gpu, monkeypatch):
+    def lost(device):
+        raise torch.AcceleratorError("CUDA error: no CUDA-capable device is detected")
+
+    monkeypatch.setattr(torch.cuda, "memory_stats", lost)
+    with pytest.raises(UnavailableError, match="VIDC-GPU-LOST"), gpu_faults(CUDA):
+        pytest.fail("what is inside must not run")
+
+
 def test_a_device_that_reports_a_fault_is_lost(gpu):
     found = fault(CUDA, torch.AcceleratorError("CUDA error: device-side assert triggered\nmore"))
     assert found.code == "VIDC-GPU-LOST"

@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from threading import Lock
 
@@ -193,28 +194,58 @@ def test_what_is_needed_was_found_by_the_build(built, bundle):
     assert 0 < document.validation.working_bytes <= bundle.working_bytes()
 
 
-def fill(device, leave: int) -> torch.Tensor:
+@contextmanager
+def filled(device, leave: int):
+    """All memory of the device but ``leave`` bytes is taken inside, whatever happens there."""
     torch.cuda.empty_cache()
-    return torch.empty(torch.cuda.mem_get_info(device)[0] - leave, dtype=torch.uint8, device=device)
+    free = torch.cuda.mem_get_info(device)[0]
+    held = [torch.empty(free - leave, dtype=torch.uint8, device=device)]
+    try:
+        yield
+    finally:
+        held.clear()
+        torch.cuda.empty_cache()
 
 
 def test_a_gpu_that_is_full_is_refused_before_anything_is_loaded(built, hopper):
-    held = fill(hopper, leave=3 * 2**20)
-    with pytest.raises(UnavailableError, match="VIDC-GPU-MEMORY") as caught:
+    with (
+        filled(hopper, leave=3 * 2**20),
+        pytest.raises(UnavailableError, match="VIDC-GPU-MEMORY") as caught,
+    ):
         load(built)
-    del held
     assert "tiny-h" in caught.value.message
     assert "working memory" in caught.value.message
     load(built)
 
 
+LOAD = """
+import sys
+from vidc.plugins.errors import UnavailableError
+from vidc.runtime import load
+
+try:
+    load(sys.argv[1])
+except UnavailableError as error:
+    print(error.code)
+"""
+
+
+def test_a_gpu_too_full_for_cuda_itself_is_refused(built, hopper):
+    with filled(hopper, leave=3 * 2**20):
+        ended = subprocess.run(
+            [sys.executable, "-c", LOAD, str(built)], capture_output=True, text=True, timeout=120
+        )
+    assert ended.stdout.strip() == "VIDC-GPU-MEMORY", ended.stderr
+
+
 def test_a_session_that_does_not_fit_leaves_the_others_alone(bundle, hopper):
     before = rollout(bundle.session(), bundle, blocks=2)
-    held = fill(hopper, leave=2**20)
     opened = []
-    with pytest.raises(UnavailableError, match="VIDC-SESSION-MEMORY"):
+    with (
+        filled(hopper, leave=2**20),
+        pytest.raises(UnavailableError, match="VIDC-SESSION-MEMORY"),
+    ):
         opened.extend(bundle.session() for _ in range(100))
-    del held
     opened.clear()
     torch.cuda.empty_cache()
     assert torch.equal(rollout(bundle.session(), bundle, blocks=2), before)
