@@ -37,13 +37,15 @@ from demo_model.train_flow import add_plan, load_trained, networks_of, plan_of
 from demo_model.train_vae import load_vae
 from demo_model.training import log
 from demo_model.training.batches import Batch, Networks, draw_batch, without_prompt
-from demo_model.training.flow import clean_of, shifted
+from demo_model.training.flow import shifted
 from demo_model.training.forward import text_keys_values
 from demo_model.training.layout import Pass
-from demo_model.training.loop import Options, add_options, generator, options_of, precision, train
+from demo_model.training.loop import Options, add_options, generator, options_of, train
+from demo_model.training.lowered import frozen, lowered
 from demo_model.training.networks import Sizes, demo_sizes
 from demo_model.training.rollout import Stream, few_steps, follow_flow
 from demo_model.training.shelves import Encoder, Plan, Shelf, Shelves
+from vidc.exporters.causal_wan.model import CausalWan
 
 FEWER = 0.4
 """Share of batches that take fewer steps than the preset has."""
@@ -58,6 +60,7 @@ class Batches:
         starts: first blocks.
         prefix: most blocks of the clip itself before the model's own.
         disturbance: most deviation of the noise on these.
+        emphasis: how much more an error counts where an object of a rolled-out clip is.
         flow_steps: of the teacher from pure noise; from lower levels fewer.
         guidance: of the teacher on first blocks.
     """
@@ -66,6 +69,7 @@ class Batches:
     starts: int = 96
     prefix: int = 3
     disturbance: float = 0.1
+    emphasis: float = 3.0
     flow_steps: int = 12
     guidance: float = 1.0
 
@@ -107,9 +111,13 @@ class FewStepLoss:
         shelf = self._shelves.clips(step)
         clips = draw_batch(shelf, plan.clips, draw)
         starts = draw_batch(self._shelves.starts(step), plan.starts, draw)
-        with precision(options.device):
-            rolled, last = self._roll_out(shelf, clips, levels, choose, draw)
-            first = self._first(starts, levels, choose, draw)
+
+        def taught(transformer: CausalWan) -> tuple[Tensor, Tensor, Tensor]:
+            student = replace(self._student, transformer=transformer)
+            rolled, last = self._roll_out(student, shelf, clips, levels, choose, draw)
+            return rolled, last, self._first(student, starts, levels, choose, draw)
+
+        rolled, last, first = lowered(self._student.transformer, options.device, taught)
         return rolled + first, {"clips": rolled, "last block": last, "starts": first}
 
     def _levels(self, choose: random.Random) -> tuple[float, ...]:
@@ -118,6 +126,7 @@ class FewStepLoss:
 
     def _roll_out(
         self,
+        student: Networks,
         shelf: Shelf,
         batch: Batch,
         levels: tuple[float, ...],
@@ -125,7 +134,7 @@ class FewStepLoss:
         draw: torch.Generator,
     ) -> tuple[Tensor, Tensor]:
         """Mean loss over the blocks that the student made, and that of the last one."""
-        student, positions = self._student, shelf.layout.positions
+        positions = shelf.layout.positions
         noisy = [shelf.layout.groups[group] for group in shelf.layout.of(Pass.NOISY)]
         switch = min((g.index for g in noisy if g.prompt), default=None)
         # The clip's own blocks end where a stretch may begin: a far one needs its whole ring.
@@ -147,33 +156,42 @@ class FewStepLoss:
                 stream.remember(wanted + deviation * noise, block)
                 continue
             noise = _normal(torch.Size((len(levels), *wanted.shape)), draw)
-            latent, begun = few_steps(stream, noise, levels, block)
             # The last step decides what is seen; an earlier one, what the last one gets.
-            taught = sorted({choose.randrange(len(levels)), len(levels) - 1})
-            losses.append(self._error(stream, begun, levels, taught, block, wanted))
+            last = len(levels) - 1
+            taught = {choose.randrange(len(levels)), last}
+            steps = few_steps(stream, noise, levels, block, taught)
+            weight = 1 + self._batches.emphasis * batch.shown[:, index, :, None]
+            errors = [(weight * (steps[i][1] - wanted).square()).mean() for i in taught]
+            losses.append(torch.stack(errors).mean())
+            latent = steps[last][1].detach()
             if index + 1 < len(positions):
                 stream.remember(latent, block)
         return torch.stack(losses).mean(), losses[-1].detach()
 
     def _first(
-        self, batch: Batch, levels: tuple[float, ...], choose: random.Random, draw: torch.Generator
+        self,
+        student: Networks,
+        batch: Batch,
+        levels: tuple[float, ...],
+        choose: random.Random,
+        draw: torch.Generator,
     ) -> Tensor:
         """The loss on first blocks, at one of the levels."""
-        student, teacher, plan = self._student, self._teacher, self._batches
+        teacher, plan = self._teacher, self._batches
         tokens = batch.tokens[:, :1]
         text = text_keys_values(student.transformer, student.embeds(tokens))
         stream = Stream(student, self._sizes.stream, text)
         noise = _normal(torch.Size((len(levels), *batch.latents[:, 0].shape)), draw)
-        _, begun = few_steps(stream, noise, levels, 0)
         index = choose.randrange(len(levels))
+        begun, found = few_steps(stream, noise, levels, 0, {index})[index]
         with torch.no_grad():
             leading = self._teaching(teacher, tokens)
             without = None
             if plan.guidance != 1.0:
                 without = self._teaching(teacher, without_prompt(tokens, 1.0, draw))
             way = self._way(levels[index])
-            wanted = follow_flow(leading, begun[:, index], way, 0, without, plan.guidance)
-        return self._error(stream, begun, levels, [index], 0, wanted)
+            wanted = follow_flow(leading, begun, way, 0, without, plan.guidance)
+        return (found - wanted).square().mean()
 
     def _teaching(self, teacher: Networks, tokens: Tensor) -> Stream:
         text = text_keys_values(teacher.transformer, teacher.embeds(tokens))
@@ -186,21 +204,6 @@ class FewStepLoss:
         count = max(2, round(self._batches.flow_steps * share))
         way: list[float] = shifted(torch.linspace(share, 0, count + 1), shift).tolist()
         return [level, *way[1:]]
-
-    def _error(
-        self,
-        stream: Stream,
-        begun: Tensor,
-        levels: tuple[float, ...],
-        taught: list[int],
-        block: int,
-        wanted: Tensor,
-    ) -> Tensor:
-        """Mean square error of the clean latents that some of the steps point to."""
-        shares = torch.tensor(levels, device=begun.device)[taught].expand(len(begun), -1)
-        noisy = begun[:, taught]
-        clean = clean_of(noisy, stream.flows(noisy, shares, block), shares)
-        return (clean - wanted[:, None]).square().mean()
 
 
 def _normal(shape: torch.Size, draw: torch.Generator) -> Tensor:
@@ -223,9 +226,10 @@ def run(
     # Numbers that the flow was not trained on: those of another seed.
     shelves = Shelves(Encoder(sizes, vae, statistics, options.device), plan, options.seed + 1)
     modules = load_trained(flow_folder, sizes, options.device)
-    frozen = load_trained(flow_folder, sizes, options.device).requires_grad_(False)
+    fixed = load_trained(flow_folder, sizes, options.device).requires_grad_(False)
     student = networks_of(modules, sizes, plan.farthest, options)
-    teacher = networks_of(frozen, sizes, 1, options)
+    teacher = networks_of(fixed, sizes, 1, options)
+    teacher = replace(teacher, transformer=frozen(teacher.transformer, options.device))
     loss = FewStepLoss(student, teacher, shelves, sizes, batches, options)
     facts = {"part": "few", "mean": statistics.mean, "std": statistics.std}
     steps = train(options, modules, loss, facts, shelves.prepare)
@@ -241,7 +245,7 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=Batches.clips)
     parser.add_argument("--starts", type=int, default=Batches.starts)
     parser.add_argument("--guidance", type=float, default=Batches.guidance)
-    parser.set_defaults(shelf_blocks=12)
+    parser.set_defaults(shelf_blocks=8)
     arguments = parser.parse_args()
     batches = replace(
         Batches(), clips=arguments.clips, starts=arguments.starts, guidance=arguments.guidance

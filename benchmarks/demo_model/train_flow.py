@@ -11,7 +11,7 @@ blocks, which follow from nothing but the prompt: objects are made in these, and
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +21,8 @@ from demo_model.train_vae import load_vae
 from demo_model.training import checkpoint, log
 from demo_model.training.batches import Networks, draw_batch, flow_loss, without_prompt
 from demo_model.training.forward import Angles, layer_forward
-from demo_model.training.loop import Options, add_options, generator, options_of, precision, train
+from demo_model.training.loop import Options, add_options, generator, options_of, train
+from demo_model.training.lowered import lowered
 from demo_model.training.networks import (
     PRESET,
     Sizes,
@@ -30,6 +31,7 @@ from demo_model.training.networks import (
     new_transformer,
 )
 from demo_model.training.shelves import Encoder, Plan, Shelves
+from vidc.exporters.causal_wan.model import CausalWan
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,13 @@ class Batches:
         clips: a batch of them.
         starts: a batch of first blocks.
         unprompted: share of first blocks without a prompt, so that a prompt's pull can be told.
-        disturbance: see ``flow_loss``.
+        emphasis, disturbance: see ``flow_loss``.
     """
 
     clips: int = 24
     starts: int = 128
     unprompted: float = 0.1
+    emphasis: float = 8.0
     disturbance: float = 0.2
 
 
@@ -94,12 +97,15 @@ class FlowLoss:
         clips = draw_batch(self._shelves.clips(step), plan.clips, draw)
         starts = draw_batch(self._shelves.starts(step), plan.starts, draw)
         tokens = without_prompt(starts.tokens, plan.unprompted, draw)
-        with precision(options.device):
-            later = flow_loss(self._networks, clips, self._shift, plan.disturbance, draw)
-            first = flow_loss(
-                self._networks, starts.with_tokens(tokens), self._shift, plan.disturbance, draw
-            )
-        return later + first, {"clips": later, "starts": first}
+        parts = (clips, starts.with_tokens(tokens))
+
+        def taught(transformer: CausalWan) -> list[tuple[Tensor, Tensor]]:
+            networks = replace(self._networks, transformer=transformer)
+            means = (self._shift, plan.emphasis, plan.disturbance)
+            return [flow_loss(networks, part, *means, draw) for part in parts]
+
+        (later, clip), (first, start) = lowered(self._networks.transformer, options.device, taught)
+        return later + first, {"clips": clip, "starts": start}
 
 
 def run(options: Options, sizes: Sizes, vae_folder: Path, plan: Plan, batches: Batches) -> None:
@@ -138,8 +144,9 @@ def main() -> None:
     add_plan(parser)
     parser.add_argument("--clips", type=int, default=Batches.clips)
     parser.add_argument("--starts", type=int, default=Batches.starts)
+    parser.add_argument("--emphasis", type=float, default=Batches.emphasis)
     arguments = parser.parse_args()
-    batches = Batches(arguments.clips, arguments.starts)
+    batches = Batches(arguments.clips, arguments.starts, emphasis=arguments.emphasis)
     sizes = demo_sizes(arguments.preset)
     run(options_of(arguments), sizes, arguments.vae, plan_of(arguments), batches)
 

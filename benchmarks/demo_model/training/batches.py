@@ -50,6 +50,7 @@ class Batch:
 
     Attributes:
         latents: clean, float32 ``[B, blocks, F, C, h, w]``.
+        shown: where an object is, bool ``[B, blocks, F, h, w]``.
         tokens: int64 ``[B, 2, L]``.
         groups: of their layout.
         sight: what each of them attends to.
@@ -59,6 +60,7 @@ class Batch:
     """
 
     latents: Tensor
+    shown: Tensor
     tokens: Tensor
     groups: LayoutTensors
     sight: Sight
@@ -80,6 +82,7 @@ def draw_batch(shelf: Shelf, size: int, draw: torch.Generator) -> Batch:
     is_noisy[noisy] = True
     return Batch(
         shelf.latents[rows].float(),
+        shelf.shown[rows],
         shelf.tokens[rows],
         groups,
         Sight(groups.keys, groups.visible, groups.prompt, shelf.layout.full),
@@ -98,14 +101,23 @@ def without_prompt(tokens: Tensor, share: float, draw: torch.Generator) -> Tenso
 
 
 def flow_loss(
-    networks: Networks, batch: Batch, shift: float, disturbance: float, draw: torch.Generator
-) -> Tensor:
-    """Mean square error of the flows of all noisy groups.
+    networks: Networks,
+    batch: Batch,
+    shift: float,
+    emphasis: float,
+    disturbance: float,
+    draw: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Mean square errors of the flows of all noisy groups: as it is taught, and as it is.
 
     Args:
         networks: see there.
         batch: of clips.
         shift: of the sampler.
+        emphasis: how much more, at most, an error counts where an object is: objects are a tenth of
+            a picture, and of the rest much is texture that noise leaves open. It grows as noise
+            falls. Where noise leaves open whether there is an object, the mean that is learnt would
+            be drawn towards there being one.
         disturbance: most deviation of the noise on a clip's history. A history that the model
             made is never exact, and one that has only seen exact ones would follow its own errors.
         draw: of everything random.
@@ -137,4 +149,7 @@ def flow_loss(
         flow_of=batch.noisy,
         layer=networks.layer,
     )
-    return (flows - (noise - wanted)).square().mean()
+    square = (flows - (noise - wanted)).square()
+    shown = batch.shown[:, batch.groups.index[batch.noisy]][:, :, :, None]
+    weight = 1 + emphasis * (1 - level)[:, :, None, None, None, None] * shown
+    return (weight * square).mean(), square.mean().detach()

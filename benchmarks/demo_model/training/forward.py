@@ -141,8 +141,8 @@ def layer_forward(
         all_keys, all_values = torch.cat([past[0], keys], 1), torch.cat([past[1], values], 1)
     attended = _attend(
         queries,
-        all_keys[:, sight.keys].flatten(2, 3),
-        all_values[:, sight.keys].flatten(2, 3),
+        _gathered(all_keys, sight.keys).flatten(2, 3),
+        _gathered(all_values, sight.keys).flatten(2, 3),
         None if sight.full else sight.visible.repeat_interleave(keys.shape[2], 1),
     )
     x = gated_residual(x, block.attn1.out(attended.flatten(1, 2)), gate)
@@ -154,6 +154,12 @@ def layer_forward(
 
     hidden = block.ffn(modulated_norm(x, ffn_shift, ffn_scale, block.eps).to(block.dtype))
     return gated_residual(x, hidden, ffn_gate), keys, values
+
+
+def _gathered(parts: Tensor, groups: Tensor) -> Tensor:
+    """``parts[:, groups]``, whose gradient is summed without sorting."""
+    gathered: Tensor = parts.index_select(1, groups.flatten()).unflatten(1, groups.shape)
+    return gathered
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> Tensor:

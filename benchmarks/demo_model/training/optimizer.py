@@ -3,7 +3,8 @@
 Muon is by Keller Jordan (https://kellerjordan.github.io/posts/muon/): the momentum of a matrix is
 replaced by the nearest matrix whose singular values are about 1. A convolution's weight is taken as
 the matrix of its outputs. The scale that gives its updates Adam's size, so that both take one
-learning rate, is that of "Muon is Scalable for LLM Training" (arXiv 2502.16982).
+learning rate, is that of "Muon is Scalable for LLM Training" (arXiv 2502.16982). torch.optim.Muon
+takes matrices of two dimensions alone, one after the other; half of these are convolutions.
 """
 
 import math

@@ -5,7 +5,7 @@ reaches the passes that made its history. Latents of the history are taken as th
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -109,31 +109,38 @@ class Stream:
         )  # fmt: skip
 
 
-@torch.no_grad()
 def few_steps(
-    stream: Stream, noise: Tensor, levels: Sequence[float], block: int
-) -> tuple[Tensor, Tensor]:
-    """A block as a session samples it, and what each step began with.
+    stream: Stream,
+    noise: Tensor,
+    levels: Sequence[float],
+    block: int,
+    taught: Collection[int] = (),
+) -> list[tuple[Tensor, Tensor]]:
+    """A block as a session samples it.
 
     Args:
         stream: where it comes next.
         noise: ``[S, B, F, C, h, w]``, one entry a step.
         levels: share of noise of each step, falling from 1.
         block: absolute.
+        taught: steps whose clean latents have gradients. No gradient passes from step to step.
 
     Returns:
-        The clean latent ``[B, F, C, h, w]``, and the noisy ones ``[B, S, F, C, h, w]``.
+        Of each step the latent that it began with and the clean one that it found, each
+        ``[B, F, C, h, w]``; the last one found is the block.
     """
-    begun = []
+    steps = []
     latent = noise[0]
     for index, level in enumerate(levels):
         shares = torch.full((latent.shape[0], 1), level, device=latent.device)
         if index:
             latent = noised(latent, noise[index], shares[:, 0])
-        begun.append(latent)
-        flow = stream.flows(latent[:, None], shares, block)[:, 0]
-        latent = clean_of(latent, flow, shares[:, 0])
-    return latent, torch.stack(begun, 1)
+        with torch.set_grad_enabled(index in taught and torch.is_grad_enabled()):
+            flow = stream.flows(latent[:, None], shares, block)[:, 0]
+            clean = clean_of(latent, flow, shares[:, 0])
+        steps.append((latent, clean))
+        latent = clean.detach()
+    return steps
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from demo_model.clip import LATENT_STRIDE
+from demo_model.presence import presence
 from demo_model.render import render
 from demo_model.training.clips import Prompted, numbered, tokens_of
 from demo_model.training.layout import Layout, LayoutTensors, clip_layout
@@ -60,12 +61,14 @@ class Shelf:
         layout: of each clip.
         groups: the same on the device.
         latents: normalised, float16 ``[N, blocks, F, C, h, w]``.
+        shown: where an object is, bool ``[N, blocks, F, h, w]``.
         tokens: before and after the switch, int64 ``[N, 2, L]``.
     """
 
     layout: Layout
     groups: LayoutTensors
     latents: Tensor
+    shown: Tensor
     tokens: Tensor
 
 
@@ -85,11 +88,12 @@ class Encoder:
         self._vae = vae
         self._statistics = statistics
 
-    def blocks(self, prompted: Prompted, first: int, count: int) -> Tensor:
-        """Normalised latents of ``count`` blocks from absolute block ``first``.
+    def blocks(self, prompted: Prompted, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Normalised latents of ``count`` blocks from absolute block ``first``, and ``presence``.
 
-        Float16 ``[N, count, F, C, h, w]``. A stretch that does not begin at 0 is encoded from a few
-        latent frames earlier, because its encoder has seen a stream.
+        Float16 ``[N, count, F, C, h, w]`` and bool ``[N, count, F, h, w]``. A stretch that does not
+        begin at 0 is encoded from a few latent frames earlier, because its encoder has seen a
+        stream.
         """
         block = self.sizes.stream.block
         begin = max(0, first * block - WARM_UP)
@@ -107,7 +111,11 @@ class Encoder:
                 means = encode(self._vae, pixels, self.sizes.config.vae).mean
             kept = self._statistics.normalised(means)[:, first * block - begin :]
             made.append(kept.unflatten(1, (count, block)).half())
-        return torch.cat(made)
+        shown = presence(
+            prompted.clips, latents, height=stream.height, width=stream.width,
+            first=LATENT_STRIDE * begin,
+        )[:, first * block - begin :]  # fmt: skip
+        return torch.cat(made), shown.unflatten(1, (count, block)).to(self.device)
 
 
 class Shelves:
@@ -175,26 +183,25 @@ class Shelves:
             first_frame = LATENT_STRIDE * (positions[switch] * stream.block - 1) + 1
         prompted = numbered(self._first(number), plan.clips, first_frame)
         if far:
-            parts = [
-                self._encoder.blocks(prompted, 0, 1),
-                self._encoder.blocks(prompted, positions[1], plan.blocks - 1),
-            ]
-            latents = torch.cat(parts, 1)
+            sink = self._encoder.blocks(prompted, 0, 1)
+            stretch = self._encoder.blocks(prompted, positions[1], plan.blocks - 1)
+            latents, shown = (torch.cat(pair, 1) for pair in zip(sink, stretch, strict=True))
         else:
-            latents = self._encoder.blocks(prompted, 0, plan.blocks)
-        return self._shelf(clip_layout(positions, stream, switch, noisy_from), latents, prompted)
+            latents, shown = self._encoder.blocks(prompted, 0, plan.blocks)
+        layout = clip_layout(positions, stream, switch, noisy_from)
+        return self._shelf(layout, latents, shown, prompted)
 
     def _starts(self, number: int) -> Shelf:
         prompted = numbered(self._first(number) + self._plan.clips, self._plan.starts)
-        latents = self._encoder.blocks(prompted, 0, 1)
-        return self._shelf(clip_layout([0], self._encoder.sizes.stream), latents, prompted)
+        latents, shown = self._encoder.blocks(prompted, 0, 1)
+        return self._shelf(clip_layout([0], self._encoder.sizes.stream), latents, shown, prompted)
 
     def _first(self, number: int) -> int:
         per_shelf = self._plan.clips + self._plan.starts
         return (self._seed * 7919 + number) * per_shelf
 
-    def _shelf(self, layout: Layout, latents: Tensor, prompted: Prompted) -> Shelf:
+    def _shelf(self, layout: Layout, latents: Tensor, shown: Tensor, prompted: Prompted) -> Shelf:
         device, length = self._encoder.device, self._encoder.sizes.config.transformer.text_len
         flat = [caption for pair in prompted.captions for caption in pair]
         tokens = tokens_of(flat, length, device).view(len(prompted.captions), 2, -1)
-        return Shelf(layout, layout.tensors(device), latents, tokens)
+        return Shelf(layout, layout.tensors(device), latents, shown, tokens)

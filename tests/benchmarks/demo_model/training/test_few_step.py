@@ -10,7 +10,8 @@ from demo_model.training.batches import Networks
 from demo_model.training.checkpoint import Training, save
 from demo_model.training.ema import Ema
 from demo_model.training.forward import Angles, text_keys_values
-from demo_model.training.loop import Options, mixed, train
+from demo_model.training.loop import Options, train
+from demo_model.training.lowered import in_bf16
 from demo_model.training.networks import new_text_encoder
 from demo_model.training.optimizer import optimizer_for
 from demo_model.training.rollout import Stream, few_steps, follow_flow
@@ -52,11 +53,25 @@ def test_a_rolled_out_stream_is_a_session_s(open_session, networks, sizes, model
                 stream.switch_prompt(block)
         noise = torch.randn(4, 1, spec.block, *spec.latent, generator=generator)
         expected = session.generate(noise)
-        latent, begun = few_steps(stream, noise, spec.sigmas, block)
+        steps = few_steps(stream, noise, spec.sigmas, block)
+        latent = steps[-1][1]
         torch.testing.assert_close(latent, expected, atol=1e-3, rtol=0)
-        assert begun.shape == (1, 4, *latent.shape[1:])
-        assert torch.equal(begun[:, 0], noise[0])
+        assert len(steps) == 4
+        assert torch.equal(steps[0][0], noise[0])
         stream.remember(latent, block)
+
+
+def test_only_taught_steps_have_gradients(networks, sizes, model):
+    spec = sizes.stream
+    stream = Stream(networks, spec, text_keys_values(model, torch.randn(1, 1, *spec.text)))
+    noise = torch.randn(4, 1, spec.block, *spec.latent)
+    model.proj_out.weight.requires_grad_(True)
+    try:
+        steps = few_steps(stream, noise, spec.sigmas, 0, {1, 3})
+        assert [clean.requires_grad for _, clean in steps] == [False, True, False, True]
+        assert not any(begun.requires_grad for begun, _ in steps)
+    finally:
+        model.proj_out.weight.requires_grad_(False)
 
 
 def test_versions_of_a_block_do_not_see_each_other(networks, sizes, model):
@@ -144,7 +159,7 @@ def test_a_loss_reaches_what_made_the_history(
 ):
     """Both networks learn, the teacher does not, and a step follows from its number."""
     if bf16:
-        monkeypatch.setattr(train_few_step, "precision", lambda device: mixed("cpu"))
+        monkeypatch.setattr(train_few_step, "lowered", lambda net, _, use: in_bf16(net, use))
     options = Options(tmp_path, 1)
     modules = load_trained(flow_folder, sizes, "cpu")
     frozen = load_trained(flow_folder, sizes, "cpu").requires_grad_(False)

@@ -1,5 +1,7 @@
 """Training on latents: what shelves hold, and that steps on them teach and repeat."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from demo_model.split import Split, sample
@@ -7,7 +9,7 @@ from demo_model.switch import sample_switch
 from demo_model.tokens import END, PAD
 from demo_model.train_flow import Batches, FlowLoss, networks_of, run, trainable
 from demo_model.training import checkpoint, log, shelves
-from demo_model.training.batches import draw_batch, without_prompt
+from demo_model.training.batches import draw_batch, flow_loss, without_prompt
 from demo_model.training.clips import Prompted
 from demo_model.training.flow import clean_of, draw_levels, noised, shifted
 from demo_model.training.layout import Pass
@@ -42,11 +44,11 @@ def test_a_flow_leads_back_to_the_clean_latent():
 def test_a_stretch_from_far_on_is_the_stream_s(encoder, monkeypatch):
     """With all that the encoder's memory spans before it; fewer frames leave a part of that out."""
     prompted = Prompted([sample(Split.TRAIN, 1).clip], [("", "")])
-    whole = encoder.blocks(prompted, 0, 11)[:, 10:].float()
+    whole = encoder.blocks(prompted, 0, 11)[0][:, 10:].float()
     errors = []
     for warm_up in (28, 6, 1):
         monkeypatch.setattr(shelves, "WARM_UP", warm_up)
-        stretch = encoder.blocks(prompted, 10, 1).float()
+        stretch = encoder.blocks(prompted, 10, 1)[0].float()
         errors.append(float((whole - stretch).square().mean().sqrt() / whole.std()))
     assert errors[0] < 0.01
     assert errors[0] < errors[1] < errors[2]
@@ -81,7 +83,7 @@ def test_a_switch_shows_from_its_block_on(sizes, encoder, shelf_plan):
     first = made._first(number)
     unswitched = [sample_switch(Split.TRAIN, first + i).before.clip for i in range(2)]
     start = shelf.layout.positions[1]
-    plain = encoder.blocks(Prompted(unswitched, [("", "")] * 2), start, 4)
+    plain, _ = encoder.blocks(Prompted(unswitched, [("", "")] * 2), start, 4)
     for index in range(1, 5):
         same = torch.allclose(shelf.latents[:, index], plain[:, index - 1], atol=2e-3)
         assert same == (index < turn)
@@ -138,3 +140,27 @@ def test_a_batch_is_of_different_rows(encoder, shelf_plan):
     rows = {tuple(row.flatten()[:8].tolist()) for row in batch.latents}
     assert len(rows) == 3
     assert shelf.layout.full
+
+
+def test_an_object_counts_for_more_the_less_noise_there_is(sizes, encoder, shelf_plan, tmp_path):
+    """Whoever is wrong by one everywhere errs by one, and by more where weights are more."""
+    options = Options(tmp_path, 1)
+    modules = trainable(sizes)  # Its flow is zero, so the error is the flow itself.
+    networks = networks_of(modules, sizes, shelf_plan.farthest, options)
+    shelf = Shelves(encoder, shelf_plan, 0)._starts(0)
+
+    def losses(emphasis: float, shown: bool) -> tuple[float, float]:
+        draw = generator(0, 0, 0, "cpu")
+        batch = draw_batch(shelf, 4, draw)
+        batch = replace(batch, shown=torch.full_like(batch.shown, shown))
+        with torch.no_grad():
+            taught, plain = flow_loss(networks, batch, 5.0, emphasis, 0.0, draw)
+        return float(taught), float(plain)
+
+    plain = losses(0.0, True)
+    assert plain[0] == plain[1]
+    assert losses(8.0, False) == plain
+    heavier = losses(8.0, True)
+    assert heavier[1] == plain[1]
+    # Half of the sampler's time is spent above five sixths of noise.
+    assert 1.5 < heavier[0] / plain[0] < 5
