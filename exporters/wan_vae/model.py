@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from vidc.exporters.component import Component
 from vidc.exporters.config import ModelConfig, VaeConfig
+from vidc.exporters.wan_vae.precision import sum_in_float32
 from vidc.exporters.wan_vae.streaming import VaeDecode, VaeEncode, remembered
 from vidc.plugins.signature import DTYPE_NAMES, Access, Role, Signature, TensorSpec
 
@@ -13,7 +14,10 @@ TEMPORAL_STRIDE = 4
 
 
 def create(config: VaeConfig, dtype: torch.dtype, device: torch.device | str) -> nn.Module:
-    """diffusers' ``AutoencoderKLWan`` of these sizes; its weights are to be loaded."""
+    """diffusers' ``AutoencoderKLWan`` of these sizes; its weights are to be loaded.
+
+    Its convolutions compute in ``dtype``, what is between them in float32.
+    """
     from diffusers import AutoencoderKLWan
 
     with torch.device(device):
@@ -26,6 +30,8 @@ def create(config: VaeConfig, dtype: torch.dtype, device: torch.device | str) ->
             latents_mean=list(config.latents_mean),
             latents_std=list(config.latents_std),
         )
+    if dtype is not torch.float32:
+        sum_in_float32(vae)
     # diffusers' own `to` warns about parts kept in float32, of which this model has none.
     return nn.Module.to(vae, dtype).eval().requires_grad_(False)
 
@@ -51,7 +57,7 @@ def components(config: ModelConfig, vae: nn.Module, dtype: torch.dtype) -> dict[
             Signature(
                 (
                     TensorSpec("latent", latent, "float32", Role.INPUT),
-                    *_states("vae.decoder.cache", decoder, first),
+                    *_states("vae.decoder.cache", decoder, dtype, first),
                     TensorSpec("frames", frames, "float32", Role.OUTPUT),
                 )
             ),
@@ -62,7 +68,7 @@ def components(config: ModelConfig, vae: nn.Module, dtype: torch.dtype) -> dict[
             Signature(
                 (
                     TensorSpec("frames", frames, "float32", Role.INPUT),
-                    *_states("vae.encoder.cache", encoder, first),
+                    *_states("vae.encoder.cache", encoder, dtype, first),
                     TensorSpec("latent", latent, "float32", Role.OUTPUT),
                 )
             ),
@@ -100,9 +106,12 @@ def _caches(
     )
 
 
-def _states(name: str, caches: tuple[Tensor, ...], first: bool) -> tuple[TensorSpec, ...]:
+def _states(
+    name: str, caches: tuple[Tensor, ...], dtype: torch.dtype, first: bool
+) -> tuple[TensorSpec, ...]:
+    """A convolution remembers its input as it takes it: in its weights' dtype."""
     access = Access.WRITE if first else Access.READ_WRITE
     return tuple(
-        TensorSpec(f"{name}.{i}", tuple(cache.shape), DTYPE_NAMES[cache.dtype], Role.STATE, access)
+        TensorSpec(f"{name}.{i}", tuple(cache.shape), DTYPE_NAMES[dtype], Role.STATE, access)
         for i, cache in enumerate(caches)
     )

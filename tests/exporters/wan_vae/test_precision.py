@@ -1,0 +1,66 @@
+"""What float32 between convolutions is worth in half precision, and that nothing else changes."""
+
+import pytest
+import torch
+from diffusers import AutoencoderKLWan
+from diffusers.models.autoencoders.autoencoder_kl_wan import WanResidualBlock
+from tensors import empty_tensors
+from torch import nn
+
+from vidc.exporters.wan_vae.model import components, create
+from vidc.exporters.wan_vae.random_weights import random_state_dict
+
+LATENT = (1, 3, 16, 4, 6)
+
+
+def plain(config, dtype: torch.dtype) -> nn.Module:
+    """diffusers' network in this dtype, as it is."""
+    vae = AutoencoderKLWan(
+        base_dim=config.base_dim,
+        z_dim=config.z_dim,
+        dim_mult=list(config.dim_mult),
+        num_res_blocks=config.res_blocks,
+        temperal_downsample=list(config.temporal_downsample),
+        latents_mean=list(config.latents_mean),
+        latents_std=list(config.latents_std),
+    )
+    return nn.Module.to(vae, dtype).eval().requires_grad_(False)
+
+
+def decoded(config, vae: nn.Module, dtype: torch.dtype) -> torch.Tensor:
+    component = components(config, vae, dtype)["vae_decode_first"]
+    latent = torch.randn(LATENT, generator=torch.Generator().manual_seed(1))
+    (frames,) = component.module(latent, *empty_tensors(component.signature.states))
+    return frames
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_in_float32_take_a_part_of_the_error(configure, dtype):
+    config = configure(block=3)
+    weights = random_state_dict(config.vae, 0, dtype)
+
+    def frames(make, made_in: torch.dtype) -> torch.Tensor:
+        vae = make(config.vae, made_in)
+        vae.load_state_dict({name: w.to(made_in) for name, w in weights.items()})
+        return decoded(config, vae, made_in)
+
+    def ours(vae_config, made_in):
+        return create(vae_config, made_in, "cpu")
+
+    exact = frames(plain, torch.float32)
+    assert torch.equal(frames(ours, torch.float32), exact)
+    errors = [float((frames(make, dtype) - exact).norm()) for make in (ours, plain)]
+    assert errors[0] < 0.85 * errors[1]
+
+
+def test_what_residual_blocks_add_to_is_float32(configure):
+    config = configure(block=3)
+    vae = create(config.vae, torch.bfloat16, "cpu")
+    vae.load_state_dict(random_state_dict(config.vae, 0, torch.bfloat16))
+    seen = []
+    for module in vae.modules():
+        if isinstance(module, WanResidualBlock):
+            module.register_forward_hook(lambda m, a, out: seen.append((a[0].dtype, out.dtype)))
+    decoded(config, vae, torch.bfloat16)
+    assert set(seen) == {(torch.float32, torch.float32)}
+    assert {p.dtype for p in vae.parameters()} == {torch.bfloat16}
