@@ -65,12 +65,12 @@ class Batches:
         guidance: of the teacher on first blocks.
     """
 
-    clips: int = 32
-    starts: int = 96
+    clips: int = 64
+    starts: int = 128
     prefix: int = 3
     disturbance: float = 0.1
     emphasis: float = 3.0
-    flow_steps: int = 12
+    flow_steps: int = 8
     guidance: float = 1.0
 
 

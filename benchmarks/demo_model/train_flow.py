@@ -45,8 +45,8 @@ class Batches:
         emphasis, disturbance: see ``flow_loss``.
     """
 
-    clips: int = 24
-    starts: int = 128
+    clips: int = 16
+    starts: int = 256
     unprompted: float = 0.1
     emphasis: float = 8.0
     disturbance: float = 0.2

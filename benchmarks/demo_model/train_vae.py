@@ -40,7 +40,7 @@ class Plan:
     """
 
     batch: int = 16
-    short_steps: int = 1500
+    short_steps: int = 1000
     latents: int = 5
 
     def of(self, step: int) -> tuple[int, int]:

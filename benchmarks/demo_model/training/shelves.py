@@ -46,7 +46,7 @@ class Plan:
     blocks: int = 9
     clips: int = 64
     starts: int = 768
-    every: int = 48
+    every: int = 96
     keep: int = 16
     far: float = 0.5
     farthest: int = 400

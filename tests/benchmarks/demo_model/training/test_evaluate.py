@@ -3,8 +3,10 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from demo_model import contact_sheet, show
 from demo_model.clip import Clip, frames_of
 from demo_model.evaluate import evaluate, table
 from demo_model.evaluation import measures
@@ -179,3 +181,21 @@ def test_everything_is_judged_and_written(bundle):
     assert found["steps"][0]["dB against all steps"] is None
     assert found["steps"][1]["dB against all steps"] > 0
     assert table(found).count("\n") == 15
+
+
+def test_a_picture_has_a_row_before_and_a_row_after(bundle, monkeypatch):
+    """Of what the prompts say: red until the switch, blue after it."""
+    monkeypatch.setattr(show, "videos", true_videos)
+    prompts = [f"a big {colour} square moving left over grass" for colour in ("red", "blue")]
+    made = show.picture(bundle, Script(*prompts), switch=3, columns=4, seed=0)
+    side, gap, row = 128, 2, 128 + contact_sheet.LINE + 4
+    assert made.size == (4 * (side + gap) - gap, 2 * row)
+    settled = np.asarray(made).astype(int)[:, 2 * (side + gap) :]  # The last frames of a row.
+
+    def count(rows, channel: int) -> int:
+        others = np.delete(rows, channel, axis=2).max(2)
+        return int((rows[..., channel] - others > 80).sum())
+
+    before, after = settled[:row], settled[row:]
+    assert count(before, 0) > 500 > count(before, 2)
+    assert count(after, 2) > 500 > count(after, 0)
