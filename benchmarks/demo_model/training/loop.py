@@ -88,17 +88,9 @@ def generator(seed: int, step: int, purpose: int, device: str) -> torch.Generato
 
 
 def precision(device: str) -> AbstractContextManager[object]:
-    """Products in bf16 on a GPU, where weights and sums stay in float32; float32 elsewhere."""
-    return mixed("cuda") if device.startswith("cuda") else nullcontext()
-
-
-def mixed(device_type: str) -> torch.autocast:
-    """Products in bf16.
-
-    Casts are not kept, so that none that was made without gradients, while a sampler ran, can stand
-    for its weight where gradients are wanted. The weights are few, and casting them is cheap.
-    """
-    return torch.autocast(device_type, torch.bfloat16, cache_enabled=False)
+    """The VAE's products in bf16 on a GPU, where weights and sums stay in float32; else float32."""
+    cuda = device.startswith("cuda")
+    return torch.autocast("cuda", torch.bfloat16) if cuda else nullcontext()
 
 
 def train(
