@@ -48,6 +48,7 @@ class Validation:
                     "ssim": _figure("ssim", row.pixels),
                 }
                 for row in self.comparison.rollout
+                if row.block is not None
             ],
             "eager": self._eager(),
         }
@@ -72,12 +73,14 @@ class Validation:
         """How far PyTorch eager itself strays from float32 in the model's own precision."""
         if self.golden.eager is None:
             return None
+        rollout = {row.block: _figure("relative_l2", row.eager) for row in self.comparison.rollout}
         return {
             "components": {
                 row.subject.component: _figure("relative_l2", row.eager)
                 for row in self.comparison.components
             },
-            "rollout": [_figure("relative_l2", row.eager) for row in self.comparison.rollout],
+            "whole_rollout": rollout.pop(None, None),
+            "rollout": [*rollout.values()],
         }
 
 

@@ -21,7 +21,7 @@ class Where(StrEnum):
     COMPONENT = "component"
     """The outputs of one component on given inputs."""
     ROLLOUT = "rollout"
-    """The latents of one block of a rollout, errors of earlier blocks included."""
+    """The latents of one block of a rollout, errors of earlier blocks included, or of all."""
     PIXELS = "pixels"
     """The decoded frames of one block of a rollout."""
 

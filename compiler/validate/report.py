@@ -58,10 +58,11 @@ class ComponentRow:
 class RolloutRow:
     """A block of the rollout: its latents and its decoded frames, None when not measured.
 
-    ``eager`` is how far the latents of PyTorch are in the engines' own precision.
+    ``block`` is None for all blocks together. ``eager`` is how far the latents of PyTorch are in
+    the engines' own precision.
     """
 
-    block: int
+    block: int | None
     latents: TensorMetrics | None
     pixels: PixelMetrics | None
     eager: TensorMetrics | None = None
@@ -90,7 +91,7 @@ class Report:
         tools: name to version.
         gates: every gate; they decide the verdicts and carry the thresholds.
         components: rows of the component table.
-        rollout: rows of the rollout table, in rising order of blocks.
+        rollout: rows of the rollout table, in rising order of blocks, that of all blocks last.
         switches: blocks that are the first of a new prompt.
         frames: pairs shown side by side.
     """
@@ -166,7 +167,7 @@ def render_html(report: Report) -> str:
         report=report,
         components=[_component_row(row, report.gates) for row in report.components],
         rollout=[_rollout_row(row, report) for row in report.rollout],
-        rollout_limits={gate.metric: gate for gate in report.gates if gate.where in BLOCKWISE},
+        rollout_limits=_rollout_limits(report.gates),
         chart=_chart(report),
         comparisons=[
             _Comparison(
@@ -231,7 +232,16 @@ def _component_row(row: ComponentRow, gates: Sequence[Gate]) -> _Row:
 def _rollout_row(row: RolloutRow, report: Report) -> _Row:
     own = [gate for gate in report.gates if gate.where in BLOCKWISE and gate.block == row.block]
     switched = row.block in report.switches
-    return _Row(str(row.block), row.block, row.latents, row.pixels, row.eager, own, switched)
+    name = "all" if row.block is None else str(row.block)
+    return _Row(name, row.block, row.latents, row.pixels, row.eager, own, switched)
+
+
+def _rollout_limits(gates: Sequence[Gate]) -> dict[str, dict[str, Gate]]:
+    """A block's gates and those of all blocks together, by metric."""
+    blockwise = [gate for gate in gates if gate.where in BLOCKWISE]
+    each = {gate.metric: gate for gate in blockwise if gate.block is not None}
+    whole = {gate.metric: gate for gate in blockwise if gate.block is None}
+    return {name: limits for name, limits in (("a block", each), ("all", whole)) if limits}
 
 
 def _chart(report: Report) -> Chart | None:
@@ -239,11 +249,13 @@ def _chart(report: Report) -> Chart | None:
     thresholds = [
         gate.threshold
         for gate in report.gates
-        if gate.where is Where.ROLLOUT and gate.metric == "relative_l2"
+        if gate.where is Where.ROLLOUT and gate.metric == "relative_l2" and gate.block is not None
     ]
     if not thresholds or not report.rollout:
         return None
     values = [
-        (row.block, row.latents.relative_l2 if row.latents else None) for row in report.rollout
+        (row.block, row.latents.relative_l2 if row.latents else None)
+        for row in report.rollout
+        if row.block is not None
     ]
     return rollout_chart(values, thresholds[0], report.switches)

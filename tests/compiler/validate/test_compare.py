@@ -9,7 +9,12 @@ import torch
 from vidc.compiler.stages import golden as golden_stage
 from vidc.compiler.validate import compare as comparing
 from vidc.compiler.validate.check import Validation
-from vidc.compiler.validate.compare import hold_to_golden, worst_of_calls
+from vidc.compiler.validate.compare import (
+    _rollout_gates,
+    compare_rollouts,
+    hold_to_golden,
+    worst_of_calls,
+)
 from vidc.compiler.validate.gates import Where, all_passed, load_thresholds, looser
 from vidc.compiler.validate.metrics import compare
 from vidc.compiler.validate.scenario import Scenario
@@ -115,14 +120,30 @@ def test_an_engine_may_not_err_much_more_than_eager(model, mixed, eager_error, p
     assert failed == (set() if passes else {("denoise", "relative_l2")})
 
 
-def test_a_rollout_is_held_to_eagers_worst_block(model, mixed):
+def test_a_rollout_as_a_whole_is_held_to_eager(model, mixed):
     precisions = dict.fromkeys(model.engines, "bf16")
     comparison = held(model, mixed, precisions=precisions)
-    worst = max(row.eager.relative_l2 for row in comparison.rollout)
-    found = {gate.threshold for gate in comparison.gates if gate.where is Where.ROLLOUT}
-    assert load_thresholds("bf16")[Where.ROLLOUT]["cosine"] in found
-    found.remove(load_thresholds("bf16")[Where.ROLLOUT]["cosine"])
-    assert found == {min(1.25 * worst, load_thresholds("bf16")[Where.ROLLOUT]["relative_l2"])}
+    *blocks, whole = comparison.rollout
+    errors = [row.eager.relative_l2 for row in blocks]
+    assert min(errors) < whole.eager.relative_l2 < max(errors)
+    limit = load_thresholds("bf16")[Where.ROLLOUT]["relative_l2"]
+    assert {
+        gate.block: gate.threshold
+        for gate in comparison.gates
+        if (gate.where, gate.metric) == (Where.ROLLOUT, "relative_l2")
+    } == dict.fromkeys(range(len(blocks)), limit) | {None: 1.25 * whole.eager.relative_l2}
+
+
+@pytest.mark.parametrize(("eager_error", "passes"), [(1e-3, True), (0.7e-3, False)])
+def test_a_rollout_may_not_err_much_more_than_eagers(model, mixed, eager_error, passes):
+    latents = mixed.reference.played.latents
+    played = replace(mixed.reference.played, latents=[latent * 1.001 for latent in latents])
+    own = replace(mixed.eager_rollout, latents=[latent * (1 + eager_error) for latent in latents])
+    golden = replace(mixed, eager_rollout=own)
+    rows = compare_rollouts(played, golden.reference.played, own)
+    gates = _rollout_gates(golden, rows, dict.fromkeys(model.engines, "bf16"))
+    failed = {(gate.block, gate.metric) for gate in gates if not gate.passed}
+    assert failed == (set() if passes else {(None, "relative_l2")})
 
 
 def test_the_json_of_a_validation_is_strict(model, mixed):
@@ -134,7 +155,8 @@ def test_the_json_of_a_validation_is_strict(model, mixed):
     document = Validation(named, mixed, comparison).to_json()
     eager = json.loads(json.dumps(document, allow_nan=False))["eager"]
     assert {*eager["components"].values()} == {None}
-    assert all(0 < error < 1 for error in eager["rollout"])
+    assert len(eager["rollout"]) == ROLLOUT.blocks
+    assert all(0 < error < 1 for error in [*eager["rollout"], eager["whole_rollout"]])
 
 
 def test_one_precision_is_in_memory_at_a_time(model, tmp_path, monkeypatch):
