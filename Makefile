@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The newest torch that is offered as a CPU build; without the pin pip brings gigabytes of CUDA.
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test matrix clean
 
 demo: $(VENV)/.build
 	$(BIN)/vidc build tiny --gpu cpu --random-weights 1 -o out/tiny
@@ -22,6 +22,10 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+# Every engine that TensorRT-RTX builds without a GPU, and what is in it: a quarter of an hour.
+matrix: $(VENV)/.dev
+	$(BIN)/python benchmarks/tensorrt_matrix.py > benchmarks/results/tensorrt-rtx-matrix.json
 
 $(VENV)/.build: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -95,19 +95,24 @@ def stages(settings: Settings, sources: Sources) -> list[Stage]:
 
 def portable_stages(settings: Settings, sources: Sources) -> list[Stage]:
     """Those that any machine runs and whose results are right on every other."""
+    groups = component_groups(settings.model)
     return [
         *(load_stage(settings, sources, group) for group in weights_groups(settings.model)),
-        *(export_stage(settings, name) for name in component_groups(settings.model)),
+        *(export_stage(settings, name) for name in groups),
         *(_kernel(settings, stage) for stage in _kernels(settings)),
+        *(_compile(settings, name, groups[name]) for name in groups if _anywhere(settings)),
     ]
 
 
 def portable_work(settings: Settings) -> dict[str, Work]:
     """What each of ``portable_stages`` does, for a machine that has neither sources nor tools."""
+    groups = component_groups(settings.model)
+    compiled = groups if _anywhere(settings) else ()
     return {
         **{f"load:{g}": _load_work(settings, g) for g in weights_groups(settings.model)},
-        **{f"export:{n}": _export_work(settings, n) for n in component_groups(settings.model)},
+        **{f"export:{n}": _export_work(settings, n) for n in groups},
         **{stage: _kernel_work(settings, stage) for stage in _kernels(settings)},
+        **{f"compile:{n}": _compile_work(settings, groups[n]) for n in compiled},
     }
 
 
@@ -115,7 +120,7 @@ def target_stages(settings: Settings) -> list[Stage]:
     """Those after ``portable_stages``, which need the machine that the bundle is for."""
     groups = component_groups(settings.model)
     return [
-        *(_compile(settings, name, group) for name, group in groups.items()),
+        *(_compile(settings, name, groups[name]) for name in groups if not _anywhere(settings)),
         _golden(settings),
     ]
 
@@ -206,20 +211,33 @@ def _export_work(settings: Settings, name: str) -> Work:
     )
 
 
+def _anywhere(settings: Settings) -> bool:
+    """Whether engines for a GPU are compiled on any machine."""
+    return settings.target.is_gpu and backend(settings.backend).anywhere(settings.target)
+
+
+def _compile_work(settings: Settings, group: str) -> Work:
+    return Work(
+        ("vidc.compiler.stages.compile", f"vidc.compiler.backends.{settings.backend}"),
+        {"precision": settings.precision[group]},
+    )
+
+
 def _compile(settings: Settings, name: str, group: str) -> Stage:
     chosen, target = backend(settings.backend), settings.target
+    work = _compile_work(settings, group)
     return Stage(
         name=f"compile:{name}",
         run=_runner("compile", component=name, backend_name=settings.backend, target=target),
-        entries=("vidc.compiler.stages.compile", f"vidc.compiler.backends.{settings.backend}"),
-        config={"precision": settings.precision[group]},
+        entries=work.entries,
+        config=work.config,
         inputs=(
             Input(f"export:{name}"),
             *(Input(stage) for stage in _kernels(settings) if group == "transformer"),
         ),
         tools=dict(chosen.tools(target)),
         target=target.to_json(),
-        device_bytes=compile_bytes(settings, name),
+        device_bytes=0 if _anywhere(settings) else compile_bytes(settings, name),
     )
 
 

@@ -17,12 +17,13 @@ class ExportedComponent:
     ``program`` is an ExportedProgram whose states are written in place and whose operators of
     namespace ``vidc`` are opaque. ``onnx`` is the functional form of standard operators; its
     weights are external data in ``weights/<file>.safetensors`` beside it. Both name weights
-    ``<weights file>.<key>``.
+    ``<weights file>.<key>``. ``aligned`` is the component's.
     """
 
     name: str
     folder: Path
     signature: Signature
+    aligned: bool = False
 
     @property
     def program(self) -> Path:
@@ -35,12 +36,17 @@ class ExportedComponent:
         return self.folder / f"{self.name}.onnx"
 
     def write_signature(self) -> None:
-        """Writes the component's name and signature, so that ``open`` finds them."""
-        document = {"component": self.name, "signature": self.signature.to_json()}
+        """Writes the component's name, signature and alignment, so that ``open`` finds them."""
+        document = {
+            "component": self.name,
+            "signature": self.signature.to_json(),
+            "aligned": self.aligned,
+        }
         (self.folder / SIGNATURE_NAME).write_text(json.dumps(document, indent=1) + "\n")
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """The component exported to this folder."""
         document = json.loads((folder / SIGNATURE_NAME).read_text())
-        return cls(document["component"], folder, Signature.from_json(document["signature"]))
+        signature = Signature.from_json(document["signature"])
+        return cls(document["component"], folder, signature, document["aligned"])

@@ -15,8 +15,12 @@ class Component:
     returns a tuple of ``signature.outputs``. Its parameters are named ``<weights file>.<key>``:
     ``transformer.blocks.0.ffn.net.2.weight`` is key ``blocks.0.ffn.net.2.weight`` of
     ``weights/transformer.safetensors``. The module may live on the meta device.
+
+    ``aligned`` says of one that writes a ring that each run's slots follow one another, or are all
+    that the ring turns over.
     """
 
     name: str
     module: nn.Module
     signature: Signature
+    aligned: bool = False

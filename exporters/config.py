@@ -120,6 +120,11 @@ class StreamConfig(Table):
             f"set window to at least {self.sink + self.block}",
         )
 
+    @property
+    def aligned(self) -> bool:
+        """Whether no block straddles the sink's end or the ring's wrap."""
+        return self.sink % self.block == 0 and (self.window - self.sink) % self.block == 0
+
 
 @dataclass(frozen=True)
 class SamplerConfig(Table):

@@ -25,7 +25,7 @@ def export_component(
     network = meta_network(config, group, precision)
     component = components(config, group, network, precision)[name]
     program = export_program(component)
-    exported = ExportedComponent(name, folder, component.signature)
+    exported = ExportedComponent(name, folder, component.signature, component.aligned)
     save_program(program, exported.program)
     layout = weight_layout(network.state_dict())
     export_onnx(name, program, component.signature, {group: layout}, exported.onnx)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -40,7 +41,8 @@ class TensorSpec:
 
     ``access`` is set for states alone. ``in_place`` says that the engine writes the state in
     the memory it reads it from; a state that is written and not ``in_place`` comes back in a
-    second buffer.
+    second buffer. ``axes`` names, for each axis of a state as the engine keeps it, the axis of the
+    component's own; None where they are the same.
     """
 
     name: str
@@ -49,10 +51,15 @@ class TensorSpec:
     role: Role
     access: Access | None = None
     in_place: bool = False
+    axes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if (self.role is Role.STATE) != (self.access is not None):
             raise ValueError(f"{self.name}: states, and only states, have an access")
+        if self.axes is not None and self.access is None:
+            raise ValueError(f"{self.name}: only states are kept with their axes in another order")
+        if self.axes is not None and sorted(self.axes) != [*range(len(self.shape))]:
+            raise ValueError(f"{self.name}: {self.axes} is no order of {len(self.shape)} axes")
 
     @property
     def reads(self) -> bool:
@@ -69,6 +76,16 @@ class TensorSpec:
         """The dtype as torch's object."""
         return DTYPES[self.dtype]
 
+    def rearranged(self, axes: tuple[int, ...]) -> Self:
+        """A component's state as an engine keeps it that puts its axes in this order."""
+        return replace(self, shape=tuple(self.shape[axis] for axis in axes), axes=axes)
+
+    def original(self, kept: Tensor) -> Tensor:
+        """A view of a kept state with the component's own order of axes."""
+        if self.axes is None:
+            return kept
+        return kept.permute([self.axes.index(axis) for axis in range(len(self.axes))])
+
     def to_json(self) -> dict[str, Any]:
         """The tensor as plain JSON values."""
         value: dict[str, Any] = {
@@ -79,12 +96,14 @@ class TensorSpec:
         }
         if self.access is not None:
             value |= {"access": self.access.value, "in_place": self.in_place}
+        if self.axes is not None:
+            value["axes"] = list(self.axes)
         return value
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Inverse of ``to_json``; raises KeyError, TypeError or ValueError on anything else."""
-        access = value.get("access")
+        access, axes = value.get("access"), value.get("axes")
         return cls(
             name=value["name"],
             shape=tuple(value["shape"]),
@@ -92,6 +111,7 @@ class TensorSpec:
             role=Role(value["role"]),
             access=None if access is None else Access(access),
             in_place=value.get("in_place", False),
+            axes=None if axes is None else tuple(axes),
         )
 
 

@@ -18,11 +18,11 @@ def shared_states(signatures: Iterable[Signature]) -> dict[str, TensorSpec]:
     specs: dict[str, TensorSpec] = {}
     for spec in (state for signature in signatures for state in signature.states):
         known = specs.setdefault(spec.name, spec)
-        if (known.shape, known.dtype) != (spec.shape, spec.dtype):
+        if (known.shape, known.dtype, known.axes) != (spec.shape, spec.dtype, spec.axes):
             raise field_error(
                 "manifest.engines",
                 f"state {spec.name} is {known.dtype}{list(known.shape)} to one engine and "
-                f"{spec.dtype}{list(spec.shape)} to another",
+                f"{spec.dtype}{list(spec.shape)} to another, or its axes are in another order",
             )
     return specs
 

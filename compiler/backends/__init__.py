@@ -47,6 +47,9 @@ class Backend(Protocol):
     def tools(self, target: Target) -> Mapping[str, str]:
         """Versions of the tools it uses, by name: part of a stage's key."""
 
+    def anywhere(self, target: Target) -> bool:
+        """Whether it compiles for a GPU on a machine without one."""
+
     def unavailable(self, target: Target) -> str | None:
         """Why it cannot compile for a target on this machine, or None if it can."""
 

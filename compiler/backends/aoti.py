@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vidc.compiler.backends import CompiledEngine
 from vidc.compiler.cxx import cxx_defect, cxx_version
+from vidc.compiler.gpu import absent
 from vidc.compiler.inductor import (
     compile_package,
     inductor_cache,
@@ -48,15 +49,14 @@ class AotInductorBackend:
         cpu = (torch.backends.cpu.get_cpu_capability(), *used_cpu_features())
         return tools | {"cpu": " ".join(cpu)}
 
+    def anywhere(self, target: Target) -> bool:
+        """No: it tries its kernels out on the GPU."""
+        return False
+
     def unavailable(self, target: Target) -> str | None:
         """Needs a C++ compiler that works and, for a GPU, one of its compute capability."""
-        if target.is_gpu:
-            if not torch.cuda.is_available():
-                return "torch finds no CUDA device here"
-            found = "{}.{}".format(*torch.cuda.get_device_capability())
-            if found != target.compute_capability:
-                name = torch.cuda.get_device_name()
-                return f"the GPU here is {name}, of compute capability {found}"
+        if target.is_gpu and (reason := absent(target)) is not None:
+            return reason
         defect = cxx_defect()
         return None if defect is None else defect.reason
 

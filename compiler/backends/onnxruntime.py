@@ -28,6 +28,10 @@ class OnnxRuntimeBackend:
         """Versions of ONNX Runtime and of what reads the graph."""
         return versions(NAME, "onnx-ir")
 
+    def anywhere(self, target: Target) -> bool:
+        """No: it compiles when it loads."""
+        return False
+
     def unavailable(self, target: Target) -> str | None:
         """None: it is part of the base install."""
         return "it is built for CPUs alone" if target.is_gpu else None

@@ -95,7 +95,7 @@ def _begin(
     bundle = bundle if bundle.name else bundle.absolute()
     folder = bundle.with_name(f"{bundle.name}.portable")
     rest = shlex.join(["vidc", "build", str(folder), *(["-o", str(output)] if output else [])])
-    why = f"this machine cannot compile for {settings.target.name}: {reason}"
+    why = f"this machine cannot finish a build for {settings.target.name}: {reason}"
     where = {"portable": str(folder), "command": rest, "reason": reason}
     cache = cache_root(os.environ)
     if plan_only:

@@ -33,7 +33,7 @@ def command(a: Path, b: Path, as_json: bool) -> None:
         raise UsageError(
             "VIDC-DIFF-KINDS",
             f"{a} is of kind {kind}, {b} of kind {subject_of(b)}",
-            "give two bundles, two .onnx graphs or two .pt2 packages",
+            "give two bundles, two .onnx graphs, two .pt2 packages or two plans",
         )
     changed, weights = _compare(kind, a, b)
     if as_json:
@@ -50,7 +50,7 @@ def command(a: Path, b: Path, as_json: bool) -> None:
 
 
 def _compare(kind: str, a: Path, b: Path) -> "tuple[Sections, dict[str, WeightsDifference]]":
-    from vidc.compiler.inspect import compare_bundles, compare_files, graph, package
+    from vidc.compiler.inspect import compare_bundles, compare_files, graph, package, plan
     from vidc.compiler.inspect.subject import Subject
     from vidc.runtime.integrity import verify
     from vidc.runtime.manifest import read_manifest
@@ -61,6 +61,8 @@ def _compare(kind: str, a: Path, b: Path) -> "tuple[Sections, dict[str, WeightsD
     if kind is Subject.PACKAGE:
         packages = [package.describe_package(path) for path in (a, b)]
         return compare_files.compare_packages(*packages), {}
+    if kind is Subject.PLAN:
+        return plan.compare_plans(*(plan.inspect_plan(path) for path in (a, b))), {}
     manifests = [read_manifest(path) for path in (a, b)]
     for path, manifest in zip((a, b), manifests, strict=True):
         verify(path, manifest, "fast")

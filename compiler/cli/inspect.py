@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vidc.compiler.inspect.graph import Graph
     from vidc.compiler.inspect.lint import Issue
     from vidc.compiler.inspect.package import Package
+    from vidc.compiler.inspect.plan import InspectedPlan
     from vidc.plugins.signature import Signature
 
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def command(path: Path, component: str | None, as_json: bool) -> None:
     """Show what a bundle, a graph or an engine holds.
 
-    PATH is a bundle's folder, an .onnx file or a .pt2 package.
+    PATH is a bundle's folder, an .onnx file, a .pt2 package or a .plan of TensorRT.
     """
     from vidc.compiler.inspect.subject import Subject, subject_of
 
@@ -37,6 +38,8 @@ def command(path: Path, component: str | None, as_json: bool) -> None:
         document, text = _graph(path)
     elif kind is Subject.PACKAGE:
         document, text = _package(path)
+    elif kind is Subject.PLAN:
+        document, text = _plan(path)
     elif component is not None:
         document, text = _component(path, component)
     else:
@@ -96,6 +99,14 @@ def _package(path: Path) -> tuple[dict[str, Any], str]:
 
     package = describe_package(path)
     return plain(package), _package_text(package)
+
+
+def _plan(path: Path) -> tuple[dict[str, Any], str]:
+    from vidc.compiler.inspect.plan import inspect_plan
+    from vidc.runtime.strict import plain
+
+    found = inspect_plan(path)
+    return plain(found), _plan_text(found)
 
 
 def _bundle_text(bundle: "BundleSummary") -> str:
@@ -162,7 +173,8 @@ def _signature_text(signature: "Signature") -> str:
             tensor.role.value,
             tensor.dtype,
             str(list(tensor.shape)),
-            f"{tensor.access or ''}{' in place' if tensor.in_place else ''}",
+            f"{tensor.access or ''}{' in place' if tensor.in_place else ''}"
+            + (f", axes {list(tensor.axes)}" if tensor.axes else ""),
         )
         for tensor in signature
     ]
@@ -212,6 +224,50 @@ def _package_text(package: "Package") -> str:
     ]
     files = [(name, byte_size(member.bytes)) for name, member in package.files.items()]
     return f"{columns(list(head))}\n\n{columns([('file', 'size'), *files])}"
+
+
+def _plan_text(found: "InspectedPlan") -> str:
+    plan, network = found.plan, found.network
+    head: list[tuple[str, ...]] = [
+        ("product", f"{plan.product} {plan.version or ''}"),
+        ("built for", ", ".join(plan.architectures) or "not said"),
+        ("size", byte_size(plan.bytes)),
+        (
+            "fused attention",
+            _fused(plan.fused_attentions, None if network is None else len(network.attentions)),
+        ),
+    ]
+    if network is None:
+        return columns(head)
+    kinds = [
+        (kind, str(sum(types.values())), _names(types))
+        for kind, types in sorted(network.layers.items(), key=lambda each: -sum(each[1].values()))
+    ]
+    attentions = [
+        (
+            attention.name,
+            attention.dtype,
+            str(list(attention.query)),
+            str(list(attention.keys)),
+            "valid length" if attention.reads_length else "all",
+            "yes" if attention.must_fuse else "or taken apart",
+        )
+        for attention in network.attentions
+    ]
+    tables = [columns(head), columns([("layers", "number", "by type"), *kinds])]
+    if attentions:
+        header = ("attention", "type", "queries", "keys", "attends to", "must fuse")
+        tables.append(columns([header, *attentions]))
+    return "\n\n".join(tables)
+
+
+def _fused(kernels: int | None, attentions: int | None) -> str:
+    if kernels is None:
+        return "cannot be counted without a GPU"
+    if attentions is None:
+        return f"{kernels} kernels"
+    apart = attentions - kernels
+    return f"{kernels} of {attentions}" + (f": {apart} TAKEN APART" if apart else "")
 
 
 def _total(total: "Total") -> str:

@@ -116,6 +116,8 @@ def describe_tensor(tensor: TensorSpec) -> str:
         words.append(tensor.access.value)
     if tensor.in_place:
         words.append("in place")
+    if tensor.axes is not None:
+        words.append(f"axes {list(tensor.axes)}")
     return " ".join(words)
 
 

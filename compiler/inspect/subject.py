@@ -12,6 +12,7 @@ class Subject(StrEnum):
     BUNDLE = "bundle"
     GRAPH = "onnx"
     PACKAGE = "pt2"
+    PLAN = "plan"
 
 
 def subject_of(path: Path) -> Subject:
@@ -20,13 +21,13 @@ def subject_of(path: Path) -> Subject:
     Raises:
         UsageError: ``VIDC-INSPECT-PATH``, nothing is there or nothing that vidc knows.
     """
-    known = "a bundle's folder, an .onnx graph or a .pt2 package"
+    known = "a bundle's folder, an .onnx graph, a .pt2 package or a .plan"
     if path.is_dir():
         return Subject.BUNDLE
     if not path.exists():
         raise UsageError("VIDC-INSPECT-PATH", f"there is no {path}", f"give {known}")
     suffix = path.suffix.lower().removeprefix(".")
-    if suffix not in (Subject.GRAPH, Subject.PACKAGE):
+    if suffix not in (Subject.GRAPH, Subject.PACKAGE, Subject.PLAN):
         raise UsageError(
             "VIDC-INSPECT-PATH", f"{path} is nothing that vidc can look into", f"give {known}"
         )

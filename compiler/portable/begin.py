@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vidc.compiler.backends import backend
 from vidc.compiler.build import BuiltStage
+from vidc.compiler.gpu import absent
 from vidc.compiler.graph import WORKERS, Sources, portable_stages, slot
 from vidc.compiler.pipeline.digest import Json, sha256_json
 from vidc.compiler.pipeline.plan import PlanRow, plan_row
@@ -28,13 +29,15 @@ class Begun:
 
 
 def lacking(settings: Settings) -> str | None:
-    """Why this machine cannot compile for the GPU of a build; None if it can, and for a CPU.
+    """Why this machine cannot build for the GPU of a build; None if it can, and for a CPU.
 
-    What is missing for a CPU is no reason to go elsewhere: its stage says what to install.
+    What is missing for a CPU is no reason to go elsewhere: its stage says what to install. Nor is
+    what a backend lacks that would compile here.
     """
-    if not settings.target.is_gpu:
+    target, chosen = settings.target, backend(settings.backend)
+    if not target.is_gpu:
         return None
-    return backend(settings.backend).unavailable(settings.target)
+    return absent(target) or (None if chosen.anywhere(target) else chosen.unavailable(target))
 
 
 def begin(

@@ -6,10 +6,14 @@ from vidc.compiler.settings.targets import AUTO, Target
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
 
 DEFAULT = "default"
-PREFERENCE = {"cpu": ("onnxruntime", "aoti"), "cuda": ("aoti", "onnxruntime")}
+PREFERENCE = {
+    "cpu": ("onnxruntime", "aoti", "tensorrt"),
+    "cuda": ("aoti", "tensorrt", "onnxruntime"),
+}
 """Every backend for a device of each type, the first to be tried by default first.
 
-``onnxruntime`` comes first on a CPU because it needs no compiler.
+``onnxruntime`` comes first on a CPU because it needs no compiler, ``aoti`` on a GPU because what it
+builds is measured there.
 """
 
 

@@ -26,13 +26,17 @@ class Peaks(Table):
 
 @dataclass(frozen=True)
 class Target(Table):
-    """What engines are built for; the CPU alone has no compute capability."""
+    """What engines are built for; the CPU alone has no compute capability.
+
+    ``tensorrt`` is the product that builds for it: ``tensorrt``, or ``tensorrt_rtx``.
+    """
 
     name: str
     description: str
     precisions: tuple[str, ...]
     compute_capability: str | None = None
     memory_gb: int | None = None
+    tensorrt: str | None = None
     peaks: Peaks = Peaks()
     notes: tuple[str, ...] = ()
 

@@ -32,8 +32,10 @@ def run(workspace: Workspace, component: str, backend_name: str, target: Target)
         for stage, folder in workspace.inputs.items()
         if stage.startswith(KERNEL)
     }
-    with gpu_faults(torch.device(target.device_type)):
-        engine = backend(backend_name).compile(exported, target, kernels, workspace.output)
+    chosen = backend(backend_name)
+    device = "cpu" if chosen.anywhere(target) else target.device_type
+    with gpu_faults(torch.device(device)):
+        engine = chosen.compile(exported, target, kernels, workspace.output)
     document = {
         "backend": backend_name,
         "loader": engine.loader,

@@ -65,7 +65,11 @@ class ObservedEngine:
             if state.access is Access.WRITE:
                 states.fill(state.name, torch.nan)
         self._engine.run(buffers, states)
-        written = {spec.name: states[spec.name] for spec in self.signature.states if spec.writes}
+        written = {
+            spec.name: spec.original(states[spec.name])
+            for spec in self.signature.states
+            if spec.writes
+        }
         self._calls.next(self._name, buffers.outputs | written)
 
 

@@ -111,12 +111,15 @@ def components(config: ModelConfig, transformer: CausalWan) -> dict[str, Compone
     block = config.stream.block
     sink = config.stream.sink * config.frame_tokens
     signatures = _Signatures(config, DTYPE_NAMES[transformer.dtype])
+    aligned = config.stream.aligned
     updates = {"kv_update": block} | {f"recache_{n}": n for n in config.recache_frames}
     return {
         "text_kv": Component("text_kv", TextKv(transformer), signatures.text_kv()),
-        "denoise": Component("denoise", Denoise(transformer, sink), signatures.denoise(block)),
+        "denoise": Component(
+            "denoise", Denoise(transformer, sink), signatures.denoise(block), aligned
+        ),
     } | {
-        name: Component(name, KvUpdate(transformer, sink), signatures.kv_update(frames))
+        name: Component(name, KvUpdate(transformer, sink), signatures.kv_update(frames), aligned)
         for name, frames in updates.items()
     }
 

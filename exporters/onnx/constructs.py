@@ -116,14 +116,32 @@ def _is_custom(node: ir.Node) -> bool:
     return node.domain not in ("", "ai.onnx")
 
 
-CONSTRUCTS = (
+PADDED_KEYS = Construct(
+    "attention-padded-keys",
+    _TENSORRT,
+    "nonpad_kv_seqlen is ignored: every slot is attended to",
+    "mask the slots with attn_mask, or set key_value_lengths on the parsed layer",
+    _has_padded_keys,
+)
+UNFUSED = (
     Construct(
-        "attention-padded-keys",
-        _TENSORRT,
-        "nonpad_kv_seqlen is ignored: every slot is attended to",
-        "mask the slots with attn_mask, or set key_value_lengths on the parsed layer",
-        _has_padded_keys,
+        "attention-f32",
+        ("tensorrt_rtx",),
+        "float32 attention parses and then fails to build",
+        "use fp16 or bf16, or let the parsed layer be decomposed",
+        _is_undecomposed_f32,
     ),
+    Construct(
+        "attention-wide-head",
+        ("tensorrt_rtx",),
+        f"no fused kernel takes heads wider than {_WIDEST_FUSED_HEAD}",
+        "let the parsed layer be decomposed, or set attribute TRT_decomposable = 1",
+        _is_undecomposed_wide,
+    ),
+)
+"""Attention that builds only where it may be decomposed."""
+CONSTRUCTS = (
+    PADDED_KEYS,
     Construct(
         "attention-window-ignored",
         _TENSORRT,
@@ -146,20 +164,7 @@ CONSTRUCTS = (
         "mask the keys with attn_mask",
         _is_causal_rectangle,
     ),
-    Construct(
-        "attention-f32",
-        ("tensorrt_rtx",),
-        "float32 attention parses and then fails to build",
-        "use fp16 or bf16, or set attribute TRT_decomposable = 1 in the TensorRT backend",
-        _is_undecomposed_f32,
-    ),
-    Construct(
-        "attention-wide-head",
-        ("tensorrt_rtx",),
-        f"no fused kernel takes heads wider than {_WIDEST_FUSED_HEAD}",
-        "set attribute TRT_decomposable = 1 in the TensorRT backend",
-        _is_undecomposed_wide,
-    ),
+    *UNFUSED,
     Construct(
         "attention-decomposable",
         ("onnxruntime",),

@@ -9,10 +9,11 @@ import torch
 from torch.export import ExportedProgram
 
 from vidc.exporters.checkpoint.write import Placement
-from vidc.exporters.onnx.functional import functional_program
+from vidc.exporters.onnx.functional import Operators, functional_program
 from vidc.exporters.onnx.simplify import simplify
 from vidc.exporters.onnx.weights import refer_to_weights
 from vidc.exporters.tracing import tracing
+from vidc.plugins.ring import PORTABLE
 from vidc.plugins.signature import Signature
 
 OPSET = 24
@@ -22,37 +23,41 @@ def export_onnx(
     name: str,
     program: ExportedProgram,
     signature: Signature,
-    placements: Mapping[str, Mapping[str, Placement]],
+    placements: Mapping[str, Mapping[str, Placement]] | None,
     path: Path,
+    operators: Operators = PORTABLE,
 ) -> None:
     """Writes a component as a graph of standard operators, without its weights.
 
     Inputs and outputs are named as in the signature. Each weight is an initializer of its own
-    name that refers into ``weights/<file>.safetensors`` beside the graph. The same program and
-    placements give the same bytes.
+    name that refers into ``weights/<file>.safetensors`` beside the graph, or an input that comes
+    before the signature's. The same program and placements give the same bytes.
 
     Args:
         name: of the component.
         program: what ``export_program`` returns.
         signature: of the component.
-        placements: for each weights file, by its name without suffix, what ``weight_layout`` says.
+        placements: for each weights file, by its name without suffix, what ``weight_layout`` says;
+            None leaves the weights inputs.
         path: the ``.onnx`` file to write.
+        operators: the form of each own operator.
 
     Raises:
         ValueError: a weight is in no file, or its file holds another shape or dtype.
         onnx.checker.ValidationError: the graph is no valid ONNX.
         onnx.shape_inference.InferenceError: shapes in the graph contradict each other.
     """
-    model = _translate(program, signature)
+    model = _translate(program, signature, operators)
     model.graph.name = name
     simplify(model)
     model = _inferred(model)
-    refer_to_weights(model, frozenset(signature.graph_inputs()), placements)
+    if placements is not None:
+        refer_to_weights(model, frozenset(signature.graph_inputs()), placements)
     ir.save(model, path)
 
 
-def _translate(program: ExportedProgram, signature: Signature) -> ir.Model:
-    functional, inputs = functional_program(program, signature)
+def _translate(program: ExportedProgram, signature: Signature, operators: Operators) -> ir.Model:
+    functional, inputs = functional_program(program, signature, operators)
     with tracing():
         exported = torch.onnx.export(
             functional,

@@ -1,6 +1,6 @@
 """A program of standard operators that returns its states: the form that ONNX can hold."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,20 +11,23 @@ from torch.nn.functional import linear
 from vidc.exporters.lowering import functionalized_arguments
 from vidc.exporters.program import argument_placeholders, result_names, weight_names
 from vidc.exporters.tracing import tracing
-from vidc.plugins.ring import PORTABLE
 from vidc.plugins.signature import Signature
+
+Operators = Mapping[torch._ops.OpOverload, Callable[..., Tensor]]
+"""Own operators, each with a functional form; a mutating one's returns the mutated tensor."""
 
 
 def functional_program(
-    program: ExportedProgram, signature: Signature
+    program: ExportedProgram, signature: Signature, operators: Operators
 ) -> tuple[ExportedProgram, tuple[str, ...]]:
-    """Traces a program again, with portable operators and with its states returned.
+    """Traces a program again, with its own operators replaced and with its states returned.
 
     Weights become inputs, so that an optimiser has no values to fold or merge.
 
     Args:
         program: what ``export_program`` returns.
-        signature: of its component.
+        signature: of its component, with states of the shapes that ``operators`` work on.
+        operators: the form of each own operator.
 
     Returns:
         The program, and the names of its inputs: the weights that it uses, then
@@ -36,20 +39,29 @@ def functional_program(
         weights[node.name]: node
         for node in program.graph.find_nodes(op="placeholder")
         if node.name in weights and node.users
-    } | {spec.name: node for spec, node in arguments if spec.reads}
-    module = _Functional(program, signature, tuple(inputs.values()))
-    examples = tuple(_empty(node) for node in inputs.values())
+    }
+    examples = [_empty(node) for node in inputs.values()]
+    for spec, node in arguments:
+        if spec.reads:
+            inputs[spec.name] = node
+            examples.append(torch.empty(spec.shape, dtype=spec.torch_dtype))
+    module = _Functional(program, signature, operators, tuple(inputs.values()))
     with tracing():
-        return torch.export.export(module, examples, strict=False), tuple(inputs)
+        return torch.export.export(module, tuple(examples), strict=False), tuple(inputs)
 
 
 class _Functional(nn.Module):
     """A program as a function of the tensors it reads."""
 
     def __init__(
-        self, program: ExportedProgram, signature: Signature, inputs: tuple[fx.Node, ...]
+        self,
+        program: ExportedProgram,
+        signature: Signature,
+        operators: Operators,
+        inputs: tuple[fx.Node, ...],
     ) -> None:
         super().__init__()
+        self.operators = operators
         self.program = program
         self.inputs = inputs
         self.results = result_names(program, signature)
@@ -63,7 +75,7 @@ class _Functional(nn.Module):
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         """Takes the tensors that ``inputs`` stand for."""
         given = dict(zip(self.inputs, values, strict=True))
-        results = _Portable(self.program.graph_module).run(
+        results = _Replacing(self.program.graph_module, self.operators).run(
             *(self._value(node, given) for node in self.program.graph.find_nodes(op="placeholder"))
         )
         named = dict(zip(self.results, results, strict=True))
@@ -78,21 +90,25 @@ class _Functional(nn.Module):
         return _empty(node) if node.users else None
 
 
-class _Portable(fx.Interpreter):
-    """Runs a graph with the functional forms of vidc's operators."""
+class _Replacing(fx.Interpreter):
+    """Runs a graph with functional forms of vidc's operators."""
+
+    def __init__(self, module: fx.GraphModule, operators: Operators) -> None:
+        super().__init__(module)
+        self.operators = operators
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call, replaced if it is of an operator that ONNX lacks."""
         if target is torch.ops.higher_order.auto_functionalized_v2:
             (operator,) = args
             # Its results are the operator's own, none here, and then the mutated tensor.
-            return None, PORTABLE[operator](*functionalized_arguments(operator, kwargs))
+            return None, self.operators[operator](*functionalized_arguments(operator, kwargs))
         if target is torch.ops.aten.copy.default:
             tensor, values = args
             return values.to(tensor.dtype).expand(tensor.shape)
         if target is torch.ops.aten.linear.default:
             return _linear(*args)
-        return super().call_function(PORTABLE.get(target, target), args, kwargs)
+        return super().call_function(self.operators.get(target, target), args, kwargs)
 
 
 def _linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,5 +1,6 @@
 """Refuses graphs that a parser would take and compute something else from."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -34,13 +35,13 @@ def lint(model: ir.Model, parser: Parser) -> list[Finding]:
     ]
 
 
-def require_clean(model: ir.Model, parser: Parser) -> None:
-    """Refuses a graph in which ``lint`` finds something.
+def require_clean(model: ir.Model, parser: Parser, handled: Collection[Construct] = ()) -> None:
+    """Refuses a graph in which ``lint`` finds something other than what the caller handles.
 
     Raises:
         BuildError: ``VIDC-EXPORT-LINT`` naming the first node and the reason.
     """
-    findings = lint(model, parser)
+    findings = [found for found in lint(model, parser) if found.construct not in handled]
     if findings:
         first, reason = findings[0], findings[0].construct.reason
         more = f" (the first of {len(findings)} findings)" if len(findings) > 1 else ""

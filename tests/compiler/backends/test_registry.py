@@ -46,6 +46,9 @@ class Backend:
     def tools(self, target):
         return {"unoptimised": "7"}
 
+    def anywhere(self, target):
+        return False
+
     def unavailable(self, target):
         return "for CPUs alone" if target.is_gpu else None
 
@@ -93,7 +96,7 @@ def third_backend(
 
 
 def test_it_is_listed() -> None:
-    assert backends.names() == ("aoti", "onnxruntime", NAME)
+    assert backends.names() == ("aoti", "onnxruntime", "tensorrt", NAME)
     assert f"backend {NAME}" in {finding.name for finding in probe_backends()}
     with pytest.raises(UsageError) as caught:
         backends.backend("unoptimized")

@@ -1,20 +1,5 @@
 import pytest
 
-from vidc.compiler.cli.main import main
-
-
-@pytest.fixture
-def vidc(capsys):
-    """Runs a command line; returns its exit status, stdout and stderr."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exited:
-            main(arguments)
-        captured = capsys.readouterr()
-        return exited.value.code, captured.out, captured.err
-
-    return run
-
 
 @pytest.fixture
 def cache_folder(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ def test_folders_are_bundles_and_files_go_by_their_suffix(tmp_path):
 def test_anything_else_is_refused_with_what_is_known(tmp_path, name):
     if not name.startswith("absent"):
         (tmp_path / name).touch()
-    with pytest.raises(UsageError, match=r"an \.onnx graph or a \.pt2 package") as caught:
+    with pytest.raises(UsageError, match=r"an \.onnx graph, a \.pt2 package or a \.plan") as caught:
         subject_of(tmp_path / name)
     assert caught.value.code == "VIDC-INSPECT-PATH"
     assert name in caught.value.message

@@ -1,0 +1,156 @@
+"""Builds components with TensorRT-RTX, which needs no GPU for it, and looks into what comes out.
+
+    python benchmarks/tensorrt_matrix.py > benchmarks/results/tensorrt-rtx-matrix.json
+    python benchmarks/tensorrt_matrix.py --whole > benchmarks/results/tensorrt-rtx-longlive.json
+
+The first takes every component of ``demo`` and of ``longlive-1.3b`` with two of its layers, in both
+16-bit types and for both targets that TensorRT-RTX builds for; the second the components of the
+whole ``longlive-1.3b``. A row's ``wrong`` is empty where the engine is what it should be; the exit
+status is 1 where one is not. Nothing here runs an engine.
+"""
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from vidc.compiler.backends.tensorrt import backend
+from vidc.compiler.bench.fingerprint import fingerprint
+from vidc.compiler.inspect.plan import InspectedPlan, inspect_plan
+from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.settings.targets import targets
+from vidc.exporters.components import component_groups
+from vidc.exporters.config import ModelConfig
+from vidc.exporters.export import export_component
+from vidc.plugins.signature import Signature, state_output
+
+MODELS = {
+    "demo": ("demo", ()),
+    "longlive-1.3b, 2 layers": ("longlive-1.3b", ("model.layers=2",)),
+}
+WHOLE = {"longlive-1.3b": ("longlive-1.3b", ())}
+PRECISIONS = {"fp16": "half", "bf16": "bf16"}
+"""What the network's types are called."""
+TARGETS = ("rtx4090", "rtx5090")
+RING_COMPONENTS = ("denoise", "kv_update", "recache_")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One engine to build."""
+
+    model: str
+    component: str
+    precision: str
+    target: str
+
+
+def config(model: str) -> ModelConfig:
+    preset, assignments = (MODELS | WHOLE)[model]
+    return resolve(preset, gpu="cpu", assignments=assignments, environ={}).model
+
+
+def cases(models: dict[str, Any]) -> Iterator[Case]:
+    for model in models:
+        for component in component_groups(config(model)):
+            for precision, target in product(PRECISIONS, TARGETS):
+                yield Case(model, component, precision, target)
+
+
+def build(case: Case) -> dict[str, Any]:
+    """A row: how long it took, the most memory of the process, and what the engine is."""
+    sizes = config(case.model)
+    with TemporaryDirectory() as folder:
+        exported, output = Path(folder, "export"), Path(folder, "engine")
+        exported.mkdir()
+        output.mkdir()
+        group = component_groups(sizes)[case.component]
+        started = time.perf_counter()
+        component = export_component(sizes, group, case.precision, case.component, exported)
+        between = time.perf_counter()
+        engine = backend.compile(component, targets()[case.target], {}, output)
+        ended = time.perf_counter()
+        file = output / engine.files[0]
+        found = inspect_plan(file)
+        assert found.network is not None
+        return asdict(case) | {
+            "compute_capability": targets()[case.target].compute_capability,
+            "export_s": between - started,
+            "build_s": ended - between,
+            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "plan_bytes": found.plan.bytes,
+            "version": found.plan.version,
+            "attentions": len(found.network.attentions),
+            "fused": found.plan.fused_attentions,
+            "layers": found.network.layers,
+            "wrong": wrong(case, sizes, engine.signature, found, file.read_bytes()),
+        }
+
+
+def wrong(
+    case: Case, sizes: ModelConfig, signature: Signature, found: InspectedPlan, plan: bytes
+) -> list[str]:
+    """What an engine is not that it should be."""
+    network = found.network
+    assert network is not None
+    says = []
+    capability = (targets()[case.target].compute_capability or "").replace(".", "")
+    if found.plan.architectures != (f"sm{capability}",):
+        says.append(f"it is for {found.plan.architectures}")
+    names = [t.name for t in signature if t.reads] + [t.name for t in signature.outputs]
+    names += [state_output(t.name) for t in signature.states if t.writes]
+    says += [f"it does not name {name}" for name in names if name.encode() not in plan]
+    for kind in ("matrix_multiply", "convolution", "kv_cache_update"):
+        if others := network.layers.get(kind, {}).keys() - {PRECISIONS[case.precision]}:
+            says.append(f"{kind} in {', '.join(others)}")
+    if case.component.startswith(RING_COMPONENTS):
+        layers = sizes.transformer.layers
+        # The clean pass ends with the last layer's keys and values.
+        attending = layers if case.component == "denoise" else layers - 1
+        updates = sum(network.layers.get("kv_cache_update", {}).values())
+        if updates != 2 * layers:
+            says.append(f"{updates} updates of a cache in place, not {2 * layers}")
+        if len(network.attentions) != 2 * attending:
+            says.append(f"{len(network.attentions)} attentions, not {2 * attending}")
+        if sum(attention.reads_length for attention in network.attentions) != attending:
+            says.append("not every attention over the ring reads its valid length")
+        if found.plan.fused_attentions != len(network.attentions):
+            says.append(f"{found.plan.fused_attentions} of {len(network.attentions)} fused")
+    return says
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--whole", action="store_true", help="the whole of longlive-1.3b")
+    parser.add_argument("--workers", type=int, default=1)
+    args = parser.parse_args()
+    models = WHOLE if args.whole else MODELS
+    chosen = [
+        case
+        for case in cases(models)
+        if not args.whole or (case.precision, case.target) == ("bf16", "rtx4090")
+    ]
+    rows = []
+    # A process for each: the peak of its memory is that of one build.
+    with ProcessPoolExecutor(args.workers, get_context("spawn"), max_tasks_per_child=1) as pool:
+        for row in pool.map(build, chosen):
+            rows.append(row)
+            what = f"{row['model']} {row['component']} {row['precision']} {row['target']}"
+            print(f"{what}: {row['build_s']:.1f} s {row['wrong'] or 'as it should be'}",
+                  file=sys.stderr)  # fmt: skip
+    json.dump({"schema": 1, "rows": rows, "fingerprint": fingerprint()}, sys.stdout, indent=1)
+    print()
+    sys.exit(any(row["wrong"] for row in rows))
+
+
+if __name__ == "__main__":
+    main()

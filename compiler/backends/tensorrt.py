@@ -1,0 +1,99 @@
+"""Backend ``tensorrt``: plans of TensorRT or TensorRT-RTX, which read the bundle's own weights."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.gpu import absent
+from vidc.compiler.settings.targets import Target
+from vidc.compiler.tensorrt.product import Product, product_for
+from vidc.compiler.versions import versions
+from vidc.exporters.artifact import ExportedComponent
+
+NAME = "tensorrt"
+FOLDER = "engines/tensorrt"
+
+
+class TensorRtBackend:
+    """One implementation over two products: the target says which."""
+
+    def precisions(self, target: Target) -> frozenset[str]:
+        """fp32 and fp16; bf16 where the GPU has it."""
+        found = {"fp32", "fp16", "bf16"} if product_for(target) is not None else set()
+        return frozenset(found) & frozenset(target.precisions)
+
+    def kernels(self, target: Target) -> tuple[str, ...]:
+        """None: its attention is TensorRT's."""
+        return ()
+
+    def tools(self, target: Target) -> Mapping[str, str]:
+        """The product, and what translates programs for it."""
+        product = _product(target)
+        found = versions("torch", "onnx", "onnxscript", "onnx-ir")
+        return found | {product.name: product.version() or "none"}
+
+    def anywhere(self, target: Target) -> bool:
+        """TensorRT-RTX builds without a GPU."""
+        return _product(target).anywhere
+
+    def unavailable(self, target: Target) -> str | None:
+        """Needs the target's product, and TensorRT its GPU."""
+        product = product_for(target)
+        if product is None:
+            return "it is built for GPUs alone"
+        if product.version() is None:
+            return f"{product.title} is not installed: {product.install}"
+        return None if product.anywhere else absent(target)
+
+    def compile(
+        self,
+        component: ExportedComponent,
+        target: Target,
+        kernels: Mapping[str, Path],
+        output: Path,
+    ) -> CompiledEngine:
+        """Builds the component's plan, and describes the network it was built from.
+
+        Raises:
+            UnavailableError: ``VIDC-ENV-TENSORRT``.
+            BuildError: ``VIDC-EXPORT-LINT``, ``VIDC-TENSORRT-PARSE``, ``VIDC-TENSORRT-BUILD``,
+                ``VIDC-TENSORRT-MEMORY``.
+        """
+        from tempfile import TemporaryDirectory
+
+        from vidc.compiler.tensorrt.build import build_plan
+        from vidc.compiler.tensorrt.description import describe_network
+        from vidc.compiler.tensorrt.graph import write_graph
+        from vidc.compiler.tensorrt.network import parse
+        from vidc.compiler.tensorrt.plan import LAYERS
+
+        product = _product(target)
+        product.module()
+        with TemporaryDirectory() as folder:
+            graph = write_graph(component, product.name, Path(folder))
+            network = parse(component.name, graph, product)
+        plan = build_plan(component.name, network, product, target)
+        file = output / FOLDER / f"{component.name}.plan"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(plan)
+        layers = file.with_suffix(LAYERS)
+        description = describe_network(network, product)
+        layers.write_text(json.dumps(description, indent=1, sort_keys=True) + "\n")
+        return CompiledEngine(
+            loader=NAME,
+            version=product.version() or "",
+            files=tuple(path.relative_to(output).as_posix() for path in (file, layers)),
+            signature=graph.signature,
+            options={"product": product.name},
+        )
+
+
+def _product(target: Target) -> Product:
+    product = product_for(target)
+    if product is None:
+        raise ValueError(f"no product of TensorRT's builds for {target.name}")
+    return product
+
+
+backend = TensorRtBackend()

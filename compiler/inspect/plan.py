@@ -1,0 +1,100 @@
+"""What a plan of TensorRT's holds: its own bytes, and the network it was built from."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidc.compiler.inspect.changes import Sections, sections
+from vidc.compiler.tensorrt.plan import LAYERS, Plan, describe_plan
+from vidc.plugins.errors import GateError
+from vidc.runtime.strict import plain
+
+MAX_DESCRIPTION_BYTES = 2**24
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An attention of a network, ``[B, H, T, D]`` queries over ``[B, H, S, D]`` keys.
+
+    Attributes:
+        name: of its layer.
+        dtype: of its queries.
+        query: their shape.
+        keys: their shape.
+        reads_length: whether it reads how many keys are valid.
+        must_fuse: whether the engine is refused where it is not one fused kernel.
+    """
+
+    name: str
+    dtype: str
+    query: tuple[int, ...]
+    keys: tuple[int, ...]
+    reads_length: bool
+    must_fuse: bool
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a plan was built from; layers are counted by kind and by the type they give."""
+
+    layers: dict[str, dict[str, int]]
+    attentions: tuple[Attention, ...]
+
+
+@dataclass(frozen=True)
+class InspectedPlan:
+    """A plan, and the network that lies beside it as the backend leaves it, if it does."""
+
+    plan: Plan
+    network: Network | None
+
+
+def inspect_plan(path: Path) -> InspectedPlan:
+    """What is known of the plan in a file.
+
+    Raises:
+        GateError: what ``describe_plan`` raises; ``VIDC-BUNDLE-MALFORMED``, the description of its
+            network is none.
+    """
+    described = path.with_suffix(LAYERS)
+    plan = describe_plan(path)
+    return InspectedPlan(plan, _network(described) if described.is_file() else None)
+
+
+def compare_plans(old: InspectedPlan, new: InspectedPlan) -> Sections:
+    """What differs between two plans: what built them, their size, their layers and attentions."""
+    return sections(_subjects(old), _subjects(new))
+
+
+def _subjects(found: InspectedPlan) -> dict[str, dict[str, Any]]:
+    subjects = {"plan": plain(found.plan)}
+    if found.network is not None:
+        subjects["layers"] = dict(found.network.layers)
+        subjects["attentions"] = {
+            attention.name: plain(attention) for attention in found.network.attentions
+        }
+    return subjects
+
+
+def _network(path: Path) -> Network:
+    try:
+        if path.stat().st_size > MAX_DESCRIPTION_BYTES:
+            raise ValueError("it is too large")
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return Network(
+            layers={
+                str(kind): {str(dtype): int(count) for dtype, count in counts.items()}
+                for kind, counts in document["layers"].items()
+            },
+            attentions=tuple(
+                Attention(**{**a, "query": tuple(a["query"]), "keys": tuple(a["keys"])})
+                for a in document["attentions"]
+            ),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise GateError(
+            "VIDC-BUNDLE-MALFORMED",
+            f"{path} does not describe a network: {str(error)[:200]}",
+            "copy it again from where it was built, or delete it to see the plan alone",
+        ) from error

@@ -1,0 +1,53 @@
+"""Builds a network into a plan."""
+
+from typing import Any
+
+from vidc.compiler.settings.targets import Target
+from vidc.compiler.tensorrt.network import Network
+from vidc.compiler.tensorrt.product import Product
+from vidc.plugins.errors import BuildError
+
+_OUT_OF_MEMORY = ("out of memory", "outofmemory", "bad_alloc")
+
+
+def build_plan(component: str, network: Network, product: Product, target: Target) -> bytes:
+    """The plan of a network, with the names of its layers kept.
+
+    Raises:
+        BuildError: ``VIDC-TENSORRT-BUILD``, with the component and the builder's reason;
+            ``VIDC-TENSORRT-MEMORY``, there was too little memory to build it.
+    """
+    module = product.module()
+    config = network.builder.create_builder_config()
+    config.profiling_verbosity = module.ProfilingVerbosity.DETAILED
+    if product.anywhere:
+        _build_for(module, config, target)
+    try:
+        plan = network.builder.build_serialized_network(network.definition, config)
+    except MemoryError as error:
+        raise _no_memory(component, product, str(error)) from error
+    if plan is None:
+        reason = network.log.errors[-1] if network.log.errors else "it gave no reason"
+        if any(word in reason.lower() for word in _OUT_OF_MEMORY):
+            raise _no_memory(component, product, reason)
+        raise BuildError(
+            "VIDC-TENSORRT-BUILD",
+            f"{component}: {product.title} {product.version()} cannot build its network for "
+            f"{target.name}: {reason[:300]}",
+            "try another precision, or another backend",
+        )
+    return bytes(plan)
+
+
+def _build_for(module: Any, config: Any, target: Target) -> None:
+    capability = (target.compute_capability or "").replace(".", "")
+    config.num_compute_capabilities = 1
+    config.set_compute_capability(getattr(module.ComputeCapability, f"SM{capability}"), 0)
+
+
+def _no_memory(component: str, product: Product, reason: str) -> BuildError:
+    return BuildError(
+        "VIDC-TENSORRT-MEMORY",
+        f"{component}: {product.title} ran out of memory while building: {reason[:200]}",
+        "free memory, or build with a smaller stream; what other components gave is kept",
+    )

@@ -1,0 +1,72 @@
+"""A component's graph as TensorRT's parser takes it: weights as inputs, the ring in its layers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from vidc.exporters.artifact import ExportedComponent
+from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED, Parser
+from vidc.exporters.onnx.export import export_onnx
+from vidc.exporters.onnx.functional import Operators
+from vidc.exporters.onnx.lint import require_clean
+from vidc.exporters.onnx.native_ring import NATIVE, native_signature
+from vidc.exporters.program import load_program
+from vidc.plugins.ring import PORTABLE
+from vidc.plugins.signature import Access, Signature, state_output
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph that was written, and what its parser does not read of it.
+
+    Attributes:
+        path: the ``.onnx`` file; weights are inputs before those of the signature.
+        signature: of the engine, with the states that it writes in place.
+        ring_attention: names of the nodes that attend to as many slots as ``valid_length`` says.
+    """
+
+    path: Path
+    signature: Signature
+    ring_attention: frozenset[str]
+
+
+def write_graph(component: ExportedComponent, parser: Parser, folder: Path) -> Graph:
+    """Writes a component's graph for a parser into ``folder``.
+
+    Weights stay outside, so that the engines of a bundle share them and a plan holds none. A ring
+    whose blocks never straddle its wrap is written in place; any other is copied.
+
+    Raises:
+        BuildError: ``VIDC-EXPORT-LINT``, the parser would take it for something else.
+    """
+    program = load_program(component.program)
+    operators: Operators = PORTABLE
+    signature = component.signature
+    if component.aligned:
+        operators, signature = NATIVE, native_signature(program, signature)
+    path = folder / f"{component.name}.onnx"
+    export_onnx(component.name, program, signature, None, path, operators)
+    model = ir.load(path)
+    require_clean(model, parser, handled=(PADDED_KEYS, *UNFUSED))
+    return Graph(
+        path,
+        signature.with_in_place(_written_in_place(model, signature)),
+        frozenset(node.name or "" for node in model.graph.all_nodes() if PADDED_KEYS.matches(node)),
+    )
+
+
+def _written_in_place(model: ir.Model, signature: Signature) -> frozenset[str]:
+    """States that nothing reads, and those that TensorRT updates where they lie."""
+    producers = {value.name: value.producer() for value in model.graph.outputs}
+
+    def updated(name: str) -> bool:
+        producer = producers[state_output(name)]
+        return producer is not None and producer.op_type == "TensorScatter"
+
+    return frozenset(
+        state.name
+        for state in signature.states
+        if state.access is Access.WRITE
+        or (state.access is Access.READ_WRITE and updated(state.name))
+    )

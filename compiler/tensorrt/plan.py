@@ -1,0 +1,73 @@
+"""What can be read from a serialised plan where there is no GPU to load it on."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidc.plugins.errors import GateError
+
+LAYERS = ".layers.json"
+"""Ends the name of the file that describes the network that a plan was built from."""
+_MAGIC = {b"vtrt": "tensorrt_rtx", b"ftrt": "tensorrt"}
+_VERSION_AT = 0x18
+_ACCELERATORS = re.compile(rb"accelerators=\{([a-z0-9 ]{1,200})\}")
+_FUSED_ATTENTION = b"using _gemm_mha_v2_Kernel_traits"
+"""In the source that TensorRT-RTX compiles when it loads a plan: once for each fused attention."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan.
+
+    Attributes:
+        product: ``tensorrt_rtx`` or ``tensorrt``.
+        version: that built it, None where the product does not say so in the open.
+        architectures: such as ``sm89``, that it was built for; as far as it says.
+        bytes: its size.
+        fused_attentions: kernels of fused attention; None where they cannot be counted.
+    """
+
+    product: str
+    version: str | None
+    architectures: tuple[str, ...]
+    bytes: int
+    fused_attentions: int | None
+
+
+def fused_attentions(plan: bytes) -> int | None:
+    """How many attentions a plan of TensorRT-RTX has fused; None for one of TensorRT."""
+    return plan.count(_FUSED_ATTENTION) if _MAGIC.get(plan[:4]) == "tensorrt_rtx" else None
+
+
+def describe_plan(path: Path) -> Plan:
+    """Describes the plan in a file.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-MALFORMED``, it is none; ``VIDC-BUNDLE-UNREADABLE``.
+    """
+    try:
+        plan = path.read_bytes()
+    except OSError as error:
+        raise GateError(
+            "VIDC-BUNDLE-UNREADABLE",
+            f"{path} cannot be read: {error.strerror}",
+            "copy it again from where it was built",
+        ) from error
+    product = _MAGIC.get(plan[:4])
+    if product is None or len(plan) < _VERSION_AT + 4:
+        raise GateError(
+            "VIDC-BUNDLE-MALFORMED",
+            f"{path} is no plan of TensorRT's",
+            "copy it again from where it was built, or build it again",
+        )
+    named = _ACCELERATORS.search(plan)
+    version = None
+    if product == "tensorrt_rtx":
+        version = ".".join(str(number) for number in plan[_VERSION_AT : _VERSION_AT + 4])
+    return Plan(
+        product=product,
+        version=version,
+        architectures=tuple(named[1].decode("ascii").split()) if named else (),
+        bytes=len(plan),
+        fused_attentions=fused_attentions(plan),
+    )

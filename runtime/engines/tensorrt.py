@@ -1,0 +1,203 @@
+"""TensorRT and TensorRT-RTX engines: plans that read the bundle's weights and static buffers."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from vidc.plugins.errors import GateError, UnavailableError
+from vidc.plugins.signature import Signature, state_output
+from vidc.runtime import manifest
+from vidc.runtime.states import Buffers, States, argument
+from vidc.runtime.strict import read
+from vidc.runtime.weights import Weights
+
+_TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of an engine in a manifest.
+
+    Attributes:
+        product: the Python module that loads it: ``tensorrt`` or ``tensorrt_rtx``.
+    """
+
+    product: str
+
+    def __post_init__(self) -> None:
+        if self.product not in _TITLES:
+            raise ValueError(f"product = {self.product[:64]!r} is none of {', '.join(_TITLES)}")
+
+
+class TensorRtEngine:
+    """A plan's execution context, and the weights that it reads.
+
+    Args:
+        engine: of the plan; kept, since the context only points to it.
+        context: whose memory the caller provides.
+        signature: the engine's.
+        weights: by name; kept, for the same reason.
+        device: where all of it lies.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        context: Any,
+        signature: Signature,
+        weights: dict[str, Tensor],
+        device: torch.device,
+    ) -> None:
+        self.signature = signature
+        self._device = device
+        self._engine = engine
+        self._context = context
+        self._weights = weights
+        self._read = [spec for spec in signature.arguments if spec.reads]
+        self._written = [state for state in signature.states if state.writes]
+        for name, tensor in weights.items():
+            context.set_tensor_address(name, tensor.data_ptr())
+
+    def run(self, buffers: Buffers, states: States) -> None:
+        """Enqueues the plan over these buffers.
+
+        A state that it cannot write where it lies is copied back: a captured graph knows addresses.
+        """
+        bind = self._context.set_tensor_address
+        for spec in self._read:
+            bind(spec.name, argument(spec, buffers, states).data_ptr())
+        for spec in self.signature.outputs:
+            bind(spec.name, buffers[spec.name].data_ptr())
+        for spec in self._written:
+            tensor = states[spec.name] if spec.in_place else states.spare(spec.name)
+            bind(state_output(spec.name), tensor.data_ptr())
+        # From torch's own memory: within a captured graph, engines take turns on it.
+        size = self._engine.device_memory_size_v2
+        memory = torch.empty(size, dtype=torch.uint8, device=self._device)
+        self._context.set_device_memory(memory.data_ptr(), size)
+        if not self._context.execute_async_v3(_stream(self._device)):
+            raise RuntimeError(f"{self._engine.name or 'engine'}: enqueueing failed")
+        for spec in self._written:
+            if not spec.in_place:
+                states[spec.name].copy_(states.spare(spec.name))
+
+
+def load(
+    folder: Path, entry: manifest.Engine, weights: Weights, device: torch.device
+) -> TensorRtEngine:
+    """Loads ``entry``'s plan.
+
+    Raises:
+        UnavailableError: ``VIDC-ENV-TENSORRT``, its product is not installed;
+            ``VIDC-ENGINE-VERSION``, another version is; ``VIDC-ENGINE-LOAD``, it does not load.
+        GateError: ``VIDC-BUNDLE-FIELD``, its options are not ``Options``;
+            ``VIDC-ENGINE-SIGNATURE``, the plan's tensors are not those of the manifest.
+    """
+    file, signature = entry.files[0], entry.signature
+    options: Options = read(entry.options, Options, f"options of {file}")
+    module = _module(options.product, entry)
+    runtime = module.Runtime(module.Logger(module.Logger.ERROR))
+    engine = runtime.deserialize_cuda_engine((folder / file).read_bytes())
+    if engine is None:
+        raise _not_loaded(entry, options.product, "it is not for this GPU or this version")
+    strategy = module.ExecutionContextAllocationStrategy.USER_MANAGED
+    context = engine.create_execution_context(strategy)
+    if context is None:
+        raise _not_loaded(entry, options.product, "there is no memory for its context")
+    found = _tensors(module, engine)
+    expected = _expected(signature)
+    outside = {name for name in found.keys() - expected.keys() if found[name][0] == "in"}
+    named = {name: tensor for name, tensor in found.items() if name not in outside}
+    if named != expected:
+        other = sorted(
+            name for name in named.keys() | expected if named.get(name) != expected.get(name)
+        )
+        raise _other_signature(file, f"{other[0]} is {named.get(other[0], 'missing')}")
+    taken = {name: _weight(file, name, weights) for name in sorted(outside)}
+    for name, tensor in taken.items():
+        shape, dtype = found[name][1:]
+        if (tuple(tensor.shape), tensor.dtype) != (shape, dtype):
+            raise _other_signature(file, f"weight {name} is {dtype}{list(shape)}")
+    return TensorRtEngine(engine, context, signature, taken, device)
+
+
+def _module(product: str, entry: manifest.Engine) -> Any:
+    title = _TITLES[product]
+    try:
+        module = import_module(product)
+    except (ImportError, OSError) as error:
+        raise UnavailableError(
+            "VIDC-ENV-TENSORRT",
+            f"{entry.files[0]} needs {title} {entry.version}, which cannot be imported: "
+            f"{str(error)[:200]}",
+            f"install {title} {entry.version}: `vidc explain VIDC-ENV-TENSORRT` says from where",
+        ) from error
+    if module.__version__ != entry.version:
+        raise UnavailableError(
+            "VIDC-ENGINE-VERSION",
+            f"{entry.files[0]} was built by {title} {entry.version}, and {module.__version__} is "
+            "installed: plans load in the version that built them",
+            f"install {title} {entry.version}, or build the bundle again",
+        )
+    return module
+
+
+_Tensor = tuple[str, tuple[int, ...], torch.dtype]
+"""Whether it goes ``in`` or ``out``, its shape and its dtype."""
+
+
+def _tensors(module: Any, engine: Any) -> dict[str, _Tensor]:
+    dtypes = {
+        module.float32: torch.float32,
+        module.float16: torch.float16,
+        module.bfloat16: torch.bfloat16,
+        module.int64: torch.int64,
+    }
+    found: dict[str, _Tensor] = {}
+    for index in range(engine.num_io_tensors):
+        name = engine.get_tensor_name(index)
+        goes_in = engine.get_tensor_mode(name) == module.TensorIOMode.INPUT
+        dtype = dtypes[engine.get_tensor_dtype(name)]
+        found[name] = ("in" if goes_in else "out", tuple(engine.get_tensor_shape(name)), dtype)
+    return found
+
+
+def _expected(signature: Signature) -> dict[str, _Tensor]:
+    read = {s.name: ("in", s.shape, s.torch_dtype) for s in signature if s.reads}
+    outputs = {s.name: ("out", s.shape, s.torch_dtype) for s in signature.outputs}
+    states = {
+        state_output(s.name): ("out", s.shape, s.torch_dtype) for s in signature.states if s.writes
+    }
+    return read | outputs | states
+
+
+def _weight(file: str, name: str, weights: Weights) -> Tensor:
+    try:
+        return weights[name]
+    except (KeyError, SafetensorError) as error:
+        raise _other_signature(file, f"weight {name} is not in the bundle") from error
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
+def _other_signature(file: str, why: str) -> GateError:
+    return GateError(
+        "VIDC-ENGINE-SIGNATURE",
+        f"{file}: its tensors are not those of the manifest: {why}",
+        "build the bundle again",
+    )
+
+
+def _not_loaded(entry: manifest.Engine, product: str, reason: str) -> UnavailableError:
+    return UnavailableError(
+        "VIDC-ENGINE-LOAD",
+        f"{_TITLES[product]} {entry.version} cannot load {entry.files[0]}: {reason}",
+        "build the bundle again on or for this GPU",
+    )

@@ -1,0 +1,40 @@
+"""A dozen of the engines of ``benchmarks/tensorrt_matrix.py``: every component, and each pair of
+model, precision and target."""
+
+import pytest
+
+pytest.importorskip("tensorrt_rtx")
+
+from tensorrt_matrix import MODELS, PRECISIONS, TARGETS, Case, build, cases
+
+DEMO, LONGLIVE = MODELS
+DOZEN = [
+    Case(DEMO, "text_kv", "fp16", "rtx4090"),
+    Case(LONGLIVE, "denoise", "bf16", "rtx4090"),
+    Case(DEMO, "denoise", "fp16", "rtx5090"),
+    Case(LONGLIVE, "kv_update", "fp16", "rtx5090"),
+    Case(DEMO, "recache_6", "bf16", "rtx5090"),
+    Case(LONGLIVE, "recache_9", "fp16", "rtx4090"),
+    Case(DEMO, "recache_12", "bf16", "rtx4090"),
+    Case(LONGLIVE, "vae_decode", "bf16", "rtx5090"),
+    Case(DEMO, "vae_decode_first", "bf16", "rtx4090"),
+    Case(LONGLIVE, "vae_decode_first", "fp16", "rtx4090"),
+    Case(DEMO, "vae_encode_first", "fp16", "rtx5090"),
+    Case(LONGLIVE, "vae_encode", "bf16", "rtx4090"),
+]
+
+
+@pytest.mark.parametrize("case", DOZEN, ids=lambda c: f"{c.model}-{c.component}-{c.precision}")
+def test_an_engine_is_what_it_should_be(case):
+    row = build(case)
+    assert row["wrong"] == []
+    assert row["plan_bytes"] < 64 * 2**20, "the weights are outside"
+
+
+def test_the_dozen_covers_the_pairs():
+    assert {c.component for c in DOZEN} == {c.component for c in cases(MODELS)}
+    pairs = {(c.model, c.precision, c.target) for c in DOZEN}
+    for model in MODELS:
+        assert {p for m, p, _ in pairs if m == model} == set(PRECISIONS)
+        assert {t for m, _, t in pairs if m == model} == set(TARGETS)
+    assert {(p, t) for _, p, t in pairs} == {(p, t) for p in PRECISIONS for t in TARGETS}

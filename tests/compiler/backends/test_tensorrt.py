@@ -1,0 +1,65 @@
+import sys
+
+import pytest
+
+from vidc.compiler.backends.tensorrt import backend
+from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.settings.targets import targets
+from vidc.compiler.tensorrt.product import PRODUCTS, product_for
+from vidc.exporters.export import export_component
+from vidc.plugins.errors import UnavailableError
+
+
+def test_each_gpu_has_its_product():
+    found = {name: product_for(target) for name, target in targets().items()}
+    names = {name: product and product.name for name, product in found.items()}
+    rtx = dict.fromkeys(("rtx4090", "rtx5090"), "tensorrt_rtx")
+    datacentre = dict.fromkeys(("a100", "b200", "h100", "h200", "l4", "t4"), "tensorrt")
+    assert names == rtx | datacentre | {"cpu": None}
+
+
+def test_rtx_has_nothing_for_hopper():
+    assert "9.0" not in PRODUCTS["tensorrt_rtx"].capabilities
+    assert "9.0" in PRODUCTS["tensorrt"].capabilities
+
+
+@pytest.mark.parametrize(
+    ("target", "precisions"),
+    [("rtx4090", {"fp32", "fp16", "bf16"}), ("t4", {"fp32", "fp16"}), ("cpu", set())],
+)
+def test_its_precisions_are_those_of_the_gpu(target, precisions):
+    assert backend.precisions(targets()[target]) == precisions
+
+
+def test_it_is_the_default_where_aoti_builds_nothing():
+    assert resolve("tiny", gpu="rtx4090", precision="fp16", environ={}).backend == "tensorrt"
+    assert resolve("tiny", gpu="h100", precision="bf16", environ={}).backend == "aoti"
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("rtx4090", "TensorRT-RTX is not installed: pip install 'vidc[rtx]'"),
+        ("h100", "TensorRT is not installed: pip install tensorrt --extra-index-url https://pypi"),
+        ("cpu", "it is built for GPUs alone"),
+    ],
+)
+def test_a_product_that_is_missing_is_named_with_its_index(monkeypatch, target, says):
+    monkeypatch.setattr("vidc.compiler.tensorrt.product.version", missing)
+    assert says in (backend.unavailable(targets()[target]) or "")
+
+
+def missing(distribution):
+    from importlib.metadata import PackageNotFoundError
+
+    raise PackageNotFoundError(distribution)
+
+
+def test_compiling_without_it_says_how_to_get_it(monkeypatch, tmp_path):
+    settings = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
+    component = export_component(settings.model, "transformer", "fp16", "text_kv", tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    with pytest.raises(UnavailableError, match="TensorRT-RTX cannot be imported") as caught:
+        backend.compile(component, settings.target, {}, tmp_path)
+    assert caught.value.code == "VIDC-ENV-TENSORRT"
+    assert "PyPI" in caught.value.hint

@@ -1,0 +1,55 @@
+import pytest
+import torch
+
+from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.tensorrt import graph as graphs
+from vidc.compiler.tensorrt.graph import write_graph
+from vidc.exporters.export import export_component
+from vidc.exporters.onnx import native_ring
+from vidc.plugins.errors import BuildError
+from vidc.plugins.ring import ring_attention
+
+SMALL = ("model.layers=1", "stream.height=16", "stream.width=32")
+
+
+def exported(folder, window):
+    assignments = (*SMALL, f"stream.window={window}")
+    config = resolve("tiny", gpu="cpu", assignments=assignments, environ={}).model
+    return export_component(config, "transformer", "fp16", "denoise", folder)
+
+
+def test_a_ring_that_straddles_its_wrap_is_copied(tmp_path):
+    straddling = write_graph(exported(tmp_path, window=8), "tensorrt_rtx", tmp_path)
+    assert straddling.ring_attention == frozenset()
+    assert not any(s.in_place or s.axes for s in straddling.signature.states)
+
+
+def test_one_that_does_not_is_written_in_place(tmp_path):
+    component = exported(tmp_path, window=9)
+    aligned = write_graph(component, "tensorrt_rtx", tmp_path)
+    rings = [s for s in aligned.signature.states if s.name.startswith("ring.")]
+    assert len(aligned.ring_attention) == 1
+    assert all(s.in_place and s.axes == (0, 2, 1, 3) for s in rings)
+    stated = component.signature[rings[0].name].shape
+    assert rings[0].shape == (stated[0], stated[2], stated[1], stated[3])
+
+
+def test_an_operator_that_rtx_cannot_have_is_refused_before_its_parser(tmp_path, monkeypatch):
+    def plugin(query, key_cache, value_cache, valid_length):
+        return torch.onnx.ops.symbolic(
+            "vidc::ring_attention",
+            (query, key_cache, value_cache, valid_length),
+            dtype=query.dtype,
+            shape=query.shape,
+            version=1,
+        )
+
+    with_plugin = {**native_ring.NATIVE, ring_attention: plugin}
+    monkeypatch.setattr(graphs, "NATIVE", with_plugin)
+    component = exported(tmp_path, window=9)
+    with pytest.raises(
+        BuildError, match=r"tensorrt_rtx would not compute denoise.*no plugins"
+    ) as e:
+        write_graph(component, "tensorrt_rtx", tmp_path)
+    assert e.value.code == "VIDC-EXPORT-LINT"
+    assert "there are no plugins" in e.value.message

@@ -1,0 +1,102 @@
+"""What TensorRT-RTX's parser and builder say of graphs that are wrong."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import onnx
+import pytest
+
+pytest.importorskip("tensorrt_rtx")
+
+from vidc.compiler.settings.targets import targets
+from vidc.compiler.tensorrt.build import build_plan
+from vidc.compiler.tensorrt.graph import Graph
+from vidc.compiler.tensorrt.network import Log, Network, attention_layers, parse
+from vidc.compiler.tensorrt.plan import fused_attentions
+from vidc.compiler.tensorrt.product import PRODUCTS
+from vidc.plugins.errors import BuildError
+from vidc.plugins.signature import Signature
+
+RTX = PRODUCTS["tensorrt_rtx"]
+TARGET = targets()["rtx4090"]
+ATTENTION = """
+<ir_version: 10, opset_import: ["" : 24]>
+toy ({dtype}[{batch}, 2, 64, {width}] q, {dtype}[{batch}, 2, 128, {width}] k,
+     {dtype}[{batch}, 2, 128, {width}] v, int64[1] valid_length)
+ => ({dtype}[{batch}, 2, 64, {width}] y) {{
+  sizes = Constant <value = int64[1] {{{batch}}}> ()
+  lengths = Expand(valid_length, sizes)
+  [ring] y = Attention(q, k, v, , , , lengths)
+}}
+"""
+
+
+def graph(folder: Path, text: str, ring: frozenset[str] = frozenset()) -> Graph:
+    model = onnx.parser.parse_model(text)
+    onnx.checker.check_model(model)
+    path = folder / "toy.onnx"
+    onnx.save(model, path)
+    return Graph(path, Signature(()), ring)
+
+
+def attention(folder: Path, dtype: str = "float16", width: int = 64, batch: int = 1) -> Graph:
+    return graph(
+        folder, ATTENTION.format(dtype=dtype, width=width, batch=batch), frozenset({"ring"})
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(("dtype", "fused"), [("float16", 1), ("bfloat16", 1), ("float", 0)])
+def test_attention_over_the_ring_reads_its_length_and_is_fused(tmp_path, dtype, fused, batch):
+    network = parse("toy", attention(tmp_path, dtype, batch=batch), RTX)
+    (layer,) = attention_layers(RTX.module(), network.definition)
+    assert layer.name == "ring"
+    assert tuple(layer.key_value_lengths.shape) == (batch,)
+    assert layer.decomposable is (fused == 0)
+    plan = build_plan("toy", network, RTX, TARGET)
+    assert fused_attentions(plan) == fused
+
+
+def test_attention_that_cannot_be_fused_is_refused(tmp_path):
+    network = parse("toy", attention(tmp_path, width=384), RTX)
+    with pytest.raises(BuildError, match=r"toy: TensorRT-RTX .* rtx4090") as caught:
+        build_plan("toy", network, RTX, TARGET)
+    assert caught.value.code == "VIDC-TENSORRT-BUILD"
+    assert "dedicated kernel" in caught.value.message
+
+
+def test_what_the_parser_refuses_is_named(tmp_path):
+    text = """
+    <ir_version: 10, opset_import: ["" : 24]>
+    toy (float16[1, 2, 8, 4] cache, float16[1, 2, 2, 4] update, int64[1] at)
+     => (float16[1, 2, 8, 4] y) {
+      [scatter] y = TensorScatter <mode = "circular"> (cache, update, at)
+    }
+    """
+    with pytest.raises(BuildError, match=r"toy: TensorRT-RTX .*'scatter'") as caught:
+        parse("toy", graph(tmp_path, text), RTX)
+    assert caught.value.code == "VIDC-TENSORRT-PARSE"
+
+
+def test_attention_that_is_not_found_is_named(tmp_path):
+    given = attention(tmp_path)
+    other = Graph(given.path, given.signature, given.ring_attention | {"absent"})
+    with pytest.raises(BuildError, match="toy: TensorRT-RTX made no attention layer of absent"):
+        parse("toy", other, RTX)
+
+
+@pytest.mark.parametrize("how", ["raised", "logged"])
+def test_too_little_memory_is_said(how):
+    def build_serialized_network(*_):
+        if how == "raised":
+            raise MemoryError("std::bad_alloc")
+        log.logger.log(RTX.module().ILogger.ERROR, "Error Code 2: OutOfMemory (requested 9 bytes)")
+
+    log = Log(RTX.module())
+    config = SimpleNamespace(set_compute_capability=lambda *_: True)
+    builder = SimpleNamespace(
+        create_builder_config=lambda: config, build_serialized_network=build_serialized_network
+    )
+    with pytest.raises(BuildError, match="toy: TensorRT-RTX ran out of memory") as caught:
+        build_plan("toy", Network(builder, None, log, ()), RTX, TARGET)
+    assert caught.value.code == "VIDC-TENSORRT-MEMORY"

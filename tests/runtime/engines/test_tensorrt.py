@@ -1,0 +1,155 @@
+"""Plans bound to a stream's buffers, by a stand-in for the product: no GPU here runs one."""
+
+import sys
+from dataclasses import replace
+
+import fake_tensorrt
+import pytest
+import torch
+
+from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.stages import golden
+from vidc.compiler.stages import load as load_stage
+from vidc.compiler.stream import stream_spec
+from vidc.compiler.tensorrt.graph import write_graph
+from vidc.compiler.validate.golden import make_inputs
+from vidc.compiler.validate.play import play_rollout
+from vidc.compiler.validate.scenario import Scenario
+from vidc.exporters.components import component_groups
+from vidc.exporters.export import export_component
+from vidc.plugins.errors import GateError, UnavailableError
+from vidc.plugins.names import weights_path
+from vidc.plugins.signature import Signature
+from vidc.runtime import manifest
+from vidc.runtime.bundle import NOT_IN_STREAM
+from vidc.runtime.engines.tensorrt import load
+from vidc.runtime.weights import Weights
+
+CPU = torch.device("cpu")
+VERSION = "9.8.7"
+SMALL = (
+    "model.layers=1",
+    "stream.height=16",
+    "stream.width=32",
+    "stream.window=9",
+    "vae.base_dim=4",
+    "sampler.steps=[1000, 500]",
+)
+GROUPS = ("transformer", "vae")
+
+
+@pytest.fixture(scope="module")
+def config():
+    return resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
+
+
+@pytest.fixture(scope="module")
+def weights(config, tmp_path_factory):
+    files = {}
+    for group in GROUPS:
+        folder = tmp_path_factory.mktemp(group)
+        load_stage.run(Workspace(folder, {}, print), config, group, "fp32", 1, None, None)
+        files[group] = folder / weights_path(group)
+    return files
+
+
+@pytest.fixture(scope="module")
+def bundle(config, tmp_path_factory):
+    """The folder of the plans of a stream's components, and their entries."""
+    folder, entries = tmp_path_factory.mktemp("bundle"), {}
+    for name, group in component_groups(config).items():
+        if name in NOT_IN_STREAM:
+            continue
+        exported = export_component(config, group, "fp32", name, tmp_path_factory.mktemp(name))
+        graph = write_graph(exported, "tensorrt_rtx", folder)
+        entries[name] = manifest.Engine(
+            backend="tensorrt",
+            loader="tensorrt",
+            version=VERSION,
+            precision="fp32",
+            files=(graph.path.name,),
+            signature=graph.signature,
+            options={"product": "tensorrt_rtx"},
+            requires=manifest.PORTABLE,
+        )
+    return folder, entries
+
+
+@pytest.fixture(autouse=True)
+def product(monkeypatch):
+    fake = fake_tensorrt.module("tensorrt_rtx", VERSION)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", fake)
+    return fake
+
+
+def test_a_stream_is_what_pytorch_makes_of_it(config, weights, bundle):
+    folder, entries = bundle
+    shared = Weights(weights, CPU)
+    engines = {name: load(folder, entry, shared, CPU) for name, entry in entries.items()}
+    eager = golden.eager_engines(config, weights, dict.fromkeys(GROUPS, "fp32"), CPU)
+    stream = stream_spec(config)
+    scenario = Scenario(blocks=6, switch_after=4, rollout=True)
+    inputs = make_inputs(scenario, stream)
+    with torch.no_grad():
+        found = play_rollout(scenario, inputs, stream, engines)
+        expected = play_rollout(scenario, inputs, stream, eager)
+    for got, wanted in zip(found.latents, expected.latents, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
+    for block, frames in expected.frames.items():
+        assert (found.frames[block].int() - frames.int()).abs().max() <= 1
+
+
+def test_the_ring_stays_in_place_and_the_decoders_caches_do_not(bundle):
+    _, entries = bundle
+    in_place = {s.name: s.in_place for s in entries["denoise"].signature.states}
+    assert all(value == name.startswith("ring.") for name, value in in_place.items())
+    assert {s.axes for s in entries["denoise"].signature.states} == {(0, 2, 1, 3), None}
+    assert not any(s.in_place for s in entries["vae_decode"].signature.states)
+    assert all(s.in_place for s in entries["text_kv"].signature.states)
+
+
+def refused(bundle, weights, error, code, **changes):
+    folder, entries = bundle
+    with pytest.raises(error) as caught:
+        load(folder, replace(entries["text_kv"], **changes), Weights(weights, CPU), CPU)
+    assert caught.value.code == code
+    return caught.value
+
+
+def test_a_product_that_is_missing_is_named(bundle, weights, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    error = refused(bundle, weights, UnavailableError, "VIDC-ENV-TENSORRT")
+    assert f"TensorRT-RTX {VERSION}" in error.message
+
+
+def test_another_version_is_refused(bundle, weights):
+    error = refused(bundle, weights, UnavailableError, "VIDC-ENGINE-VERSION", version="1.2.3")
+    assert "1.2.3" in error.message
+    assert VERSION in error.message
+
+
+def test_a_plan_that_does_not_load_is_refused(bundle, weights):
+    folder, _ = bundle
+    (folder / "damaged.plan").write_bytes(b"nothing")
+    refused(bundle, weights, UnavailableError, "VIDC-ENGINE-LOAD", files=("damaged.plan",))
+
+
+@pytest.mark.parametrize("product", ["polygraphy", ""])
+def test_an_unknown_product_is_refused(bundle, weights, product):
+    options = {"product": product}
+    refused(bundle, weights, GateError, "VIDC-BUNDLE-FIELD", options=options)
+
+
+def test_a_plan_of_other_tensors_is_refused(bundle, weights):
+    _, entries = bundle
+    first, *rest = entries["text_kv"].signature.tensors
+    other = Signature((replace(first, shape=(1, 2, 3)), *rest))
+    refused(bundle, weights, GateError, "VIDC-ENGINE-SIGNATURE", signature=other)
+    without = Signature(tuple(rest))
+    error = refused(bundle, weights, GateError, "VIDC-ENGINE-SIGNATURE", signature=without)
+    assert "text_embeds" in error.message
+
+
+def test_a_weight_that_the_bundle_lacks_is_refused(bundle, weights):
+    refused(bundle, {"vae": weights["vae"]}, GateError, "VIDC-ENGINE-SIGNATURE")
