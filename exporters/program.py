@@ -18,7 +18,7 @@ from vidc.plugins.signature import Access, Signature
 _DEBUG_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")
 
 
-def export_program(component: Component) -> ExportedProgram:
+def export_program(component: Component, keep_sources: bool = False) -> ExportedProgram:
     """Traces a component on the CPU without touching memory for its weights or states.
 
     The program is functional inside: a state that the component writes is an input that its
@@ -27,6 +27,7 @@ def export_program(component: Component) -> ExportedProgram:
 
     Args:
         component: its module may live on the meta device, or on the CPU with any values.
+        keep_sources: leaves in each node the lines that it comes from.
 
     Raises:
         ValueError: the module's arguments, outputs, states or weights are not those that the
@@ -40,7 +41,9 @@ def export_program(component: Component) -> ExportedProgram:
         traced = torch.export.export(module, arguments, strict=False)
         # Aliases of states appear only in the functional form.
         program: ExportedProgram = traced.run_decompositions({})
-    _strip(program)
+    _drop_assertions(program)
+    if not keep_sources:
+        _drop_sources(program)
     _check(component, program)
     return program
 
@@ -116,14 +119,20 @@ def _on_cpu(module: nn.Module) -> nn.Module:
     return copied
 
 
-def _strip(program: ExportedProgram) -> None:
-    """Removes what pins the program to this device and to the files it was made from."""
-    for node in list(program.graph.nodes):
-        if node.target is torch.ops.aten._assert_tensor_metadata.default:
-            program.graph.erase_node(node)
+def _drop_assertions(program: ExportedProgram) -> None:
+    """Removes what pins the program to this device."""
+    for node in program.graph.find_nodes(
+        op="call_function", target=torch.ops.aten._assert_tensor_metadata.default
+    ):
+        program.graph.erase_node(node)
+    program.graph_module.recompile()
+
+
+def _drop_sources(program: ExportedProgram) -> None:
+    """Removes what names the files that the program was made from."""
+    for node in program.graph.nodes:
         for key in _DEBUG_META:
             node.meta.pop(key, None)
-    program.graph_module.recompile()
 
 
 def _like(weight: Tensor, values: Tensor) -> Tensor:

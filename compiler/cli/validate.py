@@ -1,12 +1,18 @@
 """`vidc validate`: whether a bundle still computes what PyTorch computes."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text, why_not_writable
 from vidc.compiler.cli.sources import Given, sources_options
 from vidc.plugins.errors import GateError, UsageError
+
+if TYPE_CHECKING:
+    from vidc.compiler.bisect.debug import Diagnosis
+    from vidc.compiler.validate.check import Validation
+    from vidc.runtime.bundle import Bundle
 
 
 @click.command()
@@ -16,9 +22,15 @@ from vidc.plugins.errors import GateError, UsageError
     type=click.Path(path_type=Path),
     help="Where to write the HTML report.  [default: BUNDLE.report.html]",
 )
+@click.option(
+    "--debug",
+    is_flag=True,
+    help="Find where a component that fails begins to differ, and write what shows it to "
+    "BUNDLE.debug.",
+)
 @sources_options
 @json_option
-def command(bundle: Path, report: Path | None, given: Given, as_json: bool) -> None:
+def command(bundle: Path, report: Path | None, debug: bool, given: Given, as_json: bool) -> None:
     """Check that a bundle computes the model.
 
     Replays the bundle's golden data, made by PyTorch when it was built; with a checkpoint, PyTorch
@@ -52,8 +64,10 @@ def command(bundle: Path, report: Path | None, given: Given, as_json: bool) -> N
     seconds = replay_seconds(config, golden.scenario) if on_cpu else 0.0
     _tell(f"replaying {manifest.name}", seconds)
     validation = validate(manifest, loaded, golden)
+    diagnoses = _debug(bundle, loaded, validation) if debug else None
     if as_json:
-        print_json({**validation.to_json(), "report": str(page)})
+        found = {} if diagnoses is None else {"debug": [each.to_json() for each in diagnoses]}
+        print_json({**validation.to_json(), "report": str(page), **found})
     else:
         rows: list[tuple[str, ...]] = [("component", "block", "metric", "value", "threshold", "")]
         rows += [
@@ -69,6 +83,8 @@ def command(bundle: Path, report: Path | None, given: Given, as_json: bool) -> N
         ]
         print_text(columns(rows))
         print_text(f"report: {page}")
+        if diagnoses:
+            print_text("\n".join(diagnosis.text for diagnosis in diagnoses))
     try:
         page.write_text(validation.html(), encoding="utf-8")
     except OSError as error:
@@ -80,6 +96,17 @@ def command(bundle: Path, report: Path | None, given: Given, as_json: bool) -> N
             f"{bundle}: {len(failed)} of {len(validation.comparison.gates)} gates failed",
             f"open {page}; build the bundle again if its files are whole",
         )
+
+
+def _debug(path: Path, loaded: "Bundle", validation: "Validation") -> "list[Diagnosis]":
+    from vidc.compiler.bisect.debug import debug
+
+    if validation.passed:
+        click.echo("no gate failed: there is nothing to debug", err=True)
+        return []
+    click.echo("looking for the first values that differ", err=True)
+    folder = path.absolute()
+    return debug(folder, loaded, validation, folder.with_name(f"{folder.name}.debug"))
 
 
 def _tell(doing: str, seconds: float) -> None:

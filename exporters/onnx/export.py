@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
+from torch.fx.traceback import preserve_node_meta
 
 from vidc.exporters.checkpoint.write import Placement
 from vidc.exporters.onnx.functional import Operators, functional_program
@@ -47,7 +48,8 @@ def export_onnx(
         onnx.checker.ValidationError: the graph is no valid ONNX.
         onnx.shape_inference.InferenceError: shapes in the graph contradict each other.
     """
-    model = _translate(program, signature, operators)
+    functional, inputs = functional_program(program, signature, operators)
+    model = _translate(functional, inputs, signature).model
     model.graph.name = name
     simplify(model)
     model = _inferred(model)
@@ -56,8 +58,28 @@ def export_onnx(
     ir.save(model, path)
 
 
-def _translate(program: ExportedProgram, signature: Signature, operators: Operators) -> ir.Model:
-    functional, inputs = functional_program(program, signature, operators)
+def translated_program(
+    program: ExportedProgram, signature: Signature
+) -> tuple[ExportedProgram, tuple[str, ...]]:
+    """What ``export_onnx`` translates to the portable form, for PyTorch to run.
+
+    A value of the program and of the graph has one name. Lines that ``program`` has kept of its
+    sources are kept.
+
+    Returns:
+        The program, and the names of its inputs as the graph has them; its results are
+        ``signature.graph_outputs()``.
+    """
+    with preserve_node_meta():
+        functional, inputs = functional_program(program, signature, PORTABLE)
+        exported = _translate(functional, inputs, signature).exported_program
+    assert exported is not None
+    return exported, inputs
+
+
+def _translate(
+    functional: ExportedProgram, inputs: tuple[str, ...], signature: Signature
+) -> torch.onnx.ONNXProgram:
     with tracing():
         exported = torch.onnx.export(
             functional,
@@ -68,7 +90,7 @@ def _translate(program: ExportedProgram, signature: Signature, operators: Operat
             verbose=False,
         )
     assert exported is not None
-    return exported.model
+    return exported
 
 
 def _inferred(model: ir.Model) -> ir.Model:

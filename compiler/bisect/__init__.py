@@ -1,0 +1,1 @@
+"""Finds where an engine begins to compute something else than PyTorch."""

@@ -1,0 +1,120 @@
+"""`vidc validate --debug` on bundles whose graphs were tampered with."""
+
+import json
+import shutil
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import helper, numpy_helper
+from safetensors.torch import load_file
+
+from vidc.compiler.cli import main
+from vidc.runtime.integrity import file_entry
+from vidc.runtime.manifest import MANIFEST_NAME
+
+
+@pytest.fixture
+def vidc(capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exited:
+            main(arguments)
+        captured = capsys.readouterr()
+        return exited.value.code, captured.out, captured.err
+
+    return run
+
+
+def tampered(project, folder: Path, component: str, edit) -> Path:
+    """A copy of the project's bundle with a component's graph edited and its digest renewed."""
+    bundle = folder / "bundle"
+    shutil.copytree(project.bundle, bundle)
+    graph = bundle / f"{component}.onnx"
+    model = onnx.load(graph, load_external_data=False)
+    edit(model.graph)
+    onnx.save(model, graph)
+    document = json.loads((bundle / MANIFEST_NAME).read_text())
+    entry = file_entry(graph)
+    document["files"][graph.name] = {"size": entry.size, "sha256": entry.sha256}
+    (bundle / MANIFEST_NAME).write_text(json.dumps(document))
+    return bundle
+
+
+def nodes(graph, op_type):
+    return [node for node in graph.node if node.op_type == op_type]
+
+
+def set_attribute(node, name, value):
+    others = [attribute for attribute in node.attribute if attribute.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*others, helper.make_attribute(name, value)])
+
+
+def wrong_epsilon(graph):
+    set_attribute(nodes(graph, "LayerNormalization")[3], "epsilon", 3.0)
+
+
+def wrong_scale(graph):
+    set_attribute(nodes(graph, "Attention")[-1], "scale", 2.0)
+
+
+def wrong_padding(graph):
+    """All of a convolution's padding before a row and none behind it."""
+    pads = [a.ints for node in nodes(graph, "Conv") for a in node.attribute if a.name == "pads"]
+    padding = next(each for each in pads[2:] if each[-1] == 1)
+    padding[len(padding) // 2 - 1], padding[-1] = 2, 0
+
+
+PLANTED = {"denoise": wrong_epsilon, "kv_update": wrong_scale, "vae_decode": wrong_padding}
+
+
+@pytest.mark.parametrize(
+    ("component", "operator", "line"),
+    [
+        ("denoise", "LayerNormalization", "causal_wan/layers.py"),
+        ("kv_update", "Attention", "causal_wan/layers.py"),
+        ("vae_decode", "Conv", "autoencoder_kl_wan.py"),
+    ],
+)
+def test_the_planted_fault_is_found_and_shown(project, tmp_path, vidc, component, operator, line):
+    bundle = tampered(project, tmp_path, component, PLANTED[component])
+    status, out, _ = vidc("validate", str(bundle), "--debug", "--json")
+    assert status == 1
+    found = {entry["component"]: entry for entry in json.loads(out)["debug"]}[component]
+    finding, shown = found["finding"], found["reproduction"]
+    assert finding["operator"].startswith(f"{operator} ")
+    assert finding["error"] > finding["limit"]
+    assert line in finding["line"]
+    assert finding["right"] > 0
+
+    tensors = load_file(shown["tensors"])
+    session = onnxruntime.InferenceSession(shown["graph"], providers=["CPUExecutionProvider"])
+    feeds = {node.name: tensors[node.name].numpy() for node in session.get_inputs()}
+    (result,) = session.run(None, feeds)
+    expected = tensors["expected"]
+    error = (torch.from_numpy(result) - expected).norm() / expected.norm()
+    assert error == pytest.approx(shown["error"], rel=1e-3)
+    assert shown["nodes"] <= 3
+    assert Path(shown["graph"]).parent == tmp_path / "bundle.debug"
+    model = onnx.load(shown["graph"], load_external_data=False)
+    assert not any(t.external_data for t in model.graph.initializer)
+    assert all(numpy_helper.to_array(t).size for t in model.graph.initializer)
+
+
+def test_the_text_says_where_to_look(project, tmp_path, vidc):
+    bundle = tampered(project, tmp_path, "denoise", wrong_epsilon)
+    status, out, err = vidc("validate", str(bundle), "--debug")
+    assert (status, "looking for the first values" in err) == (1, True)
+    assert "denoise: the first wrong value is" in out
+    assert "shown by 1 nodes" in out or "shown by 2 nodes" in out or "shown by 3 nodes" in out
+
+
+def test_where_nothing_failed_there_is_nothing_to_debug(project, tmp_path, vidc):
+    bundle = tmp_path / "bundle"
+    shutil.copytree(project.bundle, bundle)
+    status, out, err = vidc("validate", str(bundle), "--debug", "--json")
+    assert (status, json.loads(out)["debug"]) == (0, [])
+    assert "nothing to debug" in err
+    assert not (tmp_path / "bundle.debug").exists()
