@@ -9,6 +9,7 @@ from vidc.compiler.backends import backend
 from vidc.compiler.build import BuiltStage
 from vidc.compiler.gpu import absent
 from vidc.compiler.graph import WORKERS, Sources, portable_stages, slot
+from vidc.compiler.lines import naming_lines
 from vidc.compiler.pipeline.digest import Json, sha256_json
 from vidc.compiler.pipeline.plan import PlanRow, plan_row
 from vidc.compiler.pipeline.plan import plan as plan_stages
@@ -59,9 +60,10 @@ def begin(
     folder = folder.absolute()
     refuse_occupied(folder, DOCUMENT_NAME)
     with Store(cache) as store:
-        results = run(
-            portable_stages(settings, sources), store, slot(settings), progress, workers=WORKERS
-        )
+        with naming_lines(settings):
+            results = run(
+                portable_stages(settings, sources), store, slot(settings), progress, workers=WORKERS
+            )
         done = [BuiltStage(n, r.key, r.hit, r.seconds) for n, r in results.items()]
         components = _components(settings, {n: r.key for n, r in results.items()})
         progress.started(PORTABLE)
