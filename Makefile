@@ -23,7 +23,7 @@ test: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist loadgroup
 
-# Every engine that TensorRT-RTX builds without a GPU, and what is in it: a quarter of an hour.
+# Every engine that TensorRT-RTX builds without a GPU, and what is in it: takes some 20 minutes.
 matrix: $(VENV)/.dev
 	$(BIN)/python benchmarks/tensorrt_matrix.py > benchmarks/results/tensorrt-rtx-matrix.json
 
