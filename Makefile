@@ -25,7 +25,8 @@ test: $(VENV)/.dev
 
 # Every engine that TensorRT-RTX builds without a GPU, and what is in it: takes some 20 minutes.
 matrix: $(VENV)/.dev
-	$(BIN)/python benchmarks/tensorrt_matrix.py > benchmarks/results/tensorrt-rtx-matrix.json
+	$(BIN)/python benchmarks/tensorrt_matrix.py > out.matrix.json
+	mv out.matrix.json benchmarks/results/tensorrt-rtx-matrix.json
 
 $(VENV)/.build: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -28,8 +28,18 @@ def naming_lines(settings: Settings) -> Iterator[None]:
 
 
 def _line(error: GraphError, settings: Settings) -> str | None:
-    from vidc.compiler.bisect.reference import Reference
+    from vidc.compiler.bisect.reference import python_line
+    from vidc.exporters.models import components, meta_network
+    from vidc.exporters.onnx.export import translated_program
+    from vidc.exporters.onnx.native_ring import native_form
+    from vidc.exporters.program import export_program
 
     group = component_groups(settings.model)[error.component]
-    reference = Reference(settings.model, group, settings.precision[group], error.component)
-    return reference.line(error.value) if error.value in reference.names else None
+    precision = settings.precision[group]
+    network = meta_network(settings.model, group, precision)
+    component = components(settings.model, group, network, precision)[error.component]
+    program = export_program(component, keep_sources=True)
+    form = native_form(program, component.signature, component.aligned)
+    translated, _ = translated_program(program, *form)
+    found = (node for node in translated.graph.nodes if node.name == error.value)
+    return next((python_line(node) for node in found), None)

@@ -24,28 +24,23 @@ class Network:
 
 
 class Log:
-    """What a product reports while it parses and builds."""
+    """What goes wrong while a product parses and builds."""
 
     def __init__(self, module: Any) -> None:
-        lines: list[tuple[bool, str]] = []
+        errors: list[str] = []
         severe = (module.ILogger.ERROR, module.ILogger.INTERNAL_ERROR)
-        shown = (*severe, module.ILogger.WARNING)
 
         class Logger(module.ILogger):  # type: ignore[misc]  # known at run time alone
             def __init__(self) -> None:
                 module.ILogger.__init__(self)
 
             def log(self, severity: Any, text: str) -> None:
-                if severity in shown:
-                    lines.append((severity in severe, text))
+                if severity in severe:
+                    errors.append(text)
 
         self.logger = Logger()
-        self._lines = lines
-
-    @property
-    def errors(self) -> list[str]:
-        """Errors, the first one first."""
-        return [text for error, text in self._lines if error]
+        self.errors = errors
+        """The first one first."""
 
 
 def parse(component: str, graph: Graph, product: Product) -> Network:

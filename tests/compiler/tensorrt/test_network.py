@@ -93,9 +93,13 @@ def test_too_little_memory_is_said(how):
         if how == "raised":
             raise MemoryError("std::bad_alloc")
         log.logger.log(RTX.module().ILogger.ERROR, "Error Code 2: OutOfMemory (requested 9 bytes)")
+        log.logger.log(RTX.module().ILogger.ERROR, "Error Code 10: no implementation was found")
 
     log = Log(RTX.module())
-    config = SimpleNamespace(set_compute_capability=lambda *_: True)
+    accept = {
+        name: lambda *_: True for name in ("set_compute_capability", "set_flag", "clear_flag")
+    }
+    config = SimpleNamespace(**accept)
     builder = SimpleNamespace(
         create_builder_config=lambda: config, build_serialized_network=build_serialized_network
     )
