@@ -68,10 +68,11 @@ def command(bundle: Path, report: Path | None, debug: bool, given: Given, as_jso
     seconds = replay_seconds(config, golden.scenario) if on_cpu else 0.0
     _tell(f"replaying {manifest.name}", seconds)
     validation = validate(manifest, loaded, golden)
+    failure: UsageError | None = None
     try:
         page.write_text(validation.html(), encoding="utf-8")
     except OSError as error:
-        raise _no_report(page, str(error.strerror)) from error
+        failure = _no_report(page, str(error.strerror))
     if not as_json:
         rows: list[tuple[str, ...]] = [("component", "block", "metric", "value", "threshold", "")]
         rows += [
@@ -87,12 +88,18 @@ def command(bundle: Path, report: Path | None, debug: bool, given: Given, as_jso
         ]
         print_text(columns(rows))
         print_text(f"report: {page}")
-    diagnoses = _debug(bundle, loaded, validation) if debug else []
+    diagnoses: list[Diagnosis] = []
+    try:
+        diagnoses = _debug(bundle, loaded, validation) if debug else []
+    except UsageError as error:
+        failure = failure or error
     if as_json:
         found = {"debug": [each.to_json() for each in diagnoses]} if debug else {}
         print_json({**validation.to_json(), "report": str(page), **found})
     elif diagnoses:
         print_text("\n".join(diagnosis.text for diagnosis in diagnoses))
+    if failure is not None:
+        raise failure
     failed = [gate for gate in validation.comparison.gates if not gate.passed]
     if not validation.passed:
         raise GateError(
