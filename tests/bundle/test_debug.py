@@ -12,20 +12,8 @@ from onnx import helper, numpy_helper
 from safetensors.torch import load_file
 
 from vidc.compiler.bisect.debug import INPUTS
-from vidc.compiler.cli import main
 from vidc.runtime.integrity import file_entry
 from vidc.runtime.manifest import MANIFEST_NAME
-
-
-@pytest.fixture
-def vidc(capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exited:
-            main(arguments)
-        captured = capsys.readouterr()
-        return exited.value.code, captured.out, captured.err
-
-    return run
 
 
 def tampered(project, folder: Path, component: str, edit) -> Path:
