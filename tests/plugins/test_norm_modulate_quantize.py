@@ -2,21 +2,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from operators import FLOATS, draw, modulation, per_token, rounded_once
+from operators import EPS, FLOATS, FP8, norm_arguments, per_token, rounded_once
 
-from vidc.plugins.errors import UsageError
 from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
-
-FP8 = torch.float8_e4m3fn
-EPS = 1e-6
-
-
-def arguments(batch=1, frames=2, each=3, width=24, dtype=FLOATS[0], output=FLOATS[1], seed=1,
-              deviation=1.0, mean=0.0):  # fmt: skip
-    shift, scale, _ = modulation(batch, frames, width, seed)
-    x = draw(seed)(batch, frames * each, width, dtype=dtype, deviation=deviation, mean=mean)
-    quantised = {"output_scale": torch.tensor([0.05])} if output is FP8 else {}
-    return {"x": x, "shift": shift, "scale": scale, "eps": EPS, "dtype": output} | quantised
 
 
 def formula(x, shift, scale):
@@ -36,7 +24,7 @@ def formula(x, shift, scale):
 def test_a_modulated_layer_norm_rounded_once(
     batch, frames, each, width, dtype, output, seed, deviation, mean
 ):
-    taken = arguments(batch, frames, each, width, dtype, output, seed, deviation, mean)
+    taken = norm_arguments(batch, frames, each, width, dtype, output, seed, deviation, mean)
     wanted = formula(taken["x"], taken["shift"], taken["scale"])
     found = norm_modulate_quantize(**taken)
     assert found.dtype == output
@@ -50,7 +38,7 @@ def test_a_modulated_layer_norm_rounded_once(
 
 
 def test_what_is_too_large_for_fp8_becomes_its_largest():
-    taken = arguments(output=FP8) | {"output_scale": torch.tensor([1e-4])}
+    taken = norm_arguments(output=FP8) | {"output_scale": torch.tensor([1e-4])}
     found = norm_modulate_quantize(**taken).float()
     wanted = formula(taken["x"], taken["shift"], taken["scale"])
     assert found.abs().max().item() == 448
@@ -58,7 +46,7 @@ def test_what_is_too_large_for_fp8_becomes_its_largest():
 
 
 def test_rows_of_one_value_are_no_division_by_zero():
-    taken = arguments()
+    taken = norm_arguments()
     taken["x"] = torch.full_like(taken["x"], 7.0)
     rounded_once(norm_modulate_quantize(**taken), per_token(taken["shift"], 6))
 
@@ -66,31 +54,5 @@ def test_rows_of_one_value_are_no_division_by_zero():
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("output", [torch.bfloat16, FP8])
 def test_it_is_an_operator_as_torch_wants_them(dtype, output):
-    taken = arguments(2, dtype=dtype, output=output)
+    taken = norm_arguments(2, dtype=dtype, output=output)
     torch.library.opcheck(norm_modulate_quantize, (), taken)
-
-
-WRONG = {
-    "shift": ("shift", lambda t: t[..., 1:], r"shape \[1, F, 24\]", r"\[1, 2, 23\]"),
-    "scale": ("scale", lambda t: t[:, 1:], r"shape \[1, 2, 24\]", r"\[1, 1, 24\]"),
-    "scale's dtype": ("scale", lambda t: t.bfloat16(), "float32", "bfloat16"),
-    "dtype": ("dtype", lambda _: torch.int8, "float16 or float8_e4m3fn", "int8"),
-    "no output scale": ("output_scale", lambda _: None, "a tensor for float8_e4m3fn", "none"),
-    "its shape": ("output_scale", lambda t: t[0], r"shape \[1\]", r"\[\]"),
-    "its dtype": ("output_scale", lambda t: t.double(), "float32", "float64"),
-}
-
-
-@pytest.mark.parametrize(("name", "change", "expected", "found"), WRONG.values(), ids=WRONG)
-def test_what_no_kernel_takes_is_refused(name, change, expected, found):
-    taken = arguments(output=FP8)
-    taken[name] = change(taken[name])
-    message = rf"vidc::norm_modulate_quantize: {name}: expected .*{expected}, found {found}"
-    with pytest.raises(UsageError, match=message) as caught:
-        norm_modulate_quantize(**taken)
-    assert caught.value.code == "VIDC-KERNEL-ARGUMENT"
-
-
-def test_a_scale_without_fp8_is_refused():
-    with pytest.raises(UsageError, match="output_scale: expected none for bfloat16, found a ten"):
-        norm_modulate_quantize(**arguments(), output_scale=torch.ones(1))

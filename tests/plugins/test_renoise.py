@@ -1,10 +1,8 @@
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from operators import draw, rounded_once
 
-from vidc.plugins.errors import UsageError
 from vidc.plugins.renoise import renoise
 
 SHAPE = (1, 3, 4, 5, 7)
@@ -45,19 +43,3 @@ def test_the_last_step_leaves_the_clean_latent():
 
 def test_it_is_an_operator_as_torch_wants_them():
     torch.library.opcheck(renoise, (*arguments(), 0.75, 0.5))
-
-
-@pytest.mark.parametrize(
-    ("index", "change", "message"),
-    [
-        (0, lambda t: t[0], r"latent: expected shape \[B, F, C, h, w\], found \[3, 4, 5, 7\]"),
-        (1, lambda t: t[:, 1:], r"flow: expected shape \[1, 3, 4, 5, 7\], found \[1, 2, 4, 5, 7\]"),
-        (2, lambda t: t.bfloat16(), "noise: expected float32, found bfloat16"),
-    ],
-)
-def test_what_no_kernel_takes_is_refused(index, change, message):
-    taken = arguments()
-    taken[index] = change(taken[index])
-    with pytest.raises(UsageError, match=f"vidc::renoise: {message}") as caught:
-        renoise(*taken, 0.5, 0.25)
-    assert caught.value.code == "VIDC-KERNEL-ARGUMENT"

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+FP8 = torch.float8_e4m3fn
+EPS = 1e-6
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 ROUNDING = {
     torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11,
-    torch.float8_e4m3fn: 2.0**-4,
+    FP8: 2.0**-4,
 }  # fmt: skip
 """Largest relative error of rounding to nearest."""
 SMALLEST = {
-    torch.float32: 0.0, torch.bfloat16: 0.0, torch.float16: 2.0**-25, torch.float8_e4m3fn: 2.0**-10,
+    torch.float32: 0.0, torch.bfloat16: 0.0, torch.float16: 2.0**-25, FP8: 2.0**-10,
 }  # fmt: skip
 """Half the distance between numbers next to 0."""
 
@@ -59,6 +61,32 @@ def modulation(batch: int, frames: int, width: int, seed: int) -> tuple[Tensor, 
     packed = draw(seed)(batch, frames, 6, width)
     shift, scale, gate, *_ = packed.unbind(2)
     return shift, scale, gate
+
+
+def gate_arguments(
+    batch=1, frames=2, each=3, width=24, dtypes=(FLOATS[0], FLOATS[1]), seed=1, size=1.0
+):
+    """What ``gate_residual`` takes."""
+    tensor, shape = draw(seed), (batch, frames * each, width)
+    *_, gate = modulation(batch, frames, width, seed)
+    return {
+        "x": tensor(*shape, dtype=dtypes[0], deviation=size),
+        "update": tensor(*shape, dtype=dtypes[1], deviation=size),
+        "gate": gate,
+    }
+
+
+def norm_arguments(
+    batch=1, frames=2, each=3, width=24, dtype=FLOATS[0], output=FLOATS[1], seed=1,
+    deviation=1.0, mean=0.0,
+):  # fmt: skip
+    """What ``norm_modulate_quantize`` takes."""
+    shift, scale, _ = modulation(batch, frames, width, seed)
+    x = draw(seed)(batch, frames * each, width, dtype=dtype, deviation=deviation, mean=mean)
+    return {
+        "x": x, "shift": shift, "scale": scale, "eps": EPS, "dtype": output,
+        "output_scale": torch.tensor([0.05]) if output is FP8 else None,
+    }  # fmt: skip
 
 
 def per_token(rows: Tensor, tokens: int) -> Tensor:
@@ -118,5 +146,5 @@ def qkv_arguments(
         "key_cache": tensor(*shape, dtype=dtype),
         "value_cache": tensor(*shape, dtype=dtype),
         "sink": ring.sink,
-        "eps": 1e-6,
+        "eps": EPS,
     }
