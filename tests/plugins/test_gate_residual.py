@@ -1,8 +1,9 @@
+import held
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from operators import FLOATS, gate_arguments, per_token, rounded_once
+from operators import FLOATS, gate_arguments
 
 from vidc.plugins.gate_residual import gate_residual
 
@@ -13,12 +14,7 @@ from vidc.plugins.gate_residual import gate_residual
     dtypes=st.tuples(st.sampled_from(FLOATS), st.sampled_from(FLOATS)), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_a_branch_is_gated_by_latent_frame(batch, frames, each, width, dtypes, seed, size):
-    taken = gate_arguments(batch, frames, each, width, dtypes, seed, size)
-    x, update = taken["x"].double(), taken["update"].double()
-    wanted = x + update * per_token(taken["gate"], frames * each)
-    found = gate_residual(**taken)
-    assert found.dtype == dtypes[0]
-    rounded_once(found, wanted, slack=1e-6 * size * 30)
+    held.gate(gate_arguments(batch, frames, each, width, dtypes, seed, size))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

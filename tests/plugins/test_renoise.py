@@ -1,16 +1,10 @@
+import held
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from operators import draw, rounded_once
+from operators import renoise_arguments
 
 from vidc.plugins.renoise import renoise
-
-SHAPE = (1, 3, 4, 5, 7)
-
-
-def arguments(shape=SHAPE, seed=1, size=1.0):
-    tensor = draw(seed)
-    return [tensor(*shape, deviation=size) for _ in range(3)]
 
 
 @given(
@@ -18,28 +12,24 @@ def arguments(shape=SHAPE, seed=1, size=1.0):
     size=st.sampled_from([1e-3, 1.0, 1e4]), sigma=st.floats(0, 1), next_sigma=st.floats(0, 1),
 )  # fmt: skip
 def test_the_next_steps_latent(shape, seed, size, sigma, next_sigma):
-    latent, flow, noise = arguments(shape, seed, size)
-    clean = latent.double() - sigma * flow.double()
-    wanted = (1 - next_sigma) * clean + next_sigma * noise.double()
-    renoise(latent, flow, noise, sigma, next_sigma)
-    rounded_once(latent, wanted, slack=1e-6 * size * 5)
+    held.renoised(renoise_arguments(shape, seed, size, sigma, next_sigma))
 
 
 def test_it_is_what_a_session_does():
-    latent, flow, noise = arguments()
-    wanted = latent.clone()
-    wanted.sub_(flow, alpha=0.9375)
-    wanted.lerp_(noise, 0.8333)
-    renoise(latent, flow, noise, 0.9375, 0.8333)
-    assert torch.equal(latent, wanted)
+    taken = renoise_arguments()
+    wanted = taken["latent"].clone()
+    wanted.sub_(taken["flow"], alpha=taken["sigma"])
+    wanted.lerp_(taken["noise"], taken["next_sigma"])
+    renoise(**taken)
+    assert torch.equal(taken["latent"], wanted)
 
 
 def test_the_last_step_leaves_the_clean_latent():
-    latent, flow, noise = arguments()
-    wanted = latent - 0.625 * flow
-    renoise(latent, flow, noise, 0.625, 0.0)
-    torch.testing.assert_close(latent, wanted)
+    taken = renoise_arguments(next_sigma=0.0)
+    wanted = taken["latent"] - taken["sigma"] * taken["flow"]
+    renoise(**taken)
+    torch.testing.assert_close(taken["latent"], wanted)
 
 
 def test_it_is_an_operator_as_torch_wants_them():
-    torch.library.opcheck(renoise, (*arguments(), 0.75, 0.5))
+    torch.library.opcheck(renoise, tuple(renoise_arguments().values()))

@@ -48,12 +48,16 @@ def draw(seed: int):
     return tensor
 
 
-def to(arguments: dict, device: torch.device) -> dict:
-    """The tensors among arguments on a device, everything else as it is; all of them copies."""
-    return {
-        name: value.clone().to(device) if isinstance(value, Tensor) else value
-        for name, value in arguments.items()
-    }
+def on(device: torch.device, arguments: dict) -> dict:
+    """Copies of the tensors among arguments, as they are strided; everything else as it is."""
+
+    def copy(value):
+        if not isinstance(value, Tensor):
+            return value
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+        return made.copy_(value)
+
+    return {name: copy(value) for name, value in arguments.items()}
 
 
 def modulation(batch: int, frames: int, width: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,6 +91,24 @@ def norm_arguments(
         "x": x, "shift": shift, "scale": scale, "eps": EPS, "dtype": output,
         "output_scale": torch.tensor([0.05]) if output is FP8 else None,
     }  # fmt: skip
+
+
+def gelu_arguments(
+    batch=1, tokens=3, width=16, dtype=FLOATS[1], output=FLOATS[1], seed=1, deviation=1.0
+):
+    """What ``gelu_quantize`` takes."""
+    return {
+        "x": draw(seed)(batch, tokens, width, dtype=dtype, deviation=deviation),
+        "dtype": output,
+        "output_scale": torch.tensor([0.02]) if output is FP8 else None,
+    }
+
+
+def renoise_arguments(shape=(1, 3, 4, 5, 7), seed=1, size=1.0, sigma=0.9375, next_sigma=0.8333):
+    """What ``renoise`` takes."""
+    tensor = draw(seed)
+    tensors = {name: tensor(*shape, deviation=size) for name in ("latent", "flow", "noise")}
+    return tensors | {"sigma": sigma, "next_sigma": next_sigma}
 
 
 def per_token(rows: Tensor, tokens: int) -> Tensor:

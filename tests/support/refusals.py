@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from operators import FP8, Ring, draw, gate_arguments, norm_arguments, qkv_arguments
+from operators import (
+    FP8,
+    Ring,
+    gate_arguments,
+    gelu_arguments,
+    norm_arguments,
+    qkv_arguments,
+    renoise_arguments,
+)
 from operators_8bit import arguments as to_8bit_arguments
 
 from vidc.plugins.gate_residual import gate_residual
@@ -21,22 +29,12 @@ from vidc.plugins.renoise import renoise
 RING = Ring(batch=2, tokens=5, heads=3, head_dim=32, window=16, sink=3, position=10)
 
 
-def _gelu() -> dict[str, Any]:
-    x = draw(1)(2, 3, 16, dtype=torch.bfloat16)
-    return {"x": x, "dtype": FP8, "output_scale": torch.ones(1)}
-
-
-def _renoise() -> dict[str, Any]:
-    tensors = {name: draw(1)(1, 3, 4, 5, 7) for name in ("latent", "flow", "noise")}
-    return tensors | {"sigma": 0.5, "next_sigma": 0.25}
-
-
 OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]] = {
     "gate": (gate_residual, gate_arguments),
     "norm": (norm_modulate_quantize, lambda: norm_arguments(output=FP8)),
     "norm to bf16": (norm_modulate_quantize, norm_arguments),
-    "gelu": (gelu_quantize, _gelu),
-    "renoise": (renoise, _renoise),
+    "gelu": (gelu_quantize, lambda: gelu_arguments(output=FP8)),
+    "renoise": (renoise, renoise_arguments),
     "qkv": (qk_norm_rope_ring_write, lambda: qkv_arguments(RING, torch.bfloat16, 3)),
     "static": (qk_norm_rope_ring_write_static, lambda: to_8bit_arguments(RING, False)),
     "dynamic": (qk_norm_rope_ring_write_dynamic, lambda: to_8bit_arguments(RING, True)),
