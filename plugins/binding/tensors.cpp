@@ -30,7 +30,9 @@ TensorView view(const char* name, const Tensor& tensor) {
           tensor.sizes().data(),
           tensor.strides().data(),
           device,
-          cuda ? "cuda:" + std::to_string(device) : tensor.is_cpu() ? "cpu" : "another device"};
+          cuda              ? "cuda:" + std::to_string(device)
+          : tensor.is_cpu() ? "cpu"
+                            : "another device"};
 }
 
 cudaStream_t current_stream(const TensorView& tensor) {

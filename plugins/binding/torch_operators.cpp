@@ -88,8 +88,8 @@ Tensor qk_norm_rope_ring_write_cuda(const Tensor& qkv, const Tensor& query_weigh
                                     const Tensor& key_weight, const Tensor& cos, const Tensor& sin,
                                     const Tensor& position, const Tensor& key_cache,
                                     const Tensor& value_cache, int64_t sink, double eps) {
-  const QkvToRing given = views(qkv, query_weight, key_weight, cos, sin, position, key_cache,
-                                value_cache, sink, eps);
+  const QkvToRing given =
+      views(qkv, query_weight, key_weight, cos, sin, position, key_cache, value_cache, sink, eps);
   check_qk_norm_rope_ring_write(given);
   const DeviceGuard guard(given.qkv.device);
   Tensor query = allocate(qkv, {qkv.size(0), qkv.size(1), key_cache.size(2), key_cache.size(3)},
@@ -107,13 +107,13 @@ std::tuple<Tensor, Tensor> qk_norm_rope_ring_write_8bit_cuda(
     const Tensor& key_scale, const Tensor& value_scale, const std::optional<Tensor>& key_mean,
     int64_t sink, double eps, bool value_transposed, bool quantize_query) {
   const Optional mean("key_mean", key_mean);
-  const QkvTo8BitRing given{views(qkv, query_weight, key_weight, cos, sin, position, key_cache,
-                                  value_cache, sink, eps),
-                            view("key_scale", key_scale),
-                            view("value_scale", value_scale),
-                            mean.get(),
-                            value_transposed,
-                            quantize_query};
+  const QkvTo8BitRing given{
+      views(qkv, query_weight, key_weight, cos, sin, position, key_cache, value_cache, sink, eps),
+      view("key_scale", key_scale),
+      view("value_scale", value_scale),
+      mean.get(),
+      value_transposed,
+      quantize_query};
   check_qk_norm_rope_ring_write_8bit(scales, given);
   const DeviceGuard guard(given.qkv.qkv.device);
   const int64_t batch = qkv.size(0), tokens = qkv.size(1), heads = key_cache.size(2);

@@ -117,7 +117,8 @@ void Checks::aligned(const TensorView& tensor) const {
 void Checks::rows(const TensorView& tensor) const {
   bool fits = tensor.stride(-1) == 1;
   for (int i = 0; i + 1 < tensor.rank; ++i)
-    fits = fits && (tensor.sizes[i] == 1 || tensor.strides[i] * bytes(tensor.dtype) % kAlignment == 0);
+    fits =
+        fits && (tensor.sizes[i] == 1 || tensor.strides[i] * bytes(tensor.dtype) % kAlignment == 0);
   that(fits, tensor.name, "contiguous rows at multiples of 16 bytes",
        "strides " + list(tensor.rank, tensor.strides));
   aligned(tensor);

@@ -24,7 +24,7 @@ struct TensorView {
   int rank;
   const int64_t* sizes;
   const int64_t* strides;
-  int device;  // index of the CUDA device, negative if it is elsewhere
+  int device;         // index of the CUDA device, negative if it is elsewhere
   std::string where;  // the device as the caller's framework writes it
 
   int64_t size(int dimension) const { return sizes[dimension < 0 ? rank + dimension : dimension]; }

@@ -1,8 +1,7 @@
-#include "sm75_gate_residual.cuh"
-
 #include "dtypes.cuh"
 #include "launch.h"
 #include "operators.h"
+#include "sm75_gate_residual.cuh"
 
 namespace vidc {
 namespace {
@@ -39,9 +38,10 @@ void gate_residual(const TensorView& x, const TensorView& update, const TensorVi
   const dim3 grid(static_cast<unsigned>(x.size(1)), static_cast<unsigned>(x.size(0)));
   with_float(x.dtype, [&](auto of_x) {
     with_float(update.dtype, [&](auto of_update) {
-      launch(kChecks,
-             gate_residual_kernel<typename decltype(of_x)::type, typename decltype(of_update)::type>,
-             grid, row_threads(x.size(2)), stream, given);
+      launch(
+          kChecks,
+          gate_residual_kernel<typename decltype(of_x)::type, typename decltype(of_update)::type>,
+          grid, row_threads(x.size(2)), stream, given);
     });
   });
 }

@@ -1,14 +1,13 @@
-#include "sm75_gelu_quantize.cuh"
-
 #include "dtypes.cuh"
 #include "launch.h"
 #include "operators.h"
+#include "sm75_gelu_quantize.cuh"
 
 namespace vidc {
 namespace {
 
 const Checks kChecks("gelu_quantize");
-constexpr int kThreads = 256;
+constexpr int kEach = kGeluThreads * kGeluSteps;
 
 }  // namespace
 
@@ -30,12 +29,13 @@ void gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_sc
   given.output_scale = output_scale ? static_cast<const float*>(output_scale->data) : nullptr;
   given.output = output;
   given.vectors = x.elements() / kVector;
-  const dim3 grid(static_cast<unsigned>((given.vectors + kThreads - 1) / kThreads));
+  const dim3 grid(static_cast<unsigned>((given.vectors + kEach - 1) / kEach));
   with_float(x.dtype, [&](auto of_x) {
     with_float_or_fp8(dtype, [&](auto of_output) {
-      launch(kChecks,
-             gelu_quantize_kernel<typename decltype(of_x)::type, typename decltype(of_output)::type>,
-             grid, kThreads, stream, given);
+      launch(
+          kChecks,
+          gelu_quantize_kernel<typename decltype(of_x)::type, typename decltype(of_output)::type>,
+          grid, kGeluThreads, stream, given);
     });
   });
 }

@@ -17,8 +17,7 @@ void launch(const Checks& checks, void (*kernel)(Parameters...), dim3 grid, int 
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.stream = stream;
-  check_launch(checks,
-               cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+  check_launch(checks, cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
 // Threads of a block that has one for each 8 channels of a row, in whole warps.

@@ -1,8 +1,7 @@
-#include "sm75_norm_modulate_quantize.cuh"
-
 #include "dtypes.cuh"
 #include "launch.h"
 #include "operators.h"
+#include "sm75_norm_modulate_quantize.cuh"
 
 namespace vidc {
 namespace {

@@ -1,9 +1,8 @@
-#include "sm75_qk_norm_rope_ring_write.cuh"
-
 #include "dtypes.cuh"
 #include "launch.h"
 #include "operators.h"
 #include "qkv.h"
+#include "sm75_qk_norm_rope_ring_write.cuh"
 
 namespace vidc {
 namespace {

@@ -1,7 +1,6 @@
-#include "sm75_renoise.cuh"
-
 #include "launch.h"
 #include "operators.h"
+#include "sm75_renoise.cuh"
 
 namespace vidc {
 namespace {

@@ -30,7 +30,8 @@ constexpr int kBlocks = 6;
 #endif
 
 template <typename X, typename Output, int Threads>
-__global__ void __launch_bounds__(Threads, Threads == 256 ? kBlocks : 1) norm_modulate_quantize_kernel(const NormModulateQuantize given) {
+__global__ void __launch_bounds__(Threads, Threads == 256 ? kBlocks : 1)
+    norm_modulate_quantize_kernel(const NormModulateQuantize given) {
   __shared__ float sums[kWarps], squares[kWarps];
   const int channel = threadIdx.x * kVector;
   const bool holds = channel < given.width;
@@ -60,7 +61,8 @@ __global__ void __launch_bounds__(Threads, Threads == 256 ? kBlocks : 1) norm_mo
     x[i] -= mean;
     square += x[i] * x[i];
   }
-  const float deviation = rsqrtf(block_sum(holds ? square : 0.f, squares) / given.width + given.eps);
+  const float deviation =
+      rsqrtf(block_sum(holds ? square : 0.f, squares) / given.width + given.eps);
   if (!holds) return;
   const float inverse = given.output_scale ? 1.f / *given.output_scale : 1.f;
 #pragma unroll

@@ -13,7 +13,8 @@ struct QkNormRopeRingWrite {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kMostThreads) qk_norm_rope_ring_write_kernel(const QkNormRopeRingWrite given) {
+__global__ void __launch_bounds__(kMostThreads)
+    qk_norm_rope_ring_write_kernel(const QkNormRopeRingWrite given) {
   const int channel = threadIdx.x * kVector, width = given.qk.width;
   const bool holds = channel < width;
   const int token = blockIdx.x, batch = blockIdx.y;
@@ -22,7 +23,8 @@ __global__ void __launch_bounds__(kMostThreads) qk_norm_rope_ring_write_kernel(c
   if (threadIdx.x == 0) slot = ring_slot(given.qk.ring, token);  // Seen after the sum's barrier.
   float query[kVector], key[kVector];
   Raw<T> value{};
-  if (holds) value = load_once(static_cast<const T*>(given.qk.qkv) + (row * 3 + 2) * width + channel);
+  if (holds)
+    value = load_once(static_cast<const T*>(given.qk.qkv) + (row * 3 + 2) * width + channel);
   normalised_and_rotated<T>(given.qk, token, row, channel, holds, query, key);
   if (!holds) return;
   store(static_cast<T*>(given.query) + row * width + channel, query);

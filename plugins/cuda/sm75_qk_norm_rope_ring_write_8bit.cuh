@@ -38,8 +38,11 @@ __global__ void __launch_bounds__(kMostThreads)
   const bool first = holds && channel % given.qk.head_dim == 0;
   if (given.query_scale) {
     const float scale = scale_of_head<Output>(query, lanes);
-    if (holds) store_scaled(static_cast<Output*>(given.query) + row * width + channel, query, scale);
-    if (first) given.query_scale[(batch * heads + head) * static_cast<int64_t>(given.qk.tokens) + token] = scale;
+    if (holds)
+      store_scaled(static_cast<Output*>(given.query) + row * width + channel, query, scale);
+    if (first)
+      given.query_scale[(batch * heads + head) * static_cast<int64_t>(given.qk.tokens) + token] =
+          scale;
   } else if (holds) {
     store(static_cast<T*>(given.query) + row * width + channel, query);
   }

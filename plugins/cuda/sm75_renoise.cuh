@@ -36,8 +36,8 @@ __global__ void renoise_kernel(const Renoise given) {
     return;
   }
   for (int64_t i = at; i < given.elements; ++i)
-    given.latent[i] = renoised(given.latent[i], given.flow[i], given.noise[i], given.sigma,
-                               given.next_sigma);
+    given.latent[i] =
+        renoised(given.latent[i], given.flow[i], given.noise[i], given.sigma, given.next_sigma);
 }
 
 }  // namespace vidc

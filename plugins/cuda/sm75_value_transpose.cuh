@@ -42,7 +42,9 @@ __device__ __forceinline__ TileSlots tile_slots(const Ring& ring, int tokens, in
   if (position < 0) return {0, 0, 0, 0};
   const int turn = ring.slots - ring.sink;
   const int in_sink =
-      position < ring.sink ? static_cast<int>(min(ring.sink - position, static_cast<int64_t>(tokens))) : 0;
+      position < ring.sink
+          ? static_cast<int>(min(ring.sink - position, static_cast<int64_t>(tokens)))
+          : 0;
   const int offset =
       in_sink < tokens ? static_cast<int>((position + in_sink - ring.sink) % turn) : 0;
   const int to_end = min(tokens - in_sink, turn - offset);
@@ -95,7 +97,8 @@ __global__ void __launch_bounds__(kTransposeThreads)
     if (slot < slots.begin || slot >= slots.end) continue;
     const int64_t row =
         static_cast<int64_t>(batch) * given.tokens + slots.token + slot - slots.begin;
-    raw[step] = load_once(static_cast<const T*>(given.values) + row * 3 * width + head * HeadDim + channel);
+    raw[step] =
+        load_once(static_cast<const T*>(given.values) + row * 3 * width + head * HeadDim + channel);
   }
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -127,7 +130,8 @@ __global__ void __launch_bounds__(kTransposeThreads)
       for (int i = 0; i < kGroup; ++i) values[i] = tile[group + slot_at(i)][row];
       *reinterpret_cast<uint4*>(to) = words;
     } else {
-      for (int i = max(begin, 0); i < min(end, kGroup); ++i) to[position_of(i)] = tile[group + i][row];
+      for (int i = max(begin, 0); i < min(end, kGroup); ++i)
+        to[position_of(i)] = tile[group + i][row];
     }
   }
 }

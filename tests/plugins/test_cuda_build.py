@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,19 @@ print(json.dumps(refusals.of_kernels(refusals.MEMORY)))
         found = said[str(refusal)]
         assert found.startswith(f"[VIDC-KERNEL-ARGUMENT] {operator.name()}: "), refusal
         assert refusal.message in found
+
+
+def test_a_wheel_holds_the_library_where_it_is_looked_for(build, tmp_path):
+    """With what is compiled already; a wheel for every version of Python, but for one system."""
+    command = [
+        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
+        "-C", f"build-dir={build}", "-C", f"cmake.define.Python_EXECUTABLE={sys.executable}",
+        "-w", tmp_path, ROOT,
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, env=os.environ | {"VIDC_CUDA": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "-py3-none-linux_" in wheel.name
+    assert f"vidc/plugins/{NAME}" in zipfile.ZipFile(wheel).namelist()
