@@ -49,7 +49,8 @@ __device__ __forceinline__ TileSlots tile_slots(const Ring& ring, int tokens, in
       in_sink < tokens ? static_cast<int>((position + in_sink - ring.sink) % turn) : 0;
   const int to_end = min(tokens - in_sink, turn - offset);
   const int starts[] = {in_sink ? static_cast<int>(position) : 0, ring.sink + offset, ring.sink};
-  const int counts[] = {in_sink, to_end, tokens - in_sink - to_end};
+  // Of more tokens than the ring turns over, which would share slots, the last are left out.
+  const int counts[] = {in_sink, to_end, min(tokens - in_sink - to_end, offset)};
   int token = 0;
 #pragma unroll
   for (int run = 0; run < 3; ++run) {

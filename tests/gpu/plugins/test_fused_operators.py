@@ -29,7 +29,10 @@ from rings import rings
 from vidc.compiler.inductor import compile_package
 from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.qk_norm_rope_ring_write import (
+    qk_norm_rope_ring_write,
+    qk_norm_rope_ring_write_reference,
+)
 
 pytestmark = pytest.mark.usefixtures("library")
 CUDA = torch.device("cuda", 0)
@@ -125,6 +128,37 @@ def test_at_the_sizes_of_longlive(dtype):
 
 def bits(tensor):
     return tensor.contiguous().view(torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_ring_write_rounds_where_its_reference_does(dtype):
+    """Sums in another order change the rounding of one value in thousands, not of one in three."""
+    ring = replace(LONGLIVE, tokens=70, window=160, sink=40, position=130)
+    taken = qkv_arguments(ring, dtype, 1)
+    found, after = held.run(qk_norm_rope_ring_write, taken, CUDA)
+    wanted = qk_norm_rope_ring_write_reference(*taken.values())
+    for a, b in ((found, wanted), (after["key_cache"], taken["key_cache"])):
+        assert (a != b).float().mean().item() < 5e-3
+
+
+@pytest.mark.parametrize("position", [0, 7, 40, 100, 2**40 + 1])
+def test_more_tokens_than_the_ring_turns_over_stay_in_its_memory(position):
+    """They share slots, so what is in these has no meaning; the sink and what is behind do."""
+    ring = replace(LONGLIVE, tokens=150, heads=3, window=160, sink=128, position=position)
+    for operator, taken in (
+        (qk_norm_rope_ring_write, qkv_arguments(ring, torch.bfloat16, 1)),
+        (held.TO_8BIT[True], to_8bit_arguments(ring, True)),
+    ):
+        given = on(CUDA, taken)
+        caches = ("key_cache", "value_cache")
+        padded = {name: torch.full((3, *given[name].shape), 7).to(given[name]) for name in caches}
+        for name in caches:
+            given[name] = padded[name][1]
+        operator(*given.values())
+        torch.cuda.synchronize()
+        for name in caches:
+            assert (padded[name][0].float() == 7).all()
+            assert (padded[name][2].float() == 7).all()
 
 
 def results_of(operator, given):
