@@ -172,6 +172,8 @@ struct Row {
 template <int kHead>
 struct State {
   int32_t sums[kKeys / 2];
+  // In the low bytes of both halves; sums[2 i] and its neighbour are in rounded[i].
+  uint32_t rounded[kKeys / 4];
   uint32_t weights[kKeys / kDepth][4];
   int32_t added[kHead / 2];
   float output[kHead / 2];
@@ -217,7 +219,6 @@ __device__ __forceinline__ void bias(State<kHead>& s) {
 
 template <int kHead>
 __device__ __forceinline__ void issue_logits(State<kHead>& s, uint32_t query, uint32_t key) {
-  ptx::products_fence();
 #pragma unroll
   for (int d = 0; d < kHead; d += kDepth) {
     ptx::multiply_s8_s8(s.sums, ptx::operand<kHead>(query, d), ptx::operand<kHead>(key, d), true);
@@ -247,7 +248,14 @@ __device__ __forceinline__ void mask(State<kHead>& s, int valid) {
   }
 }
 
-// From sums to exp2(logit - the block's maximum), in place; rows' maxima.
+// 255 a and 255 b, rounded, in the low bytes of both halves: in fp16 the unit of 1024 is 1.
+__device__ __forceinline__ uint32_t round_two(float a, float b) {
+  const __half2 sum = __hfma2(__floats2half2_rn(a, b), __float2half2_rn(kLargestWeight),
+                              __float2half2_rn(1024.0f));
+  return *reinterpret_cast<const uint32_t*>(&sum);
+}
+
+// From sums to rounded weights, and to the rows' maxima.
 template <int kHead>
 __device__ __forceinline__ void exponentiate(State<kHead>& s) {
   // Biased sums are positive floats, which are in the order of their bits.
@@ -259,36 +267,23 @@ __device__ __forceinline__ void exponentiate(State<kHead>& s) {
     s.row[r].maximum = __int_as_float(quad_max(largest[r])) * s.row[r].scale;
   }
 #pragma unroll
-  for (int i = 0; i < kKeys / 2; ++i) {
-    const Row& row = s.row[i / 2 % 2];
-    s.sums[i] = __float_as_int(ptx::exp2_approximate(
-        __fmaf_rn(__int_as_float(s.sums[i]), row.scale, -row.maximum)));
-  }
-}
-
-// 255 a and 255 b, rounded, in the low bytes of both halves: in fp16 the unit of 1024 is 1.
-__device__ __forceinline__ uint32_t round_two(int32_t a, int32_t b) {
-  const __half2 both = __floats2half2_rn(__int_as_float(a), __int_as_float(b));
-  const __half2 sum = __hfma2(both, __float2half2_rn(kLargestWeight), __float2half2_rn(1024.0f));
-  return *reinterpret_cast<const uint32_t*>(&sum);
-}
-
-// From exponentials to the left operand of the product with the values. A thread's columns of 16 keys
-// become four neighbouring ones of the operand: the ring's order of keys is made for this.
-template <int kHead>
-__device__ __forceinline__ void round_weights(State<kHead>& s) {
+  for (int i = 0; i < kKeys / 4; ++i) {
+    const Row& row = s.row[i % 2];
+    float weight[2];
 #pragma unroll
-  for (int i = 0; i < kKeys / 8; ++i) {
-    const int r = i % 2;
-    const int32_t* sums = &s.sums[i / 2 * 8 + 2 * r];
-    const uint32_t low = round_two(sums[0], sums[1]), high = round_two(sums[4], sums[5]);
-    s.weights[i / 4][i % 4] = __byte_perm(low, high, 0x6420);
+    for (int j = 0; j < 2; ++j) {
+      weight[j] = ptx::exp2_approximate(
+          __fmaf_rn(__int_as_float(s.sums[2 * i + j]), row.scale, -row.maximum));
+    }
+    s.rounded[i] = round_two(weight[0], weight[1]);
   }
+  ptx::pin(s.rounded);
 }
 
-// Weights' sums of this block, and the factor of its products.
+// Moves a row's reference when its maximum has risen too far above. The branch is also what keeps the
+// assembler from moving the work before it behind the wait after it.
 template <int kHead>
-__device__ __forceinline__ void weigh(State<kHead>& s, float (&factor)[2]) {
+__device__ __forceinline__ void move_references(State<kHead>& s, float (&factor)[2]) {
   const float above = fmaxf(s.row[0].maximum - s.row[0].reference,
                             s.row[1].maximum - s.row[1].reference);
   if (__any_sync(~0u, above > kReferenceSlack)) {
@@ -298,10 +293,27 @@ __device__ __forceinline__ void weigh(State<kHead>& s, float (&factor)[2]) {
       const float shrink = ptx::exp2_approximate(s.row[r].reference - moved);
       s.row[r].reference = moved;
       s.row[r].sum *= shrink;
+      factor[r] *= shrink;
 #pragma unroll
       for (int i = 0; i < kHead / 4; ++i) s.output[i / 2 * 4 + 2 * r + i % 2] *= shrink;
     }
   }
+}
+
+// The left operand of the product with the values. A thread's columns of 16 keys become four
+// neighbouring ones of the operand: the ring's order of keys is made for this.
+template <int kHead>
+__device__ __forceinline__ void pack_weights(State<kHead>& s) {
+#pragma unroll
+  for (int i = 0; i < kKeys / 8; ++i) {
+    const uint32_t* rounded = &s.rounded[i / 2 * 4 + i % 2];
+    s.weights[i / 4][i % 4] = __byte_perm(rounded[0], rounded[2], 0x6420);
+  }
+}
+
+// Weights' sums of this block, and the factor of its products.
+template <int kHead>
+__device__ __forceinline__ void weigh(State<kHead>& s, float (&factor)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     factor[r] = ptx::exp2_approximate(s.row[r].maximum - s.row[r].reference);
@@ -452,6 +464,7 @@ __device__ __forceinline__ void compute(const Parameters& p, Shared<kHead>& shar
     const uint32_t query = ptx::shared_address(&shared.query[q.stage][me.group * kRows * kHead]);
     const Turn<kStages> first(count);
     ptx::barrier_wait(&shared.key_full[first.stage], first.parity);
+    ptx::products_fence();
     issue_logits(s, query, ptx::shared_address(shared.key[first.stage]));
     ptx::products_wait<0>();
     ptx::pin(s.sums);
@@ -461,7 +474,7 @@ __device__ __forceinline__ void compute(const Parameters& p, Shared<kHead>& shar
     exponentiate(s);
 #pragma unroll
     for (int r = 0; r < 2; ++r) s.row[r].reference = s.row[r].maximum;
-    round_weights(s);
+    pack_weights(s);
     weigh(s, factor);
 
 #pragma unroll 1
@@ -469,6 +482,7 @@ __device__ __forceinline__ void compute(const Parameters& p, Shared<kHead>& shar
       const Turn<kStages> v(count), k(++count);
       bias(s);
       ptx::barrier_wait(&shared.key_full[k.stage], k.parity);
+      ptx::products_fence();
       if (kTurns) ptx::named_barrier_sync(own_turn, kBoth);
       issue_logits(s, query, ptx::shared_address(shared.key[k.stage]));
       ptx::barrier_wait(&shared.value_full[v.stage], v.parity);
@@ -479,11 +493,12 @@ __device__ __forceinline__ void compute(const Parameters& p, Shared<kHead>& shar
       me.release(&shared.key_empty[k.stage]);
       mask(s, shared.valid - block * kKeys);
       exponentiate(s);
+      move_references(s, factor);
       ptx::products_wait<0>();
       ptx::pin(s.added);
       me.release(&shared.value_empty[v.stage]);
       add(s, factor);
-      round_weights(s);
+      pack_weights(s);
       weigh(s, factor);
     }
 
