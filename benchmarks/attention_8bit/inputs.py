@@ -11,7 +11,7 @@
   0.5 to 2, in nats.
 - peaks: every fourth query is drawn towards a random key of its own, whose logit rises by 8.
 - sinks: the keys of the first four slots are the head's mean key plus as much of its mean query as
-  gives the head's mean logit over queries 10 more than an ordinary key's. Their values are ordinary.
+  gives the head's mean logit over queries 8 more than an ordinary key's. Their values are ordinary.
 - values: ``v = g * (z + c)``: ``z`` is standard normal, ``c`` a normal offset of the channel with
   standard deviation 0.25, ``g = exp(normal / 2)`` the channel's scale.
 """
@@ -29,7 +29,7 @@ MEAN = 4.0
 SPREADS = (0.5, 2.0)
 PEAK = 8.0
 PEAK_EVERY = 4
-SINK = 10.0
+SINK = 8.0
 SINKS = 4
 OFFSET = 0.25
 

@@ -1,0 +1,248 @@
+"""INT8 ring attention on a Hopper GPU, in one go: is it right, and how long does it take.
+
+    python benchmarks/attention_8bit/trial.py build/libvidc_ring_attention.so > trial.json
+
+Builds nothing. Each group runs in a process of its own with a time limit, so that a kernel that hangs
+or faults costs one group. What happens goes to stderr as it happens, the results to stdout as JSON.
+With ``--emulate`` the kernel's place is taken by its emulation, on the CPU: that tests the trial.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import checkout  # noqa: F401  (First: it finds vidc.)
+import torch
+from checks import Problem, check_output, check_products, problem
+from kernel import Attention, Emulation, Library
+from timing import compare
+
+LENGTHS = (1, 127, 128, 129, 4680, 9360, 14040, 18720)
+SLOTS = 18720
+QUERIES = (1, 64, 100, 4680)
+SHAPES = ((1, 1), (1, 2), (1, 12), (2, 2), (2, 12))
+"""Batch and heads."""
+HEAD_DIMS = (128, 64)
+SMALL_SLOTS = 700
+SMALL_LENGTHS = (1, 127, 129, 700)
+SMALL_QUERIES = (1, 100, 300)
+SMALL_SHAPES = ((1, 1), (2, 3))
+
+Record = dict[str, Any]
+
+
+class Trial:
+    """What the groups share."""
+
+    def __init__(self, library: Path | None) -> None:
+        self.small = library is None
+        self.device = torch.device("cpu" if library is None else "cuda")
+        self.attend: Attention = Emulation() if library is None else Library(library)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        self.slots = SMALL_SLOTS if self.small else SLOTS
+        self.lengths = SMALL_LENGTHS if self.small else LENGTHS
+        self.queries = SMALL_QUERIES if self.small else QUERIES
+        self.shapes = SMALL_SHAPES if self.small else SHAPES
+
+    def problem(self, head_dim: int, batch: int, heads: int) -> Problem:
+        return problem(max(self.queries), self.slots, heads, head_dim, batch, self.device)
+
+    def length(self, valid: int) -> torch.Tensor:
+        return torch.tensor([valid], device=self.device)
+
+    def run(self, at: Problem, length: torch.Tensor, **options: Any) -> torch.Tensor:
+        return self.attend(at.query, at.query_scale, at.ring, at.scales, length, **options)
+
+
+def environment(trial: Trial) -> Iterator[Record]:
+    found: Record = {"torch": torch.__version__}
+    if trial.device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name()
+        found["cuda"] = torch.version.cuda
+        found["cudnn"] = torch.backends.cudnn.version()
+    yield found
+
+
+def products(trial: Trial) -> Iterator[Record]:
+    for head_dim in HEAD_DIMS:
+        at = trial.problem(head_dim, 1, 1)
+        for count in trial.queries:
+            problems = list(check_products(trial.attend, at.first_queries(count)))
+            yield {"head_dim": head_dim, "queries": count, "problem": "; ".join(problems) or None}
+
+
+def outputs(trial: Trial, head_dim: int) -> Iterator[Record]:
+    for batch, heads in trial.shapes:
+        whole = trial.problem(head_dim, batch, heads)
+        for count in trial.queries:
+            at = whole.first_queries(count)
+            for valid in trial.lengths:
+                found = check_output(trial.attend, at, valid)
+                yield {
+                    "head_dim": head_dim, "batch": batch, "heads": heads, "queries": count,
+                    "valid_length": valid, **vars(found),
+                }  # fmt: skip
+
+
+def types(trial: Trial) -> Iterator[Record]:
+    at = trial.problem(128, 1, 2)
+    for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
+        found = vars(check_output(trial.attend, at, trial.slots, dtype))
+        if dtype == torch.float8_e4m3fn:
+            # Its own rounding is 0.025, so only gross errors show.
+            found["problem"] = None if found["against_emulation"] < 0.035 else "far off"
+        yield {"dtype": str(dtype), **found}
+
+
+def repeats(trial: Trial) -> Iterator[Record]:
+    """Bit for bit the same, run after run and whatever the turns."""
+    for (batch, heads), count in zip(trial.shapes, reversed(trial.queries), strict=False):
+        at = trial.problem(128, batch, heads).first_queries(count)
+        for valid in (trial.lengths[2], trial.lengths[-1]):
+            length = trial.length(valid)
+            first = trial.run(at, length).view(torch.int16)
+            for options in ({}, {}, {}, {"turns": False}, {"turns": False}):
+                again = trial.run(at, length, **options).view(torch.int16)
+                differ = int((first != again).sum())
+                yield {
+                    "batch": batch, "heads": heads, "queries": count, "valid_length": valid,
+                    **options, "problem": f"{differ} elements differ" if differ else None,
+                }  # fmt: skip
+
+
+def shares(trial: Trial) -> Iterator[Record]:
+    """However many blocks share the work: only the order of a few sums differs."""
+    whole = trial.problem(128, 1, trial.shapes[-1][1])
+    length = trial.length(trial.slots)
+    for count in trial.queries:
+        at = whole.first_queries(count)
+        first = trial.run(at, length).float()
+        for ctas in (1, 7, 16, 64, 131):
+            if ctas < 7 and count > 1000:
+                continue
+            again = trial.run(at, length, ctas=ctas).float()
+            error = float((again - first).norm() / first.norm())
+            wrong = not error < 0.003
+            yield {"queries": count, "ctas": ctas, "problem": f"{error}" if wrong else None}
+
+
+def replays(trial: Trial) -> Iterator[Record]:
+    """One CUDA graph, with a length that changes between replays."""
+    at = trial.problem(128, 1, trial.shapes[-1][1])
+    length = trial.length(trial.slots)
+    if trial.device.type == "cpu":
+        yield {"problem": None, "skipped": "there are no graphs on the CPU"}
+        return
+    trial.run(at, length)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = trial.run(at, length)
+    for valid in (*LENGTHS, *reversed(LENGTHS)):
+        length.fill_(valid)
+        graph.replay()
+        wanted = trial.run(at, trial.length(valid))
+        differ = int((output.view(torch.int16) != wanted.view(torch.int16)).sum())
+        problem = f"{differ} elements differ" if differ else None
+        yield {"valid_length": valid, "problem": problem}
+
+
+def timing(trial: Trial) -> Iterator[Record]:
+    if trial.device.type == "cpu":
+        yield {"problem": None, "skipped": "times on the CPU mean nothing"}
+        return
+    at = trial.problem(128, 1, 12)
+    for valid in reversed(LENGTHS[4:]):
+        yield compare(trial.attend, at, valid)
+
+
+GROUPS: dict[str, tuple[Callable[[Trial], Iterator[Record]], int]] = {
+    "environment": (environment, 60),
+    "products": (products, 60),
+    "repeats": (repeats, 60),
+    "timing": (timing, 120),
+    "outputs_128": (lambda trial: outputs(trial, 128), 150),
+    "types": (types, 60),
+    "replays": (replays, 60),
+    "shares": (shares, 60),
+    "outputs_64": (lambda trial: outputs(trial, 64), 150),
+}
+"""With the seconds that each may take: what is needed most comes first."""
+
+
+def run_group(name: str, library: Path | None) -> None:
+    """In a process of its own: one JSON line for each result."""
+    records = GROUPS[name][0](Trial(library))
+    while True:
+        try:
+            record = next(records)
+        except StopIteration:
+            return
+        print(json.dumps(record), flush=True)
+
+
+def collect(name: str, arguments: list[str], scale: float) -> Record:
+    command = [sys.executable, __file__, *arguments, "--group", name]
+    started = time.monotonic()
+    ended: str | None = None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            out, err = process.communicate(timeout=GROUPS[name][1] * scale)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            ended = "took too long"
+    if ended is None and process.returncode:
+        ended = f"ended with {process.returncode}"
+    lines = out.decode().splitlines()
+    records = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    problems = [record for record in records if record.get("problem")]
+    result: Record = {
+        "results": len(records),
+        "problems": len(problems),
+        "ended": ended,
+        "seconds": round(time.monotonic() - started, 1),
+        "records": records,
+    }
+    print(f"{name}: {len(records)} results, {len(problems)} problems", file=sys.stderr, flush=True)
+    for problem in problems[:5]:
+        print(f"  {json.dumps(problem)}", file=sys.stderr, flush=True)
+    if ended:
+        result["stderr"] = err.decode(errors="replace")[-3000:]
+        last = records[-1] if records else None
+        print(f"  {ended} after {json.dumps(last)}", file=sys.stderr)
+        print(f"  {result['stderr']}", file=sys.stderr, flush=True)
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library", type=Path, nargs="?", help="the prebuilt shared library")
+    parser.add_argument("--emulate", action="store_true", help="the emulation in its place")
+    parser.add_argument("--group", choices=GROUPS, help="only this one, in this process")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS))
+    parser.add_argument("--patience", type=float, default=1.0, help="multiplies the time limits")
+    args = parser.parse_args()
+    if args.emulate == (args.library is not None):
+        parser.error("either a library or --emulate")
+    if args.group:
+        try:
+            run_group(args.group, args.library)
+        except Exception:  # noqa: BLE001 (Told to whoever started the process.)
+            traceback.print_exc()
+            return 1
+        return 0
+    arguments = ["--emulate"] if args.emulate else [str(args.library)]
+    result = {name: collect(name, arguments, args.patience) for name in args.only}
+    print(json.dumps(result, indent=1))
+    return int(any(group["ended"] or group["problems"] for group in result.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
