@@ -23,6 +23,12 @@ def products(query: Tensor, key: Tensor) -> Tensor:
     return query.permute(0, 2, 1, 3).float() @ key.permute(0, 2, 3, 1).float()
 
 
+def rounded_up(x: Tensor) -> Tensor:
+    """The least float32 that is not less."""
+    nearest = x.float()
+    return torch.where(nearest < x, nearest.nextafter(torch.full_like(nearest, torch.inf)), nearest)
+
+
 def emulate(
     query: Tensor, query_scale: Tensor, ring: Int8Ring, scales: RingScales, valid_length: int
 ) -> Tensor:
@@ -48,7 +54,7 @@ def emulate(
     for start in range(0, valid_length, BLOCK):
         end = min(start + BLOCK, valid_length)
         biased = products(query, ring.key[:, start:end]) + BIAS
-        maximum = biased.amax(dim=3, keepdim=True) * scale
+        maximum = rounded_up(biased.amax(dim=3, keepdim=True).double() * scale)
         reference = maximum if reference is None else reference
         weight = torch.exp2((biased.double() * scale - maximum).float())
         # The sum is exact in double, and its rounding is that of the fused multiply-add.

@@ -264,7 +264,8 @@ __device__ __forceinline__ void exponentiate(State<kHead>& s) {
   for (int i = 0; i < kKeys / 2; ++i) largest[i / 2 % 2] = max(largest[i / 2 % 2], s.sums[i]);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    s.row[r].maximum = __int_as_float(quad_max(largest[r])) * s.row[r].scale;
+    // Upwards, so that no weight exceeds 1: 256 would become 0 in a byte.
+    s.row[r].maximum = __fmul_ru(__int_as_float(quad_max(largest[r])), s.row[r].scale);
   }
 #pragma unroll
   for (int i = 0; i < kKeys / 4; ++i) {
