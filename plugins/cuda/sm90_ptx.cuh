@@ -138,7 +138,7 @@ __device__ __forceinline__ uint64_t operand(uint32_t rows, int along) {
   constexpr uint32_t kEightRows = 8 * kRowBytes / 16;
   constexpr uint32_t kUnused = 1;
   // Shared memory has less than 2^18 bytes, so the address cannot reach the next field.
-  const uint32_t low = (rows + along) / 16 + (kUnused << 16);
+  const uint32_t low = (rows / 16 | kUnused << 16) + along / 16;
   return uint64_t{(kSwizzle << 30) | kEightRows} << 32 | low;
 }
 

@@ -14,7 +14,9 @@
 //      that the output is hardly ever rescaled.
 //
 // The sum of a row's weights is that of the rounded ones, so that the weights sum to one exactly.
-// Step 1 of the next block is issued before step 3 of this one, and steps 2 run beside both.
+//
+// Products run while other work does: step 3 of a block beside step 2 of the next, step 1 of the next
+// beside step 4 of the one before.
 
 #pragma once
 
@@ -92,12 +94,12 @@ struct alignas(1024) Shared {
 
 // The place in a ring of stages of the `count`-th thing that goes through it.
 template <int kCount>
-struct Turn {
+struct Stage {
   static_assert((kCount & (kCount - 1)) == 0);
   unsigned stage;
   uint32_t parity;
 
-  __device__ __forceinline__ explicit Turn(unsigned count)
+  __device__ __forceinline__ explicit Stage(unsigned count)
       : stage(count % kCount), parity(count / kCount % 2) {}
 };
 
@@ -121,14 +123,14 @@ __device__ __forceinline__ void copy(const Parameters& p, const CUtensorMap& que
 #pragma unroll 1
   for (int index = 0; shared.work.segment(blockIdx.x, index, segment); ++index) {
     const Place at = place(p, segment.tile);
-    const Turn<kQueryStages> q(index);
+    const Stage<kQueryStages> q(index);
     ptx::barrier_wait(&shared.query_empty[q.stage], q.parity ^ 1);
     ptx::barrier_expect(&shared.query_full[q.stage], sizeof(shared.query[0]));
     ptx::copy_tile(shared.query[q.stage], &queries, &shared.query_full[q.stage], 0, at.head,
                    at.query, at.batch);
 #pragma unroll 1
     for (int block = segment.begin; block < segment.end; ++block, ++count) {
-      const Turn<kStages> k(count);
+      const Stage<kStages> k(count);
       ptx::barrier_wait(&shared.key_empty[k.stage], k.parity ^ 1);
       ptx::barrier_expect(&shared.key_full[k.stage], sizeof(shared.key[0]));
       ptx::copy_tile(shared.key[k.stage], &keys, &shared.key_full[k.stage], 0, at.head,
@@ -161,9 +163,11 @@ struct Self {
 struct Row {
   // From a biased sum to a logit in base 2.
   float scale;
-  // A logit's maximum, biased like the sums: of the block before, and of the first one.
+  // A logit's maximum, biased like the sums: of the last block, and what the output is relative to.
   float maximum;
   float reference;
+  // Of the products of the last block whose weights are rounded, when they are added to the output.
+  float factor;
   // Of the weights, the thread's own columns.
   float sum;
 };
@@ -203,11 +207,19 @@ __device__ __forceinline__ void read_scales(const Parameters& p, const Self& me,
   }
 }
 
+// As if a block before the first had added nothing.
 template <int kHead>
 __device__ __forceinline__ void begin(State<kHead>& s) {
 #pragma unroll
-  for (int i = 0; i < kHead / 2; ++i) s.output[i] = 0.0f;
-  s.row[0].sum = s.row[1].sum = 0.0f;
+  for (int i = 0; i < kHead / 2; ++i) {
+    s.output[i] = 0.0f;
+    s.added[i] = 0;
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    s.row[r].sum = s.row[r].factor = 0.0f;
+    s.row[r].reference = -INFINITY;
+  }
 }
 
 template <int kHead>
@@ -219,6 +231,7 @@ __device__ __forceinline__ void bias(State<kHead>& s) {
 
 template <int kHead>
 __device__ __forceinline__ void issue_logits(State<kHead>& s, uint32_t query, uint32_t key) {
+  ptx::products_fence();
 #pragma unroll
   for (int d = 0; d < kHead; d += kDepth) {
     ptx::multiply_s8_s8(s.sums, ptx::operand<kHead>(query, d), ptx::operand<kHead>(key, d), true);
@@ -284,7 +297,7 @@ __device__ __forceinline__ void exponentiate(State<kHead>& s) {
 // Moves a row's reference when its maximum has risen too far above. The branch is also what keeps the
 // assembler from moving the work before it behind the wait after it.
 template <int kHead>
-__device__ __forceinline__ void move_references(State<kHead>& s, float (&factor)[2]) {
+__device__ __forceinline__ void move_references(State<kHead>& s) {
   const float above = fmaxf(s.row[0].maximum - s.row[0].reference,
                             s.row[1].maximum - s.row[1].reference);
   if (__any_sync(~0u, above > kReferenceSlack)) {
@@ -293,8 +306,8 @@ __device__ __forceinline__ void move_references(State<kHead>& s, float (&factor)
       const float moved = fmaxf(s.row[r].maximum, s.row[r].reference);
       const float shrink = ptx::exp2_approximate(s.row[r].reference - moved);
       s.row[r].reference = moved;
+      s.row[r].factor *= shrink;
       s.row[r].sum *= shrink;
-      factor[r] *= shrink;
 #pragma unroll
       for (int i = 0; i < kHead / 4; ++i) s.output[i / 2 * 4 + 2 * r + i % 2] *= shrink;
     }
@@ -310,29 +323,32 @@ __device__ __forceinline__ void pack_weights(State<kHead>& s) {
     const uint32_t* rounded = &s.rounded[i / 2 * 4 + i % 2];
     s.weights[i / 4][i % 4] = __byte_perm(rounded[0], rounded[2], 0x6420);
   }
+#pragma unroll
+  for (int i = 0; i < kKeys / kDepth; ++i) ptx::pin(s.weights[i]);
 }
 
-// Weights' sums of this block, and the factor of its products.
+// Adds the last block's weights to the rows' sums.
 template <int kHead>
-__device__ __forceinline__ void weigh(State<kHead>& s, float (&factor)[2]) {
+__device__ __forceinline__ void weigh(State<kHead>& s) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    factor[r] = ptx::exp2_approximate(s.row[r].maximum - s.row[r].reference);
+    s.row[r].factor = ptx::exp2_approximate(s.row[r].maximum - s.row[r].reference);
     uint32_t sum = 0;
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) {
       sum = __dp4a(s.weights[i / 2][i % 2 * 2 + r], 0x01010101u, sum);
     }
-    s.row[r].sum = __fmaf_rn(static_cast<float>(sum), factor[r], s.row[r].sum);
+    s.row[r].sum = __fmaf_rn(static_cast<float>(sum), s.row[r].factor, s.row[r].sum);
   }
 }
 
+// Adds a block's products to the output.
 template <int kHead>
-__device__ __forceinline__ void add(State<kHead>& s, const float (&factor)[2]) {
+__device__ __forceinline__ void add(State<kHead>& s) {
 #pragma unroll
   for (int i = 0; i < kHead / 2; ++i) {
     const float added = static_cast<float>(s.added[i]);
-    s.output[i] = __fmaf_rn(added, factor[i / 2 % 2], s.output[i]);
+    s.output[i] = __fmaf_rn(added, s.row[i / 2 % 2].factor, s.output[i]);
   }
 }
 
@@ -442,75 +458,93 @@ __device__ __forceinline__ void dump(const Parameters& p, const Self& me, const 
   }
 }
 
+// The barriers at which two warpgroups take turns to multiply.
+struct Turns {
+  static constexpr int kBoth = kGroups * kGroupThreads;
+  int own;
+  int other;
+
+  __device__ __forceinline__ explicit Turns(int group)
+      : own(kFirstTurnBarrier + group), other(kFirstTurnBarrier + 1 - group) {}
+  __device__ __forceinline__ void take() const { ptx::named_barrier_sync(own, kBoth); }
+  __device__ __forceinline__ void give() const { ptx::named_barrier_arrive(other, kBoth); }
+};
+
+// From one block of keys, the `count`-th of this CTA, to the next. Before and after it the last
+// block's weights are rounded, those of the one before it are multiplied but not added, and nothing is
+// under way.
+template <int kHead, bool kTurns>
+__device__ __forceinline__ void step(const Self& me, const Turns& turns, State<kHead>& s,
+                                     uint32_t query, unsigned count, int valid,
+                                     Shared<kHead>& shared) {
+  const Stage<kStages> now(count), next(count + 1);
+  pack_weights(s);
+  bias(s);
+  ptx::barrier_wait(&shared.key_full[next.stage], next.parity);
+  if (kTurns) turns.take();
+  issue_logits(s, query, ptx::shared_address(shared.key[next.stage]));
+  // Waiting here, not later, keeps the assembler from adding before the products are issued.
+  ptx::barrier_wait(&shared.value_full[now.stage], now.parity);
+  add(s);
+  weigh(s);
+  issue_values(s, ptx::shared_address(shared.value[now.stage]));
+  if (kTurns) turns.give();
+  ptx::products_wait<1>();
+  ptx::pin(s.sums);
+  me.release(&shared.key_empty[next.stage]);
+  mask(s, valid);
+  exponentiate(s);
+  move_references(s);
+  ptx::products_wait<0>();
+  ptx::pin(s.added);
+  me.release(&shared.value_empty[now.stage]);
+}
+
 template <int kHead, bool kTurns, bool kDump>
 __device__ __forceinline__ void compute(const Parameters& p, Shared<kHead>& shared) {
   const Self me;
+  const Turns turns(me.group);
   Segment segment;
   State<kHead> s;
   unsigned count = 0;
-  const int own_turn = kFirstTurnBarrier + me.group;
-  const int next_turn = kFirstTurnBarrier + 1 - me.group;
-  constexpr int kBoth = kGroups * kGroupThreads;
-  if (kTurns && me.group == 1) ptx::named_barrier_arrive(next_turn, kBoth);
+  if (kTurns && me.group == 1) turns.give();
 
 #pragma unroll 1
   for (int index = 0; shared.work.segment(blockIdx.x, index, segment); ++index) {
     read_scales(p, me, place(p, segment.tile), s);
     begin(s);
-    float factor[2];
-
     bias(s);
-    const Turn<kQueryStages> q(index);
+    const Stage<kQueryStages> q(index);
     ptx::barrier_wait(&shared.query_full[q.stage], q.parity);
     const uint32_t query = ptx::shared_address(&shared.query[q.stage][me.group * kRows * kHead]);
-    const Turn<kStages> first(count);
-    ptx::barrier_wait(&shared.key_full[first.stage], first.parity);
-    ptx::products_fence();
-    issue_logits(s, query, ptx::shared_address(shared.key[first.stage]));
+    const Stage<kStages> k(count);
+    ptx::barrier_wait(&shared.key_full[k.stage], k.parity);
+    issue_logits(s, query, ptx::shared_address(shared.key[k.stage]));
     ptx::products_wait<0>();
     ptx::pin(s.sums);
-    me.release(&shared.key_empty[first.stage]);
+    me.release(&shared.key_empty[k.stage]);
     if (kDump && segment.tile == 0 && segment.begin == 0) dump(p, me, s);
+    const int valid_after = shared.valid - segment.end * kKeys;
     mask(s, shared.valid - segment.begin * kKeys);
     exponentiate(s);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) s.row[r].reference = s.row[r].maximum;
-    pack_weights(s);
-    weigh(s, factor);
-
+    move_references(s);
 #pragma unroll 1
-    for (int block = segment.begin + 1; block < segment.end; ++block) {
-      const Turn<kStages> v(count), k(++count);
-      bias(s);
-      ptx::barrier_wait(&shared.key_full[k.stage], k.parity);
-      ptx::products_fence();
-      if (kTurns) ptx::named_barrier_sync(own_turn, kBoth);
-      issue_logits(s, query, ptx::shared_address(shared.key[k.stage]));
-      ptx::barrier_wait(&shared.value_full[v.stage], v.parity);
-      issue_values(s, ptx::shared_address(shared.value[v.stage]));
-      if (kTurns) ptx::named_barrier_arrive(next_turn, kBoth);
-      ptx::products_wait<1>();
-      ptx::pin(s.sums);
-      me.release(&shared.key_empty[k.stage]);
-      mask(s, shared.valid - block * kKeys);
-      exponentiate(s);
-      move_references(s, factor);
-      ptx::products_wait<0>();
-      ptx::pin(s.added);
-      me.release(&shared.value_empty[v.stage]);
-      add(s, factor);
-      pack_weights(s);
-      weigh(s, factor);
+    for (int valid = shared.valid - (segment.begin + 1) * kKeys; valid > valid_after; valid -= kKeys) {
+      step<kHead, kTurns>(me, turns, s, query, count++, valid, shared);
     }
-
     me.release(&shared.query_empty[q.stage]);
-    const Turn<kStages> last(count++);
+
+    const Stage<kStages> last(count++);
+    pack_weights(s);
+    add(s);
+    weigh(s);
     ptx::barrier_wait(&shared.value_full[last.stage], last.parity);
     issue_values(s, ptx::shared_address(shared.value[last.stage]));
     ptx::products_wait<0>();
     ptx::pin(s.added);
     me.release(&shared.value_empty[last.stage]);
-    add(s, factor);
+    add(s);
+
 #pragma unroll
     for (int r = 0; r < 2; ++r) s.row[r].sum = quad_sum(s.row[r].sum);
     // Again, to have kept less of it in registers.
