@@ -1,7 +1,7 @@
 """The INT8 ring: how keys, values and queries become integers, and how values lie in memory.
 
-Plain PyTorch, on any device; the truth that kernels are held to. ``cuda/sm90_ring_attention.h`` says
-what the kernel makes of it.
+Plain PyTorch, on any device; the truth that kernels are held to. What the kernel makes of it is in
+``cuda/sm90_ring_attention.h``.
 """
 
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ class RingScales:
     """What a calibration fixes for the keys and values of a layer, float32.
 
     ``smooth`` divides keys and multiplies queries: one number for both channels of a RoPE pair, so
-    that it commutes with RoPE and folds into the weights of the norms before it. ``key_mean`` is what
-    keys lose, after RoPE: it adds the same to all logits of a row, so the softmax does not see it.
-    ``value_mean`` is what values lose and the output gets back: a softmax's weights sum to one.
+    that it commutes with RoPE and folds into the weights of the norms before it. ``key_mean`` is
+    what keys lose, after RoPE: it adds the same to all logits of a row, so the softmax does not see
+    it. ``value_mean`` is what values lose and the output gets back: a softmax's weights sum to one.
     """
 
     smooth: Tensor
@@ -89,14 +89,15 @@ def transpose_values(value: Tensor) -> Tensor:
     keys = value.permute(0, 2, 3, 1)
     padded = torch.nn.functional.pad(keys, (0, -keys.shape[3] % group))
     order = torch.tensor(KEY_ORDER, device=value.device)
-    return padded.unflatten(3, (-1, group))[..., order].flatten(3).contiguous()
+    groups = torch.unflatten(padded, 3, (-1, group))
+    return torch.flatten(groups[..., order], 3).contiguous()
 
 
 def restore_values(transposed: Tensor, slots: int) -> Tensor:
     """Inverse of ``transpose_values`` for a ring of ``slots`` keys."""
     group = len(KEY_ORDER)
     order = torch.tensor(KEY_ORDER, device=transposed.device).argsort()
-    keys = transposed.unflatten(3, (-1, group))[..., order].flatten(3)
+    keys = torch.flatten(torch.unflatten(transposed, 3, (-1, group))[..., order], 3)
     return keys[..., :slots].permute(0, 3, 1, 2)
 
 

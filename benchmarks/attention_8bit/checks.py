@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from calibration import calibrate
-from emulation import emulate
-from inputs import Inputs, draw
-from kernel import POISON, TILE, Attention, first_products
 from torch import Tensor
 
+from attention_8bit.calibration import calibrate
+from attention_8bit.emulation import emulate
+from attention_8bit.inputs import Inputs, draw
+from attention_8bit.kernel import POISON, TILE, Attention, first_products
 from vidc.plugins.ring_int8 import Int8Ring, RingScales, quantize_queries, quantize_ring
 
 AGAINST_EMULATION = 0.006

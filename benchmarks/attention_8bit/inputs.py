@@ -2,10 +2,10 @@
 
 ``draw`` makes, for every batch row alike and for each head on its own:
 
-- keys ``k = f * (4 s + n)``: ``n`` is standard normal, ``s`` a random sign for each channel (so that
-  a channel's mean is 4 of its standard deviations), ``f`` is 1, or 20 for one channel in a hundred
-  of all heads together. Outlying channels come in RoPE's pairs ``(2i, 2i + 1)``: keys are cached
-  after RoPE, which mixes the two.
+- keys ``k = f * (4 s + n)``: ``n`` is standard normal, ``s`` a random sign for each channel, so
+  that a channel's mean is 4 of its standard deviations, ``f`` is 1, or 20 for one channel in a
+  hundred of all heads together. Outlying channels come in RoPE's pairs ``(2i, 2i + 1)``: keys are
+  cached after RoPE, which mixes the two.
 - queries: standard normal, plus one standard normal vector that all queries of a head share, and
   scaled row by row so that a row's logits over the keys have a standard deviation drawn evenly from
   0.5 to 2, in nats.

@@ -1,13 +1,13 @@
-"""The prebuilt library of INT8 ring attention, called with tensors; and its emulation in its place."""
+"""The prebuilt library of INT8 ring attention, called with tensors, and its emulation."""
 
 import ctypes
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from emulation import emulate, products
 from torch import Tensor
 
+from attention_8bit.emulation import emulate, products
 from vidc.plugins.ring_int8 import Int8Ring, RingScales
 
 OUTPUT_TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float8_e4m3fn: 2}

@@ -1,6 +1,7 @@
 """How far 8-bit attention is from float64 under candidate schemes, emulated on the CPU.
 
-    python benchmarks/attention_8bit/numerics.py > benchmarks/attention_8bit/numerics.json
+    export PYTHONPATH=benchmarks
+    python -m attention_8bit.numerics > benchmarks/attention_8bit/numerics.json
 
 Prints a table to stderr and the same as JSON. Errors are relative L2 over all queries, one number
 for each head of ``inputs.draw``.
@@ -13,12 +14,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
-import checkout  # noqa: F401  (First: it finds vidc.)
 import torch
-from calibration import calibrate
-from inputs import SINKS, Inputs, draw
 from torch import Tensor
 
+from attention_8bit.calibration import calibrate
+from attention_8bit.inputs import SINKS, Inputs, draw
 from vidc.plugins.ring_int8 import LARGEST, RingScales
 
 BLOCK = 128

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from checks import Problem
-from kernel import Attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+
+from attention_8bit.checks import Problem
+from attention_8bit.kernel import Attention
 
 ROUNDS = 50
 WARM_UP = 5

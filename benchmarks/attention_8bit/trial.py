@@ -1,10 +1,12 @@
 """INT8 ring attention on a Hopper GPU, in one go: is it right, and how long does it take.
 
-    python benchmarks/attention_8bit/trial.py build/libvidc_ring_attention.so > trial.json
+    export PYTHONPATH=benchmarks
+    python -m attention_8bit.trial build/libvidc_ring_attention.so > trial.json
 
-Builds nothing. Each group runs in a process of its own with a time limit, so that a kernel that hangs
-or faults costs one group. What happens goes to stderr as it happens, the results to stdout as JSON.
-With ``--emulate`` the kernel's place is taken by its emulation, on the CPU: that tests the trial.
+Builds nothing. Each group runs in a process of its own with a time limit, so that a kernel that
+hangs or faults costs one group. What happens goes to stderr as it happens, the results to stdout as
+JSON. With ``--emulate`` the kernel's place is taken by its emulation, on the CPU: that tests the
+trial.
 """
 
 import argparse
@@ -17,11 +19,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import checkout  # noqa: F401  (First: it finds vidc.)
 import torch
-from checks import Problem, check_output, check_products, problem
-from kernel import Attention, Emulation, Library
-from timing import compare
+
+from attention_8bit.checks import Problem, check_output, check_products, problem
+from attention_8bit.kernel import Attention, Emulation, Library
+from attention_8bit.timing import compare
 
 LENGTHS = (1, 127, 128, 129, 4680, 9360, 14040, 18720)
 SLOTS = 18720
@@ -29,6 +31,7 @@ QUERIES = (1, 64, 100, 4680)
 SHAPES = ((1, 1), (1, 2), (1, 12), (2, 2), (2, 12))
 """Batch and heads."""
 HEAD_DIMS = (128, 64)
+PROGRAM = ("-m", "attention_8bit.trial")
 SMALL_SLOTS = 700
 SMALL_LENGTHS = (1, 127, 129, 700)
 SMALL_QUERIES = (1, 100, 300)
@@ -149,8 +152,7 @@ def replays(trial: Trial) -> Iterator[Record]:
         graph.replay()
         wanted = trial.run(at, trial.length(valid))
         differ = int((output.view(torch.int16) != wanted.view(torch.int16)).sum())
-        problem = f"{differ} elements differ" if differ else None
-        yield {"valid_length": valid, "problem": problem}
+        yield {"valid_length": valid, "problem": f"{differ} elements differ" if differ else None}
 
 
 def timing(trial: Trial) -> Iterator[Record]:
@@ -188,7 +190,7 @@ def run_group(name: str, library: Path | None) -> None:
 
 
 def collect(name: str, arguments: list[str], scale: float) -> Record:
-    command = [sys.executable, __file__, *arguments, "--group", name]
+    command = [sys.executable, *PROGRAM, *arguments, "--group", name]
     started = time.monotonic()
     ended: str | None = None
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -211,8 +213,8 @@ def collect(name: str, arguments: list[str], scale: float) -> Record:
         "records": records,
     }
     print(f"{name}: {len(records)} results, {len(problems)} problems", file=sys.stderr, flush=True)
-    for problem in problems[:5]:
-        print(f"  {json.dumps(problem)}", file=sys.stderr, flush=True)
+    for wrong in problems[:5]:
+        print(f"  {json.dumps(wrong)}", file=sys.stderr, flush=True)
     if ended:
         result["stderr"] = err.decode(errors="replace")[-3000:]
         last = records[-1] if records else None

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from checks import first_products, first_wrong, problem, relative
-from emulation import emulate
-from kernel import OUTPUT_TYPES, TILE, Arguments
+from attention_8bit.checks import first_products, first_wrong, problem, relative
+from attention_8bit.emulation import emulate
+from attention_8bit.kernel import OUTPUT_TYPES, TILE, Arguments
 
 from vidc import plugins
 
