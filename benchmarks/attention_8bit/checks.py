@@ -11,7 +11,13 @@ from attention_8bit.calibration import calibrate
 from attention_8bit.emulation import emulate
 from attention_8bit.inputs import Inputs, draw
 from attention_8bit.kernel import POISON, TILE, Attention, first_products
-from vidc.plugins.ring_int8 import Int8Ring, RingScales, quantize_queries, quantize_ring
+from vidc.plugins.ring_int8 import (
+    Int8Ring,
+    RingScales,
+    quantize_queries,
+    quantize_ring,
+    transpose_values,
+)
 
 AGAINST_EMULATION = 0.006
 """Relative L2: bfloat16's 0.0017, and weights that the approximate exponential moved by one."""
@@ -111,6 +117,39 @@ def check_products(attend: Attention, at: Problem) -> Iterator[str]:
             f"{column}: {int(found[row, column])} instead of {int(wanted[row, column])}; "
             f"row 0 begins {found[0, :8].tolist()}, should be {wanted[0, :8].tolist()}; "
             f"column 0 begins {found[:8, 0].tolist()}, should be {wanted[:8, 0].tolist()}"
+        )
+
+
+def check_single_keys(attend: Attention, head_dim: int, device: torch.device) -> Iterator[str]:
+    """Problems when each query sees one key, whose values say which it was.
+
+    The products of a query with its own key are 127 times 127 for each channel, with others far
+    less, and the scale leaves nothing to the others.
+    """
+    slots, queries = 3 * TILE - 5, TILE
+    generator = torch.Generator().manual_seed(0)
+    key = torch.randint(0, 2, (1, slots, 1, head_dim), generator=generator) * 254 - 127
+    seen = torch.arange(queries) * 37 % slots
+    value = torch.randint(-127, 128, (1, slots, 1, head_dim), generator=generator)
+    wanted = value[0, seen, 0].to(device)
+    ring = Int8Ring(
+        key.to(device, torch.int8), transpose_values(value.to(device, torch.int8)).contiguous()
+    )
+    ones = torch.ones(1, head_dim, device=device)
+    scales = RingScales(ones, 0 * ones, torch.ones(1, device=device), 0 * ones, ones)
+    scale = torch.full((1, queries, 1), 1e-3, device=device)
+    length = torch.tensor([slots], device=device)
+    output = attend(ring.key[:, seen].contiguous(), scale, ring, scales, length)
+    # bfloat16 has every integer up to 256; from other keys comes 1e-30.
+    found = output[0, :, 0].float().round()
+    for row in (found != wanted).any(dim=1).nonzero().flatten().tolist()[:4]:
+        matches = (value[0, :, 0].to(device) == found[row]).sum(dim=1)
+        best = int(matches.argmax())
+        yield (
+            f"query {row} should see key {int(seen[row])}; "
+            f"{int((found[row] == wanted[row]).sum())} of {head_dim} channels are its values; "
+            f"key {best} agrees in {int(matches[best])}; found {found[row, :8].tolist()}, "
+            f"should be {wanted[row, :8].tolist()}"
         )
 
 

@@ -21,7 +21,13 @@ from typing import Any
 
 import torch
 
-from attention_8bit.checks import Problem, check_output, check_products, problem
+from attention_8bit.checks import (
+    Problem,
+    check_output,
+    check_products,
+    check_single_keys,
+    problem,
+)
 from attention_8bit.kernel import Attention, Emulation, Library
 from attention_8bit.timing import compare
 
@@ -78,6 +84,21 @@ def products(trial: Trial) -> Iterator[Record]:
         for count in trial.queries:
             problems = list(check_products(trial.attend, at.first_queries(count)))
             yield {"head_dim": head_dim, "queries": count, "problem": "; ".join(problems) or None}
+
+
+def single_keys(trial: Trial) -> Iterator[Record]:
+    for head_dim in HEAD_DIMS:
+        problems = list(check_single_keys(trial.attend, head_dim, trial.device))
+        yield {"head_dim": head_dim, "problem": "; ".join(problems) or None}
+
+
+def first_outputs(trial: Trial) -> Iterator[Record]:
+    """The easiest first: a fault here says more than one among hundreds of results."""
+    whole = trial.problem(128, 1, 1)
+    for count in trial.queries[1:]:
+        for valid in trial.lengths:
+            found = check_output(trial.attend, whole.first_queries(count), valid)
+            yield {"queries": count, "valid_length": valid, **vars(found)}
 
 
 def outputs(trial: Trial, head_dim: int) -> Iterator[Record]:
@@ -167,11 +188,13 @@ def timing(trial: Trial) -> Iterator[Record]:
 GROUPS: dict[str, tuple[Callable[[Trial], Iterator[Record]], int]] = {
     "environment": (environment, 60),
     "products": (products, 60),
-    "repeats": (repeats, 60),
+    "single_keys": (single_keys, 60),
+    "first_outputs": (first_outputs, 60),
     "timing": (timing, 120),
+    "repeats": (repeats, 60),
+    "replays": (replays, 60),
     "outputs_128": (lambda trial: outputs(trial, 128), 150),
     "types": (types, 60),
-    "replays": (replays, 60),
     "shares": (shares, 60),
     "outputs_64": (lambda trial: outputs(trial, 64), 150),
 }

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from attention_8bit.checks import first_products, first_wrong, problem, relative
+from attention_8bit.checks import (
+    Problem,
+    check_single_keys,
+    first_products,
+    first_wrong,
+    problem,
+    relative,
+)
 from attention_8bit.emulation import emulate
 from attention_8bit.kernel import OUTPUT_TYPES, TILE, Arguments
 
@@ -132,6 +139,15 @@ def test_queries_of_zeros_see_the_mean_of_the_valid_values(library):
     assert relative(found, wanted) < 0.001
     mean = at.inputs.value[:, :200].mean(dim=1, keepdim=True).expand_as(wanted)
     assert relative(found, mean) < 0.03
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_each_query_can_see_a_key_of_its_own(library, head_dim):
+    def attend(query, query_scale, ring, scales, valid_length):
+        at = Problem(None, query, query_scale, ring, scales)
+        return Simulation(library).run(at, int(valid_length), ctas=2)
+
+    assert list(check_single_keys(attend, head_dim, torch.device("cpu"))) == []
 
 
 def test_the_products_of_the_first_tile_can_be_seen(library):

@@ -5,8 +5,16 @@ import sys
 import pytest
 import torch
 from attention_8bit import trial
-from attention_8bit.checks import check_output, check_products, first_wrong, problem
+from attention_8bit.checks import (
+    check_output,
+    check_products,
+    check_single_keys,
+    first_wrong,
+    problem,
+)
 from attention_8bit.kernel import Emulation
+
+from vidc.plugins.ring_int8 import Int8Ring
 
 CPU = torch.device("cpu")
 
@@ -74,7 +82,25 @@ def test_rounding_is_not_wrong():
     assert first_wrong(wanted + 0.01 * torch.randn(1, 4, 1, 64), wanted) is None
 
 
-@pytest.mark.parametrize("group", ["environment", "products", "repeats", "types", "shares"])
+def test_a_key_that_is_taken_for_another_is_named():
+    class Shifted(Emulation):
+        def __call__(self, query, scale, ring, scales, valid_length, **options):
+            moved = Int8Ring(ring.key.roll(1, dims=1), ring.value)
+            return super().__call__(query, scale, moved, scales, valid_length, **options)
+
+    assert list(check_single_keys(Emulation(), 64, CPU)) == []
+    first, *_ = check_single_keys(Shifted(), 64, CPU)
+    assert "query 0 should see key 0" in first
+    assert "key 1 agrees in 64" in first
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "environment", "products", "single_keys", "first_outputs", "repeats", "types", "shares",
+        "outputs_64",
+    ],
+)  # fmt: skip
 def test_groups_run_on_the_cpu(group):
     records = list(trial.GROUPS[group][0](trial.Trial(None)))
     assert records
