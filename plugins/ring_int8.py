@@ -20,6 +20,9 @@ and want from it four neighbours of the operand that multiplies the values. In t
 the same, and no thread needs another's.
 """
 
+VALUE_ROW = 128
+"""Values of a channel are padded to a multiple of it: they begin on a line of the cache."""
+
 
 @dataclass(frozen=True)
 class RingScales:
@@ -47,7 +50,7 @@ class RingScales:
 class Int8Ring:
     """Keys ``[B, S, H, D]`` and values ``[B, H, D, S']`` in ``KEY_ORDER``, int8.
 
-    ``S'`` is ``S`` rounded up to a multiple of 16.
+    ``S'`` is ``S`` rounded up to a multiple of ``VALUE_ROW``.
     """
 
     key: Tensor
@@ -87,7 +90,7 @@ def transpose_values(value: Tensor) -> Tensor:
     """``[B, S, H, D]`` to ``[B, H, D, S']`` with each 16 keys in ``KEY_ORDER``, contiguous."""
     group = len(KEY_ORDER)
     keys = value.permute(0, 2, 3, 1)
-    padded = torch.nn.functional.pad(keys, (0, -keys.shape[3] % group))
+    padded = torch.nn.functional.pad(keys, (0, -keys.shape[3] % VALUE_ROW))
     order = torch.tensor(KEY_ORDER, device=value.device)
     groups = torch.unflatten(padded, 3, (-1, group))
     return torch.flatten(groups[..., order], 3).contiguous()

@@ -22,6 +22,8 @@ from vidc.plugins.ring_int8 import (
 AGAINST_EMULATION = 0.006
 """Relative L2: bfloat16's 0.0017, and weights that the approximate exponential moved by one."""
 AGAINST_FLOAT64 = 0.03
+FEW_QUERIES = 64
+"""Fewer may be twice as far: a single one is no mean."""
 ELEMENT = 0.1
 """Of an element, relative to its row's root mean square: more than that is wrong, not rounding."""
 
@@ -172,9 +174,10 @@ def check_output(
     emulated = emulate(at.query, at.query_scale, at.ring, at.scales, valid_length)
     close = relative(output, emulated)
     error = relative(output, exact(at.inputs, valid_length))
+    few = at.query.shape[1] < FEW_QUERIES
     problem = None
     if not close <= AGAINST_EMULATION:
         problem = first_wrong(output, emulated) or "many small differences"
-    elif not error <= AGAINST_FLOAT64:
+    elif not error <= AGAINST_FLOAT64 * (2 if few else 1):
         problem = "close to the emulation, but that is too far from float64"
     return Found(close, error, problem)

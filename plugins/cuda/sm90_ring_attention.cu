@@ -9,7 +9,7 @@ namespace {
 using namespace vidc::ring_attention;
 
 constexpr int kAlignment = 16;
-constexpr int kKeyGroup = 16;
+constexpr int kValueRow = 128;
 
 // Of a contiguous tensor of bytes with four dimensions, innermost first.
 cudaError_t encode(CUtensorMap* map, const void* address, const cuuint64_t (&sizes)[4],
@@ -27,7 +27,7 @@ cudaError_t encode(CUtensorMap* map, const void* address, const cuuint64_t (&siz
       map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, const_cast<void*>(address), sizes, strides, box, steps,
       CU_TENSOR_MAP_INTERLEAVE_NONE,
       box[0] == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -70,7 +70,7 @@ size_t part_bytes(const VidcRingAttention& a) {
 template <int kHead, bool kTurns, bool kDump>
 cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   const auto size = [](int n) { return static_cast<cuuint64_t>(n); };
-  const cuuint64_t rows = size((a.slots + kKeyGroup - 1) / kKeyGroup * kKeyGroup);
+  const cuuint64_t rows = size((a.slots + kValueRow - 1) / kValueRow * kValueRow);
   CUtensorMap queries, keys, values;
   cudaError_t error = encode(&queries, a.query,
                              {kHead, size(a.heads), size(a.queries), size(a.batch)},
@@ -86,6 +86,9 @@ cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   int grid = 0;
   error = ctas(a, &grid);
   if (error != cudaSuccess) return error;
+  // What StreamK can count to.
+  const int64_t blocks = (a.slots + kKeys - 1) / kKeys;
+  if (blocks * grid * grid > INT32_MAX) return cudaErrorInvalidValue;
   Parameters p;
   p.query_scale = a.query_scale;
   p.key_scale = a.key_scale;

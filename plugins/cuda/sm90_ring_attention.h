@@ -14,8 +14,8 @@
  *   query_scale   float  [B, T, H]       not negative
  *   key           int8   [B, S, H, D]    from -127 to 127
  *   key_scale     float  [H]             not negative
- *   value         int8   [B, H, D, S']   S' is S rounded up to 16; key 16 g + ORDER[i] is at 16 g + i,
- *                                        ORDER = 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15
+ *   value         int8   [B, H, D, S']   S' is S rounded up to 128; key 16 g + ORDER[i] is at
+ *                                        16 g + i, ORDER = 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15
  *   value_scale   float  [H, D]
  *   value_mean    float  [H, D]
  *   valid_length  int64  [1]             from 1 to S; read when the kernel runs

@@ -11,7 +11,7 @@ int launch(const VidcRingAttention& a, Parameters p) {
   const auto* query = static_cast<const uint8_t*>(a.query);
   const auto* key = static_cast<const uint8_t*>(a.key);
   const auto* value = static_cast<const uint8_t*>(a.value);
-  const int64_t padded = (a.slots + 15) / 16 * 16;
+  const int64_t padded = (a.slots + 127) / 128 * 128;
   const CUtensorMap queries{query, {kHead, a.heads, a.queries, a.batch}, {kHead, 1, kQueries, 1}};
   const CUtensorMap keys{key, {kHead, a.heads, a.slots, a.batch}, {kHead, 1, kKeys, 1}};
   const CUtensorMap values{value, {padded, kHead, a.heads, a.batch}, {kKeys, kHead, 1, 1}};
