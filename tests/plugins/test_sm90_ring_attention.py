@@ -1,7 +1,7 @@
 """The attention kernel's own source on a CPU, with what is Hopper's about it replaced.
 
-Its threads, barriers, indices and the parts of tiles are the real ones. Copies and products happen
-where they are issued, so that what is wrong only in their timing does not show here.
+Its threads, barriers, indices and the parts of tiles are the real ones. Copies happen as early and
+products as late as they may, so that a stage or a register that is given away too soon shows.
 """
 
 import ctypes

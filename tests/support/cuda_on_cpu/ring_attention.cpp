@@ -24,6 +24,7 @@ int launch(const VidcRingAttention& a, Parameters p) {
     std::fill(std::begin(vidc::ptx::named_barriers), std::end(vidc::ptx::named_barriers),
               fibers::Barrier());
     vidc::ptx::phase_barriers.clear();
+    vidc::ptx::forget_products();
     if (!fibers::run(kThreads, [&] { kernel<kHead, kTurns, kDump>(p, queries, keys, values); })) {
       return 1;
     }

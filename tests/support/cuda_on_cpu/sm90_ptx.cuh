@@ -1,11 +1,14 @@
-// plugins/cuda/sm90_ptx.cuh on a CPU. Copies and products are done where they are issued.
+// plugins/cuda/sm90_ptx.cuh on a CPU. Copies are done as early as they may be, where they are issued.
 
 #pragma once
 
 #include <cuda.h>
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
+#include <vector>
 
 namespace vidc::ring_attention {
 alignas(1024) inline uint8_t memory[227 << 10];
@@ -100,10 +103,23 @@ inline bool named_barrier_any(int id, int threads, bool value) {
   return any_of_barrier[id];
 }
 
+// Of each thread: the groups of products that it has not waited for, the last one still open.
+using Group = std::vector<std::function<void()>>;
+inline std::deque<Group> pending[1024];
+
+inline void forget_products() {
+  for (auto& groups : pending) groups.assign(1, {});
+}
 inline void products_fence() {}
-inline void products_commit() {}
-template <int>
-void products_wait() {}
+inline void products_commit() { pending[threadIdx.x].emplace_back(); }
+template <int kPending>
+void products_wait() {
+  auto& groups = pending[threadIdx.x];
+  while (groups.size() > kPending + 1) {
+    for (const auto& product : groups.front()) product();
+    groups.pop_front();
+  }
+}
 template <typename T, int N>
 void pin(T (&)[N]) {}
 
