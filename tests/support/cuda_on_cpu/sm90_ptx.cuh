@@ -1,4 +1,7 @@
-// plugins/cuda/sm90_ptx.cuh on a CPU. Copies are done as early as they may be, where they are issued.
+// plugins/cuda/sm90_ptx.cuh on a CPU.
+//
+// Copies are done as early as they may be, where they are issued, or else as late: one at a time when
+// all threads wait.
 
 #pragma once
 
@@ -62,8 +65,18 @@ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
 
 inline void prefetch_map(const CUtensorMap*) {}
 
-inline void copy_tile(void* target, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
-                      int c2, int c3) {
+inline bool late_copies;
+inline std::deque<std::function<void()>> copies;
+
+inline bool copy_one() {
+  if (copies.empty()) return false;
+  copies.front()();
+  copies.pop_front();
+  return true;
+}
+
+inline void copy_now(void* target, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
+                     int c2, int c3) {
   const int64_t from[4] = {c0, c1, c2, c3};
   const int64_t* box = map->box;
   const uint32_t base = shared_address(target);
@@ -82,6 +95,16 @@ inline void copy_tile(void* target, const CUtensorMap* map, uint64_t* barrier, i
   PhaseBarrier& it = phase_barriers.at(barrier);
   it.bytes -= offset;
   it.settle();
+}
+
+inline void copy_tile(void* target, const CUtensorMap* map, uint64_t* barrier, int c0, int c1,
+                      int c2, int c3) {
+  copies.push_back([=] { copy_now(target, map, barrier, c0, c1, c2, c3); });
+  if (late_copies) {
+    std::memset(target, 0x55, map->box[0] * map->box[1] * map->box[2] * map->box[3]);
+  } else {
+    copy_one();
+  }
 }
 
 template <int>
