@@ -11,19 +11,33 @@ using namespace vidc::ring_attention;
 constexpr int kAlignment = 16;
 constexpr int kValueRow = 128;
 
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// Through the runtime, so that nothing has to link the driver's library.
+cudaError_t find_encode(Encode* encode) {
+  static Encode found = nullptr;
+  if (found == nullptr) {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                               12000, cudaEnableDefault, &result);
+    if (error != cudaSuccess) return error;
+    if (result != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+    found = reinterpret_cast<Encode>(function);
+  }
+  *encode = found;
+  return cudaSuccess;
+}
+
 // Of a contiguous tensor of bytes with four dimensions, innermost first.
 cudaError_t encode(CUtensorMap* map, const void* address, const cuuint64_t (&sizes)[4],
                    const cuuint32_t (&box)[4]) {
-  // Through the runtime, so that nothing has to link the driver's library.
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                                             12000, cudaEnableDefault, &found);
+  Encode encode_tiled = nullptr;
+  const cudaError_t error = find_encode(&encode_tiled);
   if (error != cudaSuccess) return error;
-  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
   const cuuint64_t strides[3] = {sizes[0], sizes[0] * sizes[1], sizes[0] * sizes[1] * sizes[2]};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
-  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
+  const CUresult result = encode_tiled(
       map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, const_cast<void*>(address), sizes, strides, box, steps,
       CU_TENSOR_MAP_INTERLEAVE_NONE,
       box[0] == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
