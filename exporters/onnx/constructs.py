@@ -10,9 +10,11 @@ from typing import Literal
 
 import onnx_ir as ir
 
-Parser = Literal["tensorrt", "tensorrt_rtx", "onnxruntime"]
+Parser = Literal["tensorrt", "tensorrt_rtx", "onnxruntime", "onnxruntime_cuda"]
+"""``onnxruntime`` is that of a CPU."""
 
 _TENSORRT: tuple[Parser, ...] = ("tensorrt", "tensorrt_rtx")
+_ONNXRUNTIME: tuple[Parser, ...] = ("onnxruntime", "onnxruntime_cuda")
 _QUERY, _KEY, _MASK, _NONPAD_KV_SEQLEN = 0, 1, 3, 6
 """Positions of Attention's inputs."""
 _WIDEST_FUSED_HEAD = 256
@@ -151,7 +153,7 @@ CONSTRUCTS = (
     ),
     Construct(
         "attention-window-refused",
-        ("onnxruntime",),
+        _ONNXRUNTIME,
         "left_window_size and right_window_size are unknown attributes",
         "mask the slots with attn_mask",
         _has_window,
@@ -167,7 +169,7 @@ CONSTRUCTS = (
     *UNFUSED,
     Construct(
         "attention-decomposable",
-        ("onnxruntime",),
+        _ONNXRUNTIME,
         "TRT_decomposable is an unknown attribute",
         "set it in the TensorRT backend, on a copy of the graph",
         _is_marked_decomposable,
@@ -181,7 +183,7 @@ CONSTRUCTS = (
     ),
     Construct(
         "attention-mask-broadcast",
-        ("onnxruntime",),
+        _ONNXRUNTIME,
         "a mask with one row for all queries loads and then fails to run",
         "expand the mask to the number of queries",
         _broadcasts_mask_to_queries,
@@ -202,7 +204,7 @@ CONSTRUCTS = (
     ),
     Construct(
         "custom-operator",
-        ("onnxruntime",),
+        _ONNXRUNTIME,
         "an operator outside the standard is refused unless its library is registered",
         "export the portable form",
         lambda node: _is_custom(node) and not node.domain.startswith("com.microsoft"),

@@ -9,7 +9,7 @@ from vidc.exporters.onnx.constructs import CONSTRUCTS
 from vidc.exporters.onnx.lint import lint, require_clean
 from vidc.plugins.errors import BuildError
 
-PARSERS = ["tensorrt", "tensorrt_rtx", "onnxruntime"]
+PARSERS = ["tensorrt", "tensorrt_rtx", "onnxruntime", "onnxruntime_cuda"]
 
 HEADER = """<ir_version: 10, opset_import: ["" : {opset}, "vidc" : 1]>
 graph ({dtype}[1, 2, 4, {head}] q, {dtype}[1, 2, {keys}, {head}] k, {dtype}[1, 2, {keys}, {head}] v,
@@ -47,26 +47,27 @@ class Case:
 
 
 TENSORRT = {"tensorrt", "tensorrt_rtx"}
+ONNXRUNTIME = {"onnxruntime", "onnxruntime_cuda"}
 OFFENDING = {
     "attention-padded-keys": Case(attention("q, k, v, , , , length"), TENSORRT),
     "attention-window-ignored": Case(
         attention(attributes="<left_window_size = 2>", opset=25), TENSORRT
     ),
     "attention-window-refused": Case(
-        attention(attributes="<right_window_size = 0>", opset=25), {"onnxruntime"}
+        attention(attributes="<right_window_size = 0>", opset=25), ONNXRUNTIME
     ),
     "attention-causal-rectangle": Case(attention(attributes="<is_causal = 1>"), TENSORRT),
     "attention-f32": Case(attention(dtype="float"), {"tensorrt_rtx"}),
     "attention-wide-head": Case(attention(head=384), {"tensorrt_rtx"}),
-    "attention-decomposable": Case(attention(attributes="<TRT_decomposable = 1>"), {"onnxruntime"}),
+    "attention-decomposable": Case(attention(attributes="<TRT_decomposable = 1>"), ONNXRUNTIME),
     "attention-bf16": Case(attention(dtype="bfloat16"), {"onnxruntime"}),
-    "attention-mask-broadcast": Case(attention("q, k, v, mask", rows=1), {"onnxruntime"}),
+    "attention-mask-broadcast": Case(attention("q, k, v, mask", rows=1), ONNXRUNTIME),
     "tensor-scatter-circular": Case(
         other('w = TensorScatter<mode = "circular">(k, q, length) y = Attention(q, w, v)'),
         TENSORRT,
     ),
     "custom-operator-aborts": Case(other("y = vidc.ring_attention(q, k, v)"), {"tensorrt_rtx"}),
-    "custom-operator": Case(other("y = vidc.ring_attention(q, k, v)"), {"onnxruntime"}),
+    "custom-operator": Case(other("y = vidc.ring_attention(q, k, v)"), ONNXRUNTIME),
 }
 
 
