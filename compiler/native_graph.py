@@ -11,6 +11,7 @@ from vidc.exporters.onnx.constructs import PADDED_KEYS, Construct, Parser
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.onnx.lint import require_clean
 from vidc.exporters.onnx.native_ring import native_form
+from vidc.exporters.onnx.pad import widen_pads
 from vidc.exporters.program import load_program
 from vidc.plugins.signature import Access, Signature, state_output
 
@@ -55,6 +56,9 @@ def write_graph(
     path = folder / f"{component.name}.onnx"
     export_onnx(component.name, program, signature, None, path, operators)
     model = ir.load(path)
+    if parser == "onnxruntime_cuda":
+        widen_pads(model)
+        ir.save(model, path)
     require_clean(model, parser, handled)
     return Graph(
         path,

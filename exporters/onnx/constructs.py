@@ -1,7 +1,8 @@
 """What parsers of ONNX accept and ignore, or refuse: one entry for each construct.
 
 Found with TensorRT-RTX 1.7.1 and ONNX Runtime 1.31 on a CPU. TensorRT is held to what
-TensorRT-RTX does, as both share the parser.
+TensorRT-RTX does, as both share the parser; ONNX Runtime on a GPU to the graph's rules, which are
+the same there, and to the kernels that its library for CUDA holds.
 """
 
 from collections.abc import Callable
@@ -114,6 +115,13 @@ def _is_circular_scatter(node: ir.Node) -> bool:
     )
 
 
+def pads_bfloat16(node: ir.Node) -> bool:
+    """Whether a node pads bfloat16, or something of an unknown dtype."""
+    data = _input(node, 0)
+    known = None if data is None else data.dtype
+    return _standard(node, "Pad") and known in (ir.DataType.BFLOAT16, None)
+
+
 def _is_custom(node: ir.Node) -> bool:
     return node.domain not in ("", "ai.onnx")
 
@@ -187,6 +195,13 @@ CONSTRUCTS = (
         "a mask with one row for all queries loads and then fails to run",
         "expand the mask to the number of queries",
         _broadcasts_mask_to_queries,
+    ),
+    Construct(
+        "pad-bf16",
+        _ONNXRUNTIME,
+        "neither a CPU nor CUDA has a kernel that pads bfloat16",
+        "pad in float32, as exporters/onnx/pad.py does",
+        pads_bfloat16,
     ),
     Construct(
         "tensor-scatter-circular",

@@ -1,12 +1,13 @@
+import onnx_ir as ir
 import pytest
 import torch
 
-from vidc.compiler import native_graph as graphs
 from vidc.compiler.native_graph import write_graph
 from vidc.compiler.settings.resolve import resolve
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx import native_ring
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
+from vidc.exporters.onnx.lint import require_clean
 from vidc.plugins.errors import BuildError
 from vidc.plugins.ring import ring_attention
 
@@ -55,3 +56,12 @@ def test_an_operator_that_rtx_cannot_have_is_refused_before_its_parser(tmp_path,
         write_graph(component, "tensorrt_rtx", tmp_path, HANDLED)
     assert e.value.code == "VIDC-EXPORT-LINT"
     assert "there are no plugins" in e.value.message
+
+
+def test_onnxruntime_gets_no_node_that_it_has_no_kernel_for(tmp_path):
+    settings = resolve("tiny", gpu="h200", precision="bf16", assignments=SMALL, environ={})
+    component = export_component(settings.model, "vae", "bf16", "vae_decode", tmp_path)
+    with pytest.raises(BuildError, match="kernel that pads bfloat16"):
+        require_clean(ir.load(component.onnx), "onnxruntime_cuda")
+    graph = write_graph(component, "onnxruntime_cuda", tmp_path)
+    require_clean(ir.load(graph.path), "onnxruntime_cuda")
