@@ -17,6 +17,7 @@ from vidc.compiler.calibrate.run import calibrate
 from vidc.compiler.graph import Sources
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.stream import stream_spec
+from vidc.compiler.versions import versions
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
 
 pytestmark = needs_modelopt
@@ -180,6 +181,15 @@ def test_a_gpu_that_is_not_here(settings, prompts, cache, tmp_path):
     elsewhere = resolve("tiny", gpu="h100", precision="bf16", environ={}, engines=False)
     with pytest.raises(UnavailableError, match="VIDC-CALIBRATE-GPU"):
         calibrate(elsewhere, SOURCES, prompts, 0, tmp_path / "calibration", cache, Noted())
+
+
+def test_without_modelopt_it_says_what_to_install(settings, prompts, cache, tmp_path, monkeypatch):
+    def missing(*packages, extra):
+        return versions("no-such-modelopt", extra=extra)
+
+    monkeypatch.setattr(running, "versions", missing)
+    with pytest.raises(UnavailableError, match=r"VIDC-ENV-BUILD(.|\n)*vidc\[calibrate\]"):
+        calibrate(settings, SOURCES, prompts, 0, tmp_path / "calibration", cache, Noted())
 
 
 def test_the_command(vidc, cache, stream, tmp_path, monkeypatch):
