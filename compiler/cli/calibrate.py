@@ -64,6 +64,7 @@ def command(
             "ranges a trained model may never have; --prompts FILE takes real ones",
             err=True,
         )
+    _tell(settings, len(found))
     folder = output or Path("out") / f"{settings.preset}-calibration"
     with stage_progress(stage_count(found)) as progress:
         done = calibrate(settings, sources, found, seed, folder, cache_root(os.environ), progress)
@@ -78,6 +79,18 @@ def command(
         )
     else:
         print_text(str(done.output))
+
+
+def _tell(settings: "Settings", prompts: int) -> None:
+    """Says how long a CPU takes, where that is minutes."""
+    from vidc.compiler.calibrate.rollout import scenario
+    from vidc.compiler.estimate import about, latents_seconds
+    from vidc.compiler.stream import stream_spec
+
+    played = scenario(stream_spec(settings.model))
+    takes = about(prompts * latents_seconds(settings.model, played))
+    if takes and not settings.target.is_gpu:
+        click.echo(f"{prompts} rollouts: {takes} on this CPU; -n takes fewer prompts", err=True)
 
 
 def _prompts(settings: "Settings", path: Path | None, count: int) -> "Prompts":

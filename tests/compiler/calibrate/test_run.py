@@ -192,6 +192,21 @@ def test_without_modelopt_it_says_what_to_install(settings, prompts, cache, tmp_
         calibrate(settings, SOURCES, prompts, 0, tmp_path / "calibration", cache, Noted())
 
 
+def test_what_takes_minutes_is_announced(vidc, cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("VIDC_CACHE", str(cache))
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "calibrate", stop)
+    common = ("--gpu", "cpu", "--random-weights", "1", "-o", str(tmp_path / "out"))
+    status, _, err = vidc("calibrate", "longlive-1.3b", *common)
+    assert status == 130
+    assert err.startswith("32 rollouts: about ")
+    status, _, err = vidc("calibrate", "tiny", *common)
+    assert (status, err.strip()) == (130, "interrupted")
+
+
 def test_the_command(vidc, cache, stream, tmp_path, monkeypatch):
     monkeypatch.setenv("VIDC_CACHE", str(cache))
     file, output = tmp_path / "prompts.safetensors", tmp_path / "out"
