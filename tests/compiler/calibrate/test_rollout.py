@@ -154,6 +154,29 @@ def test_a_rollout_fills_the_window_moves_on_and_switches(model, stream):
     assert f"recache_{stream.window - stream.sink}" in component_groups(model)
 
 
+def test_modelopt_s_own_calibration_finds_the_same(model, stream, prompts, played):
+    import modelopt.torch.quantization as mtq
+
+    _, found, _ = played
+    network, made = rollouts(model, stream)
+    fp8 = {"num_bits": (4, 3), "axis": None}
+    config = {
+        "quant_cfg": [
+            {"quantizer_name": "*", "enable": False},
+            {"quantizer_name": "*blocks.*input_quantizer", "cfg": fp8},
+            {"quantizer_name": "*blocks.*weight_quantizer", "cfg": fp8 | {"axis": 0}},
+        ],
+        "algorithm": "max",
+    }
+    mtq.quantize(network, config, lambda _: made.ranges(0, prompts))
+    linears = {n: m for n, m in network.named_modules() if isinstance(m, torch.nn.Linear)}
+    blocks = {name: m for name, m in linears.items() if name.startswith("blocks.")}
+    assert len(blocks) == 10 * model.transformer.layers
+    for name, module in blocks.items():
+        assert module.input_quantizer.amax == found[f"{name}.input"].max(), name
+        assert torch.equal(module.weight_quantizer.amax.flatten(), found[f"{name}.weight"]), name
+
+
 def test_noise_is_the_prompt_s_own(model, stream, prompts):
     _, made = rollouts(model, stream)
     _, again = rollouts(model, stream)
