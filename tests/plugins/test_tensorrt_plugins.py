@@ -3,6 +3,7 @@
 import ctypes
 import json
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -368,6 +369,9 @@ def test_kernels_get_every_tensor_and_the_stream(recorded, name):
     launches = range(record.recorded_launches())
     words = {record.recorded_word(i, w) for i in launches for w in range(record.recorded_words())}
     assert {tensor.data_ptr() for tensor in (*node.inputs, *outputs)} <= words
+    halves = {half for word in words for half in struct.unpack("2I", struct.pack("Q", word))}
+    numbers = [a for a in node.attributes if a.type in (FLOAT32, INT64)]
+    assert {int.from_bytes(a.data, "little") for a in numbers} <= halves
     assert len(launches) == (2 if arguments().get("value_transposed") else 1)
     assert {record.recorded_stream(i) for i in launches} == {STREAM}
 
@@ -409,8 +413,11 @@ fields = [
 ]
 plugin = creator.create_plugin("r", trt.PluginFieldCollection(fields), trt.TensorRTPhase.BUILD)
 assert plugin is not None
+none = trt.PluginFieldCollection([])
+assert creator.create_plugin("r", none, trt.TensorRTPhase.BUILD) is None
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     wanted = sorted({operator.name().removeprefix("vidc::") for operator, _ in OPERATORS.values()})
     assert done.stdout == f"{wanted}\n"
+    assert "[VIDC-KERNEL-ARGUMENT] vidc::renoise: sigma: expected an attribute" in done.stderr
