@@ -1,0 +1,288 @@
+"""Times the fused operators against torch.compile of their references, in turns.
+
+    python benchmarks/fused_operators.py > benchmarks/results/fused-operators-h200.json
+    python benchmarks/fused_operators.py --small --samples 6    # a dry run, also without a GPU
+
+Each form is one CUDA graph of calls on buffers that together are larger than the GPU's cache. The
+forms are sampled in turns, so that a clock that drifts drifts for both. Bytes are those that the
+operator cannot avoid: each input and each output once. Without a GPU the operators are their
+references themselves.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vidc.compiler.bench.clock import Clock
+from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
+from vidc.compiler.bench.peaks import copy_gbps
+from vidc.compiler.bench.statistics import Summary
+from vidc.compiler.bench.verdict import judge
+from vidc.plugins.gate_residual import gate_residual, gate_residual_reference
+from vidc.plugins.gelu_quantize import gelu_quantize, gelu_quantize_reference
+from vidc.plugins.norm_modulate_quantize import (
+    norm_modulate_quantize,
+    norm_modulate_quantize_reference,
+)
+from vidc.plugins.qk_norm_rope_ring_write import (
+    qk_norm_rope_ring_write,
+    qk_norm_rope_ring_write_reference,
+)
+from vidc.plugins.qk_norm_rope_ring_write_8bit import (
+    qk_norm_rope_ring_write_dynamic,
+    qk_norm_rope_ring_write_dynamic_reference,
+    qk_norm_rope_ring_write_static,
+    qk_norm_rope_ring_write_static_reference,
+)
+from vidc.plugins.renoise import renoise, renoise_reference
+
+BEYOND_CACHES = 256 * 2**20
+"""Bytes of the buffers of a graph, together: several times the L2 of the largest GPU."""
+LEAST_CALLS = 20
+"""Of a graph, so that its launch is little beside them."""
+WARM_UP = 20
+FP8 = torch.float8_e4m3fn
+BF16 = torch.bfloat16
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a block of latent frames."""
+
+    frames: int = 3
+    frame_tokens: int = 1560
+    heads: int = 12
+    head_dim: int = 128
+    ffn: int = 8960
+    window: int = 18720
+    sink: int = 4680
+    latent: tuple[int, ...] = (1, 3, 16, 60, 104)
+
+    @property
+    def tokens(self) -> int:
+        return self.frames * self.frame_tokens
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+
+SMALL = Sizes(frame_tokens=8, heads=2, head_dim=64, ffn=256, window=96, sink=24,
+              latent=(1, 3, 4, 6, 8))  # fmt: skip
+
+Arguments = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator, its reference, and arguments of one set of buffers.
+
+    Attributes:
+        name: of the operator and its form.
+        operator: the kernel on a GPU.
+        reference: the same in plain PyTorch.
+        make: draws the arguments.
+        moved: bytes that have to be read and written.
+    """
+
+    name: str
+    operator: Callable[..., Any]
+    reference: Callable[..., Any]
+    make: Callable[[], Arguments]
+    moved: int
+
+
+def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
+    """All that is measured."""
+
+    def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(shape, device=device).to(dtype)
+
+    tokens, width = sizes.tokens, sizes.width
+    row, rows = tokens * width, 4 * sizes.frames * width
+
+    def gate() -> Arguments:
+        return (draw(1, tokens, width), draw(1, tokens, width, dtype=BF16),
+                draw(1, sizes.frames, width))  # fmt: skip
+
+    yield Case("gate_residual", gate_residual, gate_residual_reference, gate, row * 10 + rows)
+
+    for dtype in (BF16, FP8):
+        scale = torch.ones(1, device=device) * 0.05 if dtype is FP8 else None
+
+        def norm(dtype: torch.dtype = dtype, scale: Tensor | None = scale) -> Arguments:
+            shift, factor = draw(1, sizes.frames, width), draw(1, sizes.frames, width)
+            return (draw(1, tokens, width), shift, factor, EPS, dtype, scale)
+
+        def gelu(dtype: torch.dtype = dtype, scale: Tensor | None = scale) -> Arguments:
+            return (draw(1, tokens, sizes.ffn, dtype=BF16), dtype, scale)
+
+        to = "fp8" if dtype is FP8 else "bf16"
+        yield Case(
+            f"norm_modulate_quantize to {to}", norm_modulate_quantize,
+            norm_modulate_quantize_reference, norm, row * (4 + dtype.itemsize) + 2 * rows,
+        )  # fmt: skip
+        yield Case(
+            f"gelu_quantize to {to}", gelu_quantize, gelu_quantize_reference, gelu,
+            tokens * sizes.ffn * (2 + dtype.itemsize),
+        )  # fmt: skip
+
+    def noised() -> Arguments:
+        latent, flow, noise = (draw(*sizes.latent) for _ in range(3))
+        return (latent, flow, noise, 0.9375, 0.8333)
+
+    elements = torch.Size(sizes.latent).numel()
+    yield Case("renoise", renoise, renoise_reference, noised, elements * 16)
+    yield from ring_cases(sizes, device, draw)
+
+
+def ring_cases(sizes: Sizes, device: torch.device, draw: Callable[..., Tensor]) -> Iterator[Case]:
+    """The forms of the ring write; the block wraps in its middle."""
+    tokens, width, window = sizes.tokens, sizes.width, sizes.window
+    inputs = tokens * (3 * width * 2 + sizes.head_dim * 4)
+    cache = (1, window, sizes.heads, sizes.head_dim)
+    transposed = (1, sizes.heads, sizes.head_dim, window)
+
+    def packed() -> Arguments:
+        angles = draw(tokens, sizes.head_dim // 2)
+        position = torch.tensor([window - tokens // 2], device=device)
+        weights = (draw(width, dtype=BF16), draw(width, dtype=BF16))
+        return (draw(1, tokens, 3 * width, dtype=BF16), *weights, angles.cos(), angles.sin(),
+                position)  # fmt: skip
+
+    def whole() -> Arguments:
+        return (*packed(), draw(*cache, dtype=BF16), draw(*cache, dtype=BF16), sizes.sink, EPS)
+
+    yield Case(
+        "qk_norm_rope_ring_write bf16", qk_norm_rope_ring_write, qk_norm_rope_ring_write_reference,
+        whole, inputs + tokens * 3 * width * 2,
+    )  # fmt: skip
+
+    def eight(dtype: torch.dtype, dynamic: bool) -> Arguments:
+        shape = (1, sizes.heads, window) if dynamic else (sizes.heads,)
+        scales = [torch.full(shape, 0.05, device=device) for _ in range(2)]
+        caches = (torch.zeros(shape, dtype=torch.int8, device=device).view(dtype)
+                  for shape in (cache, transposed))  # fmt: skip
+        mean = draw(sizes.heads, sizes.head_dim)
+        return (*packed(), *caches, *scales, mean, sizes.sink, EPS, True, True)
+
+    for name, dtype, dynamic in (
+        ("static fp8", FP8, False), ("dynamic fp8", FP8, True), ("dynamic int8", torch.int8, True),
+    ):  # fmt: skip
+        scales = tokens * sizes.heads * 4 * (3 if dynamic else 1)
+        yield Case(
+            f"qk_norm_rope_ring_write_{name}, values transposed",
+            qk_norm_rope_ring_write_dynamic if dynamic else qk_norm_rope_ring_write_static,
+            qk_norm_rope_ring_write_dynamic_reference
+            if dynamic
+            else qk_norm_rope_ring_write_static_reference,
+            partial(eight, dtype, dynamic),
+            inputs + tokens * 3 * width + scales,
+        )
+
+
+class Form:
+    """One way to compute a case: called on each set of buffers in turn, on a GPU as one graph."""
+
+    def __init__(self, call: Callable[..., Any], sets: list[Arguments], clock: Clock) -> None:
+        self.calls = max(LEAST_CALLS, len(sets))
+        self._clock = clock
+
+        def work() -> None:
+            for index in range(self.calls):
+                call(*sets[index % len(sets)])
+
+        work()
+        clock.wait()
+        self._work: Callable[[], None] = work
+        if torch.cuda.is_available():
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                work()
+            self._work = graph.replay
+
+    def sample(self) -> float:
+        """Milliseconds of a call."""
+        first = self._clock.mark()
+        self._work()
+        return self._clock.between(first, self._clock.mark()) / self.calls
+
+
+def measure(case: Case, samples: int, device: torch.device, copy: float) -> dict[str, Any]:
+    """Both forms of a case, sampled in turns."""
+    first = case.make()
+    size = sum(value.nbytes for value in first if isinstance(value, Tensor))
+    count = -(-BEYOND_CACHES // size) if device.type == "cuda" else 1
+    sets = [first, *(case.make() for _ in range(count - 1))]
+    torch._dynamo.reset()
+    clock = Clock(device)
+    compiled = torch.compile(case.reference, fullgraph=True)
+    forms = {"kernel": Form(case.operator, sets, clock), "compiled": Form(compiled, sets, clock)}
+    taken: dict[str, list[float]] = {name: [] for name in forms}
+    for turn in range(WARM_UP + samples):
+        order = forms if turn % 2 else reversed(forms)
+        for name in order:
+            milliseconds = forms[name].sample()
+            if turn >= WARM_UP:
+                taken[name].append(milliseconds)
+    verdict = judge(taken["kernel"], taken["compiled"])
+    return {
+        "case": case.name,
+        "bytes": case.moved,
+        "sets": len(sets),
+        **{name: figures(values, case.moved, copy) for name, values in taken.items()},
+        **verdict.to_json(),
+        "gpu_state": gpu_state(device) if device.type == "cuda" else None,
+    }
+
+
+def figures(values: list[float], moved: int, copy: float) -> dict[str, Any]:
+    """Of samples in milliseconds; ``of_copy`` is the share of a copy's bandwidth."""
+    summary = Summary.of(values)
+    gbps = moved / summary.median / 1e6
+    return {**summary.to_json(), "gbps": gbps, "of_copy": gbps / copy, "samples": values}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--small", action="store_true", help="sizes for a dry run")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    copy = copy_gbps(device)
+    torch.manual_seed(0)
+    results = []
+    for case in cases(SMALL if args.small else Sizes(), device):
+        if args.only not in case.name:
+            continue
+        result = measure(case, args.samples, device, copy)
+        results.append(result)
+        ours, theirs = result["kernel"], result["compiled"]
+        print(
+            f"{case.name}: {ours['median'] * 1e3:.1f} us, {ours['gbps']:.0f} GB/s, "
+            f"{ours['of_copy']:.0%} of a copy's; compiled {theirs['median'] * 1e3:.1f} us: "
+            f"{result['verdict']}, {result['speedup']:.2f}x",
+            file=sys.stderr,
+        )
+    document = {
+        "schema": 1,
+        "sizes": vars(SMALL if args.small else Sizes()),
+        "unit": "ms",
+        "copy_gbps": copy,
+        "results": results,
+        "fingerprint": fingerprint(device),
+    }
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+// The operators as torch's, on CUDA. Their schemas are defined in Python, beside the references.
+
+#include <torch/csrc/stable/library.h>
+
+#include "../cuda/operators.h"
+#include "tensors.h"
+
+namespace vidc {
+namespace {
+
+Tensor allocate(const Tensor& like, std::initializer_list<int64_t> sizes, ScalarType type) {
+  return torch::stable::new_empty(like, {sizes.begin(), sizes.size()}, type);
+}
+
+// A view of an argument that may be left out.
+class Optional {
+ public:
+  Optional(const char* name, const std::optional<Tensor>& tensor) {
+    if (tensor) view_ = vidc::view(name, *tensor);
+  }
+  const TensorView* get() const { return view_ ? &*view_ : nullptr; }
+
+ private:
+  std::optional<TensorView> view_;
+};
+
+Tensor gate_residual_cuda(const Tensor& x, const Tensor& update, const Tensor& gate) {
+  const TensorView of_x = view("x", x), of_update = view("update", update),
+                   of_gate = view("gate", gate);
+  check_gate_residual(of_x, of_update, of_gate);
+  const DeviceGuard guard(of_x.device);
+  Tensor output = torch::stable::empty_like(x);
+  gate_residual(of_x, of_update, of_gate, output.data_ptr(), current_stream(of_x));
+  return output;
+}
+
+Tensor norm_modulate_quantize_cuda(const Tensor& x, const Tensor& shift, const Tensor& scale,
+                                   double eps, ScalarType dtype,
+                                   const std::optional<Tensor>& output_scale) {
+  const TensorView of_x = view("x", x), of_shift = view("shift", shift),
+                   of_scale = view("scale", scale);
+  const Optional of_output("output_scale", output_scale);
+  check_norm_modulate_quantize(of_x, of_shift, of_scale, dtype_of(dtype), of_output.get());
+  const DeviceGuard guard(of_x.device);
+  Tensor output = allocate(x, {x.size(0), x.size(1), x.size(2)}, dtype);
+  norm_modulate_quantize(of_x, of_shift, of_scale, static_cast<float>(eps), dtype_of(dtype),
+                         of_output.get(), output.data_ptr(), current_stream(of_x));
+  return output;
+}
+
+Tensor gelu_quantize_cuda(const Tensor& x, ScalarType dtype,
+                          const std::optional<Tensor>& output_scale) {
+  const TensorView of_x = view("x", x);
+  const Optional of_output("output_scale", output_scale);
+  check_gelu_quantize(of_x, dtype_of(dtype), of_output.get());
+  const DeviceGuard guard(of_x.device);
+  Tensor output = allocate(x, {x.size(0), x.size(1), x.size(2)}, dtype);
+  gelu_quantize(of_x, dtype_of(dtype), of_output.get(), output.data_ptr(), current_stream(of_x));
+  return output;
+}
+
+void renoise_cuda(const Tensor& latent, const Tensor& flow, const Tensor& noise, double sigma,
+                  double next_sigma) {
+  const TensorView of_latent = view("latent", latent), of_flow = view("flow", flow),
+                   of_noise = view("noise", noise);
+  check_renoise(of_latent, of_flow, of_noise);
+  const DeviceGuard guard(of_latent.device);
+  renoise(of_latent, of_flow, of_noise, static_cast<float>(sigma), static_cast<float>(next_sigma),
+          current_stream(of_latent));
+}
+
+QkvToRing views(const Tensor& qkv, const Tensor& query_weight, const Tensor& key_weight,
+                const Tensor& cos, const Tensor& sin, const Tensor& position,
+                const Tensor& key_cache, const Tensor& value_cache, int64_t sink, double eps) {
+  return {view("qkv", qkv),
+          view("query_weight", query_weight),
+          view("key_weight", key_weight),
+          view("cos", cos),
+          view("sin", sin),
+          view("position", position),
+          view("key_cache", key_cache),
+          view("value_cache", value_cache),
+          sink,
+          static_cast<float>(eps)};
+}
+
+Tensor qk_norm_rope_ring_write_cuda(const Tensor& qkv, const Tensor& query_weight,
+                                    const Tensor& key_weight, const Tensor& cos, const Tensor& sin,
+                                    const Tensor& position, const Tensor& key_cache,
+                                    const Tensor& value_cache, int64_t sink, double eps) {
+  const QkvToRing given =
+      views(qkv, query_weight, key_weight, cos, sin, position, key_cache, value_cache, sink, eps);
+  check_qk_norm_rope_ring_write(given);
+  const DeviceGuard guard(given.qkv.device);
+  Tensor query = allocate(qkv, {qkv.size(0), qkv.size(1), key_cache.size(2), key_cache.size(3)},
+                          qkv.scalar_type());
+  qk_norm_rope_ring_write(given, query.data_ptr(), current_stream(given.qkv));
+  return query;
+}
+
+// Static and dynamic scales are two operators, for only the dynamic ones are written: that has to
+// be in the schema.
+template <Scales scales>
+std::tuple<Tensor, Tensor> qk_norm_rope_ring_write_8bit_cuda(
+    const Tensor& qkv, const Tensor& query_weight, const Tensor& key_weight, const Tensor& cos,
+    const Tensor& sin, const Tensor& position, const Tensor& key_cache, const Tensor& value_cache,
+    const Tensor& key_scale, const Tensor& value_scale, const std::optional<Tensor>& key_mean,
+    int64_t sink, double eps, bool value_transposed, bool quantize_query) {
+  const Optional mean("key_mean", key_mean);
+  const QkvTo8BitRing given{
+      views(qkv, query_weight, key_weight, cos, sin, position, key_cache, value_cache, sink, eps),
+      view("key_scale", key_scale),
+      view("value_scale", value_scale),
+      mean.get(),
+      value_transposed,
+      quantize_query};
+  check_qk_norm_rope_ring_write_8bit(scales, given);
+  const DeviceGuard guard(given.qkv.qkv.device);
+  const int64_t batch = qkv.size(0), tokens = qkv.size(1), heads = key_cache.size(2);
+  Tensor query = allocate(qkv, {batch, tokens, heads, key_cache.size(3)},
+                          quantize_query ? key_cache.scalar_type() : qkv.scalar_type());
+  Tensor query_scale =
+      allocate(qkv, {quantize_query ? batch : 0, heads, tokens}, ScalarType::Float);
+  qk_norm_rope_ring_write_8bit(scales, given, query.data_ptr(), query_scale.data_ptr(),
+                               current_stream(given.qkv.qkv));
+  return {query, query_scale};
+}
+
+void register_on_cuda(torch::stable::detail::StableLibrary& library) {
+  library.impl("gate_residual", TORCH_BOX(&gate_residual_cuda));
+  library.impl("norm_modulate_quantize", TORCH_BOX(&norm_modulate_quantize_cuda));
+  library.impl("gelu_quantize", TORCH_BOX(&gelu_quantize_cuda));
+  library.impl("renoise", TORCH_BOX(&renoise_cuda));
+  library.impl("qk_norm_rope_ring_write", TORCH_BOX(&qk_norm_rope_ring_write_cuda));
+  library.impl("qk_norm_rope_ring_write_static",
+               TORCH_BOX(&qk_norm_rope_ring_write_8bit_cuda<Scales::fixed>));
+  library.impl("qk_norm_rope_ring_write_dynamic",
+               TORCH_BOX(&qk_norm_rope_ring_write_8bit_cuda<Scales::dynamic>));
+}
+
+}  // namespace
+}  // namespace vidc
+
+// PLUGIN_ABI of vidc.plugins.abi as it was when this was built.
+extern "C" __attribute__((visibility("default"))) int32_t vidc_plugin_abi() {
+  return VIDC_PLUGIN_ABI;
+}
+
+// What STABLE_TORCH_LIBRARY_IMPL does when a library is opened, done when asked: a library of
+// another ABI has to be opened to say so, and must not register its operators by that.
+extern "C" __attribute__((visibility("default"))) void vidc_register_torch_operators() {
+  using torch::stable::detail::StableLibrary;
+  static const torch::stable::detail::StableTorchLibraryInit registration(
+      StableLibrary::Kind::IMPL, &vidc::register_on_cuda, "vidc", "CUDA", __FILE__, __LINE__);
+}

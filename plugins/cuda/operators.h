@@ -1,0 +1,60 @@
+// The operators, framework-free: checked arguments to launched kernels. What each computes is
+// documented where its reference is, in the Python module of its name.
+//
+// Outputs are allocated by the caller after `check_` has passed. Every function throws vidc::Error.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "arguments.h"
+
+namespace vidc {
+
+void check_gate_residual(const TensorView& x, const TensorView& update, const TensorView& gate);
+void gate_residual(const TensorView& x, const TensorView& update, const TensorView& gate,
+                   void* output, cudaStream_t stream);
+
+// `output_scale` is null where there is none.
+void check_norm_modulate_quantize(const TensorView& x, const TensorView& shift,
+                                  const TensorView& scale, DType dtype,
+                                  const TensorView* output_scale);
+void norm_modulate_quantize(const TensorView& x, const TensorView& shift, const TensorView& scale,
+                            float eps, DType dtype, const TensorView* output_scale, void* output,
+                            cudaStream_t stream);
+
+void check_gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_scale);
+void gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_scale, void* output,
+                   cudaStream_t stream);
+
+void check_renoise(const TensorView& latent, const TensorView& flow, const TensorView& noise);
+void renoise(const TensorView& latent, const TensorView& flow, const TensorView& noise, float sigma,
+             float next_sigma, cudaStream_t stream);
+
+// What every form of qk_norm_rope_ring_write takes.
+struct QkvToRing {
+  TensorView qkv, query_weight, key_weight, cos, sin, position, key_cache, value_cache;
+  int64_t sink;
+  float eps;
+};
+
+void check_qk_norm_rope_ring_write(const QkvToRing& given);
+void qk_norm_rope_ring_write(const QkvToRing& given, void* query, cudaStream_t stream);
+
+// Its forms with a ring of 8 bits. Scales of a static ring are given for each head, those of a
+// dynamic one are written for each token and head.
+enum class Scales { fixed, dynamic };
+
+struct QkvTo8BitRing {
+  QkvToRing qkv;
+  TensorView key_scale, value_scale;
+  const TensorView* key_mean;  // null for zeros
+  bool value_transposed;
+  bool quantize_query;
+};
+
+void check_qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& given);
+// `query_scale` is not written where queries are not quantised.
+void qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& given, void* query,
+                                  void* query_scale, cudaStream_t stream);
+
+}  // namespace vidc

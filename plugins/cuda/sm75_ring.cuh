@@ -1,0 +1,22 @@
+// Where tokens go in a ring that keeps its first tokens for ever.
+#pragma once
+
+#include <cstdint>
+
+namespace vidc {
+
+struct Ring {
+  const int64_t* position;  // absolute index of the block's first token
+  int slots;
+  int sink;
+};
+
+// The slot of a token of the block, -1 where there is none. Divides 64-bit integers, which takes a
+// hundred instructions.
+__device__ __forceinline__ int ring_slot(const Ring& ring, int token) {
+  const int64_t at = *ring.position + token;
+  if (at < ring.sink) return at < 0 ? -1 : static_cast<int>(at);
+  return ring.sink + static_cast<int>((at - ring.sink) % (ring.slots - ring.sink));
+}
+
+}  // namespace vidc

@@ -1,0 +1,38 @@
+// Scales of a token's heads: given for each head, or the largest of the values themselves.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "sm75_vector.cuh"
+
+namespace vidc {
+
+template <typename Output>
+constexpr float kLargest = 448.f;
+template <>
+constexpr float kLargest<int8_t> = 127.f;
+
+constexpr float kSmallestScaled = 1e-30f;  // The inverse of the scale of less would not be finite.
+
+// Of the head that this thread has eight channels of, together with its `lanes` - 1 neighbours.
+// Every thread of the warp calls it.
+template <typename Output>
+__device__ __forceinline__ float scale_of_head(const float (&x)[kVector], int lanes) {
+  float largest = kSmallestScaled;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) largest = fmaxf(largest, fabsf(x[i]));
+  for (int offset = lanes / 2; offset; offset /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+  return largest / kLargest<Output>;
+}
+
+template <typename Output>
+__device__ __forceinline__ void store_scaled(Output* to, const float (&x)[kVector], float scale) {
+  const float inverse = 1.f / scale;
+  float scaled[kVector];
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) scaled[i] = x[i] * inverse;
+  store(to, scaled);
+}
+
+}  // namespace vidc

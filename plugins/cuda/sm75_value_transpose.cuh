@@ -1,0 +1,140 @@
+// Values into their slots of a transposed ring of 8 bits, [batch, heads, head_dim, slots]: matrix
+// instructions of 8 bits want the index that is summed over to be contiguous.
+//
+// Within each 16 slots they are stored in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15: what a
+// thread holds of the softmax's probabilities is then what it has to multiply the values with.
+#pragma once
+
+#include "sm75_ring.cuh"
+#include "sm75_scale.cuh"
+
+namespace vidc {
+
+constexpr int kTransposeThreads = 128;
+constexpr int kTileSlots = 32;  // a sector of memory for each channel
+constexpr int kGroup = 16;
+
+struct ValueTranspose {
+  const void* values;  // of the first token and head; [batch, tokens, 3 * width]
+  void* cache;
+  float* scale;  // [heads], or [batch, heads, slots] and written
+  Ring ring;
+  int tokens;
+  int heads;
+};
+
+// Tiles that a launch needs, wherever the block begins: its slots are at most three runs, in the
+// sink, up to the ring's end and from its beginning, each with a part of a tile at both ends.
+inline int transpose_tiles(int64_t tokens) {
+  return static_cast<int>((tokens + 3 * 2 * (kTileSlots - 1)) / kTileSlots) + 1;
+}
+
+// The slots of one tile that the block's tokens go to.
+struct TileSlots {
+  int base;   // of the tile, a multiple of its size
+  int begin;  // the first slot with a token
+  int end;    // behind the last one, `begin` where there is none
+  int token;  // of slot `begin`
+};
+
+__device__ __forceinline__ TileSlots tile_slots(const Ring& ring, int tokens, int tile) {
+  const int64_t position = *ring.position;
+  if (position < 0) return {0, 0, 0, 0};
+  const int turn = ring.slots - ring.sink;
+  const int in_sink =
+      position < ring.sink
+          ? static_cast<int>(min(ring.sink - position, static_cast<int64_t>(tokens)))
+          : 0;
+  const int offset =
+      in_sink < tokens ? static_cast<int>((position + in_sink - ring.sink) % turn) : 0;
+  const int to_end = min(tokens - in_sink, turn - offset);
+  const int starts[] = {in_sink ? static_cast<int>(position) : 0, ring.sink + offset, ring.sink};
+  // Of more tokens than the ring turns over, which would share slots, the last are left out.
+  const int counts[] = {in_sink, to_end, min(tokens - in_sink - to_end, offset)};
+  int token = 0;
+#pragma unroll
+  for (int run = 0; run < 3; ++run) {
+    const int skipped = starts[run] / kTileSlots, end = starts[run] + counts[run];
+    const int tiles = counts[run] ? (end + kTileSlots - 1) / kTileSlots - skipped : 0;
+    if (tile < tiles) {
+      const int base = (skipped + tile) * kTileSlots;
+      const int begin = max(base, starts[run]);
+      return {base, begin, min(base + kTileSlots, end), token + begin - starts[run]};
+    }
+    tile -= tiles;
+    token += counts[run];
+  }
+  return {0, 0, 0, 0};
+}
+
+// Which of 16 slots is stored at a position, and where a slot is.
+__device__ __forceinline__ int slot_at(int position) {
+  return position / 4 * 2 + position % 2 + position / 2 % 2 * 8;
+}
+__device__ __forceinline__ int position_of(int slot) {
+  return slot % 8 / 2 * 4 + slot % 2 + slot / 8 * 2;
+}
+
+template <typename T, typename Output, bool Dynamic, int HeadDim>
+__global__ void __launch_bounds__(kTransposeThreads)
+    value_transpose_kernel(const ValueTranspose given) {
+  constexpr int kLanes = HeadDim / kVector;
+  constexpr int kSteps = kTileSlots * kLanes / kTransposeThreads;
+  __shared__ alignas(16) Output tile[kTileSlots][HeadDim];
+  __shared__ TileSlots shared_slots;
+  const int head = blockIdx.y, batch = blockIdx.z;
+  if (threadIdx.x == 0) shared_slots = tile_slots(given.ring, given.tokens, blockIdx.x);
+  __syncthreads();
+  const TileSlots slots = shared_slots;
+  if (slots.begin == slots.end) return;
+
+  const int width = given.heads * HeadDim, channel = threadIdx.x % kLanes * kVector;
+  const int64_t of_head = static_cast<int64_t>(batch) * given.heads + head;
+  Raw<T> raw[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int slot = slots.base + (step * kTransposeThreads + threadIdx.x) / kLanes;
+    raw[step] = {};
+    if (slot < slots.begin || slot >= slots.end) continue;
+    const int64_t row =
+        static_cast<int64_t>(batch) * given.tokens + slots.token + slot - slots.begin;
+    raw[step] =
+        load_once(static_cast<const T*>(given.values) + row * 3 * width + head * HeadDim + channel);
+  }
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int index = (step * kTransposeThreads + threadIdx.x) / kLanes;
+    const int slot = slots.base + index;
+    float value[kVector];
+    unpack(raw[step], value);
+    float scale;
+    if constexpr (Dynamic) {
+      scale = scale_of_head<Output>(value, kLanes);
+      if (channel == 0 && slot >= slots.begin && slot < slots.end)
+        given.scale[of_head * given.ring.slots + slot] = scale;
+    } else {
+      scale = given.scale[head];
+    }
+    store_scaled(&tile[index][channel], value, scale);
+  }
+  __syncthreads();
+
+  for (int item = threadIdx.x; item < kTileSlots / kGroup * HeadDim; item += kTransposeThreads) {
+    const int group = item / HeadDim * kGroup, row = item % HeadDim;
+    Output* to = static_cast<Output*>(given.cache) + (of_head * HeadDim + row) * given.ring.slots +
+                 slots.base + group;
+    const int begin = slots.begin - slots.base - group, end = slots.end - slots.base - group;
+    if (begin <= 0 && end >= kGroup) {
+      uint4 words;
+      auto* values = reinterpret_cast<Output*>(&words);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) values[i] = tile[group + slot_at(i)][row];
+      *reinterpret_cast<uint4*>(to) = words;
+    } else {
+      for (int i = max(begin, 0); i < min(end, kGroup); ++i)
+        to[position_of(i)] = tile[group + i][row];
+    }
+  }
+}
+
+}  // namespace vidc

@@ -1,0 +1,29 @@
+"""How operators round to 8 bits, in plain PyTorch.
+
+A value is ``quantised * scale``. Quantising multiplies by ``1 / scale``, rounded once to float32 as
+kernels do it, rounds to nearest even, and keeps what is too large at the largest number.
+"""
+
+import torch
+from torch import Tensor
+
+LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
+"""By 8-bit dtype; INT8 leaves out -128, so that it is symmetric."""
+
+
+def quantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Quantises float32 by scales that broadcast against it.
+
+    Args:
+        x: float32.
+        scale: float32, positive.
+        dtype: ``float8_e4m3fn`` or ``int8``.
+    """
+    largest = LARGEST[dtype]
+    scaled = (x * scale.reciprocal()).clamp(-largest, largest)
+    return (scaled.round() if dtype is torch.int8 else scaled).to(dtype)
+
+
+def to_output(x: Tensor, dtype: torch.dtype, scale: Tensor | None) -> Tensor:
+    """Float32 as the output of an operator: rounded once, to FP8 where there is a scale."""
+    return x.to(dtype) if scale is None else quantize(x, scale, dtype)

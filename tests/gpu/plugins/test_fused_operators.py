@@ -1,0 +1,355 @@
+"""The fused operators' kernels, held to what their references are held to."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import held
+import layer
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from operators import (
+    FLOATS,
+    FP8,
+    Ring,
+    gate_arguments,
+    gelu_arguments,
+    norm_arguments,
+    on,
+    qkv_arguments,
+    renoise_arguments,
+)
+from operators_8bit import arguments as to_8bit_arguments
+from refusals import MEMORY, OPERATORS, REFUSALS
+from rings import rings
+
+from vidc.compiler.inductor import compile_package
+from vidc.plugins.gate_residual import gate_residual
+from vidc.plugins.gelu_quantize import gelu_quantize
+from vidc.plugins.qk_norm_rope_ring_write import (
+    qk_norm_rope_ring_write,
+    qk_norm_rope_ring_write_reference,
+)
+
+pytestmark = pytest.mark.usefixtures("library")
+CUDA = torch.device("cuda", 0)
+WIDTHS = (8, 96, 256, 264, 1536, 2048, 2056, 5120, 8192)
+"""A lane, a part of a warp, one warp and a lane more, LongLive's, a block's 256 threads and one
+more, 14B's, the widest."""
+LONGLIVE = Ring(
+    batch=1, tokens=4680, heads=12, head_dim=128, window=18720, sink=4680, position=17160
+)
+"""A block that wraps in the middle."""
+on_a_gpu = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dtypes", [(a, b) for a in FLOATS for b in FLOATS])
+def test_gate_residual(width, dtypes):
+    for batch, frames, each in ((1, 1, 1), (1, 3, 5), (2, 2, 7)):
+        held.gate(gate_arguments(batch, frames, each, width, dtypes), CUDA)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("output", [*FLOATS, FP8])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_norm_modulate_quantize(width, dtype, output):
+    for batch, frames, each in ((1, 1, 1), (1, 3, 5), (2, 2, 7)):
+        held.norm(norm_arguments(batch, frames, each, width, dtype, output), CUDA)
+    held.norm(norm_arguments(1, 1, 3, width, dtype, output, deviation=100, mean=-50), CUDA)
+
+
+@pytest.mark.parametrize("output", [*FLOATS, FP8])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gelu_quantize(dtype, output):
+    for width in (8, 2048, 2056, 8960):
+        for deviation in (1e-3, 1.0, 30.0):
+            held.gelu(gelu_arguments(2, 3, width, dtype, output, deviation=deviation), CUDA)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gelu_at_the_ends_of_the_range(dtype):
+    x = torch.tensor([-60000.0, -100, -10, -0.0, 0, 10, 100, 60000], dtype=dtype)[None, None]
+    assert torch.equal(gelu_quantize(x.to(CUDA), dtype).cpu(), x.clamp(min=0))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 1), (1, 3, 4, 5, 7), (2, 3, 16, 60, 104)])
+@pytest.mark.parametrize("sigmas", [(1.0, 0.9375), (0.8333, 0.625), (0.625, 0.25), (0.25, 0.0)])
+def test_renoise(shape, sigmas):
+    held.renoised(renoise_arguments(shape, 1, 1.0, *sigmas), CUDA)
+
+
+@on_a_gpu
+@given(
+    ring=rings(), dtype=st.sampled_from(FLOATS), seed=st.integers(0, 99),
+    deviation=st.sampled_from([1e-2, 1.0, 100.0]),
+)  # fmt: skip
+def test_ring_write(ring, dtype, seed, deviation):
+    held.qkv(ring, qkv_arguments(ring, dtype, seed, deviation), CUDA)
+
+
+@on_a_gpu
+@given(
+    ring=rings(slots_of=16), dynamic=st.booleans(), deviation=st.sampled_from([1e-2, 1.0, 100.0]),
+    dtype=st.sampled_from([torch.bfloat16, torch.float16]), to=st.sampled_from([FP8, torch.int8]),
+    transposed=st.booleans(), quantized=st.booleans(), mean=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_ring_write_to_8_bits(
+    ring, dynamic, dtype, to, deviation, transposed, quantized, mean, seed
+):
+    taken = to_8bit_arguments(
+        ring, dynamic, dtype, to, seed, deviation, transposed, quantized, mean
+    )
+    held.to_8bit(ring, dynamic, taken, CUDA)
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [(3, 32), (4, 64), (40, 128), (64, 128)])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_ring_write_of_other_widths(heads, head_dim, dtype):
+    ring = replace(LONGLIVE, batch=2, tokens=70, heads=heads, head_dim=head_dim, window=160,
+                   sink=40, position=130)  # fmt: skip
+    held.qkv(ring, qkv_arguments(ring, dtype, 1), CUDA)
+    if dtype is not torch.float32:
+        held.to_8bit(ring, True, to_8bit_arguments(ring, True, dtype), CUDA)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_at_the_sizes_of_longlive(dtype):
+    held.qkv(LONGLIVE, qkv_arguments(LONGLIVE, dtype, 1), CUDA)
+    held.norm(norm_arguments(1, 3, 1560, 1536, FLOATS[0], dtype), CUDA)
+    held.gate(gate_arguments(1, 3, 1560, 1536, (FLOATS[0], dtype)), CUDA)
+    held.gelu(gelu_arguments(1, 4680, 8960, dtype, FP8), CUDA)
+    for dynamic in (False, True):
+        held.to_8bit(LONGLIVE, dynamic, to_8bit_arguments(LONGLIVE, dynamic, dtype), CUDA)
+
+
+def bits(tensor):
+    return tensor.contiguous().view(torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_ring_write_rounds_where_its_reference_does(dtype):
+    """Sums in another order change the rounding of one value in thousands, not of one in three."""
+    ring = replace(LONGLIVE, tokens=70, window=160, sink=40, position=130)
+    taken = qkv_arguments(ring, dtype, 1)
+    found, after = held.run(qk_norm_rope_ring_write, taken, CUDA)
+    wanted = qk_norm_rope_ring_write_reference(*taken.values())
+    for a, b in ((found, wanted), (after["key_cache"], taken["key_cache"])):
+        assert (a != b).float().mean().item() < 5e-3
+
+
+@pytest.mark.parametrize("position", [0, 7, 40, 100, 2**40 + 1])
+def test_more_tokens_than_the_ring_turns_over_stay_in_its_memory(position):
+    """They share slots, so what is in these has no meaning; the sink and what is behind do."""
+    ring = replace(LONGLIVE, tokens=150, heads=3, window=160, sink=128, position=position)
+    for operator, taken in (
+        (qk_norm_rope_ring_write, qkv_arguments(ring, torch.bfloat16, 1)),
+        (held.TO_8BIT[True], to_8bit_arguments(ring, True)),
+    ):
+        given = on(CUDA, taken)
+        caches = ("key_cache", "value_cache")
+        padded = {name: torch.full((3, *given[name].shape), 7).to(given[name]) for name in caches}
+        for name in caches:
+            given[name] = padded[name][1]
+        operator(*given.values())
+        torch.cuda.synchronize()
+        for name in caches:
+            assert (padded[name][0].float() == 7).all()
+            assert (padded[name][2].float() == 7).all()
+
+
+def results_of(operator, given):
+    results = operator(*given.values())
+    results = [results] if isinstance(results, torch.Tensor) else results or []
+    return [result for result in results if result.numel()]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_element_is_written_and_the_same_each_time(name):
+    operator, arguments = OPERATORS[name]
+    runs = []
+    for poison in (0x5A, 0xFF):
+        before, given = on(CUDA, arguments()), on(CUDA, arguments())
+        results = results_of(operator, before)
+        addresses = {bits(result).fill_(poison).data_ptr() for result in results}
+        del results
+        results = results_of(operator, given)
+        assert {result.data_ptr() for result in results} == addresses, "not where the poison was"
+        written = [*results, *(v for v in given.values() if isinstance(v, torch.Tensor))]
+        runs.append([bits(tensor).clone() for tensor in written])
+        del results, written
+    for once, again in zip(*runs, strict=True):
+        assert torch.equal(once, again)
+
+
+def captured(work):
+    """The graph of work that ran before."""
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = work()
+    return graph, results
+
+
+POSITIONS = (0, 1, 5, 40, 90, 119, 120, 121, 159, 160, 1000, 2**33)
+
+
+@pytest.mark.parametrize("form", ["16 bits", "static", "dynamic"])
+def test_one_graph_serves_every_position(form):
+    ring = replace(LONGLIVE, batch=2, tokens=70, heads=3, window=160, sink=40, position=0)
+    if form == "16 bits":
+        operator, taken = qk_norm_rope_ring_write, qkv_arguments(ring, torch.bfloat16, 1)
+    else:
+        operator = held.TO_8BIT[form == "dynamic"]
+        taken = to_8bit_arguments(ring, form == "dynamic")
+    given = on(CUDA, taken)
+    graph, results = captured(lambda: operator(*given.values()))
+    for position in POSITIONS:
+        fresh = taken | {"position": torch.tensor([position])}
+        wanted = on(CUDA, fresh)
+        for name, value in wanted.items():
+            if isinstance(value, torch.Tensor):
+                given[name].copy_(value)
+        expected = operator(*wanted.values())
+        for result in [results] if isinstance(results, torch.Tensor) else results:
+            result.view(torch.uint8).fill_(255)
+        graph.replay()
+        for name, value in wanted.items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(bits(given[name]), bits(value)), (position, name)
+        if isinstance(results, torch.Tensor):
+            assert torch.equal(results, expected)
+        else:
+            assert all(
+                torch.equal(bits(a), bits(b)) for a, b in zip(results, expected, strict=True)
+            )
+
+
+@pytest.mark.parametrize("position", [-1, -4680])
+def test_nothing_is_written_without_a_position(position):
+    ring = replace(LONGLIVE, tokens=1, heads=3, window=160, sink=40)
+    for operator, taken in (
+        (qk_norm_rope_ring_write, qkv_arguments(ring, torch.bfloat16, 1)),
+        (held.TO_8BIT[True], to_8bit_arguments(ring, True)),
+    ):
+        taken["position"] = torch.tensor([position])
+        _, after = held.run(operator, taken, CUDA)
+        for name in ("key_cache", "value_cache"):
+            assert torch.equal(bits(after[name]), bits(taken[name]))
+
+
+def test_the_first_run_may_be_captured():
+    """In a process of its own, where nothing ran before."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(held.__file__).parent)!r})
+import torch
+from operators import norm_arguments, on
+from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
+given = on(torch.device("cuda"), norm_arguments(1, 3, 50, 1536))
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    output = norm_modulate_quantize(*given.values())
+graph.replay()
+assert output.abs().max() > 0
+assert torch.equal(output, norm_modulate_quantize(*given.values()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_they_run_on_torchs_current_stream():
+    given = on(CUDA, gate_arguments(width=1536))
+    wanted = gate_residual(*given.values())
+    x, given["x"] = given["x"], torch.zeros_like(given["x"])
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(10**8)  # Cycles: 50 ms in which another stream would be done.
+        given["x"].copy_(x)
+        found = gate_residual(*given.values())
+    stream.synchronize()
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_they_are_operators_as_torch_wants_them(name):
+    operator, arguments = OPERATORS[name]
+    given = on(CUDA, arguments())
+    checks = ["test_autograd_registration", "test_faketensor"]
+    if not any(v.dtype is FP8 for v in given.values() if isinstance(v, torch.Tensor)):
+        checks += ["test_schema", "test_aot_dispatch_dynamic"]
+    torch.library.opcheck(operator, tuple(given.values()), test_utils=checks)
+
+
+def test_torch_compile_calls_them():
+    layer.same_as_eager(torch.compile(layer.Layer(), fullgraph=True), CUDA)
+
+
+def test_aotinductor_calls_them_and_a_graph_captures_that(tmp_path):
+    program = torch.export.export(layer.Layer(), tuple(layer.arguments(CUDA)))
+    compile_package(program, tmp_path / "layer.pt2")
+    engine = torch._C._aoti.AOTIModelPackageLoader(
+        str(tmp_path / "layer.pt2"), "model", True, 1, CUDA.index
+    )
+    layer.same_as_eager(lambda *given: engine.boxed_run(list(given)), CUDA)
+
+    given, other = layer.arguments(CUDA), layer.arguments(CUDA)
+    graph, results = captured(lambda: engine.boxed_run(list(given)))
+    for tensor, fresh in zip(given, layer.arguments(CUDA), strict=True):
+        tensor.copy_(fresh)
+    graph.replay()
+    for a, b in zip((*results, *given), (*layer.Layer()(*other), *other), strict=True):
+        assert torch.equal(a, b)
+
+
+IN_WORDS = [refusal for refusal in MEMORY if not refusal.message.endswith("found cpu")]
+
+
+@pytest.mark.parametrize("refusal", [*REFUSALS, *IN_WORDS], ids=str)
+def test_what_no_kernel_takes_is_refused_and_the_gpu_lives_on(refusal):
+    operator, taken = refusal.call()
+    with pytest.raises(RuntimeError) as caught:
+        operator(*(to_gpu(value) for value in taken.values()))
+    assert f"[VIDC-KERNEL-ARGUMENT] {operator.name()}: " in str(caught.value)
+    assert refusal.message in str(caught.value)
+    torch.cuda.synchronize()
+
+
+def to_gpu(value):
+    """On the GPU as it lies on the CPU: its strides, and its distance from an aligned address."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    span = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) + 1
+    offset = value.data_ptr() % 16 // value.itemsize
+    size = (offset + max(span, 1)) * value.itemsize
+    memory = torch.zeros(size, dtype=torch.uint8, device=CUDA).view(value.dtype)
+    return memory.as_strided(value.shape, value.stride(), offset)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "elsewhere"),
+    [
+        ("gate", "x", "update"), ("gate", "x", "gate"), ("norm", "x", "shift"),
+        ("norm", "x", "output_scale"), ("gelu", "x", "output_scale"), ("renoise", "latent", "flow"),
+        ("qkv", "qkv", "position"), ("qkv", "qkv", "key_cache"), ("static", "qkv", "value_scale"),
+        ("dynamic", "qkv", "key_mean"),
+    ],
+)  # fmt: skip
+def test_tensors_of_two_devices_are_refused(name, first, elsewhere):
+    operator, arguments = OPERATORS[name]
+    taken = arguments()
+    given = on(CUDA, taken) | {elsewhere: taken[elsewhere]}
+    with pytest.raises(RuntimeError, match=f"{elsewhere}: expected {first}'s device cuda:0, found"):
+        operator(*given.values())
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_they_run_on_the_gpu_of_their_tensors():
+    held.gate(gate_arguments(width=1536), torch.device("cuda", 1))
+    held.renoised(renoise_arguments(), torch.device("cuda", 1))

@@ -1,0 +1,43 @@
+import shutil
+
+import layer
+import pytest
+import torch
+
+from vidc.compiler.inductor import compile_package
+
+CPU = torch.device("cpu")
+OPERATORS = {
+    "gate_residual", "gelu_quantize", "norm_modulate_quantize", "qk_norm_rope_ring_write",
+    "qk_norm_rope_ring_write_dynamic", "renoise",
+}  # fmt: skip
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+
+
+@pytest.fixture(scope="module")
+def program():
+    return torch.export.export(layer.Layer(), tuple(layer.arguments(CPU)))
+
+
+def test_an_export_keeps_each_as_one_operator_and_its_writes(program):
+    layer.same_as_eager(program.module(), CPU)
+    program = program.run_decompositions({})
+    text = program.graph_module.print_readable(print_output=False)
+    assert all(f"vidc.{name}.default" in text for name in OPERATORS)
+    written = program.graph_signature.user_inputs_to_mutate.values()
+    assert set(written) == {
+        "keys", "values", "keys_8bit", "values_8bit", "key_scale", "value_scale", "latent",
+    }  # fmt: skip
+
+
+@needs_compiler
+def test_torch_compile_calls_them():
+    layer.same_as_eager(torch.compile(layer.Layer(), fullgraph=True), CPU)
+
+
+@needs_compiler
+def test_aotinductor_calls_them(program, tmp_path):
+    package = tmp_path / "layer.pt2"
+    compile_package(program, package)
+    engine = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", True, 1, -1)
+    layer.same_as_eager(lambda *given: engine.boxed_run(list(given)), CPU)

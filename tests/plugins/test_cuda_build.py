@@ -1,0 +1,173 @@
+"""The library of kernels, compiled for every architecture and loaded beside a torch for the CPU."""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from refusals import MEMORY, REFUSALS
+
+from vidc.plugins.abi import PLUGIN_ABI
+from vidc.plugins.errors import UsageError
+from vidc.plugins.kernel_library import NAME
+
+ROOT = Path(__file__).parents[2]
+ARCHITECTURES = {"75", "80", "86", "89", "90a", "120"}
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which(tool) is None, reason=f"there is no {tool}")
+    for tool in ("nvcc", "cmake", "g++")
+]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory) -> Path:
+    """Where the library is built, by one of the processes that run tests."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / "cuda_build"
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    configure = ["cmake", "-S", ROOT, "-B", folder, f"-DPython_EXECUTABLE={sys.executable}"]
+    with (shared / "cuda_build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / NAME).exists():
+            for command in ([*configure, *generator], ["cmake", "--build", folder]):
+                done = subprocess.run(command, capture_output=True, text=True)
+                assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def run(build, code):
+    """What a process prints that finds the library in the package's folder."""
+    code = f"""
+import json, sys, torch
+from pathlib import Path
+from vidc.plugins import kernel_library
+sys.path.insert(0, {str(ROOT / "tests" / "support")!r})
+kernel_library.files = lambda package: Path({str(build)!r})
+{code}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_every_kernel_is_compiled_for_every_architecture(build):
+    commands = json.loads((build / "compile_commands.json").read_text())
+    compiled = {Path(entry["file"]).name: entry["command"] for entry in commands}
+    for source in (ROOT / "plugins" / "cuda").glob("*.cu"):
+        found = set(re.findall(r"code=\[?sm_(\w+)", compiled[source.name]))
+        assert found == ARCHITECTURES, source.name
+        assert "-Werror" in compiled[source.name]
+
+
+@pytest.mark.skipif(shutil.which("cuobjdump") is None, reason="there is no cuobjdump")
+def test_the_library_holds_code_for_every_architecture_and_ptx_for_newer_ones(build):
+    def listed(what):
+        command = ["cuobjdump", what, build / NAME]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert set(re.findall(r"\.sm_(\w+)\.cubin", listed("--list-elf"))) == ARCHITECTURES
+    assert set(re.findall(r"\.sm_(\w+)\.ptx", listed("--list-ptx"))) == {"75"}
+
+
+def test_it_loads_beside_a_torch_for_the_cpu_and_serves_cuda(build):
+    code = """
+from vidc.plugins import gate_residual, gelu_quantize, norm_modulate_quantize, renoise
+from vidc.plugins import qk_norm_rope_ring_write, qk_norm_rope_ring_write_8bit
+assert kernel_library.fault() is None, kernel_library.fault()
+names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("vidc::")]
+serves = torch._C._dispatch_has_kernel_for_dispatch_key
+print(json.dumps({name: serves(name, "CUDA") for name in names}))
+assert not torch.cuda.is_initialized()
+"""
+    out, err = run(build, code)
+    served = json.loads(out)
+    plain = {"vidc::ring_write", "vidc::ring_attention"}
+    assert {name for name, there in served.items() if there} == set(served) - plain
+    assert len(served) > len(plain)
+    assert "previously registered" not in err
+
+
+def test_it_tells_its_abi(build):
+    code = f"""
+import ctypes
+print(ctypes.CDLL({str(build / NAME)!r}).vidc_plugin_abi())
+"""
+    assert run(build, code)[0] == f"{PLUGIN_ABI}\n"
+
+
+def test_a_library_of_another_abi_is_not_used(build):
+    code = """
+kernel_library.PLUGIN_ABI += 1
+from vidc.plugins.renoise import renoise
+latent = torch.zeros(1, 1, 1, 1, 1)
+try:
+    renoise.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), latent, latent, latent,
+                       0.5, 0.5)
+except Exception as error:
+    print(error.code)
+"""
+    assert run(build, code)[0] == "VIDC-KERNEL-ABI\n"
+
+
+def test_what_the_library_needs_is_in_every_torch(build):
+    """Of torch it may link what a build without CUDA has too, and what torch 2.11 had."""
+    listed = subprocess.run(
+        ["readelf", "-d", build / NAME], capture_output=True, text=True, check=True
+    ).stdout
+    needed = set(re.findall(r"NEEDED.*\[lib([\w+]+)\.so", listed))
+    assert needed <= {"torch", "torch_cpu", "stdc++", "gcc_s", "c", "m"}
+    names = subprocess.run(
+        ["nm", "-D", "--undefined-only", "-C", build / NAME],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert re.search(r"\b(at|c10|torch)::", names) is None, "beyond the stable ABI"
+
+
+def test_the_library_refuses_in_the_words_of_the_references(build):
+    code = """
+import refusals
+print(json.dumps(refusals.of_kernels(refusals.REFUSALS)))
+"""
+    said = json.loads(run(build, code)[0])
+    for refusal in REFUSALS:
+        operator, taken = refusal.call()
+        with pytest.raises(UsageError) as caught:
+            operator(*taken.values())
+        assert said[str(refusal)] == str(caught.value)
+
+
+def test_the_library_refuses_memory_that_its_kernels_cannot_read(build):
+    code = """
+import refusals
+print(json.dumps(refusals.of_kernels(refusals.MEMORY)))
+"""
+    said = json.loads(run(build, code)[0])
+    for refusal in MEMORY:
+        operator, _ = refusal.call()
+        found = said[str(refusal)]
+        assert found.startswith(f"[VIDC-KERNEL-ARGUMENT] {operator.name()}: "), refusal
+        assert refusal.message in found
+
+
+def test_a_wheel_holds_the_library_where_it_is_looked_for(build, tmp_path):
+    """With what is compiled already; a wheel for every version of Python, but for one system."""
+    command = [
+        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
+        "-C", f"build-dir={build}", "-C", f"cmake.define.Python_EXECUTABLE={sys.executable}",
+        "-w", tmp_path, ROOT,
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, env=os.environ | {"VIDC_CUDA": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "-py3-none-linux_" in wheel.name
+    assert f"vidc/plugins/{NAME}" in zipfile.ZipFile(wheel).namelist()

@@ -1,0 +1,28 @@
+import held
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from operators import FLOATS, FP8, gelu_arguments
+
+from vidc.plugins.gelu_quantize import gelu_quantize
+
+
+@given(
+    batch=st.integers(1, 2), tokens=st.integers(1, 4), width=st.integers(1, 4).map(lambda n: 8 * n),
+    dtype=st.sampled_from(FLOATS), output=st.sampled_from((*FLOATS, FP8)),
+    deviation=st.sampled_from([1e-3, 1.0, 30.0]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_tanh_gelu_rounded_once(batch, tokens, width, dtype, output, deviation, seed):
+    held.gelu(gelu_arguments(batch, tokens, width, dtype, output, seed, deviation))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_ends_of_the_range(dtype):
+    x = torch.tensor([-60000.0, -100, -10, -0.0, 0, 10, 100, 60000], dtype=dtype)[None, None]
+    assert torch.equal(gelu_quantize(x, dtype), x.clamp(min=0))
+
+
+@pytest.mark.parametrize("output", [torch.float16, FP8])
+def test_it_is_an_operator_as_torch_wants_them(output):
+    torch.library.opcheck(gelu_quantize, tuple(gelu_arguments(output=output).values()))

@@ -1,0 +1,195 @@
+"""Runs an operator on a device and holds what it returns and writes to formulas in float64."""
+
+import math
+
+import torch
+from operators import EPS, FP8, ROUNDING, Ring, on, per_token, rounded_once, turn
+from torch import Tensor
+
+from vidc.plugins.gate_residual import gate_residual
+from vidc.plugins.gelu_quantize import gelu_quantize
+from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
+from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.qk_norm_rope_ring_write_8bit import (
+    qk_norm_rope_ring_write_dynamic,
+    qk_norm_rope_ring_write_static,
+)
+from vidc.plugins.renoise import renoise
+from vidc.plugins.transposed_values import stored_at
+
+CPU = torch.device("cpu")
+LARGEST = {FP8: 448, torch.int8: 127}
+TO_8BIT = {False: qk_norm_rope_ring_write_static, True: qk_norm_rope_ring_write_dynamic}
+"""By whether scales are dynamic."""
+
+
+def run(operator, taken: dict, device: torch.device):
+    """The results and, by name, the arguments afterwards, all on the CPU."""
+    given = on(device, taken)
+    found = operator(*given.values())
+    after = {name: v.cpu() if isinstance(v, Tensor) else v for name, v in given.items()}
+    if isinstance(found, Tensor):
+        return found.cpu(), after
+    return found and tuple(tensor.cpu() for tensor in found), after
+
+
+def _output(found: Tensor, wanted: Tensor, slack: float, scale: Tensor | None) -> None:
+    if scale is not None:
+        wanted, slack = (wanted / scale.double()).clamp(-448, 448), slack / scale.item()
+    rounded_once(found, wanted, slack)
+
+
+def gate(taken: dict, device: torch.device = CPU) -> None:
+    """``gate_residual``."""
+    found, _ = run(gate_residual, taken, device)
+    x, update = taken["x"].double(), taken["update"].double()
+    gated = update * per_token(taken["gate"], x.shape[1])
+    assert found.dtype == taken["x"].dtype
+    rounded_once(found, x + gated, slack=2.0**-22 * (x.abs().max() + gated.abs().max()).item())
+
+
+def normed(taken: dict) -> Tensor:
+    """What ``norm_modulate_quantize`` computes, in float64."""
+    x = taken["x"].double()
+    centred = x - x.mean(-1, keepdim=True)
+    unit = centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
+    tokens = x.shape[1]
+    return unit * (1 + per_token(taken["scale"], tokens)) + per_token(taken["shift"], tokens)
+
+
+def norm(taken: dict, device: torch.device = CPU) -> None:
+    """``norm_modulate_quantize``."""
+    found, _ = run(norm_modulate_quantize, taken, device)
+    x = taken["x"].double()
+    # Float32 has 7 digits of x, of which the mean takes some away.
+    spread = (x.var(-1, correction=0) + EPS).sqrt().min().item()
+    slack = 1e-5 * (1 + x.abs().max().item() / spread)
+    assert found.dtype == taken["dtype"]
+    _output(found, normed(taken), slack, taken["output_scale"])
+
+
+def gelu(taken: dict, device: torch.device = CPU) -> None:
+    """``gelu_quantize``."""
+    found, _ = run(gelu_quantize, taken, device)
+    x = taken["x"].double()
+    wanted = x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    assert found.dtype == taken["dtype"]
+    _output(found, wanted, 1e-6, taken["output_scale"])
+
+
+def renoised(taken: dict, device: torch.device = CPU) -> None:
+    """``renoise``."""
+    _, after = run(renoise, taken, device)
+    clean = taken["latent"].double() - taken["sigma"] * taken["flow"].double()
+    noise, sigma = taken["noise"].double(), taken["next_sigma"]
+    largest = max(clean.abs().max().item(), noise.abs().max().item())
+    rounded_once(after["latent"], (1 - sigma) * clean + sigma * noise, slack=2.0**-21 * largest)
+
+
+def _rotated(x: Tensor, weight: Tensor, taken: dict) -> tuple[Tensor, Tensor]:
+    """Of ``[B, T, H, D]`` in float64, and what rounding the norm to its dtype changes of it."""
+    dtype, x = x.dtype, x.double()
+    factor = (x.square().mean((-2, -1), keepdim=True) + taken["eps"]).rsqrt()
+    unit = x * factor * weight.double().reshape(x.shape[2:])
+    pairs = unit.unflatten(-1, (-1, 2)).norm(dim=-1).repeat_interleave(2, -1)
+    return turn(unit, taken["cos"], taken["sin"]), (1.02 * ROUNDING[dtype] + 2e-6) * pairs + 1e-7
+
+
+def _heads(ring: Ring, taken: dict) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, value = taken["qkv"].unflatten(-1, (3, ring.heads, ring.head_dim)).unbind(2)
+    return query, key, value
+
+
+def _others(ring: Ring, slots: Tensor) -> Tensor:
+    kept = torch.ones(ring.window, dtype=torch.bool)
+    kept[slots] = False
+    return kept
+
+
+def qkv(ring: Ring, taken: dict, device: torch.device = CPU) -> None:
+    """``qk_norm_rope_ring_write``: what it writes, and that it writes nothing else."""
+    found, after = run(qk_norm_rope_ring_write, taken, device)
+    query, key, value = _heads(ring, taken)
+    slots = ring.slots()
+    for stored, x, weight in (
+        (found, query, "query_weight"),
+        (after["key_cache"][:, slots], key, "key_weight"),
+    ):
+        wanted, slack = _rotated(x, taken[weight], taken)
+        excess = (stored.double() - wanted).abs() - slack
+        assert (excess <= 1.01 * ROUNDING[found.dtype] * (wanted.abs() + slack)).all()
+    assert torch.equal(after["value_cache"][:, slots], value)
+    others = _others(ring, slots)
+    for name in ("key_cache", "value_cache"):
+        assert torch.equal(after[name][:, others], taken[name][:, others])
+
+
+def _one_step(stored: Tensor, scale: Tensor, wanted: Tensor, slack: Tensor | float = 0.0) -> None:
+    """Values of 8 bits from what is wanted, and from what rounding before may have made of it."""
+    limit = LARGEST[stored.dtype] * scale
+    if stored.dtype is FP8:
+        step = ROUNDING[FP8] * (wanted.abs() + slack) + 2.0**-10 * scale
+    else:
+        step = scale / 2
+    found = stored.to(torch.float32).double() * scale
+    excess = (found - torch.minimum(torch.maximum(wanted, -limit), limit)).abs() - slack
+    assert (excess <= 1.01 * step).all()
+
+
+def to_8bit(ring: Ring, dynamic: bool, taken: dict, device: torch.device = CPU) -> None:
+    """``qk_norm_rope_ring_write_static`` or ``_dynamic``."""
+    (found, query_scale), after = run(TO_8BIT[dynamic], taken, device)
+    query, key, value = _heads(ring, taken)
+    slots, dtype = ring.slots(), taken["key_cache"].dtype
+
+    def by_token(scale: Tensor) -> Tensor:
+        return scale.double().transpose(1, 2)[..., None]
+
+    def scales(name: str) -> Tensor:
+        return by_token(after[name][:, :, slots]) if dynamic else after[name].double()[:, None]
+
+    def dynamic_scale(scale: Tensor, x: Tensor, slack: Tensor | float) -> None:
+        off = (scale - x.abs().amax(-1, keepdim=True) / LARGEST[dtype]).abs()
+        slack = torch.as_tensor(slack).expand(x.shape).amax(-1, keepdim=True)
+        assert (off <= slack / LARGEST[dtype] + 1e-6 * scale).all()
+
+    def values(cache: Tensor) -> Tensor:
+        if not taken["value_transposed"]:
+            return cache
+        by_slot = cache.view(torch.int8)[..., stored_at(torch.arange(ring.window))]
+        return by_slot.permute(0, 3, 1, 2).contiguous().view(dtype)
+
+    wanted, slack = _rotated(key, taken["key_weight"], taken)
+    if taken["key_mean"] is not None:
+        wanted = wanted - taken["key_mean"].double()
+    _one_step(_at(after["key_cache"], slots), scales("key_scale"), wanted, slack + 1e-6)
+    stored = values(after["value_cache"])
+    _one_step(_at(stored, slots), scales("value_scale"), value.double(), 1e-9)
+    if dynamic:
+        dynamic_scale(scales("key_scale"), wanted, slack + 1e-6)
+        dynamic_scale(scales("value_scale"), value.double(), 0.0)
+
+    wanted, slack = _rotated(query, taken["query_weight"], taken)
+    if taken["quantize_query"]:
+        assert found.dtype == dtype
+        assert query_scale.shape == (ring.batch, ring.heads, ring.tokens)
+        dynamic_scale(by_token(query_scale), wanted, slack)
+        _one_step(found, by_token(query_scale), wanted, slack)
+    else:
+        assert query_scale.shape == (0, ring.heads, ring.tokens)
+        off = (found.double() - wanted).abs() - slack
+        assert (off <= 1.01 * ROUNDING[found.dtype] * (wanted.abs() + slack)).all()
+
+    others = _others(ring, slots)
+    for now, before in (
+        (after["key_cache"], taken["key_cache"]), (stored, values(taken["value_cache"])),
+    ):  # fmt: skip
+        assert torch.equal(now.view(torch.int8)[:, others], before.view(torch.int8)[:, others])
+    for name in ("key_scale", "value_scale"):
+        untouched = others if dynamic else slice(None)
+        assert torch.equal(after[name][..., untouched], taken[name][..., untouched])
+
+
+def _at(cache: Tensor, slots: Tensor) -> Tensor:
+    """Slots of ``[B, S, H, D]`` of 8 bits, which PyTorch does not index as FP8."""
+    return cache.view(torch.int8)[:, slots].view(cache.dtype)

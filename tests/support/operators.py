@@ -1,0 +1,172 @@
+"""Inputs for the fused operators, and how near to a formula in float64 their outputs must be.
+
+Drawn on the CPU, the same ones on every device.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FP8 = torch.float8_e4m3fn
+EPS = 1e-6
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+ROUNDING = {
+    torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11,
+    FP8: 2.0**-4,
+}  # fmt: skip
+"""Largest relative error of rounding to nearest."""
+SMALLEST = {
+    torch.float32: 0.0, torch.bfloat16: 0.0, torch.float16: 2.0**-25, FP8: 2.0**-10,
+}  # fmt: skip
+"""Half the distance between numbers next to 0."""
+
+
+def rounded_once(found: Tensor, wanted: Tensor, slack: float = 0.0) -> None:
+    """Holds an output to a float64 result, rounded once to the output's dtype.
+
+    Args:
+        found: the output.
+        wanted: what it should be, float64.
+        slack: what computing in float32 may add, absolute.
+    """
+    dtype = found.dtype
+    assert torch.isfinite(found.float()).all()
+    allowed = 1.01 * ROUNDING[dtype] * wanted.abs() + SMALLEST[dtype] + slack
+    excess = (found.double() - wanted).abs() - allowed
+    assert excess.max().item() <= 0, f"{excess.max().item()} above what rounding explains"
+
+
+def draw(seed: int):
+    """Draws normal values of a shape, dtype, deviation and mean, one tensor after another."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def tensor(*shape, dtype=torch.float32, deviation=1.0, mean=0.0):
+        values = torch.randn(shape, generator=generator) * deviation + mean
+        return values.to(dtype)
+
+    return tensor
+
+
+def on(device: torch.device, arguments: dict) -> dict:
+    """Copies of the tensors among arguments, as they are strided; everything else as it is."""
+
+    def copy(value):
+        if not isinstance(value, Tensor):
+            return value
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+        return made.copy_(value)
+
+    return {name: copy(value) for name, value in arguments.items()}
+
+
+def modulation(batch: int, frames: int, width: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Shift, scale and gate as the model has them: parts of one ``[B, F, 6, width]``."""
+    packed = draw(seed)(batch, frames, 6, width)
+    shift, scale, gate, *_ = packed.unbind(2)
+    return shift, scale, gate
+
+
+def gate_arguments(
+    batch=1, frames=2, each=3, width=24, dtypes=(FLOATS[0], FLOATS[1]), seed=1, size=1.0
+):
+    """What ``gate_residual`` takes."""
+    tensor, shape = draw(seed), (batch, frames * each, width)
+    *_, gate = modulation(batch, frames, width, seed)
+    return {
+        "x": tensor(*shape, dtype=dtypes[0], deviation=size),
+        "update": tensor(*shape, dtype=dtypes[1], deviation=size),
+        "gate": gate,
+    }
+
+
+def norm_arguments(
+    batch=1, frames=2, each=3, width=24, dtype=FLOATS[0], output=FLOATS[1], seed=1,
+    deviation=1.0, mean=0.0,
+):  # fmt: skip
+    """What ``norm_modulate_quantize`` takes."""
+    shift, scale, _ = modulation(batch, frames, width, seed)
+    x = draw(seed)(batch, frames * each, width, dtype=dtype, deviation=deviation, mean=mean)
+    return {
+        "x": x, "shift": shift, "scale": scale, "eps": EPS, "dtype": output,
+        "output_scale": torch.tensor([0.05]) if output is FP8 else None,
+    }  # fmt: skip
+
+
+def gelu_arguments(
+    batch=1, tokens=3, width=16, dtype=FLOATS[1], output=FLOATS[1], seed=1, deviation=1.0
+):
+    """What ``gelu_quantize`` takes."""
+    return {
+        "x": draw(seed)(batch, tokens, width, dtype=dtype, deviation=deviation),
+        "dtype": output,
+        "output_scale": torch.tensor([0.02]) if output is FP8 else None,
+    }
+
+
+def renoise_arguments(shape=(1, 3, 4, 5, 7), seed=1, size=1.0, sigma=0.9375, next_sigma=0.8333):
+    """What ``renoise`` takes."""
+    tensor = draw(seed)
+    tensors = {name: tensor(*shape, deviation=size) for name in ("latent", "flow", "noise")}
+    return tensors | {"sigma": sigma, "next_sigma": next_sigma}
+
+
+def per_token(rows: Tensor, tokens: int) -> Tensor:
+    """``[B, F, width]`` for each of the tokens, in float64."""
+    frame = torch.arange(tokens) * rows.shape[1] // tokens
+    return rows.double()[:, frame]
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """``[B, T, H, D]`` as complex numbers turned by their angles, in float64."""
+    pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
+    turned = pairs * torch.complex(cos.double(), sin.double())[None, :, None]
+    return torch.view_as_real(turned).flatten(-2)
+
+
+def slot_of(token: int, window: int, sink: int) -> int:
+    """Where the ring keeps an absolute token."""
+    return token if token < sink else sink + (token - sink) % (window - sink)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Sizes of a ring, and where a block begins."""
+
+    batch: int
+    tokens: int
+    heads: int
+    head_dim: int
+    window: int
+    sink: int
+    position: int
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head_dim
+
+    def slots(self) -> Tensor:
+        """Of the block's tokens."""
+        where = range(self.position, self.position + self.tokens)
+        return torch.tensor([slot_of(token, self.window, self.sink) for token in where])
+
+
+def qkv_arguments(
+    ring: Ring, dtype: torch.dtype, seed: int, deviation: float = 1.0
+) -> dict[str, object]:
+    """What ``qk_norm_rope_ring_write`` takes; the caches hold values of their own."""
+    tensor = draw(seed)
+    shape = (ring.batch, ring.window, ring.heads, ring.head_dim)
+    angles = tensor(ring.tokens, ring.head_dim // 2, deviation=3).double()
+    return {
+        "qkv": tensor(ring.batch, ring.tokens, 3 * ring.width, dtype=dtype, deviation=deviation),
+        "query_weight": tensor(ring.width, dtype=dtype, deviation=0.2, mean=1),
+        "key_weight": tensor(ring.width, dtype=dtype, deviation=0.2, mean=1),
+        "cos": angles.cos().float(),
+        "sin": angles.sin().float(),
+        "position": torch.tensor([ring.position]),
+        "key_cache": tensor(*shape, dtype=dtype),
+        "value_cache": tensor(*shape, dtype=dtype),
+        "sink": ring.sink,
+        "eps": EPS,
+    }

@@ -1,0 +1,227 @@
+"""Arguments that no kernel takes, and what the operators say of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from operators import (
+    FP8,
+    Ring,
+    gate_arguments,
+    gelu_arguments,
+    norm_arguments,
+    qkv_arguments,
+    renoise_arguments,
+)
+from operators_8bit import arguments as to_8bit_arguments
+
+from vidc.plugins.gate_residual import gate_residual
+from vidc.plugins.gelu_quantize import gelu_quantize
+from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
+from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.qk_norm_rope_ring_write_8bit import (
+    qk_norm_rope_ring_write_dynamic,
+    qk_norm_rope_ring_write_static,
+)
+from vidc.plugins.renoise import renoise
+
+RING = Ring(batch=2, tokens=5, heads=3, head_dim=32, window=16, sink=3, position=10)
+
+
+OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]] = {
+    "gate": (gate_residual, gate_arguments),
+    "norm": (norm_modulate_quantize, lambda: norm_arguments(output=FP8)),
+    "norm to bf16": (norm_modulate_quantize, norm_arguments),
+    "gelu": (gelu_quantize, lambda: gelu_arguments(output=FP8)),
+    "renoise": (renoise, renoise_arguments),
+    "qkv": (qk_norm_rope_ring_write, lambda: qkv_arguments(RING, torch.bfloat16, 3)),
+    "static": (qk_norm_rope_ring_write_static, lambda: to_8bit_arguments(RING, False)),
+    "dynamic": (qk_norm_rope_ring_write_dynamic, lambda: to_8bit_arguments(RING, True)),
+    "as they are": (
+        qk_norm_rope_ring_write_dynamic, lambda: to_8bit_arguments(RING, True, transposed=False),
+    ),
+}  # fmt: skip
+"""What the arguments of each are, before one is changed."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An argument changed to one that is refused, and the end of what is said of it."""
+
+    of: str
+    argument: str
+    change: Callable[[Any], Any]
+    message: str
+
+    def call(self) -> tuple[torch._ops.OpOverload, dict[str, Any]]:
+        """The operator, and what to call it with."""
+        operator, arguments = OPERATORS[self.of]
+        taken = arguments()
+        taken[self.argument] = self.change(taken[self.argument])
+        return operator, taken
+
+    def __str__(self) -> str:
+        return f"{self.of}: {self.message}"
+
+
+def _of(operator: str, *cases: tuple[str, Callable[[Any], Any], str]) -> list[Refusal]:
+    return [Refusal(operator, *case) for case in cases]
+
+
+def _misaligned(tensor: torch.Tensor) -> torch.Tensor:
+    memory = torch.empty(tensor.nbytes + 24, dtype=torch.int8)
+    start = -memory.data_ptr() % 16 + tensor.itemsize
+    view = memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+    view.copy_(tensor)
+    return view
+
+
+def _rows_apart(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.cat([tensor, tensor], -1)[..., : tensor.shape[-1]]
+
+
+REFUSALS = [
+    *_of(
+        "gate",
+        ("x", lambda t: t[0], "x: expected shape [B, T, width], found [6, 24]"),
+        ("x", lambda t: t[:, :0], "x: expected shape [B, T, width], found [1, 0, 24]"),
+        ("x", lambda t: t.long(), "x: expected float32 or bfloat16 or float16, found int64"),
+        ("x", lambda t: t[..., :20], "a width that is a multiple of 8, at most 8192, found 20"),
+        ("x", lambda t: t.repeat(1, 1, 400), "multiple of 8, at most 8192, found 9600"),
+        ("update", lambda t: t[:, 1:], "update: expected shape [1, 6, 24], found [1, 5, 24]"),
+        ("update", lambda t: t.long(), "float32 or bfloat16 or float16, found int64"),
+        ("gate", lambda t: t[..., 1:], "gate: expected shape [1, F, 24], found [1, 2, 23]"),
+        ("gate", lambda t: t.half(), "gate: expected float32, found float16"),
+        ("gate", lambda t: t.repeat(1, 2, 1), "frames that divides 6 tokens, found 4"),
+    ),
+    *_of(
+        "norm",
+        ("x", lambda t: t[0], "x: expected shape [B, T, width], found [6, 24]"),
+        ("x", lambda t: t.to(FP8), "bfloat16 or float16, found float8_e4m3fn"),
+        ("x", lambda t: t[..., :20], "a width that is a multiple of 8, at most 8192, found 20"),
+        ("shift", lambda t: t[..., 1:], "shift: expected shape [1, F, 24], found [1, 2, 23]"),
+        ("shift", lambda t: t.repeat(1, 2, 1), "frames that divides 6 tokens, found 4"),
+        ("scale", lambda t: t[:, 1:], "scale: expected shape [1, 2, 24], found [1, 1, 24]"),
+        ("scale", lambda t: t.half(), "scale: expected float32, found float16"),
+        ("dtype", lambda _: torch.int8, "bfloat16 or float16 or float8_e4m3fn, found int8"),
+        ("dtype", lambda _: torch.float16, "expected none for float16, found a tensor"),
+        ("output_scale", lambda _: None, "a tensor for float8_e4m3fn, found none"),
+        ("output_scale", lambda t: t[0], "output_scale: expected shape [1], found []"),
+        ("output_scale", lambda t: t.half(), "output_scale: expected float32, found float16"),
+    ),
+    *_of("norm to bf16", ("dtype", lambda _: FP8, "a tensor for float8_e4m3fn, found none")),
+    *_of(
+        "gelu",
+        ("x", lambda t: t[0], "x: expected shape [B, T, width], found [3, 16]"),
+        ("x", lambda t: t.long(), "x: expected float32 or bfloat16 or float16, found int64"),
+        ("x", lambda t: t[..., :9], "x: expected a width that is a multiple of 8, found 9"),
+        ("dtype", lambda _: torch.float16, "expected none for float16, found a tensor"),
+        ("output_scale", lambda _: None, "a tensor for float8_e4m3fn, found none"),
+    ),
+    *_of(
+        "renoise",
+        ("latent", lambda t: t[0], "expected shape [B, F, C, h, w], found [3, 4, 5, 7]"),
+        ("flow", lambda t: t[:, 1:], "expected shape [1, 3, 4, 5, 7], found [1, 2, 4, 5, 7]"),
+        ("noise", lambda t: t[..., 1:], "expected shape [1, 3, 4, 5, 7], found [1, 3, 4, 5, 6]"),
+        ("noise", lambda t: t.bfloat16(), "noise: expected float32, found bfloat16"),
+    ),
+    *[
+        refusal
+        for name, position in (("qkv", "key_cache"), ("static", "key_cache"))
+        for refusal in _of(
+            name,
+            ("qkv", lambda t: t[..., 8:], "qkv: expected shape [2, T, 288], found [2, 5, 280]"),
+            (position, lambda t: t[..., :24], "a head size of 32, 64 or 128, found 24"),
+            (position, lambda t: t.repeat(1, 1, 100, 1), "at most 8192, found 9600"),
+            (position, lambda t: t[0], "expected shape [B, S, H, D], found [16, 3, 32]"),
+            ("key_weight", lambda t: t[1:], "key_weight: expected shape [96], found [95]"),
+            ("query_weight", lambda t: t.half(), "expected bfloat16, found float16"),
+            ("cos", lambda t: t[1:], "cos: expected shape [5, 16], found [4, 16]"),
+            ("sin", lambda t: t.half(), "sin: expected float32, found float16"),
+            ("position", lambda t: t[0], "position: expected shape [1], found []"),
+            ("position", lambda t: t.float(), "position: expected int64, found float32"),
+            ("sink", lambda _: 16, "sink: expected from 0 to 15, found 16"),
+            ("sink", lambda _: -1, "sink: expected from 0 to 15, found -1"),
+        )
+    ],
+    *_of(
+        "qkv",
+        ("qkv", lambda t: t.to(FP8), "bfloat16 or float16 or float32, found float8_e4m3fn"),
+        ("key_cache", lambda t: t[:, :4], "qkv: expected at most 4 tokens, found 5"),
+        ("key_cache", lambda t: t.half(), "key_cache: expected bfloat16, found float16"),
+        ("value_cache", lambda t: t[:1], "shape [2, 16, 3, 32], found [1, 16, 3, 32]"),
+        ("value_cache", lambda t: t.half(), "value_cache: expected bfloat16, found float16"),
+    ),
+    *_of(
+        "static",
+        ("qkv", lambda t: t.float(), "qkv: expected bfloat16 or float16, found float32"),
+        ("key_cache", lambda t: t.half(), "expected float8_e4m3fn or int8, found float16"),
+        ("key_cache", lambda t: t[:, :15], "slots that is a multiple of 16, found 15"),
+        ("value_cache", lambda t: t[..., 1:], "shape [2, 3, 32, 16], found [2, 3, 32, 15]"),
+        ("value_cache", lambda t: t.view(torch.int8), "expected float8_e4m3fn, found int8"),
+        ("value_transposed", lambda _: False, "shape [2, 16, 3, 32], found [2, 3, 32, 16]"),
+        ("key_scale", lambda t: t[1:], "key_scale: expected shape [3], found [2]"),
+        ("value_scale", lambda t: t.half(), "value_scale: expected float32, found float16"),
+        ("key_mean", lambda t: t[1:], "key_mean: expected shape [3, 32], found [2, 32]"),
+        ("key_mean", lambda t: t.half(), "key_mean: expected float32, found float16"),
+    ),
+    *_of("dynamic", ("key_scale", lambda t: t[0, :, 0], "expected shape [2, 3, 16], found [3]")),
+    *_of("as they are", ("value_transposed", lambda _: True, "shape [2, 3, 32, 16], found [2,")),
+]
+"""Of shapes and dtypes: what a trace refuses too."""
+
+MEMORY = [
+    *_of(
+        "gate",
+        ("x", lambda t: t.transpose(1, 2).contiguous().transpose(1, 2), "x: expected a contiguous"),
+        ("update", _rows_apart, "update: expected a contiguous tensor, found strides ["),
+        ("update", _misaligned, "update: expected memory aligned to 16 bytes, found 0x"),
+        ("gate", lambda t: t.flip(2).transpose(1, 2).contiguous().transpose(1, 2), "gate: expected"
+         " contiguous rows at multiples of 16 bytes, found strides ["),
+        ("gate", lambda t: torch.cat([t, t[..., :1]], -1)[..., :-1], "gate: expected contiguous r"),
+        ("gate", _misaligned, "gate: expected memory aligned to 16 bytes, found 0x"),
+    ),
+    *_of(
+        "norm",
+        ("x", _rows_apart, "x: expected a contiguous tensor, found strides ["),
+        ("scale", _misaligned, "scale: expected memory aligned to 16 bytes, found 0x"),
+    ),
+    *_of("gelu", ("x", _rows_apart, "x: expected a contiguous tensor, found strides [")),
+    *_of("renoise", ("latent", _rows_apart, "latent: expected a contiguous tensor, found strid")),
+    *_of(
+        "qkv",
+        ("qkv", _rows_apart, "qkv: expected a contiguous tensor, found strides ["),
+        ("cos", _rows_apart, "cos: expected a contiguous tensor, found strides ["),
+        ("key_cache", _rows_apart, "key_cache: expected a contiguous tensor, found strides ["),
+        ("value_cache", _misaligned, "value_cache: expected memory aligned to 16 bytes, found 0x"),
+    ),
+    *_of(
+        "dynamic",
+        ("value_cache", _rows_apart, "value_cache: expected a contiguous tensor, found strides ["),
+        ("key_scale", _rows_apart, "key_scale: expected a contiguous tensor, found strides ["),
+        ("key_mean", _misaligned, "key_mean: expected memory aligned to 16 bytes, found 0x"),
+    ),
+    *[
+        Refusal(name, argument, lambda t: t, f"{argument}: expected a CUDA device, found cpu")
+        for name, argument in (
+            ("gate", "x"), ("norm", "x"), ("gelu", "x"), ("renoise", "latent"), ("qkv", "qkv"),
+            ("static", "qkv"), ("dynamic", "qkv"),
+        )
+    ],
+]  # fmt: skip
+"""Of memory: what only a kernel refuses, here with tensors on the CPU."""
+
+
+def of_kernels(refusals: list[Refusal]) -> dict[str, str]:
+    """What the library of kernels says of each; where it says nothing, an empty text."""
+    cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+    said = {}
+    for refusal in refusals:
+        operator, taken = refusal.call()
+        try:
+            operator.redispatch(cuda, *taken.values())
+            said[str(refusal)] = ""
+        except RuntimeError as error:
+            said[str(refusal)] = str(error)
+    return said
