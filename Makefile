@@ -6,7 +6,11 @@ BIN := $(VENV)/bin
 # The newest torch that is offered as a CPU build; without the pin pip brings gigabytes of CUDA.
 TORCH := torch==2.13.0
 
-.PHONY: demo test matrix clean
+NVCC ?= nvcc
+CUDA := plugins/cuda
+ATTENTION := build/libvidc_ring_attention.so
+
+.PHONY: demo test matrix attention clean
 
 demo: $(VENV)/.build
 	$(BIN)/vidc build tiny --gpu cpu --random-weights 1 -o out/tiny
@@ -26,6 +30,18 @@ test: $(VENV)/.dev
 # Every engine that TensorRT-RTX builds without a GPU, and what is in it: a quarter of an hour.
 matrix: $(VENV)/.dev
 	$(BIN)/python benchmarks/tensorrt_matrix.py > benchmarks/results/tensorrt-rtx-matrix.json
+
+# INT8 ring attention for sm_90a. It needs no GPU to build, and links neither the CUDA driver nor a
+# shared runtime. The assembler must not say that it serialises products, or that it spills.
+attention: $(ATTENTION)
+
+$(ATTENTION): $(wildcard $(CUDA)/*)
+	mkdir -p $(@D)
+	$(NVCC) -gencode arch=compute_90a,code=sm_90a -std=c++17 -O3 --Werror all-warnings \
+	  -Xptxas -v -Xcompiler -fPIC,-Wall,-Wextra -shared -cudart static \
+	  -o $@ $(CUDA)/sm90_ring_attention.cu 2> build/attention.log || { cat build/attention.log; exit 1; }
+	cat build/attention.log
+	! grep -E "C75[0-9]+|[1-9][0-9]* bytes spill" build/attention.log
 
 $(VENV)/.build: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,0 +1,29 @@
+"""Static scales of an INT8 ring from samples, as a calibration over a rollout would find them."""
+
+import torch
+from torch import Tensor
+
+from vidc.plugins.ring_int8 import LARGEST, RingScales
+
+BALANCE = 0.5
+"""How much of an outlying pair of channels moves from the keys to the queries: 1 is all of it."""
+
+
+def calibrate(query: Tensor, key: Tensor, value: Tensor, balance: float = BALANCE) -> RingScales:
+    """Scales for queries, keys and values ``[B, T, H, D]`` like these."""
+    key_mean = key.mean(dim=(0, 1))
+    centred = key - key_mean
+    smooth = _largest_of_pairs(centred) ** balance / _largest_of_pairs(query) ** (1 - balance)
+    value_mean = value.mean(dim=(0, 1))
+    return RingScales(
+        smooth=smooth,
+        key_mean=key_mean,
+        key_scale=(centred / smooth).abs().amax(dim=(0, 1, 3)) / LARGEST,
+        value_mean=value_mean,
+        value_scale=(value - value_mean).abs().amax(dim=(0, 1)) / LARGEST,
+    )
+
+
+def _largest_of_pairs(x: Tensor) -> Tensor:
+    largest = x.abs().amax(dim=(0, 1)).unflatten(1, (-1, 2)).amax(dim=2)
+    return largest.clamp(min=torch.finfo(torch.float32).tiny).repeat_interleave(2, dim=1)

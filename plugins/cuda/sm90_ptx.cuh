@@ -1,0 +1,153 @@
+// What CUDA C++ has no words for on sm_90: barriers in shared memory, copies of tensor tiles, and the
+// order of a warpgroup's products.
+
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace vidc::ptx {
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// --- mbarriers: they complete a phase when `arrivals` came and all expected bytes were copied.
+
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals));
+}
+
+// Makes initialised barriers known to the copy engine.
+__device__ __forceinline__ void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                   shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+
+// Waits for the end of the phase of this parity. A fresh barrier is in phase 0; waiting for parity 1
+// then returns at once.
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra over;\n"
+      "bra again;\n"
+      "over:\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// --- Copies of tiles of a tensor with four dimensions, innermost coordinate first.
+
+__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+__device__ __forceinline__ void copy_tile(void* target, const CUtensorMap* map, uint64_t* barrier,
+                                          int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(target)),
+      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
+// --- Warpgroups.
+
+template <int kRegisters>
+__device__ __forceinline__ void give_up_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// A barrier of `threads` that come, of whom some need not wait.
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// A barrier that tells all whether any of them came with `value`.
+__device__ __forceinline__ bool named_barrier_any(int id, int threads, bool value) {
+  int any;
+  asm volatile(
+      "{\n"
+      ".reg .pred in, out;\n"
+      "setp.ne.b32 in, %3, 0;\n"
+      "barrier.cta.red.or.pred out, %1, %2, in;\n"
+      "selp.b32 %0, 1, 0, out;\n"
+      "}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<int>(value))
+      : "memory");
+  return any != 0;
+}
+
+// Orders a warpgroup's own accesses to registers before the products that follow.
+__device__ __forceinline__ void products_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void products_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits until at most `kPending` of the committed groups are under way.
+template <int kPending>
+__device__ __forceinline__ void products_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Keeps the compiler from moving uses of registers across this point: it does not know that products
+// write them late.
+template <typename T, int N>
+__device__ __forceinline__ void pin(T (&registers)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(registers[i])::"memory");
+}
+
+// Descriptor of an operand in shared memory whose rows of `kRowBytes` (64 or 128) lie one after
+// another, swizzled as the copy engine swizzles that many bytes. Its first row is aligned to 8 rows.
+// `along` moves it along its rows, in bytes.
+template <int kRowBytes>
+__device__ __forceinline__ uint64_t operand(uint32_t rows, int along) {
+  static_assert(kRowBytes == 64 || kRowBytes == 128);
+  constexpr uint32_t kSwizzle = kRowBytes == 128 ? 1 : 2;
+  constexpr uint32_t kEightRows = 8 * kRowBytes / 16;
+  constexpr uint32_t kUnused = 1;
+  // Shared memory has less than 2^18 bytes, so the address cannot reach the next field.
+  const uint32_t low = (rows / 16 | kUnused << 16) + along / 16;
+  return uint64_t{(kSwizzle << 30) | kEightRows} << 32 | low;
+}
+
+// --- Numbers.
+
+__device__ __forceinline__ float exp2_approximate(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace vidc::ptx

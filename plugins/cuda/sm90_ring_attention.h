@@ -1,0 +1,77 @@
+/* Softmax attention over a ring of INT8 keys and values on sm_90, head sizes 64 and 128.
+ *
+ * With integers q, k, v and their scales, for each query t and each head:
+ *
+ *   logit[j]  = query_scale[t] * key_scale * dot(q[t], k[j]) / sqrt(D)        j < valid_length
+ *   output[t] = value_scale * (sum of softmax(logit)[j] * v[j]) + value_mean
+ *
+ * so keys may lack any vector that all keys of a head share, and values lack value_mean. INT8 has no
+ * NaN: slots from valid_length on may hold anything and do not reach the output.
+ *
+ * Layouts, all contiguous and aligned to 16 bytes:
+ *
+ *   query         int8   [B, T, H, D]    from -127 to 127
+ *   query_scale   float  [B, T, H]       not negative
+ *   key           int8   [B, S, H, D]    from -127 to 127
+ *   key_scale     float  [H]             not negative
+ *   value         int8   [B, H, D, S']   S' is S rounded up to 128; key 16 g + ORDER[i] is at
+ *                                        16 g + i, ORDER = 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15
+ *   value_scale   float  [H, D]
+ *   value_mean    float  [H, D]
+ *   valid_length  int64  [1]             from 1 to S; read when the kernel runs
+ *   output               [B, T, H, D]    of output_type; divided by output_scale if it is e4m3
+ *
+ * ORDER makes what a thread holds of the logits the operand it has to give for the values: of 16 keys
+ * thread i % 4 has the logits of 2 i, 2 i + 1, 8 + 2 i and 9 + 2 i, and gives four in a row.
+ */
+
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum VidcOutputType { VIDC_BF16 = 0, VIDC_FP16 = 1, VIDC_E4M3 = 2 };
+
+struct VidcRingAttention {
+  const void* query;
+  const float* query_scale;
+  const void* key;
+  const float* key_scale;
+  const void* value;
+  const float* value_scale;
+  const float* value_mean;
+  const int64_t* valid_length;
+  void* output;
+  /* At least vidc_ring_attention_workspace() bytes, zeroed once; launches that may overlap need one
+   * each. A launch leaves it ready for the next. */
+  void* workspace;
+  /* If not null, int32 [128, 128]: takes the products of the first queries and keys of the first
+   * batch row and head. For debugging. */
+  int32_t* products;
+  int32_t batch;
+  int32_t queries;
+  int32_t slots;
+  int32_t heads;
+  int32_t head_dim;
+  int32_t output_type;
+  float output_scale;
+  /* Thread blocks, at most as many as run at once; 0 for one on each multiprocessor. */
+  int32_t ctas;
+  /* If not 0, the two warpgroups of a block multiply in turns. */
+  int32_t turns;
+};
+
+/* The bytes that a launch with these sizes needs as its workspace on the current device. */
+size_t vidc_ring_attention_workspace(const struct VidcRingAttention* arguments);
+
+/* Enqueues the kernel; may be captured in a graph. cudaErrorInvalidValue for sizes it does not take. */
+cudaError_t vidc_ring_attention(const struct VidcRingAttention* arguments, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,125 @@
+"""The INT8 ring: how keys, values and queries become integers, and how values lie in memory.
+
+Plain PyTorch, on any device; the truth that kernels are held to. What the kernel makes of it is in
+``cuda/sm90_ring_attention.h``.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LARGEST = 127
+"""Of an integer's magnitude: -128 is never used, so that negating is exact."""
+
+KEY_ORDER = (0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15)
+"""Which key of each 16 a place of the transposed values holds.
+
+The matrix instructions leave a thread with the logits of keys ``2q, 2q + 1, 8 + 2q, 9 + 2q`` of 16,
+and want from it four neighbours of the operand that multiplies the values. In this order these are
+the same, and no thread needs another's.
+"""
+
+VALUE_ROW = 128
+"""Values of a channel are padded to a multiple of it: they begin on a line of the cache."""
+
+
+@dataclass(frozen=True)
+class RingScales:
+    """What a calibration fixes for the keys and values of a layer, float32.
+
+    ``smooth`` divides keys and multiplies queries: one number for both channels of a RoPE pair, so
+    that it commutes with RoPE and folds into the weights of the norms before it. ``key_mean`` is
+    what keys lose, after RoPE: it adds the same to all logits of a row, so the softmax does not see
+    it. ``value_mean`` is what values lose and the output gets back: a softmax's weights sum to one.
+    """
+
+    smooth: Tensor
+    """``[H, D]``."""
+    key_mean: Tensor
+    """``[H, D]``, of keys before they are divided."""
+    key_scale: Tensor
+    """``[H]``: a key's size for each step of its integer."""
+    value_mean: Tensor
+    """``[H, D]``."""
+    value_scale: Tensor
+    """``[H, D]``."""
+
+
+@dataclass(frozen=True)
+class Int8Ring:
+    """Keys ``[B, S, H, D]`` and values ``[B, H, D, S']`` in ``KEY_ORDER``, int8.
+
+    ``S'`` is ``S`` rounded up to a multiple of ``VALUE_ROW``.
+    """
+
+    key: Tensor
+    value: Tensor
+
+
+def quantize(x: Tensor, scale: Tensor) -> Tensor:
+    """The nearest integers to ``x / scale``, int8, at most 127 in magnitude."""
+    return (x / scale).round().clamp(-LARGEST, LARGEST).to(torch.int8)
+
+
+def quantize_queries(query: Tensor, scales: RingScales) -> tuple[Tensor, Tensor]:
+    """Queries with a scale for each token and head.
+
+    Args:
+        query: ``[B, T, H, D]``, after RoPE.
+        scales: of the layer.
+
+    Returns:
+        int8 ``[B, T, H, D]`` and float32 ``[B, T, H]``.
+    """
+    smoothed = query.float() * scales.smooth
+    scale = smoothed.abs().amax(dim=3).clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
+    return quantize(smoothed, scale[..., None]), scale
+
+
+def quantize_ring(key: Tensor, value: Tensor, scales: RingScales) -> Int8Ring:
+    """A ring's keys, after RoPE, and values, both ``[B, S, H, D]``, as the kernel reads them."""
+    centred = (key.float() - scales.key_mean) / scales.smooth
+    return Int8Ring(
+        quantize(centred, scales.key_scale[:, None]),
+        transpose_values(quantize(value.float() - scales.value_mean, scales.value_scale)),
+    )
+
+
+def transpose_values(value: Tensor) -> Tensor:
+    """``[B, S, H, D]`` to ``[B, H, D, S']`` with each 16 keys in ``KEY_ORDER``, contiguous."""
+    group = len(KEY_ORDER)
+    keys = value.permute(0, 2, 3, 1)
+    padded = torch.nn.functional.pad(keys, (0, -keys.shape[3] % VALUE_ROW))
+    order = torch.tensor(KEY_ORDER, device=value.device)
+    groups = torch.unflatten(padded, 3, (-1, group))
+    return torch.flatten(groups[..., order], 3).contiguous()
+
+
+def restore_values(transposed: Tensor, slots: int) -> Tensor:
+    """Inverse of ``transpose_values`` for a ring of ``slots`` keys."""
+    group = len(KEY_ORDER)
+    order = torch.tensor(KEY_ORDER, device=transposed.device).argsort()
+    keys = torch.flatten(torch.unflatten(transposed, 3, (-1, group))[..., order], 3)
+    return keys[..., :slots].permute(0, 3, 1, 2)
+
+
+def ring_attention_int8_reference(
+    query: Tensor,
+    query_scale: Tensor,
+    ring: Int8Ring,
+    scales: RingScales,
+    valid_length: int,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Attention with the ring's integers and exact weights: ``[B, T, H, D]`` of ``dtype``.
+
+    What a kernel adds to the error of the integers shows against this.
+    """
+    slots = ring.key.shape[1]
+    keys = ring.key[:, :valid_length].to(dtype) * scales.key_scale[:, None].to(dtype)
+    values = restore_values(ring.value, slots)[:, :valid_length].to(dtype)
+    values = values * scales.value_scale.to(dtype) + scales.value_mean.to(dtype)
+    queries = query.to(dtype) * query_scale[..., None].to(dtype)
+    logits = torch.einsum("bthd,bshd->bhts", queries, keys) / query.shape[3] ** 0.5
+    return torch.einsum("bhts,bshd->bthd", torch.softmax(logits, dim=3), values)

@@ -1,0 +1,129 @@
+"""The INT8 ring's layout, and that it is the one in which no thread needs another's weights."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vidc.plugins.ring_int8 import (
+    KEY_ORDER,
+    RingScales,
+    quantize_queries,
+    quantize_ring,
+    restore_values,
+    ring_attention_int8_reference,
+    transpose_values,
+)
+
+LANES = 32
+WARPS = 4
+KEYS = 128
+ROWS = 64
+DEPTH = 32
+
+
+def plain_scales(heads, head_dim):
+    return RingScales(
+        smooth=torch.ones(heads, head_dim),
+        key_mean=torch.zeros(heads, head_dim),
+        key_scale=torch.full((heads,), 0.03),
+        value_mean=torch.zeros(heads, head_dim),
+        value_scale=torch.full((heads, head_dim), 0.03),
+    )
+
+
+@given(slots=st.integers(1, 70), seed=st.integers(0, 100))
+def test_values_come_back(slots, seed):
+    generator = torch.Generator().manual_seed(seed)
+    value = torch.randint(-127, 128, (2, slots, 3, 8), dtype=torch.int8, generator=generator)
+    transposed = transpose_values(value)
+    assert transposed.shape == (2, 3, 8, 128)
+    assert transposed.is_contiguous()
+    assert torch.equal(restore_values(transposed, slots), value)
+
+
+def test_the_order_of_keys_is_what_the_header_says():
+    value = torch.arange(32, dtype=torch.int8)[None, :, None, None]
+    row = transpose_values(value)[0, 0, 0]
+    assert row[:16].tolist() == list(KEY_ORDER)
+    assert row[16:32].tolist() == [16 + key for key in KEY_ORDER]
+    assert row[32:].tolist() == [0] * 96
+
+
+def sum_place(warp, lane, index):
+    """Row and column of a thread's ``index``-th sum, as PTX lays out 64 x N in 32 bits."""
+    row = 16 * warp + lane // 4 + 8 * (index // 2 % 2)
+    return row, 8 * (index // 4) + 2 * (lane % 4) + index % 2
+
+
+def operand_place(warp, lane, register, byte):
+    """Row and depth of a byte of a thread's left operand, as PTX lays out 64 x 32 of 8 bits."""
+    row = 16 * warp + lane // 4 + 8 * (register % 2)
+    return row, 16 * (register // 2) + 4 * (lane % 4) + byte
+
+
+def packed(sums):
+    """The kernel's ``pack_weights``: from a thread's 64 weights to four times four registers."""
+    rounded = [(sums[2 * i], sums[2 * i + 1]) for i in range(KEYS // 4)]
+    registers = []
+    for i in range(KEYS // 8):
+        first = i // 2 * 4 + i % 2
+        registers.append((*rounded[first], *rounded[first + 2]))
+    return [registers[4 * k : 4 * k + 4] for k in range(KEYS // DEPTH)]
+
+
+def test_a_thread_has_the_weights_that_its_operand_takes():
+    weights = torch.randint(0, 256, (ROWS, KEYS))
+    value = torch.randint(-127, 128, (1, KEYS, 1, 64), dtype=torch.int8)
+    operand = torch.zeros(KEYS // DEPTH, ROWS, DEPTH, dtype=torch.long)
+    for warp in range(WARPS):
+        for lane in range(LANES):
+            own = [int(weights[sum_place(warp, lane, i)]) for i in range(KEYS // 2)]
+            for k, registers in enumerate(packed(own)):
+                for register, four in enumerate(registers):
+                    for byte, weight in enumerate(four):
+                        operand[k][operand_place(warp, lane, register, byte)] = weight
+    stored = transpose_values(value)[0, 0].long()
+    product = sum(
+        operand[k] @ stored[:, DEPTH * k : DEPTH * (k + 1)].T for k in range(KEYS // DEPTH)
+    )
+    assert torch.equal(product, weights @ value[0, :, 0].long())
+
+
+def test_smoothing_and_means_do_not_change_attention():
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, n, 2, 8) for n in (5, 40, 40))
+    scales = RingScales(
+        smooth=torch.rand(2, 4).repeat_interleave(2, dim=1) + 0.5,
+        key_mean=torch.randn(2, 8),
+        key_scale=torch.full((2,), 0.06),
+        value_mean=torch.randn(2, 8),
+        value_scale=torch.full((2, 8), 0.05),
+    )
+    integers, query_scale = quantize_queries(query, scales)
+    assert integers.abs().amax() == 127
+    ring = quantize_ring(key, value, scales)
+    found = ring_attention_int8_reference(integers, query_scale, ring, scales, 40)
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        *(x.double().transpose(1, 2) for x in (query, key, value))
+    ).transpose(1, 2)
+    assert (found - wanted).norm() < 0.03 * wanted.norm()
+
+
+@pytest.mark.parametrize("length", [1, 17, 40])
+def test_slots_that_are_not_valid_do_not_count(length):
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, n, 2, 8) for n in (5, 40, 40))
+    scales = plain_scales(2, 8)
+    integers, query_scale = quantize_queries(query, scales)
+    whole = quantize_ring(key, value, scales)
+    short = quantize_ring(key[:, :length], value[:, :length], scales)
+    found = ring_attention_int8_reference(integers, query_scale, whole, scales, length)
+    wanted = ring_attention_int8_reference(integers, query_scale, short, scales, length)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_a_query_of_zeros_has_a_scale():
+    integers, scale = quantize_queries(torch.zeros(1, 1, 1, 8), plain_scales(1, 8))
+    assert integers.eq(0).all()
+    assert scale.isfinite().all()

@@ -1,0 +1,163 @@
+"""The attention kernel's own source on a CPU, with what is Hopper's about it replaced.
+
+Its threads, barriers, indices and the parts of tiles are the real ones. Copies happen as early or
+as late as they may and products as late, so that what is given away or used too soon shows.
+"""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from attention_8bit.checks import (
+    Problem,
+    check_single_keys,
+    first_products,
+    first_wrong,
+    problem,
+    relative,
+)
+from attention_8bit.emulation import emulate
+from attention_8bit.kernel import OUTPUT_TYPES, TILE, Arguments
+
+from vidc import plugins
+
+CUDA = Path(next(iter(plugins.__path__))) / "cuda"
+SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
+REAL = ("sm90_ring_attention.cuh", "sm90_ring_attention.h", "stream_k.cuh")
+SLOTS = 500
+GARBAGE = 0x7F
+
+
+@pytest.fixture(scope="module", params=["early copies", "late copies"])
+def library(request, tmp_path_factory):
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    folder = tmp_path_factory.mktemp("kernel")
+    for file in (*SUPPORT.iterdir(), *(CUDA / name for name in REAL)):
+        shutil.copy(file, folder)
+    flags = ["-std=c++17", "-O2", "-shared", "-fPIC", "-I."]
+    command = [compiler, *flags, "ring_attention.cpp", "-o", "kernel.so"]
+    subprocess.run(command, cwd=folder, check=True, timeout=300)
+    simulate = ctypes.CDLL(str(folder / "kernel.so")).simulate
+    return lambda arguments: simulate(ctypes.byref(arguments), request.param == "late copies")
+
+
+class Simulation:
+    """Keeps its workspace from one launch to the next, as the kernel has to be able to."""
+
+    def __init__(self, library):
+        self.library = library
+        self.workspace = None
+
+    def run(self, at, valid_length, ctas, turns=True, dtype=torch.bfloat16, products=None):
+        batch, tokens, heads, head_dim = at.query.shape
+        tiles = batch * heads * -(-tokens // TILE)
+        if self.workspace is None:
+            parts = 2 * ctas * TILE * (head_dim + 8)
+            self.workspace = torch.full((2 * tiles + 4 + parts,), torch.nan)
+            self.workspace[: 2 * tiles] = 0
+        output = torch.empty(at.query.shape, dtype=dtype)
+        output.view(torch.uint8).fill_(GARBAGE)
+        length = torch.tensor([valid_length])
+        arguments = Arguments(
+            *(tensor.data_ptr() for tensor in (
+                at.query, at.query_scale, at.ring.key, at.scales.key_scale, at.ring.value,
+                at.scales.value_scale, at.scales.value_mean, length, output, self.workspace,
+            )),
+            None if products is None else products.data_ptr(),
+            batch, tokens, at.ring.key.shape[1], heads, head_dim, OUTPUT_TYPES[dtype], 1.0,
+            ctas, turns,
+        )  # fmt: skip
+        assert self.library(arguments) == 0, "the threads block each other"
+        assert self.workspace[: 2 * tiles].eq(0).all()
+        return output
+
+
+def inputs(queries, heads, head_dim, batch=1, slots=SLOTS):
+    return problem(queries, slots, heads, head_dim, batch, torch.device("cpu"))
+
+
+def check(library, at, valid_length, ctas, turns=True):
+    found = Simulation(library).run(at.spoiled(valid_length), valid_length, ctas, turns)
+    wanted = emulate(at.query, at.query_scale, at.ring, at.scales, valid_length)
+    assert first_wrong(found, wanted) is None
+    assert relative(found, wanted) < 0.003
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("turns", [False, True])
+def test_whole_tiles(library, head_dim, turns):
+    check(library, inputs(140, 1, head_dim), 300, ctas=2, turns=turns)
+
+
+@pytest.mark.parametrize("valid_length", [1, 127, 128, 129, 255, 257, 497, 500])
+def test_any_length(library, valid_length):
+    check(library, inputs(3, 1, 64), valid_length, ctas=1)
+
+
+@pytest.mark.parametrize(
+    ("queries", "heads", "batch", "ctas"),
+    [(1, 1, 1, 3), (130, 3, 1, 4), (70, 1, 2, 5), (1, 2, 2, 1), (129, 1, 1, 11), (64, 3, 1, 2)],
+)
+def test_tiles_in_parts(library, queries, heads, batch, ctas):
+    check(library, inputs(queries, heads, 64, batch), 470, ctas)
+
+
+def test_many_short_tiles_for_one_block(library):
+    check(library, inputs(3, 5, 64, batch=2), 100, ctas=1)
+
+
+def test_parts_of_a_large_head(library):
+    check(library, inputs(100, 3, 128), 500, ctas=2)
+
+
+def test_a_workspace_serves_again_and_for_another_length(library):
+    at = inputs(20, 1, 64)
+    simulation = Simulation(library)
+    first = [simulation.run(at, length, ctas=3) for length in (500, 129, 300)]
+    again = [simulation.run(at, length, ctas=3) for length in (500, 129, 300)]
+    for length, a, b in zip((500, 129, 300), first, again, strict=True):
+        assert torch.equal(a, b)
+        wanted = emulate(at.query, at.query_scale, at.ring, at.scales, length)
+        assert relative(a, wanted) < 0.003
+
+
+def test_a_logit_that_rises_far_moves_the_reference(library):
+    at = inputs(20, 1, 64)
+    # Maxima of the blocks are then hundreds of powers of 2 apart.
+    at.query_scale.mul_(60)
+    found = Simulation(library).run(at, 500, ctas=2)
+    wanted = emulate(at.query, at.query_scale, at.ring, at.scales, 500)
+    assert relative(found, wanted) < 0.003
+
+
+def test_queries_of_zeros_see_the_mean_of_the_valid_values(library):
+    at = inputs(5, 1, 64)
+    at.query.zero_()
+    at.query_scale.zero_()
+    found = Simulation(library).run(at.spoiled(200), 200, ctas=1, dtype=torch.float16)
+    wanted = emulate(at.query, at.query_scale, at.ring, at.scales, 200)
+    assert relative(found, wanted) < 0.001
+    mean = at.inputs.value[:, :200].mean(dim=1, keepdim=True).expand_as(wanted)
+    assert relative(found, mean) < 0.03
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_each_query_can_see_a_key_of_its_own(library, head_dim):
+    def attend(query, query_scale, ring, scales, valid_length):
+        at = Problem(None, query, query_scale, ring, scales)
+        return Simulation(library).run(at, int(valid_length), ctas=2)
+
+    assert list(check_single_keys(attend, head_dim, torch.device("cpu"))) == []
+
+
+def test_the_products_of_the_first_tile_can_be_seen(library):
+    at = inputs(100, 1, 128)
+    products = torch.zeros(TILE, TILE, dtype=torch.int32)
+    Simulation(library).run(at, 500, ctas=1, products=products)
+    wanted = first_products(at.query, at.ring)
+    assert torch.equal(products[:100], wanted)

@@ -1,0 +1,65 @@
+// The kernel of ring attention on a CPU, one block after another, behind its launcher's arguments.
+
+#include "sm90_ring_attention.cuh"
+
+namespace {
+
+using namespace vidc::ring_attention;
+
+template <int kHead, bool kTurns, bool kDump>
+int launch(const VidcRingAttention& a, Parameters p) {
+  const auto* query = static_cast<const uint8_t*>(a.query);
+  const auto* key = static_cast<const uint8_t*>(a.key);
+  const auto* value = static_cast<const uint8_t*>(a.value);
+  const int64_t padded = (a.slots + 127) / 128 * 128;
+  const CUtensorMap queries{query, {kHead, a.heads, a.queries, a.batch}, {kHead, 1, kQueries, 1}};
+  const CUtensorMap keys{key, {kHead, a.heads, a.slots, a.batch}, {kHead, 1, kKeys, 1}};
+  const CUtensorMap values{value, {padded, kHead, a.heads, a.batch}, {kKeys, kHead, 1, 1}};
+  p.logit_scale = static_cast<float>(1.4426950408889634 / std::sqrt(kHead));
+  gridDim.x = static_cast<unsigned>(a.ctas);
+  // Backwards, so that the first of a tile's parts comes last.
+  for (int cta = a.ctas; cta-- > 0;) {
+    blockIdx.x = static_cast<unsigned>(cta);
+    std::memset(memory, 0x55, sizeof memory);
+    std::fill(std::begin(vidc::ptx::named_barriers), std::end(vidc::ptx::named_barriers),
+              fibers::Barrier());
+    vidc::ptx::phase_barriers.clear();
+    vidc::ptx::forget_products();
+    if (!fibers::run(kThreads, [&] { kernel<kHead, kTurns, kDump>(p, queries, keys, values); })) {
+      return 1;
+    }
+  }
+  return 0;
+}
+
+template <int kHead>
+int dispatch(const VidcRingAttention& a, const Parameters& p) {
+  if (a.products != nullptr) return launch<kHead, true, true>(a, p);
+  return a.turns ? launch<kHead, true, false>(a, p) : launch<kHead, false, false>(a, p);
+}
+
+}  // namespace
+
+extern "C" int simulate(const VidcRingAttention* arguments, int late_copies) {
+  const VidcRingAttention& a = *arguments;
+  vidc::ptx::late_copies = late_copies != 0;
+  fibers::when_idle = vidc::ptx::copy_one;
+  Parameters p;
+  p.query_scale = a.query_scale;
+  p.key_scale = a.key_scale;
+  p.value_scale = a.value_scale;
+  p.value_mean = a.value_mean;
+  p.valid_length = a.valid_length;
+  p.output = a.output;
+  p.query_tiles = (a.queries + kQueries - 1) / kQueries;
+  p.tiles = a.batch * a.heads * p.query_tiles;
+  p.arrivals = static_cast<unsigned*>(a.workspace);
+  p.parts = static_cast<float*>(a.workspace) + (2 * p.tiles + 3) / 4 * 4;
+  p.products = a.products;
+  p.queries = a.queries;
+  p.slots = a.slots;
+  p.heads = a.heads;
+  p.output_type = a.output_type;
+  p.output_factor = 1.0f / a.output_scale;
+  return a.head_dim == 64 ? dispatch<64>(a, p) : dispatch<128>(a, p);
+}
