@@ -27,9 +27,10 @@ test: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist loadgroup
 
-# Every engine that TensorRT-RTX builds without a GPU, and what is in it: a quarter of an hour.
+# Every engine that TensorRT-RTX builds without a GPU, and what is in it: takes some 20 minutes.
 matrix: $(VENV)/.dev
-	$(BIN)/python benchmarks/tensorrt_matrix.py > benchmarks/results/tensorrt-rtx-matrix.json
+	$(BIN)/python benchmarks/tensorrt_matrix.py > out.matrix.json
+	mv out.matrix.json benchmarks/results/tensorrt-rtx-matrix.json
 
 # INT8 ring attention for sm_90a. It needs no GPU to build, and links neither the CUDA driver nor a
 # shared runtime. The assembler must not say that it serialises products, or that it spills.

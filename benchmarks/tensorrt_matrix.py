@@ -108,7 +108,12 @@ def wrong(
         says.append(f"it is for {found.plan.architectures}")
     names = [t.name for t in signature if t.reads] + [t.name for t in signature.outputs]
     names += [state_output(t.name) for t in signature.states if t.writes]
-    says += [f"it does not name {name}" for name in names if name.encode() not in plan]
+    # A plan has the length of a name before it: ``ring.k.0`` is not found within ``ring.k.0.out``.
+    lengths = (len(name).to_bytes(8, "little") for name in names)
+    stored = {name: length + name.encode() for name, length in zip(names, lengths, strict=True)}
+    says += [f"it does not name {name}" for name, found in stored.items() if found not in plan]
+    if not network.layers.get("convolution", {}) | network.layers.get("matrix_multiply", {}):
+        says.append("it multiplies nothing")
     for kind in ("matrix_multiply", "convolution", "kv_cache_update"):
         if others := network.layers.get(kind, {}).keys() - {PRECISIONS[case.precision]}:
             says.append(f"{kind} in {', '.join(others)}")

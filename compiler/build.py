@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vidc.compiler.device_memory import capacity
 from vidc.compiler.graph import WORKERS, Sources, slot, stages, target_stages
+from vidc.compiler.lines import naming_lines
 from vidc.compiler.package import (
     PACKAGE,
     key_components,
@@ -113,14 +114,15 @@ def _build(
 ) -> Built:
     output = output.absolute()
     with Store(cache) as store:
-        results = run(
-            graph.stages,
-            store,
-            graph.slot,
-            progress,
-            workers=WORKERS,
-            device_bytes=capacity(settings.target),
-        )
+        with naming_lines(settings):
+            results = run(
+                graph.stages,
+                store,
+                graph.slot,
+                progress,
+                workers=WORKERS,
+                device_bytes=capacity(settings.target),
+            )
         done = [
             BuiltStage(name, graph.recorded.get(name, result.key), result.hit, result.seconds)
             for name, result in results.items()

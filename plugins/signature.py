@@ -78,6 +78,8 @@ class TensorSpec:
 
     def rearranged(self, axes: tuple[int, ...]) -> Self:
         """A component's state as an engine keeps it that puts its axes in this order."""
+        if self.axes is not None:
+            raise ValueError(f"{self.name} has its axes in another order already")
         return replace(self, shape=tuple(self.shape[axis] for axis in axes), axes=axes)
 
     def original(self, kept: Tensor) -> Tensor:

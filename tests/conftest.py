@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Before torch is imported: tests run in parallel, one thread each.
@@ -10,3 +11,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # How long an example takes on a busy machine is not what any of these tests is about.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+@pytest.fixture
+def vidc(capsys):
+    """Runs a command line; returns its exit status, stdout and stderr."""
+    from vidc.compiler.cli.main import main  # Imports torch.
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exited:
+            main(arguments)
+        captured = capsys.readouterr()
+        return exited.value.code, captured.out, captured.err
+
+    return run

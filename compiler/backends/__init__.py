@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Self, cast
 
 from vidc.compiler.settings.targets import Target
 from vidc.exporters.artifact import ExportedComponent
-from vidc.plugins.errors import UsageError, nearest
+from vidc.plugins.errors import BuildError, UsageError, nearest
 from vidc.plugins.signature import Signature
 from vidc.runtime.manifest import PORTABLE, Requirements
 
@@ -33,6 +33,24 @@ class CompiledEngine:
     signature: Signature
     options: Mapping[str, Any]
     requires: Requirements = PORTABLE
+
+
+class GraphError(BuildError):
+    """A backend refuses a value of a component's graph.
+
+    Args:
+        component: whose graph it is.
+        value: its name there, from which the line of Python is found that it comes from.
+    """
+
+    def __init__(self, code: str, message: str, hint: str, component: str, value: str) -> None:
+        super().__init__(code, message, hint)
+        self.component = component
+        self.value = value
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, ...]]:
+        # Stages run in processes of their own.
+        return type(self), (self.code, self.message, self.hint, self.component, self.value)
 
 
 class Backend(Protocol):

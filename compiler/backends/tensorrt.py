@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from vidc.compiler.backends import CompiledEngine
 from vidc.compiler.gpu import absent
@@ -60,8 +61,6 @@ class TensorRtBackend:
             BuildError: ``VIDC-EXPORT-LINT``, ``VIDC-TENSORRT-PARSE``, ``VIDC-TENSORRT-BUILD``,
                 ``VIDC-TENSORRT-MEMORY``.
         """
-        from tempfile import TemporaryDirectory
-
         from vidc.compiler.tensorrt.build import build_plan
         from vidc.compiler.tensorrt.description import describe_network
         from vidc.compiler.tensorrt.graph import write_graph
@@ -69,7 +68,7 @@ class TensorRtBackend:
         from vidc.compiler.tensorrt.plan import LAYERS
 
         product = _product(target)
-        product.module()
+        product.module()  # Before a minute of translation.
         with TemporaryDirectory() as folder:
             graph = write_graph(component, product.name, Path(folder))
             network = parse(component.name, graph, product)

@@ -53,9 +53,7 @@ class Reference:
 
     def line(self, name: str) -> str | None:
         """The innermost line outside PyTorch that a value comes from, ``file:number: code``."""
-        frames = _FRAME.findall(self._nodes[name].meta.get("stack_trace") or "")
-        own = [frame for frame in frames if not Path(frame[0]).is_relative_to(_TORCH)]
-        return "{}:{}: {}".format(*own[-1]) if own else None
+        return python_line(self._nodes[name])
 
     @torch.no_grad()
     def values(self, names: Collection[str], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -75,6 +73,13 @@ class Reference:
         ]
         _Watched(self._module, wanted, found).run(*arguments)
         return found
+
+
+def python_line(node: fx.Node) -> str | None:
+    """The innermost line outside PyTorch that a node has kept of its sources."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [frame for frame in frames if not Path(frame[0]).is_relative_to(_TORCH)]
+    return "{}:{}: {}".format(*own[-1]) if own else None
 
 
 class _Watched(fx.Interpreter):

@@ -267,6 +267,8 @@ def _fused(kernels: int | None, attentions: int | None) -> str:
     if attentions is None:
         return f"{kernels} kernels"
     apart = attentions - kernels
+    if apart < 0:
+        return f"{kernels} kernels, and the network described beside it has {attentions}: another's"
     return f"{kernels} of {attentions}" + (f": {apart} TAKEN APART" if apart else "")
 
 

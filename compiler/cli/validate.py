@@ -47,6 +47,10 @@ def command(bundle: Path, report: Path | None, debug: bool, given: Given, as_jso
     page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.report.html")
     if (why := why_not_writable(page)) is not None:
         raise _no_report(page, why)
+    if debug:
+        from vidc.compiler.bisect.debug import require_graphs
+
+        require_graphs(manifest)
     config = model_from_json(manifest.config)
     sources = given.resolve(config)[1] if given.any else None
     click.echo("checking files and loading engines", err=True)
@@ -64,11 +68,12 @@ def command(bundle: Path, report: Path | None, debug: bool, given: Given, as_jso
     seconds = replay_seconds(config, golden.scenario) if on_cpu else 0.0
     _tell(f"replaying {manifest.name}", seconds)
     validation = validate(manifest, loaded, golden)
-    diagnoses = _debug(bundle, loaded, validation) if debug else None
-    if as_json:
-        found = {} if diagnoses is None else {"debug": [each.to_json() for each in diagnoses]}
-        print_json({**validation.to_json(), "report": str(page), **found})
-    else:
+    failure: UsageError | None = None
+    try:
+        page.write_text(validation.html(), encoding="utf-8")
+    except OSError as error:
+        failure = _no_report(page, str(error.strerror))
+    if not as_json:
         rows: list[tuple[str, ...]] = [("component", "block", "metric", "value", "threshold", "")]
         rows += [
             (
@@ -83,12 +88,18 @@ def command(bundle: Path, report: Path | None, debug: bool, given: Given, as_jso
         ]
         print_text(columns(rows))
         print_text(f"report: {page}")
-        if diagnoses:
-            print_text("\n".join(diagnosis.text for diagnosis in diagnoses))
+    diagnoses: list[Diagnosis] = []
     try:
-        page.write_text(validation.html(), encoding="utf-8")
-    except OSError as error:
-        raise _no_report(page, str(error.strerror)) from error
+        diagnoses = _debug(bundle, loaded, validation) if debug else []
+    except UsageError as error:
+        failure = failure or error
+    if as_json:
+        found = {"debug": [each.to_json() for each in diagnoses]} if debug else {}
+        print_json({**validation.to_json(), "report": str(page), **found})
+    elif diagnoses:
+        print_text("\n".join(diagnosis.text for diagnosis in diagnoses))
+    if failure is not None:
+        raise failure
     failed = [gate for gate in validation.comparison.gates if not gate.passed]
     if not validation.passed:
         raise GateError(
@@ -106,7 +117,10 @@ def _debug(path: Path, loaded: "Bundle", validation: "Validation") -> "list[Diag
         return []
     click.echo("looking for the first values that differ", err=True)
     folder = path.absolute()
-    return debug(folder, loaded, validation, folder.with_name(f"{folder.name}.debug"))
+    found = debug(folder, loaded, validation, folder.with_name(f"{folder.name}.debug"))
+    if not found:
+        click.echo("no component errs by itself: the errors grow from block to block", err=True)
+    return found
 
 
 def _tell(doing: str, seconds: float) -> None:

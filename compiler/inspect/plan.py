@@ -8,7 +8,7 @@ from typing import Any
 from vidc.compiler.inspect.changes import Sections, sections
 from vidc.compiler.tensorrt.plan import LAYERS, Plan, describe_plan
 from vidc.plugins.errors import GateError
-from vidc.runtime.strict import plain
+from vidc.runtime.strict import plain, read
 
 MAX_DESCRIPTION_BYTES = 2**24
 
@@ -33,6 +33,9 @@ class Attention:
     reads_length: bool
     must_fuse: bool
 
+    def __post_init__(self) -> None:
+        _require_printable(self.name, self.dtype)
+
 
 @dataclass(frozen=True)
 class Network:
@@ -40,6 +43,14 @@ class Network:
 
     layers: dict[str, dict[str, int]]
     attentions: tuple[Attention, ...]
+
+    def __post_init__(self) -> None:
+        _require_printable(
+            *self.layers, *(dtype for types in self.layers.values() for dtype in types)
+        )
+        names = [attention.name for attention in self.attentions]
+        if len(set(names)) != len(names):
+            raise ValueError("it names an attention twice")
 
 
 @dataclass(frozen=True)
@@ -54,12 +65,12 @@ def inspect_plan(path: Path) -> InspectedPlan:
     """What is known of the plan in a file.
 
     Raises:
-        GateError: what ``describe_plan`` raises; ``VIDC-BUNDLE-MALFORMED``, the description of its
-            network is none.
+        GateError: what ``describe_plan`` raises; ``VIDC-BUNDLE-MALFORMED``, ``VIDC-BUNDLE-FIELD``:
+            the description of its network is none.
     """
     described = path.with_suffix(LAYERS)
     plan = describe_plan(path)
-    return InspectedPlan(plan, _network(described) if described.is_file() else None)
+    return InspectedPlan(plan, _network(described) if described.exists() else None)
 
 
 def compare_plans(old: InspectedPlan, new: InspectedPlan) -> Sections:
@@ -68,7 +79,8 @@ def compare_plans(old: InspectedPlan, new: InspectedPlan) -> Sections:
 
 
 def _subjects(found: InspectedPlan) -> dict[str, dict[str, Any]]:
-    subjects = {"plan": plain(found.plan)}
+    known = "there" if found.network is not None else "not there"
+    subjects = {"plan": plain(found.plan) | {"description": known}}
     if found.network is not None:
         subjects["layers"] = dict(found.network.layers)
         subjects["attentions"] = {
@@ -82,19 +94,16 @@ def _network(path: Path) -> Network:
         if path.stat().st_size > MAX_DESCRIPTION_BYTES:
             raise ValueError("it is too large")
         document = json.loads(path.read_text(encoding="utf-8"))
-        return Network(
-            layers={
-                str(kind): {str(dtype): int(count) for dtype, count in counts.items()}
-                for kind, counts in document["layers"].items()
-            },
-            attentions=tuple(
-                Attention(**{**a, "query": tuple(a["query"]), "keys": tuple(a["keys"])})
-                for a in document["attentions"]
-            ),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise GateError(
             "VIDC-BUNDLE-MALFORMED",
             f"{path} does not describe a network: {str(error)[:200]}",
             "copy it again from where it was built, or delete it to see the plan alone",
         ) from error
+    network: Network = read(document, Network, path.name)
+    return network
+
+
+def _require_printable(*texts: str) -> None:
+    if not all(text.isprintable() for text in texts):
+        raise ValueError("a name holds what cannot be printed")

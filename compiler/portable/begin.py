@@ -9,6 +9,7 @@ from vidc.compiler.backends import backend
 from vidc.compiler.build import BuiltStage
 from vidc.compiler.gpu import absent
 from vidc.compiler.graph import WORKERS, Sources, portable_stages, slot
+from vidc.compiler.lines import naming_lines
 from vidc.compiler.pipeline.digest import Json, sha256_json
 from vidc.compiler.pipeline.plan import PlanRow, plan_row
 from vidc.compiler.pipeline.plan import plan as plan_stages
@@ -18,6 +19,7 @@ from vidc.compiler.portable.document import DOCUMENT_NAME, make_document
 from vidc.compiler.portable.write import PORTABLE, holds, write_portable
 from vidc.compiler.publish import exclusive, refuse_occupied
 from vidc.compiler.settings.resolve import Settings
+from vidc.plugins.errors import UnavailableError
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,12 @@ class Begun:
 def lacking(settings: Settings) -> str | None:
     """Why this machine cannot build for the GPU of a build; None if it can, and for a CPU.
 
-    What is missing for a CPU is no reason to go elsewhere: its stage says what to install. Nor is
-    what a backend lacks that would compile here.
+    What is missing for a CPU is no reason to go elsewhere: its stage says what to install.
     """
-    target, chosen = settings.target, backend(settings.backend)
+    target = settings.target
     if not target.is_gpu:
         return None
-    return absent(target) or (None if chosen.anywhere(target) else chosen.unavailable(target))
+    return absent(target) or backend(settings.backend).unavailable(target)
 
 
 def begin(
@@ -54,14 +55,17 @@ def begin(
 
     Raises:
         UsageError: ``VIDC-BUILD-OUTPUT``, something else is in the way.
+        UnavailableError: ``VIDC-ENV-BACKEND``, what would compile on any machine is not installed.
         VidcError: what the stages and the store raise.
     """
     folder = folder.absolute()
     refuse_occupied(folder, DOCUMENT_NAME)
+    _require_tools(settings)
     with Store(cache) as store:
-        results = run(
-            portable_stages(settings, sources), store, slot(settings), progress, workers=WORKERS
-        )
+        with naming_lines(settings):
+            results = run(
+                portable_stages(settings, sources), store, slot(settings), progress, workers=WORKERS
+            )
         done = [BuiltStage(n, r.key, r.hit, r.seconds) for n, r in results.items()]
         components = _components(settings, {n: r.key for n, r in results.items()})
         progress.started(PORTABLE)
@@ -89,6 +93,19 @@ def plan(settings: Settings, sources: Sources, folder: Path, cache: Path) -> lis
         there = not waits and holds(folder, make_document(settings, records))
         last = store.last(_slot(folder), PORTABLE)
         return [*rows, plan_row(_components(settings, keys), waits, last, found=there)]
+
+
+def _require_tools(settings: Settings) -> None:
+    """Refuses, before minutes of other stages, what a backend lacks that compiles anywhere."""
+    target, chosen = settings.target, backend(settings.backend)
+    reason = chosen.unavailable(target) if chosen.anywhere(target) else None
+    if reason is not None:
+        raise UnavailableError(
+            "VIDC-ENV-BACKEND",
+            f"backend {settings.backend} builds for {target.name} on any machine, but not on this "
+            f"one: {reason}",
+            "install it, or pass another --backend",
+        )
 
 
 def _components(settings: Settings, keys: Mapping[str, str]) -> dict[str, Json]:

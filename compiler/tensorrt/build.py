@@ -20,6 +20,11 @@ def build_plan(component: str, network: Network, product: Product, target: Targe
     module = product.module()
     config = network.builder.create_builder_config()
     config.profiling_verbosity = module.ProfilingVerbosity.DETAILED
+    # float32 is float32, as everywhere; and engines run in captured graphs, where nothing may be
+    # allocated.
+    config.clear_flag(module.BuilderFlag.TF32)
+    if hasattr(module.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
+        config.set_flag(module.BuilderFlag.REQUIRE_USER_ALLOCATION)
     if product.anywhere:
         _build_for(module, config, target)
     try:
@@ -27,9 +32,10 @@ def build_plan(component: str, network: Network, product: Product, target: Targe
     except MemoryError as error:
         raise _no_memory(component, product, str(error)) from error
     if plan is None:
-        reason = network.log.errors[-1] if network.log.errors else "it gave no reason"
-        if any(word in reason.lower() for word in _OUT_OF_MEMORY):
-            raise _no_memory(component, product, reason)
+        for logged in network.log.errors:
+            if any(word in logged.lower() for word in _OUT_OF_MEMORY):
+                raise _no_memory(component, product, logged)
+        reason = network.log.errors[0] if network.log.errors else "it gave no reason"
         raise BuildError(
             "VIDC-TENSORRT-BUILD",
             f"{component}: {product.title} {product.version()} cannot build its network for "

@@ -8,11 +8,9 @@ import onnx_ir as ir
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED, Parser
 from vidc.exporters.onnx.export import export_onnx
-from vidc.exporters.onnx.functional import Operators
 from vidc.exporters.onnx.lint import require_clean
-from vidc.exporters.onnx.native_ring import NATIVE, native_signature
+from vidc.exporters.onnx.native_ring import native_form
 from vidc.exporters.program import load_program
-from vidc.plugins.ring import PORTABLE
 from vidc.plugins.signature import Access, Signature, state_output
 
 
@@ -41,10 +39,7 @@ def write_graph(component: ExportedComponent, parser: Parser, folder: Path) -> G
         BuildError: ``VIDC-EXPORT-LINT``, the parser would take it for something else.
     """
     program = load_program(component.program)
-    operators: Operators = PORTABLE
-    signature = component.signature
-    if component.aligned:
-        operators, signature = NATIVE, native_signature(program, signature)
+    signature, operators = native_form(program, component.signature, component.aligned)
     path = folder / f"{component.name}.onnx"
     export_onnx(component.name, program, signature, None, path, operators)
     model = ir.load(path)

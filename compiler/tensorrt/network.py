@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+import onnx_ir as ir
+
+from vidc.compiler.backends import GraphError
 from vidc.compiler.tensorrt.graph import Graph
 from vidc.compiler.tensorrt.product import Product
 from vidc.plugins.errors import BuildError
@@ -21,28 +24,23 @@ class Network:
 
 
 class Log:
-    """What a product reports while it parses and builds."""
+    """What goes wrong while a product parses and builds."""
 
     def __init__(self, module: Any) -> None:
-        lines: list[tuple[bool, str]] = []
+        errors: list[str] = []
         severe = (module.ILogger.ERROR, module.ILogger.INTERNAL_ERROR)
-        shown = (*severe, module.ILogger.WARNING)
 
         class Logger(module.ILogger):  # type: ignore[misc]  # known at run time alone
             def __init__(self) -> None:
                 module.ILogger.__init__(self)
 
             def log(self, severity: Any, text: str) -> None:
-                if severity in shown:
-                    lines.append((severity in severe, text))
+                if severity in severe:
+                    errors.append(text)
 
         self.logger = Logger()
-        self._lines = lines
-
-    @property
-    def errors(self) -> list[str]:
-        """Errors, the first one first."""
-        return [text for error, text in self._lines if error]
+        self.errors = errors
+        """The first one first."""
 
 
 def parse(component: str, graph: Graph, product: Product) -> Network:
@@ -53,7 +51,8 @@ def parse(component: str, graph: Graph, product: Product) -> Network:
 
     Raises:
         UnavailableError: ``VIDC-ENV-TENSORRT``.
-        BuildError: ``VIDC-TENSORRT-PARSE``, with the component, the node and the parser's reason.
+        GraphError: ``VIDC-TENSORRT-PARSE``, with the component, the node and the parser's reason.
+        BuildError: ``VIDC-TENSORRT-PARSE``, it dropped an attention.
     """
     module = product.module()
     log = Log(module)
@@ -61,7 +60,7 @@ def parse(component: str, graph: Graph, product: Product) -> Network:
     definition = builder.create_network(_strongly_typed(module))
     parser = module.OnnxParser(definition, log.logger)
     if not parser.parse_from_file(str(graph.path)):
-        raise _not_parsed(component, product, parser)
+        raise _not_parsed(component, graph, product, parser)
     found = _attend_to_valid_keys(module, definition, graph.ring_attention)
     if found != graph.ring_attention:
         missing = sorted(graph.ring_attention - found)
@@ -112,15 +111,23 @@ def _lengths(module: Any, definition: Any, batch: int) -> Any:
     return definition.add_concatenation([length] * batch).get_output(0)
 
 
-def _not_parsed(component: str, product: Product, parser: Any) -> BuildError:
+def _not_parsed(component: str, graph: Graph, product: Product, parser: Any) -> GraphError:
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     first = errors[0] if errors else None
     node = f" at node {first.node_name()!r} ({first.node_operator()})" if first else ""
     reason = first.desc()[:300] if first else "it gave no reason"
-    return BuildError(
+    return GraphError(
         "VIDC-TENSORRT-PARSE",
         f"{component}: {product.title} {product.version()} does not parse its graph{node}: "
         f"{reason}",
         f"use a version of {product.title} that this vidc was tested with; `vidc inspect` on the "
         "exported graph lists what parsers refuse",
+        component,
+        _given_by(graph, first.node_name()) if first else "",
     )
+
+
+def _given_by(graph: Graph, name: str) -> str:
+    """The value that a node gives."""
+    nodes = (node for node in ir.load(graph.path).graph.all_nodes() if node.name == name)
+    return next((node.outputs[0].name or "" for node in nodes), "")

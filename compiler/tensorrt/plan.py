@@ -8,6 +8,7 @@ from vidc.plugins.errors import GateError
 
 LAYERS = ".layers.json"
 """Ends the name of the file that describes the network that a plan was built from."""
+MAX_PLAN_BYTES = 2**32
 _MAGIC = {b"vtrt": "tensorrt_rtx", b"ftrt": "tensorrt"}
 _VERSION_AT = 0x18
 _ACCELERATORS = re.compile(rb"accelerators=\{([a-z0-9 ]{1,200})\}")
@@ -46,7 +47,8 @@ def describe_plan(path: Path) -> Plan:
         GateError: ``VIDC-BUNDLE-MALFORMED``, it is none; ``VIDC-BUNDLE-UNREADABLE``.
     """
     try:
-        plan = path.read_bytes()
+        with path.open("rb") as file:
+            plan = file.read(MAX_PLAN_BYTES + 1)
     except OSError as error:
         raise GateError(
             "VIDC-BUNDLE-UNREADABLE",
@@ -54,7 +56,7 @@ def describe_plan(path: Path) -> Plan:
             "copy it again from where it was built",
         ) from error
     product = _MAGIC.get(plan[:4])
-    if product is None or len(plan) < _VERSION_AT + 4:
+    if product is None or not _VERSION_AT + 4 <= len(plan) <= MAX_PLAN_BYTES:
         raise GateError(
             "VIDC-BUNDLE-MALFORMED",
             f"{path} is no plan of TensorRT's",

@@ -59,19 +59,19 @@ def export_onnx(
 
 
 def translated_program(
-    program: ExportedProgram, signature: Signature
+    program: ExportedProgram, signature: Signature, operators: Operators = PORTABLE
 ) -> tuple[ExportedProgram, tuple[str, ...]]:
-    """What ``export_onnx`` translates to the portable form, for PyTorch to run.
+    """What ``export_onnx`` translates; in the portable form PyTorch can run it.
 
     A value of the program and of the graph has one name. Lines that ``program`` has kept of its
-    sources are kept.
+    sources are kept. The arguments are those of ``export_onnx``.
 
     Returns:
         The program, and the names of its inputs as the graph has them; its results are
         ``signature.graph_outputs()``.
     """
     with preserve_node_meta():
-        functional, inputs = functional_program(program, signature, PORTABLE)
+        functional, inputs = functional_program(program, signature, operators)
         exported = _translate(functional, inputs, signature).exported_program
     assert exported is not None
     return exported, inputs

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 from vidc.exporters.onnx.functional import Operators
 from vidc.exporters.program import argument_placeholders
-from vidc.plugins.ring import ring_attention, ring_slots, ring_write
+from vidc.plugins.ring import PORTABLE, ring_attention, ring_slots, ring_write
 from vidc.plugins.signature import Signature
 
 _OPSET = 24
@@ -35,8 +35,8 @@ def native_ring_write(cache: Tensor, update: Tensor, position: Tensor, sink: int
     if tokens == window - sink:
         # All slots but the sink's are written: the tokens turn, and the slots start at the sink.
         # From a position within the sink they are written as they come.
-        order = torch.arange(tokens) - (position - sink).clamp(min=0)
-        update = update.index_select(1, order % tokens)
+        turned = (position - sink).clamp(min=0) % tokens
+        update = update.index_select(1, (torch.arange(tokens) + tokens - turned) % tokens)
         start = position.clamp(max=sink)
     return torch.onnx.ops.symbolic(
         "TensorScatter",
@@ -66,6 +66,13 @@ def native_ring_attention(
 
 NATIVE: Operators = {ring_write: native_ring_write, ring_attention: native_ring_attention}
 """Own operators in this form, as ``vidc.plugins.ring.PORTABLE`` has them in the portable one."""
+
+
+def native_form(
+    program: ExportedProgram, signature: Signature, aligned: bool
+) -> tuple[Signature, Operators]:
+    """A component's signature and operators for a GPU: in this form where its stream is aligned."""
+    return (native_signature(program, signature), NATIVE) if aligned else (signature, PORTABLE)
 
 
 def native_signature(program: ExportedProgram, signature: Signature) -> Signature:

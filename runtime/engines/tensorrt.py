@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from vidc.plugins.errors import GateError, UnavailableError
-from vidc.plugins.signature import Signature, state_output
+from vidc.plugins.signature import Role, Signature, state_output
 from vidc.runtime import manifest
 from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.strict import read
@@ -77,7 +77,7 @@ class TensorRtEngine:
             tensor = states[spec.name] if spec.in_place else states.spare(spec.name)
             bind(state_output(spec.name), tensor.data_ptr())
         # From torch's own memory: within a captured graph, engines take turns on it.
-        size = self._engine.device_memory_size_v2
+        size = max(self._engine.device_memory_size_v2, 1)
         memory = torch.empty(size, dtype=torch.uint8, device=self._device)
         self._context.set_device_memory(memory.data_ptr(), size)
         if not self._context.execute_async_v3(_stream(self._device)):
@@ -147,8 +147,8 @@ def _module(product: str, entry: manifest.Engine) -> Any:
     return module
 
 
-_Tensor = tuple[str, tuple[int, ...], torch.dtype]
-"""Whether it goes ``in`` or ``out``, its shape and its dtype."""
+_Tensor = tuple[str, tuple[int, ...], torch.dtype | None]
+"""Whether it goes ``in`` or ``out``, its shape and its dtype, None for one that no engine has."""
 
 
 def _tensors(module: Any, engine: Any) -> dict[str, _Tensor]:
@@ -162,18 +162,20 @@ def _tensors(module: Any, engine: Any) -> dict[str, _Tensor]:
     for index in range(engine.num_io_tensors):
         name = engine.get_tensor_name(index)
         goes_in = engine.get_tensor_mode(name) == module.TensorIOMode.INPUT
-        dtype = dtypes[engine.get_tensor_dtype(name)]
+        dtype = dtypes.get(engine.get_tensor_dtype(name))
         found[name] = ("in" if goes_in else "out", tuple(engine.get_tensor_shape(name)), dtype)
     return found
 
 
 def _expected(signature: Signature) -> dict[str, _Tensor]:
-    read = {s.name: ("in", s.shape, s.torch_dtype) for s in signature if s.reads}
-    outputs = {s.name: ("out", s.shape, s.torch_dtype) for s in signature.outputs}
-    states = {
-        state_output(s.name): ("out", s.shape, s.torch_dtype) for s in signature.states if s.writes
-    }
-    return read | outputs | states
+    found: dict[str, _Tensor] = {}
+    for spec in signature:
+        if spec.reads:
+            found[spec.name] = ("in", spec.shape, spec.torch_dtype)
+        if spec.writes:
+            name = spec.name if spec.role is Role.OUTPUT else state_output(spec.name)
+            found[name] = ("out", spec.shape, spec.torch_dtype)
+    return found
 
 
 def _weight(file: str, name: str, weights: Weights) -> Tensor:

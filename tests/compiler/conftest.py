@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from vidc.compiler.cli.main import main
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 from vidc.runtime.integrity import file_entries
@@ -116,16 +115,3 @@ def make_graph(tmp_path):
         return path
 
     return make
-
-
-@pytest.fixture
-def vidc(capsys):
-    """Runs a command line; returns its exit status, stdout and stderr."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exited:
-            main(arguments)
-        captured = capsys.readouterr()
-        return exited.value.code, captured.out, captured.err
-
-    return run

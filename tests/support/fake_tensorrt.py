@@ -93,7 +93,7 @@ class Context:
         return True
 
     def set_device_memory(self, address: int, size: int) -> None:
-        assert size == self.engine.device_memory_size_v2
+        assert size == max(self.engine.device_memory_size_v2, 1)
         ctypes.memset(address, 0xFF, size)
         self.memory = address
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from vidc.compiler.inspect.plan import inspect_plan
 from vidc.compiler.tensorrt.plan import LAYERS, describe_plan
 from vidc.plugins.errors import GateError
 
@@ -57,15 +56,35 @@ def test_what_is_no_plan_is_refused(plan, data):
     assert caught.value.code == "VIDC-BUNDLE-MALFORMED"
 
 
+def damaged(**changes):
+    return json.dumps({**NETWORK, "attentions": [{**NETWORK["attentions"][0], **changes}]})
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"layers": {"a": 1}, "attentions": []}', "[" * 10**5,
-             '{"layers": {}, "attentions": [{"name": 1}]}'],
-)  # fmt: skip
-def test_what_describes_no_network_is_refused(plan, text):
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[" * 10**5,
+        '{"layers": {"a": 1}, "attentions": []}',
+        '{"layers": {"a": {"half": 1e999}}, "attentions": []}',
+        '{"layers": {"\\u001b[2J": {"half": 1}}, "attentions": []}',
+        '{"layers": {}, "attentions": [{"name": 1}]}',
+        damaged(name=5),
+        damaged(name="\ud800"),
+        damaged(dtype=None),
+        damaged(query=[1.5]),
+        damaged(query={}),
+        json.dumps({**NETWORK, "attentions": 2 * NETWORK["attentions"][:1]}),
+    ],
+)
+def test_what_describes_no_network_is_refused(vidc, plan, text):
     plan.with_suffix(LAYERS).write_text(text)
-    with pytest.raises(GateError, match="does not describe a network") as caught:
-        inspect_plan(plan)
-    assert caught.value.code == "VIDC-BUNDLE-MALFORMED"
+    for command in (["inspect", str(plan)], ["diff", str(plan), str(plan)]):
+        status, out, err = vidc(*command)
+        assert (status, out) == (1, "")
+        assert "VIDC-BUNDLE-MALFORMED" in err or "VIDC-BUNDLE-FIELD" in err
 
 
 def test_an_attention_that_is_not_fused_stands_out(vidc, plan):
@@ -88,6 +107,11 @@ def test_a_plan_alone_is_shown_too(vidc, plan):
     plan.with_suffix(LAYERS).unlink()
     status, out, _ = vidc("inspect", str(plan))
     assert (status, "2 kernels" in out) == (0, True)
+
+
+def test_the_description_of_another_plan_is_noticed(vidc, plan):
+    plan.write_bytes(PLAN + 9 * b"using _gemm_mha_v2_Kernel_traits = ")
+    assert "11 kernels, and the network described beside it has 3" in vidc("inspect", str(plan))[1]
 
 
 def test_two_plans_are_compared(vidc, plan, tmp_path):

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.tensorrt import graph as graphs
 from vidc.compiler.tensorrt.graph import write_graph
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx import native_ring
@@ -45,7 +44,7 @@ def test_an_operator_that_rtx_cannot_have_is_refused_before_its_parser(tmp_path,
         )
 
     with_plugin = {**native_ring.NATIVE, ring_attention: plugin}
-    monkeypatch.setattr(graphs, "NATIVE", with_plugin)
+    monkeypatch.setattr(native_ring, "NATIVE", with_plugin)
     component = exported(tmp_path, window=9)
     with pytest.raises(
         BuildError, match=r"tensorrt_rtx would not compute denoise.*no plugins"

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("tensorrt_rtx")
 
+from vidc.compiler.backends import GraphError
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.tensorrt.build import build_plan
 from vidc.compiler.tensorrt.graph import Graph
@@ -73,9 +74,10 @@ def test_what_the_parser_refuses_is_named(tmp_path):
       [scatter] y = TensorScatter <mode = "circular"> (cache, update, at)
     }
     """
-    with pytest.raises(BuildError, match=r"toy: TensorRT-RTX .*'scatter'") as caught:
+    with pytest.raises(GraphError, match=r"toy: TensorRT-RTX .*'scatter'") as caught:
         parse("toy", graph(tmp_path, text), RTX)
     assert caught.value.code == "VIDC-TENSORRT-PARSE"
+    assert (caught.value.component, caught.value.value) == ("toy", "y")
 
 
 def test_attention_that_is_not_found_is_named(tmp_path):
@@ -91,9 +93,13 @@ def test_too_little_memory_is_said(how):
         if how == "raised":
             raise MemoryError("std::bad_alloc")
         log.logger.log(RTX.module().ILogger.ERROR, "Error Code 2: OutOfMemory (requested 9 bytes)")
+        log.logger.log(RTX.module().ILogger.ERROR, "Error Code 10: no implementation was found")
 
     log = Log(RTX.module())
-    config = SimpleNamespace(set_compute_capability=lambda *_: True)
+    accept = {
+        name: lambda *_: True for name in ("set_compute_capability", "set_flag", "clear_flag")
+    }
+    config = SimpleNamespace(**accept)
     builder = SimpleNamespace(
         create_builder_config=lambda: config, build_serialized_network=build_serialized_network
     )

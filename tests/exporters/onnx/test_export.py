@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
+from tensors import random_inputs
 
 from vidc.exporters.checkpoint import weight_layout
 from vidc.exporters.onnx.export import OPSET, export_onnx
@@ -53,18 +54,6 @@ class Both:
         for state in signature.states:
             error = relative_l2(self.onnx[state.name], self.eager[state.name])
             assert error < self.tolerance, (name, state.name)
-
-
-def random_inputs(signature, position, valid_length, timestep):
-    inputs = {t.name: torch.randn(t.shape) for t in signature.inputs}
-    angles = torch.rand(signature["rope_cos"].shape) * 6
-    return inputs | {
-        "timestep": torch.full(signature["timestep"].shape, timestep),
-        "rope_cos": angles.cos(),
-        "rope_sin": angles.sin(),
-        "position": torch.tensor([position]),
-        "valid_length": torch.tensor([valid_length]),
-    }
 
 
 @pytest.mark.parametrize(("sizes", "tolerance"), CASES)

@@ -6,6 +6,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from tensors import random_inputs
 
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.onnx.native_ring import NATIVE, native_signature
@@ -59,18 +60,6 @@ class Native:
     def layers(self) -> int:
         """Layers of the transformer."""
         return sum(s.name.startswith("ring.k.") for s in self.signature.states)
-
-
-def random_inputs(signature, position, valid_length, timestep):
-    inputs = {t.name: torch.randn(t.shape) for t in signature.inputs}
-    angles = torch.rand(signature["rope_cos"].shape) * 6
-    return inputs | {
-        "timestep": torch.full(signature["timestep"].shape, timestep),
-        "rope_cos": angles.cos(),
-        "rope_sin": angles.sin(),
-        "position": torch.tensor([position]),
-        "valid_length": torch.tensor([valid_length]),
-    }
 
 
 @pytest.mark.parametrize("sizes", WINDOWS)

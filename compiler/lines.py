@@ -1,0 +1,45 @@
+"""Adds to a backend's complaint about a graph the line of Python that it is about."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from vidc.compiler.backends import GraphError
+from vidc.compiler.settings.resolve import Settings
+from vidc.exporters.components import component_groups
+from vidc.plugins.errors import BuildError
+
+
+@contextmanager
+def naming_lines(settings: Settings) -> Iterator[None]:
+    """Names the line in an error of the block, where it is known.
+
+    Exported graphs hold no lines, or a blank line in the model's source would change every engine:
+    the component is exported once more, with them.
+
+    Raises:
+        BuildError: a GraphError's code and message, with the line behind it.
+    """
+    try:
+        yield
+    except GraphError as error:
+        line = _line(error, settings)
+        where = "" if line is None else f"; it comes from {line}"
+        raise BuildError(error.code, f"{error.message}{where}", error.hint) from error
+
+
+def _line(error: GraphError, settings: Settings) -> str | None:
+    from vidc.compiler.bisect.reference import python_line
+    from vidc.exporters.models import components, meta_network
+    from vidc.exporters.onnx.export import translated_program
+    from vidc.exporters.onnx.native_ring import native_form
+    from vidc.exporters.program import export_program
+
+    group = component_groups(settings.model)[error.component]
+    precision = settings.precision[group]
+    network = meta_network(settings.model, group, precision)
+    component = components(settings.model, group, network, precision)[error.component]
+    program = export_program(component, keep_sources=True)
+    form = native_form(program, component.signature, component.aligned)
+    translated, _ = translated_program(program, *form)
+    found = (node for node in translated.graph.nodes if node.name == error.value)
+    return next((python_line(node) for node in found), None)
