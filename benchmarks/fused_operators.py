@@ -25,6 +25,7 @@ from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.peaks import copy_gbps
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
+from vidc.plugins.arguments import dtype_name
 from vidc.plugins.gate_residual import gate_residual, gate_residual_reference
 from vidc.plugins.gelu_quantize import gelu_quantize, gelu_quantize_reference
 from vidc.plugins.norm_modulate_quantize import (
@@ -120,10 +121,10 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
 
         def norm(dtype: torch.dtype = dtype, scale: Tensor | None = scale) -> Arguments:
             shift, factor = draw(1, sizes.frames, width), draw(1, sizes.frames, width)
-            return (draw(1, tokens, width), shift, factor, EPS, dtype, scale)
+            return (draw(1, tokens, width), shift, factor, EPS, dtype_name(dtype), scale)
 
         def gelu(dtype: torch.dtype = dtype, scale: Tensor | None = scale) -> Arguments:
-            return (draw(1, tokens, sizes.ffn, dtype=BF16), dtype, scale)
+            return (draw(1, tokens, sizes.ffn, dtype=BF16), dtype_name(dtype), scale)
 
         to = "fp8" if dtype is FP8 else "bf16"
         yield Case(

@@ -53,26 +53,30 @@ class Checks:
 
     def dtype(self, argument: str, tensor: Tensor, allowed: Sequence[torch.dtype]) -> None:
         """Refuses another dtype."""
-        self._dtype(argument, tensor.dtype, allowed)
+        names = " or ".join(map(dtype_name, allowed))
+        self.that(tensor.dtype in allowed, argument, names, dtype_name(tensor.dtype))
 
-    def output(self, dtype: torch.dtype, scale: Tensor | None) -> None:
-        """Refuses a dtype of the output, and a scale unless it is FP8, which has to have one.
+    def output(self, dtype: str, scale: Tensor | None) -> torch.dtype:
+        """The dtype of the output, which has a scale if it is FP8, and none otherwise.
 
         Args:
-            dtype: of the output.
+            dtype: its name. Torch 2.11's AOTInductor gives an argument of type ScalarType as
+                another dtype: export numbers them from 1, operators from 0.
             scale: the argument ``output_scale``, float32 ``[1]``.
         """
-        self._dtype("dtype", dtype, (*FLOATS, torch.float8_e4m3fn))
-        quantised = dtype is torch.float8_e4m3fn
+        allowed = {dtype_name(each): each for each in (*FLOATS, torch.float8_e4m3fn)}
+        self.that(dtype in allowed, "dtype", " or ".join(allowed), dtype)
+        quantised = allowed[dtype] is torch.float8_e4m3fn
         self.that(
             quantised == (scale is not None),
             "output_scale",
-            f"{'a tensor' if quantised else 'none'} for {_name(dtype)}",
+            f"{'a tensor' if quantised else 'none'} for {dtype}",
             "none" if scale is None else "a tensor",
         )
         if scale is not None:
             self.shape("output_scale", scale, (1,))
             self.dtype("output_scale", scale, (torch.float32,))
+        return allowed[dtype]
 
     def width(self, argument: str, width: int) -> None:
         """Refuses a row that threads of 8 channels each do not cover."""
@@ -100,9 +104,7 @@ class Checks:
             frames,
         )  # fmt: skip
 
-    def _dtype(self, argument: str, found: torch.dtype, allowed: Sequence[torch.dtype]) -> None:
-        self.that(found in allowed, argument, " or ".join(map(_name, allowed)), _name(found))
 
-
-def _name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as operators take it: ``bfloat16`` for ``torch.bfloat16``."""
     return str(dtype).removeprefix("torch.")

@@ -11,14 +11,12 @@ from vidc.plugins.quantize import to_output
 _CHECKS = Checks("gelu_quantize")
 
 
-def gelu_quantize_reference(
-    x: Tensor, dtype: torch.dtype, output_scale: Tensor | None = None
-) -> Tensor:
+def gelu_quantize_reference(x: Tensor, dtype: str, output_scale: Tensor | None = None) -> Tensor:
     """The tanh form of GELU, computed in float32 and rounded once, to the output's dtype.
 
     Args:
         x: ``[B, T, width]``, float32, bfloat16 or float16; the width a multiple of 8.
-        dtype: of the output: float32, bfloat16, float16, or float8_e4m3fn.
+        dtype: of the output, by its name: float32, bfloat16, float16, or float8_e4m3fn.
         output_scale: float32 ``[1]`` for FP8, whose values are the result divided by it; else None.
 
     Returns:
@@ -27,25 +25,25 @@ def gelu_quantize_reference(
     Raises:
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
-    _check(x, dtype, output_scale)
-    return to_output(F.gelu(x.float(), approximate="tanh"), dtype, output_scale)
+    to = _check(x, dtype, output_scale)
+    return to_output(F.gelu(x.float(), approximate="tanh"), to, output_scale)
 
 
-def _fake(x: Tensor, dtype: torch.dtype, output_scale: Tensor | None = None) -> Tensor:
-    _check(x, dtype, output_scale)
-    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
+def _fake(x: Tensor, dtype: str, output_scale: Tensor | None = None) -> Tensor:
+    to = _check(x, dtype, output_scale)
+    return torch.empty_like(x, dtype=to, memory_format=torch.contiguous_format)
 
 
-def _check(x: Tensor, dtype: torch.dtype, output_scale: Tensor | None) -> None:
+def _check(x: Tensor, dtype: str, output_scale: Tensor | None) -> torch.dtype:
     _CHECKS.shape("x", x, ("B", "T", "width"))
     _CHECKS.dtype("x", x, FLOATS)
     width = x.shape[2]
     _CHECKS.that(width % VECTOR == 0, "x", f"a width that is a multiple of {VECTOR}", width)
-    _CHECKS.output(dtype, output_scale)
+    return _CHECKS.output(dtype, output_scale)
 
 
 gelu_quantize = define(
-    "gelu_quantize(Tensor x, ScalarType dtype, Tensor? output_scale=None) -> Tensor",
+    "gelu_quantize(Tensor x, str dtype, Tensor? output_scale=None) -> Tensor",
     gelu_quantize_reference,
     _fake,
 )

@@ -16,7 +16,7 @@ def norm_modulate_quantize_reference(
     shift: Tensor,
     scale: Tensor,
     eps: float,
-    dtype: torch.dtype,
+    dtype: str,
     output_scale: Tensor | None = None,
 ) -> Tensor:
     """``layer_norm(x) * (1 + scale) + shift``, the norm without weights.
@@ -28,7 +28,7 @@ def norm_modulate_quantize_reference(
         shift: float32 ``[B, F, width]``: latent frame ``f`` has tokens ``f T / F`` and on.
         scale: the same.
         eps: added to the variance.
-        dtype: of the output: float32, bfloat16, float16, or float8_e4m3fn.
+        dtype: of the output, by its name: float32, bfloat16, float16, or float8_e4m3fn.
         output_scale: float32 ``[1]`` for FP8, whose values are the result divided by it; else None.
 
     Returns:
@@ -37,11 +37,11 @@ def norm_modulate_quantize_reference(
     Raises:
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
-    _check(x, shift, scale, dtype, output_scale)
+    to = _check(x, shift, scale, dtype, output_scale)
     normed = F.layer_norm(x.float(), x.shape[-1:], None, None, eps)
     frames = normed.reshape(x.shape[0], shift.shape[1], -1, x.shape[2])
     modulated = (frames * (1 + scale[:, :, None]) + shift[:, :, None]).flatten(1, 2)
-    return to_output(modulated, dtype, output_scale)
+    return to_output(modulated, to, output_scale)
 
 
 def _fake(
@@ -49,27 +49,27 @@ def _fake(
     shift: Tensor,
     scale: Tensor,
     eps: float,
-    dtype: torch.dtype,
+    dtype: str,
     output_scale: Tensor | None = None,
 ) -> Tensor:
-    _check(x, shift, scale, dtype, output_scale)
-    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
+    to = _check(x, shift, scale, dtype, output_scale)
+    return torch.empty_like(x, dtype=to, memory_format=torch.contiguous_format)
 
 
 def _check(
-    x: Tensor, shift: Tensor, scale: Tensor, dtype: torch.dtype, output_scale: Tensor | None
-) -> None:
+    x: Tensor, shift: Tensor, scale: Tensor, dtype: str, output_scale: Tensor | None
+) -> torch.dtype:
     _CHECKS.shape("x", x, ("B", "T", "width"))
     _CHECKS.dtype("x", x, FLOATS)
     _CHECKS.width("x", x.shape[2])
     _CHECKS.frames("shift", shift, x.shape)
     _CHECKS.shape("scale", scale, shift.shape)
     _CHECKS.dtype("scale", scale, (torch.float32,))
-    _CHECKS.output(dtype, output_scale)
+    return _CHECKS.output(dtype, output_scale)
 
 
 norm_modulate_quantize = define(
-    "norm_modulate_quantize(Tensor x, Tensor shift, Tensor scale, float eps, ScalarType dtype,"
+    "norm_modulate_quantize(Tensor x, Tensor shift, Tensor scale, float eps, str dtype,"
     " Tensor? output_scale=None) -> Tensor",
     norm_modulate_quantize_reference,
     _fake,

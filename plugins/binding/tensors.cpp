@@ -20,6 +20,18 @@ DType dtype_of(ScalarType type) {
   }
 }
 
+ScalarType scalar_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::float32: return ScalarType::Float;
+    case DType::float16: return ScalarType::Half;
+    case DType::bfloat16: return ScalarType::BFloat16;
+    case DType::float8_e4m3fn: return ScalarType::Float8_e4m3fn;
+    case DType::int8: return ScalarType::Char;
+    case DType::int64: return ScalarType::Long;
+    default: return ScalarType::Undefined;
+  }
+}
+
 TensorView view(const char* name, const Tensor& tensor) {
   const bool cuda = tensor.is_cuda();
   const int device = cuda ? tensor.get_device_index() : -1;

@@ -16,6 +16,7 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 DType dtype_of(ScalarType type);
+ScalarType scalar_type_of(DType dtype);
 // Sizes and strides stay the tensor's, which has to outlive the view.
 TensorView view(const char* name, const Tensor& tensor);
 cudaStream_t current_stream(const TensorView& tensor);

@@ -35,27 +35,29 @@ Tensor gate_residual_cuda(const Tensor& x, const Tensor& update, const Tensor& g
 }
 
 Tensor norm_modulate_quantize_cuda(const Tensor& x, const Tensor& shift, const Tensor& scale,
-                                   double eps, ScalarType dtype,
+                                   double eps, const std::string& dtype,
                                    const std::optional<Tensor>& output_scale) {
   const TensorView of_x = view("x", x), of_shift = view("shift", shift),
                    of_scale = view("scale", scale);
   const Optional of_output("output_scale", output_scale);
-  check_norm_modulate_quantize(of_x, of_shift, of_scale, dtype_of(dtype), of_output.get());
+  const DType to = dtype_named(dtype);
+  check_norm_modulate_quantize(of_x, of_shift, of_scale, to, of_output.get());
   const DeviceGuard guard(of_x.device);
-  Tensor output = allocate(x, {x.size(0), x.size(1), x.size(2)}, dtype);
-  norm_modulate_quantize(of_x, of_shift, of_scale, static_cast<float>(eps), dtype_of(dtype),
+  Tensor output = allocate(x, {x.size(0), x.size(1), x.size(2)}, scalar_type_of(to));
+  norm_modulate_quantize(of_x, of_shift, of_scale, static_cast<float>(eps), to,
                          of_output.get(), output.data_ptr(), current_stream(of_x));
   return output;
 }
 
-Tensor gelu_quantize_cuda(const Tensor& x, ScalarType dtype,
+Tensor gelu_quantize_cuda(const Tensor& x, const std::string& dtype,
                           const std::optional<Tensor>& output_scale) {
   const TensorView of_x = view("x", x);
   const Optional of_output("output_scale", output_scale);
-  check_gelu_quantize(of_x, dtype_of(dtype), of_output.get());
+  const DType to = dtype_named(dtype);
+  check_gelu_quantize(of_x, to, of_output.get());
   const DeviceGuard guard(of_x.device);
-  Tensor output = allocate(x, {x.size(0), x.size(1), x.size(2)}, dtype);
-  gelu_quantize(of_x, dtype_of(dtype), of_output.get(), output.data_ptr(), current_stream(of_x));
+  Tensor output = allocate(x, {x.size(0), x.size(1), x.size(2)}, scalar_type_of(to));
+  gelu_quantize(of_x, to, of_output.get(), output.data_ptr(), current_stream(of_x));
   return output;
 }
 

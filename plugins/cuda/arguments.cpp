@@ -56,6 +56,13 @@ std::string text(DType dtype) {
   }
 }
 
+DType dtype_named(const std::string& name) {
+  for (DType dtype : {DType::float32, DType::float16, DType::bfloat16, DType::float8_e4m3fn,
+                      DType::int8, DType::int64})
+    if (text(dtype) == name) return dtype;
+  return DType::other;
+}
+
 void Checks::refuse(const char* argument, const std::string& expected,
                     const std::string& found) const {
   throw Error("VIDC-KERNEL-ARGUMENT",

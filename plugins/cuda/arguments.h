@@ -80,5 +80,6 @@ class Checks {
 
 std::string text(const TensorView& tensor);  // its shape
 std::string text(DType dtype);
+DType dtype_named(const std::string& name);  // other for what is no name
 
 }  // namespace vidc

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operators import FLOATS, FP8, gelu_arguments
 
+from vidc.plugins.arguments import dtype_name
 from vidc.plugins.gelu_quantize import gelu_quantize
 
 
@@ -20,7 +21,7 @@ def test_tanh_gelu_rounded_once(batch, tokens, width, dtype, output, deviation, 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_ends_of_the_range(dtype):
     x = torch.tensor([-60000.0, -100, -10, -0.0, 0, 10, 100, 60000], dtype=dtype)[None, None]
-    assert torch.equal(gelu_quantize(x, dtype), x.clamp(min=0))
+    assert torch.equal(gelu_quantize(x, dtype_name(dtype)), x.clamp(min=0))
 
 
 @pytest.mark.parametrize("output", [torch.float16, FP8])

@@ -6,6 +6,7 @@ import torch
 from operators import EPS, FP8, ROUNDING, Ring, on, per_token, rounded_once, turn
 from torch import Tensor
 
+from vidc.plugins.arguments import dtype_name
 from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
 from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
@@ -64,7 +65,7 @@ def norm(taken: dict, device: torch.device = CPU) -> None:
     # Float32 has 7 digits of x, of which the mean takes some away.
     spread = (x.var(-1, correction=0) + EPS).sqrt().min().item()
     slack = 1e-5 * (1 + x.abs().max().item() / spread)
-    assert found.dtype == taken["dtype"]
+    assert dtype_name(found.dtype) == taken["dtype"]
     _output(found, normed(taken), slack, taken["output_scale"])
 
 
@@ -73,7 +74,7 @@ def gelu(taken: dict, device: torch.device = CPU) -> None:
     found, _ = run(gelu_quantize, taken, device)
     x = taken["x"].double()
     wanted = x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    assert found.dtype == taken["dtype"]
+    assert dtype_name(found.dtype) == taken["dtype"]
     _output(found, wanted, 1e-6, taken["output_scale"])
 
 

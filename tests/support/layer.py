@@ -2,7 +2,6 @@
 
 import torch
 from operators import (
-    FP8,
     Ring,
     gate_arguments,
     norm_arguments,
@@ -29,7 +28,7 @@ class Layer(torch.nn.Module):
         self, x, shift, scale, gate, qkv, weights, cos, sin, position, keys, values, keys_8bit,
         values_8bit, key_scale, value_scale, latent, noise,
     ):  # fmt: skip
-        hidden = norm_modulate_quantize(x, shift, scale, 1e-6, torch.bfloat16)
+        hidden = norm_modulate_quantize(x, shift, scale, 1e-6, "bfloat16")
         qkv = qkv + 0.5
         query = qk_norm_rope_ring_write(
             qkv, weights[0], weights[1], cos, sin, position, keys, values, RING.sink, 1e-6
@@ -38,8 +37,8 @@ class Layer(torch.nn.Module):
             qkv, weights[0], weights[1], cos, sin, position, keys_8bit, values_8bit, key_scale,
             value_scale, None, RING.sink, 1e-6, True, True,
         )  # fmt: skip
-        hidden = gelu_quantize(hidden + query.flatten(2), torch.bfloat16)
-        quantised = gelu_quantize(hidden, FP8, query_scale[0, 0, :1] * 0 + 0.02)
+        hidden = gelu_quantize(hidden + query.flatten(2), "bfloat16")
+        quantised = gelu_quantize(hidden, "float8_e4m3fn", query_scale[0, 0, :1] * 0 + 0.02)
         renoise(latent, latent * 2, noise, 0.9375, 0.8333)
         return gate_residual(x, hidden, gate), quantised.view(torch.int8) + 0, query_scale
 

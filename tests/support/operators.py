@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vidc.plugins.arguments import dtype_name
+
 FP8 = torch.float8_e4m3fn
 EPS = 1e-6
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -88,7 +90,7 @@ def norm_arguments(
     shift, scale, _ = modulation(batch, frames, width, seed)
     x = draw(seed)(batch, frames * each, width, dtype=dtype, deviation=deviation, mean=mean)
     return {
-        "x": x, "shift": shift, "scale": scale, "eps": EPS, "dtype": output,
+        "x": x, "shift": shift, "scale": scale, "eps": EPS, "dtype": dtype_name(output),
         "output_scale": torch.tensor([0.05]) if output is FP8 else None,
     }  # fmt: skip
 
@@ -99,7 +101,7 @@ def gelu_arguments(
     """What ``gelu_quantize`` takes."""
     return {
         "x": draw(seed)(batch, tokens, width, dtype=dtype, deviation=deviation),
-        "dtype": output,
+        "dtype": dtype_name(output),
         "output_scale": torch.tensor([0.02]) if output is FP8 else None,
     }
 
