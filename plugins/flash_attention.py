@@ -300,8 +300,9 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
 
     ``valid_length`` is read on the device when the kernel runs, so one CUDA graph serves all. It is
     not checked there: from 1 to ``S``, and the result is undefined for others. Slots from it on are
-    masked, but those up to the next multiple of the kernel's tile are multiplied by 0, so they have
-    to be finite: caches start as zeros.
+    masked, but have to be finite: those up to the next multiple of the kernel's tile are multiplied
+    by 0, and where keys are halved, so is what the first slots of an empty half make. Caches start
+    as zeros.
 
     Args:
         query: ``[B, T, H, D]``, bfloat16 or float16, contiguous, on a CUDA device.
@@ -330,7 +331,8 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
         _attend(loaded, query, key, value, output, lengths, first)
     if first < tiles:
         done, half = first * loaded.facts.tile_m, slots // 2
-        rest = query[:, None, done:].expand(batch, 2, -1, -1, -1).flatten(0, 1)
+        # A copy also for one row, where expanding and flattening would give a view of stride 0.
+        rest = query[:, done:].repeat_interleave(2, dim=0)
         keys, values = (ring.view(2 * batch, half, heads, head_dim) for ring in (key, value))
         parts = torch.empty_like(rest)
         lengths = half_lengths(valid_length, half, batch)
