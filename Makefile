@@ -6,11 +6,7 @@ BIN := $(VENV)/bin
 # The newest torch that is offered as a CPU build; without the pin pip brings gigabytes of CUDA.
 TORCH := torch==2.13.0
 
-NVCC ?= nvcc
-CUDA := plugins/cuda
-ATTENTION := build/libvidc_ring_attention.so
-
-.PHONY: demo test matrix attention clean
+.PHONY: demo test matrix clean
 
 demo: $(VENV)/.build
 	$(BIN)/vidc build tiny --gpu cpu --random-weights 1 -o out/tiny
@@ -31,18 +27,6 @@ test: $(VENV)/.dev
 matrix: $(VENV)/.dev
 	$(BIN)/python benchmarks/tensorrt_matrix.py > out.matrix.json
 	mv out.matrix.json benchmarks/results/tensorrt-rtx-matrix.json
-
-# INT8 ring attention for sm_90a. It needs no GPU to build, and links neither the CUDA driver nor a
-# shared runtime. The assembler must not say that it serialises products, or that it spills.
-attention: $(ATTENTION)
-
-$(ATTENTION): $(wildcard $(CUDA)/*)
-	mkdir -p $(@D)
-	$(NVCC) -gencode arch=compute_90a,code=sm_90a -std=c++17 -O3 --Werror all-warnings \
-	  -Xptxas -v -Xcompiler -fPIC,-Wall,-Wextra -shared -cudart static \
-	  -o $@ $(CUDA)/sm90_ring_attention.cu 2> build/attention.log || { cat build/attention.log; exit 1; }
-	cat build/attention.log
-	! grep -E "C75[0-9]+|[1-9][0-9]* bytes spill" build/attention.log
 
 $(VENV)/.build: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,7 +1,7 @@
 """INT8 ring attention on a Hopper GPU, in one go: is it right, and how long does it take.
 
     export PYTHONPATH=benchmarks
-    python -m attention_8bit.trial build/libvidc_ring_attention.so > trial.json
+    python -m attention_8bit.trial build/cuda/libvidc_ring_attention.so > trial.json
 
 Builds nothing. Each group runs in a process of its own with a time limit, so that a kernel that
 hangs or faults costs one group. What happens goes to stderr as it happens, the results to stdout as

@@ -12,9 +12,11 @@ to a target that is one for each input: no critic, no score of fakes, nothing th
 
 - *A block with a history* follows from it but for the encoder's noise: what is taught is to go on
   from histories that the model made itself. A stretch of a clip is rolled out as a session does,
-  and each block is held to the clip's own. That is self-forcing with the data in place of a critic,
-  which is possible because the data have one continuation, and it is what keeps a hundred blocks
-  from drifting: an error in the history is an error that the next block is taught to undo.
+  and each block is held to the clip's own, all of them in one forward: no gradient passes through
+  latents, so what a block began with may be taken as it was. That is self-forcing with the data in
+  place of a critic, which is possible because the data have one continuation, and it is what keeps
+  a hundred blocks from drifting: an error in the history is one that the next block is taught to
+  undo.
 - *A first block* may be any of many: texture, places and phases are chance. Its target is where the
   teacher's flow leads from the very latent that the student has at this level, on the student's
   own way there. Of that there is one, and a texture of many equal waves it takes there by a mere
@@ -36,10 +38,10 @@ from torch import Tensor
 from demo_model.train_flow import add_plan, load_trained, networks_of, plan_of
 from demo_model.train_vae import load_vae
 from demo_model.training import log
-from demo_model.training.batches import Batch, Networks, draw_batch, without_prompt
-from demo_model.training.flow import shifted
+from demo_model.training.batches import Batch, Networks, draw_batch, flows_of, without_prompt
+from demo_model.training.flow import clean_of, shifted
 from demo_model.training.forward import text_keys_values
-from demo_model.training.layout import Pass
+from demo_model.training.layout import clip_layout
 from demo_model.training.loop import Options, add_options, generator, options_of, train
 from demo_model.training.lowered import frozen, lowered
 from demo_model.training.networks import Sizes, demo_sizes
@@ -65,8 +67,8 @@ class Batches:
         guidance: of the teacher on first blocks.
     """
 
-    clips: int = 64
-    starts: int = 128
+    clips: int = 32
+    starts: int = 256
     prefix: int = 3
     disturbance: float = 0.1
     emphasis: float = 3.0
@@ -114,17 +116,17 @@ class FewStepLoss:
 
         def taught(transformer: CausalWan) -> tuple[Tensor, Tensor, Tensor]:
             student = replace(self._student, transformer=transformer)
-            rolled, last = self._roll_out(student, shelf, clips, levels, choose, draw)
-            return rolled, last, self._first(student, starts, levels, choose, draw)
+            later, last = self._later(student, shelf, clips, levels, choose, draw)
+            return later, last, self._first(student, starts, levels, choose, draw)
 
-        rolled, last, first = lowered(self._student.transformer, options.device, taught)
-        return rolled + first, {"clips": rolled, "last block": last, "starts": first}
+        later, last, first = lowered(self._student.transformer, options.device, taught)
+        return later + first, {"clips": later, "last block": last, "starts": first}
 
     def _levels(self, choose: random.Random) -> tuple[float, ...]:
         whole, *fewer = subsets(self._sizes.stream.sigmas)
         return choose.choice(fewer) if fewer and choose.random() < FEWER else whole
 
-    def _roll_out(
+    def _later(
         self,
         student: Networks,
         shelf: Shelf,
@@ -133,40 +135,63 @@ class FewStepLoss:
         choose: random.Random,
         draw: torch.Generator,
     ) -> tuple[Tensor, Tensor]:
-        """Mean loss over the blocks that the student made, and that of the last one."""
-        positions = shelf.layout.positions
-        noisy = [shelf.layout.groups[group] for group in shelf.layout.of(Pass.NOISY)]
-        switch = min((g.index for g in noisy if g.prompt), default=None)
+        """The loss on blocks with a history, and the mean square error of the last one."""
+        positions, switch = shelf.layout.positions, shelf.layout.switch
         # The clip's own blocks end where a stretch may begin: a far one needs its whole ring.
-        own = max(noisy[0].index, choose.randrange(1, self._batches.prefix + 1))
-        own = min(own, len(positions) - 1)
-        tokens = batch.tokens if batch.switched else batch.tokens[:, :1]
-        text = text_keys_values(student.transformer, student.embeds(tokens))
+        own = choose.randrange(1, self._batches.prefix + 1)
+        own = min(max(shelf.layout.noisy_from, own), len(positions) - 1)
+        given = self._disturbed(batch.latents[:, :own], draw)
+        text = text_keys_values(student.transformer, student.embeds(batch.prompts))
         stream = Stream(student, self._sizes.stream, text)
-        deviation = self._batches.disturbance * torch.rand(
-            len(batch.latents), generator=draw, device=draw.device
-        ).view(-1, 1, 1, 1, 1)
-        losses = []
+        blocks, begun = self._rolled_out(stream, given, positions, switch, levels, draw)
+
+        layout = clip_layout(positions, self._sizes.stream, switch, own).tensors(draw.device)
+        wanted = batch.latents[:, own:]
+        # The last step decides what is seen; an earlier one, what the last one gets.
+        chances = torch.full((len(levels),), 0.5 / max(1, len(levels) - 1), device=draw.device)
+        chances[-1] = 0.5
+        count = wanted.shape[0] * wanted.shape[1]
+        chosen = torch.multinomial(chances, count, replacement=True, generator=draw)
+        chosen = chosen.view(wanted.shape[:2])
+        noisy = begun.take_along_dim(chosen[None, ..., None, None, None, None], 0)[0]
+        level = torch.tensor(levels, device=draw.device)[chosen]
+        found = clean_of(noisy, flows_of(student, layout, blocks, noisy, level, text), level)
+        weight = 1 + self._batches.emphasis * batch.shown[:, own:, :, None]
+        loss = (weight * (found - wanted).square()).mean()
+        return loss, (blocks[:, -1] - wanted[:, -1]).square().mean()
+
+    def _disturbed(self, latents: Tensor, draw: torch.Generator) -> Tensor:
+        shares = torch.rand(len(latents), generator=draw, device=draw.device)
+        deviation = self._batches.disturbance * shares.view(-1, 1, 1, 1, 1, 1)
+        return latents + deviation * _normal(latents.shape, draw)
+
+    @torch.no_grad()
+    def _rolled_out(
+        self,
+        stream: Stream,
+        given: Tensor,
+        positions: Sequence[int],
+        switch: int | None,
+        levels: tuple[float, ...],
+        draw: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """Blocks ``[B, N, F, C, h, w]``, and what each step began with of those not given.
+
+        The latter ``[S, B, N - given, F, C, h, w]``.
+        """
+        blocks = list(given.unbind(1))
+        begun = []
         for index, block in enumerate(positions):
-            wanted = batch.latents[:, index]
             if index == switch:
                 stream.switch_prompt(block)
-            if index < own:
-                noise = _normal(wanted.shape, draw)
-                stream.remember(wanted + deviation * noise, block)
-                continue
-            noise = _normal(torch.Size((len(levels), *wanted.shape)), draw)
-            # The last step decides what is seen; an earlier one, what the last one gets.
-            last = len(levels) - 1
-            taught = {choose.randrange(len(levels)), last}
-            steps = few_steps(stream, noise, levels, block, taught)
-            weight = 1 + self._batches.emphasis * batch.shown[:, index, :, None]
-            errors = [(weight * (steps[i][1] - wanted).square()).mean() for i in taught]
-            losses.append(torch.stack(errors).mean())
-            latent = steps[last][1].detach()
+            if index >= given.shape[1]:
+                noise = _normal(torch.Size((len(levels), *blocks[0].shape)), draw)
+                steps = few_steps(stream, noise, levels, block)
+                begun.append(torch.stack([latent for latent, _ in steps]))
+                blocks.append(steps[-1][1])
             if index + 1 < len(positions):
-                stream.remember(latent, block)
-        return torch.stack(losses).mean(), losses[-1].detach()
+                stream.remember(blocks[index], block)
+        return torch.stack(blocks, 1), torch.stack(begun, 2)
 
     def _first(
         self,
@@ -183,15 +208,15 @@ class FewStepLoss:
         stream = Stream(student, self._sizes.stream, text)
         noise = _normal(torch.Size((len(levels), *batch.latents[:, 0].shape)), draw)
         index = choose.randrange(len(levels))
-        begun, found = few_steps(stream, noise, levels, 0, {index})[index]
-        with torch.no_grad():
-            leading = self._teaching(teacher, tokens)
-            without = None
-            if plan.guidance != 1.0:
-                without = self._teaching(teacher, without_prompt(tokens, 1.0, draw))
-            way = self._way(levels[index])
-            wanted = follow_flow(leading, begun, way, 0, without, plan.guidance)
-        return (found - wanted).square().mean()
+        begun, _ = few_steps(stream, noise, levels[: index + 1], 0)[index]
+        leading = self._teaching(teacher, tokens)
+        without = None
+        if plan.guidance != 1.0:
+            without = self._teaching(teacher, without_prompt(tokens, 1.0, draw))
+        wanted = follow_flow(leading, begun, self._way(levels[index]), 0, without, plan.guidance)
+        level = torch.full((len(begun), 1), levels[index], device=begun.device)
+        flow = flows_of(student, batch.groups, batch.latents, begun[:, None], level, text)
+        return (clean_of(begun, flow[:, 0], level[:, 0]) - wanted).square().mean()
 
     def _teaching(self, teacher: Networks, tokens: Tensor) -> Stream:
         text = text_keys_values(teacher.transformer, teacher.embeds(tokens))

@@ -45,10 +45,10 @@ class Batches:
         emphasis, disturbance: see ``flow_loss``.
     """
 
-    clips: int = 16
-    starts: int = 256
+    clips: int = 24
+    starts: int = 448
     unprompted: float = 0.1
-    emphasis: float = 8.0
+    emphasis: float = 16.0
     disturbance: float = 0.2
 
 

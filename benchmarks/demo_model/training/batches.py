@@ -1,5 +1,6 @@
 """A batch of clips for one forward: clean, recached and noisy groups in one sequence."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,12 +11,13 @@ from demo_model.training.clips import mask_of
 from demo_model.training.flow import draw_levels, noised, timesteps
 from demo_model.training.forward import (
     Angles,
+    KeysValues,
     LayerFunction,
     Sight,
     forward,
     text_keys_values,
 )
-from demo_model.training.layout import LayoutTensors, Pass
+from demo_model.training.layout import LayoutTensors
 from demo_model.training.shelves import Shelf
 from vidc.exporters.causal_wan.model import CausalWan
 
@@ -53,9 +55,6 @@ class Batch:
         shown: where an object is, bool ``[B, blocks, F, h, w]``.
         tokens: int64 ``[B, 2, L]``.
         groups: of their layout.
-        sight: what each of them attends to.
-        noisy: groups that are, int64 ``[N]``.
-        is_noisy: whether each group is, bool ``[G]``.
         switched: whether the two prompts differ.
     """
 
@@ -63,32 +62,27 @@ class Batch:
     shown: Tensor
     tokens: Tensor
     groups: LayoutTensors
-    sight: Sight
-    noisy: Tensor
-    is_noisy: Tensor
     switched: bool
 
     def with_tokens(self, tokens: Tensor) -> "Batch":
         """The same clips under other prompts."""
         return replace(self, tokens=tokens)
 
+    @property
+    def prompts(self) -> Tensor:
+        """Tokens ``[B, P, L]`` of as many prompts as a clip has."""
+        return self.tokens if self.switched else self.tokens[:, :1]
+
 
 def draw_batch(shelf: Shelf, size: int, draw: torch.Generator) -> Batch:
     """``size`` different rows of a shelf, or all it has."""
     rows = torch.randperm(len(shelf.latents), generator=draw, device=draw.device)[:size]
-    groups, device = shelf.groups, shelf.latents.device
-    noisy = torch.tensor(shelf.layout.of(Pass.NOISY), device=device)
-    is_noisy = torch.zeros(len(shelf.layout.groups), dtype=torch.bool, device=device)
-    is_noisy[noisy] = True
     return Batch(
         shelf.latents[rows].float(),
         shelf.shown[rows],
         shelf.tokens[rows],
-        groups,
-        Sight(groups.keys, groups.visible, groups.prompt, shelf.layout.full),
-        noisy,
-        is_noisy,
-        any(group.prompt for group in shelf.layout.groups),
+        shelf.groups,
+        shelf.layout.switch is not None,
     )
 
 
@@ -98,6 +92,41 @@ def without_prompt(tokens: Tensor, share: float, draw: torch.Generator) -> Tenso
     empty[..., 0] = END
     chosen = torch.rand(len(tokens), generator=draw, device=draw.device) < share
     return torch.where(chosen[:, None, None], empty, tokens)
+
+
+def flows_of(
+    networks: Networks,
+    groups: LayoutTensors,
+    blocks: Tensor,
+    noisy: Tensor,
+    level: Tensor,
+    text: Sequence[KeysValues],
+) -> Tensor:
+    """Flows ``[B, N, F, C, h, w]`` of all noisy groups, in one forward.
+
+    Args:
+        networks: see there.
+        groups: of a layout.
+        blocks: what clean and recached groups hold of each block, ``[B, blocks, F, C, h, w]``.
+        noisy: what noisy groups hold, ``[B, N, F, C, h, w]``.
+        level: share of noise of these, ``[B, N]``.
+        text: see ``text_keys_values``.
+    """
+    latents = blocks[:, groups.index]
+    latents[:, groups.noisy] = noisy
+    times = torch.zeros(latents.shape[:2], device=latents.device)
+    times[:, groups.noisy] = timesteps(level)
+    flows, _ = forward(
+        networks.transformer,
+        latents,
+        times,
+        networks.angles(groups.blocks),
+        text,
+        Sight(groups.keys, groups.visible, groups.prompt, groups.full),
+        flow_of=groups.noisy,
+        layer=networks.layer,
+    )
+    return flows
 
 
 def flow_loss(
@@ -131,25 +160,13 @@ def flow_loss(
     strength = disturbance * torch.rand(count, generator=draw, device=device)
     # Of a block, not of a group: what is recached is the very latent that was clean before.
     disturbed = clean + strength.view(-1, 1, 1, 1, 1, 1) * normal(clean.shape)
-    wanted = clean[:, batch.groups.index[batch.noisy]]
-    level = draw_levels((count, len(batch.noisy)), shift, draw)
+    noisy = batch.groups.index[batch.groups.noisy]
+    wanted = clean[:, noisy]
+    level = draw_levels((count, len(noisy)), shift, draw)
     noise = normal(wanted.shape)
-    latents = disturbed[:, batch.groups.index]
-    latents[:, batch.noisy] = noised(wanted, noise, level)
-    times = torch.zeros((count, len(batch.is_noisy)), device=device)
-    times[:, batch.noisy] = timesteps(level)
-    tokens = batch.tokens if batch.switched else batch.tokens[:, :1]
-    flows, _ = forward(
-        networks.transformer,
-        latents,
-        times,
-        networks.angles(batch.groups.blocks),
-        text_keys_values(networks.transformer, networks.embeds(tokens)),
-        batch.sight,
-        flow_of=batch.noisy,
-        layer=networks.layer,
-    )
+    text = text_keys_values(networks.transformer, networks.embeds(batch.prompts))
+    flows = flows_of(networks, batch.groups, disturbed, noised(wanted, noise, level), level, text)
     square = (flows - (noise - wanted)).square()
-    shown = batch.shown[:, batch.groups.index[batch.noisy]][:, :, :, None]
+    shown = batch.shown[:, noisy, :, None]
     weight = 1 + emphasis * (1 - level)[:, :, None, None, None, None] * shown
     return (weight * square).mean(), square.mean().detach()

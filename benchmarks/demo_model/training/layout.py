@@ -63,6 +63,17 @@ class Layout:
         """Whether every group attends to as many."""
         return all(len(group.keys) == self.slots for group in self.groups)
 
+    @property
+    def switch(self) -> int | None:
+        """Index of the first block under the new prompt."""
+        known = (g.index for g in self.groups if g.prompt and g.kind is not Pass.RECACHED)
+        return min(known, default=None)
+
+    @property
+    def noisy_from(self) -> int:
+        """Index of the first block that has a noisy group."""
+        return self.groups[self.of(Pass.NOISY)[0]].index
+
     def of(self, kind: Pass) -> list[int]:
         """The groups of a kind, in the clip's order."""
         return [i for i, group in enumerate(self.groups) if group.kind is kind]
@@ -77,6 +88,8 @@ class Layout:
             prompt=torch.tensor([g.prompt for g in self.groups]).to(device),
             keys=table.clamp_min(0).to(device),
             visible=(table >= 0).to(device),
+            noisy=torch.tensor(self.of(Pass.NOISY)).to(device),
+            full=self.full,
         )
 
 
@@ -90,6 +103,8 @@ class LayoutTensors:
         prompt: int64 ``[G]``.
         keys: groups attended to, int64 ``[G, slots]``, 0 where there is none.
         visible: where there is one, bool ``[G, slots]``.
+        noisy: groups that are, int64 ``[N]``.
+        full: all of ``visible`` is true.
     """
 
     blocks: Tensor
@@ -97,6 +112,8 @@ class LayoutTensors:
     prompt: Tensor
     keys: Tensor
     visible: Tensor
+    noisy: Tensor
+    full: bool
 
 
 def in_ring(block: int, stream: StreamSpec) -> list[int]:

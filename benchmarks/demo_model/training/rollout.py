@@ -1,11 +1,10 @@
-"""A stream with gradients: the calls of a session, over keys and values that remember their past.
+"""A stream without gradients: the calls of a session, over many videos and levels at once.
 
-What a session keeps in its ring is kept here as tensors of a graph, so that a loss on a block
-reaches the passes that made its history. Latents of the history are taken as they are.
+What a session keeps in its ring is kept here as tensors, one for each block.
 """
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -79,6 +78,7 @@ class Stream:
             ]
             self._latents[block] = latents[:, index]
 
+    @torch.no_grad()
     def _forward(
         self,
         latents: Tensor,
@@ -110,11 +110,7 @@ class Stream:
 
 
 def few_steps(
-    stream: Stream,
-    noise: Tensor,
-    levels: Sequence[float],
-    block: int,
-    taught: Collection[int] = (),
+    stream: Stream, noise: Tensor, levels: Sequence[float], block: int
 ) -> list[tuple[Tensor, Tensor]]:
     """A block as a session samples it.
 
@@ -123,7 +119,6 @@ def few_steps(
         noise: ``[S, B, F, C, h, w]``, one entry a step.
         levels: share of noise of each step, falling from 1.
         block: absolute.
-        taught: steps whose clean latents have gradients. No gradient passes from step to step.
 
     Returns:
         Of each step the latent that it began with and the clean one that it found, each
@@ -135,15 +130,12 @@ def few_steps(
         shares = torch.full((latent.shape[0], 1), level, device=latent.device)
         if index:
             latent = noised(latent, noise[index], shares[:, 0])
-        with torch.set_grad_enabled(index in taught and torch.is_grad_enabled()):
-            flow = stream.flows(latent[:, None], shares, block)[:, 0]
-            clean = clean_of(latent, flow, shares[:, 0])
+        clean = clean_of(latent, stream.flows(latent[:, None], shares, block)[:, 0], shares[:, 0])
         steps.append((latent, clean))
-        latent = clean.detach()
+        latent = clean
     return steps
 
 
-@torch.no_grad()
 def follow_flow(
     stream: Stream,
     latent: Tensor,

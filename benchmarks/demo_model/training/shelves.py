@@ -46,7 +46,7 @@ class Plan:
     blocks: int = 9
     clips: int = 64
     starts: int = 768
-    every: int = 96
+    every: int = 128
     keep: int = 16
     far: float = 0.5
     farthest: int = 400
