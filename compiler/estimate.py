@@ -63,6 +63,11 @@ def replay_seconds(config: ModelConfig, scenario: Scenario) -> float:
     return _seconds(flops)
 
 
+def latents_seconds(config: ModelConfig, scenario: Scenario) -> float:
+    """PyTorch eager playing a rollout without decoding it."""
+    return _seconds(latents_flops(config, scenario))
+
+
 def components_flops(config: ModelConfig, scenario: Scenario) -> float:
     """What ``play_components`` computes, the text encoder aside."""
     stream = stream_spec(config)
@@ -77,11 +82,16 @@ def components_flops(config: ModelConfig, scenario: Scenario) -> float:
 
 def rollout_flops(config: ModelConfig, scenario: Scenario) -> float:
     """What ``play_rollout`` computes."""
+    return latents_flops(config, scenario) + scenario.blocks * decode_flops(config)
+
+
+def latents_flops(config: ModelConfig, scenario: Scenario) -> float:
+    """What ``play_rollout`` computes where nothing is decoded."""
     stream = stream_spec(config)
     passes = len(stream.sigmas) + 1
     recached = stream.recached(scenario.switch_after * stream.block)
     frames = scenario.blocks * passes * stream.block + recached
-    return frames * frame_flops(config) + scenario.blocks * decode_flops(config)
+    return frames * frame_flops(config)
 
 
 def frame_flops(config: ModelConfig) -> float:

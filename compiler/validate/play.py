@@ -17,6 +17,7 @@ from vidc.runtime.states import Buffers, States
 from vidc.runtime.stream import StreamSpec
 
 ENCODERS = ("vae_encode_first", "vae_encode")
+DECODER = "vae_decode"
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def play_rollout(
     """A rollout as a user runs it: each block builds on what the engines made of the last.
 
     Args:
+        engines: without the VAE's, latents are left undecoded.
         lanes: a bundle's, so that what is played is what its sessions replay.
     """
     session = _open(inputs, stream, engines, lanes)
@@ -117,8 +119,10 @@ def play_rollout(
         if block == scenario.switch_after:
             session.switch_prompt(inputs.prompts[1])
         latent = session.generate(noise)
-        frames = session.decode(latent)
         played.latents.append(latent)
+        if DECODER not in engines:
+            continue
+        frames = session.decode(latent)
         if block in scenario.pictured:
             played.frames[block] = frames.reshape(stream.batch, *frames.shape[-4:])
     return played
