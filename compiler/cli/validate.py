@@ -90,9 +90,9 @@ def command(
         page.write_text(validation.html(), encoding="utf-8")
     except OSError as error:
         failure = _no_report(page, str(error.strerror))
+    shown = False
     try:
-        if video is not None:
-            _write_video(video, validation)
+        shown = video is not None and _write_video(video, validation)
     except VidcError as error:
         failure = failure or error
     if not as_json:
@@ -113,7 +113,7 @@ def command(
         if validation.lpips is not None:
             print_text(f"LPIPS is not measured: {validation.lpips}")
         print_text(f"report: {page}")
-        if video is not None and failure is None:
+        if shown:
             print_text(f"video: {video}")
     diagnoses: list[Diagnosis] = []
     try:
@@ -122,7 +122,7 @@ def command(
         failure = failure or error
     if as_json:
         found = {"debug": [each.to_json() for each in diagnoses]} if debug else {}
-        written = {} if video is None or failure is not None else {"video": str(video)}
+        written = {"video": str(video)} if shown else {}
         print_json({**validation.to_json(), "report": str(page), **written, **found})
     elif diagnoses:
         print_text("\n".join(diagnosis.text for diagnosis in diagnoses))
@@ -166,11 +166,16 @@ def _components(validation: "Validation") -> list[tuple[str, ...]]:
     return rows
 
 
-def _write_video(video: Path, validation: "Validation") -> None:
+def _write_video(video: Path, validation: "Validation") -> bool:
+    """Writes it unless there is nothing to show, which the gates that failed explain."""
     from vidc.compiler.validate.side_by_side import write_video
 
+    if not validation.comparison.frames:
+        click.echo("no frame was compared: there is no video", err=True)
+        return False
     switches = [validation.golden.scenario.switch_after]
     write_video(video, validation.comparison.frames, switches)
+    return True
 
 
 def _require_video(video: Path, bundle: Path, manifest: "Manifest") -> None:

@@ -274,6 +274,19 @@ def test_figures_are_printed_though_the_video_cannot_be_written(
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
+def test_a_gate_that_fails_is_told_where_nothing_can_be_shown(vidc, project, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidc.compiler.validate.compare._frames", lambda *_: [])
+    status, out, err = vidc(
+        project.bundle, "--report", tmp_path / "r.html", "--video", tmp_path / "v.mp4", "--json"
+    )
+    document = json.loads(out)
+    assert (status, document["passed"], "video" in document) == (1, False, False)
+    assert "VIDC-VALIDATE-FAILED" in err
+    assert "there is no video" in err
+    assert document["rollout"][0]["frames_reference"] is None
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
 def test_a_bundle_without_golden_data_is_refused_by_name(vidc, project, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(project.bundle, copy)
