@@ -19,11 +19,13 @@ from torch import Tensor
 
 from attention_8bit.calibration import calibrate
 from attention_8bit.inputs import SINKS, Inputs, draw
-from vidc.plugins.ring_int8 import LARGEST, RingScales
+from vidc.plugins.quantize import LARGEST as LARGEST_OF
+from vidc.plugins.ring_8bit import RingScales
 
 BLOCK = 128
 DEPTH = 32
-E4M3_LARGEST = 448.0
+LARGEST = LARGEST_OF[torch.int8]
+E4M3_LARGEST = LARGEST_OF[torch.float8_e4m3fn]
 WEIGHT_SCALE = 256.0
 """Of weights in e4m3: the largest power of two that none exceeds."""
 DRAIN = 0.05
@@ -228,7 +230,7 @@ SCHEMES = (
 def heads(drawn: Inputs, balance: float) -> Iterator[Head]:
     # From half of the slots: a calibration has not seen the keys that it is used on.
     half = drawn.key.shape[1] // 2
-    scales = calibrate(drawn.query, drawn.key[:, :half], drawn.value[:, :half], balance)
+    scales = calibrate(drawn.query, drawn.key[:, :half], drawn.value[:, :half], balance=balance)
     for h in range(drawn.query.shape[2]):
         own = RingScales(**{name: x[h : h + 1] for name, x in vars(scales).items()})
         yield Head(drawn.query[0, :, h], drawn.key[0, :, h], drawn.value[0, :, h], own)
