@@ -1,7 +1,8 @@
 """What the kernel of ``plugins/cuda/sm90_ring_attention.cuh`` computes, step by step in PyTorch.
 
-INT8: sums of integers are exact in float32 up to 2^24, so the products are bit for bit the kernel's.
-Only its exponential differs, in the last bits, which moves a rounded weight by one here and there.
+INT8: sums of integers are exact in float32 up to 2^24, so the products are bit for bit the
+kernel's. Only its exponential differs, in the last bits, which moves a rounded weight by one here
+and there.
 
 FP8: the matrix units drop bits of their sums, which also moves a rounded weight here and there; and
 where the kernel computes a tile in parts, each has a reference of its own, and weights are rounded
@@ -62,7 +63,7 @@ def emulate(
 def _attend_int8(
     query: Tensor, scale: Tensor, ring: Ring8Bit, value: Tensor, valid_length: int
 ) -> Tensor:
-    """``[B, H, T, D]`` in units of the values; ``scale``, ``[B, H, T, 1]``, is to logits in base 2."""
+    """``[B, H, T, D]`` in units of the values; ``scale`` ``[B, H, T, 1]`` makes logits, base 2."""
     output, total = _nothing(query)
     reference = None
     for start in range(0, valid_length, BLOCK):
