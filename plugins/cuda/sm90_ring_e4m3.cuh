@@ -39,8 +39,8 @@ struct E4m3Tile {
   };
 
   float sums[kKeys / 2];
-  // The next weights, in twos, while the last are multiplied. Joining them after that is work that keeps
-  // the assembler from giving both the same registers.
+  // The next weights, in twos, while the last are multiplied. Only because they are joined after that
+  // does the assembler not give both the same registers.
   uint16_t rounded[kKeys / 4];
   uint32_t weights[kKeys / kDepth][4];
   float output[kHead / 2];
