@@ -17,8 +17,8 @@ class OnnxRuntimeBackend:
     """ONNX Runtime compiles when it loads, so what is built here is a checked graph."""
 
     def precisions(self, target: Target) -> frozenset[str]:
-        """fp32 and fp16 on a CPU; its bf16 attention fails."""
-        return frozenset() if target.is_gpu else frozenset({"fp32", "fp16"})
+        """fp32, fp16 and int8 on a CPU; its bf16 attention fails."""
+        return frozenset() if target.is_gpu else frozenset({"fp32", "fp16", "int8"})
 
     def kernels(self, target: Target) -> tuple[str, ...]:
         """None: its graphs are of standard operators."""

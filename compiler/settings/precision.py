@@ -25,8 +25,13 @@ def resolve_precision(layers: Sequence[Layer], target: Target) -> dict[str, Sett
             ``VIDC-EXPORT-KV`` for keys and values in another than the transformer's.
     """
     found = {group: _of_group(group, layers, target) for group in WEIGHTS_GROUPS}
-    _require_one_for_keys_and_values(layers, target, found["transformer"])
+    require_one_for_keys_and_values(layers, target, found["transformer"])
     return found
+
+
+def asked_precision(layers: Sequence[Layer], target: Target) -> Setting:
+    """What is asked for the transformer, 8 bits included; raises as ``resolve_precision``."""
+    return _of_group("transformer", layers, target)
 
 
 def require_built(precisions: Mapping[str, Setting], name: str, target: Target) -> None:
@@ -77,9 +82,14 @@ def _instead(precisions: Sequence[str]) -> str:
     return next((each for each in ("bf16", "fp16") if each in precisions), precisions[0])
 
 
-def _require_one_for_keys_and_values(
+def require_one_for_keys_and_values(
     layers: Sequence[Layer], target: Target, transformer: Setting
 ) -> None:
+    """Refuses keys and values in another precision than the transformer's.
+
+    Raises:
+        UnavailableError: ``VIDC-EXPORT-KV``.
+    """
     asked = _said((f"precision.{target.name}.{KV_CACHE}", f"precision.{KV_CACHE}"), layers)
     if asked is None:
         return
