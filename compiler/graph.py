@@ -146,7 +146,9 @@ def stage_count(settings: Settings) -> int:
 
 def slot(settings: Settings) -> str:
     """Names a build among others, so that a plan can say what changed since the last."""
-    precision = "-".join(settings.named_precision(group) for group in weights_groups(settings.model))
+    precision = "-".join(
+        settings.named_precision(group) for group in weights_groups(settings.model)
+    )
     return f"{settings.preset}/{settings.target.name}/{settings.backend}/{precision}"
 
 

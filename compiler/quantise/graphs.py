@@ -87,10 +87,9 @@ def require_asked(model: ir.Model, asked: Mapping[str, GemmTensors]) -> None:
 
 def _require_valid(model: onnx.ModelProto) -> None:
     """Checks a graph whose weights are in no file yet: they take part as inputs."""
-    stored, kept = [], []
-    for tensor in model.graph.initializer:
-        apart = tensor.data_location == onnx.TensorProto.EXTERNAL
-        (stored if apart else kept).append(tensor)
+    apart = onnx.TensorProto.EXTERNAL
+    stored = [t for t in model.graph.initializer if t.data_location == apart]
+    kept = [t for t in model.graph.initializer if t.data_location != apart]
     model.graph.input.extend(
         onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         for tensor in stored
@@ -112,9 +111,7 @@ def _gemm(group: str, linear: QuantizedLinear) -> GemmTensors:
         f"{group}.{weight_name(linear.name)}",
         f"{group}.{weight_scale_name(linear.name)}",
         None if site is None else f"{group}.{input_scale_name(site)}",
-        None
-        if site is None or not linear.format.smooth
-        else f"{group}.{input_factor_name(site)}",
+        None if site is None or not linear.format.smooth else f"{group}.{input_factor_name(site)}",
     )
 
 

@@ -53,7 +53,7 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
                 "VIDC-BACKEND-PRECISION",
                 f"backend {name} has no {precision.value} ({precision.origin}) on {target.name}; "
                 f"it has {', '.join(both) or 'none there'}",
-                f"pass --precision {_instead(both)} or another backend"
+                f"pass --precision {instead(both)} or another backend"
                 if both
                 else "pass --backend",
             )
@@ -77,7 +77,7 @@ def require_exported(precisions: Mapping[str, Setting]) -> None:
             )
 
 
-def _instead(precisions: Sequence[str]) -> str:
+def instead(precisions: Sequence[str]) -> str:
     """What comes nearest to a lower precision: 16 bits where there are any."""
     return next((each for each in ("bf16", "fp16") if each in precisions), precisions[0])
 

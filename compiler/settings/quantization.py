@@ -107,20 +107,13 @@ def default_reason(precision: str, target: Target) -> str:
     return str(getattr(target.recipes, f"{precision}_reason"))
 
 
-def high_layers(layers: Sequence[Layer]) -> list[Layer]:
+def high_layers(layers: Sequence[Layer], high: str) -> list[Layer]:
     """The layers without what they say of 8 bits: what remains is what is not quantised.
 
     ``--precision int8`` is about the transformer's recipe; a VAE, and the layers that no rule of
-    it means, stay in what the preset says.
+    it means, stay in what the preset says, and in ``high`` where nothing is said.
     """
-    return [
-        {
-            name: setting
-            for name, setting in layer.items()
-            if not (name.startswith("precision.") and setting.value in EIGHT_BITS)
-        }
-        for layer in layers
-    ]
+    return [{"precision.default": Setting(high, "default")}, *map(_without_8_bits, layers)]
 
 
 def require_transformer_alone(layers: Sequence[Layer], target: Target) -> None:
@@ -140,6 +133,14 @@ def require_transformer_alone(layers: Sequence[Layer], target: Target) -> None:
                 "recipes are about the transformer",
                 f"set precision.{TRANSFORMER} alone",
             )
+
+
+def _without_8_bits(layer: Layer) -> Layer:
+    return {
+        name: setting
+        for name, setting in layer.items()
+        if not (name.startswith("precision.") and setting.value in EIGHT_BITS)
+    }
 
 
 def _require_of(recipe: Recipe, precision: Setting) -> None:

@@ -5,12 +5,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from vidc.compiler import backends
 from vidc.compiler.dotted import flatten
 from vidc.compiler.settings.backend import DEFAULT, choose_backend, choose_builder
 from vidc.compiler.settings.environment import environment_layer
 from vidc.compiler.settings.layers import Layer, Setting, assignment_layer, file_layer
 from vidc.compiler.settings.precision import (
     asked_precision,
+    instead,
     require_built,
     require_exported,
     require_one_for_keys_and_values,
@@ -155,7 +157,11 @@ def resolve(
         require_transformer_alone(layers, target)
         chosen_recipe = None if recipe is None else Setting(recipe, "--recipe")
         quantized = quantization(asked_for, chosen_recipe, target)
-        precisions = resolve_precision(high_layers(layers), target)
+        high = layers
+        if quantized is not None:
+            builds = backends.backend(chosen_backend.value).precisions(target)
+            high = high_layers(layers, instead([p for p in target.precisions if p in builds]))
+        precisions = resolve_precision(high, target)
         require_one_for_keys_and_values(layers, target, precisions[TRANSFORMER])
         require_built(precisions, chosen_backend.value, target)
     else:

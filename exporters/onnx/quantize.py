@@ -91,7 +91,8 @@ def found_gemms(model: ir.Model) -> list[GemmTensors]:
             named = None if multiplied is None else multiplied.inputs[1]
             if named is not None and named.is_initializer():
                 factor = named.name
-        found.append(GemmTensors(*_names(weight, 0, 1), scale, factor))
+        values, weight_scale = _names(weight, 0, 1)
+        found.append(GemmTensors(values, weight_scale, scale, factor))
     for node in model.graph:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node not in seen:
             raise _wrong(model, node, "it belongs to no quantised Linear")
