@@ -2,7 +2,7 @@
 
     python benchmarks/quantised_cpu.py demo CALIBRATION > benchmarks/results/quantised-cpu-demo.json
 
-CALIBRATION is what `vidc calibrate demo --gpu cpu --random-weights 1 -n 4` wrote. Weights are random.
+CALIBRATION is what `vidc calibrate demo --gpu cpu --random-weights 1 -n 4` wrote: random weights.
 A block is its denoising passes and the clean pass over a full window, without the VAE, which is not
 quantised. Both run in one process with one thread and take turns, block by block.
 """
@@ -29,17 +29,17 @@ from vidc.compiler.pipeline.run import run
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.settings.environment import cache_root
 from vidc.compiler.settings.resolve import Settings, resolve
-from vidc.exporters.artifact import ExportedComponent
+from vidc.compiler.stages.compile import read_engine
 from vidc.plugins.names import weights_path
-from vidc.plugins.signature import state_output
+from vidc.plugins.signature import Signature, state_output
 
 PARTS = ("text_kv", "denoise", "kv_update")
 GROUP = "transformer"
 PREDICTED = {
     "weights_ratio": 0.33,
     "block_speedup": 1.6,
-    "why": "products with weights are about 65 % of a pass, and an integer Gemm of this size took a "
-    "third of the float one's time when measured alone",
+    "why": "products with weights are about 65 % of a pass, and an integer Gemm of this size took "
+    "a third of the float one's time when measured alone",
 }
 """Written before the first run."""
 
@@ -50,7 +50,7 @@ class Model:
     def __init__(self, settings: Settings, sources: Sources, folder: Path) -> None:
         wanted = {weights_stage(settings, GROUP), f"load:{GROUP}"}
         for name in PARTS:
-            wanted |= {f"export:{name}", graph_stage(settings, name)}
+            wanted |= {f"export:{name}", graph_stage(settings, name), f"compile:{name}"}
         work = [stage for stage in stages(settings, sources) if stage.name in wanted]
         with Store(cache_root(os.environ)) as store:
             results = run(work, store, slot(settings), LineProgress())
@@ -60,9 +60,10 @@ class Model:
         self.bytes = weights.stat().st_size
         self.folder, self.signatures = folder, {}
         for name in PARTS:
-            exported = ExportedComponent.open(results[graph_stage(settings, name)].path)
-            shutil.copyfile(exported.onnx, folder / exported.onnx.name)
-            self.signatures[name] = exported.signature
+            built = results[f"compile:{name}"].path
+            engine = read_engine(built)
+            shutil.copyfile(built / engine["files"][0], folder / f"{name}.onnx")
+            self.signatures[name] = Signature.from_json(engine["signature"])
         self.sessions = {name: self.session(name, profiled=False) for name in PARTS}
         self.states: dict[str, np.ndarray] = {}
 

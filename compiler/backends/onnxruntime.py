@@ -47,11 +47,15 @@ class OnnxRuntimeBackend:
         import onnx_ir
 
         from vidc.exporters.onnx.lint import require_clean
+        from vidc.exporters.onnx.quantize import unsigned_inputs
         from vidc.exporters.onnx.states import aliasable_states
 
         model = onnx_ir.load(component.onnx)
         require_clean(model, "onnxruntime")
-        shutil.copyfile(component.onnx, output / component.onnx.name)
+        if unsigned_inputs(model):
+            onnx_ir.save(model, output / component.onnx.name)
+        else:
+            shutil.copyfile(component.onnx, output / component.onnx.name)
         return CompiledEngine(
             loader=NAME,
             version=version(NAME),

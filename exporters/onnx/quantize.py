@@ -99,6 +99,24 @@ def found_gemms(model: ir.Model) -> list[GemmTensors]:
     return found
 
 
+def unsigned_inputs(model: ir.Model) -> bool:
+    """Makes quantised inputs of INT8 into UINT8 with 128 as zero, in place; whether there are any.
+
+    The numbers mean the same. ONNX Runtime multiplies unsigned inputs with signed weights ten times
+    as fast on x86 as signed ones, and does this itself only for an input that one Linear reads.
+    """
+    found = False
+    for node in model.graph:
+        zero = node.inputs[2] if node.op_type == "QuantizeLinear" else None
+        if zero is None or zero.dtype != ir.DataType.INT8:
+            continue
+        found = True
+        zero.const_value = ir.Tensor(np.array(128, np.uint8), name=zero.name)
+        for value in (zero, node.outputs[0]):
+            value.dtype = ir.DataType.UINT8
+    return found
+
+
 class _Graph:
     """A graph while it is quantised."""
 
