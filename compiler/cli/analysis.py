@@ -161,7 +161,8 @@ def write_recipe(analysis: "Analysis", file: Path) -> None:
     lines = ["Written by vidc calibrate --analyze; edit it, and pass it with --recipe.", ""]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(recipe_toml(analysis.mix.recipe, [*lines, *summary(analysis)]))
+        text = recipe_toml(analysis.mix.recipe, [*lines, *summary(analysis)])
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(
             "VIDC-SENSITIVITY-OUTPUT",

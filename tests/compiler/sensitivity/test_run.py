@@ -91,15 +91,18 @@ def test_a_time_is_reached_with_less_than_everything(run, tmp_path):
 
 @needs_modelopt
 def test_the_table_and_what_is_said_without_a_vae(run, tmp_path):
-    status, out, err = run("--analyze", "-o", str(tmp_path / "calibration"))
+    output = tmp_path / "calibration"
+    status, out, err = run("--analyze", "--for", "h100", "-o", str(output))
     assert status == 0, err
     lines = out.splitlines()
-    assert lines[0] == str(tmp_path / "calibration")
+    assert lines[0] == str(output)
     assert lines[1].split()[:2] == ["group", "kind"]
     assert lines[2].startswith(BAD)
     assert len(lines) == 12
     assert "no VAE is given: PSNR is of latents" in err
     assert f"{BAD}: " in err
+    assert "10 groups of recipe plain for h100, some 21 rollouts" in err
+    assert "h100: INT8 matrix products are slower than bf16 here" in err
 
 
 @pytest.mark.parametrize(

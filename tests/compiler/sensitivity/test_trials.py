@@ -82,7 +82,7 @@ def test_it_is_what_a_floor_keeps_high(scored):
     chosen = fastest_within((together + bad.psnr_db) / 2, found, measure)
     assert {each.group for each in chosen.groups} == {each.group for each in rest}
     assert chosen.psnr_db == together
-    in_time = best_within(1 - 11 / 24, found, 24.0, measure)
+    in_time = best_within(1 - 10.5 / 24, found, 24.0, measure)
     assert BAD not in layers_of([each.group for each in in_time.groups])
 
 
