@@ -11,6 +11,9 @@ from vidc.plugins.errors import UsageError
 _GUESSES = 2
 """How many mixes are guessed from the groups' own damage; then the interval is halved."""
 
+_ROUNDING = 1e-9
+"""Of shares of a time: sums of them round."""
+
 
 @dataclass(frozen=True)
 class Scored:
@@ -112,7 +115,7 @@ def best_within(ratio: float, scored: Sequence[Scored], seconds: float, measure:
     Of those, the most damaging that turn out not to be needed are put back.
     """
     require_time(ratio, scored, seconds)
-    needed = seconds * (1 - ratio)
+    needed = seconds * (1 - ratio - _ROUNDING)
     chosen: list[Scored] = []
     for each in by_price(scored):
         if _saved(chosen) >= needed:
@@ -145,7 +148,7 @@ def require_time(ratio: float, scored: Sequence[Scored], seconds: float) -> None
     """
     require_saving(scored)
     least = 1 - _saved(by_price(scored)) / seconds
-    if least > ratio:
+    if least > ratio + _ROUNDING:
         nearest = -(-least * 1000 // 1) / 1000
         raise _unreachable(
             f"time={ratio:g}: with every group in 8 bits a block is predicted to take {least:.3f} "
