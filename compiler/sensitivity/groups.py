@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from vidc.compiler.recipe.apply import Quantization
 from vidc.compiler.recipe.formats import HIGH, AttentionFormat, LinearFormat
@@ -98,8 +99,10 @@ def _with_high(
     chosen = [group for group in groups if group in kept]
     if len(chosen) == len(groups):
         return ()
+    if not chosen:
+        return rules
     # The last rule that means a layer counts.
-    return (*rules, Rule(tuple(_patterns(groups, chosen)), high)) if chosen else rules
+    return tuple(chain(rules, [Rule(tuple(_patterns(groups, chosen)), high)]))
 
 
 def _patterns(groups: Sequence[LayerGroup], chosen: Sequence[LayerGroup]) -> Iterator[str]:

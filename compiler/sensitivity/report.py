@@ -34,7 +34,7 @@ def analysis_json(analysis: Analysis) -> dict[str, Any]:
 
 def table(analysis: Analysis) -> list[tuple[str, ...]]:
     """A row for each group, the most damaging first, below a head."""
-    rows = [("group", "kind", "SQNR dB", "PSNR dB", "saves")]
+    rows: list[tuple[str, ...]] = [("group", "kind", "SQNR dB", "PSNR dB", "saves")]
     for each in analysis.scored:
         share = each.saved / analysis.plan.costs.seconds
         rows.append(
@@ -61,7 +61,7 @@ def summary(analysis: Analysis) -> list[str]:
         f"PSNR {_decibels(mix.psnr_db)} dB: the worst block's {analysis.compared}, of rollouts of "
         f"{analysis.prompts} prompt{plural} in {analysis.precision}, with all of this in 8 bits",
         f"predicted: a block takes {mix.ratio:.3f} of its time in {plan.costs.precision} "
-        f"({ms * mix.ratio:.3g} ms of {ms:.3g} at the target's peaks)",
+        f"({ms * mix.ratio:.3g} ms of {ms:.3g} at peak rates)",
         f"{mix.flops_share:.1%} of a denoising pass's products with weights are in 8 bits"
         f"{_too_few(mix)}",
     ]

@@ -272,7 +272,9 @@ def _mix(
     )
     kept = tuple(each for each in scored if each not in choice.groups)
     high = {each.group for each in kept}
-    description = f"{plan.recipe.description}; less what --budget {budget} keeps in high precision"
+    description = plan.recipe.description
+    if kept:
+        description += f"; less what --budget {budget} keeps in high precision"
     recipe = with_kept_high(plan.recipe, plan.groups, high, description)
     return Mix(
         recipe,
