@@ -11,6 +11,8 @@ from vidc.plugins.errors import UsageError
 _GUESSES = 2
 """How many mixes are guessed from the groups' own damage; then the interval is halved."""
 
+_FILLS = 4
+"""How many groups behind the first that is too much are tried at most, each with a mix."""
 _ROUNDING = 1e-9
 """Of shares of a time: sums of them round."""
 
@@ -76,7 +78,8 @@ def fastest_within(floor: float, scored: Sequence[Scored], measure: Measure) -> 
 
     A first guess adds up what the groups do alone. A rollout with all of them says what they do
     together; the guess is mended, once by the factor between the two and then by halves, until one
-    more group is known to be too much. Groups that break the floor alone are left out before.
+    more group is known to be too much. Groups that break the floor alone are left out before, and
+    later ones that seem to fit are added behind.
     """
     require_saving(scored)
     order = [each for each in by_price(scored) if each.psnr_db >= floor]
@@ -106,7 +109,16 @@ def fastest_within(floor: float, scored: Sequence[Scored], measure: Measure) -> 
         expected = sum(each.damage for each in order[:count])
         if expected and math.isfinite(psnr_db):
             factor = _error(psnr_db) / expected
-    return Choice(tuple(order[:holds]), best_db)
+    # One more of the order is too much; one further on that does less may not be.
+    chosen, tries = order[:holds], 0
+    for each in order[holds + 1 :]:
+        if tries == _FILLS or _error(best_db) + factor * each.damage > _error(floor):
+            continue
+        tries += 1
+        psnr_db = measure([*chosen, each])
+        if psnr_db >= floor:
+            chosen, best_db = [*chosen, each], psnr_db
+    return Choice(tuple(chosen), best_db)
 
 
 def best_within(ratio: float, scored: Sequence[Scored], seconds: float, measure: Measure) -> Choice:

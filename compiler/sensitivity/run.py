@@ -47,7 +47,7 @@ from vidc.plugins.names import weights_path
 from vidc.runtime.faults import gpu_faults
 
 VAE = "vae"
-VERIFIED = 8
+VERIFIED = 10
 """About how many rollouts a choice takes: of the time that is announced."""
 Result = TypeVar("Result")
 

@@ -67,7 +67,7 @@ def test_a_mix_is_made_smaller_or_larger_until_it_just_holds(factor):
     one_more = [*found.groups, *(each for each in groups if each not in found.groups)]
     more = one_more[: len(found.groups) + 1]
     assert len(more) == len(found.groups) or measure(more) < 38
-    assert len(measure.played) <= 2 + 6 + 2
+    assert len(measure.played) <= 2 + 6 + 4 + 2
 
 
 groups_ = st.lists(st.tuples(st.floats(10, 80), st.floats(-1, 1)), min_size=1, max_size=12).map(
@@ -92,6 +92,13 @@ def test_what_is_chosen_was_played_and_holds(groups, floor, factor):
     assert found.psnr_db >= floor
     assert all(each.saved > 0 for each in found.groups)
     assert len(found.groups) == 1 or list(found.groups) in measure.played
+
+
+def test_a_group_that_is_too_much_does_not_keep_a_later_one_out():
+    groups = [scored(0, 45.0, 4.0), scored(1, 41.0, 9.0), scored(2, 47.0, 1.0)]
+    found = fastest_within(40.0, groups, Together())
+    assert numbers(found.groups) == [0, 2]
+    assert found.psnr_db == Together()(found.groups)
 
 
 def test_a_floor_that_no_group_keeps_names_the_nearest():
