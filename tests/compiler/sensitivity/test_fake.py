@@ -6,6 +6,7 @@ from modelopt_here import needs_modelopt
 from outlier import INT8, recipe_of
 from torch import nn
 
+from vidc.compiler.quantise.arithmetic import quantize, scale_of
 from vidc.compiler.quantise.lowering import linears_of
 from vidc.compiler.quantise.weights import quantized_weights
 from vidc.compiler.recipe.apply import apply_recipe
@@ -118,3 +119,21 @@ def test_parts_that_stay_high_stay_what_they_are(model):
     assert attention.quantized("q", x) is x
     assert attention.quantized("v", x) is x
     assert not torch.equal(attention.quantized("k", x), x)
+
+
+@pytest.mark.parametrize("form", [INT8, LinearFormat("fp8", "fp8", "dynamic"), LinearFormat("fp8")])
+def test_in_16_bits_only_the_result_is_rounded(form):
+    """Products of 8 bits are summed in float32, as kernels do it."""
+    generator = torch.Generator().manual_seed(2)
+    linear = nn.Linear(64, 32).to(torch.bfloat16).requires_grad_(False)
+    linear.weight.copy_(torch.randn(32, 64, generator=generator))
+    scale = scale_of(linear.weight.float().abs().amax(1), form.weights).to(torch.bfloat16)
+    values = quantize(linear.weight, scale[:, None], form.weights)
+    x = torch.randn(5, 64, generator=generator).to(torch.bfloat16)
+    fake = FakeLinear(
+        linear, form, values, scale, None, torch.tensor(0.03) if form.scale == "static" else None
+    )
+    found, exact = fake(x), linear(x)
+    assert found.dtype == torch.bfloat16
+    error = (found.float() - exact.float()).norm() / exact.float().norm()
+    assert 0.003 < error < 0.06
