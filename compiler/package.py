@@ -76,6 +76,15 @@ def published(output: Path, key: str) -> bool:
     return document.stages.get(PACKAGE) == key
 
 
+def engine_notes(config: ModelConfig, results: Mapping[str, Result]) -> list[str]:
+    """What backends noted of a build's engines; a line that several share names them all."""
+    noted: dict[str, list[str]] = {}
+    for component in component_groups(config):
+        for text in read_engine(results[f"compile:{component}"].path)["notes"]:
+            noted.setdefault(text, []).append(component)
+    return [f"{', '.join(components)}: {text}" for text, components in noted.items()]
+
+
 def package(
     settings: Settings,
     results: Mapping[str, Result],

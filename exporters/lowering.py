@@ -1,6 +1,6 @@
 """Own operators of a program in the form that a backend wants them in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +44,27 @@ def inline(
     program.graph_module.recompile()
 
 
+def expand(
+    program: ExportedProgram, operator: torch._ops.OpOverload, form: Callable[..., Any]
+) -> None:
+    """Replaces every call of an operator that mutates nothing by the operations of its form.
+
+    Args:
+        program: what ``export_program`` returns; changed in place.
+        operator: returns several tensors.
+        form: takes the operator's arguments and returns as many.
+    """
+    graph = program.graph
+    for node in graph.find_nodes(op="call_function", target=operator):
+        with graph.inserting_before(node):
+            results = _insert(graph, form, node.args)
+        for user in tuple(node.users):
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+    program.graph_module.recompile()
+
+
 def replace(
     program: ExportedProgram, operator: torch._ops.OpOverload, other: torch._ops.OpOverload
 ) -> None:
@@ -67,12 +88,12 @@ def functionalized_arguments(operator: torch._ops.OpOverload, kwargs: Any) -> li
     ]
 
 
-def _insert(graph: fx.Graph, form: Callable[..., Tensor], arguments: list[Any]) -> fx.Node:
-    """Copies the operations of ``form`` to where the graph inserts; the node of its result."""
+def _insert(graph: fx.Graph, form: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Copies the operations of ``form`` to where the graph inserts; its result's node or nodes."""
     values = [a.meta["val"] if isinstance(a, fx.Node) else a for a in arguments]
     tensors = [index for index, value in enumerate(values) if isinstance(value, Tensor)]
 
-    def of_tensors(*given: Tensor) -> Tensor:
+    def of_tensors(*given: Tensor) -> Any:
         every = dict(enumerate(values)) | dict(zip(tensors, given, strict=True))
         return form(*every.values())
 
@@ -84,7 +105,7 @@ def _insert(graph: fx.Graph, form: Callable[..., Tensor], arguments: list[Any]) 
         if node.op == "placeholder":
             copies[node] = next(given)
         elif node.op == "output":
-            return copies[node.args[0]]
+            return fx.map_arg(node.args[0], copies.__getitem__)
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     raise AssertionError("a graph has an output")

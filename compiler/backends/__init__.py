@@ -25,6 +25,7 @@ class CompiledEngine:
         signature: the component's, with the states that this engine writes in place.
         options: what the loader needs besides, plain JSON.
         requires: what the machine that runs it must have.
+        notes: what the user should know of how it was built, a line each.
     """
 
     loader: str
@@ -33,6 +34,7 @@ class CompiledEngine:
     signature: Signature
     options: Mapping[str, Any]
     requires: Requirements = PORTABLE
+    notes: tuple[str, ...] = ()
 
 
 class GraphError(BuildError):

@@ -44,11 +44,12 @@ def run(workspace: Workspace, component: str, backend_name: str, target: Target)
         "signature": engine.signature.to_json(),
         "options": dict(engine.options),
         "requires": plain(engine.requires),
+        "notes": list(engine.notes),
     }
     (workspace.output / ENGINE_NAME).write_text(json.dumps(document) + "\n")
 
 
 def read_engine(folder: Path) -> Mapping[str, Any]:
-    """The description in the output of this stage, as in a manifest but for the precision."""
+    """The description in the output of this stage, as in a manifest but for precision and notes."""
     document: dict[str, Any] = json.loads((folder / ENGINE_NAME).read_text())
     return document
