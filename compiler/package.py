@@ -13,7 +13,7 @@ from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.pipeline.stage import Outputs
 from vidc.compiler.publish import refuse_occupied, replacing
 from vidc.compiler.settings.resolve import Settings
-from vidc.compiler.stages.compile import ENGINE_NAME, read_engine
+from vidc.compiler.stages.compile import ENGINE_NAME, read_engine, read_notes
 from vidc.compiler.stages.load import SOURCE_NAME, read_source
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.check import Validation, validate
@@ -80,7 +80,7 @@ def engine_notes(config: ModelConfig, results: Mapping[str, Result]) -> list[str
     """What backends noted of a build's engines; a line that several share names them all."""
     noted: dict[str, list[str]] = {}
     for component in component_groups(config):
-        for text in read_engine(results[f"compile:{component}"].path)["notes"]:
+        for text in read_notes(results[f"compile:{component}"].path):
             noted.setdefault(text, []).append(component)
     return [f"{', '.join(components)}: {text}" for text, components in noted.items()]
 

@@ -98,7 +98,8 @@ def _insert(graph: fx.Graph, form: Callable[..., Any], arguments: Sequence[Any])
         return form(*every.values())
 
     with tracing(), values[tensors[0]].fake_mode:
-        traced = make_fx(of_tensors)(*(values[index] for index in tensors))
+        # Before dispatch, where norms are one operation still, as in an export.
+        traced = make_fx(of_tensors, pre_dispatch=True)(*(values[index] for index in tensors))
     given = iter([arguments[index] for index in tensors])
     copies: dict[fx.Node, fx.Node] = {}
     for node in traced.graph.nodes:

@@ -108,10 +108,10 @@ class Requirements:
 
     torch: str | None
     cpu_features: tuple[str, ...]
-    operators: tuple[str, ...] = ()
+    operators: tuple[str, ...]
 
 
-PORTABLE = Requirements(torch=None, cpu_features=())
+PORTABLE = Requirements(torch=None, cpu_features=(), operators=())
 """What an engine needs that contains no native code."""
 
 
