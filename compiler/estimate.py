@@ -51,15 +51,18 @@ def reference_seconds(
     """PyTorch eager playing in float32 and, where they differ, in the groups' precisions."""
     seconds = _seconds(components_flops(config, scenario))
     if set(precisions.values()) != {"fp32"}:
-        seconds += replay_seconds(config, scenario)
+        seconds += _seconds(_played_flops(config, scenario))
     return seconds
 
 
 def replay_seconds(config: ModelConfig, scenario: Scenario) -> float:
-    """A validation's own playing, by engines no faster than PyTorch eager."""
-    flops = components_flops(config, scenario)
+    """A validation's own playing, by engines no faster than PyTorch eager.
+
+    The reference's latents are decoded, too.
+    """
+    flops = _played_flops(config, scenario)
     if scenario.rollout:
-        flops += rollout_flops(config, scenario)
+        flops += scenario.blocks * decode_flops(config)
     return _seconds(flops)
 
 
@@ -92,6 +95,11 @@ def latents_flops(config: ModelConfig, scenario: Scenario) -> float:
     recached = stream.recached(scenario.switch_after * stream.block)
     frames = scenario.blocks * passes * stream.block + recached
     return frames * frame_flops(config)
+
+
+def _played_flops(config: ModelConfig, scenario: Scenario) -> float:
+    flops = components_flops(config, scenario)
+    return flops + rollout_flops(config, scenario) if scenario.rollout else flops
 
 
 def frame_flops(config: ModelConfig) -> float:

@@ -17,8 +17,8 @@ class OnnxRuntimeBackend:
     """ONNX Runtime compiles when it loads, so what is built here is a checked graph."""
 
     def precisions(self, target: Target) -> frozenset[str]:
-        """fp32 and fp16 on a CPU; its bf16 attention fails."""
-        return frozenset() if target.is_gpu else frozenset({"fp32", "fp16"})
+        """fp32, fp16 and int8 on a CPU; its bf16 attention fails."""
+        return frozenset() if target.is_gpu else frozenset({"fp32", "fp16", "int8"})
 
     def kernels(self, target: Target) -> tuple[str, ...]:
         """None: its graphs are of standard operators."""
@@ -47,11 +47,15 @@ class OnnxRuntimeBackend:
         import onnx_ir
 
         from vidc.exporters.onnx.lint import require_clean
+        from vidc.exporters.onnx.quantize import unsigned_inputs
         from vidc.exporters.onnx.states import aliasable_states
 
         model = onnx_ir.load(component.onnx)
         require_clean(model, "onnxruntime")
-        shutil.copyfile(component.onnx, output / component.onnx.name)
+        if unsigned_inputs(model):
+            onnx_ir.save(model, output / component.onnx.name)
+        else:
+            shutil.copyfile(component.onnx, output / component.onnx.name)
         return CompiledEngine(
             loader=NAME,
             version=version(NAME),

@@ -26,7 +26,7 @@ def run(workspace: Workspace, component: str, backend_name: str, target: Target)
         UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
         VidcError: what the backend raises.
     """
-    exported = ExportedComponent.open(workspace.inputs[f"export:{component}"])
+    exported = ExportedComponent.open(_graph(workspace, component))
     kernels = {
         stage.removeprefix(KERNEL): folder
         for stage, folder in workspace.inputs.items()
@@ -47,6 +47,12 @@ def run(workspace: Workspace, component: str, backend_name: str, target: Target)
         "notes": list(engine.notes),
     }
     (workspace.output / ENGINE_NAME).write_text(json.dumps(document) + "\n")
+
+
+def _graph(workspace: Workspace, component: str) -> Path:
+    """The quantised graph of a component, where there is one."""
+    quantised = workspace.inputs.get(f"quantise:{component}")
+    return workspace.inputs[f"export:{component}"] if quantised is None else quantised
 
 
 def read_engine(folder: Path) -> Mapping[str, Any]:

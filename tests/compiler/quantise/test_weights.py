@@ -1,0 +1,114 @@
+"""Quantised weights, what is stored of them, and faults that must not get past the check."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vidc.compiler.calibrate.artefact import Calibration
+from vidc.compiler.quantise.check import require_faithful
+from vidc.compiler.quantise.lowering import quantized_linears, sites
+from vidc.compiler.quantise.tensors import quantized_types
+from vidc.compiler.quantise.weights import quantized_weights
+from vidc.compiler.recipe.recipe import load_recipe
+from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.plugins.errors import BuildError, UnavailableError
+
+
+@pytest.fixture
+def stored(model):
+    return quantized_weights(model.weights, model.linears, model.calibration)
+
+
+def check(found, model):
+    require_faithful(found, model.weights, model.linears, model.calibration)
+
+
+def changed(found, name, change):
+    return {**found, name: LazyTensor.of(change(found[name].load()))}
+
+
+def test_what_is_announced_is_what_is_loaded(model, stored):
+    types = quantized_types(model.weights, model.linears)
+    assert stored.keys() == types.keys()
+    for name, tensor in stored.items():
+        values = tensor.load()
+        assert (tuple(values.shape), values.dtype) == (types[name].shape, types[name].dtype)
+
+
+def test_all_of_it_is_faithful(model, stored):
+    check(stored, model)
+
+
+def test_a_quarter_of_the_bytes_of_a_linear_remains(model, stored):
+    for name in model.linears:
+        before = model.weights[f"{name}.weight"].load()
+        after = stored[f"{name}.weight"].load()
+        assert after.nbytes * 4 == before.nbytes
+
+
+@pytest.mark.parametrize("times", [0.5, 0.9, 1.1, 2.0])
+def test_a_wrong_scale_is_found_and_named(model, stored, times):
+    layer = "blocks.1.ffn.net.2"
+    for name in (f"{layer}.weight_scale", f"{layer}.input_scale"):
+        if name in stored:
+            with pytest.raises(BuildError, match=rf"VIDC-QUANTISE-WEIGHTS.*transformer, {layer}:"):
+                check(changed(stored, name, lambda t: t * times), model)
+
+
+def test_swapped_scales_are_found_and_named(model, stored):
+    one, other = "blocks.0.attn1.to_out.0", "blocks.1.attn1.to_out.0"
+    for kind in ("weight_scale", "input_scale"):
+        names = f"{one}.{kind}", f"{other}.{kind}"
+        if names[0] in stored:
+            swapped = stored | {names[0]: stored[names[1]], names[1]: stored[names[0]]}
+            with pytest.raises(BuildError, match=rf"transformer, {one}:"):
+                check(swapped, model)
+
+
+def test_a_weight_of_another_layer_is_found(model, stored):
+    swapped = stored | {"blocks.0.ffn.net.2.weight": stored["blocks.1.ffn.net.2.weight"]}
+    with pytest.raises(BuildError, match=r"blocks\.0\.ffn\.net\.2: output channel"):
+        check(swapped, model)
+
+
+def test_factors_that_are_not_divided_out_are_found(model, stored):
+    name = "blocks.0.ffn.net.2.input_factor"
+    if name not in stored:
+        pytest.skip("the recipe smooths nothing")
+    with pytest.raises(BuildError, match=r"blocks\.0\.ffn\.net\.2:"):
+        check(changed(stored, name, torch.ones_like), model)
+
+
+def test_the_ranges_of_another_calibration_are_found(model, stored):
+    if not sites(model.linears.values()):
+        pytest.skip("the recipe takes no ranges")
+    other = {name: tensor * 1.5 for name, tensor in model.calibration.tensors.items()}
+    foreign = replace(model, calibration=Calibration(model.calibration.document, other))
+    with pytest.raises(BuildError, match="the calibration to"):
+        check(stored, foreign)
+
+
+def test_queries_keys_and_values_share_an_input_where_they_read_one(config):
+    linears = quantized_linears(load_recipe("int8-static"), config)
+    shared = {site: [m.name for m in found] for site, found in sites(linears.values()).items()}
+    first = "blocks.0.attn1"
+    assert shared[f"{first}.to_q"] == [f"{first}.to_{part}" for part in "qkv"]
+    second = "blocks.0.attn2"
+    assert shared[f"{second}.to_q"] == [f"{second}.to_q"]
+    assert shared[f"{second}.to_k"] == [f"{second}.to_k", f"{second}.to_v"]
+    assert len(shared) == 7 * config.transformer.layers
+
+
+@pytest.mark.parametrize(
+    ("recipe", "what"),
+    [
+        ("fp8", "blocks.0.attn1 in 8 bits"),
+        ("kv-int8", "blocks.0.attn1 in 8 bits"),
+        ("int8", "a scale for each token in blocks.0.attn1.to_q"),
+    ],
+)
+def test_what_graphs_cannot_hold_is_refused_by_name(config, recipe, what):
+    with pytest.raises(UnavailableError, match="VIDC-RECIPE-LOWERING") as raised:
+        quantized_linears(load_recipe(recipe), config)
+    assert what in raised.value.message
