@@ -24,6 +24,7 @@ from vidc.compiler.validate.check import Validation, validate
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.versions import versions
 from vidc.exporters.components import component_groups, weights_groups
+from vidc.exporters.config import ModelConfig
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, VidcError
 from vidc.plugins.names import weights_path
