@@ -8,6 +8,7 @@ from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
 from vidc.compiler.fusion import NOTHING, Fusion, fuse
+from vidc.compiler.scaled_products import lower_products
 from vidc.exporters.lowering import expand, inline, replace
 from vidc.exporters.program import weight_names
 from vidc.plugins.flash_attention import flash_attention_sm90
@@ -42,8 +43,11 @@ def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
     on every call.
 
     Args:
-        program: what ``export_program`` returns; changed in place.
+        program: what ``export_program`` returns, perhaps quantised; changed in place.
         fused: whether fused operators are called, whose kernels then have to be there.
+
+    Raises:
+        BuildError: ``VIDC-QUANTISE-COUNT``.
     """
     fusion = lower(program, fused)
     replace(program, ring_attention, flash_attention_sm90)
@@ -58,6 +62,7 @@ def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
 def lower(program: ExportedProgram, fused: bool) -> Fusion:
     """What of ``for_cuda`` is about everything but attention, and right on a CPU too."""
     fusion = fuse(program) if fused else NOTHING
+    lower_products(program)
     expand(program, qk_norm_rope, qk_norm_rope_reference)
     inline(program, ring_write, ring_write_functional)
     return fusion

@@ -23,10 +23,15 @@ from vidc.plugins.errors import UsageError
 from vidc.plugins.gelu_quantize import gelu_quantize
 from vidc.plugins.qk_norm_rope import qk_norm_rope
 from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.quantized_linear import quantized_linear
 from vidc.plugins.ring import ring_write
 
 _FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
-_LINEAR = torch.ops.aten.linear.default
+_LINEARS: Mapping[Any, int] = {torch.ops.aten.linear.default: 2, quantized_linear: 3}
+"""Operators of projections: how many of the arguments after the input several of them pack.
+
+An input's scale, which comes behind these, they share.
+"""
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten.reshape.default)
 
 
@@ -65,8 +70,9 @@ def fuse(program: ExportedProgram) -> Fusion:
     """Makes a program call the fused operators that are worth it.
 
     Each self-attention's three projections become one product with their packed weights, whose
-    result ``qk_norm_rope_ring_write`` takes. Where its kernel has no form for the sizes, or that of
-    ``gelu_quantize``, the program is left as it is there.
+    result ``qk_norm_rope_ring_write`` takes; in 8 bits too, where all three are quantised alike.
+    Elsewhere, and where its kernel has no form for the sizes, or that of ``gelu_quantize``, the
+    program is left as it is there.
 
     Args:
         program: what ``export_program`` returns; changed in place.
@@ -79,6 +85,9 @@ def fuse(program: ExportedProgram) -> Fusion:
     left: dict[str, None] = {}
     calls = program.graph.find_nodes(op="call_function", target=qk_norm_rope)
     for call in [_RingWrite(program, node) for node in calls]:
+        if call.apart is not None:
+            left[call.apart] = None
+            continue
         try:
             packed |= call.fuse()
             operators.add("qk_norm_rope_ring_write")
@@ -150,6 +159,16 @@ class _RingWrite:
         self.projections = (query, key, _unviewed(value_writes[0].kwargs["update"]))
         _require(key.args[0] is source, node, "one tensor is projected")
 
+    @property
+    def apart(self) -> str | None:
+        """Why its projections cannot be one product, None where they can."""
+        alike = {
+            (node.target, *node.args[1 + _LINEARS[node.target] :]) for node in self.projections
+        }
+        if len(alike) == 1:
+            return None
+        return "projections to queries, keys and values that are quantised otherwise are not packed"
+
     def fuse(self) -> dict[str, tuple[str, ...]]:
         """Makes the operator's call; the packed weights and what they are packed of, by name.
 
@@ -163,10 +182,10 @@ class _RingWrite:
         with rows.fake_mode:
             packed_rows = rows.new_empty((*rows.shape[:2], 3 * rows.shape[2]))
             queries = qk_norm_rope_ring_write(packed_rows, *every, sink, self.eps)
-        source, *parameters = self.projections[0].args
-        packed = dict(self._pack(1 + index) for index in range(len(parameters)))
+        first = self.projections[0]
+        packed = dict(self._pack(index) for index in self._packed_arguments())
         with self.graph.inserting_before(self.node):
-            qkv = _called(self.graph, _LINEAR, (source, *parameters), packed_rows)
+            qkv = _called(self.graph, first.target, first.args, packed_rows)
             names = [a.name for a in qk_norm_rope_ring_write._schema.arguments if not a.is_write]
             values = (queries, *(cache.meta["val"] for cache in self.caches))
             call = _called(self.graph, _FUNCTIONALISED, (qk_norm_rope_ring_write,), values)
@@ -183,8 +202,13 @@ class _RingWrite:
         self._replace(results)
         return packed
 
+    def _packed_arguments(self) -> list[int]:
+        first = self.projections[0]
+        end = min(1 + _LINEARS[first.target], len(first.args))
+        return [index for index in range(1, end) if first.args[index] is not None]
+
     def _pack(self, argument: int) -> tuple[str, tuple[str, ...]]:
-        """Makes the query's weight, or its bias, the three of them; its name and its parts."""
+        """Makes a weight of the query's projection the three of them; its name and its parts."""
         nodes = [projection.args[argument] for projection in self.projections]
         names = weight_names(self.program)
         parts = tuple(names[node.name] for node in nodes)
@@ -227,7 +251,11 @@ class _RingWrite:
         while view is not value:
             view, erased = view.args[0], view
             self.graph.erase_node(erased)
-        packed_away = [node for other in self.projections[1:] for node in other.args[1:]]
+        packed_away = [
+            other.args[index]
+            for other in self.projections[1:]
+            for index in self._packed_arguments()
+        ]
         for node in (*self.projections, *packed_away):
             self.graph.erase_node(node)
 
@@ -246,7 +274,7 @@ def _unviewed(node: Any) -> Any:
 
 
 def _is_linear(node: Any) -> bool:
-    return isinstance(node, fx.Node) and node.target is _LINEAR
+    return isinstance(node, fx.Node) and node.target in _LINEARS
 
 
 def _require(holds: bool, node: fx.Node, what: str) -> None:

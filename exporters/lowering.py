@@ -31,7 +31,7 @@ def inline(
         if node.args[0] is not operator:
             continue
         with graph.inserting_before(node):
-            result = _insert(graph, form, functionalized_arguments(operator, node.kwargs))
+            result = insert(graph, form, functionalized_arguments(operator, node.kwargs))
         # Its results are the operator's own, none here, and then the mutated tensor.
         for user in tuple(node.users):
             renamed[user.name] = result.name
@@ -57,7 +57,7 @@ def expand(
     graph = program.graph
     for node in graph.find_nodes(op="call_function", target=operator):
         with graph.inserting_before(node):
-            results = _insert(graph, form, node.args)
+            results = insert(graph, form, node.args)
         for user in tuple(node.users):
             user.replace_all_uses_with(results[user.args[1]])
             graph.erase_node(user)
@@ -88,8 +88,14 @@ def functionalized_arguments(operator: torch._ops.OpOverload, kwargs: Any) -> li
     ]
 
 
-def _insert(graph: fx.Graph, form: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """Copies the operations of ``form`` to where the graph inserts; its result's node or nodes."""
+def insert(graph: fx.Graph, form: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Copies the operations of ``form`` to where the graph inserts; its result's node or nodes.
+
+    Args:
+        graph: whose nodes have their values as ``meta["val"]``.
+        form: takes tensors in the place of nodes, and everything else as it is.
+        arguments: nodes and other values.
+    """
     values = [a.meta["val"] if isinstance(a, fx.Node) else a for a in arguments]
     tensors = [index for index, value in enumerate(values) if isinstance(value, Tensor)]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, Self, cast
 
+from vidc.compiler.quantise.form import Form
 from vidc.compiler.settings.targets import Target
 from vidc.exporters.artifact import ExportedComponent
 from vidc.plugins.errors import BuildError, UsageError, nearest
@@ -56,7 +57,13 @@ class GraphError(BuildError):
 
 
 class Backend(Protocol):
-    """What a module ``vidc.compiler.backends.<name>`` provides as ``backend``."""
+    """What a module ``vidc.compiler.backends.<name>`` provides as ``backend``.
+
+    Attributes:
+        form: how it takes quantised components.
+    """
+
+    form: Form
 
     def precisions(self, target: Target) -> frozenset[str]:
         """Precisions it can build for a target; empty where it cannot build at all."""

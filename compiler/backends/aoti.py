@@ -17,6 +17,8 @@ from vidc.compiler.inductor import (
     named_constants,
     used_cpu_features,
 )
+from vidc.compiler.quantise.form import PROGRAM
+from vidc.compiler.settings.quantization import EIGHT_BITS
 from vidc.compiler.settings.targets import Target
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.lowering import expand
@@ -35,12 +37,17 @@ CAPABILITIES = ("9.0",)
 class AotInductorBackend:
     """The ring's operators stay calls, on a GPU fused ones too; states are written in place."""
 
+    form = PROGRAM
+
     def precisions(self, target: Target) -> frozenset[str]:
-        """fp32, bf16 and fp16 on a CPU; bf16 and fp16, which attention has, on a Hopper GPU."""
+        """fp32, bf16 and fp16 on a CPU; on a Hopper GPU bf16 and fp16, which attention has.
+
+        There Linears may be in 8 bits.
+        """
         if not target.is_gpu:
             return frozenset({"fp32", "bf16", "fp16"})
         supported = target.compute_capability in CAPABILITIES
-        return frozenset({"bf16", "fp16"}) if supported else frozenset()
+        return frozenset({"bf16", "fp16", *EIGHT_BITS}) if supported else frozenset()
 
     def kernels(self, target: Target) -> tuple[str, ...]:
         """Attention on a GPU."""
@@ -79,6 +86,7 @@ class AotInductorBackend:
 
         Raises:
             UnavailableError: ``VIDC-ENV-AOTI``.
+            BuildError: ``VIDC-QUANTISE-COUNT``.
         """
         defect = cxx_defect()
         if defect is not None:

@@ -188,10 +188,11 @@ def _with_calibration(
             _tell_recipe(settings)
         return sources
 
+    from vidc.compiler.backends import backend
     from vidc.compiler.calibrate.artefact import read_calibration
     from vidc.compiler.quantise.lowering import quantized_linears
 
-    quantized_linears(quantized.recipe, settings.model)
+    quantized_linears(quantized.recipe, settings.model, backend(settings.backend).form)
     if folder is None:
         raise UsageError(
             "VIDC-CALIBRATION-NEEDED",
