@@ -69,19 +69,19 @@ def require_lowered(recipe: str, formats: Quantization, form: Form) -> None:
             f"{asked} in 8 bits, {form.lacks}",
             "remove its [[attention]]: the ring stays as it is",
         )
+    integer = next((n for n, f in formats.linear.items() if f.activations == "int8"), None)
+    if integer is not None and not form.integers:
+        raise _unlowered(
+            recipe,
+            f"the product of {integer} in INT8, which is slower than one in bf16 on a Hopper GPU",
+            "leave out its activations: weights alone in INT8 save memory, as in int8-weight-only",
+        )
     dynamic = next((n for n, f in formats.linear.items() if f.scale != STATIC), None)
     if dynamic is not None:
         raise _unlowered(
             recipe,
             f"a scale for each token in {dynamic}, {form.lacks}",
             'write scale = "static", which takes the ranges of a calibration',
-        )
-    integer = next((n for n, f in formats.linear.items() if f.activations == "int8"), None)
-    if integer is not None and not form.integers:
-        raise _unlowered(
-            recipe,
-            f"the product of {integer} in INT8, which is slower than one in bf16 on a Hopper GPU",
-            "leave out its activations, so that weights alone are in INT8, to save memory",
         )
 
 
