@@ -54,10 +54,10 @@ def lower_products(program: ExportedProgram) -> None:
 
 
 def found_products(program: ExportedProgram) -> dict[str, bool]:
-    """The weights in 8 bits of a program, and whether their products are computed in 8 bits.
+    """The weights in 8 bits that a program reads, and whether their products are in 8 bits too.
 
     Raises:
-        BuildError: ``VIDC-QUANTISE-COUNT``, one is read by several operations, or by none.
+        BuildError: ``VIDC-QUANTISE-COUNT``, one is read by several operations.
     """
     names, found = weight_names(program), {}
     for placeholder in program.graph.find_nodes(op="placeholder"):
@@ -65,6 +65,8 @@ def found_products(program: ExportedProgram) -> dict[str, bool]:
         if name is None or placeholder.meta["val"].dtype not in (_FP8, torch.int8):
             continue
         users, read = tuple(placeholder.users), placeholder
+        if not users:
+            continue  # Another component's.
         while len(users) == 1 and users[0].target in _TRANSPOSES:
             read, users = users[0], tuple(users[0].users)
         if len(users) != 1:

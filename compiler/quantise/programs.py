@@ -46,7 +46,7 @@ def quantize_program(
         BuildError: ``VIDC-QUANTISE-GRAPH``, ``VIDC-QUANTISE-COUNT``.
     """
     program = load_program(source)
-    asked = asked_linears(program.state_dict, group, linears, PROGRAM)
+    asked = asked_linears(read_weights(program), group, linears, PROGRAM)
     types = quantized_types(weights, linears, PROGRAM)
     quantize(component, program, asked, {f"{group}.{name}": kind for name, kind in types.items()})
     save_program(program, path)
@@ -65,7 +65,7 @@ def quantize(
     Args:
         component: its name.
         program: what ``export_program`` returns; changed in place.
-        linears: those of which it has the weight.
+        linears: those whose weights it reads.
         types: of every weight after that, by name.
 
     Raises:
@@ -73,6 +73,10 @@ def quantize(
             product takes its sizes, or Linears that share an input's scale do not share the input.
     """
     weights = _Weights(program, types)
+    # Those of Linears that other components have, too.
+    for name in weight_names(program).values():
+        if name in types and program.state_dict[name].dtype != types[name].dtype:
+            weights.retype(weights.placeholder(name), name)
     inputs: dict[str, fx.Node] = {}
     for linear in linears:
         placeholder = weights.placeholder(linear.weight)
@@ -96,7 +100,6 @@ def quantize(
                 f"{known}",
             )
         bias = node.args[2] if len(node.args) > 2 else None
-        weights.retype(placeholder, linear.weight)
         node.target = quantized_linear
         node.args = (
             given,
@@ -108,6 +111,13 @@ def quantize(
         )
         node.kwargs = {}
     program.graph_module.recompile()
+
+
+def read_weights(program: ExportedProgram) -> frozenset[str]:
+    """The weights that a program reads; it has placeholders for all of its network's."""
+    names = weight_names(program)
+    placeholders = program.graph.find_nodes(op="placeholder")
+    return frozenset(names[n.name] for n in placeholders if n.users and n.name in names)
 
 
 def found_linears(program: ExportedProgram) -> list[LinearTensors]:
@@ -129,7 +139,7 @@ class _Weights:
         self.types = types
         graph = program.graph
         nodes = {node.name: node for node in graph.find_nodes(op="placeholder")}
-        self._placeholders = {weight: nodes[name] for name, weight in weight_names(program).items()}
+        self._placeholders: dict[str, fx.Node] = {weight: nodes[name] for name, weight in weight_names(program).items()}
         self._fake_mode = next(iter(nodes.values())).meta["val"].fake_mode
 
     def placeholder(self, weight: str) -> fx.Node:

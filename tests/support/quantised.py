@@ -14,7 +14,7 @@ from vidc.compiler.calibrate.tensors import tensor_shapes
 from vidc.compiler.quantise.count import asked_linears
 from vidc.compiler.quantise.form import PROGRAM
 from vidc.compiler.quantise.lowering import QuantizedLinear, quantized_linears, sites
-from vidc.compiler.quantise.programs import quantize
+from vidc.compiler.quantise.programs import quantize, read_weights
 from vidc.compiler.quantise.tensors import quantized_types
 from vidc.compiler.quantise.weights import quantized_weights
 from vidc.compiler.recipe.recipe import Recipe, parse_recipe
@@ -57,7 +57,7 @@ class Quantised:
     def quantize(self, name: str, program: ExportedProgram) -> None:
         """Quantises a component's program, and fills it in."""
         types = quantized_types(self.model.weights, self.linears, PROGRAM)
-        asked = asked_linears(program.state_dict, "transformer", self.linears, PROGRAM)
+        asked = asked_linears(read_weights(program), "transformer", self.linears, PROGRAM)
         quantize(name, program, asked, {f"transformer.{n}": kind for n, kind in types.items()})
         for weight in program.state_dict:
             program.state_dict[weight] = nn.Parameter(self.weights[weight], requires_grad=False)
