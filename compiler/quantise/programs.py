@@ -139,7 +139,9 @@ class _Weights:
         self.types = types
         graph = program.graph
         nodes = {node.name: node for node in graph.find_nodes(op="placeholder")}
-        self._placeholders: dict[str, fx.Node] = {weight: nodes[name] for name, weight in weight_names(program).items()}
+        self._placeholders: dict[str, fx.Node] = {
+            weight: nodes[name] for name, weight in weight_names(program).items()
+        }
         self._fake_mode = next(iter(nodes.values())).meta["val"].fake_mode
 
     def placeholder(self, weight: str) -> fx.Node:
@@ -161,7 +163,7 @@ class _Weights:
             return None if weight is None else self._placeholders[weight]
         graph, specs = self.program.graph, self.program.graph_signature.input_specs
         with graph.inserting_after(placeholder):
-            made = graph.placeholder(f"p_{weight.replace('.', '_')}")
+            made: fx.Node = graph.placeholder(f"p_{weight.replace('.', '_')}")
         self.retype(made, weight)
         before = next(i for i, spec in enumerate(specs) if spec.arg.name == placeholder.name)
         argument = TensorArgument(name=made.name)
