@@ -13,8 +13,10 @@ from vidc.compiler.quantise.lowering import quantized_linears, sites
 from vidc.compiler.quantise.tensors import quantized_types
 from vidc.compiler.quantise.weights import quantized_weights
 from vidc.compiler.recipe.recipe import load_recipe
+from vidc.compiler.settings.resolve import resolve
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.models import meta_network
 from vidc.plugins.errors import BuildError, UnavailableError
 
 SCALES = ("weight_scale", "product_scale", "input_scale")
@@ -138,3 +140,13 @@ def test_a_product_s_scale_is_the_weight_s_times_the_input_s(config, calibration
     assert product.dtype == of_program[f"{layer}.to_q.input_scale"].dtype == torch.float32
     values = [each[f"{layer}.to_k.weight"].load() for each in (of_graph, of_program)]
     assert torch.equal(*(value.view(torch.uint8) for value in values))
+
+
+@pytest.mark.parametrize("recipe", ["fp8-linear", "int8-weight-only"])
+def test_longlive_s_weights_take_half_the_bytes_of_bf16(recipe):
+    config = resolve("longlive-1.3b", gpu="h200", environ={}).model
+    weights = meta_network(config, "transformer", "bf16").state_dict()
+    linears = quantized_linears(load_recipe(recipe), config, PROGRAM)
+    types = quantized_types(weights, linears, PROGRAM)
+    after = sum(math.prod(kind.shape) * kind.dtype.itemsize for kind in types.values())
+    assert 0.5 < after / sum(weight.nbytes for weight in weights.values()) < 0.52
