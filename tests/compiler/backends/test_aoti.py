@@ -241,7 +241,7 @@ def test_what_it_builds_for() -> None:
 @pytest.mark.parametrize("gpu", ["h100", "h200"])
 def test_what_it_builds_for_a_gpu(gpu: str) -> None:
     target = targets()[gpu]
-    assert backend.precisions(target) == {"bf16", "fp16"}
+    assert backend.precisions(target) == {"bf16", "fp16", "fp8", "int8"}
     assert set(backend.tools(target)) == {"torch", "c++", "cuda", "libvidc_torch.so"}
     assert backend.kernels(target) == ("flash_attention",)
 
