@@ -238,7 +238,11 @@ def _calibrate_command(settings: Settings, flags: Flags, given: Given) -> str:
     for flag, value in weights.items():
         words += [] if value is None else [flag, str(value)]
     for assignment in flags.assignments:
-        words += ["--set", assignment]
+        if not assignment.startswith("precision."):
+            words += ["--set", assignment]
+    if settings.origins["quantization.precision"] != "--precision":
+        # Ranges are taken in high precision, whatever a preset says.
+        words += ["--precision", settings.precision["transformer"]]
     return shlex.join(words)
 
 
