@@ -71,6 +71,11 @@ def latents_seconds(config: ModelConfig, scenario: Scenario) -> float:
     return _seconds(latents_flops(config, scenario))
 
 
+def rollout_seconds(config: ModelConfig, scenario: Scenario) -> float:
+    """PyTorch eager playing a rollout and decoding it."""
+    return _seconds(rollout_flops(config, scenario))
+
+
 def components_flops(config: ModelConfig, scenario: Scenario) -> float:
     """What ``play_components`` computes, the text encoder aside."""
     stream = stream_spec(config)
@@ -127,10 +132,10 @@ def about(seconds: float) -> str:
 
 
 def _seconds(flops: float) -> float:
-    return flops / (CPU_FLOPS_A_CORE * _cores())
+    return flops / (CPU_FLOPS_A_CORE * cores())
 
 
-def _cores() -> int:
+def cores() -> int:
     """CPU cores that this process may use, which a container or a batch system may limit."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -65,18 +65,23 @@ class Rollouts:
         Raises:
             GateError: ``VIDC-CALIBRATION-NONFINITE``.
         """
-        stream, played = self._stream, scenario(self._stream)
-        shape = (stream.batch, stream.block, *stream.latent)
-        inputs = Inputs(
-            prompts[:, None].expand(2, stream.batch, *stream.text),
-            _noise(self._seed, index, (played.blocks, len(stream.sigmas), *shape)),
-            {},
-        ).to(self._device)
+        stream = self._stream
+        inputs = rollout_inputs(stream, self._seed, index, prompts).to(self._device)
         collector = Collector([group.name for group in groups(stream)])
         observer = Observer(stream, collector)
         with observer.hooks(self._network):
-            play_rollout(played, inputs, stream, observer.engines(self._engines))
+            play_rollout(scenario(stream), inputs, stream, observer.engines(self._engines))
         return collector.ranges()
+
+
+def rollout_inputs(stream: StreamSpec, seed: int, index: int, prompts: Tensor) -> Inputs:
+    """What one rollout starts from, on the CPU; ``index`` and ``prompts`` as of ``Rollouts``."""
+    shape = (stream.batch, stream.block, *stream.latent)
+    return Inputs(
+        prompts[:, None].expand(2, stream.batch, *stream.text),
+        _noise(seed, index, (scenario(stream).blocks, len(stream.sigmas), *shape)),
+        {},
+    )
 
 
 def _noise(seed: int, index: int, shape: tuple[int, ...]) -> Tensor:

@@ -48,7 +48,7 @@ class Calibrated:
 
 def stage_count(prompts: Prompts) -> int:
     """How many steps of progress a calibration makes."""
-    return len(prompts) + len(_groups(prompts))
+    return len(prompts) + len(loaded_groups(prompts))
 
 
 def calibrate(
@@ -86,10 +86,10 @@ def calibrate(
     tools = versions("nvidia-modelopt", extra="calibrate") | versions("torch", "vidc")
     _require_device(settings)
     device = torch.device(settings.target.device_type)
-    stages = [load_stage(settings, sources, group) for group in _groups(prompts)]
+    stages = [load_stage(settings, sources, group) for group in loaded_groups(prompts)]
     with Store(cache) as store:
         loaded = run(stages, store, slot(settings), progress)
-        folders = {group: loaded[f"load:{group}"].path for group in _groups(prompts)}
+        folders = {group: loaded[f"load:{group}"].path for group in loaded_groups(prompts)}
         source = read_source(folders[TRANSFORMER])
         stream = stream_spec(settings.model)
         played = scenario(stream)
@@ -115,7 +115,7 @@ def calibrate(
     return Calibrated(output, unsized)
 
 
-def _groups(prompts: Prompts) -> tuple[str, ...]:
+def loaded_groups(prompts: Prompts) -> tuple[str, ...]:
     """The weights that a calibration needs."""
     return (TRANSFORMER, *([TEXT_ENCODER] if prompts.texts else []))
 
@@ -152,7 +152,7 @@ def _ranges(
     if state.done == len(prompts):
         return state.ranges
     stream = stream_spec(settings.model)
-    embeddings = pairs(_embeddings(settings, prompts, stream, folders, device))
+    embeddings = pairs(prompt_embeddings(settings, prompts, stream, folders, device))
     weights = {TRANSFORMER: folders[TRANSFORMER] / weights_path(TRANSFORMER)}
     engines = eager_engines(settings.model, weights, settings.precision, device)
     rollouts = Rollouts(stream, engines, device, note.seed)
@@ -170,7 +170,7 @@ def _ranges(
     return state.ranges
 
 
-def _embeddings(
+def prompt_embeddings(
     settings: Settings,
     prompts: Prompts,
     stream: StreamSpec,

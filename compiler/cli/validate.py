@@ -96,25 +96,7 @@ def command(
     except VidcError as error:
         failure = failure or error
     if not as_json:
-        rows: list[tuple[str, ...]] = [("component", "block", "metric", "value", "threshold", "")]
-        rows += [
-            (
-                gate.component,
-                "" if gate.block is None else str(gate.block),
-                gate.metric,
-                "not measured" if gate.value is None else f"{gate.value:.3g}",
-                f"{gate.threshold:g}",
-                "passed" if gate.passed else "FAILED",
-            )
-            for gate in validation.comparison.gates
-        ]
-        print_text(columns(rows))
-        print_text(f"\n{columns(_components(validation))}\n")
-        if validation.lpips is not None:
-            print_text(f"LPIPS is not measured: {validation.lpips}")
-        print_text(f"report: {page}")
-        if shown:
-            print_text(f"video: {video}")
+        _print(validation, page, video if shown else None)
     diagnoses: list[Diagnosis] = []
     try:
         diagnoses = _debug(bundle, loaded, validation) if debug else []
@@ -135,6 +117,28 @@ def command(
             f"{bundle}: {len(failed)} of {len(validation.comparison.gates)} gates failed",
             f"open {page}; build the bundle again if its files are whole",
         )
+
+
+def _print(validation: "Validation", page: Path, video: Path | None) -> None:
+    rows: list[tuple[str, ...]] = [("component", "block", "metric", "value", "threshold", "")]
+    rows += [
+        (
+            gate.component,
+            "" if gate.block is None else str(gate.block),
+            gate.metric,
+            "not measured" if gate.value is None else f"{gate.value:.3g}",
+            f"{gate.threshold:g}",
+            "passed" if gate.passed else "FAILED",
+        )
+        for gate in validation.comparison.gates
+    ]
+    print_text(columns(rows))
+    print_text(f"\n{columns(_components(validation))}\n")
+    if validation.lpips is not None:
+        print_text(f"LPIPS is not measured: {validation.lpips}")
+    print_text(f"report: {page}")
+    if video is not None:
+        print_text(f"video: {video}")
 
 
 def _debug(path: Path, loaded: "Bundle", validation: "Validation") -> "list[Diagnosis]":

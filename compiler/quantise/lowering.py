@@ -43,6 +43,11 @@ def quantized_linears(
     """
     formats = apply_recipe(recipe, model)
     require_lowered(recipe.name, formats, form)
+    return linears_of(formats)
+
+
+def linears_of(formats: Quantization) -> dict[str, QuantizedLinear]:
+    """The Linears with weights in 8 bits by name, whether or not graphs can hold them."""
     linear = {name: f for name, f in formats.linear.items() if f.weights != HIGH}
     return {name: QuantizedLinear(name, f, _site(name, linear)) for name, f in linear.items()}
 

@@ -48,7 +48,7 @@ def apply_recipe(recipe: Recipe, config: ModelConfig) -> Quantization:
     patch = (
         config.transformer.dim * config.transformer.channels * math.prod(config.transformer.patch)
     )
-    products = {name: weight * _rows(name, config) for name, weight in weights.items()}
+    products = {name: weight * denoising_rows(name, config) for name, weight in weights.items()}
     computed = sum(products[name] for name in names if linear[name].computes)
     kept = sum(weights[name] for name in names if linear[name].weights != HIGH)
     tokens = config.stream.block * config.frame_tokens
@@ -70,7 +70,7 @@ def _formats(
     return formats
 
 
-def _rows(name: str, config: ModelConfig) -> int:
+def denoising_rows(name: str, config: ModelConfig) -> int:
     """How many rows a denoising pass multiplies with a Linear's weight, of one video."""
     if "text_embedder" in name or name.endswith(("attn2.to_k", "attn2.to_v")):
         # Once a prompt, not once a pass.
