@@ -31,7 +31,7 @@ class Model:
 
 
 def model(*assignments: str) -> Model:
-    config = resolve("tiny", assignments=assignments, environ={}).model
+    config = resolve("tiny", assignments=assignments, environ={}, engines=False).model
     return Model(config, dict(random_weights(config.transformer, 1)))
 
 
