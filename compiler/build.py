@@ -10,6 +10,7 @@ from vidc.compiler.graph import WORKERS, Sources, slot, stages, target_stages
 from vidc.compiler.lines import naming_lines
 from vidc.compiler.package import (
     PACKAGE,
+    engine_notes,
     key_components,
     package,
     parts,
@@ -123,6 +124,8 @@ def _build(
                 workers=WORKERS,
                 device_bytes=capacity(settings.target),
             )
+        for note in engine_notes(settings.model, results):
+            progress.note(note)
         done = [
             BuiltStage(name, graph.recorded.get(name, result.key), result.hit, result.seconds)
             for name, result in results.items()

@@ -14,6 +14,7 @@ from vidc.compiler.device_memory import compile_bytes, golden_bytes
 from vidc.compiler.estimate import scenario
 from vidc.compiler.pipeline.digest import Json
 from vidc.compiler.pipeline.stage import Input, Stage, Workspace
+from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.versions import versions
@@ -251,8 +252,9 @@ def _quantise_weights(settings: Settings, sources: Sources, group: str) -> Stage
     work = _quantise_weights_work(settings, group)
     quantized = settings.quantized(group)
     assert quantized is not None
-    # Before anything is built: what a recipe asks for, graphs must be able to hold.
-    quantized_linears(quantized.recipe, settings.model)
+    # Before anything is built: what a recipe asks for, engines must be able to hold.
+    form = _form(settings)
+    quantized_linears(quantized.recipe, settings.model, form)
     calibration = sources.calibration if quantized.calibrated else None
     if quantized.calibrated and calibration is None:
         raise UsageError(
@@ -264,7 +266,7 @@ def _quantise_weights(settings: Settings, sources: Sources, group: str) -> Stage
         name=f"quantise:{group}",
         run=_runner(
             "quantise_weights", config=settings.model, group=group, recipe=quantized.recipe,
-            calibration=calibration,
+            calibration=calibration, form=form,
         ),
         entries=work.entries,
         config=work.config,
@@ -279,7 +281,11 @@ def _quantise_weights(settings: Settings, sources: Sources, group: str) -> Stage
 def _quantise_weights_work(settings: Settings, group: str) -> Work:
     return Work(
         ("vidc.compiler.stages.quantise_weights",),
-        {"sizes": _group_sizes(settings, group), "rules": _rules(settings, group)},
+        {
+            "sizes": _group_sizes(settings, group),
+            "rules": _rules(settings, group),
+            "form": _form(settings).name,
+        },
     )
 
 
@@ -288,29 +294,35 @@ def _quantise_graph(settings: Settings, name: str) -> Stage:
     work = _quantise_graph_work(settings, name)
     quantized = settings.quantized(group)
     assert quantized is not None
+    form = _form(settings)
     return Stage(
         name=f"quantise:{name}",
         run=_runner(
-            "quantise_graph", config=settings.model, group=group,
+            f"quantise_{form.name}", config=settings.model, group=group,
             precision=settings.precision[group], component=name, recipe=quantized.recipe,
         ),
         entries=work.entries,
         config=work.config,
         inputs=(Input(f"export:{name}"),),
-        tools=versions("torch", "onnx", "onnx-ir"),
+        tools=versions("torch", *(("onnx", "onnx-ir") if form == GRAPH else ())),
     )  # fmt: skip
 
 
 def _quantise_graph_work(settings: Settings, name: str) -> Work:
     group = component_groups(settings.model)[name]
     return Work(
-        ("vidc.compiler.stages.quantise_graph",),
+        (f"vidc.compiler.stages.quantise_{_form(settings).name}",),
         {
             "sizes": _group_sizes(settings, group),
             "precision": settings.precision[group],
             "rules": _rules(settings, group),
         },
     )
+
+
+def _form(settings: Settings) -> Form:
+    """How the backend takes quantised components."""
+    return backend(settings.backend).form
 
 
 def _rules(settings: Settings, group: str) -> Json:

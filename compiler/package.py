@@ -17,13 +17,14 @@ from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.pipeline.stage import Outputs
 from vidc.compiler.publish import refuse_occupied, replacing
 from vidc.compiler.settings.resolve import Settings
-from vidc.compiler.stages.compile import ENGINE_NAME, read_engine
+from vidc.compiler.stages.compile import ENGINE_NAME, read_engine, read_notes
 from vidc.compiler.stages.load import SOURCE_NAME, read_source
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.check import Validation, validate
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.versions import versions
 from vidc.exporters.components import component_groups, weights_groups
+from vidc.exporters.config import ModelConfig
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, VidcError
 from vidc.plugins.names import weights_path
@@ -77,6 +78,15 @@ def published(output: Path, key: str) -> bool:
     except VidcError:
         return False
     return document.stages.get(PACKAGE) == key
+
+
+def engine_notes(config: ModelConfig, results: Mapping[str, Result]) -> list[str]:
+    """What backends noted of a build's engines; a line that several share names them all."""
+    noted: dict[str, list[str]] = {}
+    for component in component_groups(config):
+        for text in read_notes(results[f"compile:{component}"].path):
+            noted.setdefault(text, []).append(component)
+    return [f"{', '.join(components)}: {text}" for text, components in noted.items()]
 
 
 def package(

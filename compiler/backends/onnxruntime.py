@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.quantise.form import GRAPH
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
@@ -15,6 +16,8 @@ NAME = "onnxruntime"
 
 class OnnxRuntimeBackend:
     """ONNX Runtime compiles when it loads, so what is built here is a checked graph."""
+
+    form = GRAPH
 
     def precisions(self, target: Target) -> frozenset[str]:
         """fp32, fp16 and int8 on a CPU; its bf16 attention fails."""

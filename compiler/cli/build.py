@@ -188,10 +188,11 @@ def _with_calibration(
             _tell_recipe(settings)
         return sources
 
+    from vidc.compiler.backends import backend
     from vidc.compiler.calibrate.artefact import read_calibration
     from vidc.compiler.quantise.lowering import quantized_linears
 
-    quantized_linears(quantized.recipe, settings.model)
+    quantized_linears(quantized.recipe, settings.model, backend(settings.backend).form)
     if folder is None:
         raise UsageError(
             "VIDC-CALIBRATION-NEEDED",
@@ -237,7 +238,11 @@ def _calibrate_command(settings: Settings, flags: Flags, given: Given) -> str:
     for flag, value in weights.items():
         words += [] if value is None else [flag, str(value)]
     for assignment in flags.assignments:
-        words += ["--set", assignment]
+        if not assignment.startswith("precision."):
+            words += ["--set", assignment]
+    if settings.origins["quantization.precision"] != "--precision":
+        # Ranges are taken in high precision, whatever a preset says.
+        words += ["--precision", settings.precision["transformer"]]
     return shlex.join(words)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from vidc.compiler.calibrate.artefact import Calibration
 from vidc.compiler.quantise.arithmetic import LARGEST
+from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.quantise.lowering import QuantizedLinear, sites
 from vidc.compiler.quantise.tensors import (
     input_factor_name,
@@ -28,6 +29,7 @@ def require_faithful(
     weights: Mapping[str, LazyTensor],
     linears: Mapping[str, QuantizedLinear],
     calibration: Calibration | None,
+    form: Form = GRAPH,
 ) -> None:
     """Refuses weights that are not the source's, and ranges that are not the calibration's.
 
@@ -40,6 +42,7 @@ def require_faithful(
         weights: in high precision.
         linears: by layer.
         calibration: where a Linear has a site.
+        form: of what reads them.
 
     Raises:
         BuildError: ``VIDC-QUANTISE-WEIGHTS`` with the first layer.
@@ -48,27 +51,32 @@ def require_faithful(
         factor = None
         if linear.site is not None and linear.format.smooth:
             factor = found[input_factor_name(linear.site)].load().float()
-        _check_weight(name, linear, found, weights[weight_name(name)].load(), factor)
+        stored = found[weight_scale_name(name, form)]
+        scale = stored.load().float()
+        if form.products and linear.site is not None:
+            scale = scale / found[input_scale_name(linear.site)].load()
+        source = weights[weight_name(name)].load()
+        values = found[weight_name(name)].load().float()
+        _check_weight(linear, values, scale[:, None], _SLACK[stored.dtype], source, factor)
     for site, members in sites(linears.values()).items():
         assert calibration is not None
         _check_input(site, members, found, calibration)
 
 
 def _check_weight(
-    name: str,
     linear: QuantizedLinear,
-    found: Mapping[str, LazyTensor],
+    values: Tensor,
+    scale: Tensor,
+    slack: float,
     source: Tensor,
     factor: Tensor | None,
 ) -> None:
-    stored = found[weight_scale_name(name)]
-    scale = stored.load().float()[:, None]
-    values = found[weight_name(name)].load().float() * scale
+    """Holds a weight's values times its scale, ``[out, 1]``, to the source's, ``[out, in]``."""
+    name = linear.name
     expected = source.float() if factor is None else source.float() / factor
     steps, share = _HALF_STEP[linear.format.weights]
-    slack = _SLACK[stored.dtype]
     allowed = steps * scale + (share + slack) * expected.abs()
-    wrong = ~((values - expected).abs() <= allowed)
+    wrong = ~((values * scale - expected).abs() <= allowed)
     if wrong.any():
         channel = int(wrong.any(1).nonzero()[0])
         raise _unfaithful(
@@ -76,7 +84,7 @@ def _check_weight(
             f"output channel {channel} of its weight, times its scale {float(scale[channel]):.3g}, "
             "is not the weight that was loaded",
         )
-    used = found[weight_name(name)].load().float().abs().amax(1)
+    used = values.abs().amax(1)
     coarse = (used < LARGEST[linear.format.weights] * (1 - share - slack) - steps) & (
         expected.abs().amax(1) > 0
     )

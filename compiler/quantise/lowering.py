@@ -1,9 +1,10 @@
-"""Which part of a recipe ONNX graphs can hold, by layer and by the input that layers share."""
+"""Which part of a recipe a form can hold, by layer and by the input that layers share."""
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.recipe.apply import Quantization, apply_recipe
 from vidc.compiler.recipe.formats import HIGH, STATIC, AttentionFormat, LinearFormat
 from vidc.compiler.recipe.recipe import Recipe
@@ -31,15 +32,17 @@ class QuantizedLinear:
     site: str | None
 
 
-def quantized_linears(recipe: Recipe, model: ModelConfig) -> dict[str, QuantizedLinear]:
+def quantized_linears(
+    recipe: Recipe, model: ModelConfig, form: Form = GRAPH
+) -> dict[str, QuantizedLinear]:
     """The Linears that a recipe means to have in 8 bits, by name.
 
     Raises:
-        UnavailableError: ``VIDC-RECIPE-LOWERING``, it asks for what ONNX graphs do not hold.
+        UnavailableError: ``VIDC-RECIPE-LOWERING``, it asks for what the form does not hold.
         UsageError: ``VIDC-RECIPE-LAYER``.
     """
     formats = apply_recipe(recipe, model)
-    require_lowered(recipe.name, formats)
+    require_lowered(recipe.name, formats, form)
     return linears_of(formats)
 
 
@@ -58,7 +61,7 @@ def sites(linears: Iterable[QuantizedLinear]) -> dict[str, list[QuantizedLinear]
     return found
 
 
-def require_lowered(recipe: str, formats: Quantization) -> None:
+def require_lowered(recipe: str, formats: Quantization, form: Form) -> None:
     """Refuses formats that would otherwise be left out without a word.
 
     Raises:
@@ -67,13 +70,22 @@ def require_lowered(recipe: str, formats: Quantization) -> None:
     asked = next((n for n, f in formats.attention.items() if f != AttentionFormat()), None)
     if asked is not None:
         raise _unlowered(
-            recipe, f"{asked} in 8 bits", "remove its [[attention]]: the ring stays as it is"
+            recipe,
+            f"{asked} in 8 bits, {form.lacks}",
+            "remove its [[attention]]: the ring stays as it is",
+        )
+    integer = next((n for n, f in formats.linear.items() if f.activations == "int8"), None)
+    if integer is not None and not form.integers:
+        raise _unlowered(
+            recipe,
+            f"the product of {integer} in INT8, which is slower than one in bf16 on a Hopper GPU",
+            "leave out its activations: weights alone in INT8 save memory, as in int8-weight-only",
         )
     dynamic = next((n for n, f in formats.linear.items() if f.scale != STATIC), None)
     if dynamic is not None:
         raise _unlowered(
             recipe,
-            f"a scale for each token in {dynamic}",
+            f"a scale for each token in {dynamic}, {form.lacks}",
             'write scale = "static", which takes the ranges of a calibration',
         )
 
@@ -81,7 +93,7 @@ def require_lowered(recipe: str, formats: Quantization) -> None:
 def _unlowered(recipe: str, what: str, hint: str) -> UnavailableError:
     return UnavailableError(
         "VIDC-RECIPE-LOWERING",
-        f"recipe {recipe} asks for {what}, which graphs of standard ONNX operators do not hold",
+        f"recipe {recipe} asks for {what}",
         f"{hint}, or pass --recipe with another",
     )
 

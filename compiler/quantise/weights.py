@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vidc.compiler.calibrate.artefact import Calibration
 from vidc.compiler.quantise.arithmetic import quantize, scale_of, smoothing
+from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.quantise.lowering import QuantizedLinear, sites
 from vidc.compiler.quantise.tensors import (
     input_factor_name,
@@ -23,6 +24,7 @@ def quantized_weights(
     weights: Mapping[str, LazyTensor],
     linears: Mapping[str, QuantizedLinear],
     calibration: Calibration | None,
+    form: Form = GRAPH,
 ) -> dict[str, LazyTensor]:
     """The tensors of ``quantized_types``, each made when it is loaded.
 
@@ -30,6 +32,7 @@ def quantized_weights(
         weights: in high precision.
         linears: by layer.
         calibration: of these weights; needed where a Linear has a site.
+        form: of what reads them.
 
     Raises:
         ValueError: it is needed and not there.
@@ -43,13 +46,15 @@ def quantized_weights(
         if members[0].format.smooth:
             made[input_factor_name(site)] = partial(_reciprocal, factors)
         for member in members:
-            made |= _weight(weights, member, factors)
+            made |= _weight(weights, member, form, factors, made[input_scale_name(site)])
     for linear in linears.values():
         if linear.site is None:
-            made |= _weight(weights, linear, None)
-    types = quantized_types(weights, linears)
+            made |= _weight(weights, linear, form)
+    types = quantized_types(weights, linears, form)
     return {
-        name: LazyTensor(kind.shape, kind.dtype, partial(_cast, made[name], kind.dtype))
+        name: LazyTensor(
+            kind.shape, kind.dtype, partial(_stored, made[name], kind.dtype, kind.shape)
+        )
         if name in made
         else weights[name]
         for name, kind in types.items()
@@ -89,9 +94,11 @@ def _input_scale(
 def _weight(
     weights: Mapping[str, LazyTensor],
     linear: QuantizedLinear,
-    factors: Callable[[], Tensor] | None,
+    form: Form,
+    factors: Callable[[], Tensor] | None = None,
+    input_scale: Callable[[], Tensor] | None = None,
 ) -> dict[str, Callable[[], Tensor]]:
-    source, form = weights[weight_name(linear.name)], linear.format.weights
+    source, kind = weights[weight_name(linear.name)], linear.format.weights
 
     def values() -> Tensor:
         values = source.load().float()
@@ -99,13 +106,17 @@ def _weight(
 
     def scale() -> Tensor:
         # As it is stored: what is rounded to 8 bits must be divided by what it is multiplied with.
-        return scale_of(values().abs().amax(1), form).to(source.dtype)
+        dtype = torch.float32 if form.products else source.dtype
+        return scale_of(values().abs().amax(1), kind).to(dtype)
+
+    def stored_scale() -> Tensor:
+        return scale() * input_scale() if form.products and input_scale is not None else scale()
 
     return {
-        weight_name(linear.name): lambda: quantize(values(), scale()[:, None], form),
-        weight_scale_name(linear.name): scale,
+        weight_name(linear.name): lambda: quantize(values(), scale()[:, None], kind),
+        weight_scale_name(linear.name, form): stored_scale,
     }
 
 
-def _cast(make: Callable[[], Tensor], dtype: torch.dtype) -> Tensor:
-    return make().to(dtype).contiguous()
+def _stored(make: Callable[[], Tensor], dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return make().to(dtype).reshape(shape).contiguous()

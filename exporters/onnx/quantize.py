@@ -7,11 +7,11 @@ product in integers, zero points written out included; none of it changes what t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from vidc.exporters.linear_tensors import LinearTensors
 from vidc.plugins.errors import BuildError
 
 _INTEGERS = (ir.DataType.INT8,)
@@ -19,31 +19,8 @@ _CHANNELS = 0
 """The axis of a weight's output channels."""
 
 
-@dataclass(frozen=True)
-class GemmTensors:
-    """The tensors of a quantised Linear, by the names that they have as initializers.
-
-    Attributes:
-        weight: in 8 bits.
-        weight_scale: one an output channel.
-        input_scale: a scalar, or None where the input stays in high precision.
-        input_factor: what the input is multiplied with before it is quantised, or None.
-    """
-
-    weight: str
-    weight_scale: str
-    input_scale: str | None = None
-    input_factor: str | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Those that there are."""
-        all_of_them = (self.weight, self.weight_scale, self.input_scale, self.input_factor)
-        return tuple(name for name in all_of_them if name is not None)
-
-
 def quantize(
-    model: ir.Model, gemms: Sequence[GemmTensors], tensors: Mapping[str, ir.ExternalTensor]
+    model: ir.Model, gemms: Sequence[LinearTensors], tensors: Mapping[str, ir.ExternalTensor]
 ) -> None:
     """Quantises these Linears of a graph, in place.
 
@@ -65,7 +42,7 @@ def quantize(
     graph.refer()
 
 
-def found_gemms(model: ir.Model) -> list[GemmTensors]:
+def found_gemms(model: ir.Model) -> list[LinearTensors]:
     """The quantised Linears of a graph as a parser would find them, by the graph's edges alone.
 
     Raises:
@@ -92,7 +69,7 @@ def found_gemms(model: ir.Model) -> list[GemmTensors]:
             if named is not None and named.is_initializer():
                 factor = named.name
         values, weight_scale = _names(weight, 0, 1)
-        found.append(GemmTensors(values, weight_scale, scale, factor))
+        found.append(LinearTensors(values, weight_scale, scale, factor))
     for node in model.graph:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node not in seen:
             raise _wrong(model, node, "it belongs to no quantised Linear")
@@ -126,7 +103,7 @@ class _Graph:
         self._initializers = model.graph.initializers
         self._inputs: dict[str, tuple[ir.Value, ir.Value]] = {}
 
-    def quantize(self, gemm: GemmTensors) -> None:
+    def quantize(self, gemm: LinearTensors) -> None:
         """Quantises one Linear."""
         weight = self._initializers[gemm.weight]
         node = self._only_gemm(weight)
@@ -183,7 +160,7 @@ class _Graph:
             )
         return node
 
-    def _quantized_input(self, gemm: ir.Node, dtype: ir.DataType, names: GemmTensors) -> ir.Value:
+    def _quantized_input(self, gemm: ir.Node, dtype: ir.DataType, names: LinearTensors) -> ir.Value:
         """The input after Q and DQ, which Linears with its scale share."""
         source = gemm.inputs[0]
         assert source is not None
@@ -264,7 +241,7 @@ class _Graph:
         return ir.Value(name=name, shape=shape, type=ir.TensorType(like.dtype))
 
 
-def _read_in_order(model: ir.Model, weights: Mapping[str, GemmTensors]) -> list[str]:
+def _read_in_order(model: ir.Model, weights: Mapping[str, LinearTensors]) -> list[str]:
     """These weights in the order of the nodes that read them: what is shared comes first once."""
     read = (value.name for node in model.graph for value in node.inputs if value is not None)
     return [name for name in dict.fromkeys(read) if name in weights]

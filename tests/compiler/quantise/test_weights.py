@@ -1,5 +1,6 @@
 """Quantised weights, what is stored of them, and faults that must not get past the check."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,21 +8,27 @@ import torch
 
 from vidc.compiler.calibrate.artefact import Calibration
 from vidc.compiler.quantise.check import require_faithful
+from vidc.compiler.quantise.form import GRAPH, PROGRAM
 from vidc.compiler.quantise.lowering import quantized_linears, sites
 from vidc.compiler.quantise.tensors import quantized_types
 from vidc.compiler.quantise.weights import quantized_weights
 from vidc.compiler.recipe.recipe import load_recipe
+from vidc.compiler.settings.resolve import resolve
+from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.models import meta_network
 from vidc.plugins.errors import BuildError, UnavailableError
+
+SCALES = ("weight_scale", "product_scale", "input_scale")
 
 
 @pytest.fixture
 def stored(model):
-    return quantized_weights(model.weights, model.linears, model.calibration)
+    return quantized_weights(model.weights, model.linears, model.calibration, model.form)
 
 
 def check(found, model):
-    require_faithful(found, model.weights, model.linears, model.calibration)
+    require_faithful(found, model.weights, model.linears, model.calibration, model.form)
 
 
 def changed(found, name, change):
@@ -29,7 +36,7 @@ def changed(found, name, change):
 
 
 def test_what_is_announced_is_what_is_loaded(model, stored):
-    types = quantized_types(model.weights, model.linears)
+    types = quantized_types(model.weights, model.linears, model.form)
     assert stored.keys() == types.keys()
     for name, tensor in stored.items():
         values = tensor.load()
@@ -50,15 +57,15 @@ def test_a_quarter_of_the_bytes_of_a_linear_remains(model, stored):
 @pytest.mark.parametrize("times", [0.5, 0.9, 1.1, 2.0])
 def test_a_wrong_scale_is_found_and_named(model, stored, times):
     layer = "blocks.1.ffn.net.2"
-    for name in (f"{layer}.weight_scale", f"{layer}.input_scale"):
-        if name in stored:
+    for kind in SCALES:
+        if (name := f"{layer}.{kind}") in stored:
             with pytest.raises(BuildError, match=rf"VIDC-QUANTISE-WEIGHTS.*transformer, {layer}:"):
                 check(changed(stored, name, lambda t: t * times), model)
 
 
 def test_swapped_scales_are_found_and_named(model, stored):
     one, other = "blocks.0.attn1.to_out.0", "blocks.1.attn1.to_out.0"
-    for kind in ("weight_scale", "input_scale"):
+    for kind in SCALES:
         names = f"{one}.{kind}", f"{other}.{kind}"
         if names[0] in stored:
             swapped = stored | {names[0]: stored[names[1]], names[1]: stored[names[0]]}
@@ -101,14 +108,45 @@ def test_queries_keys_and_values_share_an_input_where_they_read_one(config):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "what"),
+    ("recipe", "form", "what"),
     [
-        ("fp8", "blocks.0.attn1 in 8 bits"),
-        ("kv-int8", "blocks.0.attn1 in 8 bits"),
-        ("int8", "a scale for each token in blocks.0.attn1.to_q"),
+        ("fp8", GRAPH, "blocks.0.attn1 in 8 bits"),
+        ("kv-int8", GRAPH, "blocks.0.attn1 in 8 bits"),
+        ("int8", GRAPH, "a scale for each token in blocks.0.attn1.to_q"),
+        ("fp8", PROGRAM, "blocks.0.attn1 in 8 bits, which engines of aoti do not have yet"),
+        ("kv-fp8", PROGRAM, "blocks.0.attn1 in 8 bits"),
+        ("int8-static", PROGRAM, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
     ],
 )
-def test_what_graphs_cannot_hold_is_refused_by_name(config, recipe, what):
+def test_what_a_form_does_not_hold_is_refused_by_name(config, recipe, form, what):
     with pytest.raises(UnavailableError, match="VIDC-RECIPE-LOWERING") as raised:
-        quantized_linears(load_recipe(recipe), config)
+        quantized_linears(load_recipe(recipe), config, form)
     assert what in raised.value.message
+
+
+def test_a_product_s_scale_is_the_weight_s_times_the_input_s(config, calibration):
+    weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
+    recipe = load_recipe("fp8-linear")
+    of_graph, of_program = (
+        quantized_weights(weights, quantized_linears(recipe, config, form), calibration, form)
+        for form in (GRAPH, PROGRAM)
+    )
+    layer = "blocks.1.attn1"
+    scales = (
+        of_graph[f"{layer}.{name}"].load() for name in ("to_k.weight_scale", "to_q.input_scale")
+    )
+    product = of_program[f"{layer}.to_k.product_scale"].load()
+    torch.testing.assert_close(product, math.prod(scales))
+    assert product.dtype == of_program[f"{layer}.to_q.input_scale"].dtype == torch.float32
+    values = [each[f"{layer}.to_k.weight"].load() for each in (of_graph, of_program)]
+    assert torch.equal(*(value.view(torch.uint8) for value in values))
+
+
+@pytest.mark.parametrize("recipe", ["fp8-linear", "int8-weight-only"])
+def test_longlive_s_weights_take_half_the_bytes_of_bf16(recipe):
+    config = resolve("longlive-1.3b", gpu="h200", environ={}).model
+    weights = meta_network(config, "transformer", "bf16").state_dict()
+    linears = quantized_linears(load_recipe(recipe), config, PROGRAM)
+    types = quantized_types(weights, linears, PROGRAM)
+    after = sum(math.prod(kind.shape) * kind.dtype.itemsize for kind in types.values())
+    assert 0.5 < after / sum(weight.nbytes for weight in weights.values()) < 0.52

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper
 from safetensors.torch import save_file
 
 from vidc.exporters.checkpoint.write import weight_layout
-from vidc.exporters.onnx.quantize import GemmTensors, found_gemms, quantize, unsigned_inputs
+from vidc.exporters.linear_tensors import LinearTensors
+from vidc.exporters.onnx.quantize import found_gemms, quantize, unsigned_inputs
 from vidc.exporters.onnx.weights import external
 from vidc.plugins.errors import BuildError
 
@@ -21,7 +22,7 @@ FORMS = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}
 
 
 def tensors_of(layer, activations=True, smooth=False):
-    return GemmTensors(
+    return LinearTensors(
         f"net.{layer}.weight",
         f"net.{layer}.weight_scale",
         "net.a.input_scale" if activations else None,
