@@ -8,6 +8,7 @@ import onnxruntime
 
 from vidc.compiler.backends import CompiledEngine
 from vidc.compiler.gpu import absent
+from vidc.compiler.quantise.form import GRAPH
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
@@ -25,9 +26,11 @@ class OnnxRuntimeBackend:
     given, and whose ring is written in place.
     """
 
+    form = GRAPH
+
     def precisions(self, target: Target) -> frozenset[str]:
-        """fp32 and fp16; bf16 on a GPU alone, as attention in it fails on a CPU."""
-        found = {"fp32", "fp16", "bf16"} if target.is_gpu else {"fp32", "fp16"}
+        """fp32, fp16 and, on a CPU, int8; bf16 on a GPU alone, as attention in it fails on a CPU."""
+        found = {"fp32", "fp16", "bf16"} if target.is_gpu else {"fp32", "fp16", "int8"}
         return frozenset(found) & frozenset(target.precisions)
 
     def kernels(self, target: Target) -> tuple[str, ...]:
@@ -68,11 +71,15 @@ def _for_cpu(component: ExportedComponent, output: Path) -> CompiledEngine:
     import onnx_ir
 
     from vidc.exporters.onnx.lint import require_clean
+    from vidc.exporters.onnx.quantize import unsigned_inputs
     from vidc.exporters.onnx.states import aliasable_states
 
     model = onnx_ir.load(component.onnx)
     require_clean(model, "onnxruntime")
-    shutil.copyfile(component.onnx, output / component.onnx.name)
+    if unsigned_inputs(model):
+        onnx_ir.save(model, output / component.onnx.name)
+    else:
+        shutil.copyfile(component.onnx, output / component.onnx.name)
     return CompiledEngine(
         loader=NAME,
         version=onnxruntime.__version__,

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 from vidc.compiler.backends import CompiledEngine
 from vidc.compiler.gpu import absent
+from vidc.compiler.quantise.form import GRAPH
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.tensorrt.product import Product, product_for
 from vidc.compiler.versions import versions
@@ -18,6 +19,8 @@ FOLDER = "engines/tensorrt"
 
 class TensorRtBackend:
     """One implementation over two products: the target says which."""
+
+    form = GRAPH
 
     def precisions(self, target: Target) -> frozenset[str]:
         """fp32 and fp16; bf16 where the GPU has it."""
