@@ -29,7 +29,7 @@ class OnnxRuntimeBackend:
     form = GRAPH
 
     def precisions(self, target: Target) -> frozenset[str]:
-        """fp32, fp16 and, on a CPU, int8; bf16 on a GPU alone, as attention in it fails on a CPU."""
+        """fp32, fp16 and, on a CPU, int8; on a GPU bf16, in which attention fails on a CPU."""
         found = {"fp32", "fp16", "bf16"} if target.is_gpu else {"fp32", "fp16", "int8"}
         return frozenset(found) & frozenset(target.precisions)
 

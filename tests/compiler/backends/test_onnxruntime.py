@@ -10,7 +10,7 @@ from vidc.runtime.engines.onnxruntime import CUDA
 @pytest.mark.parametrize(
     ("target", "precisions"),
     [
-        ("cpu", {"fp32", "fp16"}),
+        ("cpu", {"fp32", "fp16", "int8"}),
         ("h200", {"fp32", "fp16", "bf16"}),
         ("rtx4090", {"fp32", "fp16", "bf16"}),
         ("t4", {"fp32", "fp16"}),
