@@ -22,6 +22,7 @@ from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
+CAPTURABLE = True
 # Arguments of torch's loader, which takes them by position alone.
 _MODEL = "model"
 _RUN_SINGLE_THREADED = True
