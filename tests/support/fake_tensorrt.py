@@ -16,6 +16,7 @@ _TYPES = {
     "tensor(float)": ("float32", np.float32),
     "tensor(float16)": ("float16", np.float16),
     "tensor(int64)": ("int64", np.int64),
+    "tensor(int8)": ("int8", np.int8),
 }
 
 
@@ -24,6 +25,8 @@ class DataType(Enum):
     float16 = "float16"
     bfloat16 = "bfloat16"
     int64 = "int64"
+    fp8 = "fp8"
+    int8 = "int8"
 
 
 class TensorIOMode(Enum):
