@@ -6,8 +6,9 @@
 The first takes every component of ``demo`` and of ``longlive-1.3b`` with two of its layers, in both
 16-bit types and for both targets that TensorRT-RTX builds for; those of the transformer in FP8 and
 INT8, too, by the target's own recipe. The second takes the components of the whole
-``longlive-1.3b``. Plans hold no ranges, so there is no calibration. A row's ``wrong`` is empty where
-the engine is what it should be; the exit status is 1 where one is not. Nothing here runs an engine.
+``longlive-1.3b``. Plans hold no ranges, so there is no calibration. A row's ``wrong`` is empty
+where the engine is what it should be; the exit status is 1 where one is not. Nothing here runs an
+engine.
 """
 
 import argparse
