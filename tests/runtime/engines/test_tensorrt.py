@@ -120,9 +120,9 @@ def test_the_ring_stays_in_place_and_the_decoders_caches_do_not(bundle):
     assert all(s.in_place for s in entries["text_kv"].signature.states)
 
 
-@pytest.mark.parametrize("recipe", ["int8-static", "int8-weight-only"])
+@pytest.mark.parametrize("recipe", ["fp8-linear", "int8-static", "int8-weight-only"])
 def test_a_plan_in_8_bits_is_its_program(tmp_path, recipe):
-    """Its weights in INT8 and their scales come from the bundle, as all weights do."""
+    """Its weights in 8 bits and their scales come from the bundle, as all weights do."""
     model = transformer.model("model.layers=1", "stream.height=16", "stream.width=32",
                               "stream.window=9")  # fmt: skip
     made = Quantised(model, load_recipe(recipe), NETWORK)
@@ -141,8 +141,8 @@ def test_a_plan_in_8_bits_is_its_program(tmp_path, recipe):
     stored = {name.removeprefix("transformer."): value for name, value in made.weights.items()}
     save_file(stored, tmp_path / "transformer.safetensors")
     entry = manifest.Engine(
-        "tensorrt", "tensorrt", VERSION, "int8", (graph.path.name,), graph.signature,
-        {"product": "tensorrt_rtx"}, manifest.PORTABLE,
+        "tensorrt", "tensorrt", VERSION, recipe.partition("-")[0], (graph.path.name,),
+        graph.signature, {"product": "tensorrt_rtx"}, manifest.PORTABLE,
     )  # fmt: skip
     weights = Weights({"transformer": tmp_path / "transformer.safetensors"}, CPU)
     engine = load(tmp_path / "plan", entry, weights, CPU)
