@@ -63,6 +63,7 @@ struct alignas(1024) Shared {
   // Here rather than in registers, of which the loop over keys leaves none.
   StreamK work;
   int valid;
+  float zero;
 };
 
 // The place in a ring of stages of the `count`-th thing that goes through it.
