@@ -90,6 +90,7 @@ def test_it_loads_beside_a_torch_for_the_cpu_and_serves_cuda(build):
     code = """
 from vidc.plugins import gate_residual, gelu_quantize, norm_modulate_quantize, renoise
 from vidc.plugins import qk_norm_rope_ring_write, qk_norm_rope_ring_write_8bit
+from vidc.plugins import ring_attention_8bit
 assert kernel_library.fault() is None, kernel_library.fault()
 names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("vidc::")]
 serves = torch._C._dispatch_has_kernel_for_dispatch_key
