@@ -16,6 +16,7 @@ from refusals import MEMORY, REFUSALS
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UsageError
 from vidc.plugins.kernel_library import NAME
+from vidc.plugins.ring import PORTABLE
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURES = {"75", "80", "86", "89", "90a", "120"}
@@ -99,7 +100,7 @@ assert not torch.cuda.is_initialized()
 """
     out, err = run(build, code)
     served = json.loads(out)
-    plain = {"vidc::ring_write", "vidc::ring_attention"}
+    plain = {operator.name() for operator in PORTABLE}
     assert {name for name, there in served.items() if there} == set(served) - plain
     assert len(served) > len(plain)
     assert "previously registered" not in err
