@@ -3,10 +3,8 @@
     python benchmarks/fused_operators.py > benchmarks/results/fused-operators-h200.json
     python benchmarks/fused_operators.py --small --samples 6    # a dry run, also without a GPU
 
-Each form is one CUDA graph of calls on buffers that together are larger than the GPU's cache. The
-forms are sampled in turns, so that a clock that drifts drifts for both. Bytes are those that the
-operator cannot avoid: each input and each output once. Without a GPU the operators are their
-references themselves.
+Bytes are those that the operator cannot avoid: each input and each output once. Without a GPU the
+operators are their references themselves.
 """
 
 import argparse
@@ -19,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from turns import Arguments, Form, argument_sets, sampled
 
 from vidc.compiler.bench.clock import Clock
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
@@ -44,11 +43,6 @@ from vidc.plugins.qk_norm_rope_ring_write_8bit import (
 )
 from vidc.plugins.renoise import renoise, renoise_reference
 
-BEYOND_CACHES = 256 * 2**20
-"""Bytes of the buffers of a graph, together: several times the L2 of the largest GPU."""
-LEAST_CALLS = 20
-"""Of a graph, so that its launch is little beside them."""
-WARM_UP = 20
 FP8 = torch.float8_e4m3fn
 BF16 = torch.bfloat16
 EPS = 1e-6
@@ -78,8 +72,6 @@ class Sizes:
 
 SMALL = Sizes(frame_tokens=8, heads=2, head_dim=64, ffn=256, window=96, sink=24,
               latent=(1, 3, 4, 6, 8))  # fmt: skip
-
-Arguments = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -190,50 +182,14 @@ def ring_cases(sizes: Sizes, device: torch.device, draw: Callable[..., Tensor]) 
         )
 
 
-class Form:
-    """One way to compute a case: called on each set of buffers in turn, on a GPU as one graph."""
-
-    def __init__(self, call: Callable[..., Any], sets: list[Arguments], clock: Clock) -> None:
-        self.calls = max(LEAST_CALLS, len(sets))
-        self._clock = clock
-
-        def work() -> None:
-            for index in range(self.calls):
-                call(*sets[index % len(sets)])
-
-        work()
-        clock.wait()
-        self._work: Callable[[], None] = work
-        if torch.cuda.is_available():
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                work()
-            self._work = graph.replay
-
-    def sample(self) -> float:
-        """Milliseconds of a call."""
-        first = self._clock.mark()
-        self._work()
-        return self._clock.between(first, self._clock.mark()) / self.calls
-
-
 def measure(case: Case, samples: int, device: torch.device, copy: float) -> dict[str, Any]:
     """Both forms of a case, sampled in turns."""
-    first = case.make()
-    size = sum(value.nbytes for value in first if isinstance(value, Tensor))
-    count = -(-BEYOND_CACHES // size) if device.type == "cuda" else 1
-    sets = [first, *(case.make() for _ in range(count - 1))]
+    sets = argument_sets(case.make, device)
     torch._dynamo.reset()
     clock = Clock(device)
     compiled = torch.compile(case.reference, fullgraph=True)
     forms = {"kernel": Form(case.operator, sets, clock), "compiled": Form(compiled, sets, clock)}
-    taken: dict[str, list[float]] = {name: [] for name in forms}
-    for turn in range(WARM_UP + samples):
-        order = forms if turn % 2 else reversed(forms)
-        for name in order:
-            milliseconds = forms[name].sample()
-            if turn >= WARM_UP:
-                taken[name].append(milliseconds)
+    taken = sampled(forms, samples)
     verdict = judge(taken["kernel"], taken["compiled"])
     return {
         "case": case.name,

@@ -10,6 +10,7 @@ from vidc.compiler.graph import WORKERS, Sources, slot, stages, target_stages
 from vidc.compiler.lines import naming_lines
 from vidc.compiler.package import (
     PACKAGE,
+    engine_notes,
     key_components,
     package,
     parts,
@@ -123,6 +124,8 @@ def _build(
                 workers=WORKERS,
                 device_bytes=capacity(settings.target),
             )
+        for note in engine_notes(settings.model, results):
+            progress.note(note)
         done = [
             BuiltStage(name, graph.recorded.get(name, result.key), result.hit, result.seconds)
             for name, result in results.items()
@@ -136,7 +139,7 @@ def _build(
             hit = published(output, keys[PACKAGE])
             if not hit:
                 package(settings, results, keys, output, progress.note)
-        packaged = [results[part] for part in parts(settings.model)]
+        packaged = [results[part] for part in parts(settings)]
         size = sum(file.size for result in packaged for file in result.files.values())
         store.remember(_slot(output), components, size)
         seconds = time.perf_counter() - started
@@ -151,7 +154,7 @@ def _plan(settings: Settings, graph: _Graph, output: Path, cache: Path) -> list[
         keys = {row.stage: row.key for row in rows if row.key is not None}
         found = {stage: store.lookup(stage, key) for stage, key in keys.items()}
         outputs = {stage: entry.digests for stage, entry in found.items() if entry is not None}
-        waits = [part for part in parts(settings.model) if part not in outputs]
+        waits = [part for part in parts(settings) if part not in outputs]
         components = key_components(settings, outputs)
         there = not waits and published(output, sha256_json(components))
         last = store.last(_slot(output), PACKAGE)

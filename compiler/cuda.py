@@ -1,37 +1,71 @@
 """What AOTInductor is given for a GPU: own operators lowered, convolutions channels last."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from vidc.exporters.lowering import inline, replace
+from vidc.compiler.fusion import NOTHING, Fusion, fuse
+from vidc.compiler.scaled_products import lower_products
+from vidc.exporters.lowering import expand, inline, replace
 from vidc.exporters.program import weight_names
 from vidc.plugins.flash_attention import flash_attention_sm90
+from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 from vidc.plugins.ring import ring_attention, ring_write, ring_write_functional
 from vidc.runtime.weights import CHANNELS_LAST
 
 _CONVOLUTIONS = (torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
 
 
-def for_cuda(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, ...]]:
-    """A program for a Hopper GPU, and the weights that it reads channels last.
+@dataclass(frozen=True)
+class CudaProgram:
+    """A program for a GPU.
 
-    Ring writes are opened up, so that they fuse with the norm and rotation before them. The
-    layout of a convolution follows its weight's: with these channels last, inductor writes the
-    convolution's input as cuDNN wants it, where cuDNN would transpose it on every call.
+    Attributes:
+        program: it.
+        channels_last: weights that it reads channels last.
+        fusion: the fused operators that it calls.
+    """
+
+    program: ExportedProgram
+    channels_last: tuple[str, ...]
+    fusion: Fusion
+
+
+def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
+    """A program for a Hopper GPU.
+
+    Ring writes that no fused operator does are opened up, so that they fuse with the norm and
+    rotation before them. The layout of a convolution follows its weight's: with these channels
+    last, inductor writes the convolution's input as cuDNN wants it, where cuDNN would transpose it
+    on every call.
 
     Args:
-        program: what ``export_program`` returns; changed in place.
+        program: what ``export_program`` returns, perhaps quantised; changed in place.
+        fused: whether fused operators are called, whose kernels then have to be there.
+
+    Raises:
+        BuildError: ``VIDC-QUANTISE-COUNT``.
     """
-    inline(program, ring_write, ring_write_functional)
+    fusion = lower(program, fused)
     replace(program, ring_attention, flash_attention_sm90)
     program = move_to_device_pass(program, "cuda")
     names = _convolved_weights(program)
     for name in names:
         weight = program.state_dict[name]
         program.state_dict[name] = _channels_last(weight)
-    return program, names
+    return CudaProgram(program, names, fusion)
+
+
+def lower(program: ExportedProgram, fused: bool) -> Fusion:
+    """What of ``for_cuda`` is about everything but attention, and right on a CPU too."""
+    fusion = fuse(program) if fused else NOTHING
+    lower_products(program)
+    expand(program, qk_norm_rope, qk_norm_rope_reference)
+    inline(program, ring_write, ring_write_functional)
+    return fusion
 
 
 def _convolved_weights(program: ExportedProgram) -> tuple[str, ...]:

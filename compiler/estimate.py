@@ -51,16 +51,29 @@ def reference_seconds(
     """PyTorch eager playing in float32 and, where they differ, in the groups' precisions."""
     seconds = _seconds(components_flops(config, scenario))
     if set(precisions.values()) != {"fp32"}:
-        seconds += replay_seconds(config, scenario)
+        seconds += _seconds(_played_flops(config, scenario))
     return seconds
 
 
 def replay_seconds(config: ModelConfig, scenario: Scenario) -> float:
-    """A validation's own playing, by engines no faster than PyTorch eager."""
-    flops = components_flops(config, scenario)
+    """A validation's own playing, by engines no faster than PyTorch eager.
+
+    The reference's latents are decoded, too.
+    """
+    flops = _played_flops(config, scenario)
     if scenario.rollout:
-        flops += rollout_flops(config, scenario)
+        flops += scenario.blocks * decode_flops(config)
     return _seconds(flops)
+
+
+def latents_seconds(config: ModelConfig, scenario: Scenario) -> float:
+    """PyTorch eager playing a rollout without decoding it."""
+    return _seconds(latents_flops(config, scenario))
+
+
+def rollout_seconds(config: ModelConfig, scenario: Scenario) -> float:
+    """PyTorch eager playing a rollout and decoding it."""
+    return _seconds(rollout_flops(config, scenario))
 
 
 def components_flops(config: ModelConfig, scenario: Scenario) -> float:
@@ -77,11 +90,21 @@ def components_flops(config: ModelConfig, scenario: Scenario) -> float:
 
 def rollout_flops(config: ModelConfig, scenario: Scenario) -> float:
     """What ``play_rollout`` computes."""
+    return latents_flops(config, scenario) + scenario.blocks * decode_flops(config)
+
+
+def latents_flops(config: ModelConfig, scenario: Scenario) -> float:
+    """What ``play_rollout`` computes where nothing is decoded."""
     stream = stream_spec(config)
     passes = len(stream.sigmas) + 1
     recached = stream.recached(scenario.switch_after * stream.block)
     frames = scenario.blocks * passes * stream.block + recached
-    return frames * frame_flops(config) + scenario.blocks * decode_flops(config)
+    return frames * frame_flops(config)
+
+
+def _played_flops(config: ModelConfig, scenario: Scenario) -> float:
+    flops = components_flops(config, scenario)
+    return flops + rollout_flops(config, scenario) if scenario.rollout else flops
 
 
 def frame_flops(config: ModelConfig) -> float:
@@ -109,10 +132,10 @@ def about(seconds: float) -> str:
 
 
 def _seconds(flops: float) -> float:
-    return flops / (CPU_FLOPS_A_CORE * _cores())
+    return flops / (CPU_FLOPS_A_CORE * cores())
 
 
-def _cores() -> int:
+def cores() -> int:
     """CPU cores that this process may use, which a container or a batch system may limit."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from vidc.compiler.backends import backend
+from vidc.compiler.calibrate.document import DOCUMENT, TENSORS
 from vidc.compiler.device_memory import compile_bytes, golden_bytes
 from vidc.compiler.estimate import scenario
 from vidc.compiler.pipeline.digest import Json
 from vidc.compiler.pipeline.stage import Input, Stage, Workspace
+from vidc.compiler.quantise.form import GRAPH, Form
+from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.versions import versions
 from vidc.exporters.checkpoint import checkpoint_files, lora_files
@@ -51,12 +54,14 @@ class Sources:
         lora: merged into the transformer.
         seed: of random weights, for groups without a checkpoint.
         tokenizer: the text encoder's.
+        calibration: the folder of the transformer's ranges.
     """
 
     checkpoints: Mapping[str, Path]
     lora: Path | None = None
     seed: int | None = None
     tokenizer: Path | None = None
+    calibration: Path | None = None
 
     def weights(self, group: str) -> Path | int:
         """A group's checkpoint, or the seed of its random weights.
@@ -98,7 +103,9 @@ def portable_stages(settings: Settings, sources: Sources) -> list[Stage]:
     groups = component_groups(settings.model)
     return [
         *(load_stage(settings, sources, group) for group in weights_groups(settings.model)),
+        *(_quantise_weights(settings, sources, group) for group in _quantised(settings)),
         *(export_stage(settings, name) for name in groups),
+        *(_quantise_graph(settings, name) for name in _quantised_components(settings)),
         *(_kernel(settings, stage) for stage in _kernels(settings)),
         *(_compile(settings, name, groups[name]) for name in groups if _anywhere(settings)),
     ]
@@ -110,7 +117,12 @@ def portable_work(settings: Settings) -> dict[str, Work]:
     compiled = groups if _anywhere(settings) else ()
     return {
         **{f"load:{g}": _load_work(settings, g) for g in weights_groups(settings.model)},
+        **{f"quantise:{g}": _quantise_weights_work(settings, g) for g in _quantised(settings)},
         **{f"export:{n}": _export_work(settings, n) for n in groups},
+        **{
+            f"quantise:{n}": _quantise_graph_work(settings, n)
+            for n in _quantised_components(settings)
+        },
         **{stage: _kernel_work(settings, stage) for stage in _kernels(settings)},
         **{f"compile:{n}": _compile_work(settings, groups[n]) for n in compiled},
     }
@@ -128,12 +140,16 @@ def target_stages(settings: Settings) -> list[Stage]:
 def stage_count(settings: Settings) -> int:
     """How many stages a build has, packaging included."""
     components = len(component_groups(settings.model))
-    return len(weights_groups(settings.model)) + 2 * components + len(_kernels(settings)) + 2
+    quantised = len(_quantised(settings)) + len(_quantised_components(settings))
+    loaded = len(weights_groups(settings.model))
+    return loaded + quantised + 2 * components + len(_kernels(settings)) + 2
 
 
 def slot(settings: Settings) -> str:
     """Names a build among others, so that a plan can say what changed since the last."""
-    precision = "-".join(settings.precision[group] for group in weights_groups(settings.model))
+    precision = "-".join(
+        settings.named_precision(group) for group in weights_groups(settings.model)
+    )
     return f"{settings.preset}/{settings.target.name}/{settings.backend}/{precision}"
 
 
@@ -211,6 +227,112 @@ def _export_work(settings: Settings, name: str) -> Work:
     )
 
 
+def weights_stage(settings: Settings, group: str) -> str:
+    """The stage that writes a group's weights as engines take them."""
+    return f"quantise:{group}" if group in _quantised(settings) else f"load:{group}"
+
+
+def graph_stage(settings: Settings, name: str) -> str:
+    """The stage that writes a component's graph as a backend compiles it."""
+    quantised = name in _quantised_components(settings)
+    return f"quantise:{name}" if quantised else f"export:{name}"
+
+
+def _quantised(settings: Settings) -> tuple[str, ...]:
+    """The weights groups that are quantised."""
+    return tuple(g for g in weights_groups(settings.model) if settings.quantized(g) is not None)
+
+
+def _quantised_components(settings: Settings) -> tuple[str, ...]:
+    groups, quantised = component_groups(settings.model), _quantised(settings)
+    return tuple(name for name, group in groups.items() if group in quantised)
+
+
+def _quantise_weights(settings: Settings, sources: Sources, group: str) -> Stage:
+    work = _quantise_weights_work(settings, group)
+    quantized = settings.quantized(group)
+    assert quantized is not None
+    # Before anything is built: what a recipe asks for, engines must be able to hold.
+    form = _form(settings)
+    quantized_linears(quantized.recipe, settings.model, form)
+    calibration = sources.calibration if quantized.calibrated else None
+    if quantized.calibrated and calibration is None:
+        raise UsageError(
+            "VIDC-CALIBRATION-NEEDED",
+            f"recipe {quantized.recipe.name} takes ranges from a calibration, and none is given",
+            "make one with vidc calibrate, and pass it as --calibration",
+        )
+    return Stage(
+        name=f"quantise:{group}",
+        run=_runner(
+            "quantise_weights", config=settings.model, group=group, recipe=quantized.recipe,
+            calibration=calibration, form=form,
+        ),
+        entries=work.entries,
+        config=work.config,
+        inputs=(Input(f"load:{group}"),),
+        files={}
+        if calibration is None
+        else _labelled("calibration", [calibration / DOCUMENT, calibration / TENSORS]),
+        tools=versions("torch"),
+    )  # fmt: skip
+
+
+def _quantise_weights_work(settings: Settings, group: str) -> Work:
+    return Work(
+        ("vidc.compiler.stages.quantise_weights",),
+        {
+            "sizes": _group_sizes(settings, group),
+            "rules": _rules(settings, group),
+            "form": _form(settings).name,
+        },
+    )
+
+
+def _quantise_graph(settings: Settings, name: str) -> Stage:
+    group = component_groups(settings.model)[name]
+    work = _quantise_graph_work(settings, name)
+    quantized = settings.quantized(group)
+    assert quantized is not None
+    form = _form(settings)
+    return Stage(
+        name=f"quantise:{name}",
+        run=_runner(
+            f"quantise_{form.name}", config=settings.model, group=group,
+            precision=settings.precision[group], component=name, recipe=quantized.recipe,
+        ),
+        entries=work.entries,
+        config=work.config,
+        inputs=(Input(f"export:{name}"),),
+        tools=versions("torch", *(("onnx", "onnx-ir") if form == GRAPH else ())),
+    )  # fmt: skip
+
+
+def _quantise_graph_work(settings: Settings, name: str) -> Work:
+    group = component_groups(settings.model)[name]
+    return Work(
+        (f"vidc.compiler.stages.quantise_{_form(settings).name}",),
+        {
+            "sizes": _group_sizes(settings, group),
+            "precision": settings.precision[group],
+            "rules": _rules(settings, group),
+        },
+    )
+
+
+def _form(settings: Settings) -> Form:
+    """How the backend takes quantised components."""
+    return backend(settings.backend).form
+
+
+def _rules(settings: Settings, group: str) -> Json:
+    """What a recipe says, whatever it is called."""
+    quantized = settings.quantized(group)
+    assert quantized is not None
+    document: dict[str, Json] = quantized.to_json()
+    return {kind: document[kind] for kind in ("linear", "attention")}
+
+
 def _anywhere(settings: Settings) -> bool:
     """Whether engines for a GPU are compiled on any machine."""
     return settings.target.is_gpu and backend(settings.backend).anywhere(settings.target)
@@ -232,7 +354,7 @@ def _compile(settings: Settings, name: str, group: str) -> Stage:
         entries=work.entries,
         config=work.config,
         inputs=(
-            Input(f"export:{name}"),
+            Input(graph_stage(settings, name)),
             *(Input(stage) for stage in _kernels(settings) if group == "transformer"),
         ),
         tools=dict(chosen.tools(target)),

@@ -23,6 +23,8 @@ OPTIONS: Mapping[str, Any] = {
     "aot_inductor.package_constants_in_so": False,
     # Else small weights are written into the code, with whatever values they have now.
     "always_keep_tensor_constants": True,
+    # Else so is what is computed from weights of one element, such as scales.
+    "joint_graph_constant_folding": False,
     # Else the code is for the number of threads of this process.
     "cpp.dynamic_threads": True,
 }

@@ -1,19 +1,23 @@
 """Packaging: assembles a bundle beside its place, validates it there, and puts it in place."""
 
 import hashlib
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
 
+from vidc.compiler.calibrate.document import DOCUMENT
+from vidc.compiler.graph import weights_stage
 from vidc.compiler.pipeline.digest import Json, sha256_tree
 from vidc.compiler.pipeline.run import Result
 from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.pipeline.stage import Outputs
 from vidc.compiler.publish import refuse_occupied, replacing
 from vidc.compiler.settings.resolve import Settings
-from vidc.compiler.stages.compile import ENGINE_NAME, read_engine
+from vidc.compiler.stages.compile import ENGINE_NAME, read_engine, read_notes
 from vidc.compiler.stages.load import SOURCE_NAME, read_source
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.check import Validation, validate
@@ -34,11 +38,11 @@ REPORT = "report.html"
 PACKAGE = "package"
 
 
-def parts(config: ModelConfig) -> tuple[str, ...]:
+def parts(settings: Settings) -> tuple[str, ...]:
     """The stages whose outputs a bundle is made of."""
     return (
-        *(f"load:{group}" for group in weights_groups(config)),
-        *(f"compile:{name}" for name in component_groups(config)),
+        *(weights_stage(settings, group) for group in weights_groups(settings.model)),
+        *(f"compile:{name}" for name in component_groups(settings.model)),
         "golden",
     )
 
@@ -50,7 +54,7 @@ def key_components(settings: Settings, outputs: Outputs) -> dict[str, Json]:
         settings: of the build.
         outputs: of finished stages; parts that are not among them are left out.
     """
-    known = [part for part in parts(settings.model) if part in outputs]
+    known = [part for part in parts(settings) if part in outputs]
     loaders = (f"{engines.__name__}.{module.name}" for module in iter_modules(engines.__path__))
     return {
         "stage": PACKAGE,
@@ -74,6 +78,15 @@ def published(output: Path, key: str) -> bool:
     except VidcError:
         return False
     return document.stages.get(PACKAGE) == key
+
+
+def engine_notes(config: ModelConfig, results: Mapping[str, Result]) -> list[str]:
+    """What backends noted of a build's engines; a line that several share names them all."""
+    noted: dict[str, list[str]] = {}
+    for component in component_groups(config):
+        for text in read_notes(results[f"compile:{component}"].path):
+            noted.setdefault(text, []).append(component)
+    return [f"{', '.join(components)}: {text}" for text, components in noted.items()]
 
 
 def package(
@@ -120,9 +133,9 @@ def _assemble(
 ) -> dict[str, manifest.FileEntry]:
     """Copies the parts; gives the sizes and digests that the store recorded of their files."""
     entries = {}
-    for part in parts(settings.model):
+    for part in parts(settings):
         for name, file in results[part].files.items():
-            if name in (SOURCE_NAME, ENGINE_NAME):
+            if name in (SOURCE_NAME, ENGINE_NAME, DOCUMENT):
                 continue
             copy = staging / name
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +157,7 @@ def _manifest(
             backend=engine["backend"],
             loader=engine["loader"],
             version=engine["version"],
-            precision=settings.precision[group],
+            precision=settings.named_precision(group),
             files=tuple(engine["files"]),
             signature=Signature.from_json(engine["signature"]),
             options=engine["options"],
@@ -152,7 +165,7 @@ def _manifest(
         )
     target = settings.target
     groups = weights_groups(settings.model)
-    precisions = sorted({settings.precision[group] for group in groups})
+    precisions = sorted({settings.named_precision(group) for group in groups})
     return manifest.Manifest(
         name="-".join([settings.preset, target.name, *precisions]),
         preset=settings.preset,
@@ -171,13 +184,23 @@ def _manifest(
         },
         files=entries,
         plugin_abi=PLUGIN_ABI,
-        calibration=None,
+        calibration=_calibration(settings, results),
         tools=_tools(),
         validation=manifest.Validation(
             passed=False, gates=0, report=None, level="none", working_bytes=0
         ),
         stages=dict(keys),
     )
+
+
+def _calibration(settings: Settings, results: Mapping[str, Result]) -> dict[str, Any] | None:
+    """What ``vidc calibrate`` says of the ranges that were used, by its own document."""
+    for group in weights_groups(settings.model):
+        document = results[weights_stage(settings, group)].path / DOCUMENT
+        if document.is_file():
+            found: dict[str, Any] = json.loads(document.read_text())
+            return found
+    return None
 
 
 def _tools() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Own operators of a program in the form that a backend wants them in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ def inline(
         if node.args[0] is not operator:
             continue
         with graph.inserting_before(node):
-            result = _insert(graph, form, functionalized_arguments(operator, node.kwargs))
+            result = insert(graph, form, functionalized_arguments(operator, node.kwargs))
         # Its results are the operator's own, none here, and then the mutated tensor.
         for user in tuple(node.users):
             renamed[user.name] = result.name
@@ -41,6 +41,27 @@ def inline(
     for spec in program.graph_signature.output_specs:
         if spec.arg.name in renamed:
             spec.arg = TensorArgument(name=renamed[spec.arg.name])
+    program.graph_module.recompile()
+
+
+def expand(
+    program: ExportedProgram, operator: torch._ops.OpOverload, form: Callable[..., Any]
+) -> None:
+    """Replaces every call of an operator that mutates nothing by the operations of its form.
+
+    Args:
+        program: what ``export_program`` returns; changed in place.
+        operator: returns several tensors.
+        form: takes the operator's arguments and returns as many.
+    """
+    graph = program.graph
+    for node in graph.find_nodes(op="call_function", target=operator):
+        with graph.inserting_before(node):
+            results = insert(graph, form, node.args)
+        for user in tuple(node.users):
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
     program.graph_module.recompile()
 
 
@@ -67,24 +88,31 @@ def functionalized_arguments(operator: torch._ops.OpOverload, kwargs: Any) -> li
     ]
 
 
-def _insert(graph: fx.Graph, form: Callable[..., Tensor], arguments: list[Any]) -> fx.Node:
-    """Copies the operations of ``form`` to where the graph inserts; the node of its result."""
+def insert(graph: fx.Graph, form: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Copies the operations of ``form`` to where the graph inserts; its result's node or nodes.
+
+    Args:
+        graph: whose nodes have their values as ``meta["val"]``.
+        form: takes tensors in the place of nodes, and everything else as it is.
+        arguments: nodes and other values.
+    """
     values = [a.meta["val"] if isinstance(a, fx.Node) else a for a in arguments]
     tensors = [index for index, value in enumerate(values) if isinstance(value, Tensor)]
 
-    def of_tensors(*given: Tensor) -> Tensor:
+    def of_tensors(*given: Tensor) -> Any:
         every = dict(enumerate(values)) | dict(zip(tensors, given, strict=True))
         return form(*every.values())
 
     with tracing(), values[tensors[0]].fake_mode:
-        traced = make_fx(of_tensors)(*(values[index] for index in tensors))
+        # Before dispatch, where norms are one operation still, as in an export.
+        traced = make_fx(of_tensors, pre_dispatch=True)(*(values[index] for index in tensors))
     given = iter([arguments[index] for index in tensors])
     copies: dict[fx.Node, fx.Node] = {}
     for node in traced.graph.nodes:
         if node.op == "placeholder":
             copies[node] = next(given)
         elif node.op == "output":
-            return copies[node.args[0]]
+            return fx.map_arg(node.args[0], copies.__getitem__)
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     raise AssertionError("a graph has an output")

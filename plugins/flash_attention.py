@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vidc.plugins.cuda_driver import Kernel, TensorMap
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
+from vidc.plugins.key_split import half_lengths, joined, split_from
 from vidc.plugins.signature import DTYPE_NAMES, DTYPES
 
 OPERATOR = "flash_attention_sm90"
@@ -33,9 +34,10 @@ _BOX_BYTES = 128
 class LaunchFacts:
     """What launching a compiled kernel takes; all of it follows from the kernel.
 
-    ``parameter_bytes`` are the sizes of the kernel's parameters, ``lengths`` to ``scale`` the
-    indices of those that it reads: a pointer to int32 ``[B]`` with its size, four tensor maps, and
-    the factor of the logits in base 2, float32.
+    ``parameter_bytes`` are the sizes of the kernel's parameters, ``sizes`` to ``scale`` the indices
+    of those that it reads: how many queries, heads and rows of the batch, a pointer to int32
+    ``[B]`` with its size, one to float32 ``[B, H, T]`` with sizes and strides, four tensor maps,
+    and the factor of the logits in base 2, float32.
     """
 
     symbol: str
@@ -50,7 +52,9 @@ class LaunchFacts:
     threads: int
     shared_bytes: int
     parameter_bytes: tuple[int, ...]
+    sizes: int
     lengths: int
+    logsumexp: int
     query: int
     key: int
     value: int
@@ -73,7 +77,8 @@ class LaunchFacts:
 
     @property
     def _indices(self) -> tuple[int, ...]:
-        return (self.lengths, self.query, self.key, self.value, self.output, self.scale)
+        tensors = (self.query, self.key, self.value, self.output)
+        return (self.sizes, self.lengths, self.logsumexp, *tensors, self.scale)
 
     def to_json(self) -> dict[str, Any]:
         """The facts as plain JSON values."""
@@ -91,6 +96,7 @@ class _Loaded:
     kernel: Kernel
     facts: LaunchFacts
     code: bytes
+    processors: int
 
 
 _LOADED: dict[tuple[torch.dtype, int, torch.device], _Loaded] = {}
@@ -128,7 +134,9 @@ def load_kernel(
     key = (DTYPES[read.dtype], read.head_dim, torch.device("cuda", index))
     loaded = _LOADED.get(key)
     if loaded is None or (loaded.code, loaded.facts) != (code, read):
-        _LOADED[key] = _Loaded(Kernel(code, read.symbol, read.shared_bytes, index), read, code)
+        kernel = Kernel(code, read.symbol, read.shared_bytes, index)
+        processors = torch.cuda.get_device_properties(index).multi_processor_count
+        _LOADED[key] = _Loaded(kernel, read, code, processors)
 
 
 def _read(cubin: Path, facts: Path) -> tuple[LaunchFacts, bytes]:
@@ -225,10 +233,66 @@ def _tensor_map(
     )
 
 
+class _Sizes(ctypes.Structure):
+    _fields_ = (
+        ("queries", ctypes.c_int32),
+        ("heads", ctypes.c_int32),
+        ("batch", ctypes.c_int32),
+    )
+
+
 class _Lengths(ctypes.Structure):
     """The kernel's view of int32 ``[B]``."""
 
     _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_int64))
+
+
+class _LogSumExp(ctypes.Structure):
+    """The kernel's view of float32 ``[B, H, T]``, whose last stride it knows."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("sizes", _Sizes),
+        ("head_stride", ctypes.c_int64),
+        ("batch_stride", ctypes.c_int64),
+    )
+
+
+def _attend(
+    loaded: _Loaded,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    lengths: Tensor,
+    tiles: int,
+) -> Tensor:
+    """Runs the kernel on the first tiles of queries; float32 ``[B, H, T]`` logsumexps of these."""
+    facts = loaded.facts
+    batch, tokens, heads, head_dim = query.shape
+    logsumexp = torch.empty(batch, heads, tokens, dtype=torch.float32, device=query.device)
+    shape = (batch, key.shape[1], heads, head_dim)
+    maps = {
+        facts.query: _tensor_map(query.data_ptr(), query.dtype, *query.shape, facts.tile_m),
+        facts.key: _tensor_map(key.data_ptr(), key.dtype, *shape, facts.tile_n),
+        facts.value: _tensor_map(value.data_ptr(), value.dtype, *shape, facts.tile_n),
+        facts.output: _tensor_map(output.data_ptr(), output.dtype, *query.shape, facts.tile_m),
+    }
+    sizes = _Sizes(tokens, heads, batch)
+    values: dict[int, ctypes._CDataType] = {
+        facts.sizes: sizes,
+        facts.lengths: _Lengths(lengths.data_ptr(), batch),
+        facts.logsumexp: _LogSumExp(logsumexp.data_ptr(), sizes, tokens, heads * tokens),
+        facts.scale: ctypes.c_float(math.log2(math.e) / math.sqrt(head_dim)),
+    }
+    unread = (ctypes.c_char * max(facts.parameter_bytes))()
+    parameters = [ctypes.addressof(unread)] * len(facts.parameter_bytes)
+    for index, given in values.items():
+        parameters[index] = ctypes.addressof(given)
+    for index, tensor_map in maps.items():
+        parameters[index] = tensor_map.address
+    loaded.kernel.launch((tiles, heads, batch), facts.threads, parameters)
+    return logsumexp
 
 
 def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> Tensor:
@@ -236,8 +300,9 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
 
     ``valid_length`` is read on the device when the kernel runs, so one CUDA graph serves all. It is
     not checked there: from 1 to ``S``, and the result is undefined for others. Slots from it on are
-    masked, but those up to the next multiple of the kernel's tile are multiplied by 0, so they have
-    to be finite: caches start as zeros.
+    masked, but have to be finite: those up to the next multiple of the kernel's tile are multiplied
+    by 0, and where keys are halved, so is what the first slots of an empty half make. Caches start
+    as zeros.
 
     Args:
         query: ``[B, T, H, D]``, bfloat16 or float16, contiguous, on a CUDA device.
@@ -256,27 +321,26 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
     _check_shapes(query, key, value, valid_length)
     _check_memory(query, key, value, valid_length)
     loaded = _find(query)
-    facts = loaded.facts
     batch, tokens, heads, head_dim = query.shape
+    tiles = -(-tokens // loaded.facts.tile_m)
+    slots = key.shape[1]
+    first = split_from(tiles, batch * heads, slots, loaded.processors)
     output = torch.empty_like(query)
-    lengths = valid_length.expand(batch).to(torch.int32, memory_format=torch.contiguous_format)
-    shape = (batch, key.shape[1], heads, head_dim)
-    maps = {
-        facts.query: _tensor_map(query.data_ptr(), query.dtype, *query.shape, facts.tile_m),
-        facts.key: _tensor_map(key.data_ptr(), key.dtype, *shape, facts.tile_n),
-        facts.value: _tensor_map(value.data_ptr(), value.dtype, *shape, facts.tile_n),
-        facts.output: _tensor_map(output.data_ptr(), output.dtype, *query.shape, facts.tile_m),
-    }
-    view = _Lengths(lengths.data_ptr(), batch)
-    scale = ctypes.c_float(math.log2(math.e) / math.sqrt(head_dim))
-    unread = (ctypes.c_char * max(facts.parameter_bytes))()
-    parameters = [ctypes.addressof(unread)] * len(facts.parameter_bytes)
-    parameters[facts.lengths] = ctypes.addressof(view)
-    parameters[facts.scale] = ctypes.addressof(scale)
-    for index, tensor_map in maps.items():
-        parameters[index] = tensor_map.address
-    grid = (-(-tokens // facts.tile_m), heads, batch)
-    loaded.kernel.launch(grid, facts.threads, parameters)
+    if first:
+        lengths = valid_length.expand(batch).to(torch.int32, memory_format=torch.contiguous_format)
+        _attend(loaded, query, key, value, output, lengths, first)
+    if first < tiles:
+        done, half = first * loaded.facts.tile_m, slots // 2
+        # A copy also for one row, where expanding and flattening would give a view of stride 0.
+        rest = query[:, done:].repeat_interleave(2, dim=0)
+        keys, values = (ring.view(2 * batch, half, heads, head_dim) for ring in (key, value))
+        parts = torch.empty_like(rest)
+        lengths = half_lengths(valid_length, half, batch)
+        logsumexp = _attend(loaded, rest, keys, values, parts, lengths, tiles - first)
+        both = (batch, 2)
+        output[:, done:] = joined(
+            parts.unflatten(0, both), logsumexp.unflatten(0, both), valid_length, half
+        )
     return output
 
 

@@ -1,6 +1,7 @@
-"""From packed projections to rotated queries and keys: the reference's and the kernels' arithmetic.
+"""From projections to rotated queries and keys: the reference's and the kernels' arithmetic.
 
-What the forms of ``qk_norm_rope_ring_write`` share.
+What the forms of ``qk_norm_rope_ring_write`` share, and operator ``qk_norm_rope``, which keeps the
+place in an exported graph where a backend that has kernels puts one of them: no kernel is its own.
 """
 
 from collections.abc import Sequence
@@ -34,11 +35,69 @@ def normalise_and_rotate(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, ep
         sin: the same.
         eps: added to the mean square.
     """
-    normed = F.rms_norm(x.float().flatten(2), weight.shape, weight.float(), eps).to(x.dtype)
-    even, odd = normed.float().reshape(*x.shape[:3], -1, 2).unbind(-1)
+    return _rotated_rows(x.flatten(2), weight, cos, sin, x.shape[2], eps)
+
+
+def _rotated_rows(
+    rows: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, heads: int, eps: float
+) -> Tensor:
+    """``[B, T, H D]`` to float32 ``[B, T, H, D]``."""
+    normed = F.rms_norm(rows.float(), weight.shape, weight.float(), eps).to(rows.dtype)
+    even, odd = normed.float().reshape(*rows.shape[:2], heads, -1, 2).unbind(-1)
     cos, sin = cos[None, :, None], sin[None, :, None]
     rotated = (even * cos - odd * sin, even * sin + odd * cos)
     return torch.stack(rotated, -1).flatten(-2)
+
+
+def qk_norm_rope_reference(
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor,
+    key_weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    heads: int,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """Normalises and rotates queries and keys, in float32; each is rounded to the dtype.
+
+    Args:
+        query: a projection, ``[B, T, H D]``.
+        key: the same.
+        query_weight: of the RMS norm over all heads, ``[H D]``.
+        key_weight: the same.
+        cos: of the rotation, float32 ``[T, D / 2]``.
+        sin: the same.
+        heads: ``H``.
+        eps: of the norm.
+
+    Returns:
+        Queries and keys, each ``[B, T, H, D]``.
+    """
+    rotated = _rotated_rows(query, query_weight, cos, sin, heads, eps).to(query.dtype)
+    return rotated, _rotated_rows(key, key_weight, cos, sin, heads, eps).to(key.dtype)
+
+
+def _qk_norm_rope_fake(
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor,
+    key_weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    heads: int,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    torch._check(
+        query.shape == key.shape and query.shape[2:] == query_weight.shape == key_weight.shape,
+        lambda: f"qk_norm_rope: queries {tuple(query.shape)}, keys {tuple(key.shape)}",
+    )
+    torch._check(
+        cos.shape == sin.shape == (query.shape[1], query.shape[2] // heads // 2),
+        lambda: f"qk_norm_rope: {tuple(cos.shape)} angles for queries {tuple(query.shape)}",
+    )
+    shape = (*query.shape[:2], heads, query.shape[2] // heads)
+    return query.new_empty(shape), key.new_empty(shape)
 
 
 def check_qkv(
@@ -70,3 +129,13 @@ def check_qkv(
     checks.dtype("position", position, (torch.int64,))
     checks.that(tokens <= slots, "qkv", f"at most {slots} tokens", tokens)
     checks.that(0 <= sink < slots, "sink", f"from 0 to {slots - 1}", sink)
+
+
+LIBRARY = torch.library.Library("vidc", "FRAGMENT")
+LIBRARY.define(
+    "qk_norm_rope(Tensor query, Tensor key, Tensor query_weight, Tensor key_weight, Tensor cos,"
+    " Tensor sin, int heads, float eps) -> (Tensor, Tensor)"
+)
+LIBRARY.impl("qk_norm_rope", qk_norm_rope_reference, "CompositeExplicitAutograd")
+torch.library.register_fake("vidc::qk_norm_rope", _qk_norm_rope_fake, lib=LIBRARY)
+qk_norm_rope = torch.ops.vidc.qk_norm_rope.default

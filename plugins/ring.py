@@ -6,10 +6,13 @@ A ring keeps the first ``sink`` tokens for ever and the newest ``window - sink``
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 
 LIBRARY = torch.library.Library("vidc", "FRAGMENT")
 LIBRARY.define("ring_write(Tensor(a!) cache, Tensor update, Tensor position, int sink) -> ()")
@@ -118,11 +121,12 @@ for _name, _reference, _fake in (
 ring_write = torch.ops.vidc.ring_write.default
 ring_attention = torch.ops.vidc.ring_attention.default
 
-PORTABLE: dict[torch._ops.OpOverload, Callable[..., Tensor]] = {
+PORTABLE: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     ring_write: ring_write_functional,
     ring_attention: ring_attention_reference,
+    qk_norm_rope: qk_norm_rope_reference,
 }
-"""Each operator's functional form in standard operators, for graphs that cannot hold ours.
+"""Each exported operator's functional form in standard operators, for graphs that cannot hold ours.
 
 A mutating operator's form returns the mutated tensor.
 """

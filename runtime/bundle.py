@@ -10,9 +10,9 @@ from vidc.plugins.errors import UnavailableError
 from vidc.plugins.names import TOKENIZER
 from vidc.runtime import integrity, manifest
 from vidc.runtime.compatibility import check
-from vidc.runtime.engines import Engine, loader
+from vidc.runtime.engines import Engine, capturable, loader
 from vidc.runtime.faults import gpu_faults
-from vidc.runtime.lane import GraphLane
+from vidc.runtime.lane import GraphLane, WarmLane
 from vidc.runtime.memory import require_memory
 from vidc.runtime.session import DIRECT, Lanes, Session
 from vidc.runtime.states import shared_states
@@ -36,6 +36,7 @@ class Bundle:
         device: torch.device,
         text_encoder: TextEncoder | None = None,
         notes: tuple[str, ...] = (),
+        captured: bool = True,
     ) -> None:
         self.stream = stream
         self.engines = engines
@@ -47,7 +48,8 @@ class Bundle:
         self.lanes = DIRECT
         """Where the work of all sessions runs."""
         if device.type == "cuda":
-            self.lanes = Lanes(GraphLane(device), GraphLane(device))
+            lane = GraphLane if captured else WarmLane
+            self.lanes = Lanes(lane(device), lane(device))
 
     def working_bytes(self) -> int:
         """Device memory that the captured work of all sessions keeps; grows with the first one."""
@@ -131,7 +133,8 @@ def _loaded(
     }
     encoder = engines.get(TEXT_ENCODER)
     text = None if encoder is None else TextEncoder(encoder, folder / TOKENIZER, device)
-    return Bundle(document.stream, engines, device, text, notes)
+    captured = all(capturable(entry.loader) for entry in document.engines.values())
+    return Bundle(document.stream, engines, device, text, notes, captured)
 
 
 def _require_stream(document: manifest.Manifest) -> None:

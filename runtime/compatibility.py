@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import torch
 
+from vidc.plugins import kernel_library
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.cuda_driver import driver_version
 from vidc.plugins.errors import UnavailableError
@@ -28,9 +29,11 @@ def check(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
         Notes for the user: what works here but was built for something else.
 
     Raises:
-        UnavailableError: ``VIDC-BUNDLE-ABI``, built against other operators; ``VIDC-BUNDLE-TORCH``,
-            by a newer torch; ``VIDC-BUNDLE-GPU``, for another device; ``VIDC-BUNDLE-CPU``, for
-            CPU instructions that are absent here; ``VIDC-GPU-DRIVER``, the GPU's driver is too old.
+        UnavailableError: ``VIDC-BUNDLE-ABI``, built against other operators;
+            ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``, an engine calls operators whose library
+            of kernels is missing or of other operators; ``VIDC-BUNDLE-TORCH``, by a newer torch;
+            ``VIDC-BUNDLE-GPU``, for another device; ``VIDC-BUNDLE-CPU``, for CPU instructions that
+            are absent here; ``VIDC-GPU-DRIVER``, the GPU's driver is too old.
     """
     if manifest.plugin_abi != PLUGIN_ABI:
         raise UnavailableError(
@@ -43,6 +46,8 @@ def check(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
         if engine.requires.torch is not None:
             _check_torch(component, engine.requires.torch)
         _check_instructions(component, engine.requires.cpu_features)
+        if engine.requires.operators and device.type != "cpu":
+            _check_operators(component, engine.requires.operators)
     return _check_device(manifest, device)
 
 
@@ -87,6 +92,26 @@ def _check_instructions(component: str, needed: Iterable[str]) -> None:
             "VIDC-BUNDLE-CPU",
             f"engine {component} uses instructions that this CPU lacks: {', '.join(missing)[:200]}",
             "build the bundle on this machine, or run it on one with these instructions",
+        )
+
+
+def _check_operators(component: str, operators: tuple[str, ...]) -> None:
+    from vidc.plugins import engine_operators  # Loads the library.
+
+    unknown = sorted(set(operators) - set(engine_operators.OPERATORS))
+    if unknown:
+        raise UnavailableError(
+            "VIDC-BUNDLE-ABI",
+            f"engine {component} calls vidc::{unknown[0][:64]}, which this vidc does not have",
+            "build the bundle again with this vidc, or run it with the vidc that built it",
+        )
+    fault = kernel_library.fault()
+    if fault is not None:
+        names = ", ".join(f"vidc::{name}" for name in operators)
+        raise UnavailableError(
+            fault.code,
+            f"engine {component} calls {names}: {fault.message}",
+            f"{fault.hint}; or build the bundle again on this machine, which leaves them out",
         )
 
 

@@ -70,6 +70,42 @@ class DirectLane:
         return lambda: tensor
 
 
+class WarmLane(DirectLane):
+    """Work on a GPU that waits for the device itself, and is done when it is called for.
+
+    Args:
+        device: a GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def prepare(self, works: Sequence[Work]) -> list[Work]:
+        """Runs works twice, for what first use does.
+
+        Of a state with two buffers, each is then the current one once.
+        """
+        with self.turn():
+            for work in (*works, *works):
+                work()
+        return list(works)
+
+    @contextmanager
+    def turn(self, after_caller: bool = True) -> Iterator[None]:
+        """Gives names to what the GPU refuses."""
+        with gpu_faults(self.device):
+            yield
+
+    def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Copies to the host when it is asked for."""
+
+        def copied() -> Tensor:
+            with gpu_faults(self.device):
+                return tensor.cpu()
+
+        return copied
+
+
 class GraphLane:
     """Work is captured once and replayed on a stream of its own.
 

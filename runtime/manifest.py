@@ -102,13 +102,16 @@ class Requirements:
         torch: the release that built it, if it calls into libtorch, which keeps old symbols but
             lacks future ones.
         cpu_features: instructions its code uses, by the names of ``torch.cpu.get_capabilities()``.
+        operators: of ``vidc.plugins.engine_operators``, whose kernels on a GPU come from the
+            library of kernels, of the manifest's ``plugin_abi``.
     """
 
     torch: str | None
     cpu_features: tuple[str, ...]
+    operators: tuple[str, ...]
 
 
-PORTABLE = Requirements(torch=None, cpu_features=())
+PORTABLE = Requirements(torch=None, cpu_features=(), operators=())
 """What an engine needs that contains no native code."""
 
 

@@ -34,6 +34,12 @@ class Lanes:
 DIRECT = Lanes(DirectLane(), DirectLane())
 
 
+def levels(pixels: Tensor) -> Tensor:
+    """Decoded pixels ``[B, frames, 3, H, W]`` from -1 to 1 as uint8 ``[B, frames, H, W, 3]``."""
+    scaled = pixels.permute(0, 1, 3, 4, 2).add(1).mul_(127.5).round_().clamp_(0, 255)
+    return scaled.to(torch.uint8, memory_format=torch.contiguous_format)
+
+
 class Session:
     """One stream: its own states, the bundle's engines and weights.
 
@@ -247,9 +253,7 @@ class Session:
             self._buffers[name].set({"latent": latent})
             latents.follow(lane)
             self._decode_block[name]()
-            pixels = self._buffers[name]["frames"].permute(0, 1, 3, 4, 2)
-            levels = pixels.add(1).mul_(127.5).round_().clamp_(0, 255)
-            frames = levels.to(torch.uint8, memory_format=torch.contiguous_format)
+            frames = levels(self._buffers[name]["frames"])
         self._decoding = True
         return lane.hand_out(frames[0] if self.stream_spec.batch == 1 else frames)
 

@@ -91,7 +91,7 @@ def _read_fields(table: dict[str, Any], kind: Any, where: str) -> Any:
         if name not in known:
             raise field_error(where, f"unknown field {short(name)}", nearest(name[:64], known))
     for name, field in known.items():
-        if name not in table and field.default is MISSING:
+        if name not in table and field.default is field.default_factory is MISSING:
             raise field_error(where, f"field {name!r} is missing")
     kinds = get_type_hints(kind)
     values = {name: read(table[name], kinds[name], f"{where}.{name}") for name in table}

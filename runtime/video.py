@@ -237,20 +237,7 @@ def open_writer(path: Path | str, fps: int = 16) -> Iterator[VideoWriter]:
             ``VIDC-VIDEO-WRITE`` when the file cannot be written.
     """
     path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in _FORMATS:
-        raise UsageError(
-            "VIDC-VIDEO-SUFFIX",
-            f"{path.name!r} does not end in a video format",
-            nearest(suffix, _FORMATS),
-        )
-    kind = _FORMATS[suffix]
-    if not 1 <= fps <= kind.max_fps:
-        raise UsageError(
-            "VIDC-VIDEO-FPS",
-            f"{fps} frames a second do not fit {suffix}",
-            f"choose 1 to {kind.max_fps}",
-        )
+    kind = _format(path, fps)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     with _write_errors(path):
         file = partial.open("xb")
@@ -276,6 +263,33 @@ def open_writer(path: Path | str, fps: int = 16) -> Iterator[VideoWriter]:
         with suppress(OSError):
             file.close()
         partial.unlink(missing_ok=True)
+
+
+def check_format(path: Path, fps: int = 16) -> None:
+    """Refuses what ``open_writer`` would refuse of a name and a rate, without touching the disk.
+
+    Raises:
+        UsageError: ``VIDC-VIDEO-SUFFIX``, ``VIDC-VIDEO-FPS``.
+    """
+    _format(path, fps)
+
+
+def _format(path: Path, fps: int) -> type[_Format]:
+    suffix = path.suffix.lower()
+    if suffix not in _FORMATS:
+        raise UsageError(
+            "VIDC-VIDEO-SUFFIX",
+            f"{path.name!r} does not end in a video format",
+            nearest(suffix, _FORMATS),
+        )
+    kind = _FORMATS[suffix]
+    if not 1 <= fps <= kind.max_fps:
+        raise UsageError(
+            "VIDC-VIDEO-FPS",
+            f"{fps} frames a second do not fit {suffix}",
+            f"choose 1 to {kind.max_fps}",
+        )
+    return kind
 
 
 @contextmanager

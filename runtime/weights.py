@@ -1,6 +1,6 @@
 """A bundle's weights: loaded once a device, shared by every engine that takes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -33,3 +33,24 @@ class Weights:
                 tensor = tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim()])
             self._loaded[name, channels_last] = tensor
         return self._loaded[name, channels_last]
+
+    def packed(self, name: str, parts: Sequence[str]) -> Tensor:
+        """Tensors one after the other along their first axis, under a name of their own.
+
+        Who asks for one of them later gets a view into it, so that they are on the device once.
+
+        Raises:
+            KeyError: they do not fit together.
+        """
+        if (name, False) not in self._loaded:
+            tensors = [self.get(part) for part in parts]
+            if len({(tensor.dtype, tensor.shape[1:]) for tensor in tensors}) != 1:
+                raise KeyError(name)
+            whole = torch.cat(tensors)
+            start = 0
+            for part in parts:
+                end = start + self._loaded[part, False].shape[0]
+                self._loaded[part, False] = whole[start:end]
+                start = end
+            self._loaded[name, False] = whole
+        return self._loaded[name, False]

@@ -1,15 +1,22 @@
-"""Static scales of an INT8 ring from samples, as a calibration over a rollout would find them."""
+"""Static scales of an 8-bit ring from samples, as a calibration over a rollout would find them."""
 
 import torch
 from torch import Tensor
 
-from vidc.plugins.ring_int8 import LARGEST, RingScales
+from vidc.plugins.quantize import LARGEST
+from vidc.plugins.ring_8bit import RingScales
 
 BALANCE = 0.5
 """How much of an outlying pair of channels moves from the keys to the queries: 1 is all of it."""
 
 
-def calibrate(query: Tensor, key: Tensor, value: Tensor, balance: float = BALANCE) -> RingScales:
+def calibrate(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dtype: torch.dtype = torch.int8,
+    balance: float = BALANCE,
+) -> RingScales:
     """Scales for queries, keys and values ``[B, T, H, D]`` like these."""
     key_mean = key.mean(dim=(0, 1))
     centred = key - key_mean
@@ -18,9 +25,9 @@ def calibrate(query: Tensor, key: Tensor, value: Tensor, balance: float = BALANC
     return RingScales(
         smooth=smooth,
         key_mean=key_mean,
-        key_scale=(centred / smooth).abs().amax(dim=(0, 1, 3)) / LARGEST,
+        key_scale=(centred / smooth).abs().amax(dim=(0, 1, 3)) / LARGEST[dtype],
         value_mean=value_mean,
-        value_scale=(value - value_mean).abs().amax(dim=(0, 1)) / LARGEST,
+        value_scale=(value - value_mean).abs().amax(dim=(0, 1)) / LARGEST[dtype],
     )
 
 

@@ -1,7 +1,12 @@
 """What the kernel of ``plugins/cuda/sm90_ring_attention.cuh`` computes, step by step in PyTorch.
 
-Sums of integers are exact in float32 up to 2^24, so the products are bit for bit the kernel's. Only
-its exponential differs, in the last bits, which moves a rounded weight by one here and there.
+INT8: sums of integers are exact in float32 up to 2^24, so the products are bit for bit the
+kernel's. Only its exponential differs, in the last bits, which moves a rounded weight by one here
+and there.
+
+FP8: the matrix units drop bits of their sums, which also moves a rounded weight here and there; and
+where the kernel computes a tile in parts, each has a reference of its own, and weights are rounded
+relative to that.
 """
 
 import math
@@ -9,17 +14,21 @@ import math
 import torch
 from torch import Tensor
 
-from vidc.plugins.ring_int8 import Int8Ring, RingScales, restore_values
+from vidc.plugins.quantize import LARGEST
+from vidc.plugins.ring_8bit import Ring8Bit, RingScales, restore_values
 
 BLOCK = 128
 BIAS = 1.5 * 2**23
 LARGEST_WEIGHT = 255.0
 SLACK = 64.0
 LEAST_SCALE = 1e-30
+E4M3 = torch.float8_e4m3fn
+E4M3_AT_REFERENCE = 7.0
+E4M3_SLACK = 8.807 - E4M3_AT_REFERENCE
 
 
 def products(query: Tensor, key: Tensor) -> Tensor:
-    """Dot products ``[B, H, T, S]`` of int8 ``[B, T, H, D]`` and ``[B, S, H, D]``, float32."""
+    """Dot products ``[B, H, T, S]`` of 8-bit ``[B, T, H, D]`` and ``[B, S, H, D]``, float32."""
     return query.permute(0, 2, 1, 3).float() @ key.permute(0, 2, 3, 1).float()
 
 
@@ -30,26 +39,32 @@ def rounded_up(x: Tensor) -> Tensor:
 
 
 def emulate(
-    query: Tensor, query_scale: Tensor, ring: Int8Ring, scales: RingScales, valid_length: int
+    query: Tensor, query_scale: Tensor, ring: Ring8Bit, scales: RingScales, valid_length: int
 ) -> Tensor:
     """The kernel's output before it is rounded to its dtype: float32 ``[B, T, H, D]``.
 
     Args:
-        query: int8 ``[B, T, H, D]``.
+        query: int8 or float8_e4m3fn ``[B, T, H, D]``.
         query_scale: ``[B, T, H]``.
-        ring: keys and values.
+        ring: keys and values, of the same dtype.
         scales: of the layer.
         valid_length: slots that count.
     """
-    batch, tokens, heads, head_dim = query.shape
-    slots = ring.key.shape[1]
-    value = restore_values(ring.value, slots).permute(0, 2, 1, 3).float()
+    head_dim = query.shape[3]
+    value = restore_values(ring.value, ring.key.shape[1]).permute(0, 2, 1, 3).float()
     scale = query_scale.transpose(1, 2)[..., None] * (
         scales.key_scale[:, None, None] * (math.log2(math.e) / math.sqrt(head_dim))
     )
-    scale = scale.clamp(min=LEAST_SCALE)
-    output = query.new_zeros((batch, heads, tokens, head_dim), dtype=torch.float32)
-    total = query.new_zeros((batch, heads, tokens, 1), dtype=torch.float32)
+    attend = _attend_e4m3 if query.dtype == E4M3 else _attend_int8
+    result = attend(query, scale.clamp(min=LEAST_SCALE), ring, value, valid_length)
+    return result.permute(0, 2, 1, 3) * scales.value_scale + scales.value_mean
+
+
+def _attend_int8(
+    query: Tensor, scale: Tensor, ring: Ring8Bit, value: Tensor, valid_length: int
+) -> Tensor:
+    """``[B, H, T, D]`` in units of the values; ``scale`` ``[B, H, T, 1]`` makes logits, base 2."""
+    output, total = _nothing(query)
     reference = None
     for start in range(0, valid_length, BLOCK):
         end = min(start + BLOCK, valid_length)
@@ -65,5 +80,30 @@ def emulate(
         output = output * shrink + (rounded @ value[:, :, start:end]) * factor
         total = total * shrink + rounded.sum(dim=3, keepdim=True) * factor
         reference = moved
-    result = (output / total).permute(0, 2, 1, 3)
-    return result * scales.value_scale + scales.value_mean
+    return output / total
+
+
+def _attend_e4m3(
+    query: Tensor, scale: Tensor, ring: Ring8Bit, value: Tensor, valid_length: int
+) -> Tensor:
+    output, total = _nothing(query)
+    reference = torch.full_like(total, -torch.inf)
+    for start in range(0, valid_length, BLOCK):
+        end = min(start + BLOCK, valid_length)
+        logits = products(query, ring.key[:, start:end]) * scale
+        maximum = logits.amax(dim=3, keepdim=True)
+        moved = torch.where(maximum - reference > E4M3_SLACK, maximum, reference)
+        shrink = torch.exp2(reference - moved)
+        reference = moved
+        weight = torch.exp2(logits - reference + E4M3_AT_REFERENCE)
+        rounded = weight.clamp(max=LARGEST[E4M3]).to(E4M3).float()
+        output = output * shrink + rounded @ value[:, :, start:end]
+        total = total * shrink + weight.sum(dim=3, keepdim=True)
+    return output / total
+
+
+def _nothing(query: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs ``[B, H, T, D]`` and sums of weights ``[B, H, T, 1]``, zero."""
+    batch, tokens, heads, head_dim = query.shape
+    output = query.new_zeros((batch, heads, tokens, head_dim), dtype=torch.float32)
+    return output, output[..., :1].clone()

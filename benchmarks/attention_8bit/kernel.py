@@ -1,4 +1,4 @@
-"""The prebuilt library of INT8 ring attention, called with tensors, and its emulation."""
+"""The prebuilt library of 8-bit ring attention, called with tensors, and its emulation."""
 
 import ctypes
 from pathlib import Path
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from attention_8bit.emulation import emulate, products
-from vidc.plugins.ring_int8 import Int8Ring, RingScales
+from vidc.plugins.ring_8bit import Ring8Bit, RingScales
 
+FORMATS = {torch.int8: 0, torch.float8_e4m3fn: 1}
 OUTPUT_TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float8_e4m3fn: 2}
 TILE = 128
 POISON = 0x7F
@@ -36,6 +37,7 @@ class Arguments(ctypes.Structure):
         ("slots", ctypes.c_int32),
         ("heads", ctypes.c_int32),
         ("head_dim", ctypes.c_int32),
+        ("format", ctypes.c_int32),
         ("output_type", ctypes.c_int32),
         ("output_scale", ctypes.c_float),
         ("ctas", ctypes.c_int32),
@@ -44,13 +46,13 @@ class Arguments(ctypes.Structure):
 
 
 class Attention(Protocol):
-    """Attention of int8 queries ``[B, T, H, D]`` with their scales over a ring's valid slots."""
+    """Attention of 8-bit queries ``[B, T, H, D]`` with their scales over a ring's valid slots."""
 
     def __call__(
         self,
         query: Tensor,
         query_scale: Tensor,
-        ring: Int8Ring,
+        ring: Ring8Bit,
         scales: RingScales,
         valid_length: Tensor,
         *,
@@ -74,7 +76,7 @@ class Library:
         self,
         query: Tensor,
         query_scale: Tensor,
-        ring: Int8Ring,
+        ring: Ring8Bit,
         scales: RingScales,
         valid_length: Tensor,
         *,
@@ -100,6 +102,7 @@ class Library:
             ring.key.shape[1],
             heads,
             head_dim,
+            FORMATS[query.dtype],
             OUTPUT_TYPES[output.dtype],
             1.0,
             ctas,
@@ -131,7 +134,7 @@ class Emulation:
         self,
         query: Tensor,
         query_scale: Tensor,
-        ring: Int8Ring,
+        ring: Ring8Bit,
         scales: RingScales,
         valid_length: Tensor,
         *,
@@ -149,7 +152,7 @@ class Emulation:
         return output.copy_(found)
 
 
-def first_products(query: Tensor, ring: Int8Ring) -> Tensor:
-    """What the kernel writes for debugging: at most int32 ``[128, 128]``."""
-    dot = products(query[:1, :TILE, :1], ring.key[:1, :TILE, :1])
-    return dot[0, 0].to(torch.int32)
+def first_products(query: Tensor, ring: Ring8Bit) -> Tensor:
+    """What the kernel writes for debugging, at most ``[128, 128]``: int32, or float32 for FP8."""
+    dot = products(query[:1, :TILE, :1], ring.key[:1, :TILE, :1])[0, 0]
+    return dot.to(torch.int32) if query.dtype == torch.int8 else dot

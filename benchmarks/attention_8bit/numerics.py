@@ -18,12 +18,15 @@ import torch
 from torch import Tensor
 
 from attention_8bit.calibration import calibrate
+from attention_8bit.emulation import E4M3_AT_REFERENCE, E4M3_SLACK
 from attention_8bit.inputs import SINKS, Inputs, draw
-from vidc.plugins.ring_int8 import LARGEST, RingScales
+from vidc.plugins.quantize import LARGEST as LARGEST_OF
+from vidc.plugins.ring_8bit import RingScales
 
 BLOCK = 128
 DEPTH = 32
-E4M3_LARGEST = 448.0
+LARGEST = LARGEST_OF[torch.int8]
+E4M3_LARGEST = LARGEST_OF[torch.float8_e4m3fn]
 WEIGHT_SCALE = 256.0
 """Of weights in e4m3: the largest power of two that none exceeds."""
 DRAIN = 0.05
@@ -80,6 +83,7 @@ class Scheme:
     weights: str
     values: str
     accumulators: str = "exact"
+    sums: str = "of rounded weights"
     balance: float = 0.5
 
 
@@ -143,6 +147,8 @@ def rounded_weights(block: Tensor, running: Tensor, scheme: Scheme) -> Tensor:
             return e4m3(torch.exp(block - running))
         case "e4m3 times 2^8":
             return e4m3_scaled(torch.exp(block - running), 1 / WEIGHT_SCALE)
+        case "e4m3 times 2^7 of a reference":
+            return e4m3_scaled(torch.exp(block - running), 2.0**-E4M3_AT_REFERENCE)
         case "uint8 of the running maximum":
             return (255 * torch.exp(block - running)).round() / 255
         case "uint8 of the block's maximum":
@@ -161,10 +167,14 @@ def attend(head: Head, scheme: Scheme) -> Tensor:
     for start in range(0, scores.shape[1], BLOCK):
         block = scores[:, start : start + BLOCK]
         raised = torch.maximum(running, block.amax(1, keepdim=True))
+        if scheme.weights.endswith("of a reference"):
+            raised = torch.where(raised - running > E4M3_SLACK * math.log(2), raised, running)
         shrink = torch.exp(running - raised)
         running = raised
         weight = rounded_weights(block, running, scheme)
         output = output * shrink + product(weight, value[start : start + BLOCK])
+        if scheme.sums == "exact":
+            weight = torch.exp(block - running)
         total = total * shrink + weight.sum(1, keepdim=True)
     return output / total + mean
 
@@ -198,6 +208,13 @@ SCHEMES = (
         E4M3_VALUES,
     ),
     Scheme(
+        "the same, weights relative to a reference",
+        "e4m3, centred and smoothed",
+        "e4m3 times 2^7 of a reference",
+        E4M3_VALUES,
+        sums="exact",
+    ),
+    Scheme(
         "INT8 logits, FP8 weights and values",
         "int8, centred and smoothed",
         "e4m3 times 2^8",
@@ -228,7 +245,7 @@ SCHEMES = (
 def heads(drawn: Inputs, balance: float) -> Iterator[Head]:
     # From half of the slots: a calibration has not seen the keys that it is used on.
     half = drawn.key.shape[1] // 2
-    scales = calibrate(drawn.query, drawn.key[:, :half], drawn.value[:, :half], balance)
+    scales = calibrate(drawn.query, drawn.key[:, :half], drawn.value[:, :half], balance=balance)
     for h in range(drawn.query.shape[2]):
         own = RingScales(**{name: x[h : h + 1] for name, x in vars(scales).items()})
         yield Head(drawn.query[0, :, h], drawn.key[0, :, h], drawn.value[0, :, h], own)

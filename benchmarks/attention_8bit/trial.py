@@ -1,12 +1,13 @@
-"""INT8 ring attention on a Hopper GPU, in one go: is it right, and how long does it take.
+"""8-bit ring attention on a Hopper GPU, in one go: is it right, and how long does it take.
 
     export PYTHONPATH=benchmarks
     python -m attention_8bit.trial build/cuda/libvidc_ring_attention.so > trial.json
 
-Builds nothing. Each group runs in a process of its own with a time limit, so that a kernel that
-hangs or faults costs one group. What happens goes to stderr as it happens, the results to stdout as
-JSON. With ``--emulate`` the kernel's place is taken by its emulation, on the CPU: that tests the
-trial.
+Builds nothing. Groups whose names end in ``_int8`` or ``_fp8`` are of one format; ``timing``
+compares both with what else the machine has. Each group runs in a process of its own with a time
+limit, so that a kernel that hangs or faults costs one group. What happens goes to stderr as it
+happens, the results to stdout as JSON. With ``--emulate`` the kernel's place is taken by its
+emulation, on the CPU: that tests the trial.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,10 @@ from attention_8bit.checks import (
     problem,
 )
 from attention_8bit.kernel import Attention, Emulation, Library
-from attention_8bit.timing import compare
+from attention_8bit.rivals import rivals
+from attention_8bit.timing import Contender, compare, ours
 
+FORMATS = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 LENGTHS = (1, 127, 128, 129, 4680, 9360, 14040, 18720)
 SLOTS = 18720
 QUERIES = (1, 64, 100, 4680)
@@ -38,6 +42,7 @@ SHAPES = ((1, 1), (1, 2), (1, 12), (2, 2), (2, 12))
 """Batch and heads."""
 HEAD_DIMS = (128, 64)
 SINGLE = (1, 1)
+SHARES_DIFFER = {torch.int8: 0.003, torch.float8_e4m3fn: 0.006}
 REPEATS = 30
 REPEATS_SMALL = 2
 PROGRAM = ("-m", "attention_8bit.trial")
@@ -62,8 +67,9 @@ class Trial:
         self.queries = SMALL_QUERIES if self.small else QUERIES
         self.shapes = SMALL_SHAPES if self.small else SHAPES
 
-    def problem(self, head_dim: int, batch: int, heads: int) -> Problem:
-        return problem(max(self.queries), self.slots, heads, head_dim, batch, self.device)
+    def problem(self, dtype: torch.dtype, head_dim: int, batch: int, heads: int) -> Problem:
+        queries = max(self.queries)
+        return problem(queries, self.slots, heads, head_dim, batch, self.device, dtype)
 
     def length(self, valid: int) -> torch.Tensor:
         return torch.tensor([valid], device=self.device)
@@ -81,32 +87,32 @@ def environment(trial: Trial) -> Iterator[Record]:
     yield found
 
 
-def products(trial: Trial) -> Iterator[Record]:
+def products(trial: Trial, dtype: torch.dtype) -> Iterator[Record]:
     for head_dim in HEAD_DIMS:
-        at = trial.problem(head_dim, 1, 1)
+        at = trial.problem(dtype, head_dim, 1, 1)
         for count in trial.queries:
             problems = list(check_products(trial.attend, at.first_queries(count)))
             yield {"head_dim": head_dim, "queries": count, "problem": "; ".join(problems) or None}
 
 
-def single_keys(trial: Trial) -> Iterator[Record]:
+def single_keys(trial: Trial, dtype: torch.dtype) -> Iterator[Record]:
     for head_dim in HEAD_DIMS:
-        problems = list(check_single_keys(trial.attend, head_dim, trial.device))
+        problems = list(check_single_keys(trial.attend, head_dim, trial.device, dtype))
         yield {"head_dim": head_dim, "problem": "; ".join(problems) or None}
 
 
-def first_outputs(trial: Trial) -> Iterator[Record]:
+def first_outputs(trial: Trial, dtype: torch.dtype) -> Iterator[Record]:
     """The easiest first: a fault here says more than one among hundreds of results."""
-    whole = trial.problem(128, 1, 1)
+    whole = trial.problem(dtype, 128, 1, 1)
     for count in trial.queries[1:]:
         for valid in trial.lengths:
             found = check_output(trial.attend, whole.first_queries(count), valid)
             yield {"queries": count, "valid_length": valid, **vars(found)}
 
 
-def outputs(trial: Trial, head_dim: int) -> Iterator[Record]:
+def outputs(trial: Trial, dtype: torch.dtype, head_dim: int) -> Iterator[Record]:
     for batch, heads in trial.shapes:
-        whole = trial.problem(head_dim, batch, heads)
+        whole = trial.problem(dtype, head_dim, batch, heads)
         for count in trial.queries:
             at = whole.first_queries(count)
             for valid in trial.lengths:
@@ -117,21 +123,21 @@ def outputs(trial: Trial, head_dim: int) -> Iterator[Record]:
                 }  # fmt: skip
 
 
-def types(trial: Trial) -> Iterator[Record]:
-    at = trial.problem(128, 1, 2)
-    for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
-        found = vars(check_output(trial.attend, at, trial.slots, dtype))
-        if dtype == torch.float8_e4m3fn:
+def types(trial: Trial, dtype: torch.dtype) -> Iterator[Record]:
+    at = trial.problem(dtype, 128, 1, 2)
+    for output in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
+        found = vars(check_output(trial.attend, at, trial.slots, output))
+        if output == torch.float8_e4m3fn:
             # Its own rounding is 0.025, so only gross errors show.
             found["problem"] = None if found["against_emulation"] < 0.035 else "far off"
-        yield {"dtype": str(dtype), **found}
+        yield {"dtype": str(output), **found}
 
 
-def repeats(trial: Trial) -> Iterator[Record]:
+def repeats(trial: Trial, dtype: torch.dtype) -> Iterator[Record]:
     """Bit for bit the same, run after run."""
     most, few = trial.queries[-1], trial.queries[1]
     for (batch, heads), count in ((trial.shapes[-1], most), (trial.shapes[1], most), (SINGLE, few)):
-        at = trial.problem(128, batch, heads).first_queries(count)
+        at = trial.problem(dtype, 128, batch, heads).first_queries(count)
         for valid in (trial.lengths[2], trial.lengths[-1]):
             length = trial.length(valid)
             for turns in (False, True):
@@ -147,9 +153,9 @@ def repeats(trial: Trial) -> Iterator[Record]:
                 }  # fmt: skip
 
 
-def shares(trial: Trial) -> Iterator[Record]:
-    """However many blocks share the work: only the order of a few sums differs."""
-    whole = trial.problem(128, 1, trial.shapes[-1][1])
+def shares(trial: Trial, dtype: torch.dtype) -> Iterator[Record]:
+    """However many blocks share the work: only the order of a few sums and, in FP8, roundings."""
+    whole = trial.problem(dtype, 128, 1, trial.shapes[-1][1])
     length = trial.length(trial.slots)
     for count in trial.queries:
         at = whole.first_queries(count)
@@ -159,13 +165,13 @@ def shares(trial: Trial) -> Iterator[Record]:
                 continue
             again = trial.run(at, length, ctas=ctas).float()
             error = float((again - first).norm() / first.norm())
-            wrong = not error < 0.003
+            wrong = not error < SHARES_DIFFER[dtype]
             yield {"queries": count, "ctas": ctas, "problem": f"{error}" if wrong else None}
 
 
-def replays(trial: Trial) -> Iterator[Record]:
+def replays(trial: Trial, dtype: torch.dtype) -> Iterator[Record]:
     """One CUDA graph, with a length that changes between replays."""
-    at = trial.problem(128, 1, trial.shapes[-1][1])
+    at = trial.problem(dtype, 128, 1, trial.shapes[-1][1])
     length = trial.length(trial.slots)
     if trial.device.type == "cpu":
         yield {"problem": None, "skipped": "there are no graphs on the CPU"}
@@ -187,23 +193,34 @@ def timing(trial: Trial) -> Iterator[Record]:
     if trial.device.type == "cpu":
         yield {"problem": None, "skipped": "times on the CPU mean nothing"}
         return
-    at = trial.problem(128, 1, 12)
     for valid in reversed(LENGTHS[4:]):
-        yield compare(trial.attend, at, valid)
+        contenders: dict[str, Contender] = {}
+        for name, dtype in FORMATS.items():
+            at = trial.problem(dtype, 128, 1, 12)
+            contenders |= ours(name, trial.attend, at, valid)
+        found, missing = rivals(at.inputs, valid)
+        yield {**compare({**contenders, **found}, at.inputs, valid), "missing": missing}
 
 
-GROUPS: dict[str, tuple[Callable[[Trial], Iterator[Record]], int]] = {
-    "environment": (environment, 60),
+OF_FORMAT: dict[str, tuple[Callable[[Trial, torch.dtype], Iterator[Record]], int]] = {
     "products": (products, 60),
     "single_keys": (single_keys, 60),
     "first_outputs": (first_outputs, 60),
-    "timing": (timing, 120),
     "repeats": (repeats, 60),
     "replays": (replays, 60),
-    "outputs_128": (lambda trial: outputs(trial, 128), 150),
+    "outputs_128": (partial(outputs, head_dim=128), 150),
     "types": (types, 60),
     "shares": (shares, 60),
-    "outputs_64": (lambda trial: outputs(trial, 64), 150),
+    "outputs_64": (partial(outputs, head_dim=64), 150),
+}
+GROUPS: dict[str, tuple[Callable[[Trial], Iterator[Record]], int]] = {
+    "environment": (environment, 60),
+    "timing": (timing, 180),
+    **{
+        f"{name}_{format}": (partial(group, dtype=dtype), seconds)
+        for name, (group, seconds) in OF_FORMAT.items()
+        for format, dtype in FORMATS.items()
+    },
 }
 """With the seconds that each may take: what is needed most comes first."""
 

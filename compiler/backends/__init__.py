@@ -7,6 +7,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, Self, cast
 
+from vidc.compiler.quantise.form import Form
 from vidc.compiler.settings.targets import Target
 from vidc.exporters.artifact import ExportedComponent
 from vidc.plugins.errors import BuildError, UsageError, nearest
@@ -25,6 +26,7 @@ class CompiledEngine:
         signature: the component's, with the states that this engine writes in place.
         options: what the loader needs besides, plain JSON.
         requires: what the machine that runs it must have.
+        notes: what the user should know of how it was built, a line each.
     """
 
     loader: str
@@ -33,6 +35,7 @@ class CompiledEngine:
     signature: Signature
     options: Mapping[str, Any]
     requires: Requirements = PORTABLE
+    notes: tuple[str, ...] = ()
 
 
 class GraphError(BuildError):
@@ -54,7 +57,13 @@ class GraphError(BuildError):
 
 
 class Backend(Protocol):
-    """What a module ``vidc.compiler.backends.<name>`` provides as ``backend``."""
+    """What a module ``vidc.compiler.backends.<name>`` provides as ``backend``.
+
+    Attributes:
+        form: how it takes quantised components.
+    """
+
+    form: Form
 
     def precisions(self, target: Target) -> frozenset[str]:
         """Precisions it can build for a target; empty where it cannot build at all."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vidc.compiler.backends import CompiledEngine
 from vidc.compiler.cxx import cxx_defect, cxx_version
+from vidc.compiler.fusion import NOTHING, fusable
 from vidc.compiler.gpu import absent
 from vidc.compiler.inductor import (
     compile_package,
@@ -16,9 +17,15 @@ from vidc.compiler.inductor import (
     named_constants,
     used_cpu_features,
 )
+from vidc.compiler.quantise.form import PROGRAM
+from vidc.compiler.settings.quantization import EIGHT_BITS
 from vidc.compiler.settings.targets import Target
 from vidc.exporters.artifact import ExportedComponent
+from vidc.exporters.lowering import expand
+from vidc.plugins import engine_operators, kernel_library
+from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
+from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 from vidc.runtime.manifest import Requirements
 
 NAME = "aoti"
@@ -28,24 +35,32 @@ CAPABILITIES = ("9.0",)
 
 
 class AotInductorBackend:
-    """Operators of namespace ``vidc`` stay calls into them; states are written in place."""
+    """The ring's operators stay calls, on a GPU fused ones too; states are written in place."""
+
+    form = PROGRAM
 
     def precisions(self, target: Target) -> frozenset[str]:
-        """fp32, bf16 and fp16 on a CPU; bf16 and fp16, which attention has, on a Hopper GPU."""
+        """fp32, bf16 and fp16 on a CPU; on a Hopper GPU bf16 and fp16, which attention has.
+
+        There Linears may be in 8 bits.
+        """
         if not target.is_gpu:
             return frozenset({"fp32", "bf16", "fp16"})
         supported = target.compute_capability in CAPABILITIES
-        return frozenset({"bf16", "fp16"}) if supported else frozenset()
+        return frozenset({"bf16", "fp16", *EIGHT_BITS}) if supported else frozenset()
 
     def kernels(self, target: Target) -> tuple[str, ...]:
         """Attention on a GPU."""
         return ("flash_attention",) if target.is_gpu else ()
 
     def tools(self, target: Target) -> Mapping[str, str]:
-        """PyTorch and the C++ compiler, and what the code depends on: CUDA, or the CPU."""
+        """PyTorch and the C++ compiler; what code depends on: CUDA and the library, or the CPU."""
         tools = {"torch": torch.__version__, "c++": cxx_version()}
         if target.is_gpu:
-            return tools | {"cuda": torch.version.cuda or "none"}
+            # Not the library itself: engines call its operators, and hold none of its code.
+            there = kernel_library.fault() is None
+            kernels = f"ABI {PLUGIN_ABI}" if there else "none"
+            return tools | {"cuda": torch.version.cuda or "none", kernel_library.NAME: kernels}
         cpu = (torch.backends.cpu.get_cpu_capability(), *used_cpu_features())
         return tools | {"cpu": " ".join(cpu)}
 
@@ -71,6 +86,7 @@ class AotInductorBackend:
 
         Raises:
             UnavailableError: ``VIDC-ENV-AOTI``.
+            BuildError: ``VIDC-QUANTISE-COUNT``.
         """
         defect = cxx_defect()
         if defect is not None:
@@ -86,10 +102,17 @@ class AotInductorBackend:
         package.parent.mkdir(parents=True, exist_ok=True)
         program = load_program(component.program)
         channels_last: tuple[str, ...] = ()
+        fusion, notes = NOTHING, tuple[str, ...]()
         if target.is_gpu:
             from vidc.compiler.cuda import for_cuda
 
-            program, channels_last = for_cuda(program)
+            fault = engine_operators.fault(torch.device("cuda"))
+            notes = _notes(fusable(program), fault)
+            lowered = for_cuda(program, fused=fault is None)
+            program, channels_last, fusion = lowered.program, lowered.channels_last, lowered.fusion
+            notes += fusion.left
+        else:
+            expand(program, qk_norm_rope, qk_norm_rope_reference)
         constants = named_constants(program)
         with inductor_cache(component.program):
             compile_package(program, package)
@@ -103,9 +126,21 @@ class AotInductorBackend:
             version=torch.__version__,
             files=tuple(file.relative_to(output).as_posix() for file in files),
             signature=component.signature.with_in_place(written),
-            options={"channels_last": list(channels_last)},
-            requires=Requirements(torch.__version__, used_cpu_features()),
+            options={
+                "channels_last": list(channels_last),
+                "packed": {name: list(parts) for name, parts in fusion.packed.items()},
+            },
+            requires=Requirements(torch.__version__, used_cpu_features(), fusion.operators),
+            notes=notes,
         )
+
+
+def _notes(operators: tuple[str, ...], fault: UnavailableError | None) -> tuple[str, ...]:
+    """Says which operators are not called, and why."""
+    if fault is None or not operators:
+        return ()
+    names = " and ".join(f"vidc::{name}" for name in operators)
+    return (f"slower kernels stand for {names}: {fault.message}; {fault.hint}",)
 
 
 def _save_constants(constants: Mapping[str, Tensor], package: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 from vidc.compiler.backends import CompiledEngine
 from vidc.compiler.gpu import absent
+from vidc.compiler.quantise.form import GRAPH
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.tensorrt.product import Product, product_for
 from vidc.compiler.versions import versions
@@ -18,6 +19,8 @@ FOLDER = "engines/tensorrt"
 
 class TensorRtBackend:
     """One implementation over two products: the target says which."""
+
+    form = GRAPH
 
     def precisions(self, target: Target) -> frozenset[str]:
         """fp32 and fp16; bf16 where the GPU has it."""
@@ -61,16 +64,18 @@ class TensorRtBackend:
             BuildError: ``VIDC-EXPORT-LINT``, ``VIDC-TENSORRT-PARSE``, ``VIDC-TENSORRT-BUILD``,
                 ``VIDC-TENSORRT-MEMORY``.
         """
+        from vidc.compiler.native_graph import write_graph
         from vidc.compiler.tensorrt.build import build_plan
         from vidc.compiler.tensorrt.description import describe_network
-        from vidc.compiler.tensorrt.graph import write_graph
         from vidc.compiler.tensorrt.network import parse
         from vidc.compiler.tensorrt.plan import LAYERS
+        from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 
         product = _product(target)
         product.module()  # Before a minute of translation.
         with TemporaryDirectory() as folder:
-            graph = write_graph(component, product.name, Path(folder))
+            handled = (PADDED_KEYS, *UNFUSED)
+            graph = write_graph(component, product.name, Path(folder), handled)
             network = parse(component.name, graph, product)
         plan = build_plan(component.name, network, product, target)
         file = output / FOLDER / f"{component.name}.plan"

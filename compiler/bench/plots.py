@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vidc.compiler.bench.statistics import Summary
-from vidc.compiler.page.axes import Axis, Tick, around, round_step
+from vidc.compiler.page.axes import Axis, Box, Tick, around, round_step
 
 WIDTH = 1000
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 16, 48
@@ -46,16 +46,6 @@ class Timeline:
     right: int = WIDTH - RIGHT
     top: int = TOP
     bottom: int = TIMELINE_HEIGHT - BOTTOM
-
-
-@dataclass(frozen=True)
-class Box:
-    """A rectangle."""
-
-    x: float
-    y: float
-    width: float
-    height: float
 
 
 @dataclass(frozen=True)
@@ -138,14 +128,14 @@ def histogram(name: str, samples: Sequence[float], summary: Summary) -> Histogra
     most, bottom = int(counts.max()), HISTOGRAM_HEIGHT - HISTOGRAM_BOTTOM
     y = Axis(0, most, bottom, TOP)
     bars = [
-        _box(x.at(float(low)), y.at(int(count)), x.at(float(high)), bottom)
+        Box.between(x.at(float(low)), y.at(int(count)), x.at(float(high)), bottom)
         for count, low, high in zip(counts, edges, edges[1:], strict=False)
         if count
     ]
     band = None
     if summary.ci95 is not None:
         low, high = summary.ci95
-        band = _box(x.at(low), TOP, x.at(high), bottom)
+        band = Box.between(x.at(low), TOP, x.at(high), bottom)
     return Histogram(
         name, tuple(bars), x.at(summary.median), band, x.ticks(), Tick(y.at(most), str(most))
     )
@@ -163,14 +153,10 @@ def bars(summaries: Mapping[str, Summary], labels: Mapping[str, str]) -> Bars:
             Bar(
                 name=name,
                 label=labels[name],
-                bar=_box(axis.at(0), top, axis.at(summary.median), top + BAR),
+                bar=Box.between(axis.at(0), top, axis.at(summary.median), top + BAR),
                 interval=None
                 if summary.ci95 is None
                 else (axis.at(summary.ci95[0]), axis.at(summary.ci95[1])),
             )
         )
     return Bars(tuple(rows), axis.ticks(), height=len(rows) * ROW + 28)
-
-
-def _box(left: float, top: float, right: float, bottom: float) -> Box:
-    return Box(left, top, round(right - left, 1), round(bottom - top, 1))

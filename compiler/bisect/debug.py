@@ -106,6 +106,12 @@ def require_graphs(manifest: Manifest) -> None:
                 "inputs and its outputs to look at",
                 f"build with --backend {LOADER}: the graph it runs is the one that others compile",
             )
+        if manifest.target.device_type != "cpu":
+            raise UsageError(
+                "VIDC-VALIDATE-DEBUG",
+                f"the engine of {name} runs on {manifest.target.name}, and is looked into on a CPU",
+                f"build with --backend {LOADER} --gpu cpu",
+            )
 
 
 def debug(folder: Path, bundle: Bundle, validation: Validation, output: Path) -> list[Diagnosis]:

@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 @settings_options
 @sources_options
 @click.option(
+    "--recipe",
+    metavar="R",
+    help="What --precision fp8 or int8 quantises: a name or a TOML file.  [default: the target's]",
+)
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    help="The folder that vidc calibrate wrote, where the recipe takes ranges from one.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
@@ -38,6 +48,8 @@ if TYPE_CHECKING:
 def command(
     flags: Flags,
     given: Given,
+    recipe: str | None,
+    calibration: Path | None,
     output: Path | None,
     plan_only: bool,
     as_json: bool,
@@ -51,12 +63,13 @@ def command(
     takes everything from it.
     """
     if flags.preset is not None and _is_folder(Path(flags.preset)):
-        _refuse_others(flags, given)
+        _refuse_others(flags, given, recipe, calibration)
         _finish(Path(flags.preset), output, plan_only, as_json)
         return
-    settings = flags.resolve()
+    settings = flags.resolve(recipe=recipe)
     model, sources = given.resolve(settings.model)
     settings = replace(settings, model=model)
+    sources = _with_calibration(settings, sources, calibration, flags, given)
 
     from vidc.compiler.portable.begin import lacking
 
@@ -150,9 +163,95 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and (is_portable(path) or str(path) not in preset_names())
 
 
-def _refuse_others(flags: Flags, given: Given) -> None:
+def _with_calibration(
+    settings: Settings, sources: "Sources", folder: Path | None, flags: Flags, given: Given
+) -> "Sources":
+    """The sources with a calibration that fits the model, and says what is quantised by it.
+
+    Raises:
+        UsageError: ``VIDC-CALIBRATION-NEEDED`` with the command that makes one;
+            ``VIDC-CALIBRATION-UNUSED``; what ``read_calibration`` raises.
+        UnavailableError: ``VIDC-RECIPE-LOWERING``.
+    """
+    quantized = settings.quantization
+    if quantized is None or not quantized.calibrated:
+        if folder is not None:
+            what = settings.named_precision("transformer")
+            recipe = "" if quantized is None else f" by recipe {quantized.recipe.name}"
+            raise UsageError(
+                "VIDC-CALIBRATION-UNUSED",
+                f"--calibration {folder} is given, and a transformer in {what}{recipe} takes no "
+                "ranges from one",
+                "leave --calibration out, or pass --precision or --recipe with one that does",
+            )
+        if quantized is not None:
+            _tell_recipe(settings)
+        return sources
+
+    from vidc.compiler.backends import backend
+    from vidc.compiler.calibrate.artefact import read_calibration
+    from vidc.compiler.quantise.lowering import quantized_linears
+
+    quantized_linears(quantized.recipe, settings.model, backend(settings.backend).form)
+    if folder is None:
+        raise UsageError(
+            "VIDC-CALIBRATION-NEEDED",
+            f"recipe {quantized.recipe.name} takes ranges from a calibration, and none is given",
+            f"{_calibrate_command(settings, flags, given)}, then build with --calibration "
+            f"out/{settings.preset}-calibration",
+        )
+    # Whose weights it is of is known when they are loaded; all else before minutes of exports.
+    read = read_calibration(folder, settings.model)
+    read.require_fits(settings.model, read.document.weights)
+    _tell_recipe(settings)
+    return replace(sources, calibration=folder)
+
+
+def _tell_recipe(settings: Settings) -> None:
+    """Says which recipe was chosen, and why."""
+    quantized = settings.quantization
+    assert quantized is not None
+    why = "as --recipe says"
+    if settings.origins["quantization.recipe"] != "--recipe":
+        from vidc.compiler.settings.quantization import default_reason
+
+        reason = default_reason(quantized.precision, settings.target)
+        why = f"the default of {settings.target.name}: {reason}"
+    click.echo(
+        f"{quantized.precision}: recipe {quantized.recipe.name}, {why} "
+        f"({quantized.recipe.description}); the rest stays in "
+        f"{settings.precision['transformer']}",
+        err=True,
+    )
+
+
+def _calibrate_command(settings: Settings, flags: Flags, given: Given) -> str:
+    """The ``vidc calibrate`` that makes what a build with these flags needs."""
+    weights = {
+        "--checkpoint": given.checkpoint,
+        "--text-encoder": given.text_encoder,
+        "--lora": given.lora,
+        "--random-weights": given.random_weights,
+        "--config": flags.config,
+    }
+    words = ["vidc", "calibrate", flags.preset or settings.preset]
+    for flag, value in weights.items():
+        words += [] if value is None else [flag, str(value)]
+    for assignment in flags.assignments:
+        if not assignment.startswith("precision."):
+            words += ["--set", assignment]
+    if settings.origins["quantization.precision"] != "--precision":
+        # Ranges are taken in high precision, whatever a preset says.
+        words += ["--precision", settings.precision["transformer"]]
+    return shlex.join(words)
+
+
+def _refuse_others(
+    flags: Flags, given: Given, recipe: str | None, calibration: Path | None
+) -> None:
     """Refuses what would say again, or otherwise, what a portable build folder says."""
-    if given.any or any(vars(replace(flags, preset=None)).values()):
+    others = (*vars(replace(flags, preset=None)).values(), recipe, calibration)
+    if given.any or any(others):
         raise UsageError(
             "VIDC-PORTABLE-FLAG",
             f"{flags.preset} is a portable build folder, and other flags say what to build",
@@ -162,7 +261,7 @@ def _refuse_others(flags: Flags, given: Given) -> None:
 
 def _default(settings: Settings) -> Path:
     groups = weights_groups(settings.model)
-    precision = "-".join(sorted({settings.precision[group] for group in groups}))
+    precision = "-".join(sorted({settings.named_precision(group) for group in groups}))
     return Path("out") / f"{settings.preset}-{settings.target.name}-{precision}"
 
 

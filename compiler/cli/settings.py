@@ -23,16 +23,18 @@ class Flags:
     assignments: tuple[str, ...]
     config: Path | None
 
-    def resolve(self, *, engines: bool = True) -> Settings:
+    def resolve(self, *, engines: bool = True, recipe: str | None = None) -> Settings:
         """The settings that these flags, the environment and the presets add up to.
 
         Args:
+            recipe: ``--recipe``.
             engines: whether engines are to be built: for graphs alone no backend has to fit.
         """
         return resolve(
             self.preset,
             gpu=self.gpu,
             precision=self.precision,
+            recipe=recipe,
             backend=self.backend,
             assignments=self.assignments,
             config=self.config,

@@ -31,14 +31,18 @@ class Given:
         """Whether the command line says anything of the weights."""
         return any(value is not None for value in vars(self).values())
 
-    def resolve(self, model: ModelConfig) -> tuple[ModelConfig, Sources]:
+    def resolve(self, model: ModelConfig, *, vae: bool = True) -> tuple[ModelConfig, Sources]:
         """The sources, and the model with the sizes that can be read off them.
+
+        Args:
+            model: whose weights they are.
+            vae: whether one is needed.
 
         Raises:
             UsageError: ``VIDC-BUILD-SOURCES``, they leave a part without weights or contradict.
             VidcError: what ``open_text_encoder`` raises.
         """
-        sources = self._sources()
+        sources = self._sources(vae)
         folder = self.text_encoder
         if self.checkpoint is not None and (self.checkpoint / "text_encoder").is_dir():
             folder = folder or self.checkpoint / "text_encoder"
@@ -51,7 +55,7 @@ class Given:
             replace(sources, checkpoints=checkpoints, tokenizer=found.tokenizer),
         )
 
-    def _sources(self) -> Sources:
+    def _sources(self, needs_vae: bool) -> Sources:
         checkpoint, vae = self.checkpoint, self.vae
         for path in (checkpoint, vae, self.lora):
             if path is not None and not path.exists():
@@ -75,13 +79,14 @@ class Given:
         if (checkpoint / "transformer").is_dir():
             vae = vae or checkpoint / "vae"
             checkpoint = checkpoint / "transformer"
-        if vae is None:
+        if vae is None and needs_vae:
             raise UsageError(
                 "VIDC-BUILD-SOURCES",
                 f"{checkpoint} is a transformer alone, and no VAE is given",
                 "add --vae FILE (Wan2.1_VAE.pth, or the vae folder of a diffusers pipeline)",
             )
-        return Sources({"transformer": checkpoint, "vae": vae}, lora=self.lora)
+        decoder = {} if vae is None else {"vae": vae}
+        return Sources({"transformer": checkpoint, **decoder}, lora=self.lora)
 
 
 def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:

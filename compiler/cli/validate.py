@@ -7,12 +7,13 @@ import click
 
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text, why_not_writable
 from vidc.compiler.cli.sources import Given, sources_options
-from vidc.plugins.errors import GateError, UsageError
+from vidc.plugins.errors import GateError, UsageError, VidcError
 
 if TYPE_CHECKING:
     from vidc.compiler.bisect.debug import Diagnosis
     from vidc.compiler.validate.check import Validation
     from vidc.runtime.bundle import Bundle
+    from vidc.runtime.manifest import Manifest
 
 
 @click.command()
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     help="Where to write the HTML report.  [default: BUNDLE.report.html]",
 )
 @click.option(
+    "--video",
+    type=click.Path(path_type=Path),
+    help="Write the rollout as reference, engine and magnified difference side by side: an .mp4, "
+    ".webp or .gif file.",
+)
+@click.option(
     "--debug",
     is_flag=True,
     help="Find where a component that fails begins to differ, and write what shows it to "
@@ -30,7 +37,14 @@ if TYPE_CHECKING:
 )
 @sources_options
 @json_option
-def command(bundle: Path, report: Path | None, debug: bool, given: Given, as_json: bool) -> None:
+def command(
+    bundle: Path,
+    report: Path | None,
+    video: Path | None,
+    debug: bool,
+    given: Given,
+    as_json: bool,
+) -> None:
     """Check that a bundle computes the model.
 
     Replays the bundle's golden data, made by PyTorch when it was built; with a checkpoint, PyTorch
@@ -40,13 +54,16 @@ def command(bundle: Path, report: Path | None, debug: bool, given: Given, as_jso
     from vidc.compiler.settings.tables import model_from_json
     from vidc.compiler.validate.check import validate
     from vidc.compiler.validate.golden import Golden
+    from vidc.compiler.validate.perceptual import find_lpips
     from vidc.runtime.bundle import load
     from vidc.runtime.manifest import read_manifest
 
     manifest = read_manifest(bundle)
     page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.report.html")
-    if (why := why_not_writable(page)) is not None:
+    if (why := _why_not(page, bundle)) is not None:
         raise _no_report(page, why)
+    if video is not None:
+        _require_video(video, bundle, manifest)
     if debug:
         from vidc.compiler.bisect.debug import require_graphs
 
@@ -67,27 +84,19 @@ def command(bundle: Path, report: Path | None, debug: bool, given: Given, as_jso
     on_cpu = loaded.device.type == "cpu"
     seconds = replay_seconds(config, golden.scenario) if on_cpu else 0.0
     _tell(f"replaying {manifest.name}", seconds)
-    validation = validate(manifest, loaded, golden)
-    failure: UsageError | None = None
+    validation = validate(manifest, loaded, golden, find_lpips(loaded.stream.video, loaded.device))
+    failure: VidcError | None = None
     try:
         page.write_text(validation.html(), encoding="utf-8")
     except OSError as error:
         failure = _no_report(page, str(error.strerror))
+    shown = False
+    try:
+        shown = video is not None and _write_video(video, validation)
+    except VidcError as error:
+        failure = failure or error
     if not as_json:
-        rows: list[tuple[str, ...]] = [("component", "block", "metric", "value", "threshold", "")]
-        rows += [
-            (
-                gate.component,
-                "" if gate.block is None else str(gate.block),
-                gate.metric,
-                "not measured" if gate.value is None else f"{gate.value:.3g}",
-                f"{gate.threshold:g}",
-                "passed" if gate.passed else "FAILED",
-            )
-            for gate in validation.comparison.gates
-        ]
-        print_text(columns(rows))
-        print_text(f"report: {page}")
+        _print(validation, page, video if shown else None)
     diagnoses: list[Diagnosis] = []
     try:
         diagnoses = _debug(bundle, loaded, validation) if debug else []
@@ -95,7 +104,8 @@ def command(bundle: Path, report: Path | None, debug: bool, given: Given, as_jso
         failure = failure or error
     if as_json:
         found = {"debug": [each.to_json() for each in diagnoses]} if debug else {}
-        print_json({**validation.to_json(), "report": str(page), **found})
+        written = {"video": str(video)} if shown else {}
+        print_json({**validation.to_json(), "report": str(page), **written, **found})
     elif diagnoses:
         print_text("\n".join(diagnosis.text for diagnosis in diagnoses))
     if failure is not None:
@@ -107,6 +117,28 @@ def command(bundle: Path, report: Path | None, debug: bool, given: Given, as_jso
             f"{bundle}: {len(failed)} of {len(validation.comparison.gates)} gates failed",
             f"open {page}; build the bundle again if its files are whole",
         )
+
+
+def _print(validation: "Validation", page: Path, video: Path | None) -> None:
+    rows: list[tuple[str, ...]] = [("component", "block", "metric", "value", "threshold", "")]
+    rows += [
+        (
+            gate.component,
+            "" if gate.block is None else str(gate.block),
+            gate.metric,
+            "not measured" if gate.value is None else f"{gate.value:.3g}",
+            f"{gate.threshold:g}",
+            "passed" if gate.passed else "FAILED",
+        )
+        for gate in validation.comparison.gates
+    ]
+    print_text(columns(rows))
+    print_text(f"\n{columns(_components(validation))}\n")
+    if validation.lpips is not None:
+        print_text(f"LPIPS is not measured: {validation.lpips}")
+    print_text(f"report: {page}")
+    if video is not None:
+        print_text(f"video: {video}")
 
 
 def _debug(path: Path, loaded: "Bundle", validation: "Validation") -> "list[Diagnosis]":
@@ -121,6 +153,55 @@ def _debug(path: Path, loaded: "Bundle", validation: "Validation") -> "list[Diag
     if not found:
         click.echo("no component errs by itself: the errors grow from block to block", err=True)
     return found
+
+
+def _components(validation: "Validation") -> list[tuple[str, ...]]:
+    """Each component's figures, whether a gate asks for them or not."""
+    from vidc.compiler.validate.document import TENSOR
+    from vidc.compiler.validate.report import LABELS, format_figure
+
+    rows: list[tuple[str, ...]] = [("component", *(LABELS[name] for name in TENSOR))]
+    for row in validation.comparison.components:
+        figures = (
+            format_figure(None if row.metrics is None else getattr(row.metrics, name), name)
+            for name in TENSOR
+        )
+        rows.append((row.subject.component, *figures))
+    return rows
+
+
+def _write_video(video: Path, validation: "Validation") -> bool:
+    """Writes it unless there is nothing to show, which the gates that failed explain."""
+    from vidc.compiler.validate.side_by_side import write_video
+
+    if not validation.comparison.frames:
+        click.echo("no frame was compared: there is no video", err=True)
+        return False
+    switches = [validation.golden.scenario.switch_after]
+    write_video(video, validation.comparison.frames, switches)
+    return True
+
+
+def _require_video(video: Path, bundle: Path, manifest: "Manifest") -> None:
+    """Refuses a video that cannot be written, before minutes go into its frames."""
+    from vidc.runtime.video import check_format
+
+    check_format(video)
+    why = _why_not(video.absolute(), bundle)
+    if manifest.validation.level == "component":
+        why = "the bundle is validated component by component: it has no rollout to show"
+    if why is not None:
+        raise UsageError(
+            "VIDC-VALIDATE-VIDEO",
+            f"the video cannot be written to {video}: {why}",
+            "name another file with --video, or leave it out",
+        )
+
+
+def _why_not(file: Path, bundle: Path) -> str | None:
+    if file.resolve().is_relative_to(bundle.resolve()):
+        return "a bundle stays as it was published"
+    return why_not_writable(file)
 
 
 def _tell(doing: str, seconds: float) -> None:

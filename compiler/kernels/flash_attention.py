@@ -129,7 +129,7 @@ def launch_facts(
         f"it is launched with attributes {launch.attributes}",
     )
     roles = {_role(index, entry, launch): index for index in sorted(entry.read)}
-    expected = {*dsl.ADDRESSES, "scale"}
+    expected = {*dsl.ADDRESSES, "sizes", "scale"}
     _check(
         roles.keys() == expected and len(entry.read) == len(expected),
         f"it reads its parameters {sorted(entry.read)}, which hold {', '.join(roles)}",
@@ -152,16 +152,23 @@ def _role(index: int, entry: Entry, launch: Launch) -> str:
     """What a parameter holds, told by its size and its value in the recorded launch."""
     parameter, value = entry.parameters[index], bytes.fromhex(launch.arguments[index])
     names = {address: name for name, address in dsl.ADDRESSES.items()}
+    sizes = struct.pack("<3i", dsl.QUERIES, dsl.HEADS, dsl.BATCH)
+    logsumexp = struct.pack("<Q", dsl.ADDRESSES["logsumexp"])
+    strides = struct.pack("<qq", dsl.QUERIES, dsl.HEADS * dsl.QUERIES)
     if parameter.is_float and parameter.size == 4:
         (scale,) = struct.unpack("<f", value)
         if math.isclose(scale, dsl.SCALE * math.log2(math.e), rel_tol=1e-6):
             return "scale"
     elif parameter.size == 128:
         name = names.get(int.from_bytes(value[:8], "little"))
-        if name is not None and name != "lengths":
+        if name is not None and name not in ("lengths", "logsumexp"):
             return name
     elif value[:12] == struct.pack("<Qi", dsl.ADDRESSES["lengths"], dsl.BATCH):
         return "lengths"
+    elif value == sizes:
+        return "sizes"
+    elif (value[:20], value[24:]) == (logsumexp + sizes, strides):  # Padded in between.
+        return "logsumexp"
     return f"{parameter.size} unknown bytes"
 
 

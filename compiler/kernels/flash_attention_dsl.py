@@ -19,7 +19,7 @@ BATCH, QUERIES, CAPACITY, HEADS, SCALE = 2, 1000, 3000, 5, 0.25
 """Sizes of the launch that is recorded."""
 ADDRESSES = {
     name: (index + 1) << 32
-    for index, name in enumerate(("query", "key", "value", "lengths", "output"))
+    for index, name in enumerate(("query", "key", "value", "lengths", "output", "logsumexp"))
 }
 """Addresses of the tensors in the launch that is recorded; nothing is there."""
 
@@ -95,6 +95,7 @@ def _compile(kernel: Any, head_dim: int) -> Any:
         value: cute.Pointer,
         lengths: cute.Pointer,
         output: cute.Pointer,
+        logsumexp: cute.Pointer,
         batch: cutlass.Int32,
         queries: cutlass.Int32,
         capacity: cutlass.Int32,
@@ -109,12 +110,13 @@ def _compile(kernel: Any, head_dim: int) -> Any:
             layout = cute.make_layout((batch, rows, heads, head_dim), stride=strides)
             return cute.make_tensor(pointer, layout)
 
+        strides = (cutlass.Int64(heads) * queries, cutlass.Int64(queries), 1)
         kernel(
             tensor(query, queries),
             tensor(key, capacity),
             tensor(value, capacity),
             tensor(output, queries),
-            None,
+            cute.make_tensor(logsumexp, cute.make_layout((batch, heads, queries), stride=strides)),
             scale,
             mSeqUsedK=cute.make_tensor(lengths, cute.make_layout((batch,), stride=(1,))),
             stream=stream,
@@ -131,6 +133,7 @@ def _compile(kernel: Any, head_dim: int) -> Any:
         data,
         pointer(cutlass.Int32, 4),
         data,
+        pointer(cutlass.Float32, 4),
         *map(cutlass.Int32, sizes),
         cutlass.Float32(SCALE),
         make_fake_stream(),

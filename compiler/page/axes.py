@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 
 @dataclass(frozen=True)
@@ -10,6 +11,21 @@ class Tick:
 
     at: float
     label: str
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle, in units of the drawing."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @classmethod
+    def between(cls, left: float, top: float, right: float, bottom: float) -> Self:
+        """The rectangle with these edges."""
+        return cls(left, top, round(right - left, 1), round(bottom - top, 1))
 
 
 @dataclass(frozen=True)

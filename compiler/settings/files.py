@@ -16,6 +16,11 @@ def shipped(folder: str) -> dict[str, Traversable]:
     return dict(sorted(found.items()))
 
 
+def shipped_text(name: str) -> str:
+    """The text file ``configs/<name>``."""
+    return (files("vidc.configs") / name).read_text(encoding="utf-8")
+
+
 def read_toml(file: Path | Traversable) -> dict[str, Any]:
     """The content of a TOML file.
 

@@ -25,8 +25,13 @@ def resolve_precision(layers: Sequence[Layer], target: Target) -> dict[str, Sett
             ``VIDC-EXPORT-KV`` for keys and values in another than the transformer's.
     """
     found = {group: _of_group(group, layers, target) for group in WEIGHTS_GROUPS}
-    _require_one_for_keys_and_values(layers, target, found["transformer"])
+    require_one_for_keys_and_values(layers, target, found["transformer"])
     return found
+
+
+def asked_precision(layers: Sequence[Layer], target: Target) -> Setting:
+    """What is asked for the transformer, 8 bits included; raises as ``resolve_precision``."""
+    return _of_group("transformer", layers, target)
 
 
 def require_built(precisions: Mapping[str, Setting], name: str, target: Target) -> None:
@@ -48,7 +53,7 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
                 "VIDC-BACKEND-PRECISION",
                 f"backend {name} has no {precision.value} ({precision.origin}) on {target.name}; "
                 f"it has {', '.join(both) or 'none there'}",
-                f"pass --precision {_instead(both)} or another backend"
+                f"pass --precision {instead(both)} or another backend"
                 if both
                 else "pass --backend",
             )
@@ -72,14 +77,19 @@ def require_exported(precisions: Mapping[str, Setting]) -> None:
             )
 
 
-def _instead(precisions: Sequence[str]) -> str:
+def instead(precisions: Sequence[str]) -> str:
     """What comes nearest to a lower precision: 16 bits where there are any."""
     return next((each for each in ("bf16", "fp16") if each in precisions), precisions[0])
 
 
-def _require_one_for_keys_and_values(
+def require_one_for_keys_and_values(
     layers: Sequence[Layer], target: Target, transformer: Setting
 ) -> None:
+    """Refuses keys and values in another precision than the transformer's.
+
+    Raises:
+        UnavailableError: ``VIDC-EXPORT-KV``.
+    """
     asked = _said((f"precision.{target.name}.{KV_CACHE}", f"precision.{KV_CACHE}"), layers)
     if asked is None:
         return

@@ -9,6 +9,7 @@ from vidc.compiler.settings.backend import choose_builder
 from vidc.compiler.settings.layers import Setting
 from vidc.compiler.settings.precision import require_built
 from vidc.compiler.settings.presets import FAMILIES
+from vidc.compiler.settings.quantization import QuantizationConfig
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.settings.schema import WEIGHTS_GROUPS
 from vidc.compiler.settings.tables import model_from_json, read_validate
@@ -27,6 +28,7 @@ class _Recorded:
     target: dict[str, Any]
     backend: str
     precision: dict[str, str]
+    quantization: dict[str, Any] | None
     model: dict[str, Any]
     vae: dict[str, Any]
     stream: dict[str, Any]
@@ -80,6 +82,9 @@ def recorded_settings(
                 {f"validate.{name}": Setting(v, where) for name, v in recorded.validate.items()}
             ),
             origins=dict(origins),
+            quantization=None
+            if recorded.quantization is None
+            else QuantizationConfig.from_json(recorded.quantization),
         )
     except VidcError as error:
         raise _refused(where, error.message) from error

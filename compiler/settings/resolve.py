@@ -5,12 +5,27 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from vidc.compiler import backends
 from vidc.compiler.dotted import flatten
 from vidc.compiler.settings.backend import DEFAULT, choose_backend, choose_builder
 from vidc.compiler.settings.environment import environment_layer
 from vidc.compiler.settings.layers import Layer, Setting, assignment_layer, file_layer
-from vidc.compiler.settings.precision import require_built, require_exported, resolve_precision
+from vidc.compiler.settings.precision import (
+    asked_precision,
+    instead,
+    require_built,
+    require_exported,
+    require_one_for_keys_and_values,
+    resolve_precision,
+)
 from vidc.compiler.settings.presets import DEFAULT_PRESET, load_preset
+from vidc.compiler.settings.quantization import (
+    TRANSFORMER,
+    QuantizationConfig,
+    high_layers,
+    quantization,
+    require_transformer_alone,
+)
 from vidc.compiler.settings.schema import TABLES, ValidateConfig
 from vidc.compiler.settings.tables import read_model, read_validate, write_tables
 from vidc.compiler.settings.targets import AUTO, Target, find_target
@@ -25,11 +40,12 @@ class Settings:
         preset: its name, or its file's.
         family: of the model.
         model: sizes, stream and sampler.
-        precision: of each weights group.
+        precision: of each weights group, and of what of it is not quantised.
         target: what the engines are for.
         backend: what builds them; where none are to be built, only a name.
         validate: the rollout that validates them.
         origins: where each value came from, by the dotted names of ``values``.
+        quantization: what of the transformer is in 8 bits, if anything is.
     """
 
     preset: str
@@ -40,6 +56,16 @@ class Settings:
     backend: str
     validate: ValidateConfig
     origins: Mapping[str, str]
+    quantization: QuantizationConfig | None = None
+
+    def quantized(self, group: str) -> QuantizationConfig | None:
+        """What of a weights group is in 8 bits."""
+        return self.quantization if group == TRANSFORMER else None
+
+    def named_precision(self, group: str) -> str:
+        """What the engines of a weights group are called by: 8 bits where it is quantised."""
+        quantized = self.quantized(group)
+        return self.precision[group] if quantized is None else quantized.precision
 
     def to_json(self) -> dict[str, Any]:
         """The configuration without its origins, as plain JSON values."""
@@ -49,6 +75,7 @@ class Settings:
             "target": self.target.to_json(),
             "backend": self.backend,
             "precision": dict(self.precision),
+            "quantization": None if self.quantization is None else self.quantization.to_json(),
             **write_tables(self.model, self.validate),
             "text_encoder": None
             if self.model.text_encoder is None
@@ -59,6 +86,10 @@ class Settings:
         """Every setting by its dotted name, as ``--plan`` shows it."""
         document = self.to_json()
         del document["target"], document["text_encoder"]
+        rules = document.pop("quantization")
+        if rules is not None:
+            shown = {name: rules[name] for name in ("precision", "recipe")}
+            document["quantization"] = shown
         return flatten({"gpu": self.target.name, **document})
 
 
@@ -67,6 +98,7 @@ def resolve(
     *,
     gpu: str | None = None,
     precision: str | None = None,
+    recipe: str | None = None,
     backend: str | None = None,
     assignments: Sequence[str] = (),
     config: Path | None = None,
@@ -79,6 +111,7 @@ def resolve(
         preset: a name or a path to a TOML file; ``longlive-1.3b`` by default.
         gpu: ``--gpu``: a target or ``auto``.
         precision: ``--precision``, of every weights group that ``--set`` does not name.
+        recipe: ``--recipe``: what an 8-bit precision quantises, instead of the target's default.
         backend: ``--backend``.
         assignments: ``--set key=value``, of the flags' precedence; a flag of its own wins.
         config: the file of ``--config``.
@@ -117,11 +150,27 @@ def resolve(
     chosen_backend = (
         choose_builder(asked, target, gpu_setting) if engines else choose_backend(asked)
     )
-    precisions = resolve_precision(layers, target)
+    quantized = None
     if engines:
+        asked_for = asked_precision(layers, target)
+        require_built({TRANSFORMER: asked_for}, chosen_backend.value, target)
+        require_transformer_alone(layers, target)
+        chosen_recipe = None if recipe is None else Setting(recipe, "--recipe")
+        quantized = quantization(asked_for, chosen_recipe, target)
+        high = layers
+        if quantized is not None:
+            builds = backends.backend(chosen_backend.value).precisions(target)
+            high = high_layers(layers, instead([p for p in target.precisions if p in builds]))
+        precisions = resolve_precision(high, target)
+        require_one_for_keys_and_values(layers, target, precisions[TRANSFORMER])
         require_built(precisions, chosen_backend.value, target)
     else:
+        precisions = resolve_precision(layers, target)
         require_exported(precisions)
+    origins = {f"precision.{group}": setting.origin for group, setting in precisions.items()}
+    if quantized is not None:
+        origins["quantization.precision"] = asked_for.origin
+        origins["quantization.recipe"] = "--recipe" if recipe else f"target {target.name}"
     return Settings(
         preset=chosen.name,
         family=chosen.family,
@@ -135,9 +184,10 @@ def resolve(
             "family": f"preset {chosen.name}",
             "gpu": gpu_setting.origin,
             "backend": chosen_backend.origin,
-            **{f"precision.{group}": setting.origin for group, setting in precisions.items()},
+            **origins,
             **_table_origins(merged),
         },
+        quantization=quantized,
     )
 
 

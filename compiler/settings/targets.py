@@ -25,6 +25,16 @@ class Peaks(Table):
 
 
 @dataclass(frozen=True)
+class Recipes(Table):
+    """The recipe of ``configs/recipes`` that a precision of 8 bits means here, and why that one."""
+
+    fp8: str | None = None
+    fp8_reason: str = ""
+    int8: str | None = None
+    int8_reason: str = ""
+
+
+@dataclass(frozen=True)
 class Target(Table):
     """What engines are built for; the CPU alone has no compute capability.
 
@@ -38,6 +48,7 @@ class Target(Table):
     memory_gb: int | None = None
     tensorrt: str | None = None
     peaks: Peaks = Peaks()
+    recipes: Recipes = Recipes()
     notes: tuple[str, ...] = ()
 
     @property
@@ -67,6 +78,7 @@ def targets() -> dict[str, Target]:
         table = read_toml(file)
         where = f"targets/{name}"
         table["peaks"] = Peaks.from_table(table.get("peaks", {}), f"{where}.peaks")
+        table["recipes"] = Recipes.from_table(table.get("recipes", {}), f"{where}.recipes")
         found[name] = Target.from_table({**table, "name": name}, where)
     return found
 

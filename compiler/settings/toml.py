@@ -10,7 +10,7 @@ def to_toml(table: Mapping[str, Any], path: str = "") -> str:
     values = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
     parts = []
     if values:
-        lines = [f"{key} = {_value(value)}" for key, value in values.items()]
+        lines = [f"{key} = {toml_value(value)}" for key, value in values.items()]
         parts.append("\n".join([f"[{path}]", *lines] if path else lines))
     for key, value in table.items():
         if isinstance(value, Mapping):
@@ -18,9 +18,10 @@ def to_toml(table: Mapping[str, Any], path: str = "") -> str:
     return "\n\n".join(parts)
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A string, number, boolean or list as TOML."""
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, float):
         return repr(value)
     # A JSON string is a TOML string but for DEL, which JSON leaves as it is.

@@ -26,7 +26,7 @@ def run(workspace: Workspace, component: str, backend_name: str, target: Target)
         UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
         VidcError: what the backend raises.
     """
-    exported = ExportedComponent.open(workspace.inputs[f"export:{component}"])
+    exported = ExportedComponent.open(_graph(workspace, component))
     kernels = {
         stage.removeprefix(KERNEL): folder
         for stage, folder in workspace.inputs.items()
@@ -44,11 +44,29 @@ def run(workspace: Workspace, component: str, backend_name: str, target: Target)
         "signature": engine.signature.to_json(),
         "options": dict(engine.options),
         "requires": plain(engine.requires),
+        "notes": list(engine.notes),
     }
     (workspace.output / ENGINE_NAME).write_text(json.dumps(document) + "\n")
 
 
+def _graph(workspace: Workspace, component: str) -> Path:
+    """The quantised graph of a component, where there is one."""
+    quantised = workspace.inputs.get(f"quantise:{component}")
+    return workspace.inputs[f"export:{component}"] if quantised is None else quantised
+
+
 def read_engine(folder: Path) -> Mapping[str, Any]:
     """The description in the output of this stage, as in a manifest but for the precision."""
+    document = _document(folder)
+    del document["notes"]
+    return document
+
+
+def read_notes(folder: Path) -> tuple[str, ...]:
+    """What the backend noted of the engine in the output of this stage."""
+    return tuple(_document(folder)["notes"])
+
+
+def _document(folder: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((folder / ENGINE_NAME).read_text())
     return document

@@ -9,7 +9,7 @@ import torch
 
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.exporters.causal_wan.random_weights import random_weight
-from vidc.exporters.checkpoint import LazyTensor, cast, load_weights, write_weights
+from vidc.exporters.checkpoint import Digests, LazyTensor, cast, load_weights, write_weights
 from vidc.exporters.config import ModelConfig
 from vidc.exporters.models import PRECISIONS, meta_network
 from vidc.exporters.text_encoder.tokenizer import tokenizer_json
@@ -46,25 +46,28 @@ def run(
     }
     encoder = config.text_encoder if group == "text_encoder" else None
     if isinstance(weights, int):
-        tensors, source = _random(config, group, shapes, weights), {"random_weights": weights}
+        tensors = _random(config, group, shapes, weights)
+        source: dict[str, Any] = {"random_weights": weights}
     else:
         loaded = (
             load_weights(weights, lora, shapes)
             if encoder is None
             else load_encoder_weights(weights, encoder)
         )
-        tensors, source = loaded.tensors, loaded.provenance
+        tensors, source = loaded.tensors, dict(loaded.provenance)
     if encoder is not None and tokenizer is not None:
         text = tokenizer_json(tokenizer, encoder, config.transformer.text_len)
         (workspace.output / TOKENIZER).write_text(text)
     (workspace.output / "weights").mkdir()
     path = workspace.output / weights_path(group)
-    write_weights(path, cast(tensors, PRECISIONS[precision]))
+    digests = Digests(tensors)
+    write_weights(path, cast(digests.tensors, PRECISIONS[precision]))
+    source["digest"] = digests.digest()
     (workspace.output / SOURCE_NAME).write_text(json.dumps(source, sort_keys=True) + "\n")
 
 
 def read_source(folder: Path) -> dict[str, Any]:
-    """Where the weights in the output of this stage came from."""
+    """Where the weights in the output of this stage came from, and the ``digest`` of them."""
     source: dict[str, Any] = json.loads((folder / SOURCE_NAME).read_text())
     return source
 

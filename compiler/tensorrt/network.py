@@ -6,7 +6,7 @@ from typing import Any
 import onnx_ir as ir
 
 from vidc.compiler.backends import GraphError
-from vidc.compiler.tensorrt.graph import Graph
+from vidc.compiler.native_graph import Graph
 from vidc.compiler.tensorrt.product import Product
 from vidc.plugins.errors import BuildError
 

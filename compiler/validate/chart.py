@@ -1,12 +1,12 @@
-"""The rollout's curve as coordinates: error by block on a logarithmic axis."""
+"""The rollout's curves as coordinates: error on a logarithmic axis, likeness on a linear one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeGuard
 
-from vidc.compiler.page.axes import Tick
+from vidc.compiler.page.axes import Tick, around
 
 WIDTH, HEIGHT = 1000, 320
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 34, 48
@@ -19,8 +19,8 @@ SWITCH_LABEL = 130
 class Point:
     """One block's figure. ``value`` None marks a block that was not measured.
 
-    ``y`` of a value that is missing or not finite is the top of the drawing, that of an exact zero
-    the bottom.
+    ``y`` of a value that is missing or not finite is the bad end of the drawing, that of a perfect
+    one the other. ``hollow`` marks a value that is measured in another way than the others.
     """
 
     x: float
@@ -28,11 +28,9 @@ class Point:
     block: int
     value: float | None
     passed: bool
-
-    @property
-    def drawn(self) -> bool:
-        """Whether the value is finite, so that the point lies where it says."""
-        return _finite(self.value)
+    drawn: bool
+    """Whether the value has a place, so that the point lies where it says."""
+    hollow: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,11 +65,6 @@ def rollout_chart(
     low = math.floor(math.log10(min(shown)))
     high = math.ceil(math.log10(max(shown)) + 1e-9)
     high = max(high, low + 1)
-    first, last = values[0][0], values[-1][0]
-
-    def x(block: float) -> float:
-        share = (block - first + 0.5) / (last - first + 1)
-        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def y(value: float | None) -> float:
         if not _finite(value):
@@ -80,12 +73,76 @@ def rollout_chart(
         share = (high - exponent) / (high - low)
         return round(TOP + share * (HEIGHT - TOP - BOTTOM), 1)
 
-    points = tuple(
-        Point(x(block), y(value), block, value, value is not None and value <= threshold)
-        for block, value in values
+    step = math.ceil((high - low) / 8)
+    return _lay_out(
+        [(block, value, _finite(value)) for block, value in values],
+        y,
+        lambda value: value <= threshold,
+        tuple(Tick(y(10.0**e), f"1e{e}") for e in range(low, high + 1, step)),
+        Tick(y(threshold), f"threshold {threshold:.3g}"),
+        switches,
     )
-    label_step = math.ceil((last - first + 1) / MAX_BLOCK_LABELS)
-    decade_step = math.ceil((high - low) / 8)
+
+
+def likeness_chart(
+    values: Sequence[tuple[int, float | None]],
+    threshold: float,
+    switches: Sequence[int],
+    hollow: Collection[int] = (),
+) -> Chart:
+    """Lays out figures of which large ones are good, such as PSNR and SSIM, as ``rollout_chart``.
+
+    Infinity is perfect and lies at the top.
+
+    Args:
+        values: (block, figure) in rising order of blocks, at least one.
+        threshold: what must be reached.
+        switches: blocks that are the first of a new prompt.
+        hollow: blocks whose points are drawn hollow.
+    """
+    shown = [threshold, *(value for _, value in values if _finite(value))]
+    axis = around(min(shown), max(shown), HEIGHT - BOTTOM, TOP)
+
+    def y(value: float | None) -> float:
+        if value == math.inf:
+            return TOP
+        return axis.at(value) if _finite(value) else HEIGHT - BOTTOM
+
+    return _lay_out(
+        [(block, value, _finite(value) or value == math.inf) for block, value in values],
+        y,
+        lambda value: value >= threshold,
+        axis.ticks(),
+        Tick(y(threshold), f"threshold {threshold:.3g}"),
+        switches,
+        hollow,
+    )
+
+
+def _lay_out(
+    values: Sequence[tuple[int, float | None, bool]],
+    y: Callable[[float | None], float],
+    passes: Callable[[float], bool],
+    y_ticks: tuple[Tick, ...],
+    threshold: Tick,
+    switches: Sequence[int],
+    hollow: Collection[int] = (),
+) -> Chart:
+    """Blocks from left to right: (block, value, whether it is drawn)."""
+    first, last = values[0][0], values[-1][0]
+
+    def x(block: float) -> float:
+        share = (block - first + 0.5) / (last - first + 1)
+        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+
+    points = tuple(
+        Point(
+            x(block), y(value), block, value, value is not None and passes(value), drawn,
+            block in hollow,
+        )
+        for block, value, drawn in values
+    )  # fmt: skip
+    step = math.ceil((last - first + 1) / MAX_BLOCK_LABELS)
     return Chart(
         points=points,
         lines=tuple(
@@ -93,9 +150,9 @@ def rollout_chart(
             for drawn, run in groupby(points, lambda p: p.drawn)
             if drawn
         ),
-        x_ticks=tuple(Tick(x(b), str(b)) for b in range(first, last + 1, label_step)),
-        y_ticks=tuple(Tick(y(10.0**e), f"1e{e}") for e in range(low, high + 1, decade_step)),
-        threshold=Tick(y(threshold), f"threshold {threshold:.3g}"),
+        x_ticks=tuple(Tick(x(b), str(b)) for b in range(first, last + 1, step)),
+        y_ticks=y_ticks,
+        threshold=threshold,
         switches=_labelled([x(b - 0.5) for b in switches if first <= b <= last]),
     )
 

@@ -1,17 +1,24 @@
 """Validates a bundle with nothing but the bundle, and reports."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from vidc.compiler.validate.compare import Comparison, hold_to_golden
+from vidc.compiler.validate.document import (
+    components_json,
+    eager_json,
+    rollout_json,
+    worst_json,
+)
 from vidc.compiler.validate.gates import all_passed
 from vidc.compiler.validate.golden import Golden
-from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
+from vidc.compiler.validate.perceptual import Absent, Lpips
 from vidc.compiler.validate.report import Report, render_html
 from vidc.runtime.bundle import Bundle
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.manifest import Manifest
+
+NO_LPIPS = Absent("it is left to `vidc validate`")
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,8 @@ class Validation:
     manifest: Manifest
     golden: Golden
     comparison: Comparison
+    lpips: str | None = None
+    """Why LPIPS was not measured; None where it was."""
 
     @property
     def passed(self) -> bool:
@@ -39,18 +48,13 @@ class Validation:
             "passed": self.passed,
             "level": self.level,
             "gates": [gate.to_json() for gate in self.comparison.gates],
-            "rollout": [
-                {
-                    "block": row.block,
-                    "switched": row.block == self.golden.scenario.switch_after,
-                    "relative_l2": _figure("relative_l2", row.latents),
-                    "psnr_db": _figure("psnr_db", row.pixels),
-                    "ssim": _figure("ssim", row.pixels),
-                }
-                for row in self.comparison.rollout
-                if row.block is not None
-            ],
-            "eager": self._eager(),
+            "components": components_json(self.comparison.components),
+            "rollout": rollout_json(self.comparison.rollout, self.golden.scenario.switch_after),
+            "worst_tensors": worst_json(self.comparison.worst),
+            "lpips": {"measured": self.lpips is None, "reason": self.lpips},
+            "eager": None
+            if self.golden.eager is None
+            else eager_json(self.comparison.components, self.comparison.rollout),
         }
 
     def html(self) -> str:
@@ -65,43 +69,50 @@ class Validation:
                 components=self.comparison.components,
                 rollout=self.comparison.rollout,
                 switches=[self.golden.scenario.switch_after],
-                frames=self.comparison.frames,
+                frames=self.comparison.pairs,
+                worst=self.comparison.worst,
+                notes=[] if self.lpips is None else [f"LPIPS is not measured: {self.lpips}."],
             )
         )
 
-    def _eager(self) -> dict[str, Any] | None:
-        """How far PyTorch eager itself strays from float32 in the model's own precision."""
-        if self.golden.eager is None:
-            return None
-        rollout = {row.block: _figure("relative_l2", row.eager) for row in self.comparison.rollout}
-        return {
-            "components": {
-                row.subject.component: _figure("relative_l2", row.eager)
-                for row in self.comparison.components
-            },
-            "whole_rollout": rollout.pop(None, None),
-            "rollout": [*rollout.values()],
-        }
 
-
-def validate(manifest: Manifest, bundle: Bundle, golden: Golden) -> Validation:
+def validate(
+    manifest: Manifest, bundle: Bundle, golden: Golden, lpips: Lpips | Absent = NO_LPIPS
+) -> Validation:
     """Replays the golden scenario with the engines of a bundle and judges them.
+
+    Args:
+        manifest: of the bundle.
+        bundle: loaded.
+        golden: what it is held to.
+        lpips: from ``find_lpips``. A build leaves it out, so that a bundle does not depend on what
+            lies on the machine that made it.
 
     Raises:
         UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
     """
     precisions = {name: engine.precision for name, engine in manifest.engines.items()}
+    metric = None if isinstance(lpips, Absent) else lpips
     with gpu_faults(bundle.device):
         comparison = hold_to_golden(
-            golden, bundle.stream, bundle.engines, precisions, bundle.device, bundle.lanes
+            golden,
+            bundle.stream,
+            bundle.engines,
+            precisions,
+            bundle.device,
+            bundle.lanes,
+            metric,
+            trained=_trained(manifest),
         )
-    return Validation(manifest, golden, comparison)
+    reason = lpips.reason if isinstance(lpips, Absent) else None
+    if reason is None and not comparison.frames:
+        reason = "no frame was compared"
+    return Validation(manifest, golden, comparison, reason)
 
 
-def _figure(metric: str, metrics: TensorMetrics | PixelMetrics | None) -> float | None:
-    # JSON has no infinity.
-    value = getattr(metrics, metric, None)
-    return value if value is not None and math.isfinite(value) else None
+def _trained(manifest: Manifest) -> bool:
+    """Whether no network's weights were drawn from a seed."""
+    return all("random_weights" not in weights.source for weights in manifest.weights.values())
 
 
 def _about(manifest: Manifest, level: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Holds engines to golden data, component by component and block by block."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -11,26 +11,66 @@ from vidc.compiler.validate.gates import (
     Thresholds,
     Where,
     judge,
+    load_demanded,
     load_thresholds,
     looser,
 )
 from vidc.compiler.validate.golden import Golden, Record, record
 from vidc.compiler.validate.metrics import TensorMetrics, compare, compare_pixels
-from vidc.compiler.validate.play import Played, play_rollout
+from vidc.compiler.validate.perceptual import Lpips
+from vidc.compiler.validate.play import Played, decode_latents, play_rollout
 from vidc.compiler.validate.report import ComponentRow, FramePair, RolloutRow
+from vidc.compiler.validate.worst import WorstTensor, calls, worst_tensors
 from vidc.runtime.engines import Engine
 from vidc.runtime.session import DIRECT, Lanes
 from vidc.runtime.stream import StreamSpec
 
 
 @dataclass(frozen=True)
+class BlockFrames:
+    """The decoded frames of a block, uint8 ``[B, frames, H, W, 3]`` on the CPU.
+
+    ``decoded`` says that the reference is what the bundle's own VAE makes of the reference's
+    latents, as golden data keep the frames of some blocks only.
+    """
+
+    block: int
+    engine: torch.Tensor
+    reference: torch.Tensor
+    decoded: bool
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """What a validation measured, and its gates."""
+    """What a validation measured, and its gates.
+
+    Attributes:
+        gates: every gate.
+        components: a row for each component.
+        rollout: a row for each block, and one for all.
+        frames: of every block of the rollout.
+        worst: the tensors that err most.
+    """
 
     gates: list[Gate]
     components: list[ComponentRow]
-    rollout: list[RolloutRow]
-    frames: list[FramePair]
+    rollout: list[RolloutRow] = field(default_factory=list)
+    frames: list[BlockFrames] = field(default_factory=list, repr=False)
+    worst: list[WorstTensor] = field(default_factory=list)
+
+    @property
+    def pairs(self) -> list[FramePair]:
+        """The last frame of each block whose reference PyTorch decoded itself."""
+        return [
+            FramePair(
+                each.block,
+                each.reference.shape[1] - 1,
+                each.engine[0, -1].numpy(),
+                each.reference[0, -1].numpy(),
+            )
+            for each in self.frames
+            if not each.decoded
+        ]
 
 
 def hold_to_golden(
@@ -40,6 +80,8 @@ def hold_to_golden(
     precisions: Mapping[str, str],
     device: torch.device,
     lanes: Lanes = DIRECT,
+    lpips: Lpips | None = None,
+    trained: bool = False,
 ) -> Comparison:
     """Replays the golden scenario with these engines and judges what comes out.
 
@@ -53,22 +95,28 @@ def hold_to_golden(
         precisions: of the bundle's components; float32's thresholds hold for any other.
         device: of the engines.
         lanes: of the bundle, where the rollout is played.
+        lpips: measures the rollout's frames, too.
+        trained: whether the weights are, so that frames are held to what is demanded of these.
     """
     called = [component for component, _ in golden.reference.calls]
     required = [*dict.fromkeys([*called, *stream.components, *precisions])]
     if absent := [name for name in stream.components if name not in engines]:
-        return Comparison(*_judge_components(absent, {}, {}, precisions), [], [])
+        return Comparison(*_judge_components(absent, {}, {}, precisions))
     inputs = golden.inputs.to(device)
     found = record(golden.scenario, inputs, stream, engines, forced_by=golden.reference)
     worst = worst_of_calls(found, golden.reference)
     eager = {} if golden.eager is None else worst_of_calls(golden.eager, golden.reference)
     gates, rows = _judge_components(required, worst, eager, precisions)
+    signatures = {name: engine.signature for name, engine in engines.items()}
+    tensors = worst_tensors(found, golden.reference, signatures)
     if not golden.scenario.rollout:
-        return Comparison(gates, rows, [], [])
-    played = play_rollout(golden.scenario, inputs, stream, engines, lanes)
-    rollout = compare_rollouts(played, golden.reference.played, golden.eager_rollout)
-    gates += _rollout_gates(golden, rollout, precisions)
-    return Comparison(gates, rows, rollout, _pairs(played, golden.reference.played))
+        return Comparison(gates, rows, worst=tensors)
+    blocks = range(golden.scenario.blocks)
+    played = play_rollout(golden.scenario, inputs, stream, engines, lanes, keep=blocks)
+    frames = _frames(played, golden.reference.played, engines, device)
+    rollout = compare_rollouts(played, golden.reference.played, golden.eager_rollout, frames, lpips)
+    gates += _rollout_gates(golden, rollout, precisions, trained)
+    return Comparison(gates, rows, rollout, frames, tensors)
 
 
 def worst_of_calls(found: Record, reference: Record) -> dict[str, TensorMetrics]:
@@ -77,36 +125,40 @@ def worst_of_calls(found: Record, reference: Record) -> dict[str, TensorMetrics]
     A component that is not called as often as in the reference is left out.
     """
     worst: dict[str, TensorMetrics] = {}
-    called = _by_component(found)
-    for component, expected_calls in _by_component(reference).items():
-        if len(called.get(component, ())) != len(expected_calls):
-            continue
-        for written, expected in zip(called[component], expected_calls, strict=True):
-            for name, value in expected.items():
-                metrics = compare(written[name], value)
-                if component not in worst or metrics.relative_l2 > worst[component].relative_l2:
-                    worst[component] = metrics
+    for call in calls(found, reference):
+        before = worst.get(call.component)
+        if before is None or call.metrics.relative_l2 > before.relative_l2:
+            worst[call.component] = call.metrics
     return worst
 
 
 def compare_rollouts(
-    played: Played, reference: Played, eager: Played | None = None
+    played: Played,
+    reference: Played,
+    eager: Played | None = None,
+    frames: Sequence[BlockFrames] = (),
+    lpips: Lpips | None = None,
 ) -> list[RolloutRow]:
-    """Latents and, where they are kept, frames of each block against the reference's.
+    """Latents of each block against the reference's, and those frames that are given.
 
     A last row holds the latents of all blocks as one tensor. ``eager`` is the rollout of PyTorch in
     the engines' precision, where there is one.
     """
     rows = []
+    pictured = {each.block: each for each in frames}
     for block, latent in enumerate(reference.latents):
-        frames = None
-        if block in reference.frames:
-            frames = compare_pixels(
-                _pictures(played.frames[block]), _pictures(reference.frames[block])
-            )
         latents = compare(played.latents[block].cpu(), latent)
         own = None if eager is None else compare(eager.latents[block], latent)
-        rows.append(RolloutRow(block, latents, frames, own))
+        row = RolloutRow(block, latents, None, own)
+        if (own_frames := pictured.get(block)) is not None:
+            pair = _pictures(own_frames.engine), _pictures(own_frames.reference)
+            row = replace(
+                row,
+                pixels=compare_pixels(*pair),
+                decoded=own_frames.decoded,
+                lpips=None if lpips is None else lpips(*pair),
+            )
+        rows.append(row)
     whole = torch.cat(reference.latents)
     latents = compare(torch.cat(played.latents).cpu(), whole)
     own = None if eager is None else compare(torch.cat(eager.latents), whole)
@@ -130,47 +182,44 @@ def _judge_components(
     return gates, rows
 
 
-def _by_component(record: Record) -> dict[str, list[dict[str, torch.Tensor]]]:
-    calls: dict[str, list[dict[str, torch.Tensor]]] = {}
-    for component, written in record.calls:
-        calls.setdefault(component, []).append(written)
-    return calls
-
-
 def _rollout_gates(
-    golden: Golden, rows: list[RolloutRow], precisions: Mapping[str, str]
+    golden: Golden, rows: list[RolloutRow], precisions: Mapping[str, str], trained: bool = False
 ) -> list[Gate]:
-    transformer = load_thresholds(precisions.get("denoise", "fp32"))
+    precision = precisions.get("denoise", "fp32")
+    transformer = load_thresholds(precision)
     vae = load_thresholds(precisions.get("vae_decode", "fp32"))
     # Pixels carry the errors of both.
     thresholds: Thresholds = {
         Where.ROLLOUT: transformer[Where.ROLLOUT],
-        Where.PIXELS: looser(transformer[Where.PIXELS], vae[Where.PIXELS]),
+        Where.PIXELS: looser(transformer[Where.PIXELS], vae[Where.PIXELS])
+        | (dict(load_demanded(precision)) if trained else {}),
     }
     blocks = [Subject("rollout", block) for block in [*range(golden.scenario.blocks), None]]
-    pictured = [Subject("rollout", block) for block in golden.scenario.pictured]
     latents = {Subject("rollout", r.block): r.latents for r in rows if r.latents is not None}
     pixels = {Subject("rollout", r.block): r.pixels for r in rows if r.pixels is not None}
     # Eager's error is that of the whole rollout: a block's own is a matter of chance by a fifth.
     eager = {Subject("rollout"): row.eager for row in rows if row.block is None and row.eager}
     return [
         *judge(Where.ROLLOUT, blocks, latents, thresholds, eager),
-        *judge(Where.PIXELS, pictured, pixels, thresholds),
+        *judge(Where.PIXELS, blocks[:-1], pixels, thresholds),
     ]
 
 
 def _pictures(frames: torch.Tensor) -> torch.Tensor:
     """uint8 ``[B, frames, H, W, 3]`` as ``[B * frames, 3, H, W]``."""
-    return frames.cpu().flatten(0, 1).permute(0, 3, 1, 2)
+    return frames.flatten(0, 1).permute(0, 3, 1, 2)
 
 
-def _pairs(played: Played, reference: Played) -> list[FramePair]:
+def _frames(
+    played: Played, reference: Played, engines: Mapping[str, Engine], device: torch.device
+) -> list[BlockFrames]:
+    """Of each block that was decoded and has a reference, kept by golden data or decoded here."""
+    engine = {block: frames.cpu() for block, frames in played.frames.items()}
+    missing = engine.keys() - reference.frames.keys()
+    decoded = decode_latents(reference.latents, engines, device) if missing else {}
+    references = decoded | reference.frames
     return [
-        FramePair(
-            block,
-            frames.shape[1] - 1,
-            played.frames[block][0, -1].cpu().numpy(),
-            frames[0, -1].cpu().numpy(),
-        )
-        for block, frames in reference.frames.items()
+        BlockFrames(block, frames, references[block].cpu(), block not in reference.frames)
+        for block, frames in engine.items()
+        if block in references
     ]

@@ -11,7 +11,8 @@ class EagerEngine:
     """A component's own module as an engine."""
 
     def __init__(self, component: Component) -> None:
-        self._module = component.module
+        self.module = component.module
+        """What it runs, which shares its parameters with the network's other components."""
         writes = frozenset(s.name for s in component.signature.states if s.writes)
         self.signature: Signature = component.signature.with_in_place(writes)
 
@@ -19,6 +20,6 @@ class EagerEngine:
     def run(self, buffers: Buffers, states: States) -> None:
         """Runs the module over these buffers."""
         arguments = (argument(spec, buffers, states) for spec in self.signature.arguments)
-        results = self._module(*arguments)
+        results = self.module(*arguments)
         for spec, result in zip(self.signature.outputs, results, strict=True):
             buffers[spec.name].copy_(result)

@@ -28,6 +28,8 @@ class Where(StrEnum):
 
 OF_EAGER = "relative_l2_of_eager"
 """No metric: how far ``relative_l2`` may be, in multiples of eager's own in the same precision."""
+TRAINED = "trained"
+"""No level of comparison: what is demanded of ``pixels`` where the weights are trained."""
 Thresholds = Mapping[Where, Mapping[str, float]]
 """For each level of comparison, a threshold for each metric that is judged there."""
 
@@ -84,11 +86,26 @@ class Gate:
 
 
 def load_thresholds(precision: str) -> Thresholds:
-    """The thresholds of a precision.
+    """The thresholds of a precision, whatever the weights.
 
     Raises:
         UsageError: ``VIDC-VALIDATE-PRECISION`` for a precision that has none.
     """
+    return {
+        Where(where): limits for where, limits in _tables(precision).items() if where != TRAINED
+    }
+
+
+def load_demanded(precision: str) -> Mapping[str, float]:
+    """What the pixels of trained weights must reach at a precision, by metric; may be nothing.
+
+    Raises:
+        UsageError: as ``load_thresholds``.
+    """
+    return _tables(precision).get(TRAINED, {})
+
+
+def _tables(precision: str) -> Mapping[str, Mapping[str, float]]:
     text = files("vidc.configs").joinpath("thresholds.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
     if precision not in tables:
@@ -97,7 +114,8 @@ def load_thresholds(precision: str) -> Thresholds:
             f"no thresholds for precision {precision!r}",
             nearest(precision, tables),
         )
-    return {Where(where): limits for where, limits in tables[precision].items()}
+    found: Mapping[str, Mapping[str, float]] = tables[precision]
+    return found
 
 
 def looser(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:

@@ -59,11 +59,15 @@ def sample_indices(count: int) -> Tensor:
 def make_inputs(scenario: Scenario, stream: StreamSpec, seed: int = 0) -> Inputs:
     """Prompts as a text encoder gives them, with a padded tail of zeros, and noise."""
     generator = torch.Generator().manual_seed(seed)
-    prompts = torch.randn(2, stream.batch, *stream.text, generator=generator)
-    prompts[:, :, -(-stream.text[0] * 3 // 4) :] = 0
+    prompts = _drawn_prompts((2, stream.batch), stream, generator)
     shape = (stream.batch, stream.block, *stream.latent)
     noise = torch.randn(scenario.blocks, len(stream.sigmas), *shape, generator=generator)
     return Inputs(prompts, noise, {})
+
+
+def synthetic_prompts(count: int, stream: StreamSpec, seed: int = 0) -> Tensor:
+    """Prompts as in ``make_inputs``, for a batch of one: float32 ``[count, L, E]``."""
+    return _drawn_prompts((count,), stream, torch.Generator().manual_seed(seed))
 
 
 def with_prompts(
@@ -77,6 +81,14 @@ def with_prompts(
     tokens = [tokenize(text) for text in PROMPTS]
     stacked = {name: torch.stack([t[name] for t in tokens]) for name in tokens[0]}
     return Inputs(torch.stack(prompts), inputs.noise, stacked)
+
+
+def _drawn_prompts(
+    shape: tuple[int, ...], stream: StreamSpec, generator: torch.Generator
+) -> Tensor:
+    prompts = torch.randn(*shape, *stream.text, generator=generator)
+    prompts[..., -(-stream.text[0] * 3 // 4) :, :] = 0
+    return prompts
 
 
 @dataclass(frozen=True)

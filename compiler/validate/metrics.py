@@ -23,8 +23,7 @@ class TensorMetrics:
         relative_l2: ``|actual - reference| / |reference|``, in L2 norms.
         cosine: cosine of the angle between the two, as vectors.
         max_error: the largest ``|actual - reference|``.
-        sqnr_db: signal to noise, ``20 log10(|reference| / |actual - reference|)``; infinite where
-            the two are equal.
+        sqnr_db: as ``sqnr_db`` gives it.
     """
 
     finite: bool
@@ -67,8 +66,20 @@ def compare(actual: torch.Tensor, reference: torch.Tensor) -> TensorMetrics:
         relative_l2=noise / signal if signal else math.inf,
         cosine=_cosine(actual, reference),
         max_error=error.abs().max().item(),
-        sqnr_db=20 * (math.log10(signal) - math.log10(noise)) if signal else -math.inf,
+        sqnr_db=sqnr_db(noise / signal if signal else math.inf),
     )
+
+
+def sqnr_db(relative_l2: float) -> float:
+    """Signal to quantisation noise in dB, ``20 log10(|reference| / |actual - reference|)``.
+
+    That is ``-20 log10(relative_l2)``: the same figure on another scale, 6.02 dB for each bit that
+    an error loses. Infinite where the two tensors are equal, minus infinity where the relative
+    error is infinite.
+    """
+    if relative_l2 == 0:
+        return math.inf
+    return -math.inf if math.isinf(relative_l2) else -20 * math.log10(relative_l2)
 
 
 def compare_pixels(

@@ -1,6 +1,6 @@
 """Playing a scenario: the calls that golden data are recorded from and a bundle is held to."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Self
@@ -12,11 +12,12 @@ from vidc.compiler.validate.scenario import Scenario, switches
 from vidc.plugins.signature import Access, Signature
 from vidc.runtime.bundle import NOT_IN_STREAM, TEXT_ENCODER
 from vidc.runtime.engines import Engine
-from vidc.runtime.session import DIRECT, Lanes, Session
+from vidc.runtime.session import DIRECT, Lanes, Session, levels
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.stream import StreamSpec
 
 ENCODERS = ("vae_encode_first", "vae_encode")
+DECODERS = ("vae_decode_first", "vae_decode")
 
 
 @dataclass(frozen=True)
@@ -105,23 +106,56 @@ def play_rollout(
     stream: StreamSpec,
     engines: Mapping[str, Engine],
     lanes: Lanes = DIRECT,
+    keep: Collection[int] | None = None,
 ) -> Played:
     """A rollout as a user runs it: each block builds on what the engines made of the last.
 
     Args:
+        engines: without the VAE's, latents are left undecoded.
         lanes: a bundle's, so that what is played is what its sessions replay.
+        keep: blocks whose frames are kept; those that the scenario pictures if left out.
     """
+    pictured = scenario.pictured if keep is None else keep
     session = _open(inputs, stream, engines, lanes)
     played = Played([], {})
     for block, noise in enumerate(inputs.noise):
         if block == scenario.switch_after:
             session.switch_prompt(inputs.prompts[1])
         latent = session.generate(noise)
-        frames = session.decode(latent)
         played.latents.append(latent)
-        if block in scenario.pictured:
+        if DECODERS[1] not in engines:
+            continue
+        frames = session.decode(latent)
+        if block in pictured:
             played.frames[block] = frames.reshape(stream.batch, *frames.shape[-4:])
     return played
+
+
+def decode_latents(
+    latents: Sequence[Tensor], engines: Mapping[str, Engine], device: torch.device
+) -> dict[int, Tensor]:
+    """Frames of the latents of a rollout from its first block on, which need not be its own.
+
+    Args:
+        latents: float32 ``[B, F, C, h, w]``, block by block.
+        engines: the VAE's decoders among them.
+        device: of the engines.
+
+    Returns:
+        uint8 ``[B, frames, H, W, 3]`` on the CPU, by block; a block whose pixels are not all
+        finite is left out, as bytes would hide it.
+    """
+    states = States((engines[name].signature for name in DECODERS), device)
+    buffers = {name: Buffers(engines[name].signature, device) for name in DECODERS}
+    decoded = {}
+    for block, latent in enumerate(latents):
+        name = DECODERS[min(block, 1)]
+        buffers[name].set({"latent": latent.to(device)})
+        engines[name].run(buffers[name], states)
+        pixels = buffers[name]["frames"]
+        if pixels.isfinite().all():
+            decoded[block] = levels(pixels).cpu()
+    return decoded
 
 
 def play_components(

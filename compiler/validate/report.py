@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vidc.compiler.page.render import render
-from vidc.compiler.validate.chart import Chart, rollout_chart
+from vidc.compiler.validate.chart import Chart, likeness_chart, rollout_chart
 from vidc.compiler.validate.gates import UPPER_LIMITS, Gate, Subject, Where, all_passed
 from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
 from vidc.compiler.validate.pictures import (
@@ -15,6 +15,8 @@ from vidc.compiler.validate.pictures import (
     frame_error,
     png_uri,
 )
+from vidc.compiler.validate.spread import spread
+from vidc.compiler.validate.worst import MOST_OF_COMPONENT, WorstTensor
 
 FULL_SCALE_FLOOR = 16
 """Least full scale of the error maps, in levels, so that rounding does not look like damage."""
@@ -29,6 +31,7 @@ LABELS = {
     "sqnr_db": "SQNR (dB)",
     "psnr_db": "PSNR (dB)",
     "ssim": "SSIM",
+    "lpips": "LPIPS",
 }
 FORMATS = {
     "relative_l2": (2, "e"),
@@ -37,6 +40,7 @@ FORMATS = {
     "sqnr_db": (1, "f"),
     "psnr_db": (1, "f"),
     "ssim": (6, "f"),
+    "lpips": (4, "f"),
 }
 """Digits behind the point, and how they are written."""
 MOST_DIGITS = 17
@@ -59,13 +63,16 @@ class RolloutRow:
     """A block of the rollout: its latents and its decoded frames, None when not measured.
 
     ``block`` is None for all blocks together. ``eager`` is how far the latents of PyTorch are in
-    the engines' own precision.
+    the engines' own precision. ``decoded`` says that the frames' reference was decoded by the
+    bundle's own VAE. ``lpips`` is None where it was not measured.
     """
 
     block: int | None
     latents: TensorMetrics | None
     pixels: PixelMetrics | None
     eager: TensorMetrics | None = None
+    decoded: bool = False
+    lpips: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,8 @@ class Report:
         rollout: rows of the rollout table, in rising order of blocks, that of all blocks last.
         switches: blocks that are the first of a new prompt.
         frames: pairs shown side by side.
+        worst: tensors that err most, the worst first.
+        notes: sentences on what was measured, such as why a figure is missing.
     """
 
     bundle: str
@@ -104,6 +113,8 @@ class Report:
     rollout: Sequence[RolloutRow] = ()
     switches: Sequence[int] = ()
     frames: Sequence[FramePair] = field(default=(), repr=False)
+    worst: Sequence[WorstTensor] = ()
+    notes: Sequence[str] = ()
 
     @property
     def passed(self) -> bool:
@@ -122,6 +133,8 @@ class _Row:
     eager: TensorMetrics | None
     gates: Sequence[Gate]
     switched: bool = False
+    decoded: bool = False
+    lpips: float | None = None
 
     @property
     def passed(self) -> bool | None:
@@ -163,12 +176,20 @@ def render_html(report: Report) -> str:
     full_scale = max([FULL_SCALE_FLOOR, *(int(error.max()) for error in errors)])
     return render(
         "vidc.compiler.validate/report.html.j2",
-        {"figure": format_figure, "levels": format_levels, "limit": format_limit},
+        {
+            "figure": format_figure,
+            "levels": format_levels,
+            "limit": format_limit,
+            "value": format_value,
+        },
         report=report,
         components=[_component_row(row, report.gates) for row in report.components],
         rollout=[_rollout_row(row, report) for row in report.rollout],
         rollout_limits=_rollout_limits(report.gates),
-        chart=_chart(report),
+        chart=_error_chart(report),
+        likenesses=_likeness_charts(report),
+        worst=[(tensor, spread(tensor)) for tensor in report.worst],
+        most_of_component=MOST_OF_COMPONENT,
         comparisons=[
             _Comparison(
                 pair=pair,
@@ -210,6 +231,15 @@ def format_levels(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
 
 
+def format_value(value: float) -> str:
+    """A tensor's value in five digits, in words where it is no finite number."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "-Inf"
+    return f"{value:.5g}"
+
+
 def _same_side(text: str, value: float, threshold: float) -> bool:
     shown = float(text)
     return (shown < threshold, shown > threshold) == (value < threshold, value > threshold)
@@ -233,7 +263,9 @@ def _rollout_row(row: RolloutRow, report: Report) -> _Row:
     own = [gate for gate in report.gates if gate.where in BLOCKWISE and gate.block == row.block]
     switched = row.block in report.switches
     name = "all" if row.block is None else str(row.block)
-    return _Row(name, row.block, row.latents, row.pixels, row.eager, own, switched)
+    return _Row(
+        name, row.block, row.latents, row.pixels, row.eager, own, switched, row.decoded, row.lpips
+    )
 
 
 def _rollout_limits(gates: Sequence[Gate]) -> dict[str, dict[str, Gate]]:
@@ -244,18 +276,44 @@ def _rollout_limits(gates: Sequence[Gate]) -> dict[str, dict[str, Gate]]:
     return {name: limits for name, limits in (("a block", each), ("all", whole)) if limits}
 
 
-def _chart(report: Report) -> Chart | None:
+def _error_chart(report: Report) -> Chart | None:
     """The curve of relative L2, or None where no block has a gate for it."""
-    thresholds = [
-        gate.threshold
-        for gate in report.gates
-        if gate.where is Where.ROLLOUT and gate.metric == "relative_l2" and gate.block is not None
-    ]
-    if not thresholds or not report.rollout:
+    threshold = _threshold_of_blocks(report, Where.ROLLOUT, "relative_l2")
+    if threshold is None or not report.rollout:
         return None
     values = [
         (row.block, row.latents.relative_l2 if row.latents else None)
         for row in report.rollout
         if row.block is not None
     ]
-    return rollout_chart(values, thresholds[0], report.switches)
+    return rollout_chart(values, threshold, report.switches)
+
+
+def _likeness_charts(report: Report) -> dict[str, Chart]:
+    """The curves of PSNR and SSIM, where frames were compared and blocks have a gate."""
+    charts = {}
+    for metric in ("psnr_db", "ssim"):
+        threshold = _threshold_of_blocks(report, Where.PIXELS, metric)
+        rows = [
+            (row.block, row.pixels, row.decoded) for row in report.rollout if row.block is not None
+        ]
+        if threshold is None or not any(pixels for _, pixels, _ in rows):
+            continue
+        values = [
+            (block, getattr(pixels, metric) if pixels and pixels.finite else None)
+            for block, pixels, _ in rows
+        ]
+        hollow = {block for block, _, decoded in rows if decoded}
+        charts[metric] = likeness_chart(values, threshold, report.switches, hollow)
+    return charts
+
+
+def _threshold_of_blocks(report: Report, where: Where, metric: str) -> float | None:
+    return next(
+        (
+            gate.threshold
+            for gate in report.gates
+            if (gate.where, gate.metric) == (where, metric) and gate.block is not None
+        ),
+        None,
+    )

@@ -102,7 +102,8 @@ class KvUpdate(_Pass):
         *layers, last = model.layers
         *before, ring_k, ring_v = states
         x = self.run(layers, latent, modulation, rope, position, valid_length, before)
-        last.write_keys_values(x, modulation, rope, (ring_k, ring_v), position, self.sink)
+        normed = last.attention_input(x, modulation)
+        last.write_keys_values(normed, rope, (ring_k, ring_v), position, self.sink)
         return ()
 
 

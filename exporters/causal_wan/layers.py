@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vidc.exporters.config import TransformerConfig
+from vidc.plugins.qk_norm_rope import qk_norm_rope
 from vidc.plugins.ring import ring_attention, ring_write
 
 
@@ -187,21 +188,49 @@ class Block(nn.Module):
         """Shift, scale, gate of attention, then of the feed-forward, each ``[B, F, dim]``."""
         return (self.scale_shift_table.float()[:, None] + time).unbind(2)
 
+    def attention_input(self, x: Tensor, time: Tensor) -> Tensor:
+        """What self-attention projects, ``[B, T, dim]``, in the weights' dtype."""
+        shift, scale = self.modulation(time)[:2]
+        return modulated_norm(x, shift, scale, self.eps).to(self.dtype)
+
     def write_keys_values(
         self,
-        x: Tensor,
-        time: Tensor,
+        normed: Tensor,
+        rope: tuple[Tensor, Tensor],
+        ring: tuple[Tensor, Tensor],
+        position: Tensor,
+        sink: int,
+    ) -> None:
+        """Writes this block's keys and values into the ring, where nothing attends to them."""
+        ring_write(ring[0], rotate(self.attn1.keys(normed), *rope), position, sink)
+        ring_write(ring[1], self.attn1.values(normed), position, sink)
+
+    def _write_ring(
+        self,
+        normed: Tensor,
         rope: tuple[Tensor, Tensor],
         ring: tuple[Tensor, Tensor],
         position: Tensor,
         sink: int,
     ) -> Tensor:
-        """Writes this block's keys and values into the ring; returns the normalised input."""
-        shift, scale = self.modulation(time)[:2]
-        normed = modulated_norm(x, shift, scale, self.eps).to(self.dtype)
-        ring_write(ring[0], rotate(self.attn1.keys(normed), *rope), position, sink)
-        ring_write(ring[1], self.attn1.values(normed), position, sink)
-        return normed
+        """As ``write_keys_values``; returns the queries, ``[B, T, H, D]``.
+
+        What a backend may make one kernel of: ``vidc.compiler.fusion`` looks for these calls.
+        """
+        attention = self.attn1
+        queries: Tensor
+        queries, keys = qk_norm_rope(
+            attention.to_q(normed),
+            attention.to_k(normed),
+            attention.norm_q.weight,
+            attention.norm_k.weight,
+            *rope,
+            attention.heads,
+            self.eps,
+        )
+        ring_write(ring[0], keys, position, sink)
+        ring_write(ring[1], attention.values(normed), position, sink)
+        return queries
 
     def forward(
         self,
@@ -227,8 +256,7 @@ class Block(nn.Module):
             sink: in tokens.
         """
         _, _, gate_attention, shift, scale, gate_ffn = self.modulation(time)
-        normed = self.write_keys_values(x, time, rope, ring, position, sink)
-        queries = rotate(self.attn1.queries(normed), *rope)
+        queries = self._write_ring(self.attention_input(x, time), rope, ring, position, sink)
         attended = ring_attention(queries, ring[0], ring[1], valid_length)
         x = gated_residual(x, self.attn1.out(attended), gate_attention)
 

@@ -1,7 +1,8 @@
 """What parsers of ONNX accept and ignore, or refuse: one entry for each construct.
 
 Found with TensorRT-RTX 1.7.1 and ONNX Runtime 1.31 on a CPU. TensorRT is held to what
-TensorRT-RTX does, as both share the parser.
+TensorRT-RTX does, as both share the parser; ONNX Runtime on a GPU to the graph's rules, which are
+the same there, and to the kernels that its library for CUDA holds.
 """
 
 from collections.abc import Callable
@@ -10,9 +11,11 @@ from typing import Literal
 
 import onnx_ir as ir
 
-Parser = Literal["tensorrt", "tensorrt_rtx", "onnxruntime"]
+Parser = Literal["tensorrt", "tensorrt_rtx", "onnxruntime", "onnxruntime_cuda"]
+"""``onnxruntime`` is that of a CPU."""
 
 _TENSORRT: tuple[Parser, ...] = ("tensorrt", "tensorrt_rtx")
+_ONNXRUNTIME: tuple[Parser, ...] = ("onnxruntime", "onnxruntime_cuda")
 _QUERY, _KEY, _MASK, _NONPAD_KV_SEQLEN = 0, 1, 3, 6
 """Positions of Attention's inputs."""
 _WIDEST_FUSED_HEAD = 256
@@ -112,6 +115,13 @@ def _is_circular_scatter(node: ir.Node) -> bool:
     )
 
 
+def pads_bfloat16(node: ir.Node) -> bool:
+    """Whether a node pads bfloat16, or something of an unknown dtype."""
+    data = _input(node, 0)
+    known = None if data is None else data.dtype
+    return _standard(node, "Pad") and known in (ir.DataType.BFLOAT16, None)
+
+
 def _is_custom(node: ir.Node) -> bool:
     return node.domain not in ("", "ai.onnx")
 
@@ -151,7 +161,7 @@ CONSTRUCTS = (
     ),
     Construct(
         "attention-window-refused",
-        ("onnxruntime",),
+        _ONNXRUNTIME,
         "left_window_size and right_window_size are unknown attributes",
         "mask the slots with attn_mask",
         _has_window,
@@ -167,7 +177,7 @@ CONSTRUCTS = (
     *UNFUSED,
     Construct(
         "attention-decomposable",
-        ("onnxruntime",),
+        _ONNXRUNTIME,
         "TRT_decomposable is an unknown attribute",
         "set it in the TensorRT backend, on a copy of the graph",
         _is_marked_decomposable,
@@ -181,10 +191,17 @@ CONSTRUCTS = (
     ),
     Construct(
         "attention-mask-broadcast",
-        ("onnxruntime",),
+        _ONNXRUNTIME,
         "a mask with one row for all queries loads and then fails to run",
         "expand the mask to the number of queries",
         _broadcasts_mask_to_queries,
+    ),
+    Construct(
+        "pad-bf16",
+        _ONNXRUNTIME,
+        "neither a CPU nor CUDA has a kernel that pads bfloat16",
+        "pad in float32, as exporters/onnx/pad.py does",
+        pads_bfloat16,
     ),
     Construct(
         "tensor-scatter-circular",
@@ -202,7 +219,7 @@ CONSTRUCTS = (
     ),
     Construct(
         "custom-operator",
-        ("onnxruntime",),
+        _ONNXRUNTIME,
         "an operator outside the standard is refused unless its library is registered",
         "export the portable form",
         lambda node: _is_custom(node) and not node.domain.startswith("com.microsoft"),

@@ -11,9 +11,10 @@ from torch.nn.functional import linear
 from vidc.exporters.lowering import functionalized_arguments
 from vidc.exporters.program import argument_placeholders, result_names, weight_names
 from vidc.exporters.tracing import tracing
+from vidc.plugins.ring import PORTABLE
 from vidc.plugins.signature import Signature
 
-Operators = Mapping[torch._ops.OpOverload, Callable[..., Tensor]]
+Operators = Mapping[torch._ops.OpOverload, Callable[..., Any]]
 """Own operators, each with a functional form; a mutating one's returns the mutated tensor."""
 
 
@@ -27,7 +28,7 @@ def functional_program(
     Args:
         program: what ``export_program`` returns.
         signature: of its component, with states of the shapes that ``operators`` work on.
-        operators: the form of each own operator.
+        operators: forms of own operators; one that is not among them gets its portable form.
 
     Returns:
         The program, and the names of its inputs: the weights that it uses, then
@@ -61,7 +62,7 @@ class _Functional(nn.Module):
         inputs: tuple[fx.Node, ...],
     ) -> None:
         super().__init__()
-        self.operators = operators
+        self.operators = {**PORTABLE, **operators}
         self.program = program
         self.inputs = inputs
         self.results = result_names(program, signature)

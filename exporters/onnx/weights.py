@@ -46,11 +46,16 @@ def _external(
             f"weight {value.name} is {value.dtype} {value.shape} in the graph, "
             f"{dtype} {list(placement.shape)} in its file"
         )
+    return external(value.name, stem, placement)
+
+
+def external(name: str, stem: str, placement: Placement) -> ir.ExternalTensor:
+    """A tensor in the weights file ``stem``, as an initializer of this name refers to it."""
     return ir.ExternalTensor(
         location=str(WEIGHTS_FOLDER / f"{stem}.safetensors"),
         offset=placement.offset,
         length=placement.nbytes,
-        dtype=dtype,
-        shape=value.shape,
-        name=value.name,
+        dtype=ir.tensor_adapters.from_torch_dtype(placement.dtype),
+        shape=ir.Shape(placement.shape),
+        name=name,
     )

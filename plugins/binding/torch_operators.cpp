@@ -143,11 +143,6 @@ void register_on_cuda(torch::stable::detail::StableLibrary& library) {
 }  // namespace
 }  // namespace vidc
 
-// PLUGIN_ABI of vidc.plugins.abi as it was when this was built.
-extern "C" __attribute__((visibility("default"))) int32_t vidc_plugin_abi() {
-  return VIDC_PLUGIN_ABI;
-}
-
 // What STABLE_TORCH_LIBRARY_IMPL does when a library is opened, done when asked: a library of
 // another ABI has to be opened to say so, and must not register its operators by that.
 extern "C" __attribute__((visibility("default"))) void vidc_register_torch_operators() {

@@ -96,10 +96,15 @@ void Checks::like(const TensorView& tensor, const TensorView& other) const {
   that(fits, tensor.name, "shape " + text(other), text(tensor));
 }
 
-void Checks::output(DType dtype, const TensorView* scale) const {
-  const bool quantised = dtype == DType::float8_e4m3fn;
-  that(quantised || dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16,
+void Checks::output_dtype(DType dtype) const {
+  that(dtype == DType::float8_e4m3fn || dtype == DType::float32 || dtype == DType::bfloat16 ||
+           dtype == DType::float16,
        "dtype", "float32 or bfloat16 or float16 or float8_e4m3fn", text(dtype));
+}
+
+void Checks::output(DType dtype, const TensorView* scale) const {
+  output_dtype(dtype);
+  const bool quantised = dtype == DType::float8_e4m3fn;
   that(quantised == (scale != nullptr), "output_scale",
        (quantised ? "a tensor for " : "none for ") + text(dtype), scale ? "a tensor" : "none");
   if (!scale) return;
@@ -107,7 +112,7 @@ void Checks::output(DType dtype, const TensorView* scale) const {
   this->dtype(*scale, {DType::float32});
 }
 
-void Checks::dtype(const TensorView& tensor, std::initializer_list<DType> allowed) const {
+void Checks::dtype(const TensorView& tensor, const std::vector<DType>& allowed) const {
   std::string wanted;
   for (DType dtype : allowed) {
     if (tensor.dtype == dtype) return;

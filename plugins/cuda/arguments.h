@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace vidc {
 
@@ -50,8 +51,9 @@ class Checks {
   explicit Checks(const char* operator_name) : operator_(operator_name) {}
 
   void shape(const TensorView& tensor, std::initializer_list<Dimension> expected) const;
-  void dtype(const TensorView& tensor, std::initializer_list<DType> allowed) const;
+  void dtype(const TensorView& tensor, const std::vector<DType>& allowed) const;
   void like(const TensorView& tensor, const TensorView& other) const;
+  void output_dtype(DType dtype) const;
   // The dtype of an output, and the scale [1] that FP8 has and others have not; null if not given.
   void output(DType dtype, const TensorView* scale) const;
   // Any layout of rows whose elements lie side by side; rows start at multiples of 16 bytes.

@@ -128,6 +128,18 @@ __device__ __forceinline__ void pin(T (&registers)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
+template <int N>
+__device__ __forceinline__ void pin(float (&registers)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+
+template <int N>
+__device__ __forceinline__ void pin(uint16_t (&registers)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+h"(registers[i])::"memory");
+}
+
 // Descriptor of an operand in shared memory whose rows of `kRowBytes` (64 or 128) lie one after
 // another, swizzled as the copy engine swizzles that many bytes. Its first row is aligned to 8 rows.
 // `along` moves it along its rows, in bytes.
@@ -148,6 +160,13 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// Rounded, and no larger than 448; `a` is in the lower byte.
+__device__ __forceinline__ uint16_t two_e4m3(float a, float b) {
+  uint16_t two;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;" : "=h"(two) : "f"(a), "f"(b));
+  return two;
 }
 
 }  // namespace vidc::ptx

@@ -51,7 +51,8 @@ bool aligned(const void* pointer) {
 
 bool valid(const VidcRingAttention& a) {
   return a.batch > 0 && a.queries > 0 && a.slots > 0 && a.heads > 0 && a.ctas >= 0 &&
-         (a.head_dim == 64 || a.head_dim == 128) && a.output_type >= VIDC_BF16 &&
+         (a.head_dim == 64 || a.head_dim == 128) &&
+         (a.format == VIDC_RING_INT8 || a.format == VIDC_RING_E4M3) && a.output_type >= VIDC_BF16 &&
          a.output_type <= VIDC_E4M3 && aligned(a.query) && aligned(a.query_scale) &&
          aligned(a.key) && aligned(a.key_scale) && aligned(a.value) && aligned(a.value_scale) &&
          aligned(a.value_mean) && aligned(a.output) && aligned(a.workspace) &&
@@ -81,8 +82,9 @@ size_t part_bytes(const VidcRingAttention& a) {
   return sizeof(float4) * kGroupThreads * kGroups * (a.head_dim / 8 + 1);
 }
 
-template <int kHead, bool kTurns, bool kDump>
+template <typename Tile, bool kTurns, bool kDump>
 cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
+  constexpr int kHead = Tile::kHead;
   const auto size = [](int n) { return static_cast<cuuint64_t>(n); };
   const cuuint64_t rows = size((a.slots + kValueRow - 1) / kValueRow * kValueRow);
   CUtensorMap queries, keys, values;
@@ -123,17 +125,22 @@ cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   p.logit_scale = static_cast<float>(1.4426950408889634 / std::sqrt(kHead));
 
   constexpr int kBytes = sizeof(Shared<kHead>);
-  error = cudaFuncSetAttribute(kernel<kHead, kTurns, kDump>,
+  error = cudaFuncSetAttribute(kernel<Tile, kTurns, kDump>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  kernel<kHead, kTurns, kDump><<<grid, kThreads, kBytes, stream>>>(p, queries, keys, values);
+  kernel<Tile, kTurns, kDump><<<grid, kThreads, kBytes, stream>>>(p, queries, keys, values);
   return cudaGetLastError();
 }
 
-template <int kHead>
+template <typename Tile>
 cudaError_t dispatch(const VidcRingAttention& a, cudaStream_t stream) {
-  if (a.products != nullptr) return launch<kHead, true, true>(a, stream);
-  return a.turns ? launch<kHead, true, false>(a, stream) : launch<kHead, false, false>(a, stream);
+  if (a.products != nullptr) return launch<Tile, true, true>(a, stream);
+  return a.turns ? launch<Tile, true, false>(a, stream) : launch<Tile, false, false>(a, stream);
+}
+
+template <template <int> class Tile>
+cudaError_t dispatch(const VidcRingAttention& a, cudaStream_t stream) {
+  return a.head_dim == 64 ? dispatch<Tile<64>>(a, stream) : dispatch<Tile<128>>(a, stream);
 }
 
 }  // namespace
@@ -147,6 +154,6 @@ size_t vidc_ring_attention_workspace(const VidcRingAttention* arguments) {
 
 cudaError_t vidc_ring_attention(const VidcRingAttention* arguments, cudaStream_t stream) {
   if (!valid(*arguments)) return cudaErrorInvalidValue;
-  return arguments->head_dim == 64 ? dispatch<64>(*arguments, stream)
-                                   : dispatch<128>(*arguments, stream);
+  return arguments->format == VIDC_RING_E4M3 ? dispatch<E4m3Tile>(*arguments, stream)
+                                             : dispatch<Int8Tile>(*arguments, stream);
 }

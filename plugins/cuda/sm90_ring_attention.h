@@ -1,20 +1,21 @@
-/* Softmax attention over a ring of INT8 keys and values on sm_90, head sizes 64 and 128.
+/* Softmax attention over a ring of 8-bit keys and values on sm_90, head sizes 64 and 128.
  *
- * With integers q, k, v and their scales, for each query t and each head:
+ * With 8-bit numbers q, k, v and their scales, for each query t and each head:
  *
  *   logit[j]  = query_scale[t] * key_scale * dot(q[t], k[j]) / sqrt(D)        j < valid_length
  *   output[t] = value_scale * (sum of softmax(logit)[j] * v[j]) + value_mean
  *
- * so keys may lack any vector that all keys of a head share, and values lack value_mean. INT8 has no
- * NaN: slots from valid_length on may hold anything and do not reach the output.
+ * so keys may lack any vector that all keys of a head share, and values lack value_mean. Slots from
+ * valid_length on do not reach the output and may hold anything, but in E4M3 their values no NaN: zero
+ * times NaN is NaN. What is rounded to E4M3 from numbers has none.
  *
- * Layouts, all contiguous and aligned to 16 bytes:
+ * Layouts, all contiguous and aligned to 16 bytes; "8 bits" is int8, from -127 to 127, or e4m3:
  *
- *   query         int8   [B, T, H, D]    from -127 to 127
+ *   query         8 bits [B, T, H, D]
  *   query_scale   float  [B, T, H]       not negative
- *   key           int8   [B, S, H, D]    from -127 to 127
+ *   key           8 bits [B, S, H, D]
  *   key_scale     float  [H]             not negative
- *   value         int8   [B, H, D, S']   S' is S rounded up to 128; key 16 g + ORDER[i] is at
+ *   value         8 bits [B, H, D, S']   S' is S rounded up to 128; key 16 g + ORDER[i] is at
  *                                        16 g + i, ORDER = 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15
  *   value_scale   float  [H, D]
  *   value_mean    float  [H, D]
@@ -35,6 +36,7 @@
 extern "C" {
 #endif
 
+enum VidcRingFormat { VIDC_RING_INT8 = 0, VIDC_RING_E4M3 = 1 };
 enum VidcOutputType { VIDC_BF16 = 0, VIDC_FP16 = 1, VIDC_E4M3 = 2 };
 
 struct VidcRingAttention {
@@ -50,14 +52,15 @@ struct VidcRingAttention {
   /* At least vidc_ring_attention_workspace() bytes, zeroed once; launches that may overlap need one
    * each. A launch leaves it ready for the next. */
   void* workspace;
-  /* If not null, int32 [128, 128]: takes the products of the first queries and keys of the first
-   * batch row and head. For debugging. */
-  int32_t* products;
+  /* If not null, [128, 128], int32 or for e4m3 float: takes the products of the first queries and keys
+   * of the first batch row and head. For debugging. */
+  void* products;
   int32_t batch;
   int32_t queries;
   int32_t slots;
   int32_t heads;
   int32_t head_dim;
+  int32_t format;
   int32_t output_type;
   float output_scale;
   /* Thread blocks, at most as many as run at once; 0 for one on each multiprocessor. */

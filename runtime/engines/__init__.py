@@ -3,6 +3,7 @@
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol, cast
 
 import torch
@@ -26,7 +27,11 @@ class Engine(Protocol):
 
 
 class Loader(Protocol):
-    """What a module ``vidc.runtime.engines.<name>`` provides as ``load``."""
+    """What a module ``vidc.runtime.engines.<name>`` provides as ``load``.
+
+    Beside it, ``CAPTURABLE`` says whether on a GPU its engines only enqueue work on the current
+    stream, so that a captured graph can hold it.
+    """
 
     def __call__(
         self, folder: Path, entry: manifest.Engine, weights: Weights, device: torch.device
@@ -40,6 +45,15 @@ def loader(name: str) -> Loader:
     Raises:
         UnavailableError: ``VIDC-ENGINE-LOADER``, this vidc has none of that name.
     """
+    return cast(Loader, _module(name).load)
+
+
+def capturable(name: str) -> bool:
+    """Whether engines of this loader can be captured; raises as ``loader``."""
+    return bool(_module(name).CAPTURABLE)
+
+
+def _module(name: str) -> ModuleType:
     module = f"{__name__}.{name}"
     if find_spec(module) is None:
         raise UnavailableError(
@@ -47,4 +61,4 @@ def loader(name: str) -> Loader:
             f"the bundle needs an engine loader {name!r}, which this vidc does not have",
             "install the vidc that built the bundle",
         )
-    return cast(Loader, import_module(module).load)
+    return import_module(module)

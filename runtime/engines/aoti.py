@@ -1,7 +1,7 @@
 """AOTInductor engines: native code that reads the bundle's weights and writes states in place."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import vidc.plugins.ring  # noqa: F401  packages call its operators by name
+from vidc.plugins import engine_operators
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.flash_attention import load_kernel
 from vidc.plugins.signature import Signature
@@ -21,6 +22,7 @@ from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
+CAPTURABLE = True
 # Arguments of torch's loader, which takes them by position alone.
 _MODEL = "model"
 _RUN_SINGLE_THREADED = True
@@ -37,9 +39,11 @@ class Options:
 
     Attributes:
         channels_last: names of convolution weights that its code reads with channels last.
+        packed: by the name it asks for, the weights that it reads as one, one after the other.
     """
 
     channels_last: tuple[str, ...] = ()
+    packed: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class AotInductorEngine:
@@ -72,13 +76,16 @@ def load(
     """Loads ``entry``'s package; needs no compiler.
 
     Raises:
-        UnavailableError: ``VIDC-ENGINE-LOAD``, torch cannot load it.
+        UnavailableError: ``VIDC-ENGINE-LOAD``, torch cannot load it; ``VIDC-KERNEL-GPU``, the
+            library of kernels has none for this GPU.
         GateError: ``VIDC-ENGINE-SIGNATURE``, it asks for a tensor that the bundle lacks;
             what ``refuse_pickles`` raises.
     """
     file = folder / entry.files[0]
     refuse_pickles(file)
     _require_model(file, entry)
+    if entry.requires.operators and (fault := engine_operators.fault(device)) is not None:
+        raise fault
     try:
         # aoti_load_package would look for a compiler, and hides why a package does not load.
         package = torch._C._aoti.AOTIModelPackageLoader(
@@ -97,7 +104,12 @@ def load(
     for name in package.get_constant_fqns():
         try:
             last = name in options.channels_last
-            constants[name] = own[name] if name in own else weights.get(name, channels_last=last)
+            if name in own:
+                constants[name] = own[name]
+            elif name in options.packed:
+                constants[name] = weights.packed(name, options.packed[name])
+            else:
+                constants[name] = weights.get(name, channels_last=last)
         except (KeyError, SafetensorError) as error:
             raise GateError(
                 "VIDC-ENGINE-SIGNATURE",

@@ -1,21 +1,33 @@
 """ONNX Runtime engines: a functional graph, with states passed in and handed back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from vidc.plugins.errors import GateError, UnavailableError
-from vidc.plugins.signature import Signature, TensorSpec, state_output
+from vidc.plugins.signature import DTYPE_NAMES, Signature, TensorSpec, state_output
 from vidc.runtime import manifest
 from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
+CAPTURABLE = False
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+INSTALL = "pip uninstall onnxruntime, then pip install onnxruntime-gpu, from PyPI"
+_NOT_CAPTURED = "cannot use the graph capture feature"
+"""What ONNX Runtime's refusal to capture a graph says."""
+_IDENTITY = bytes.fromhex(
+    "080a12003a370a100a017812017922084964656e746974791201675a0f0a0178120a0a0808011204"
+    "0a020801620f0a0179120a0a08080112040a02080142040a001015"
+)
+"""An ONNX graph of one Identity."""
+_NO_MEMORY = ("Failed to allocate memory", "out of memory")
 _ELEMENT_TYPES = {
     "float32": 1,
     "int64": 7,
@@ -39,10 +51,14 @@ class Options:
         graph_optimization_level: a member of ``onnxruntime.GraphOptimizationLevel``.
         disable_prepacking: weights are read as they lie in the bundle, which sessions share;
             packed for a kernel, every session has a copy of its own.
+        weights_given: weights are inputs, and not the graph's own.
+        cuda_graph: on a GPU, runs are captured and replayed where every node has a kernel there.
     """
 
     graph_optimization_level: str
     disable_prepacking: bool
+    weights_given: bool = False
+    cuda_graph: bool = False
 
     def __post_init__(self) -> None:
         known = onnxruntime.GraphOptimizationLevel.__members__
@@ -65,28 +81,76 @@ class Options:
 
 
 class OnnxRuntimeEngine:
-    """One inference session, bound to static buffers."""
+    """One inference session, bound to static buffers.
 
-    def __init__(self, session: onnxruntime.InferenceSession, signature: Signature) -> None:
+    Args:
+        session: on the device of the buffers.
+        signature: the engine's.
+        weights: those that the graph takes as inputs, by name; kept, as it only points to them.
+        device: of the buffers and the weights.
+        captured: whether the session captures its runs.
+    """
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        signature: Signature,
+        weights: Mapping[str, Tensor],
+        device: torch.device,
+        captured: bool,
+    ) -> None:
         self.signature = signature
+        self.captured = captured
+        """Whether a run is a replay of what was captured."""
         self._session = session
+        self._device = device
+        self._weights = weights
+        self._binding = session.io_binding()
         self._inputs = [s for s in signature.arguments if s.reads]
-        self._flipped = [s.name for s in signature.states if s.writes and not s.in_place]
+        self._written = [s for s in signature.states if s.writes]
+        self._flipped = [s.name for s in self._written if not s.in_place]
+        self._graphs: dict[tuple[int, ...], int] = {}
+        """A number for each set of addresses: what was captured knows no others."""
+        for name, tensor in weights.items():
+            self._binding.bind_input(name, *_described(tensor, DTYPE_NAMES[tensor.dtype]))
 
     def run(self, buffers: Buffers, states: States) -> None:
-        """Runs the graph over these buffers."""
-        binding = self._session.io_binding()
-        for spec in self._inputs:
-            tensor = argument(spec, buffers, states)
-            binding.bind_input(spec.name, *_described(tensor, spec.dtype))
-        for spec in self.signature.outputs:
-            binding.bind_output(spec.name, *_described(buffers[spec.name], spec.dtype))
-        for spec in self.signature.states:
-            if spec.writes:
-                tensor = states[spec.name] if spec.in_place else states.spare(spec.name)
-                binding.bind_output(state_output(spec.name), *_described(tensor, spec.dtype))
-        self._session.run_with_iobinding(binding)
+        """Runs the graph over these buffers; on a GPU, waits until it has run.
+
+        Where runs are captured, the first over some buffers runs more than once. That does no harm:
+        what is written where it lies depends on nothing that was there.
+        """
+        given = [(s.name, argument(s, buffers, states), s.dtype) for s in self._inputs]
+        results = [(s.name, buffers[s.name], s.dtype) for s in self.signature.outputs]
+        for spec in self._written:
+            tensor = states[spec.name] if spec.in_place else states.spare(spec.name)
+            results.append((state_output(spec.name), tensor, spec.dtype))
+        for name, tensor, dtype in given:
+            self._binding.bind_input(name, *_described(tensor, dtype))
+        for name, tensor, dtype in results:
+            self._binding.bind_output(name, *_described(tensor, dtype))
+        options = None
+        if self.captured:
+            addresses = tuple(tensor.data_ptr() for _, tensor, _ in (*given, *results))
+            options = onnxruntime.RunOptions()
+            number = self._graphs.setdefault(addresses, len(self._graphs) + 1)
+            options.add_run_config_entry("gpu_graph_id", str(number))
+        if self._device.type == "cuda":
+            self._run_on_gpu(options)
+        else:
+            self._session.run_with_iobinding(self._binding, options)
         states.flip(self._flipped)
+
+    def _run_on_gpu(self, options: onnxruntime.RunOptions | None) -> None:
+        # ONNX Runtime has a stream of its own, and waits for it when it has run.
+        torch.cuda.current_stream(self._device).synchronize()
+        try:
+            self._session.run_with_iobinding(self._binding, options)
+        except Exception as error:
+            # Its exceptions have no base of their own; gpu_faults looks at this one.
+            if any(words in str(error) for words in _NO_MEMORY):
+                raise torch.OutOfMemoryError(str(error)) from error
+            raise RuntimeError(f"ONNX Runtime: {error}") from error
 
 
 def _described(tensor: Tensor, dtype: str) -> tuple[str, int, int, tuple[int, ...], int]:
@@ -103,40 +167,135 @@ def _described(tensor: Tensor, dtype: str) -> tuple[str, int, int, tuple[int, ..
 def load(
     folder: Path, entry: manifest.Engine, weights: Weights, device: torch.device
 ) -> OnnxRuntimeEngine:
-    """Loads ``entry``'s graph; its weights are mapped from the bundle by ONNX Runtime itself.
+    """Loads ``entry``'s graph; on a CPU ONNX Runtime itself maps its weights from the bundle.
 
     Raises:
         GateError: ``VIDC-BUNDLE-FIELD``, its options are not ``Options``;
             ``VIDC-ENGINE-SIGNATURE``, the graph's tensors are not those of the manifest.
-        UnavailableError: ``VIDC-ENGINE-LOAD``, ONNX Runtime cannot load it.
+        UnavailableError: ``VIDC-ENGINE-LOAD``, ONNX Runtime cannot load it;
+            ``VIDC-ENV-ONNXRUNTIME``, it has no CUDA, or CUDA's libraries are not there.
     """
     file, signature = entry.files[0], entry.signature
     options: Options = read(entry.options, Options, f"options of {file}")
+    session, captured = _session(folder / file, entry, options, device)
+    written = {state_output(state.name): state for state in signature.states if state.writes}
+    inputs, given = session.get_inputs(), {}
+    if options.weights_given:
+        count = max(len(inputs) - sum(spec.reads for spec in signature), 0)
+        given = {node.name: _weight(file, node, weights) for node in inputs[:count]}
+        inputs = inputs[count:]
+    _require(file, "inputs", inputs, {s.name: s for s in signature if s.reads})
+    _require(
+        file, "outputs", session.get_outputs(), {s.name: s for s in signature.outputs} | written
+    )
+    return OnnxRuntimeEngine(session, signature, given, device, captured)
+
+
+def _session(
+    path: Path, entry: manifest.Engine, options: Options, device: torch.device
+) -> tuple[onnxruntime.InferenceSession, bool]:
+    """The graph on a device, and whether its runs are captured."""
+    if device.type != "cuda":
+        return _opened(path, entry, options.session_options(), [CPU]), False
+    _require_cuda(entry, device)
     try:
-        session = onnxruntime.InferenceSession(
-            str(folder / file), options.session_options(), providers=["CPUExecutionProvider"]
+        session = _opened(
+            path, entry, _gpu_options(options), _gpu_providers(device, options.cuda_graph)
+        )
+    except UnavailableError as error:
+        # Control flow, or a node without a kernel on the GPU, which then runs on the CPU.
+        if not options.cuda_graph or _NOT_CAPTURED not in error.message:
+            raise
+        options = replace(options, cuda_graph=False)
+        session = _opened(
+            path, entry, _gpu_options(options), _gpu_providers(device, captured=False)
+        )
+    return session, options.cuda_graph
+
+
+def _require_cuda(entry: manifest.Engine, device: torch.device) -> None:
+    """Refuses an ONNX Runtime that would go on with the CPU, or blame the graph for it."""
+    if CUDA not in onnxruntime.get_available_providers():
+        raise _no_cuda(entry, "has no CUDA")
+    session = onnxruntime.InferenceSession(
+        _IDENTITY, providers=_gpu_providers(device, captured=False)
+    )
+    if CUDA not in session.get_providers():
+        raise _no_cuda(entry, "cannot load its CUDA provider")
+
+
+def _gpu_options(options: Options) -> onnxruntime.SessionOptions:
+    found = options.session_options()
+    # Planned memory is first taken in the second run, which is the one that is captured.
+    found.enable_mem_pattern = not options.cuda_graph
+    return found
+
+
+def _gpu_providers(device: torch.device, captured: bool) -> list[Any]:
+    cuda = {
+        "device_id": str(device.index or 0),
+        "enable_cuda_graph": str(int(captured)),
+        # float32 is float32: the default multiplies with 10 bits of mantissa.
+        "use_tf32": "0",
+        # Each engine has memory of its own: no powers of two.
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+    # Numbers of slots and shapes are computed on the CPU where CUDA has no kernel for them.
+    return [(CUDA, cuda), CPU]
+
+
+def _opened(
+    path: Path,
+    entry: manifest.Engine,
+    options: onnxruntime.SessionOptions,
+    providers: list[Any],
+) -> onnxruntime.InferenceSession:
+    try:
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=providers, enable_fallback=0
         )
     except Exception as error:
         # Its exceptions have no base of their own.
         raise UnavailableError(
             "VIDC-ENGINE-LOAD",
-            f"ONNX Runtime {onnxruntime.__version__} cannot load {file}: {str(error)[:300]}",
+            f"ONNX Runtime {onnxruntime.__version__} cannot load {entry.files[0]}: "
+            f"{str(error)[:300]}",
             f"run it with onnxruntime {entry.version}, which checked it, or build the bundle again",
         ) from error
-    written = {state_output(state.name): state for state in signature.states if state.writes}
-    _require(file, "inputs", session.get_inputs(), {s.name: s for s in signature if s.reads})
-    _require(
-        file, "outputs", session.get_outputs(), {s.name: s for s in signature.outputs} | written
+
+
+def _no_cuda(entry: manifest.Engine, why: str) -> UnavailableError:
+    return UnavailableError(
+        "VIDC-ENV-ONNXRUNTIME",
+        f"{entry.files[0]} runs on a GPU, and the installed ONNX Runtime {onnxruntime.__version__} "
+        f"{why}",
+        f"{INSTALL}; `vidc explain VIDC-ENV-ONNXRUNTIME` says which CUDA it takes",
     )
-    return OnnxRuntimeEngine(session, signature)
+
+
+def _weight(file: str, node: Any, weights: Weights) -> Tensor:
+    try:
+        tensor = weights[node.name]
+    except (KeyError, SafetensorError) as error:
+        raise _other_tensors(file, "weights") from error
+    if (tuple(node.shape), node.type) != (
+        tuple(tensor.shape),
+        _TYPE_NAMES[DTYPE_NAMES[tensor.dtype]],
+    ):
+        raise _other_tensors(file, "weights")
+    return tensor
 
 
 def _require(file: str, kind: str, nodes: list[Any], specs: Mapping[str, TensorSpec]) -> None:
     found = [(node.name, tuple(node.shape), node.type) for node in nodes]
     expected = [(name, spec.shape, _TYPE_NAMES[spec.dtype]) for name, spec in specs.items()]
     if found != expected:
-        raise GateError(
-            "VIDC-ENGINE-SIGNATURE",
-            f"{file}: its {kind} are not those of the manifest",
-            "build the bundle again",
-        )
+        raise _other_tensors(file, kind)
+
+
+def _other_tensors(file: str, kind: str) -> GateError:
+    return GateError(
+        "VIDC-ENGINE-SIGNATURE",
+        f"{file}: its {kind} are not those of the manifest",
+        "build the bundle again",
+    )

@@ -16,6 +16,7 @@ from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
+CAPTURABLE = True
 _TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 
 

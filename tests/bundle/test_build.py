@@ -202,7 +202,9 @@ def test_random_weights_are_named(project, tmp_path):
     settings, _ = project.resolve()
     stage = load_stage(settings, Sources({}, seed=5), "vae")
     stage.run(Workspace(tmp_path, {}, print))
-    assert read_source(tmp_path) == {"random_weights": 5}
+    source = read_source(tmp_path)
+    assert source == {"random_weights": 5, "digest": source["digest"]}
+    assert len(source["digest"]) == 64
 
 
 def test_weights_are_those_of_the_stage(project):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -11,9 +12,10 @@ import torch
 from onnx import helper, numpy_helper
 from safetensors.torch import load_file
 
-from vidc.compiler.bisect.debug import INPUTS
+from vidc.compiler.bisect.debug import INPUTS, require_graphs
+from vidc.plugins.errors import UsageError
 from vidc.runtime.integrity import file_entry
-from vidc.runtime.manifest import MANIFEST_NAME
+from vidc.runtime.manifest import MANIFEST_NAME, read_manifest
 
 
 def tampered(project, folder: Path, component: str, edit) -> Path:
@@ -140,6 +142,15 @@ def test_engines_without_a_graph_are_refused_first(project, tmp_path, vidc):
     assert (status, out) == (2, "")
     assert "VIDC-VALIDATE-DEBUG" in err
     assert "denoise" in err
+
+
+def test_engines_of_a_gpu_are_refused(project):
+    document = read_manifest(project.bundle)
+    gpu = replace(document.target, name="h200", compute_capability="9.0")
+    with pytest.raises(UsageError, match="runs on h200") as caught:
+        require_graphs(replace(document, target=gpu))
+    assert caught.value.code == "VIDC-VALIDATE-DEBUG"
+    assert "--gpu cpu" in caught.value.hint
 
 
 def test_where_nothing_failed_there_is_nothing_to_debug(project, tmp_path, vidc):

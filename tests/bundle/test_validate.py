@@ -3,14 +3,18 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
+import av
 import pytest
 import torch
 
 from vidc.compiler.cli import main
 from vidc.compiler.validate.compare import hold_to_golden
 from vidc.compiler.validate.gates import Where
-from vidc.runtime.manifest import read_manifest
+from vidc.compiler.validate.golden import Golden
+from vidc.plugins.errors import GateError
+from vidc.runtime.manifest import read_manifest, write_manifest
 
 
 class Faulty:
@@ -176,3 +180,134 @@ def test_a_text_encoder_of_a_checkpoint_must_be_given(vidc, project, tmp_path):
     assert (status, out) == (2, "")
     assert "VIDC-BUILD-SOURCES" in err
     assert "text encoder" in err
+
+
+def tree(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_video_shows_reference_engine_and_difference(vidc, project, tmp_path):
+    before = tree(project.bundle)
+    video = tmp_path / "v.mp4"
+    status, out, err = vidc(
+        project.bundle, "--report", tmp_path / "r.html", "--video", video, "--json"
+    )
+    document = json.loads(out)
+    assert (status, document["video"]) == (0, str(video)), err
+    with av.open(str(video)) as opened:
+        frames = [frame.to_ndarray(format="rgb24") for frame in opened.decode(video=0)]
+    assert len(frames) == 9 + 7 * 12
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "v.mp4"]
+    # A bundle is immutable.
+    assert tree(project.bundle) == before
+
+
+def test_every_block_and_component_has_its_figures(vidc, project, tmp_path):
+    status, out, _ = vidc(project.bundle, "--report", tmp_path / "r.html", "--json")
+    document = json.loads(out)
+    assert status == 0
+    assert {row["component"] for row in document["components"]} == {
+        *read_manifest(project.bundle).engines
+    }
+    for row in [*document["components"], *document["rollout"]]:
+        error, sqnr = row["relative_l2"], row["sqnr_db"]
+        if error:
+            assert sqnr == pytest.approx(-20 * torch.tensor(error).double().log10().item(), abs=0.1)
+    for row in document["rollout"]:
+        assert row["ssim"] > 0.99
+        assert row["psnr_db"] is None or row["psnr_db"] > 40
+    references = [row["frames_reference"] for row in document["rollout"]]
+    assert references == [
+        "golden", "golden", "decoded", "decoded", "decoded", "golden", "decoded", "golden",
+    ]  # fmt: skip
+    assert document["lpips"]["measured"] is False
+    assert document["lpips"]["reason"]
+    assert 0 < len(document["worst_tensors"]) <= 6
+    html = (tmp_path / "r.html").read_text()
+    assert "LPIPS is not measured" in html
+    assert "Tensors that err most" in html
+
+
+def test_a_video_or_a_report_without_a_place_is_refused_first(vidc, project, tmp_path):
+    report = ("--report", tmp_path / "r.html")
+    inside = project.bundle / "golden"
+    (tmp_path / "link").symlink_to(project.bundle)
+    for arguments, code in (
+        ([*report, "--video", tmp_path / "nowhere" / "v.mp4"], "VIDC-VALIDATE-VIDEO"),
+        ([*report, "--video", tmp_path / "v.avi"], "VIDC-VIDEO-SUFFIX"),
+        ([*report, "--video", inside / "v.mp4"], "VIDC-VALIDATE-VIDEO"),
+        ([*report, "--video", tmp_path / "link" / "v.mp4"], "VIDC-VALIDATE-VIDEO"),
+        (["--report", inside / "r.html"], "VIDC-VALIDATE-REPORT"),
+        (["--report", project.bundle / "report.html"], "VIDC-VALIDATE-REPORT"),
+    ):
+        status, out, err = vidc(project.bundle, *arguments)
+        assert (status, out, code in err) == (2, "", True), err
+        assert "loading" not in err
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+def test_a_bundle_without_a_rollout_has_no_video(vidc, project, tmp_path, monkeypatch):
+    document = read_manifest(project.bundle)
+    alone = replace(document, validation=replace(document.validation, level="component"))
+    monkeypatch.setattr("vidc.runtime.manifest.read_manifest", lambda folder: alone)
+    status, out, err = vidc(
+        project.bundle, "--report", tmp_path / "r.html", "--video", tmp_path / "v.mp4"
+    )
+    assert (status, out) == (2, "")
+    assert "VIDC-VALIDATE-VIDEO" in err
+    assert "no rollout" in err
+
+
+def test_figures_are_printed_though_the_video_cannot_be_written(
+    vidc, project, tmp_path, monkeypatch
+):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("vidc.runtime.video._Gif.finish", full)
+    status, out, err = vidc(
+        project.bundle, "--report", tmp_path / "r.html", "--video", tmp_path / "v.gif", "--json"
+    )
+    document = json.loads(out)
+    assert (status, document["passed"], "video" in document) == (3, True, False)
+    assert "VIDC-VIDEO-WRITE" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_a_gate_that_fails_is_told_where_nothing_can_be_shown(vidc, project, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidc.compiler.validate.compare._frames", lambda *_: [])
+    status, out, err = vidc(
+        project.bundle, "--report", tmp_path / "r.html", "--video", tmp_path / "v.mp4", "--json"
+    )
+    document = json.loads(out)
+    assert (status, document["passed"], "video" in document) == (1, False, False)
+    assert "VIDC-VALIDATE-FAILED" in err
+    assert "there is no video" in err
+    assert document["rollout"][0]["frames_reference"] is None
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_a_bundle_without_golden_data_is_refused_by_name(vidc, project, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(project.bundle, copy)
+    shutil.rmtree(copy / "golden")
+    with pytest.raises(GateError, match="VIDC-VALIDATE-GOLDEN"):
+        Golden.load(copy)
+    status, out, err = vidc(copy)
+    assert (status, out, "VIDC-BUNDLE-MISSING" in err) == (1, "", True), err
+    document = read_manifest(copy)
+    files = {n: f for n, f in document.files.items() if not n.startswith("golden/")}
+    write_manifest(replace(document, files=files), copy)
+    status, out, err = vidc(copy)
+    assert (status, out, "VIDC-VALIDATE-GOLDEN" in err) == (1, "", True), err
+
+
+def test_nan_in_a_candidate_is_told_by_name(judge):
+    comparison = judge(denoise={"after": nan_output})
+    failed = {(g.component, g.block, g.metric) for g in comparison.gates if not g.passed}
+    assert ("denoise", None, "relative_l2") in failed
+    assert {("rollout", block, "psnr_db") for block in range(8)} <= failed
+    worst = comparison.worst[0]
+    assert (worst.component, worst.tensor) == ("denoise", "flow")
+    assert worst.not_finite > 0
+    assert any(outlier.candidate != outlier.candidate for outlier in worst.outliers)

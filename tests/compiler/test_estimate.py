@@ -4,7 +4,14 @@ from dataclasses import replace
 import pytest
 
 from vidc.compiler import estimate
-from vidc.compiler.estimate import about, announcement, reference_seconds, replay_seconds, scenario
+from vidc.compiler.estimate import (
+    about,
+    announcement,
+    latents_seconds,
+    reference_seconds,
+    replay_seconds,
+    scenario,
+)
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import find_target
 from vidc.compiler.validate.scenario import Scenario
@@ -46,13 +53,20 @@ def test_each_part_of_a_scenario_takes_its_time(cores):
     frame = estimate.frame_flops(model) / estimate.CPU_FLOPS_A_CORE
     decode = estimate.decode_flops(model) / estimate.CPU_FLOPS_A_CORE
     # Two rollouts of 8 blocks at 5 passes with a recache of 9 frames; recaches of 6, 9, 12 and 9
-    # frames, between 5 blocks and a pass of denoising; two blocks encoded.
+    # frames, between 5 blocks and a pass of denoising; two blocks encoded; the reference decoded.
     frames = 2 * (8 * 5 * 3 + 9) + (6 + 9 + 12 + 9) + 6 * 3
-    assert seconds == pytest.approx(frames * frame + (2 * 8 + 2) * decode)
+    assert seconds == pytest.approx(frames * frame + (3 * 8 + 2) * decode)
     alone = replay_seconds(model, replace(SWITCHED, rollout=False))
     assert reference_seconds(model, SWITCHED, FP32) == pytest.approx(alone)
     mixed = reference_seconds(model, SWITCHED, {**FP32, "transformer": "bf16"})
-    assert mixed == pytest.approx(alone + seconds)
+    assert mixed == pytest.approx(alone + seconds - 8 * decode)
+
+
+def test_what_is_not_decoded_takes_no_time(cores):
+    cores(1)
+    model = settings().model
+    frame = estimate.frame_flops(model) / estimate.CPU_FLOPS_A_CORE
+    assert latents_seconds(model, SWITCHED) == pytest.approx((8 * 5 * 3 + 9) * frame)
 
 
 def test_the_level_is_what_was_asked_for(cores):

@@ -164,3 +164,28 @@ def test_loading_weights_runs_nothing_of_the_runtime() -> None:
     ).stdout.splitlines()
     assert "vidc.exporters.checkpoint.read" in modules
     assert [name for name in modules if name.startswith("vidc.runtime")] == []
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+@pytest.mark.parametrize(
+    ("precision", "recipe"), [("fp8", "fp8-linear"), ("int8", "int8-weight-only")]
+)
+def test_a_hopper_gpu_s_own_recipe_is_one_that_its_engines_hold(
+    tmp_path: Path, gpu: str, precision: str, recipe: str
+) -> None:
+    settings = resolve("longlive-1.3b", gpu=gpu, precision=precision, environ={})
+    assert settings.backend == "aoti"
+    assert settings.quantization is not None
+    assert settings.quantization.recipe.name == recipe
+    for name in ("calibration.json", "calibration.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+    made = {s.name: s for s in stages(settings, Sources({}, seed=1, calibration=tmp_path))}
+    compiled = made["compile:denoise"]
+    assert Input("quantise:denoise") in compiled.inputs
+    assert made["quantise:denoise"].entries == ("vidc.compiler.stages.quantise_program",)
+    assert "onnx" not in made["quantise:denoise"].tools
+    assert made["quantise:transformer"].config["form"] == "program"
+    assert bool(made["quantise:transformer"].files) == (precision == "fp8")
+    work = portable_work(settings)
+    for name in ("quantise:transformer", "quantise:denoise"):
+        assert (work[name].entries, work[name].config) == (made[name].entries, made[name].config)

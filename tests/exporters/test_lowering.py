@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from vidc.exporters.component import Component
-from vidc.exporters.lowering import inline, replace
+from vidc.exporters.lowering import expand, inline, replace
 from vidc.exporters.program import export_program
 from vidc.plugins.flash_attention import flash_attention_sm90
+from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 from vidc.plugins.ring import ring_attention, ring_write, ring_write_functional
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 
@@ -74,3 +75,32 @@ def test_an_operator_is_replaced_wherever_it_is_called(program):
     replace(program, ring_attention, flash_attention_sm90)
     assert ring_attention not in called(program)
     assert flash_attention_sm90 in called(program)
+
+
+class Rotated(nn.Module):
+    def forward(self, x: Tensor, y: Tensor, weight: Tensor, angles: Tensor) -> tuple[Tensor, ...]:
+        query, key = qk_norm_rope(x, 2 * y, weight, weight, angles, angles, 2, 1e-6)
+        return query + 1, key
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_expanded_operator_is_what_it_was(dtype):
+    rows, heads = (2, 3, 16), (2, 3, 2, 8)
+    signature = Signature(
+        (
+            TensorSpec("x", rows, dtype, Role.INPUT),
+            TensorSpec("y", rows, dtype, Role.INPUT),
+            TensorSpec("weight", (16,), dtype, Role.INPUT),
+            TensorSpec("angles", (3, 4), "float32", Role.INPUT),
+            TensorSpec("query", heads, dtype, Role.OUTPUT),
+            TensorSpec("key", heads, dtype, Role.OUTPUT),
+        )
+    )
+    program = export_program(Component("rotated", Rotated(), signature))
+    given = [torch.randn(spec.shape).to(spec.torch_dtype) for spec in signature.inputs]
+    expected = program.module()(*given)
+    expand(program, qk_norm_rope, qk_norm_rope_reference)
+    assert qk_norm_rope not in called(program)
+    assert torch.ops.aten.rms_norm.default in called(program)
+    for found, value in zip(program.module()(*given), expected, strict=True):
+        assert torch.equal(found, value)

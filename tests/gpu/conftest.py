@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from vidc.plugins import kernel_library
+
 HOPPER = (9, 0)
 
 
@@ -28,6 +30,15 @@ def hopper(gpu: torch.device) -> torch.device:
     found = torch.cuda.get_device_capability(gpu)
     if found != HOPPER:
         pytest.skip(f"the GPU has compute capability {found}, not {HOPPER}")
+    return gpu
+
+
+@pytest.fixture(scope="session")
+def library(gpu: torch.device) -> torch.device:
+    """The device, where the library of kernels is there to serve it."""
+    fault = kernel_library.fault()
+    if fault is not None:
+        pytest.skip(fault.message)
     return gpu
 
 

@@ -6,6 +6,7 @@ import math
 import shutil
 import struct
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,8 +21,8 @@ from vidc.plugins.flash_attention import LaunchFacts, flash_attention_sm90, load
 
 FACTS = LaunchFacts(
     symbol="attend", dtype="bfloat16", head_dim=128, capability=(9, 0), tile_m=192, tile_n=112,
-    threads=384, shared_bytes=1000, parameter_bytes=(12, 128, 4, 128, 16, 128, 128, 1),
-    lengths=4, query=6, key=1, value=3, output=5, scale=2,
+    threads=384, shared_bytes=1000, parameter_bytes=(12, 128, 4, 128, 16, 128, 128, 1, 12, 40),
+    sizes=8, lengths=4, logsumexp=9, query=6, key=1, value=3, output=5, scale=2,
 )  # fmt: skip
 CPU = torch.device("cpu")
 
@@ -71,9 +72,9 @@ class TensorMap:
 def recorder(monkeypatch):
     made = Recorder()
     loaded = {
-        (torch.bfloat16, 128, CPU): module._Loaded(made, FACTS, b""),
+        (torch.bfloat16, 128, CPU): module._Loaded(made, FACTS, b"", 132),
         (torch.float16, 64, CPU): module._Loaded(
-            made, replace(FACTS, dtype="float16", head_dim=64), b""
+            made, replace(FACTS, dtype="float16", head_dim=64), b"", 132
         ),
     }
     monkeypatch.setattr(module, "_LOADED", loaded)
@@ -139,6 +140,10 @@ def test_the_kernel_is_given_what_its_facts_say(recorder):
     assert scale == pytest.approx(1 / math.sqrt(128) / math.log(2), rel=1e-6)
     _, batch = struct.unpack("<Qq", launch.parameters[FACTS.lengths])
     assert batch == 2
+    sizes = (193, 3, 2)
+    assert struct.unpack("<3i", launch.parameters[FACTS.sizes]) == sizes
+    logsumexp = struct.unpack("<Q3i4xqq", launch.parameters[FACTS.logsumexp])
+    assert logsumexp[1:] == (*sizes, 193, 3 * 193)
     unread = {launch.parameters[index] for index in (0, 7)}
     assert unread == {bytes(12), bytes(1)}
     # Rows of 3 heads x 128 channels x 2 bytes.
@@ -154,6 +159,25 @@ def test_the_kernel_is_given_what_its_facts_say(recorder):
         "value": (given["value"].data_ptr(), torch.bfloat16, *cache),
         "output": (output.data_ptr(), torch.bfloat16, *query),
     }
+
+
+def test_the_last_queries_are_given_halves_of_the_keys(recorder, monkeypatch):
+    """Ten tiles of one row on eight processors: two are left, which four tiles do in half."""
+    monkeypatch.setattr(module, "split_from", lambda *sizes: 8 if sizes == (10, 1, 20, 132) else 0)
+    given = tensors(batch=1, tokens=9 * FACTS.tile_m + 5, slots=20, heads=1, length=13)
+    output = flash_attention_sm90(**given)
+    whole, rest = recorder.launches
+    assert (whole.grid, rest.grid) == ((8, 1, 1), (2, 1, 2))
+    left = FACTS.tile_m + 5
+    maps = [
+        {name: recorder.maps[launch.addresses[getattr(FACTS, name)]] for name in ("query", "key")}
+        for launch in (whole, rest)
+    ]
+    assert [m["query"][2] for m in maps] == [(128, 9 * FACTS.tile_m + 5, 1, 1), (128, left, 1, 2)]
+    assert [m["key"][2] for m in maps] == [(128, 20, 1, 1), (128, 10, 1, 2)]
+    assert [m["key"][0] for m in maps] == [given["key"].data_ptr()] * 2
+    assert struct.unpack("<3i", rest.parameters[FACTS.sizes]) == (left, 1, 2)
+    assert output.shape == given["query"].shape
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -300,7 +324,7 @@ WRONG = {
     "a size of 0": {"threads": 0},
     "a negative size": {"shared_bytes": -1},
     "true for a size": {"tile_n": True},
-    "an index beyond the parameters": {"scale": 8},
+    "an index beyond the parameters": {"scale": 10},
     "a negative index": {"scale": -1},
     "two things in one parameter": {"scale": 4},
     "capability as text": {"capability": ["9", "0"]},
@@ -360,6 +384,8 @@ def device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     return loads
 
 

@@ -66,7 +66,7 @@ def manifest() -> Manifest:
                 files=("denoise.onnx", "engines/denoise.bin"),
                 signature=signature,
                 options={"threads": 1},
-                requires=Requirements("2.13.0", ("avx2", "avx512_f")),
+                requires=Requirements("2.13.0", ("avx2", "avx512_f"), ("gelu_quantize",)),
             )
         },
         weights={

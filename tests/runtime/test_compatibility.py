@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vidc.plugins import kernel_library
+from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
 from vidc.runtime import compatibility
 from vidc.runtime.compatibility import check, require_driver
@@ -26,10 +28,14 @@ def gpu_manifest(manifest: Manifest) -> Manifest:
 
 
 def requiring(
-    manifest: Manifest, torch: str | None = None, cpu_features: tuple[str, ...] = ()
+    manifest: Manifest,
+    torch: str | None = None,
+    cpu_features: tuple[str, ...] = (),
+    operators: tuple[str, ...] = (),
 ) -> Manifest:
     """The manifest with an engine that needs this and nothing else."""
-    engine = replace(manifest.engines["denoise"], requires=Requirements(torch, cpu_features))
+    requires = Requirements(torch, cpu_features, operators)
+    engine = replace(manifest.engines["denoise"], requires=requires)
     return replace(manifest, engines={"denoise": engine})
 
 
@@ -206,3 +212,50 @@ def test_a_gpu_bundle_says_that_the_driver_is_too_old(gpu_manifest, monkeypatch)
     monkeypatch.setattr(compatibility, "driver_version", lambda: (12, 2))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert refusal(gpu_manifest, CUDA).code == "VIDC-GPU-DRIVER"
+
+
+CALLED = ("gelu_quantize", "qk_norm_rope_ring_write")
+
+
+def faulty(code: str) -> UnavailableError:
+    return UnavailableError(code, "what is wrong with the library", "build it")
+
+
+@pytest.mark.parametrize("code", ["VIDC-KERNEL-LIBRARY", "VIDC-KERNEL-ABI"])
+def test_engines_that_call_fused_operators_need_the_library(
+    gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(kernel_library, "fault", lambda: faulty(code))
+    error = refusal(requiring(gpu_manifest, operators=CALLED), CUDA)
+    assert error.code == code
+    assert "engine denoise calls vidc::gelu_quantize, vidc::qk_norm_rope_ring_write" in str(error)
+    assert "what is wrong with the library" in error.message
+    assert "build it; or build the bundle again" in error.hint
+
+
+def test_engines_that_call_none_do_not(
+    gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_gpu(monkeypatch, "NVIDIA H100 80GB HBM3", (9, 0))
+    monkeypatch.setattr(compatibility, "driver_version", lambda: None)
+    monkeypatch.setattr(kernel_library, "fault", lambda: faulty("VIDC-KERNEL-LIBRARY"))
+    assert check(gpu_manifest, CUDA) == ()
+
+
+def test_with_the_library_they_run(gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpu(monkeypatch, "NVIDIA H100 80GB HBM3", (9, 0))
+    monkeypatch.setattr(compatibility, "driver_version", lambda: None)
+    monkeypatch.setattr(kernel_library, "fault", lambda: None)
+    assert check(requiring(gpu_manifest, operators=CALLED), CUDA) == ()
+
+
+def test_an_operator_that_this_vidc_lacks_is_named(gpu_manifest: Manifest) -> None:
+    error = refusal(requiring(gpu_manifest, operators=("of_later",)), CUDA)
+    assert error.code == "VIDC-BUNDLE-ABI"
+    assert "vidc::of_later" in error.message
+
+
+def test_the_library_s_abi_is_the_one_that_the_manifest_has(gpu_manifest: Manifest) -> None:
+    """One number stands for both: the library is refused by it, and so is the bundle."""
+    other = replace(requiring(gpu_manifest, operators=CALLED), plugin_abi=PLUGIN_ABI + 1)
+    assert refusal(other, CUDA).code == "VIDC-BUNDLE-ABI"

@@ -14,7 +14,7 @@ import torch
 
 from vidc.plugins.errors import UnavailableError, UsageError
 from vidc.runtime import video
-from vidc.runtime.video import open_writer
+from vidc.runtime.video import check_format, open_writer
 
 
 def smooth_clip(frames: int = 24, height: int = 48, width: int = 64) -> np.ndarray:
@@ -244,3 +244,12 @@ def test_importing_loads_neither_pyav_nor_pillow():
     code = "import sys, vidc.runtime.video; print({'av', 'PIL'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
+
+
+def test_a_name_is_checked_without_touching_the_disk(tmp_path):
+    check_format(tmp_path / "nowhere" / "v.MP4")
+    with pytest.raises(UsageError, match="VIDC-VIDEO-SUFFIX"):
+        check_format(tmp_path / "v.avi")
+    with pytest.raises(UsageError, match="VIDC-VIDEO-FPS"):
+        check_format(tmp_path / "v.gif", 60)
+    assert list(tmp_path.iterdir()) == []

@@ -127,8 +127,10 @@ def train(
     if checkpoint.exists(folder):
         state = checkpoint.restore(folder, training)
         step, seconds = state["step"], state["seconds"]
-        if options.steps is None and state["schedule"]["end"] is not None:
-            schedule = Schedule(**state["schedule"])
+        known = Schedule(**state["schedule"])
+        # What is trained on after its end has its full rate again.
+        if options.steps is None and known.end is not None and not known.over(step):
+            schedule = known
     curve = log.Log(options.out / "log.jsonl", step)
     if prepare is not None:
         prepare(step)

@@ -1,12 +1,17 @@
 import os
+import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import transformer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch._inductor import config
+from torch.export import ExportedProgram
 
 from vidc.compiler.backends import CompiledEngine
 from vidc.compiler.backends.aoti import backend
@@ -14,7 +19,10 @@ from vidc.compiler.inductor import OPTIONS
 from vidc.compiler.settings.targets import targets
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.component import Component
+from vidc.exporters.export import export_component
 from vidc.exporters.program import export_program, save_program
+from vidc.plugins import engine_operators, kernel_library
+from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 from vidc.runtime import manifest
@@ -106,7 +114,9 @@ def test_an_engine_says_what_its_loader_needs(compiled: tuple[CompiledEngine, Pa
     assert engine.signature["last"].in_place
     assert engine.requires.torch == torch.__version__
     assert set(engine.requires.cpu_features) <= cpu_features()
-    assert engine.options == {"channels_last": []}
+    assert engine.options == {"channels_last": [], "packed": {}}
+    assert engine.requires.operators == ()
+    assert engine.notes == ()
 
 
 def test_a_package_holds_neither_weights_nor_pickles(
@@ -231,9 +241,80 @@ def test_what_it_builds_for() -> None:
 @pytest.mark.parametrize("gpu", ["h100", "h200"])
 def test_what_it_builds_for_a_gpu(gpu: str) -> None:
     target = targets()[gpu]
-    assert backend.precisions(target) == {"bf16", "fp16"}
-    assert set(backend.tools(target)) == {"torch", "c++", "cuda"}
+    assert backend.precisions(target) == {"bf16", "fp16", "fp8", "int8"}
+    assert set(backend.tools(target)) == {"torch", "c++", "cuda", "libvidc_torch.so"}
     assert backend.kernels(target) == ("flash_attention",)
+
+
+LIBRARY_FAULT = UnavailableError("VIDC-KERNEL-LIBRARY", "no library is installed", "install it")
+
+
+@pytest.mark.parametrize(("fault", "said"), [(None, f"ABI {PLUGIN_ABI}"), (LIBRARY_FAULT, "none")])
+def test_what_is_built_for_a_gpu_depends_on_the_library(
+    monkeypatch: pytest.MonkeyPatch, fault: UnavailableError | None, said: str
+) -> None:
+    monkeypatch.setattr(kernel_library, "fault", lambda: fault)
+    assert backend.tools(targets()["h200"])["libvidc_torch.so"] == said
+
+
+@pytest.fixture
+def compile_for_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Compiles ``denoise`` for an H200 up to where a GPU is needed; the program it came to."""
+    programs = []
+
+    def compile_nothing(program: ExportedProgram, package: Path) -> None:
+        programs.append(program)
+        with zipfile.ZipFile(package, "w") as archive:
+            archive.writestr("denoise/archive_format", "pt2")
+
+    monkeypatch.setattr("vidc.compiler.backends.aoti.compile_package", compile_nothing)
+    monkeypatch.setattr("vidc.compiler.cuda.move_to_device_pass", lambda program, _: program)
+
+    def compile_for_gpu(
+        fault: UnavailableError | None, *assignments: str
+    ) -> tuple[CompiledEngine, ExportedProgram]:
+        monkeypatch.setattr(engine_operators, "fault", lambda _: fault)
+        config = transformer.model(*assignments).config
+        exported = export_component(config, "transformer", "bf16", "denoise", tmp_path)
+        output = tmp_path / "output"
+        return backend.compile(exported, targets()["h200"], {}, output), programs[-1]
+
+    return compile_for_gpu
+
+
+def operators_of(program: ExportedProgram) -> set[str]:
+    text = program.graph_module.print_readable(print_output=False)
+    return set(re.findall(r"vidc\.(\w+)\.default", text))
+
+
+def test_with_kernels_an_engine_calls_fused_operators(compile_for_gpu: Callable[..., Any]) -> None:
+    engine, program = compile_for_gpu(None, "model.dim=64", "model.heads=1")
+    called = ("gelu_quantize", "qk_norm_rope_ring_write")
+    assert engine.requires.operators == called
+    assert operators_of(program) == {*called, "flash_attention_sm90"}
+    assert engine.notes == ()
+    layer = "transformer.blocks.0.attn1"
+    parts = [f"{layer}.to_{part}.bias" for part in "qkv"]
+    assert engine.options["packed"][f"{layer}.to_qkv.bias"] == parts
+
+
+def test_without_kernels_an_engine_calls_none_and_says_so(
+    compile_for_gpu: Callable[..., Any],
+) -> None:
+    engine, program = compile_for_gpu(LIBRARY_FAULT, "model.dim=64", "model.heads=1")
+    assert engine.requires.operators == ()
+    assert engine.options["packed"] == {}
+    assert operators_of(program) == {"flash_attention_sm90"}
+    (note,) = engine.notes
+    assert "vidc::gelu_quantize and vidc::qk_norm_rope_ring_write" in note
+    assert "no library is installed; install it" in note
+
+
+def test_sizes_that_a_kernel_does_not_take_are_said(compile_for_gpu: Callable[..., Any]) -> None:
+    engine, _ = compile_for_gpu(None, "model.dim=48", "model.heads=2")
+    assert engine.requires.operators == ("gelu_quantize",)
+    (note,) = engine.notes
+    assert "expected a head size of 32, 64 or 128, found 24" in note
 
 
 def test_a_gpu_without_an_attention_kernel_is_none_of_its_targets() -> None:

@@ -60,7 +60,8 @@ class Backend:
             files=(component.onnx.name,),
             signature=component.signature,
             options={"graph_optimization_level": "ORT_DISABLE_ALL", "disable_prepacking": True},
-            requires=Requirements(torch="2.11.0", cpu_features=()),
+            requires=Requirements(torch="2.11.0", cpu_features=(), operators=()),
+            notes=("it is as it was exported",),
         )
 
 
@@ -127,6 +128,7 @@ def test_it_compiles_a_component_that_a_loader_runs(tmp_path: Path) -> None:
     workspace = Workspace(bundle, {"export:toy": export}, print)
     compile_stage.run(workspace, "toy", NAME, targets()["cpu"])
     document = dict(compile_stage.read_engine(bundle))
+    assert compile_stage.read_notes(bundle) == ("it is as it was exported",)
     entry: manifest.Engine = read({**document, "precision": "fp32"}, manifest.Engine, "engine")
     assert (entry.backend, entry.loader) == (NAME, "onnxruntime")
     assert entry.requires.torch == "2.11.0"

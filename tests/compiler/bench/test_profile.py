@@ -29,6 +29,8 @@ CPU = torch.device("cpu")
         ("triton_poi_fused_convolution_silu_2", Kind.ELEMENTWISE),
         ("triton_red_fused_addmm_native_layer_norm_5", Kind.ELEMENTWISE),
         ("vidc_ring_write_kernel", Kind.COPY),
+        ("void vidc::qk_norm_rope_ring_write_kernel<...>", Kind.ELEMENTWISE),
+        ("void vidc::gelu_quantize_kernel<...>", Kind.ELEMENTWISE),
         ("void at::native::vectorized_elementwise_kernel<4, ...>", Kind.ELEMENTWISE),
         ("aten::arange", Kind.OTHER),
     ],

@@ -74,6 +74,8 @@ class TestCompiled:
         assert sizes == [128, 128, 128]
         assert facts.parameter_bytes[facts.output] == 128
         assert facts.parameter_bytes[facts.lengths] == 16
+        assert facts.parameter_bytes[facts.sizes] == 12
+        assert facts.parameter_bytes[facts.logsumexp] == 40
         assert facts.parameter_bytes[facts.scale] == 4
 
     def test_equal_versions_write_equal_bytes(self, compiled, tmp_path, monkeypatch):
@@ -133,9 +135,12 @@ def test_a_compiler_that_hangs_is_stopped(tmp_path, monkeypatch):
 
 TILES = (192, 112)
 MAP, SIZE, SCALE = Parameter(128, False), Parameter(4, False), Parameter(4, True)
-LENGTHS = Parameter(16, False)
+LENGTHS, SIZES, LOGSUMEXP = (Parameter(size, False) for size in (16, 12, 40))
 ENTRY = Entry(
-    "attend", 384, (SIZE, MAP, LENGTHS, MAP, MAP, SCALE, MAP), frozenset({1, 2, 3, 4, 5, 6})
+    "attend",
+    384,
+    (SIZE, MAP, LENGTHS, MAP, MAP, SCALE, MAP, SIZES, LOGSUMEXP),
+    frozenset(range(1, 9)),
 )
 
 
@@ -146,6 +151,13 @@ def tensor_map(name: str) -> str:
 def lengths(batch: int) -> str:
     """Beyond pointer and size lies whatever was in memory."""
     return struct.pack("<QiI", dsl.ADDRESSES["lengths"], batch, 0xABCD).hex()
+
+
+def logsumexp(head_stride: int = dsl.QUERIES) -> str:
+    """Between sizes and strides lies whatever was in memory."""
+    sizes = (dsl.QUERIES, dsl.HEADS, dsl.BATCH)
+    strides = (head_stride, dsl.HEADS * dsl.QUERIES)
+    return struct.pack("<Q3iIqq", dsl.ADDRESSES["logsumexp"], *sizes, 0xABCD, *strides).hex()
 
 
 LAUNCH = Launch(
@@ -161,6 +173,8 @@ LAUNCH = Launch(
         tensor_map("query"),
         struct.pack("<f", 0.25 * 1.4426950408889634).hex(),
         tensor_map("key"),
+        struct.pack("<3i", dsl.QUERIES, dsl.HEADS, dsl.BATCH).hex(),
+        logsumexp(),
     ),
 )
 
@@ -169,8 +183,8 @@ def test_facts_follow_from_what_the_parameters_hold():
     facts = launch_facts("float16", 64, TILES, ENTRY, LAUNCH)
     assert facts == LaunchFacts(
         symbol="attend", dtype="float16", head_dim=64, capability=(9, 0), tile_m=192, tile_n=112,
-        threads=384, shared_bytes=5000, parameter_bytes=(4, 128, 16, 128, 128, 4, 128),
-        lengths=2, query=4, key=6, value=1, output=3, scale=5,
+        threads=384, shared_bytes=5000, parameter_bytes=(4, 128, 16, 128, 128, 4, 128, 12, 40),
+        sizes=7, lengths=2, logsumexp=8, query=4, key=6, value=1, output=3, scale=5,
     )  # fmt: skip
 
 
@@ -187,6 +201,8 @@ OTHER = {
     "a map of an unknown tensor": (ENTRY, with_argument(1, "77" * 128)),
     "a map of the lengths": (ENTRY, with_argument(1, tensor_map("lengths"))),
     "lengths of another size": (ENTRY, with_argument(2, lengths(batch=5))),
+    "other sizes": (ENTRY, with_argument(7, struct.pack("<3i", 1, 2, 3).hex())),
+    "other strides": (ENTRY, with_argument(8, logsumexp(head_stride=7))),
     "a natural scale": (ENTRY, with_argument(5, struct.pack("<f", 0.25).hex())),
     "another grid": (ENTRY, replace(LAUNCH, grid=(5, 6, 2))),
     "a grid of other tiles": (ENTRY, replace(LAUNCH, grid=(8, 5, 2))),

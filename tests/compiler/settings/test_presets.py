@@ -24,7 +24,7 @@ LOGGED = [
 ]
 """Presets of the public log that this project answers, with their steps and window."""
 NOT_YET = ("turbo_fp8", "ultra", "low_memory", "speed")
-"""Those in a precision that no backend has: tests/compiler/cli/test_presets.py."""
+"""Those in a precision that not every target has: tests/compiler/cli/test_presets.py."""
 
 
 def test_the_presets_that_users_rely_on_are_there():

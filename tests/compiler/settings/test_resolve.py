@@ -61,6 +61,16 @@ def test_the_highest_layer_that_sets_a_precision_decides(tmp_path, said):
         "--config": f"--config {config}",
         "--set": "--set precision.default",
     }.get(highest, highest)
+    if said[highest] == "fp8":
+        # A recipe's business: the rest stays in what the layers below say.
+        assert found.named_precision("transformer") == "fp8"
+        assert found.origins["quantization.precision"] == origin
+        # --precision takes the place of --set precision.default, which is of the same layer.
+        hidden = {"--set"} if "--precision" in said else set()
+        rest = [said[layer] for layer in LAYERS if layer in said and layer not in hidden]
+        below = [precision for precision in rest if precision != "fp8"]
+        assert set(found.precision.values()) == {below[-1] if below else "bf16"}
+        return
     for group in WEIGHTS_GROUPS:
         assert found.precision[group] == said[highest]
         assert found.origins[f"precision.{group}"] == origin

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("tensorrt_rtx")
 
 from vidc.compiler.backends import GraphError
+from vidc.compiler.native_graph import Graph
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.tensorrt.build import build_plan
-from vidc.compiler.tensorrt.graph import Graph
 from vidc.compiler.tensorrt.network import Log, Network, attention_layers, parse
 from vidc.compiler.tensorrt.plan import fused_attentions
 from vidc.compiler.tensorrt.product import PRODUCTS

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidc.compiler.validate.chart import rollout_chart
+from vidc.compiler.validate.chart import likeness_chart, rollout_chart
 
 figures = st.one_of(st.none(), st.just(math.inf), st.just(0.0), st.floats(1e-30, 1e30))
 
@@ -61,3 +61,35 @@ def test_labels_of_switches_do_not_overlap():
                                               "prompt switch"]  # fmt: skip
     labelled = [tick.at for tick in ticks if tick.label]
     assert all(b - a >= 130 for a, b in pairwise(labelled))
+
+
+@given(
+    st.lists(
+        st.one_of(st.none(), st.just(math.inf), st.just(-math.inf), st.floats(-200, 200)),
+        min_size=1,
+        max_size=60,
+    ),
+    st.floats(0.1, 60),
+    st.integers(0, 100),
+)
+@settings(deadline=None)
+def test_every_likeness_lies_on_the_drawing(values, threshold, first):
+    blocks = list(enumerate(values, start=first))
+    chart = likeness_chart(blocks, threshold, [first + 1], hollow={first})
+    assert [(p.block, p.value) for p in chart.points] == blocks
+    for y in [p.y for p in chart.points] + [t.at for t in (*chart.y_ticks, chart.threshold)]:
+        assert chart.top <= y <= chart.bottom
+    for point in chart.points:
+        assert point.drawn == (point.value is not None and point.value != -math.inf)
+        assert point.passed == (point.value is not None and point.value >= threshold)
+        assert point.hollow == (point.block == first)
+        if point.passed:
+            assert point.y <= chart.threshold.at
+        else:
+            assert point.y >= chart.threshold.at
+
+
+def test_equal_pictures_lie_above_every_other():
+    chart = likeness_chart([(0, 50.0), (1, math.inf), (2, -math.inf)], 40.0, [])
+    assert [point.y for point in chart.points[1:]] == [chart.top, chart.bottom]
+    assert chart.top < chart.points[0].y < chart.threshold.at

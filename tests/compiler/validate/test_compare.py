@@ -10,17 +10,25 @@ from vidc.compiler.stages import golden as golden_stage
 from vidc.compiler.validate import compare as comparing
 from vidc.compiler.validate.check import Validation
 from vidc.compiler.validate.compare import (
+    BlockFrames,
     _rollout_gates,
     compare_rollouts,
     hold_to_golden,
     worst_of_calls,
 )
-from vidc.compiler.validate.gates import Where, all_passed, load_thresholds, looser
+from vidc.compiler.validate.gates import (
+    Where,
+    all_passed,
+    load_demanded,
+    load_thresholds,
+    looser,
+)
 from vidc.compiler.validate.metrics import compare
 from vidc.compiler.validate.scenario import Scenario
 
 CPU = torch.device("cpu")
 ROLLOUT = Scenario(blocks=2, switch_after=1, rollout=True)
+LONG = Scenario(blocks=5, switch_after=2, rollout=True)
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +40,12 @@ def golden(model, tmp_path_factory):
 def mixed(model, tmp_path_factory):
     """Golden data of the model in bfloat16."""
     return model.golden(tmp_path_factory.mktemp("mixed"), ROLLOUT, "bf16")
+
+
+@pytest.fixture(scope="module")
+def long(model, tmp_path_factory):
+    """Golden data that keep the frames of every block but one."""
+    return model.golden(tmp_path_factory.mktemp("long"), LONG)
 
 
 def held(model, golden, without=(), precisions=None):
@@ -140,7 +154,11 @@ def test_a_rollout_may_not_err_much_more_than_eagers(model, mixed, eager_error, 
     played = replace(mixed.reference.played, latents=[latent * 1.001 for latent in latents])
     own = replace(mixed.eager_rollout, latents=[latent * (1 + eager_error) for latent in latents])
     golden = replace(mixed, eager_rollout=own)
-    rows = compare_rollouts(played, golden.reference.played, own)
+    frames = [
+        BlockFrames(block, own_frames, own_frames, decoded=False)
+        for block, own_frames in played.frames.items()
+    ]
+    rows = compare_rollouts(played, golden.reference.played, own, frames)
     gates = _rollout_gates(golden, rows, dict.fromkeys(model.engines, "bf16"))
     failed = {(gate.block, gate.metric) for gate in gates if not gate.passed}
     assert failed == (set() if passes else {(None, "relative_l2")})
@@ -193,3 +211,107 @@ def test_the_replay_runs_on_the_device_of_the_engines(model, golden, monkeypatch
     with pytest.raises(StoppedError) as stop:
         hold_to_golden(golden, model.stream, model.engines, {}, device)
     assert stop.value.args == (device, device)
+
+
+def test_every_block_is_compared_in_pixels(model, long):
+    comparison = held(model, long)
+    assert sorted(long.reference.played.frames) == [0, 1, 2, 4]
+    assert [(each.block, each.decoded) for each in comparison.frames] == [
+        (0, False), (1, False), (2, False), (3, True), (4, False),
+    ]  # fmt: skip
+    # The same VAE decodes the same latents: what golden data do not keep comes out as it would be.
+    assert all(torch.equal(each.engine, each.reference) for each in comparison.frames)
+    gated = [gate.block for gate in comparison.gates if gate.metric == "psnr_db"]
+    assert gated == [0, 1, 2, 3, 4]
+    assert all_passed(comparison.gates)
+    assert [pair.block for pair in comparison.pairs] == [0, 1, 2, 4]
+
+
+def test_a_block_whose_frames_are_not_kept_is_gated_all_the_same(model, long):
+    latents = [latent.clone() for latent in long.reference.played.latents]
+    latents[3] += 0.5
+    played = replace(long.reference.played, latents=latents)
+    golden = replace(long, reference=replace(long.reference, played=played))
+    failed = {
+        (gate.block, gate.metric)
+        for gate in held(model, golden).gates
+        if gate.where is Where.PIXELS and not gate.passed
+    }
+    assert (3, "psnr_db") in failed
+    # Golden frames of the next block know nothing of it.
+    assert {block for block, _ in failed} == {3}
+
+
+class Blind:
+    """A decoder that gives NaN."""
+
+    def __init__(self, engine):
+        self.signature = engine.signature
+        self._engine = engine
+
+    def run(self, buffers, states):
+        self._engine.run(buffers, states)
+        buffers["frames"].fill_(torch.nan)
+
+
+def test_a_decoder_of_nan_passes_no_block(model, long):
+    """As bytes, the NaN of the engine's own frames and of the decoded reference would be equal."""
+    engines = model.engines | {"vae_decode": Blind(model.engines["vae_decode"])}
+    precisions = dict.fromkeys(engines, "fp32")
+    comparison = hold_to_golden(long, model.stream, engines, precisions, CPU)
+    psnr = {gate.block: gate for gate in comparison.gates if gate.metric == "psnr_db"}
+    assert [gate.passed for gate in psnr.values()] == [True, False, False, False, False]
+    assert psnr[3].value is None
+    assert [each.block for each in comparison.frames] == [0, 1, 2, 4]
+
+
+def test_lpips_is_measured_block_by_block(model, long):
+    seen = []
+
+    def lpips(actual, reference):
+        seen.append((actual.shape, reference.shape))
+        return 0.5
+
+    precisions = dict.fromkeys(model.engines, "fp32")
+    comparison = hold_to_golden(long, model.stream, model.engines, precisions, CPU, lpips=lpips)
+    assert [row.lpips for row in comparison.rollout] == [0.5] * 5 + [None]
+    assert seen == [((9, 3, 16, 32),) * 2] + [((12, 3, 16, 32),) * 2] * 4
+
+
+def test_figures_of_json_are_those_of_the_rows(model, mixed):
+    comparison = held(model, mixed)
+    named = type("Named", (), {"name": "tiny"})
+    document = json.loads(
+        json.dumps(Validation(named, mixed, comparison, "no reason").to_json(), allow_nan=False)
+    )
+    components = {row["component"]: row for row in document["components"]}
+    assert set(components) == set(model.engines)
+    for row in comparison.components:
+        assert components[row.subject.component]["relative_l2"] == row.metrics.relative_l2
+    for row, found in zip(comparison.rollout, document["rollout"], strict=False):
+        assert found["block"] == row.block
+        assert (found["sqnr_db"] is None) == (row.latents.relative_l2 == 0)
+        assert found["ssim"] == row.pixels.ssim
+        assert found["frames_reference"] == "golden"
+    assert document["lpips"] == {"measured": False, "reason": "no reason"}
+
+
+@pytest.mark.parametrize("precision", ["fp8", "int8"])
+@pytest.mark.parametrize("trained", [True, False])
+def test_trained_weights_are_held_to_what_is_demanded_whatever_decodes_them(
+    model, golden, precision, trained
+):
+    vae = {"vae_decode_first", "vae_decode", "vae_encode_first", "vae_encode"}
+    precisions = {name: "bf16" if name in vae else precision for name in model.engines}
+    comparison = hold_to_golden(
+        golden, model.stream, model.engines, precisions, CPU, trained=trained
+    )
+    pixels = {
+        gate.metric: gate.threshold for gate in comparison.gates if gate.where is Where.PIXELS
+    }
+    anyway = looser(load_thresholds(precision)[Where.PIXELS], load_thresholds("bf16")[Where.PIXELS])
+    assert pixels == (load_demanded(precision) if trained else anyway)
+    limits = load_thresholds(precision)[Where.COMPONENT]
+    found = {g.metric: g.threshold for g in comparison.gates if g.component == "denoise"}
+    assert found == limits
+    assert all_passed(comparison.gates)

@@ -17,7 +17,9 @@ from vidc.compiler.validate.gates import (
     Where,
     all_passed,
     judge,
+    load_demanded,
     load_thresholds,
+    looser,
 )
 from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics, compare
 from vidc.plugins.errors import UsageError
@@ -127,6 +129,30 @@ def test_every_threshold_names_a_metric_that_is_measured_there():
             assert limits
             assert set(limits) <= (pixel if where is Where.PIXELS else tensor | {OF_EAGER})
             assert all(isinstance(limit, float) for limit in limits.values())
+
+
+@pytest.mark.parametrize(("precision", "psnr", "ssim"), [("fp8", 38.0, 0.98), ("int8", 35.0, 0.97)])
+def test_quantised_rollouts_are_held_to_what_is_demanded(precision, psnr, ssim):
+    demanded = load_demanded(precision)
+    assert demanded == {"psnr_db": psnr, "ssim": ssim}
+    # What holds for any weights is no stricter, and judges no other metrics.
+    anyway = load_thresholds(precision)[Where.PIXELS]
+    assert anyway.keys() == demanded.keys()
+    assert looser(anyway, demanded) == anyway
+
+
+def test_a_precision_that_is_not_quantised_demands_nothing_more():
+    assert load_demanded("bf16") == {}
+    with pytest.raises(UsageError, match="VIDC-VALIDATE-PRECISION"):
+        load_demanded("fp4")
+
+
+def test_no_figure_is_gated_twice():
+    """SQNR is the relative error on another scale."""
+    text = files("vidc.configs").joinpath("thresholds.toml").read_text()
+    for tables in tomllib.loads(text).values():
+        for limits in tables.values():
+            assert not {"relative_l2", "sqnr_db"} <= set(limits)
 
 
 def test_fp32_thresholds_are_the_documented_ones():

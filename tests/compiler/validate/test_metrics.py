@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from vidc.compiler.validate.metrics import compare, compare_pixels, psnr, ssim
+from vidc.compiler.validate.metrics import (
+    compare,
+    compare_pixels,
+    psnr,
+    sqnr_db,
+    ssim,
+)
 
 WORST = (False, math.inf, -1.0, math.inf, -math.inf)
 
@@ -52,6 +58,60 @@ def test_a_scaled_tensor_has_known_metrics(x, eps):
     assert metrics.cosine == pytest.approx(1)
     assert metrics.max_error == pytest.approx(eps * x.abs().max().item(), rel=1e-9)
     assert metrics.sqnr_db == pytest.approx(-20 * math.log10(eps), rel=1e-9)
+
+
+@given(vectors, vectors)
+@settings(deadline=None)
+def test_sqnr_is_the_relative_error_in_decibels(x, y):
+    if x.shape != y.shape:
+        return
+    metrics = compare(x, y)
+    assert metrics.sqnr_db == sqnr_db(metrics.relative_l2)
+    signal, noise = y.double().norm().item(), (x.double() - y.double()).norm().item()
+    if signal and noise:
+        assert metrics.sqnr_db == pytest.approx(20 * math.log10(signal / noise), abs=1e-9)
+
+
+@given(st.floats(1e-300, 1e300), st.floats(1e-300, 1e300))
+def test_sqnr_falls_as_the_error_grows(one, other):
+    less, more = sorted((one, other))
+    assert sqnr_db(less) >= sqnr_db(more)
+    assert sqnr_db(less / 2) == pytest.approx(sqnr_db(less) + 6.0206, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("error", "decibels"), [(1.0, 0.0), (0.1, 20.0), (10.0, -20.0), (0.0, math.inf)]
+)
+def test_known_values_of_sqnr(error, decibels):
+    assert sqnr_db(error) == pytest.approx(decibels)
+    assert sqnr_db(math.inf) == -math.inf
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.5, 60), st.integers(1, 4))
+@settings(deadline=None, max_examples=20)
+def test_pictures_compare_the_same_either_way_and_within_bounds(seed, sigma, count):
+    x = frames(seed, count)
+    noise = sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+    y = (x + noise).clamp(0, 255).round()
+    one, other = compare_pixels(x, y), compare_pixels(y, x)
+    assert one.psnr_db == other.psnr_db
+    assert one.ssim == pytest.approx(other.ssim, abs=1e-12)
+    assert -1 <= one.ssim <= 1
+    assert one.psnr_db >= 0
+
+
+@given(st.integers(1, 254), st.integers(0, 255))
+def test_known_values_of_pictures_of_one_colour(levels, other):
+    x = torch.full((1, 3, 16, 16), levels, dtype=torch.uint8)
+    y = torch.full((1, 3, 16, 16), other, dtype=torch.uint8)
+    metrics = compare_pixels(x, y)
+    distance = abs(levels - other)
+    expected = 20 * math.log10(255 / distance) if distance else math.inf
+    assert metrics.psnr_db == pytest.approx(expected)
+    # Without structure there is luminance alone.
+    c1 = (0.01 * 255) ** 2
+    luminance = (2 * levels * other + c1) / (levels**2 + other**2 + c1)
+    assert metrics.ssim == pytest.approx(luminance, abs=1e-9)
 
 
 @given(vectors, st.integers(0, 2**32 - 1), st.floats(1e-2, 1e2))

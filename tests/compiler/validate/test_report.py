@@ -18,6 +18,7 @@ from vidc.compiler.validate.report import (
     format_levels,
     render_html,
 )
+from vidc.compiler.validate.worst import Histogram, Outlier, WorstTensor
 
 
 def make_report(bundle: str = "tiny-cpu-fp32", blocks: int = 8, error: float = 1e-5) -> Report:
@@ -65,9 +66,88 @@ def test_the_page_shows_what_was_measured():
 
 def test_the_curve_has_a_point_for_each_block_a_threshold_and_the_switch():
     page = Page(render_html(make_report(blocks=11)))
-    assert len(page.all("circle")) == 11
+    # Relative L2 and PSNR; SSIM has no gate.
+    assert len(page.all("circle")) == 2 * 11
     classes = Counter(line["class"] for line in page.all("line"))
-    assert (classes["threshold"], classes["switch"]) == (1, 1)
+    assert (classes["threshold"], classes["switch"]) == (2, 2)
+
+
+def test_psnr_and_ssim_have_a_curve_each():
+    report = make_report()
+    gates = [Gate(Where.PIXELS, "frames", "ssim", 0.9999, 0.99, block=b) for b in range(8)]
+    rollout = [replace(row, decoded=row.block == 3) for row in report.rollout]
+    page = Page(render_html(replace(report, gates=[*report.gates, *gates], rollout=rollout)))
+    titles = {"Rollout error block by block", "PSNR (dB) block by block", "SSIM block by block"}
+    assert titles <= set(page.text)
+    assert sum("hollow" in circle["class"] for circle in page.all("circle")) == 2
+    assert "3 *" in page.words
+    assert "what the bundle's own VAE makes of the reference's latents" in page.words
+    assert "the bundle's own VAE" not in Page(render_html(report)).words
+
+
+def test_frames_without_a_figure_are_crosses_on_their_curves():
+    report = make_report()
+    lost = {2: None, 3: PixelMetrics(False, -math.inf, -1.0)}
+    rollout = [replace(row, pixels=lost.get(row.block, row.pixels)) for row in report.rollout]
+    page = Page(render_html(replace(report, rollout=rollout)))
+    assert len(page.all("path")) == 2
+    assert len(page.all("circle")) == 8 + 6
+
+
+def test_equal_frames_lie_at_the_top_and_pass():
+    report = make_report()
+    rollout = [replace(r, pixels=PixelMetrics(True, math.inf, 1.0)) for r in report.rollout]
+    page = Page(render_html(replace(report, rollout=rollout)))
+    assert len(page.all("circle")) == 16
+    assert not page.all("path")
+
+
+def test_lpips_has_a_column_where_it_was_measured():
+    plain = make_report()
+    report = replace(plain, rollout=[replace(row, lpips=0.0625) for row in plain.rollout])
+    page = Page(render_html(report))
+    assert page.words.count("0.0625") == 8
+    table = render_html(report).split("<table>")[2]
+    cells = [row.count("<td") + row.count("<th ") for row in table.split("<tr")[1:]]
+    assert len(set(cells)) == 1
+    assert "LPIPS" not in Page(render_html(plain)).words
+    noted = replace(plain, notes=["LPIPS is not measured: it is <b>."])
+    assert "LPIPS is not measured: it is <b>." in Page(render_html(noted)).words
+
+
+def make_worst(**changed) -> WorstTensor:
+    counts = tuple(range(48))
+    return replace(
+        WorstTensor(
+            component="denoise",
+            tensor="flow",
+            call=4,
+            shape=(1, 3, 16, 8, 12),
+            compared=4608,
+            not_finite=0,
+            metrics=TensorMetrics(True, 0.125, 0.99, 3.5, 18.06),
+            reference=Histogram(-2.0, 2.0, counts),
+            candidate=Histogram(-2.0, 2.0, counts[::-1]),
+            error=Histogram(-3.5, 3.5, counts),
+            outliers=(Outlier((0, 1, 2, 3, 4), 1.5, math.nan), Outlier((0, 0, 0, 0, 1), 1.0, 4.5)),
+        ),
+        **changed,
+    )
+
+
+def test_the_worst_tensors_show_their_spread_and_outliers():
+    html = render_html(replace(make_report(), worst=[make_worst()]))
+    page = Page(html)
+    for text in (
+        "denoise: flow", "1 x 3 x 16 x 8 x 12, call 5: relative L2 1.25e-01, SQNR 18.1 dB",
+        "4,608 values compared", "0, 1, 2, 3, 4", "NaN", "4.5", "3.5",
+    ):  # fmt: skip
+        assert text in page.words
+    # Bins without a value have no bar.
+    assert len(page.all("rect")) == 2 * 47
+    broken = TensorMetrics(False, math.inf, -1.0, math.inf, -math.inf)
+    lost = make_worst(metrics=broken, not_finite=7)
+    assert "7 values NaN or Inf" in Page(render_html(replace(make_report(), worst=[lost]))).words
 
 
 def test_the_page_needs_nothing_but_itself():
@@ -85,12 +165,12 @@ def test_the_page_needs_nothing_but_itself():
 
 
 def test_the_page_is_accessible():
-    page = Page(render_html(make_report()))
+    page = Page(render_html(replace(make_report(), worst=[make_worst()])))
     assert page.all("html")[0]["lang"] == "en"
     assert len(page.all("title")) >= 1
     assert all(img["alt"] for img in page.all("img"))
     assert all(svg["role"] == "img" and svg["aria-labelledby"] for svg in page.all("svg"))
-    assert len(page.all("table")) == len(page.all("caption")) == 2
+    assert len(page.all("table")) == len(page.all("caption")) == 3
     assert all(th.get("scope") in ("row", "col") for th in page.all("th"))
     ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
     for _, attributes in page.elements:
@@ -122,12 +202,14 @@ def test_every_text_is_escaped():
         rollout=plain.rollout,
         switches=plain.switches,
         frames=plain.frames,
+        worst=[make_worst(component=EVIL, tensor=EVIL)],
+        notes=[EVIL],
     )
     page = Page(render_html(evil))
     assert not page.all("script")
     assert len(page.all("img")) == 3
     assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
-    assert page.words.count(EVIL) == 9
+    assert page.words.count(EVIL) == 12
 
 
 def test_failures_are_listed_and_named():

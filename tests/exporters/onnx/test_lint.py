@@ -9,7 +9,7 @@ from vidc.exporters.onnx.constructs import CONSTRUCTS
 from vidc.exporters.onnx.lint import lint, require_clean
 from vidc.plugins.errors import BuildError
 
-PARSERS = ["tensorrt", "tensorrt_rtx", "onnxruntime"]
+PARSERS = ["tensorrt", "tensorrt_rtx", "onnxruntime", "onnxruntime_cuda"]
 
 HEADER = """<ir_version: 10, opset_import: ["" : {opset}, "vidc" : 1]>
 graph ({dtype}[1, 2, 4, {head}] q, {dtype}[1, 2, {keys}, {head}] k, {dtype}[1, 2, {keys}, {head}] v,
@@ -32,9 +32,9 @@ def attention(
     )
 
 
-def other(body: str, keys: int = 6) -> ir.Model:
+def other(body: str, keys: int = 6, dtype: str = "float16") -> ir.Model:
     return ir.from_onnx_text(
-        HEADER.format(opset=24, dtype="float16", head=8, keys=keys, rows=4, body=body)
+        HEADER.format(opset=24, dtype=dtype, head=8, keys=keys, rows=4, body=body)
     )
 
 
@@ -47,26 +47,29 @@ class Case:
 
 
 TENSORRT = {"tensorrt", "tensorrt_rtx"}
+ONNXRUNTIME = {"onnxruntime", "onnxruntime_cuda"}
+PAD = "zeros = Constant<value_ints = [0, 0, 0, 0, 0, 0, 0, 0]>() y = Pad(q, zeros)"
 OFFENDING = {
     "attention-padded-keys": Case(attention("q, k, v, , , , length"), TENSORRT),
     "attention-window-ignored": Case(
         attention(attributes="<left_window_size = 2>", opset=25), TENSORRT
     ),
     "attention-window-refused": Case(
-        attention(attributes="<right_window_size = 0>", opset=25), {"onnxruntime"}
+        attention(attributes="<right_window_size = 0>", opset=25), ONNXRUNTIME
     ),
     "attention-causal-rectangle": Case(attention(attributes="<is_causal = 1>"), TENSORRT),
     "attention-f32": Case(attention(dtype="float"), {"tensorrt_rtx"}),
     "attention-wide-head": Case(attention(head=384), {"tensorrt_rtx"}),
-    "attention-decomposable": Case(attention(attributes="<TRT_decomposable = 1>"), {"onnxruntime"}),
+    "attention-decomposable": Case(attention(attributes="<TRT_decomposable = 1>"), ONNXRUNTIME),
     "attention-bf16": Case(attention(dtype="bfloat16"), {"onnxruntime"}),
-    "attention-mask-broadcast": Case(attention("q, k, v, mask", rows=1), {"onnxruntime"}),
+    "attention-mask-broadcast": Case(attention("q, k, v, mask", rows=1), ONNXRUNTIME),
+    "pad-bf16": Case(other(PAD, dtype="bfloat16"), ONNXRUNTIME),
     "tensor-scatter-circular": Case(
         other('w = TensorScatter<mode = "circular">(k, q, length) y = Attention(q, w, v)'),
         TENSORRT,
     ),
     "custom-operator-aborts": Case(other("y = vidc.ring_attention(q, k, v)"), {"tensorrt_rtx"}),
-    "custom-operator": Case(other("y = vidc.ring_attention(q, k, v)"), {"onnxruntime"}),
+    "custom-operator": Case(other("y = vidc.ring_attention(q, k, v)"), ONNXRUNTIME),
 }
 
 
@@ -111,7 +114,13 @@ def test_an_unknown_shape_is_not_taken_for_a_good_one():
 
 @pytest.mark.parametrize(
     "code",
-    ["attention-window-refused", "attention-decomposable", "attention-bf16", "custom-operator"],
+    [
+        "attention-window-refused",
+        "attention-decomposable",
+        "attention-bf16",
+        "pad-bf16",
+        "custom-operator",
+    ],
 )
 def test_onnxruntime_refuses_what_the_table_says_it_refuses(code):
     graph = ir.to_proto(OFFENDING[code].model).SerializeToString()

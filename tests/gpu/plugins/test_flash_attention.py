@@ -8,6 +8,7 @@ import torch
 
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.flash_attention import flash_attention_sm90, load_kernel
+from vidc.plugins.key_split import split_from
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 ROW_ERROR = {torch.bfloat16: 2e-2, torch.float16: 2.5e-3}
@@ -84,6 +85,35 @@ def test_at_the_sizes_of_longlive(load, length):
     query, key, value = tensors(load("bfloat16", 128), 128, tokens=4680, slots=18720, heads=12)
     output = flash_attention_sm90(query, key, value, at(length))
     close(output, expected(query, key, value, length))
+
+
+@pytest.mark.parametrize("length", [1, 4680, 9359, 9360, 9361, 14040, 18719, 18720])
+@pytest.mark.parametrize(
+    ("batch", "tokens", "heads"), [(1, 4680, 12), (1, 200, 3), (1, 9000, 4), (2, 3100, 3)]
+)
+def test_keys_in_two_halves(load, length, batch, tokens, heads):
+    """The last tiles of queries are few enough for it on 132 multiprocessors."""
+    dtype = load("bfloat16", 128)
+    assert split_from(-(-tokens // 128), batch * heads, 18720, 132) < -(-tokens // 128)
+    query, key, value = tensors(dtype, 128, batch, tokens, slots=18720, heads=heads)
+    output = flash_attention_sm90(query, key, value, at(length))
+    close(output, expected(query, key, value, length))
+    assert torch.equal(output, flash_attention_sm90(query, key, value, at(length)))
+
+
+def test_one_graph_serves_every_length_of_halves(load):
+    query, key, value = tensors(load("bfloat16", 128), 128, tokens=4680, slots=18720, heads=12)
+    length = at(18720)
+    flash_attention_sm90(query, key, value, length)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = flash_attention_sm90(query, key, value, length)
+    for valid in (1, 9360, 9361, 18720, 4680):
+        length.fill_(valid)
+        output.fill_(torch.nan)
+        graph.replay()
+        close(output, expected(query, key, value, valid))
 
 
 def test_large_logits(load):

@@ -198,8 +198,13 @@ def test_what_is_needed_was_found_by_the_build(built, bundle):
 def filled(device, leave: int):
     """All memory of the device but ``leave`` bytes is taken inside, whatever happens there."""
     torch.cuda.empty_cache()
-    free = torch.cuda.mem_get_info(device)[0]
-    held = [torch.empty(free - leave, dtype=torch.uint8, device=device)]
+    held, size = [], torch.cuda.mem_get_info(device)[0]
+    while size >= 2**20:  # In parts, because free memory is not all in one piece.
+        size = min(size, torch.cuda.mem_get_info(device)[0] - leave)
+        try:
+            held.append(torch.empty(max(size, 0), dtype=torch.uint8, device=device))
+        except torch.OutOfMemoryError:
+            size //= 2
     try:
         yield
     finally:

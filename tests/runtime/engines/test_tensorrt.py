@@ -7,17 +7,18 @@ import fake_tensorrt
 import pytest
 import torch
 
+from vidc.compiler.native_graph import write_graph
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.stages import golden
 from vidc.compiler.stages import load as load_stage
 from vidc.compiler.stream import stream_spec
-from vidc.compiler.tensorrt.graph import write_graph
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.components import component_groups
 from vidc.exporters.export import export_component
+from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.names import weights_path
 from vidc.plugins.signature import Signature
@@ -28,6 +29,7 @@ from vidc.runtime.weights import Weights
 
 CPU = torch.device("cpu")
 VERSION = "9.8.7"
+HANDLED = (PADDED_KEYS, *UNFUSED)
 SMALL = (
     "model.layers=1",
     "stream.height=16",
@@ -62,7 +64,7 @@ def bundle(config, tmp_path_factory):
         if name in NOT_IN_STREAM:
             continue
         exported = export_component(config, group, "fp32", name, tmp_path_factory.mktemp(name))
-        graph = write_graph(exported, "tensorrt_rtx", folder)
+        graph = write_graph(exported, "tensorrt_rtx", folder, HANDLED)
         entries[name] = manifest.Engine(
             backend="tensorrt",
             loader="tensorrt",

@@ -6,8 +6,9 @@ namespace {
 
 using namespace vidc::ring_attention;
 
-template <int kHead, bool kTurns, bool kDump>
+template <typename Tile, bool kTurns, bool kDump>
 int launch(const VidcRingAttention& a, Parameters p) {
+  constexpr int kHead = Tile::kHead;
   const auto* query = static_cast<const uint8_t*>(a.query);
   const auto* key = static_cast<const uint8_t*>(a.key);
   const auto* value = static_cast<const uint8_t*>(a.value);
@@ -25,17 +26,22 @@ int launch(const VidcRingAttention& a, Parameters p) {
               fibers::Barrier());
     vidc::ptx::phase_barriers.clear();
     vidc::ptx::forget_products();
-    if (!fibers::run(kThreads, [&] { kernel<kHead, kTurns, kDump>(p, queries, keys, values); })) {
+    if (!fibers::run(kThreads, [&] { kernel<Tile, kTurns, kDump>(p, queries, keys, values); })) {
       return 1;
     }
   }
   return 0;
 }
 
-template <int kHead>
+template <typename Tile>
 int dispatch(const VidcRingAttention& a, const Parameters& p) {
-  if (a.products != nullptr) return launch<kHead, true, true>(a, p);
-  return a.turns ? launch<kHead, true, false>(a, p) : launch<kHead, false, false>(a, p);
+  if (a.products != nullptr) return launch<Tile, true, true>(a, p);
+  return a.turns ? launch<Tile, true, false>(a, p) : launch<Tile, false, false>(a, p);
+}
+
+template <template <int> class Tile>
+int dispatch(const VidcRingAttention& a, const Parameters& p) {
+  return a.head_dim == 64 ? dispatch<Tile<64>>(a, p) : dispatch<Tile<128>>(a, p);
 }
 
 }  // namespace
@@ -61,5 +67,5 @@ extern "C" int simulate(const VidcRingAttention* arguments, int late_copies) {
   p.heads = a.heads;
   p.output_type = a.output_type;
   p.output_factor = 1.0f / a.output_scale;
-  return a.head_dim == 64 ? dispatch<64>(a, p) : dispatch<128>(a, p);
+  return a.format == VIDC_RING_E4M3 ? dispatch<E4m3Tile>(a, p) : dispatch<Int8Tile>(a, p);
 }

@@ -13,6 +13,8 @@
 #include <map>
 #include <vector>
 
+#include "e4m3.h"
+
 namespace vidc::ring_attention {
 alignas(1024) inline uint8_t memory[227 << 10];
 }
@@ -152,5 +154,6 @@ uint64_t operand(uint32_t rows, int along) {
 }
 
 inline float exp2_approximate(float x) { return std::exp2(x); }
+inline uint16_t two_e4m3(float a, float b) { return e4m3::two_from_floats(a, b); }
 
 }  // namespace vidc::ptx

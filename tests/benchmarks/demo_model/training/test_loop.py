@@ -73,6 +73,17 @@ def test_a_run_stops_in_time_and_the_finishing_one_ends_its_schedule(tmp_path):
     assert state["step"] > taken
 
 
+def test_a_finished_training_goes_on_with_a_schedule_of_its_own(tmp_path):
+    line = Line()
+    train(Options(tmp_path, 1, steps=10, log_steps=1), line.network, line, {})
+    train(Options(tmp_path, 0.02, log_steps=1), line.network, line, {})
+    state = json.loads((tmp_path / "checkpoint" / "state.json").read_text())
+    assert state["step"] > 10
+    assert state["schedule"]["end"] is None
+    rates = [row["rate"] for row in log.read(tmp_path / "log.jsonl")]
+    assert rates[9] < rates[10]
+
+
 def test_steps_whose_gradients_are_not_finite_change_nothing(tmp_path):
     line = Line()
     before = {name: value.clone() for name, value in line.network.state_dict().items()}

@@ -1,4 +1,6 @@
-"""The INT8 ring: how keys, values and queries become integers, and how values lie in memory.
+"""The 8-bit ring: how keys, values and queries are rounded, and how values lie in memory.
+
+Numbers are INT8 or FP8 (E4M3), all of a ring alike.
 
 Plain PyTorch, on any device; the truth that kernels are held to. What the kernel makes of it is in
 ``cuda/sm90_ring_attention.h``.
@@ -9,8 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-LARGEST = 127
-"""Of an integer's magnitude: -128 is never used, so that negating is exact."""
+from vidc.plugins.quantize import LARGEST, quantize
+
+LEAST = 1e-30
+"""Taken for a query's largest number where that is less: the scale's inverse has to be finite."""
 
 KEY_ORDER = (0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15)
 """Which key of each 16 a place of the transposed values holds.
@@ -39,7 +43,7 @@ class RingScales:
     key_mean: Tensor
     """``[H, D]``, of keys before they are divided."""
     key_scale: Tensor
-    """``[H]``: a key's size for each step of its integer."""
+    """``[H]``: a key's size for each unit of its 8-bit numbers."""
     value_mean: Tensor
     """``[H, D]``."""
     value_scale: Tensor
@@ -47,8 +51,8 @@ class RingScales:
 
 
 @dataclass(frozen=True)
-class Int8Ring:
-    """Keys ``[B, S, H, D]`` and values ``[B, H, D, S']`` in ``KEY_ORDER``, int8.
+class Ring8Bit:
+    """Keys ``[B, S, H, D]`` and values ``[B, H, D, S']`` in ``KEY_ORDER``, 8 bits.
 
     ``S'`` is ``S`` rounded up to a multiple of ``VALUE_ROW``.
     """
@@ -57,64 +61,66 @@ class Int8Ring:
     value: Tensor
 
 
-def quantize(x: Tensor, scale: Tensor) -> Tensor:
-    """The nearest integers to ``x / scale``, int8, at most 127 in magnitude."""
-    return (x / scale).round().clamp(-LARGEST, LARGEST).to(torch.int8)
-
-
-def quantize_queries(query: Tensor, scales: RingScales) -> tuple[Tensor, Tensor]:
+def quantize_queries(
+    query: Tensor, scales: RingScales, dtype: torch.dtype = torch.int8
+) -> tuple[Tensor, Tensor]:
     """Queries with a scale for each token and head.
 
     Args:
         query: ``[B, T, H, D]``, after RoPE.
         scales: of the layer.
+        dtype: int8 or float8_e4m3fn.
 
     Returns:
-        int8 ``[B, T, H, D]`` and float32 ``[B, T, H]``.
+        ``dtype`` ``[B, T, H, D]`` and float32 ``[B, T, H]``.
     """
     smoothed = query.float() * scales.smooth
-    scale = smoothed.abs().amax(dim=3).clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
-    return quantize(smoothed, scale[..., None]), scale
+    scale = smoothed.abs().amax(dim=3).clamp(min=LEAST) / LARGEST[dtype]
+    return quantize(smoothed, scale[..., None], dtype), scale
 
 
-def quantize_ring(key: Tensor, value: Tensor, scales: RingScales) -> Int8Ring:
+def quantize_ring(
+    key: Tensor, value: Tensor, scales: RingScales, dtype: torch.dtype = torch.int8
+) -> Ring8Bit:
     """A ring's keys, after RoPE, and values, both ``[B, S, H, D]``, as the kernel reads them."""
     centred = (key.float() - scales.key_mean) / scales.smooth
-    return Int8Ring(
-        quantize(centred, scales.key_scale[:, None]),
-        transpose_values(quantize(value.float() - scales.value_mean, scales.value_scale)),
+    return Ring8Bit(
+        quantize(centred, scales.key_scale[:, None], dtype),
+        transpose_values(quantize(value.float() - scales.value_mean, scales.value_scale, dtype)),
     )
 
 
 def transpose_values(value: Tensor) -> Tensor:
     """``[B, S, H, D]`` to ``[B, H, D, S']`` with each 16 keys in ``KEY_ORDER``, contiguous."""
     group = len(KEY_ORDER)
-    keys = value.permute(0, 2, 3, 1)
+    # As bytes: not every version of torch pads FP8.
+    keys = value.view(torch.int8).permute(0, 2, 3, 1)
     padded = torch.nn.functional.pad(keys, (0, -keys.shape[3] % VALUE_ROW))
     order = torch.tensor(KEY_ORDER, device=value.device)
     groups = torch.unflatten(padded, 3, (-1, group))
-    return torch.flatten(groups[..., order], 3).contiguous()
+    return torch.flatten(groups[..., order], 3).contiguous().view(value.dtype)
 
 
 def restore_values(transposed: Tensor, slots: int) -> Tensor:
     """Inverse of ``transpose_values`` for a ring of ``slots`` keys."""
     group = len(KEY_ORDER)
     order = torch.tensor(KEY_ORDER, device=transposed.device).argsort()
-    keys = torch.flatten(torch.unflatten(transposed, 3, (-1, group))[..., order], 3)
-    return keys[..., :slots].permute(0, 3, 1, 2)
+    places = torch.unflatten(transposed.view(torch.int8), 3, (-1, group))
+    keys = torch.flatten(places[..., order], 3)[..., :slots]
+    return keys.permute(0, 3, 1, 2).contiguous().view(transposed.dtype)
 
 
-def ring_attention_int8_reference(
+def ring_attention_8bit_reference(
     query: Tensor,
     query_scale: Tensor,
-    ring: Int8Ring,
+    ring: Ring8Bit,
     scales: RingScales,
     valid_length: int,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Attention with the ring's integers and exact weights: ``[B, T, H, D]`` of ``dtype``.
+    """Attention with the ring's numbers and exact weights: ``[B, T, H, D]`` of ``dtype``.
 
-    What a kernel adds to the error of the integers shows against this.
+    What a kernel adds to the error of these numbers shows against this.
     """
     slots = ring.key.shape[1]
     keys = ring.key[:, :valid_length].to(dtype) * scales.key_scale[:, None].to(dtype)

@@ -1,22 +1,24 @@
-"""A component's graph as TensorRT's parser takes it: weights as inputs, the ring in its layers."""
+"""A component's graph for a GPU: weights as inputs, the ring in operators that work in place."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED, Parser
+from vidc.exporters.onnx.constructs import PADDED_KEYS, Construct, Parser
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.onnx.lint import require_clean
 from vidc.exporters.onnx.native_ring import native_form
+from vidc.exporters.onnx.pad import widen_pads
 from vidc.exporters.program import load_program
 from vidc.plugins.signature import Access, Signature, state_output
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph that was written, and what its parser does not read of it.
+    """A graph that was written.
 
     Attributes:
         path: the ``.onnx`` file; weights are inputs before those of the signature.
@@ -29,11 +31,22 @@ class Graph:
     ring_attention: frozenset[str]
 
 
-def write_graph(component: ExportedComponent, parser: Parser, folder: Path) -> Graph:
+def write_graph(
+    component: ExportedComponent,
+    parser: Parser,
+    folder: Path,
+    handled: Collection[Construct] = (),
+) -> Graph:
     """Writes a component's graph for a parser into ``folder``.
 
-    Weights stay outside, so that the engines of a bundle share them and a plan holds none. A ring
+    Weights stay outside, so that the engines of a bundle share them and none holds any. A ring
     whose blocks never straddle its wrap is written in place; any other is copied.
+
+    Args:
+        component: what to write.
+        parser: who reads it.
+        folder: where to.
+        handled: what the caller says to the parser otherwise.
 
     Raises:
         BuildError: ``VIDC-EXPORT-LINT``, the parser would take it for something else.
@@ -43,7 +56,10 @@ def write_graph(component: ExportedComponent, parser: Parser, folder: Path) -> G
     path = folder / f"{component.name}.onnx"
     export_onnx(component.name, program, signature, None, path, operators)
     model = ir.load(path)
-    require_clean(model, parser, handled=(PADDED_KEYS, *UNFUSED))
+    if parser == "onnxruntime_cuda":
+        widen_pads(model)
+        ir.save(model, path)
+    require_clean(model, parser, handled)
     return Graph(
         path,
         signature.with_in_place(_written_in_place(model, signature)),
@@ -52,7 +68,7 @@ def write_graph(component: ExportedComponent, parser: Parser, folder: Path) -> G
 
 
 def _written_in_place(model: ir.Model, signature: Signature) -> frozenset[str]:
-    """States that nothing reads, and those that TensorRT updates where they lie."""
+    """States that nothing reads, and those that are updated where they lie."""
     producers = {value.name: value.producer() for value in model.graph.outputs}
 
     def updated(name: str) -> bool:

@@ -1,17 +1,17 @@
-"""The INT8 ring's layout, and that it is the one in which no thread needs another's weights."""
+"""The 8-bit ring's layout, and that it is the one in which no thread needs another's weights."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.plugins.ring_int8 import (
+from vidc.plugins.ring_8bit import (
     KEY_ORDER,
     RingScales,
     quantize_queries,
     quantize_ring,
     restore_values,
-    ring_attention_int8_reference,
+    ring_attention_8bit_reference,
     transpose_values,
 )
 
@@ -103,7 +103,7 @@ def test_smoothing_and_means_do_not_change_attention():
     integers, query_scale = quantize_queries(query, scales)
     assert integers.abs().amax() == 127
     ring = quantize_ring(key, value, scales)
-    found = ring_attention_int8_reference(integers, query_scale, ring, scales, 40)
+    found = ring_attention_8bit_reference(integers, query_scale, ring, scales, 40)
     wanted = torch.nn.functional.scaled_dot_product_attention(
         *(x.double().transpose(1, 2) for x in (query, key, value))
     ).transpose(1, 2)
@@ -118,8 +118,8 @@ def test_slots_that_are_not_valid_do_not_count(length):
     integers, query_scale = quantize_queries(query, scales)
     whole = quantize_ring(key, value, scales)
     short = quantize_ring(key[:, :length], value[:, :length], scales)
-    found = ring_attention_int8_reference(integers, query_scale, whole, scales, length)
-    wanted = ring_attention_int8_reference(integers, query_scale, short, scales, length)
+    found = ring_attention_8bit_reference(integers, query_scale, whole, scales, length)
+    wanted = ring_attention_8bit_reference(integers, query_scale, short, scales, length)
     torch.testing.assert_close(found, wanted)
 
 

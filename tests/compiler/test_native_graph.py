@@ -1,13 +1,17 @@
+import onnx_ir as ir
 import pytest
 import torch
 
+from vidc.compiler.native_graph import write_graph
 from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.tensorrt.graph import write_graph
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx import native_ring
+from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
+from vidc.exporters.onnx.lint import require_clean
 from vidc.plugins.errors import BuildError
 from vidc.plugins.ring import ring_attention
 
+HANDLED = (PADDED_KEYS, *UNFUSED)
 SMALL = ("model.layers=1", "stream.height=16", "stream.width=32")
 
 
@@ -18,14 +22,14 @@ def exported(folder, window):
 
 
 def test_a_ring_that_straddles_its_wrap_is_copied(tmp_path):
-    straddling = write_graph(exported(tmp_path, window=8), "tensorrt_rtx", tmp_path)
+    straddling = write_graph(exported(tmp_path, window=8), "tensorrt_rtx", tmp_path, HANDLED)
     assert straddling.ring_attention == frozenset()
     assert not any(s.in_place or s.axes for s in straddling.signature.states)
 
 
 def test_one_that_does_not_is_written_in_place(tmp_path):
     component = exported(tmp_path, window=9)
-    aligned = write_graph(component, "tensorrt_rtx", tmp_path)
+    aligned = write_graph(component, "tensorrt_rtx", tmp_path, HANDLED)
     rings = [s for s in aligned.signature.states if s.name.startswith("ring.")]
     assert len(aligned.ring_attention) == 1
     assert all(s.in_place and s.axes == (0, 2, 1, 3) for s in rings)
@@ -49,6 +53,15 @@ def test_an_operator_that_rtx_cannot_have_is_refused_before_its_parser(tmp_path,
     with pytest.raises(
         BuildError, match=r"tensorrt_rtx would not compute denoise.*no plugins"
     ) as e:
-        write_graph(component, "tensorrt_rtx", tmp_path)
+        write_graph(component, "tensorrt_rtx", tmp_path, HANDLED)
     assert e.value.code == "VIDC-EXPORT-LINT"
     assert "there are no plugins" in e.value.message
+
+
+def test_onnxruntime_gets_no_node_that_it_has_no_kernel_for(tmp_path):
+    settings = resolve("tiny", gpu="h200", precision="bf16", assignments=SMALL, environ={})
+    component = export_component(settings.model, "vae", "bf16", "vae_decode", tmp_path)
+    with pytest.raises(BuildError, match="kernel that pads bfloat16"):
+        require_clean(ir.load(component.onnx), "onnxruntime_cuda")
+    graph = write_graph(component, "onnxruntime_cuda", tmp_path)
+    require_clean(ir.load(graph.path), "onnxruntime_cuda")

@@ -1,0 +1,206 @@
+"""Times 16-bit ring attention beside PyTorch's, over LongLive's shapes and ten of short sequences.
+
+    python benchmarks/attention.py KERNELS > benchmarks/results/attention-16bit-h200.json
+    python benchmarks/attention.py --small --samples 6    # a dry run, also without a GPU
+
+KERNELS is a folder of kernels as a build leaves them. ``vidc`` is the operator as engines call it,
+``whole tiles`` the same kernel, FlashAttention-4's, without halves of keys; the others are backends
+of scaled_dot_product_attention, given exactly the valid keys. The ten short shapes are those of a
+public baseline on an L4: head size 64, float16, one of tokens, batch and heads varied at a time.
+
+Without a GPU, or where a backend has no kernel for a shape, its line says so in ``missing``.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from turns import Arguments, Form, argument_sets, sampled
+
+from vidc.compiler.bench.clock import Clock
+from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
+from vidc.compiler.bench.peaks import copy_gbps, matmul_tflops
+from vidc.compiler.bench.statistics import Summary
+from vidc.compiler.bench.verdict import judge
+from vidc.plugins.flash_attention import flash_attention, load_kernel
+from vidc.plugins.ring import ring_attention_reference
+
+WHOLE_TILES = "vidc.plugins.flash_attention.split_from"
+QUERIES_AT_ONCE = 512
+"""Of the float32 attention that errors are taken against."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """``tokens`` queries against the first ``valid`` of ``slots`` keys and values."""
+
+    tokens: int
+    slots: int
+    valid: int
+    heads: int = 12
+    head_dim: int = 128
+    batch: int = 1
+    dtype: str = "bfloat16"
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions of the two products."""
+        return 4 * self.batch * self.heads * self.tokens * self.valid * self.head_dim
+
+    @property
+    def bytes(self) -> int:
+        """Of queries, valid keys and values, and outputs, once each, in 16 bits."""
+        return 4 * self.batch * self.heads * (self.tokens + self.valid) * self.head_dim
+
+    def draw(self, device: torch.device) -> Arguments:
+        """Queries, keys, values and the valid length, for the operator."""
+
+        def normal(rows: int) -> Tensor:
+            size = (self.batch, rows, self.heads, self.head_dim)
+            return torch.randn(size, device=device).to(getattr(torch, self.dtype))
+
+        length = torch.tensor([self.valid], device=device)
+        return normal(self.tokens), normal(self.slots), normal(self.slots), length
+
+
+def short(tokens: int = 512, batch: int = 32, heads: int = 8) -> Shape:
+    """Of the public baseline."""
+    return Shape(tokens, tokens, tokens, heads, 64, batch, "float16")
+
+
+LONGLIVE = [
+    *(Shape(4680, 18720, valid) for valid in (18720, 14040, 9360, 4680)),
+    *(Shape(tokens, 18720, 18720) for tokens in (14040, 18720)),
+]
+SHORT = [
+    short(),
+    *(short(tokens=tokens) for tokens in (128, 256, 1024, 2048)),
+    *(short(batch=batch) for batch in (8, 16, 64)),
+    *(short(heads=heads) for heads in (4, 16)),
+]
+SMALL = [Shape(24, 96, 60, 2, 64), short(16, 2, 2)]
+
+
+def by_backend(backend: SDPBackend, valid: int, query: Tensor, key: Tensor, value: Tensor,
+               length: Tensor) -> Tensor:  # fmt: skip
+    """Attention of one backend of PyTorch over the valid slots, laid out as the operator's."""
+    heads_first = (query, key[:, :valid], value[:, :valid])
+    with sdpa_kernel(backend):
+        found = scaled_dot_product_attention(*(each.transpose(1, 2) for each in heads_first))
+    return found.transpose(1, 2)
+
+
+def ways(shape: Shape, device: torch.device) -> Iterator[tuple[str, Callable[..., Tensor], bool]]:
+    """Name, call, and whether it is to take whole tiles."""
+    if device.type == "cuda":
+        yield "vidc", flash_attention, False
+        yield "whole tiles", flash_attention, True
+        backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+    else:
+        yield "vidc", ring_attention_reference, False
+        backends = {"math": SDPBackend.MATH}
+    for name, backend in backends.items():
+        yield f"sdpa {name}", partial(by_backend, backend, shape.valid), False
+
+
+def exact(query: Tensor, key: Tensor, value: Tensor, length: Tensor) -> Tensor:
+    """Attention over the valid slots in float32."""
+    key, value = (each[:, : int(length)].float().transpose(1, 2) for each in (key, value))
+    parts = query.float().transpose(1, 2).split(QUERIES_AT_ONCE, dim=2)
+    found = [scaled_dot_product_attention(part, key, value) for part in parts]
+    return torch.cat(found, 2).transpose(1, 2)
+
+
+def measure(shape: Shape, samples: int, device: torch.device, peaks: dict[str, float]) -> Any:
+    """All ways of one shape, sampled in turns."""
+    clock = Clock(device)
+    sets = argument_sets(partial(shape.draw, device), device)
+    with sdpa_kernel(SDPBackend.MATH):
+        wanted = exact(*sets[0])
+    forms: dict[str, Form] = {}
+    errors: dict[str, float] = {}
+    missing: dict[str, str] = {}
+    for name, call, whole in ways(shape, device):
+        with ExitStack() as stack:
+            if whole:
+                stack.enter_context(mock.patch(WHOLE_TILES, lambda tiles, *_: tiles))
+            try:
+                error = call(*sets[0]).float() - wanted
+                forms[name] = Form(call, sets, clock)
+            except RuntimeError as refusal:  # PyTorch's backends say so that they lack a kernel.
+                if name == "vidc":
+                    raise
+                missing[name] = str(refusal).splitlines()[0]
+                continue
+            errors[name] = float(error.norm() / wanted.norm())
+    taken = sampled(forms, samples)
+    found = {}
+    for name, values in taken.items():
+        summary = Summary.of(values)
+        tflops = shape.operations / summary.median / 1e9
+        found[name] = {
+            **summary.to_json(),
+            "relative_l2": errors[name],
+            "tflops": tflops,
+            "of_products": tflops / peaks[shape.dtype] if peaks else None,
+            "gbps": shape.bytes / summary.median / 1e6,
+            "vidc": judge(taken["vidc"], values).to_json(),
+            "samples": values,
+        }
+    return {
+        "shape": asdict(shape),
+        "operations": shape.operations,
+        "ways": found,
+        "missing": missing,
+        "gpu_state": gpu_state(device) if device.type == "cuda" else None,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kernels", nargs="?", type=Path, help="folder of *.cubin")
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--small", action="store_true", help="sizes for a dry run")
+    args = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda" and args.kernels is None:
+        parser.error("which kernels? give a folder of *.cubin")
+    for kernel in sorted(args.kernels.glob("*.cubin")) if args.kernels else ():
+        load_kernel(kernel)
+    # A CPU's products in 16 bits take minutes and say nothing.
+    peaks = (
+        {name: matmul_tflops(getattr(torch, name), device) for name in ("bfloat16", "float16")}
+        if device.type == "cuda"
+        else {}
+    )
+    torch.manual_seed(0)
+    results = []
+    for shape in SMALL if args.small else [*LONGLIVE, *SHORT]:
+        result = measure(shape, args.samples, device, peaks)
+        results.append(result)
+        times = ", ".join(f"{n} {w['median']:.4f} ms" for n, w in result["ways"].items())
+        print(f"{shape}: {times}", file=sys.stderr)
+    document = {
+        "schema": 1,
+        "unit": "ms",
+        "matmul_tflops": peaks,
+        "copy_gbps": copy_gbps(device) if peaks else None,
+        "results": results,
+        "fingerprint": fingerprint(device),
+    }
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()

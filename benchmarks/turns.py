@@ -1,0 +1,67 @@
+"""Ways to do the same work, each one CUDA graph of calls, sampled in turns.
+
+A graph goes through sets of arguments that are larger than the GPU's cache together. A clock that
+drifts drifts for all.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vidc.compiler.bench.clock import Clock
+
+BEYOND_CACHES = 256 * 2**20
+"""Bytes: several times the L2 of the largest GPU."""
+LEAST_CALLS = 20
+"""Of a graph, so that its launch is little beside them."""
+WARM_UP = 20
+
+Arguments = tuple[Any, ...]
+
+
+def argument_sets(make: Callable[[], Arguments], device: torch.device) -> list[Arguments]:
+    """As many drawn sets of arguments as no cache holds; one on a CPU."""
+    first = make()
+    size = sum(value.nbytes for value in first if isinstance(value, Tensor))
+    count = -(-BEYOND_CACHES // size) if device.type == "cuda" else 1
+    return [first, *(make() for _ in range(count - 1))]
+
+
+class Form:
+    """One way to do the work: called on each set of arguments in turn, on a GPU as one graph."""
+
+    def __init__(self, call: Callable[..., Any], sets: list[Arguments], clock: Clock) -> None:
+        self.calls = max(LEAST_CALLS, len(sets))
+        self._clock = clock
+
+        def work() -> None:
+            for index in range(self.calls):
+                call(*sets[index % len(sets)])
+
+        work()
+        clock.wait()
+        self._work: Callable[[], None] = work
+        if torch.cuda.is_available():
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                work()
+            self._work = graph.replay
+
+    def sample(self) -> float:
+        """Milliseconds of a call."""
+        first = self._clock.mark()
+        self._work()
+        return self._clock.between(first, self._clock.mark()) / self.calls
+
+
+def sampled(forms: Mapping[str, Form], samples: int) -> dict[str, list[float]]:
+    """Milliseconds of a call, ``samples`` of each form, after as many turns as warm a GPU up."""
+    taken: dict[str, list[float]] = {name: [] for name in forms}
+    for turn in range(WARM_UP + samples):
+        for name in forms if turn % 2 else reversed(list(forms)):
+            milliseconds = forms[name].sample()
+            if turn >= WARM_UP:
+                taken[name].append(milliseconds)
+    return taken

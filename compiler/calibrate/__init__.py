@@ -1,0 +1,1 @@
+"""Records the ranges that quantisation needs, on the trajectory that a stream really takes."""

@@ -1,0 +1,28 @@
+"""The passes that ranges are told apart by: activations differ from timestep to timestep."""
+
+from dataclasses import dataclass
+
+from vidc.runtime.stream import StreamSpec
+
+TEXT = "text"
+CLEAN = "clean"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Passes at one timestep.
+
+    Attributes:
+        name: ``text`` for ``text_kv``, ``step.0`` and so on for denoising, ``clean`` for
+            ``kv_update`` and every ``recache``.
+        timestep: of 1000, after the shift; None where there is none.
+    """
+
+    name: str
+    timestep: float | None
+
+
+def groups(stream: StreamSpec) -> tuple[Group, ...]:
+    """Every group of a stream, in the order of a block's passes."""
+    steps = (Group(f"step.{i}", time) for i, time in enumerate(stream.timesteps))
+    return (Group(TEXT, None), *steps, Group(CLEAN, stream.context_timestep))

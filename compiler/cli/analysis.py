@@ -1,0 +1,175 @@
+"""The options of `vidc calibrate` that choose what stays in high precision."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vidc.compiler.cli.output import why_not_writable
+from vidc.plugins.errors import UsageError
+
+if TYPE_CHECKING:
+    from vidc.compiler.calibrate.prompts import Prompts
+    from vidc.compiler.sensitivity.run import Analysis, Plan
+    from vidc.compiler.settings.resolve import Settings
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says of an analysis."""
+
+    analyze: bool
+    budget: str | None
+    recipe: str | None
+    target: str | None
+    count: int
+    file: Path | None
+
+    @property
+    def any(self) -> bool:
+        """Whether there is to be one."""
+        return self.analyze or self.budget is not None
+
+    def require_consistent(self) -> None:
+        """Refuses options that would do nothing.
+
+        Raises:
+            UsageError: ``VIDC-CLI-USAGE``.
+        """
+        if not self.any and (self.recipe or self.target or self.file):
+            raise _useless(
+                "--recipe, --for and --recipe-file are about --analyze, and it is absent"
+            )
+        if self.file is not None and self.budget is None:
+            raise _useless("--recipe-file is given, and without --budget no recipe is chosen")
+
+    def plan(self, settings: "Settings", folder: Path) -> "Plan":
+        """What to analyse, and where its recipe can be written; raises as ``make_plan``."""
+        from vidc.compiler.sensitivity.budget import parse_budget
+        from vidc.compiler.sensitivity.run import make_plan
+        from vidc.compiler.settings.targets import find_target
+
+        budget = None if self.budget is None else parse_budget(self.budget)
+        target = find_target(self.target, "--for") if self.target else settings.target
+        file = self.recipe_file(folder.absolute())
+        if budget is not None and file.parent.exists() and (why := why_not_writable(file)):
+            raise UsageError(
+                "VIDC-SENSITIVITY-OUTPUT",
+                f"the recipe cannot be written to {file}: {why}",
+                "name another file with --recipe-file",
+            )
+        return make_plan(self.recipe, settings.model, target, budget)
+
+    def prompts(self, all_of_them: "Prompts") -> "Prompts":
+        """Those that an analysis plays: the first few."""
+        embeddings = all_of_them.embeddings
+        return replace(
+            all_of_them,
+            texts=all_of_them.texts[: self.count],
+            embeddings=None if embeddings is None else embeddings[: self.count],
+        )
+
+    def recipe_file(self, folder: Path) -> Path:
+        """Where the recipe goes; raises UsageError ``VIDC-CLI-USAGE`` for no name of a recipe."""
+        file = self.file or folder.with_name(f"{folder.name}.toml")
+        if file.suffix != ".toml":
+            raise _useless(f"--recipe-file {file} does not end in .toml, as --recipe expects it")
+        return file
+
+
+def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that ``Asked`` holds, passed on together as ``asked``."""
+
+    @click.option(
+        "--analyze", is_flag=True,
+        help="Then rank the recipe's groups of layers: the damage that each does in 8 bits, and "
+        "the time it saves.",
+    )  # fmt: skip
+    @click.option(
+        "--budget", metavar="psnr=DB|time=RATIO",
+        help="Analyze, and write a recipe: the fastest whose worst block keeps DB, or the best "
+        "whose blocks take at most RATIO of their time in high precision, such as 0.7.",
+    )  # fmt: skip
+    @click.option(
+        "--recipe", metavar="R",
+        help="What to analyze: a name or a TOML file.  [default: the target's own]",
+    )  # fmt: skip
+    @click.option(
+        "--for", "target", metavar="TARGET",
+        help="The target whose times are predicted.  [default: that of --gpu]",
+    )  # fmt: skip
+    @click.option(
+        "--analyze-prompts", "analyzed", type=click.IntRange(min=1), default=2, show_default=True,
+        help="How many of the prompts to analyze with; each is played twice for every group.",
+    )  # fmt: skip
+    @click.option(
+        "--recipe-file", type=click.Path(path_type=Path), metavar="FILE",
+        help="Where the budget's recipe goes.  [default: the calibration's folder with .toml]",
+    )  # fmt: skip
+    @functools.wraps(command)
+    def with_analysis(
+        analyze: bool,
+        budget: str | None,
+        recipe: str | None,
+        target: str | None,
+        analyzed: int,
+        recipe_file: Path | None,
+        **others: Any,
+    ) -> Any:
+        asked = Asked(analyze, budget, recipe, target, analyzed, recipe_file)
+        return command(asked=asked, **others)
+
+    return with_analysis
+
+
+def tell_plan(plan: "Plan", settings: "Settings", prompts: int, decoded: bool) -> None:
+    """Says what is analysed and how long a CPU takes, where that is minutes."""
+    from vidc.compiler.calibrate.rollout import scenario
+    from vidc.compiler.estimate import about, latents_seconds, rollout_seconds
+    from vidc.compiler.sensitivity.run import rollout_count
+    from vidc.compiler.stream import stream_spec
+
+    count = rollout_count(plan, prompts)
+    played = scenario(stream_spec(settings.model))
+    seconds = rollout_seconds if decoded else latents_seconds
+    takes = about(count * seconds(settings.model, played))
+    how_long = f": {takes} on this CPU" if takes and not settings.target.is_gpu else ""
+    click.echo(
+        f"analyzing {len(plan.groups)} groups of recipe {plan.recipe.name} for "
+        f"{plan.target.name}, some {count} rollouts{how_long}",
+        err=True,
+    )
+    for note in plan.target.notes:
+        click.echo(f"{plan.target.name}: {note}", err=True)
+    if not decoded:
+        click.echo("no VAE is given: PSNR is of latents, not of frames", err=True)
+
+
+def write_recipe(analysis: "Analysis", file: Path) -> None:
+    """Writes the recipe of a budget, with what was kept and why as its comments.
+
+    Raises:
+        UsageError: ``VIDC-SENSITIVITY-OUTPUT``.
+    """
+    from vidc.compiler.recipe.write import recipe_toml
+    from vidc.compiler.sensitivity.report import summary
+
+    assert analysis.mix is not None
+    lines = ["Written by vidc calibrate --analyze; edit it, and pass it with --recipe.", ""]
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = recipe_toml(analysis.mix.recipe, [*lines, *summary(analysis)])
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "VIDC-SENSITIVITY-OUTPUT",
+            f"the recipe cannot be written to {file}: {error.strerror}",
+            "name another file with --recipe-file",
+        ) from error
+
+
+def _useless(why: str) -> UsageError:
+    return UsageError("VIDC-CLI-USAGE", why, "vidc calibrate --help")

@@ -1,0 +1,140 @@
+"""`vidc calibrate`: the ranges that quantisation needs, from the rollouts of real prompts."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vidc.compiler.cli.analysis import Asked, analysis_options, tell_plan, write_recipe
+from vidc.compiler.cli.output import columns, json_option, print_json, print_text
+from vidc.compiler.cli.progress import stage_progress
+from vidc.compiler.cli.settings import Flags, settings_options
+from vidc.compiler.cli.sources import Given, sources_options
+from vidc.compiler.settings.environment import cache_root
+
+if TYPE_CHECKING:
+    from vidc.compiler.calibrate.prompts import Prompts
+    from vidc.compiler.calibrate.run import Calibrated
+    from vidc.compiler.sensitivity.run import Analysis
+    from vidc.compiler.settings.resolve import Settings
+
+
+@click.command()
+@settings_options
+@sources_options
+@click.option(
+    "--prompts", type=click.Path(path_type=Path), metavar="FILE",
+    help="Embeddings (.safetensors: [N, L, E] or several [L, E]) or, with a text encoder, texts "
+    "(.txt: one a line; .json: a list).  [default: vidc's own]",
+)  # fmt: skip
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), default=32, show_default=True,
+    help="How many of the prompts.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path),
+    help="The calibration's folder.  [default: out/PRESET-calibration]",
+)  # fmt: skip
+@analysis_options
+@json_option
+def command(
+    flags: Flags,
+    given: Given,
+    asked: Asked,
+    prompts: Path | None,
+    count: int,
+    seed: int,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Record the ranges that quantisation needs.
+
+    Runs the sampler in PyTorch, a rollout for each prompt: the cache fills, is full, and the prompt
+    is switched. What is recorded holds for every target and precision. After an interruption the
+    same command goes on where it was.
+
+    With --analyze, groups of layers are then put in 8 bits, one at a time, and the same rollouts
+    are held to those in high precision: as frames where there is a VAE, else as latents. Times are
+    predicted from the target's peaks. --budget chooses the mix, plays it, and writes its recipe.
+    """
+    asked.require_consistent()
+    settings = flags.resolve(engines=False)
+    model, sources = given.resolve(settings.model, vae=False)
+    settings = replace(settings, model=model)
+
+    from vidc.compiler.calibrate.run import calibrate, stage_count
+
+    found = _prompts(settings, prompts, count)
+    if found.kind == "synthetic" and not isinstance(sources.weights("transformer"), int):
+        click.echo(
+            "no prompts are given and there is no text encoder: drawn embeddings stand in, whose "
+            "ranges a trained model may never have; --prompts FILE takes real ones",
+            err=True,
+        )
+    _tell(settings, len(found))
+    folder = output or Path("out") / f"{settings.preset}-calibration"
+    plan = asked.plan(settings, folder) if asked.any else None
+    few = asked.prompts(found)
+    steps = stage_count(found)
+    if plan is not None:
+        from vidc.compiler.sensitivity.run import analyze, has_vae, step_count
+
+        tell_plan(plan, settings, len(few), has_vae(sources))
+        steps += stage_count(few) - len(few) + step_count(plan)
+    analysis, cache = None, cache_root(os.environ)
+    with stage_progress(steps) as progress:
+        done = calibrate(settings, sources, found, seed, folder, cache, progress)
+        if plan is not None:
+            analysis = analyze(plan, settings, sources, few, seed, done.output, cache, progress)
+    _print(done, analysis, asked, as_json)
+
+
+def _print(done: "Calibrated", analysis: "Analysis | None", asked: Asked, as_json: bool) -> None:
+    document: dict[str, Any] = {
+        "calibration": str(done.output),
+        "weights": done.document.weights,
+        "prompts": vars(done.document.prompts),
+        "groups": [vars(group) for group in done.document.groups],
+    }
+    lines = [str(done.output)]
+    if analysis is not None:
+        from vidc.compiler.sensitivity.report import analysis_json, summary, table
+
+        document["analysis"] = analysis_json(analysis)
+        lines.append(columns(table(analysis)))
+        if analysis.mix is not None:
+            recipe_file = asked.recipe_file(done.output)
+            write_recipe(analysis, recipe_file)
+            document["analysis"]["recipe_file"] = str(recipe_file)
+            lines.append(str(recipe_file))
+            for line in summary(analysis):
+                click.echo(line, err=True)
+    if as_json:
+        print_json(document)
+    else:
+        print_text("\n".join(lines))
+
+
+def _tell(settings: "Settings", prompts: int) -> None:
+    """Says how long a CPU takes, where that is minutes."""
+    from vidc.compiler.calibrate.rollout import scenario
+    from vidc.compiler.estimate import about, latents_seconds
+    from vidc.compiler.stream import stream_spec
+
+    played = scenario(stream_spec(settings.model))
+    takes = about(prompts * latents_seconds(settings.model, played))
+    if takes and not settings.target.is_gpu:
+        click.echo(f"{prompts} rollouts: {takes} on this CPU; -n takes fewer prompts", err=True)
+
+
+def _prompts(settings: "Settings", path: Path | None, count: int) -> "Prompts":
+    from vidc.compiler.calibrate.prompts import default_prompts, read_prompts
+    from vidc.compiler.stream import stream_spec
+
+    stream, texts = stream_spec(settings.model), settings.model.text_encoder is not None
+    if path is None:
+        return default_prompts(stream, count, texts)
+    return read_prompts(path, stream, count, texts)

@@ -1,0 +1,112 @@
+"""Which part of a recipe a form can hold, by layer and by the input that layers share."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from vidc.compiler.quantise.form import GRAPH, Form
+from vidc.compiler.recipe.apply import Quantization, apply_recipe
+from vidc.compiler.recipe.formats import HIGH, STATIC, AttentionFormat, LinearFormat
+from vidc.compiler.recipe.recipe import Recipe
+from vidc.exporters.config import ModelConfig
+from vidc.plugins.errors import UnavailableError
+
+_SHARED = re.compile(r"(.*\.attn\d+)\.to_([qkv])")
+"""Queries, keys and values of one attention, as far as they read the same tensor."""
+_SELF_ATTENTION = "attn1"
+
+
+@dataclass(frozen=True)
+class QuantizedLinear:
+    """One Linear of a recipe.
+
+    Attributes:
+        name: of the layer.
+        format: weights in 8 bits, activations perhaps.
+        site: the layer whose name the input's scale goes by: Linears that read one tensor in one
+            format share its scale, so that it is quantised once. None where activations stay high.
+    """
+
+    name: str
+    format: LinearFormat
+    site: str | None
+
+
+def quantized_linears(
+    recipe: Recipe, model: ModelConfig, form: Form = GRAPH
+) -> dict[str, QuantizedLinear]:
+    """The Linears that a recipe means to have in 8 bits, by name.
+
+    Raises:
+        UnavailableError: ``VIDC-RECIPE-LOWERING``, it asks for what the form does not hold.
+        UsageError: ``VIDC-RECIPE-LAYER``.
+    """
+    formats = apply_recipe(recipe, model)
+    require_lowered(recipe.name, formats, form)
+    return linears_of(formats)
+
+
+def linears_of(formats: Quantization) -> dict[str, QuantizedLinear]:
+    """The Linears with weights in 8 bits by name, whether or not graphs can hold them."""
+    linear = {name: f for name, f in formats.linear.items() if f.weights != HIGH}
+    return {name: QuantizedLinear(name, f, _site(name, linear)) for name, f in linear.items()}
+
+
+def sites(linears: Iterable[QuantizedLinear]) -> dict[str, list[QuantizedLinear]]:
+    """The Linears of each quantised input."""
+    found: dict[str, list[QuantizedLinear]] = {}
+    for linear in linears:
+        if linear.site is not None:
+            found.setdefault(linear.site, []).append(linear)
+    return found
+
+
+def require_lowered(recipe: str, formats: Quantization, form: Form) -> None:
+    """Refuses formats that would otherwise be left out without a word.
+
+    Raises:
+        UnavailableError: ``VIDC-RECIPE-LOWERING`` with the first layer.
+    """
+    asked = next((n for n, f in formats.attention.items() if f != AttentionFormat()), None)
+    if asked is not None:
+        raise _unlowered(
+            recipe,
+            f"{asked} in 8 bits, {form.lacks}",
+            "remove its [[attention]]: the ring stays as it is",
+        )
+    integer = next((n for n, f in formats.linear.items() if f.activations == "int8"), None)
+    if integer is not None and not form.integers:
+        raise _unlowered(
+            recipe,
+            f"the product of {integer} in INT8, which is slower than one in bf16 on a Hopper GPU",
+            "leave out its activations: weights alone in INT8 save memory, as in int8-weight-only",
+        )
+    dynamic = next((n for n, f in formats.linear.items() if f.scale != STATIC), None)
+    if dynamic is not None:
+        raise _unlowered(
+            recipe,
+            f"a scale for each token in {dynamic}, {form.lacks}",
+            'write scale = "static", which takes the ranges of a calibration',
+        )
+
+
+def _unlowered(recipe: str, what: str, hint: str) -> UnavailableError:
+    return UnavailableError(
+        "VIDC-RECIPE-LOWERING",
+        f"recipe {recipe} asks for {what}",
+        f"{hint}, or pass --recipe with another",
+    )
+
+
+def _site(name: str, linear: Mapping[str, LinearFormat]) -> str | None:
+    if not linear[name].computes:
+        return None
+    parts = _SHARED.fullmatch(name)
+    if parts is None:
+        return name
+    attention, part = parts.groups()
+    if part == "q" and not attention.endswith(_SELF_ATTENTION):
+        return name  # Its queries come from the video, its keys and values from the prompt.
+    together = "qkv" if attention.endswith(_SELF_ATTENTION) else "kv"
+    alike = (f"{attention}.to_{each}" for each in together)
+    return next(n for n in alike if linear.get(n) == linear[name])

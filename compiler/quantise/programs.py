@@ -1,0 +1,179 @@
+"""One component's ExportedProgram with the Linears of a recipe in 8 bits."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+
+from vidc.compiler.quantise.count import asked_linears, require_asked
+from vidc.compiler.quantise.form import PROGRAM
+from vidc.compiler.quantise.lowering import QuantizedLinear
+from vidc.compiler.quantise.tensors import TensorType, quantized_types
+from vidc.exporters.checkpoint.write import Described
+from vidc.exporters.linear_tensors import LinearTensors
+from vidc.exporters.program import load_program, save_program, weight_names
+from vidc.plugins.errors import BuildError
+from vidc.plugins.quantized_linear import quantized_linear
+
+_LINEAR = torch.ops.aten.linear.default
+_MULTIPLE = 16
+"""Of channels, which products in 8 bits take."""
+
+
+def quantize_program(
+    component: str,
+    source: Path,
+    group: str,
+    weights: Mapping[str, Described],
+    linears: Mapping[str, QuantizedLinear],
+    path: Path,
+) -> None:
+    """Writes the quantised form of an exported program.
+
+    Args:
+        component: its name.
+        source: the exported ``.pt2``.
+        group: of its weights.
+        weights: the tensors of the group's file in high precision.
+        linears: all of the recipe's.
+        path: of the file to write.
+
+    Raises:
+        BuildError: ``VIDC-QUANTISE-GRAPH``, ``VIDC-QUANTISE-COUNT``.
+    """
+    program = load_program(source)
+    asked = asked_linears(read_weights(program), group, linears, PROGRAM)
+    types = quantized_types(weights, linears, PROGRAM)
+    quantize(component, program, asked, {f"{group}.{name}": kind for name, kind in types.items()})
+    save_program(program, path)
+    # What is counted is what was written, not what was meant to be.
+    require_asked(component, asked, found_linears(load_program(path)))
+
+
+def quantize(
+    component: str,
+    program: ExportedProgram,
+    linears: Sequence[LinearTensors],
+    types: Mapping[str, TensorType],
+) -> None:
+    """Makes these Linears of a program calls of ``vidc::quantized_linear``.
+
+    Args:
+        component: its name.
+        program: what ``export_program`` returns; changed in place.
+        linears: those whose weights it reads.
+        types: of every weight after that, by name.
+
+    Raises:
+        BuildError: ``VIDC-QUANTISE-GRAPH``, the weight of one is not that of a Linear alone, no
+            product takes its sizes, or Linears that share an input's scale do not share the input.
+    """
+    weights = _Weights(program, types)
+    # Those of Linears that other components have, too.
+    for name in weight_names(program).values():
+        if name in types and program.state_dict[name].dtype != types[name].dtype:
+            weights.retype(weights.placeholder(name), name)
+    inputs: dict[str, fx.Node] = {}
+    for linear in linears:
+        placeholder = weights.placeholder(linear.weight)
+        users = tuple(placeholder.users)
+        node = users[0] if len(users) == 1 else None
+        if node is None or node.target is not _LINEAR or node.args[1] is not placeholder:
+            read = ", ".join(sorted(str(user.target) for user in users)) or "nothing"
+            raise _wrong(component, linear, f"is read by {read} instead of one Linear")
+        sizes = types[linear.weight].shape
+        if linear.input_scale is not None and any(size % _MULTIPLE for size in sizes):
+            raise _wrong(component, linear, f"is {list(sizes)}: no multiples of {_MULTIPLE}")
+        given: Any = node.args[0]
+        known = (
+            given if linear.input_scale is None else inputs.setdefault(linear.input_scale, given)
+        )
+        if known is not given:
+            raise _wrong(
+                component,
+                linear,
+                f"shares {linear.input_scale} with others, but reads {given} where these read "
+                f"{known}",
+            )
+        bias = node.args[2] if len(node.args) > 2 else None
+        node.target = quantized_linear
+        node.args = (
+            given,
+            placeholder,
+            weights.after(placeholder, linear.weight_scale),
+            bias,
+            weights.after(placeholder, linear.input_scale),
+            weights.after(placeholder, linear.input_factor),
+        )
+        node.kwargs = {}
+    program.graph_module.recompile()
+
+
+def read_weights(program: ExportedProgram) -> frozenset[str]:
+    """The weights that a program reads; it has placeholders for all of its network's."""
+    names = weight_names(program)
+    placeholders = program.graph.find_nodes(op="placeholder")
+    return frozenset(names[n.name] for n in placeholders if n.users and n.name in names)
+
+
+def found_linears(program: ExportedProgram) -> list[LinearTensors]:
+    """The quantised Linears of a program, by the tensors that its calls read."""
+    names = weight_names(program)
+    found = []
+    for node in program.graph.find_nodes(op="call_function", target=quantized_linear):
+        _, weight, scale, _, *of_input = node.args
+        read = [None if each is None else names[each.name] for each in of_input]
+        found.append(LinearTensors(names[weight.name], names[scale.name], *read))
+    return found
+
+
+class _Weights:
+    """A program's weights while it is quantised."""
+
+    def __init__(self, program: ExportedProgram, types: Mapping[str, TensorType]) -> None:
+        self.program = program
+        self.types = types
+        graph = program.graph
+        nodes = {node.name: node for node in graph.find_nodes(op="placeholder")}
+        self._placeholders: dict[str, fx.Node] = {
+            weight: nodes[name] for name, weight in weight_names(program).items()
+        }
+        self._fake_mode = next(iter(nodes.values())).meta["val"].fake_mode
+
+    def placeholder(self, weight: str) -> fx.Node:
+        """The placeholder of a weight that the program has."""
+        return self._placeholders[weight]
+
+    def retype(self, placeholder: fx.Node, weight: str) -> None:
+        """Gives a weight the dtype that it has once it is quantised."""
+        self._placeholders[weight] = placeholder
+        kind = self.types[weight]
+        with self._fake_mode:
+            placeholder.meta["val"] = torch.empty(kind.shape, dtype=kind.dtype)
+        values = torch.empty(kind.shape, dtype=kind.dtype)
+        self.program.state_dict[weight] = nn.Parameter(values, requires_grad=False)
+
+    def after(self, placeholder: fx.Node, weight: str | None) -> fx.Node | None:
+        """The placeholder of another weight; behind this one where there is none yet."""
+        if weight is None or weight in self._placeholders:
+            return None if weight is None else self._placeholders[weight]
+        graph, specs = self.program.graph, self.program.graph_signature.input_specs
+        with graph.inserting_after(placeholder):
+            made: fx.Node = graph.placeholder(f"p_{weight.replace('.', '_')}")
+        self.retype(made, weight)
+        before = next(i for i, spec in enumerate(specs) if spec.arg.name == placeholder.name)
+        argument = TensorArgument(name=made.name)
+        specs.insert(before + 1, InputSpec(InputKind.PARAMETER, argument, weight))
+        return made
+
+
+def _wrong(component: str, linear: LinearTensors, why: str) -> BuildError:
+    return BuildError(
+        "VIDC-QUANTISE-GRAPH",
+        f"{component}: {linear.weight} is to be in 8 bits, and {why}",
+        "leave the layer out of the recipe",
+    )

@@ -1,0 +1,122 @@
+"""Weights in 8 bits, and the scales of what is multiplied with them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+
+import torch
+from torch import Tensor
+
+from vidc.compiler.calibrate.artefact import Calibration
+from vidc.compiler.quantise.arithmetic import quantize, scale_of, smoothing
+from vidc.compiler.quantise.form import GRAPH, Form
+from vidc.compiler.quantise.lowering import QuantizedLinear, sites
+from vidc.compiler.quantise.tensors import (
+    input_factor_name,
+    input_scale_name,
+    quantized_types,
+    weight_name,
+    weight_scale_name,
+)
+from vidc.exporters.checkpoint.lazy import LazyTensor
+
+
+def quantized_weights(
+    weights: Mapping[str, LazyTensor],
+    linears: Mapping[str, QuantizedLinear],
+    calibration: Calibration | None,
+    form: Form = GRAPH,
+) -> dict[str, LazyTensor]:
+    """The tensors of ``quantized_types``, each made when it is loaded.
+
+    Args:
+        weights: in high precision.
+        linears: by layer.
+        calibration: of these weights; needed where a Linear has a site.
+        form: of what reads them.
+
+    Raises:
+        ValueError: it is needed and not there.
+    """
+    made: dict[str, Callable[[], Tensor]] = {}
+    for site, members in sites(linears.values()).items():
+        if calibration is None:
+            raise ValueError(f"{site} has a static scale, and there is no calibration")
+        factors = cache(partial(_factors, weights, members, calibration))
+        made[input_scale_name(site)] = partial(_input_scale, members, calibration, factors)
+        if members[0].format.smooth:
+            made[input_factor_name(site)] = partial(_reciprocal, factors)
+        for member in members:
+            made |= _weight(weights, member, form, factors, made[input_scale_name(site)])
+    for linear in linears.values():
+        if linear.site is None:
+            made |= _weight(weights, linear, form)
+    types = quantized_types(weights, linears, form)
+    return {
+        name: LazyTensor(
+            kind.shape, kind.dtype, partial(_stored, made[name], kind.dtype, kind.shape)
+        )
+        if name in made
+        else weights[name]
+        for name, kind in types.items()
+    }
+
+
+def input_amax(members: Sequence[QuantizedLinear], calibration: Calibration) -> Tensor:
+    """The largest magnitudes of an input by channel, ``[in]``, in all passes of its Linears.
+
+    One of them may run where another does not: the last layer's queries are not needed in a clean
+    pass.
+    """
+    return torch.stack([calibration.amax(f"{m.name}.input") for m in members]).amax(0)
+
+
+def _factors(
+    weights: Mapping[str, LazyTensor], members: Sequence[QuantizedLinear], calibration: Calibration
+) -> Tensor:
+    inputs = input_amax(members, calibration)
+    alpha = members[0].format.smooth
+    if not alpha:
+        return torch.ones_like(inputs)
+    return smoothing(inputs, [weights[weight_name(m.name)].load() for m in members], alpha)
+
+
+def _reciprocal(factors: Callable[[], Tensor]) -> Tensor:
+    return factors().reciprocal()
+
+
+def _input_scale(
+    members: Sequence[QuantizedLinear], calibration: Calibration, factors: Callable[[], Tensor]
+) -> Tensor:
+    inputs = input_amax(members, calibration) / factors()
+    return scale_of(inputs.amax(), members[0].format.activations)
+
+
+def _weight(
+    weights: Mapping[str, LazyTensor],
+    linear: QuantizedLinear,
+    form: Form,
+    factors: Callable[[], Tensor] | None = None,
+    input_scale: Callable[[], Tensor] | None = None,
+) -> dict[str, Callable[[], Tensor]]:
+    source, kind = weights[weight_name(linear.name)], linear.format.weights
+
+    def values() -> Tensor:
+        values = source.load().float()
+        return values if factors is None else values * factors()
+
+    def scale() -> Tensor:
+        # As it is stored: what is rounded to 8 bits must be divided by what it is multiplied with.
+        dtype = torch.float32 if form.products else source.dtype
+        return scale_of(values().abs().amax(1), kind).to(dtype)
+
+    def stored_scale() -> Tensor:
+        return scale() * input_scale() if form.products and input_scale is not None else scale()
+
+    return {
+        weight_name(linear.name): lambda: quantize(values(), scale()[:, None], kind),
+        weight_scale_name(linear.name, form): stored_scale,
+    }
+
+
+def _stored(make: Callable[[], Tensor], dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return make().to(dtype).reshape(shape).contiguous()

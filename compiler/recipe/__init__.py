@@ -1,0 +1,1 @@
+"""Recipes: what of a transformer is quantised, and how."""

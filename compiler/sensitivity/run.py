@@ -1,0 +1,294 @@
+"""Analyses a transformer: what each group does in 8 bits, and the mix of a budget."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from vidc.compiler.calibrate.artefact import Calibration, read_calibration
+from vidc.compiler.calibrate.prompts import Prompts, pairs
+from vidc.compiler.calibrate.rollout import rollout_inputs
+from vidc.compiler.calibrate.run import TRANSFORMER, loaded_groups, prompt_embeddings
+from vidc.compiler.graph import Sources, load_stage, slot
+from vidc.compiler.pipeline.run import Progress, run
+from vidc.compiler.pipeline.store import Store
+from vidc.compiler.recipe.apply import Quantization, apply_recipe
+from vidc.compiler.recipe.recipe import Recipe, load_recipe
+from vidc.compiler.sensitivity.budget import TIME, Budget
+from vidc.compiler.sensitivity.choose import (
+    Scored,
+    by_damage,
+    choose,
+    require_saving,
+    require_time,
+)
+from vidc.compiler.sensitivity.cost import Costs, predict
+from vidc.compiler.sensitivity.fake import FakeQuantizer
+from vidc.compiler.sensitivity.groups import (
+    LayerGroup,
+    layer_groups,
+    layers_of,
+    with_kept_high,
+)
+from vidc.compiler.sensitivity.trials import Trials
+from vidc.compiler.settings.quantization import default_recipe
+from vidc.compiler.settings.resolve import Settings
+from vidc.compiler.settings.targets import Target
+from vidc.compiler.stages.golden import eager_engines
+from vidc.compiler.stream import stream_spec
+from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.config import ModelConfig
+from vidc.plugins.errors import UnavailableError, UsageError
+from vidc.plugins.names import weights_path
+from vidc.runtime.faults import gpu_faults
+
+VAE = "vae"
+VERIFIED = 10
+"""About how many rollouts a choice takes: of the time that is announced."""
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be analysed, known before anything runs.
+
+    Attributes:
+        recipe: that quantises all groups.
+        target: whose times are predicted.
+        formats: what the recipe makes of the model.
+        groups: of its layers.
+        costs: predicted.
+        budget: of the mix, None where none is to be chosen.
+    """
+
+    recipe: Recipe
+    target: Target
+    formats: Quantization
+    groups: tuple[LayerGroup, ...]
+    costs: Costs
+    budget: Budget | None
+
+    def saved(self, group: LayerGroup) -> float:
+        """Seconds a block."""
+        return sum(self.costs.saved[layer] for layer in group.layers)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What a budget allows.
+
+    Attributes:
+        recipe: of the mix.
+        quantized: groups in 8 bits.
+        kept: groups that the plan's recipe quantises and this one does not.
+        psnr_db: of the rollouts with all of the mix, played, on the worst block.
+        ratio: the predicted share of the time in high precision that a block takes.
+        flops_share: of the products with weights in a denoising pass, how much is in 8 bits.
+    """
+
+    recipe: Recipe
+    quantized: tuple[Scored, ...]
+    kept: tuple[Scored, ...]
+    psnr_db: float
+    ratio: float
+    flops_share: float
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A finished analysis.
+
+    Attributes:
+        plan: what was analysed.
+        scored: all groups, the most damaging first.
+        compared: ``frames`` or ``latents``: what PSNR is of.
+        prompts: how many rollouts each figure is the worst of.
+        precision: that the rollouts in high precision ran in.
+        mix: of the budget, if there was one.
+    """
+
+    plan: Plan
+    scored: tuple[Scored, ...]
+    compared: str
+    prompts: int
+    precision: str
+    mix: Mix | None
+
+
+def make_plan(
+    recipe: str | None, model: ModelConfig, target: Target, budget: Budget | None
+) -> Plan:
+    """What to analyse, refused where it can be known to lead nowhere.
+
+    Args:
+        recipe: a name or a path, or None for the target's own, of FP8 where it has one.
+        model: to be quantised.
+        target: whose times are predicted.
+        budget: of the mix, if one is to be chosen.
+
+    Raises:
+        UnavailableError: ``VIDC-RECIPE-NONE``, and what ``predict`` raises.
+        UsageError: ``VIDC-SENSITIVITY-GROUPS``, the recipe quantises nothing, or saves no time;
+            ``VIDC-BUDGET-UNREACHABLE``; what ``load_recipe`` and ``apply_recipe`` raise.
+    """
+    name = recipe or default_recipe("fp8", target) or default_recipe("int8", target)
+    if name is None:
+        raise UnavailableError(
+            "VIDC-RECIPE-NONE",
+            f"{target.name} has no recipe of its own to analyse",
+            "pass --recipe with a name or a file",
+        )
+    loaded = load_recipe(name)
+    formats = apply_recipe(loaded, model)
+    groups = layer_groups(formats)
+    if not groups:
+        raise UsageError(
+            "VIDC-SENSITIVITY-GROUPS",
+            f"recipe {loaded.name} leaves every layer in high precision: there is nothing to rank",
+            "pass --recipe with one that quantises, such as int8-static or fp8",
+        )
+    plan = Plan(loaded, target, formats, groups, predict(model, target, formats), budget)
+    if budget is not None:
+        unplayed = [Scored(group, math.inf, math.inf, plan.saved(group)) for group in groups]
+        require_saving(unplayed)
+        if budget.kind == TIME:
+            require_time(budget.value, unplayed, plan.costs.seconds)
+    return plan
+
+
+def rollout_count(plan: Plan, prompts: int) -> int:
+    """About how many rollouts an analysis plays."""
+    return prompts * (1 + 2 * len(plan.groups) + (VERIFIED if plan.budget else 0))
+
+
+def step_count(plan: Plan) -> int:
+    """How many steps of progress an analysis makes."""
+    return 2 + len(plan.groups) + (1 if plan.budget else 0)
+
+
+def analyze(
+    plan: Plan,
+    settings: Settings,
+    sources: Sources,
+    prompts: Prompts,
+    seed: int,
+    calibration: Path,
+    cache: Path,
+    progress: Progress,
+) -> Analysis:
+    """Plays every group of a plan in 8 bits, and chooses what its budget allows.
+
+    Args:
+        plan: what to analyse.
+        settings: of the model, its precision and the target it runs on here.
+        sources: where its weights come from; blocks are decoded where there are a VAE's.
+        prompts: at least one; each is a rollout of its own.
+        seed: of the noise.
+        calibration: the folder of its calibration.
+        cache: where results of stages are kept.
+        progress: is told of each group and of the mix.
+
+    Raises:
+        UsageError: ``VIDC-BUDGET-UNREACHABLE``; what ``read_calibration`` raises.
+        UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
+        VidcError: what the stages and the store raise.
+    """
+    device = torch.device(settings.target.device_type)
+    ranges = read_calibration(calibration, settings.model)
+    vae = (VAE,) if has_vae(sources) else ()
+    needed = (*loaded_groups(prompts), *vae)
+    with Store(cache) as store, gpu_faults(device):
+        stages = [load_stage(settings, sources, group) for group in needed]
+        loaded = run(stages, store, slot(settings), progress)
+        folders = {group: loaded[f"load:{group}"].path for group in needed}
+        trials = _timed(
+            "rollouts in high precision",
+            lambda: _trials(plan, settings, prompts, seed, ranges, folders, device),
+            progress,
+        )
+        scored = tuple(by_damage([_score(plan, trials, group, progress) for group in plan.groups]))
+        mix = None
+        if (budget := plan.budget) is not None:
+            mix = _timed(
+                str(budget), lambda: _mix(plan, budget, settings.model, scored, trials), progress
+            )
+    return Analysis(
+        plan, scored, trials.compared, len(prompts), settings.precision[TRANSFORMER], mix
+    )
+
+
+def has_vae(sources: Sources) -> bool:
+    """Whether blocks can be decoded."""
+    return VAE in sources.checkpoints or sources.seed is not None
+
+
+def _trials(
+    plan: Plan,
+    settings: Settings,
+    prompts: Prompts,
+    seed: int,
+    calibration: Calibration,
+    folders: Mapping[str, Path],
+    device: torch.device,
+) -> Trials:
+    stream = stream_spec(settings.model)
+    embeddings = pairs(prompt_embeddings(settings, prompts, stream, folders, device))
+    groups = [group for group in (TRANSFORMER, VAE) if group in folders]
+    weights = {group: folders[group] / weights_path(group) for group in groups}
+    engines = eager_engines(settings.model, weights, settings.precision, device)
+    network = engines["denoise"].module.transformer
+    assert isinstance(network, CausalWan)
+    inputs = [
+        rollout_inputs(stream, seed, index, pair).to(device)
+        for index, pair in enumerate(embeddings)
+    ]
+    return Trials(
+        stream,
+        {name: engine for name, engine in engines.items() if not name.startswith("vae_")},
+        {name: engine for name, engine in engines.items() if name.startswith("vae_decode")},
+        FakeQuantizer(network, plan.formats, calibration),
+        inputs,
+    )
+
+
+def _score(plan: Plan, trials: Trials, group: LayerGroup, progress: Progress) -> Scored:
+    damage = _timed(group.pattern, lambda: trials.damage(group.layers), progress)
+    return Scored(group, damage.sqnr_db, damage.psnr_db, plan.saved(group))
+
+
+def _mix(
+    plan: Plan, budget: Budget, model: ModelConfig, scored: tuple[Scored, ...], trials: Trials
+) -> Mix:
+    seconds = plan.costs.seconds
+    choice = choose(
+        budget,
+        scored,
+        seconds,
+        lambda mixed: trials.psnr(layers_of([each.group for each in mixed])),
+    )
+    kept = tuple(each for each in scored if each not in choice.groups)
+    high = {each.group for each in kept}
+    description = plan.recipe.description
+    if kept:
+        description += f"; less what --budget {budget} keeps in high precision"
+    recipe = with_kept_high(plan.recipe, plan.groups, high, description)
+    return Mix(
+        recipe,
+        tuple(each for each in scored if each in choice.groups),
+        kept,
+        choice.psnr_db,
+        1 - sum(each.saved for each in choice.groups) / seconds,
+        apply_recipe(recipe, model).flops_share,
+    )
+
+
+def _timed(name: str, work: Callable[[], Result], progress: Progress) -> Result:
+    progress.started(name)
+    started = time.perf_counter()
+    done = work()
+    progress.finished(name, False, time.perf_counter() - started)
+    return done

@@ -1,0 +1,54 @@
+"""Stage ``quantise:transformer``: weights in 8 bits and scales, from a calibration."""
+
+from pathlib import Path
+
+from vidc.compiler.calibrate.artefact import read_calibration
+from vidc.compiler.calibrate.document import DOCUMENT
+from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.quantise.check import require_faithful
+from vidc.compiler.quantise.form import Form
+from vidc.compiler.quantise.lowering import quantized_linears
+from vidc.compiler.quantise.weights import quantized_weights
+from vidc.compiler.recipe.recipe import Recipe
+from vidc.compiler.stages.load import read_source
+from vidc.exporters.checkpoint import write_weights
+from vidc.exporters.checkpoint.safetensors_file import read_safetensors
+from vidc.exporters.config import ModelConfig
+from vidc.plugins.names import weights_path
+
+
+def run(
+    workspace: Workspace,
+    config: ModelConfig,
+    group: str,
+    recipe: Recipe,
+    calibration: Path | None,
+    form: Form,
+) -> None:
+    """Writes ``weights/<group>.safetensors`` and, where one was used, ``calibration.json``.
+
+    Args:
+        workspace: where to, and the weights in high precision.
+        config: of the model.
+        group: of the weights.
+        recipe: what is quantised, and how.
+        calibration: its folder, None where the recipe needs none.
+        form: of the components that read them.
+
+    Raises:
+        UsageError: ``VIDC-CALIBRATION-FOREIGN`` and what else ``read_calibration`` raises.
+        BuildError: ``VIDC-QUANTISE-WEIGHTS``.
+    """
+    loaded = workspace.inputs[f"load:{group}"]
+    ranges = None
+    if calibration is not None:
+        ranges = read_calibration(calibration, config)
+        ranges.require_fits(config, read_source(loaded)["digest"])
+    linears = quantized_linears(recipe, config, form)
+    weights = read_safetensors(loaded / weights_path(group))
+    path = workspace.output / weights_path(group)
+    path.parent.mkdir()
+    write_weights(path, quantized_weights(weights, linears, ranges, form))
+    require_faithful(read_safetensors(path), weights, linears, ranges, form)
+    if calibration is not None:
+        (workspace.output / DOCUMENT).write_bytes((calibration / DOCUMENT).read_bytes())

@@ -1,0 +1,104 @@
+#include "tensorrt_operators.h"
+
+#include "../cuda/operators.h"
+#include "tensorrt_ring_operators.h"
+
+namespace vidc {
+namespace {
+
+const std::vector<DType> kFloats{DType::float32, DType::bfloat16, DType::float16};
+const std::vector<DType> kFloat32{DType::float32};
+
+DType dtype_attribute(const Attributes& attributes) {
+  return dtype_named(attributes.get<std::string>("dtype"));
+}
+
+void check_dtype_attribute(const Checks& checks, const Attributes& attributes) {
+  checks.output_dtype(dtype_attribute(attributes));
+}
+
+const TensorView* optional(const Views& inputs, size_t index) {
+  return index < inputs.size() ? &inputs[index] : nullptr;
+}
+
+std::vector<Output> of_attribute(const Attributes& attributes) {
+  return {{"output", dtype_attribute(attributes), 0, {}}};
+}
+
+Operator gate_residual_operator() {
+  return {
+      "gate_residual",
+      {{"x", kFloats}, {"update", kFloats}, {"gate", kFloat32}},
+      false,
+      {},
+      nullptr,
+      [](const Attributes&) -> std::vector<Output> { return {{"output", DType::other, 0, {}}}; },
+      [](const Views& in, const Attributes&) { check_gate_residual(in[0], in[1], in[2]); },
+      [](const Views& in, const Attributes&, void* const* out, cudaStream_t stream) {
+        gate_residual(in[0], in[1], in[2], out[0], stream);
+      }};
+}
+
+Operator norm_modulate_quantize_operator() {
+  return {"norm_modulate_quantize",
+          {{"x", kFloats}, {"shift", kFloat32}, {"scale", kFloat32}, {"output_scale", kFloat32}},
+          true,
+          {real("eps"), text("dtype")},
+          check_dtype_attribute,
+          of_attribute,
+          [](const Views& in, const Attributes& attributes) {
+            check_norm_modulate_quantize(in[0], in[1], in[2], dtype_attribute(attributes),
+                                         optional(in, 3));
+          },
+          [](const Views& in, const Attributes& attributes, void* const* out, cudaStream_t stream) {
+            norm_modulate_quantize(in[0], in[1], in[2], attributes.get<float>("eps"),
+                                   dtype_attribute(attributes), optional(in, 3), out[0], stream);
+          }};
+}
+
+Operator gelu_quantize_operator() {
+  return {"gelu_quantize",
+          {{"x", kFloats}, {"output_scale", kFloat32}},
+          true,
+          {text("dtype")},
+          check_dtype_attribute,
+          of_attribute,
+          [](const Views& in, const Attributes& attributes) {
+            check_gelu_quantize(in[0], dtype_attribute(attributes), optional(in, 1));
+          },
+          [](const Views& in, const Attributes& attributes, void* const* out, cudaStream_t stream) {
+            gelu_quantize(in[0], dtype_attribute(attributes), optional(in, 1), out[0], stream);
+          }};
+}
+
+Operator renoise_operator() {
+  return {
+      "renoise",
+      {{"latent", kFloat32}, {"flow", kFloat32}, {"noise", kFloat32}},
+      false,
+      {real("sigma"), real("next_sigma")},
+      nullptr,
+      [](const Attributes&) -> std::vector<Output> { return {{"latent", DType::other, 0, {}, 0}}; },
+      [](const Views& in, const Attributes&) { check_renoise(in[0], in[1], in[2]); },
+      [](const Views& in, const Attributes& attributes, void* const*, cudaStream_t stream) {
+        renoise(in[0], in[1], in[2], attributes.get<float>("sigma"),
+                attributes.get<float>("next_sigma"), stream);
+      }};
+}
+
+}  // namespace
+
+const std::vector<Operator>& operators() {
+  static const std::vector<Operator> all{
+      gate_residual_operator(),
+      norm_modulate_quantize_operator(),
+      gelu_quantize_operator(),
+      renoise_operator(),
+      qk_norm_rope_ring_write_operator(),
+      qk_norm_rope_ring_write_static_operator(),
+      qk_norm_rope_ring_write_dynamic_operator(),
+  };
+  return all;
+}
+
+}  // namespace vidc

@@ -1,0 +1,12 @@
+// The forms of qk_norm_rope_ring_write as TensorRT sees them.
+#pragma once
+
+#include "tensorrt_operators.h"
+
+namespace vidc {
+
+Operator qk_norm_rope_ring_write_operator();
+Operator qk_norm_rope_ring_write_static_operator();
+Operator qk_norm_rope_ring_write_dynamic_operator();
+
+}  // namespace vidc

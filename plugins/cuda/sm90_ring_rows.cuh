@@ -1,0 +1,22 @@
+// What the four threads of a quad have to agree on: the two rows of a tile that they share.
+
+#pragma once
+
+namespace vidc::ring_attention {
+
+template <typename T>
+__device__ __forceinline__ T quad_max(T x) {
+  x = max(x, __shfl_xor_sync(~0u, x, 1));
+  return max(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// Of a thread's `kKeys / 2` logits the i-th's row and, within the block, its key.
+__device__ __forceinline__ constexpr int row_of(int i) { return i / 2 % 2; }
+__device__ __forceinline__ int key_of(int i) { return i / 4 * 8 + 2 * (threadIdx.x % 4) + i % 2; }
+
+}  // namespace vidc::ring_attention

@@ -1,0 +1,144 @@
+// What the kernel of ring attention works on: its arguments, what a CTA's threads share, and the copies
+// into it.
+
+#pragma once
+
+#include <cstdint>
+
+#include "sm90_ptx.cuh"
+#include "sm90_ring_attention.h"
+#include "stream_k.cuh"
+
+namespace vidc::ring_attention {
+
+constexpr int kQueries = 128;
+constexpr int kKeys = 128;
+constexpr int kGroups = 2;
+constexpr int kGroupThreads = 128;
+constexpr int kThreads = (1 + kGroups) * kGroupThreads;
+constexpr int kRows = kQueries / kGroups;
+constexpr int kStages = 4;
+constexpr int kQueryStages = 2;
+constexpr int kDepth = 32;
+constexpr int kCopyRegisters = 24;
+constexpr int kComputeRegisters = 240;
+
+constexpr int kFirstTurnBarrier = 1;  // 0 is the whole CTA's.
+constexpr int kFirstGroupBarrier = kFirstTurnBarrier + kGroups;
+
+// A scale of zero would make what is masked NaN.
+constexpr float kLeastScale = 1e-30f;
+
+struct Parameters {
+  const float* query_scale;
+  const float* key_scale;
+  const float* value_scale;
+  const float* value_mean;
+  const int64_t* valid_length;
+  void* output;
+  float* parts;
+  unsigned int* arrivals;
+  void* products;
+  int queries;
+  int slots;
+  int heads;
+  int tiles;
+  int query_tiles;
+  int output_type;
+  float output_factor;
+  float logit_scale;
+};
+
+template <int kHead>
+struct alignas(1024) Shared {
+  uint8_t query[kQueryStages][kQueries * kHead];
+  uint8_t key[kStages][kKeys * kHead];
+  uint8_t value[kStages][kHead * kKeys];
+  uint64_t query_full[kQueryStages];
+  uint64_t query_empty[kQueryStages];
+  uint64_t key_full[kStages];
+  uint64_t key_empty[kStages];
+  uint64_t value_full[kStages];
+  uint64_t value_empty[kStages];
+  // Here rather than in registers, of which the loop over keys leaves none.
+  StreamK work;
+  int valid;
+};
+
+// The place in a ring of stages of the `count`-th thing that goes through it.
+template <int kCount>
+struct Stage {
+  static_assert((kCount & (kCount - 1)) == 0);
+  unsigned stage;
+  uint32_t parity;
+
+  __device__ __forceinline__ explicit Stage(unsigned count)
+      : stage(count % kCount), parity(count / kCount % 2) {}
+};
+
+struct Place {
+  int batch;
+  int head;
+  int query;
+};
+
+__device__ __forceinline__ Place place(const Parameters& p, int tile) {
+  const int sequence = tile / p.query_tiles;
+  return {sequence / p.heads, sequence % p.heads, (tile % p.query_tiles) * kQueries};
+}
+
+template <int kHead>
+__device__ __forceinline__ void copy(const Parameters& p, const CUtensorMap& queries,
+                                     const CUtensorMap& keys, const CUtensorMap& values,
+                                     Shared<kHead>& shared) {
+  Segment segment;
+  unsigned count = 0;
+#pragma unroll 1
+  for (int index = 0; shared.work.segment(blockIdx.x, index, segment); ++index) {
+    const Place at = place(p, segment.tile);
+    const Stage<kQueryStages> q(index);
+    ptx::barrier_wait(&shared.query_empty[q.stage], q.parity ^ 1);
+    ptx::barrier_expect(&shared.query_full[q.stage], sizeof(shared.query[0]));
+    ptx::copy_tile(shared.query[q.stage], &queries, &shared.query_full[q.stage], 0, at.head,
+                   at.query, at.batch);
+#pragma unroll 1
+    for (int block = segment.begin; block < segment.end; ++block, ++count) {
+      const Stage<kStages> k(count);
+      ptx::barrier_wait(&shared.key_empty[k.stage], k.parity ^ 1);
+      ptx::barrier_expect(&shared.key_full[k.stage], sizeof(shared.key[0]));
+      ptx::copy_tile(shared.key[k.stage], &keys, &shared.key_full[k.stage], 0, at.head,
+                     block * kKeys, at.batch);
+      ptx::barrier_wait(&shared.value_empty[k.stage], k.parity ^ 1);
+      ptx::barrier_expect(&shared.value_full[k.stage], sizeof(shared.value[0]));
+      ptx::copy_tile(shared.value[k.stage], &values, &shared.value_full[k.stage], block * kKeys, 0,
+                     at.head, at.batch);
+    }
+  }
+}
+
+// Which of a CTA's threads this is, among those that compute.
+struct Self {
+  int group = static_cast<int>(threadIdx.x) / kGroupThreads - 1;
+  int thread = threadIdx.x % kGroupThreads;
+  int lane = threadIdx.x % 32;
+
+  // The thread's two rows of a tile.
+  __device__ __forceinline__ int row(int which) const {
+    return group * kRows + thread / 32 * 16 + which * 8 + lane / 4;
+  }
+
+  __device__ __forceinline__ void release(uint64_t* empty) const {
+    if (lane == 0) ptx::barrier_arrive(empty);
+  }
+};
+
+// From a product of a row's query and a key to a logit in base 2.
+__device__ __forceinline__ float logit_scale(const Parameters& p, const Self& me, const Place& at,
+                                             int which) {
+  const int query = at.query + me.row(which);
+  const int64_t token = static_cast<int64_t>(at.batch) * p.queries + query;
+  const float own = query < p.queries ? p.query_scale[token * p.heads + at.head] : 0.0f;
+  return fmaxf(own * (p.key_scale[at.head] * p.logit_scale), kLeastScale);
+}
+
+}  // namespace vidc::ring_attention

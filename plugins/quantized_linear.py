@@ -1,0 +1,115 @@
+"""Operator ``quantized_linear``: a Linear with its weight, and perhaps its input, in 8 bits.
+
+It keeps the place in a program where a backend puts the products that it has: no kernel is its own.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vidc.plugins.arguments import FLOATS, Checks
+from vidc.plugins.quantize import LARGEST, quantize
+
+_CHECKS = Checks("quantized_linear")
+
+
+def quantized_linear_reference(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    input_scale: Tensor | None,
+    input_factor: Tensor | None,
+) -> Tensor:
+    """The product, its scale and the bias; computed in float32 and rounded once.
+
+    Args:
+        x: ``[..., in]``, float32, bfloat16 or float16.
+        weight: ``[out, in]``, float8_e4m3fn or int8.
+        scale: of each output channel of the product, float32 ``[out]``: the weight's, times the
+            input's where that is quantised.
+        bias: ``[out]`` of the dtype of ``x``, or None.
+        input_scale: float32 ``[1]``; None where the input stays as it is.
+        input_factor: what the input is multiplied with before it is quantised, float32 ``[in]``,
+            or None.
+
+    Returns:
+        ``[..., out]``, of the dtype of ``x``.
+
+    Raises:
+        UsageError: ``VIDC-KERNEL-ARGUMENT``.
+    """
+    _check(x, weight, scale, bias, input_scale, input_factor)
+    values = x.float()
+    if input_scale is not None:
+        values = quantized_input(x, input_scale, input_factor, weight.dtype).float()
+    product = F.linear(values, weight.float()) * scale
+    return (product if bias is None else product + bias.float()).to(x.dtype)
+
+
+def quantized_input(x: Tensor, scale: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The input as the product takes it; the arguments are those of the operator."""
+    values = x.float() if factor is None else x.float() * factor
+    return quantize(values, scale, dtype)
+
+
+def dequantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """The form of a Linear whose input is not quantised: its weight becomes one of ``x``'s dtype.
+
+    For backends without a product of 8 bits and 16; the arguments are those of the operator.
+    """
+    return F.linear(x, (weight.float() * scale[:, None]).to(x.dtype), bias)
+
+
+def _fake(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    input_scale: Tensor | None,
+    input_factor: Tensor | None,
+) -> Tensor:
+    _check(x, weight, scale, bias, input_scale, input_factor)
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _check(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    input_scale: Tensor | None,
+    input_factor: Tensor | None,
+) -> None:
+    _CHECKS.dtype("x", x, FLOATS)
+    _CHECKS.shape("weight", weight, ("out", x.shape[-1]))
+    _CHECKS.dtype("weight", weight, tuple(LARGEST))
+    features_out, features_in = weight.shape
+    _CHECKS.shape("scale", scale, (features_out,))
+    _CHECKS.dtype("scale", scale, (torch.float32,))
+    if bias is not None:
+        _CHECKS.shape("bias", bias, (features_out,))
+        _CHECKS.dtype("bias", bias, (x.dtype,))
+    for name, given, sizes in (
+        ("input_scale", input_scale, (1,)),
+        ("input_factor", input_factor, (features_in,)),
+    ):
+        if given is not None:
+            _CHECKS.shape(name, given, sizes)
+            _CHECKS.dtype(name, given, (torch.float32,))
+    _CHECKS.that(
+        input_factor is None or input_scale is not None,
+        "input_factor",
+        "none without input_scale",
+        "a tensor",
+    )
+
+
+LIBRARY = torch.library.Library("vidc", "FRAGMENT")
+LIBRARY.define(
+    "quantized_linear(Tensor x, Tensor weight, Tensor scale, Tensor? bias, Tensor? input_scale,"
+    " Tensor? input_factor) -> Tensor"
+)
+LIBRARY.impl("quantized_linear", quantized_linear_reference, "CompositeExplicitAutograd")
+torch.library.register_fake("vidc::quantized_linear", _fake, lib=LIBRARY)
+quantized_linear = torch.ops.vidc.quantized_linear.default

@@ -1,0 +1,170 @@
+"""A bundle in INT8, from a calibration to its validation, and what must not get that far."""
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+
+import onnx
+import onnxruntime
+import pytest
+from modelopt_here import needs_modelopt
+from safetensors.torch import load_file
+
+from vidc.runtime.manifest import read_manifest
+
+pytestmark = needs_modelopt
+LAYERS = {"text_kv": 4, "denoise": 16, "kv_update": 10}
+"""Linears of the recipe that a component of two layers has."""
+
+
+@pytest.fixture(scope="module")
+def calibrated(project, tmp_path_factory):
+    """A calibration of the project's weights."""
+    from click.testing import CliRunner
+
+    from vidc.compiler.cli.calibrate import command
+
+    output = tmp_path_factory.mktemp("calibrated") / "calibration"
+    arguments = [
+        str(project.preset), "--gpu", "cpu", "--checkpoint", str(project.pipeline / "transformer"),
+        "-n", "2", "-o", str(output),
+    ]  # fmt: skip
+    made = CliRunner().invoke(command, arguments, env={"VIDC_CACHE": str(project.cache)})
+    assert made.exit_code == 0, made.output
+    return output
+
+
+@pytest.fixture
+def build(project, vidc, monkeypatch):
+    monkeypatch.setenv("VIDC_CACHE", str(project.cache))
+
+    def run(*arguments):
+        weights = ("--checkpoint", str(project.pipeline))
+        return vidc("build", str(project.preset), "--gpu", "cpu", *weights, *arguments)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def quantised(project, calibrated, tmp_path_factory):
+    from vidc.compiler.build import build
+    from vidc.compiler.cli.progress import LineProgress
+
+    settings, sources = project.resolve(precision="int8")
+    output = tmp_path_factory.mktemp("quantised") / "bundle"
+    sources = replace(sources, calibration=calibrated)
+    with pytest.MonkeyPatch.context() as patch:
+        # The project's weights come from files, but nobody trained them.
+        patch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
+        return build(settings, sources, output, project.cache, LineProgress()).output
+
+
+def test_it_says_what_it_is_and_by_which_ranges(quantised, calibrated, project):
+    manifest = read_manifest(quantised)
+    precisions = {name: engine.precision for name, engine in manifest.engines.items()}
+    assert {precisions[name] for name in LAYERS} == {"int8"}
+    assert {precisions["vae_decode"], precisions["text_encoder"]} == {"fp32"}
+    assert manifest.calibration == json.loads((calibrated / "calibration.json").read_text())
+    assert manifest.config["quantization"]["recipe"] == "int8-static"
+    name = "weights/transformer.safetensors"
+    assert (quantised / name).stat().st_size < 0.8 * (project.bundle / name).stat().st_size
+
+
+def test_its_products_are_of_integers(quantised, tmp_path):
+    for component, layers in LAYERS.items():
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+        onnxruntime.InferenceSession(str(quantised / f"{component}.onnx"), options)
+        graph = onnx.load(tmp_path / "optimised.onnx", load_external_data=False).graph
+        assert Counter(node.op_type for node in graph.node)["QGemm"] == layers
+        kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+        inputs = {kinds[n.input[2]] for n in graph.node if n.op_type == "QGemm"}
+        assert inputs == {onnx.TensorProto.UINT8}
+
+
+def test_a_plan_says_what_a_change_rebuilds(build, quantised, calibrated, tmp_path):
+    arguments = ("--precision", "int8", "--plan", "--json", "-o", str(quantised))
+    status, out, err = build(*arguments, "--calibration", str(calibrated))
+    assert status == 0, err
+    assert "recipe int8-static, the default of cpu" in err
+    assert {row["status"] for row in json.loads(out)["stages"]} == {"HIT"}
+    other = shutil.copytree(calibrated, tmp_path / "other")
+    (other / "calibration.json").write_text((calibrated / "calibration.json").read_text() + "\n")
+    status, out, err = build(*arguments, "--calibration", str(other))
+    assert status == 0, err
+    rows = {row["stage"]: row["status"] for row in json.loads(out)["stages"]}
+    assert {name for name, kind in rows.items() if kind != "HIT"} == {
+        "quantise:transformer", "package",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", ["wrong", "swapped"])
+def test_a_scale_that_is_wrong_fails_validation_by_name(quantised, vidc, tmp_path, fault):
+    bundle = shutil.copytree(quantised, tmp_path / "bundle")
+    path = bundle / "weights/transformer.safetensors"
+    # Copies, for a file that is mapped is about to be overwritten.
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    one, other = "blocks.0.ffn.net.2.weight_scale", "blocks.0.attn1.to_out.0.weight_scale"
+    if fault == "wrong":
+        tensors[one] = tensors[one] * 2
+    else:
+        tensors[one], tensors[other] = tensors[other], tensors[one]
+    from vidc.exporters.checkpoint import write_weights
+    from vidc.exporters.checkpoint.lazy import LazyTensor
+
+    write_weights(path, {name: LazyTensor.of(tensor) for name, tensor in tensors.items()})
+    _accept(bundle)
+    status, out, err = vidc("validate", str(bundle), "--json")
+    assert status == 1, err
+    failed = {gate["component"] for gate in json.loads(out)["gates"] if not gate["passed"]}
+    assert {"denoise", "kv_update"} <= failed
+    assert not failed & {"text_kv", "vae_decode"}
+
+
+def _accept(bundle):
+    """Makes a bundle's manifest one of the files as they are."""
+    from vidc.runtime.integrity import file_entry
+    from vidc.runtime.manifest import write_manifest
+
+    manifest = read_manifest(bundle)
+    files = {name: file_entry(bundle / name) for name in manifest.files}
+    write_manifest(replace(manifest, files=files), bundle)
+
+
+def test_a_calibration_of_another_checkpoint_is_refused(build, calibrated, tmp_path):
+    other = shutil.copytree(calibrated, tmp_path / "other")
+    document = json.loads((other / "calibration.json").read_text())
+    document["weights"] = "0" * 64
+    (other / "calibration.json").write_text(json.dumps(document))
+    output = tmp_path / "bundle"
+    status, _, err = build("--precision", "int8", "--calibration", str(other), "-o", str(output))
+    assert (status, "VIDC-CALIBRATION-FOREIGN" in err) == (2, True), err
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("--precision", "int8"), 2, "VIDC-CALIBRATION-NEEDED"),
+        (("--precision", "int8", "--recipe", "int8"), 3, "VIDC-RECIPE-LOWERING"),
+        (("--precision", "int8", "--recipe", "kv-int8"), 3, "VIDC-RECIPE-LOWERING"),
+        (("--precision", "int8", "--recipe", "fp8-linear"), 2, "VIDC-RECIPE-PRECISION"),
+        (("--recipe", "int8-static"), 2, "VIDC-RECIPE-PRECISION"),
+        (("--precision", "fp8"), 3, "VIDC-TARGET-PRECISION"),
+        (("--set", "precision.vae=int8"), 3, "VIDC-EXPORT-PRECISION"),
+        (("--calibration", "somewhere"), 2, "VIDC-CALIBRATION-UNUSED"),
+        (("--precision", "int8", "--calibration", "nowhere"), 2, "VIDC-CALIBRATION-MISSING"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(build, tmp_path, arguments, status, said):
+    found, _, err = build(*arguments, "-o", str(tmp_path / "bundle"))
+    assert (found, said in err) == (status, True), err
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_the_command_that_makes_a_calibration_is_named(build, project, tmp_path):
+    _, _, err = build("--precision", "int8", "--set", "stream.batch=1", "-o", str(tmp_path / "b"))
+    checkpoint = f"--checkpoint {project.pipeline}"
+    assert f"vidc calibrate {project.preset} {checkpoint} --set stream.batch=1" in err

@@ -1,0 +1,51 @@
+"""Random weights of the smallest preset, with ranges that are drawn."""
+
+from dataclasses import dataclass
+
+import pytest
+import quantised
+
+from vidc.compiler.calibrate.artefact import Calibration
+from vidc.compiler.quantise.form import GRAPH, PROGRAM, Form
+from vidc.compiler.quantise.lowering import QuantizedLinear, quantized_linears
+from vidc.compiler.recipe.recipe import load_recipe
+from vidc.compiler.settings.resolve import resolve
+from vidc.exporters.causal_wan.random_weights import random_weights
+from vidc.exporters.checkpoint.lazy import LazyTensor
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is quantised."""
+
+    weights: dict[str, LazyTensor]
+    linears: dict[str, QuantizedLinear]
+    calibration: Calibration
+    form: Form
+
+
+@pytest.fixture(scope="session")
+def config():
+    return resolve("tiny", gpu="cpu", environ={}).model
+
+
+@pytest.fixture(scope="session")
+def calibration(config):
+    return quantised.calibration(config)
+
+
+@pytest.fixture(
+    params=[
+        ("int8-static", GRAPH),
+        ("fp8-linear", GRAPH),
+        ("int8-weight-only", GRAPH),
+        ("fp8-linear", PROGRAM),
+        ("int8-weight-only", PROGRAM),
+    ],
+    ids=lambda pair: f"{pair[0]} {pair[1].name}",
+)
+def model(request, config, calibration):
+    recipe, form = request.param
+    weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
+    linears = quantized_linears(load_recipe(recipe), config, form)
+    return Model(weights, linears, calibration, form)

@@ -1,0 +1,152 @@
+"""Quantised weights, what is stored of them, and faults that must not get past the check."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vidc.compiler.calibrate.artefact import Calibration
+from vidc.compiler.quantise.check import require_faithful
+from vidc.compiler.quantise.form import GRAPH, PROGRAM
+from vidc.compiler.quantise.lowering import quantized_linears, sites
+from vidc.compiler.quantise.tensors import quantized_types
+from vidc.compiler.quantise.weights import quantized_weights
+from vidc.compiler.recipe.recipe import load_recipe
+from vidc.compiler.settings.resolve import resolve
+from vidc.exporters.causal_wan.random_weights import random_weights
+from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.models import meta_network
+from vidc.plugins.errors import BuildError, UnavailableError
+
+SCALES = ("weight_scale", "product_scale", "input_scale")
+
+
+@pytest.fixture
+def stored(model):
+    return quantized_weights(model.weights, model.linears, model.calibration, model.form)
+
+
+def check(found, model):
+    require_faithful(found, model.weights, model.linears, model.calibration, model.form)
+
+
+def changed(found, name, change):
+    return {**found, name: LazyTensor.of(change(found[name].load()))}
+
+
+def test_what_is_announced_is_what_is_loaded(model, stored):
+    types = quantized_types(model.weights, model.linears, model.form)
+    assert stored.keys() == types.keys()
+    for name, tensor in stored.items():
+        values = tensor.load()
+        assert (tuple(values.shape), values.dtype) == (types[name].shape, types[name].dtype)
+
+
+def test_all_of_it_is_faithful(model, stored):
+    check(stored, model)
+
+
+def test_a_quarter_of_the_bytes_of_a_linear_remains(model, stored):
+    for name in model.linears:
+        before = model.weights[f"{name}.weight"].load()
+        after = stored[f"{name}.weight"].load()
+        assert after.nbytes * 4 == before.nbytes
+
+
+@pytest.mark.parametrize("times", [0.5, 0.9, 1.1, 2.0])
+def test_a_wrong_scale_is_found_and_named(model, stored, times):
+    layer = "blocks.1.ffn.net.2"
+    for kind in SCALES:
+        if (name := f"{layer}.{kind}") in stored:
+            with pytest.raises(BuildError, match=rf"VIDC-QUANTISE-WEIGHTS.*transformer, {layer}:"):
+                check(changed(stored, name, lambda t: t * times), model)
+
+
+def test_swapped_scales_are_found_and_named(model, stored):
+    one, other = "blocks.0.attn1.to_out.0", "blocks.1.attn1.to_out.0"
+    for kind in SCALES:
+        names = f"{one}.{kind}", f"{other}.{kind}"
+        if names[0] in stored:
+            swapped = stored | {names[0]: stored[names[1]], names[1]: stored[names[0]]}
+            with pytest.raises(BuildError, match=rf"transformer, {one}:"):
+                check(swapped, model)
+
+
+def test_a_weight_of_another_layer_is_found(model, stored):
+    swapped = stored | {"blocks.0.ffn.net.2.weight": stored["blocks.1.ffn.net.2.weight"]}
+    with pytest.raises(BuildError, match=r"blocks\.0\.ffn\.net\.2: output channel"):
+        check(swapped, model)
+
+
+def test_factors_that_are_not_divided_out_are_found(model, stored):
+    name = "blocks.0.ffn.net.2.input_factor"
+    if name not in stored:
+        pytest.skip("the recipe smooths nothing")
+    with pytest.raises(BuildError, match=r"blocks\.0\.ffn\.net\.2:"):
+        check(changed(stored, name, torch.ones_like), model)
+
+
+def test_the_ranges_of_another_calibration_are_found(model, stored):
+    if not sites(model.linears.values()):
+        pytest.skip("the recipe takes no ranges")
+    other = {name: tensor * 1.5 for name, tensor in model.calibration.tensors.items()}
+    foreign = replace(model, calibration=Calibration(model.calibration.document, other))
+    with pytest.raises(BuildError, match="the calibration to"):
+        check(stored, foreign)
+
+
+def test_queries_keys_and_values_share_an_input_where_they_read_one(config):
+    linears = quantized_linears(load_recipe("int8-static"), config)
+    shared = {site: [m.name for m in found] for site, found in sites(linears.values()).items()}
+    first = "blocks.0.attn1"
+    assert shared[f"{first}.to_q"] == [f"{first}.to_{part}" for part in "qkv"]
+    second = "blocks.0.attn2"
+    assert shared[f"{second}.to_q"] == [f"{second}.to_q"]
+    assert shared[f"{second}.to_k"] == [f"{second}.to_k", f"{second}.to_v"]
+    assert len(shared) == 7 * config.transformer.layers
+
+
+@pytest.mark.parametrize(
+    ("recipe", "form", "what"),
+    [
+        ("fp8", GRAPH, "blocks.0.attn1 in 8 bits"),
+        ("kv-int8", GRAPH, "blocks.0.attn1 in 8 bits"),
+        ("int8", GRAPH, "a scale for each token in blocks.0.attn1.to_q"),
+        ("fp8", PROGRAM, "blocks.0.attn1 in 8 bits, which engines of aoti do not have yet"),
+        ("kv-fp8", PROGRAM, "blocks.0.attn1 in 8 bits"),
+        ("int8-static", PROGRAM, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
+    ],
+)
+def test_what_a_form_does_not_hold_is_refused_by_name(config, recipe, form, what):
+    with pytest.raises(UnavailableError, match="VIDC-RECIPE-LOWERING") as raised:
+        quantized_linears(load_recipe(recipe), config, form)
+    assert what in raised.value.message
+
+
+def test_a_product_s_scale_is_the_weight_s_times_the_input_s(config, calibration):
+    weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
+    recipe = load_recipe("fp8-linear")
+    of_graph, of_program = (
+        quantized_weights(weights, quantized_linears(recipe, config, form), calibration, form)
+        for form in (GRAPH, PROGRAM)
+    )
+    layer = "blocks.1.attn1"
+    scales = (
+        of_graph[f"{layer}.{name}"].load() for name in ("to_k.weight_scale", "to_q.input_scale")
+    )
+    product = of_program[f"{layer}.to_k.product_scale"].load()
+    torch.testing.assert_close(product, math.prod(scales))
+    assert product.dtype == of_program[f"{layer}.to_q.input_scale"].dtype == torch.float32
+    values = [each[f"{layer}.to_k.weight"].load() for each in (of_graph, of_program)]
+    assert torch.equal(*(value.view(torch.uint8) for value in values))
+
+
+@pytest.mark.parametrize("recipe", ["fp8-linear", "int8-weight-only"])
+def test_longlive_s_weights_take_half_the_bytes_of_bf16(recipe):
+    config = resolve("longlive-1.3b", gpu="h200", environ={}).model
+    weights = meta_network(config, "transformer", "bf16").state_dict()
+    linears = quantized_linears(load_recipe(recipe), config, PROGRAM)
+    types = quantized_types(weights, linears, PROGRAM)
+    after = sum(math.prod(kind.shape) * kind.dtype.itemsize for kind in types.values())
+    assert 0.5 < after / sum(weight.nbytes for weight in weights.values()) < 0.52

@@ -1,0 +1,104 @@
+"""Predicted times, against sums by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from vidc.compiler import estimate
+from vidc.compiler.recipe.apply import apply_recipe
+from vidc.compiler.recipe.recipe import load_recipe
+from vidc.compiler.sensitivity import cost
+from vidc.compiler.sensitivity.cost import predict
+from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.settings.targets import targets
+from vidc.plugins.errors import UnavailableError
+
+TINY = resolve("tiny", gpu="cpu", environ={}).model
+LONGLIVE = resolve("longlive-1.3b", gpu="cpu", precision="fp32", environ={}).model
+ROWS = 3 * 1560
+H100 = targets()["h100"]
+
+
+def costs(recipe, target=H100, model=LONGLIVE):
+    return predict(model, target, apply_recipe(load_recipe(recipe), model))
+
+
+def test_a_linear_by_hand():
+    product = 2 * ROWS * 1536 * 8960
+    high = product / 989.4e12  # Its bytes take a third of that.
+    fp8 = product / 1978.9e12 + ROWS * 1536 * 3 / 3350e9
+    saved = costs("fp8-linear").saved
+    assert saved["blocks.0.ffn.net.0.proj"] == pytest.approx(5 * (high - fp8))
+    # The clean pass ends at the last layer's keys and values.
+    assert saved["blocks.29.ffn.net.0.proj"] == pytest.approx(4 * (high - fp8))
+    assert saved["blocks.29.attn1.to_k"] == pytest.approx(saved["blocks.0.attn1.to_k"])
+    assert saved["blocks.29.attn1.to_q"] == pytest.approx(saved["blocks.0.attn1.to_q"] * 4 / 5)
+
+
+def test_linears_that_read_one_input_share_its_quantisation():
+    found = costs("fp8-linear").saved
+    # Of the same sizes, and three read one input where the other has its own.
+    alone, shared = found["blocks.0.attn1.to_out.0"], found["blocks.0.attn1.to_v"]
+    assert shared - alone == pytest.approx(5 * 2 / 3 * ROWS * 1536 * 3 / 3350e9)
+
+
+def test_attention_by_hand():
+    product = 4 * ROWS * 12 * 1560 * 1536
+    saved = costs("fp8").saved["blocks.3.attn1"]
+    assert saved == pytest.approx(5 * product * (1 / 989.4e12 - 1 / 1978.9e12))
+    # The ring alone in 8 bits leaves the product what it is, which takes longer than its bytes.
+    assert set(costs("kv-fp8").saved.values()) == {0}
+
+
+def test_all_of_a_block_is_counted():
+    found = costs("fp8")
+    passes = estimate.frame_flops(LONGLIVE) * 3 * 5
+    # `frame_flops` leaves out the ends, and counts a last layer's clean pass that is not needed.
+    assert found.seconds == pytest.approx(passes / 989.4e12, rel=0.05)
+    assert 0.4 < sum(found.saved.values()) / found.seconds < 0.5
+
+
+def test_weights_alone_save_nothing_where_products_take_longer():
+    assert set(costs("int8-weight-only").saved.values()) == {0}
+    slow = replace(H100, peaks=replace(H100.peaks, memory=33.5))
+    saved = costs("int8-weight-only", slow).saved["blocks.0.ffn.net.2"]
+    assert saved == pytest.approx(5 * 1536 * 8960 / 33.5e9)
+
+
+def test_what_runs_once_a_prompt_saves_nothing_of_a_block():
+    assert costs("fp8-linear").saved["blocks.0.attn2.to_k"] == 0
+
+
+def test_batches_take_as_many_times_as_long():
+    two = replace(LONGLIVE, stream=replace(LONGLIVE.stream, batch=2))
+    one, both = costs("fp8"), costs("fp8", model=two)
+    assert both.seconds == pytest.approx(2 * one.seconds, rel=0.01)
+
+
+def test_high_precision_is_the_target_s():
+    assert costs("fp8").precision == "bf16"
+    assert costs("int8", targets()["t4"]).precision == "fp16"
+    assert costs("int8-static", targets()["cpu"], TINY).precision == "fp32"
+
+
+def test_on_a_cpu_integers_are_faster_by_what_was_measured(monkeypatch):
+    monkeypatch.setattr(cost, "cores", lambda: 2)
+    found = costs("int8-static", targets()["cpu"])
+    product = 2 * ROWS * 1536 * 8960 / (2 * estimate.CPU_FLOPS_A_CORE)
+    quantising = ROWS * 8960 * 5 / (2 * cost.CPU_BYTES_A_CORE)
+    expected = 5 * (product / 2 - quantising)
+    assert found.saved["blocks.0.ffn.net.2"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("recipe", "target"), [("fp8", "a100"), ("kv-fp8", "t4"), ("fp8", "cpu")])
+def test_a_format_that_the_target_does_not_have(recipe, target):
+    with pytest.raises(UnavailableError, match="VIDC-TARGET-PRECISION"):
+        costs(recipe, targets()[target])
+
+
+def test_a_peak_that_the_file_does_not_have():
+    bare = replace(H100, peaks=replace(H100.peaks, memory=None))
+    with pytest.raises(
+        UnavailableError, match=r"VIDC-SENSITIVITY-PEAKS.*h100 has no peak for memory"
+    ):
+        costs("fp8", bare)

@@ -1,0 +1,173 @@
+"""Engines whose Linears are in 8 bits, beside arithmetic that rounds, on a Hopper GPU."""
+
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+import torch
+import transformer
+from modelopt_here import needs_modelopt
+from quantised import Quantised
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch.profiler import ProfilerActivity, profile
+
+from vidc.compiler.backends.aoti import backend
+from vidc.compiler.build import build
+from vidc.compiler.calibrate.prompts import default_prompts
+from vidc.compiler.calibrate.run import calibrate
+from vidc.compiler.cli.progress import LineProgress
+from vidc.compiler.graph import Sources
+from vidc.compiler.quantise.programs import quantize_program
+from vidc.compiler.recipe.recipe import load_recipe
+from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.settings.targets import Target, targets
+from vidc.compiler.stream import stream_spec
+from vidc.compiler.validate.eager import EagerEngine
+from vidc.exporters.component import Component
+from vidc.exporters.export import export_component
+from vidc.runtime import load, manifest
+from vidc.runtime.engines import Engine
+from vidc.runtime.engines.aoti import load as load_engine
+from vidc.runtime.manifest import read_manifest
+from vidc.runtime.states import Buffers, States
+from vidc.runtime.weights import Weights
+
+SMALL = ("model.dim=128", "model.heads=2", "model.ffn_dim=256")
+LAYERS, STEPS = 2, 4
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture(scope="module")
+def target(library, hopper) -> Target:
+    return next(t for t in targets().values() if t.compute_capability == "9.0")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return transformer.model(*SMALL)
+
+
+@pytest.fixture(scope="module")
+def engine(target, model, attention_cubin, tmp_path_factory):
+    """Compiles a component in 8 bits; once each."""
+    kernels = {"flash_attention": attention_cubin("bfloat16", 64).parent}
+    made: dict[tuple[str, str], Engine] = {}
+
+    def engine(name: str, quantised: Quantised, precision: str) -> Engine:
+        if (name, precision) in made:
+            return made[name, precision]
+        folder = tmp_path_factory.mktemp(f"{name}-{precision}")
+        exported = export_component(model.config, "transformer", "bf16", name, folder)
+        component = replace(exported, folder=tmp_path_factory.mktemp(f"{name}-quantised"))
+        weights = {key: value.bfloat16() for key, value in model.weights.items()}
+        quantize_program(
+            name, exported.program, "transformer", weights, quantised.linears, component.program
+        )
+        output = folder / "output"
+        built = backend.compile(component, target, kernels, output)
+        assert built.notes == ()
+        stored = {
+            key.removeprefix("transformer."): value.bfloat16()
+            if key.removeprefix("transformer.") in weights and value.dtype == torch.float32
+            else value
+            for key, value in quantised.weights.items()
+        }
+        save_file(stored, output / "transformer.safetensors")
+        entry = manifest.Engine(
+            "aoti", built.loader, built.version, precision, built.files, built.signature,
+            dict(built.options), built.requires,
+        )  # fmt: skip
+        loaded = Weights({"transformer": output / "transformer.safetensors"}, CUDA)
+        made[name, precision] = load_engine(output, entry, loaded, CUDA)
+        return made[name, precision]
+
+    return engine
+
+
+def eager(component: Component) -> EagerEngine:
+    component.module.to(CUDA)
+    return EagerEngine(component)
+
+
+def played(engine: Engine) -> dict[str, torch.Tensor]:
+    """Outputs and rings of some blocks, float32 on the CPU."""
+    states, buffers = States([engine.signature], CUDA), Buffers(engine.signature, CUDA)
+    for name, value in transformer.filled(engine.signature).items():
+        states[name].copy_(value)
+    found = {}
+    for block, given in enumerate(transformer.blocks(engine.signature, 216)):
+        buffers.set(given)
+        engine.run(buffers, states)
+        found |= {f"{s.name} {block}": buffers[s.name].clone() for s in engine.signature.outputs}
+    found |= {s.name: states[s.name] for s in engine.signature.states if s.writes}
+    return {name: value.float().cpu() for name, value in found.items()}
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize(
+    ("precision", "recipe"), [("fp8", "fp8-linear"), ("int8", "int8-weight-only")]
+)
+@pytest.mark.parametrize("name", transformer.COMPONENTS)
+def test_engines_round_as_their_recipe_says(engine, model, name, precision, recipe):
+    quantised = Quantised(model, load_recipe(recipe))
+    plain = played(eager(model.component(name, "fp32")))
+    rounded = played(eager(quantised.imitated(name)))
+    found = played(engine(name, quantised, precision))
+    for tensor, expected in rounded.items():
+        # bf16 makes some values round to their neighbour in FP8; a wrong scale costs far more.
+        allowed = 2e-2 + 0.5 * error(expected, plain[tensor])
+        assert error(found[tensor], expected) <= allowed, tensor
+        assert allowed < 0.1, tensor
+
+
+@pytest.fixture(scope="module")
+def bundle_folder(library, hopper, tmp_path_factory) -> Path:
+    try:
+        version("flash-attn-4")
+    except PackageNotFoundError:
+        pytest.skip("the extra cuda is not installed")
+    folder = tmp_path_factory.mktemp("fp8-bundle")
+    sources, cache = Sources({}, seed=1), folder / "cache"
+    graphs = resolve("tiny", assignments=SMALL, environ={}, engines=False)
+    prompts = default_prompts(stream_spec(graphs.model), 2, False)
+    ranges = folder / "calibration"
+    calibrate(graphs, sources, prompts, 0, ranges, cache, LineProgress())
+    eight = (*SMALL, "precision.transformer=fp8")
+    settings = resolve("tiny", precision="bf16", assignments=eight, environ={})
+    sources = replace(sources, calibration=ranges)
+    # Building validates: every component and a rollout with a switch, against eager.
+    return build(settings, sources, folder / "bundle", cache, LineProgress()).output
+
+
+@needs_modelopt
+def test_a_bundle_in_fp8_is_validated_and_says_what_it_is(bundle_folder):
+    document = read_manifest(bundle_folder)
+    assert document.validation.passed
+    assert document.config["quantization"]["recipe"] == "fp8-linear"
+    assert {e.precision for n, e in document.engines.items() if not n.startswith("vae")} == {"fp8"}
+    with safe_open(bundle_folder / "weights/transformer.safetensors", "pt") as weights:
+        kinds = {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+    assert {"F8_E4M3", "F32", "BF16"} == kinds
+
+
+@needs_modelopt
+def test_a_block_in_fp8_quantises_in_gelu(bundle_folder):
+    bundle = load(bundle_folder)
+    session = bundle.session(seed=3)
+    session.prompt(torch.randn(bundle.stream.batch, *bundle.stream.text))
+    for _ in range(6):
+        session.generate()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        session.generate()
+        torch.cuda.synchronize()
+    calls = {event.key: event.count for event in seen.key_averages()}
+    # A clean pass ends in its last layer's keys and values.
+    passes = LAYERS * STEPS + LAYERS - 1
+    for kernel in ("gelu_quantize_kernel", "qk_norm_rope_ring_write_kernel"):
+        assert sum(n for name, n in calls.items() if kernel in name) == passes

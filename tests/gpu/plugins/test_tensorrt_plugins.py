@@ -1,0 +1,133 @@
+"""TensorRT plugins driven as TensorRT drives them, held to what their operators are held to.
+
+``VIDC_TEST_PLUGINS`` is the folder where another machine built the library and its host.
+"""
+
+import os
+from pathlib import Path
+
+import held
+import plugin_build
+import pytest
+import torch
+from operators import (
+    FLOATS,
+    FP8,
+    Ring,
+    gate_arguments,
+    gelu_arguments,
+    norm_arguments,
+    qkv_arguments,
+    renoise_arguments,
+)
+from operators_8bit import arguments as to_8bit_arguments
+from plugin_host import Host, Node, ready
+
+CUDA = torch.device("cuda", 0)
+WRAPPING = Ring(batch=2, tokens=70, heads=3, head_dim=128, window=160, sink=40, position=130)
+
+
+@pytest.fixture(scope="module")
+def host(gpu) -> Host:
+    given = os.environ.get("VIDC_TEST_PLUGINS")
+    if given is None:
+        pytest.skip("VIDC_TEST_PLUGINS names no folder with the library of plugins and its host")
+    return Host(Path(given) / plugin_build.LIBRARY, Path(given) / plugin_build.HOST)
+
+
+def by_plugin(host, operator):
+    """The operator's results and writes, made by its plugin on torch's current stream."""
+
+    def call(*arguments):
+        names = [argument.name for argument in operator._schema.arguments]
+        node = Node.of(operator, dict(zip(names, arguments, strict=True)))
+        plugin, types, shapes = ready(host, node)
+        outputs = [
+            torch.empty(shape, dtype=dtype, device=CUDA)
+            for shape, dtype in zip(shapes, types, strict=True)
+        ]
+        for output in outputs:
+            output.view(torch.uint8).fill_(0x7F)
+        returned = outputs[: len(outputs) - len(node.written)]
+        written = [node.inputs[index] for index in node.written]
+        stream = torch.cuda.current_stream().cuda_stream
+        plugin.enqueue(node.inputs, [*returned, *written], stream)
+        torch.cuda.synchronize()
+        wanted = len(operator._schema.returns)
+        if wanted == 2 and len(returned) == 1:  # No scales of queries that are not quantised.
+            _, tokens, heads, _ = returned[0].shape
+            returned.append(torch.empty(0, heads, tokens, device=CUDA))
+        return returned[0] if wanted == 1 else tuple(returned) or None
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def plugins(host, monkeypatch):
+    """What ``held`` runs are plugins."""
+    run = held.run
+    monkeypatch.setattr(
+        held, "run", lambda operator, *given: run(by_plugin(host, operator), *given)
+    )
+
+
+@pytest.mark.parametrize("dtypes", [(a, b) for a in FLOATS for b in FLOATS])
+def test_gate_residual(dtypes):
+    held.gate(gate_arguments(2, 3, 5, 1536, dtypes), CUDA)
+
+
+@pytest.mark.parametrize("output", [*FLOATS, FP8])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_norm_modulate_quantize(dtype, output):
+    held.norm(norm_arguments(2, 3, 5, 1536, dtype, output), CUDA)
+
+
+@pytest.mark.parametrize("output", [*FLOATS, FP8])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gelu_quantize(dtype, output):
+    held.gelu(gelu_arguments(2, 3, 8960, dtype, output), CUDA)
+
+
+def test_renoise():
+    held.renoised(renoise_arguments((2, 3, 16, 60, 104)), CUDA)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("position", [0, 30, 130, 2**33])
+def test_ring_write(dtype, position):
+    ring = Ring(**{**vars(WRAPPING), "position": position})
+    held.qkv(ring, qkv_arguments(ring, dtype, 1), CUDA)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("to", [FP8, torch.int8])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("mean", [False, True])
+def test_ring_write_to_8_bits(dynamic, to, transposed, quantized, mean):
+    taken = to_8bit_arguments(
+        WRAPPING, dynamic, torch.bfloat16, to, 1, 1.0, transposed, quantized, mean
+    )
+    held.to_8bit(WRAPPING, dynamic, taken, CUDA)
+
+
+def test_a_captured_launch_follows_the_position(host):
+    taken = qkv_arguments(WRAPPING, torch.bfloat16, 1)
+    given = {k: v.to(CUDA) if isinstance(v, torch.Tensor) else v for k, v in taken.items()}
+    node = Node.of(held.qk_norm_rope_ring_write, given)
+    plugin, types, shapes = ready(host, node)
+    outputs = [torch.empty(shapes[0], dtype=types[0], device=CUDA)]
+    outputs += [node.inputs[index] for index in node.written]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plugin.enqueue(node.inputs, outputs, torch.cuda.current_stream().cuda_stream)
+    for position in (0, 35, 130, 2**33):
+        fresh = taken | {"position": torch.tensor([position])}
+        for name, value in fresh.items():
+            if isinstance(value, torch.Tensor):
+                given[name].copy_(value)
+        graph.replay()
+        wanted = by_plugin(host, held.qk_norm_rope_ring_write)(
+            *(v.to(CUDA) if isinstance(v, torch.Tensor) else v for v in fresh.values())
+        )
+        assert torch.equal(outputs[0], wanted)

@@ -1,0 +1,423 @@
+"""The library of TensorRT plugins, driven as TensorRT drives it, without a GPU."""
+
+import ctypes
+import json
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import plugin_build
+import pytest
+import torch
+from operators import gate_arguments, gelu_arguments, norm_arguments, renoise_arguments
+from plugin_host import (
+    CHW4,
+    DATA_TYPES,
+    FIELD_TYPES,
+    FLOAT32,
+    INT64,
+    RUNTIME,
+    Attribute,
+    Host,
+    Node,
+    RefusedError,
+    describe,
+    ready,
+)
+from refusals import MEMORY, OPERATORS, REFUSALS
+
+from vidc.plugins.abi import PLUGIN_ABI
+from vidc.plugins.errors import UsageError
+from vidc.plugins.gate_residual import gate_residual
+from vidc.plugins.gelu_quantize import gelu_quantize
+from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
+from vidc.plugins.renoise import renoise
+
+LACKING = plugin_build.lacking()
+pytestmark = [
+    pytest.mark.skipif(LACKING is not None, reason=str(LACKING)),
+    pytest.mark.xdist_group("tensorrt_plugins"),
+]
+
+
+@pytest.fixture(scope="module", params=plugin_build.HEADERS or [""])
+def built(request, tmp_path_factory) -> Path:
+    return plugin_build.build(tmp_path_factory.getbasetemp(), request.param)
+
+
+@pytest.fixture(scope="module")
+def host(built) -> Host:
+    return Host(built / plugin_build.LIBRARY, built / plugin_build.HOST)
+
+
+@pytest.fixture
+def recorded(built) -> Host:
+    """Plugins whose launches are recorded and not made."""
+    host = Host(built / plugin_build.RECORDED, built / plugin_build.HOST)
+    host.recorder.recorded_forget()
+    return host
+
+
+def listed(*command: object) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_it_exports_what_tensorrt_looks_for_and_needs_nothing_of_tensorrt(built):
+    library = built / plugin_build.LIBRARY
+    exported = listed("nm", "-D", "--defined-only", library)
+    assert set(re.findall(r" T (\w+)", exported)) == {
+        "getCreators", "setLoggerFinder", "vidc_plugin_abi", "vidc_plugin_error",
+    }  # fmt: skip
+    assert "nvinfer" not in listed("nm", "-D", library)
+    needed = re.findall(r"NEEDED.*\[(.+)\.so", listed("readelf", "-d", library))
+    assert set(needed) <= {"libstdc++", "libgcc_s", "libc", "libm", "ld-linux-x86-64"}
+
+
+def test_its_warnings_are_errors(built):
+    commands = json.loads((built / "compile_commands.json").read_text())
+    of_plugins = [c["command"] for c in commands if "vidc_tensorrt.dir" in c["command"]]
+    assert of_plugins
+    assert all("-Wall -Wextra -Werror" in command for command in of_plugins)
+
+
+def test_there_is_a_creator_for_every_fused_operator(host):
+    wanted = {operator.name().removeprefix("vidc::") for operator, _ in OPERATORS.values()}
+    assert set(host.creators) == wanted
+    for index in host.creators.values():
+        assert host.of_creator("kind", index) == "PLUGIN CREATOR_V3ONE"
+        assert host.of_creator("version", index) == "1"
+        assert host.of_creator("namespace", index) == "vidc"
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_attributes_are_those_of_the_operators_schema(host, name):
+    operator, _ = OPERATORS[name]
+    types = {"int": int, "float": float, "bool": bool, "str": str}
+    wanted = {
+        argument.name: FIELD_TYPES[types[str(argument.type)]]
+        for argument in operator._schema.arguments
+        if str(argument.type) in types
+    }
+    assert host.field_types(operator.name().removeprefix("vidc::")) == wanted
+
+
+def results(operator, taken) -> list[torch.Tensor]:
+    """What a plugin puts out: what the operator returns, then what it writes."""
+    found = operator(*taken.values())
+    returned = [found] if isinstance(found, torch.Tensor) else list(found or ())
+    written = [taken[a.name] for a in operator._schema.arguments if a.is_write]
+    return [*(result for result in returned if result.numel()), *written]
+
+
+CASES = {
+    **{name: (operator, arguments) for name, (operator, arguments) in OPERATORS.items()},
+    "gate of other dtypes": (
+        gate_residual, lambda: gate_arguments(dtypes=(torch.float16, torch.float32))
+    ),
+    "norm to float16": (norm_modulate_quantize, lambda: norm_arguments(output=torch.float16)),
+    "gelu to bf16": (gelu_quantize, gelu_arguments),
+    "as it is": (
+        OPERATORS["static"][0], lambda: OPERATORS["static"][1]() | {"quantize_query": False}
+    ),
+    "without a mean": (
+        OPERATORS["dynamic"][0], lambda: OPERATORS["dynamic"][1]() | {"key_mean": None}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plugin_goes_through_building_and_loading(host, name):
+    operator, arguments = CASES[name]
+    node = Node.of(operator, arguments())
+    plugin, types, shapes = ready(host, node)
+    wanted = results(operator, arguments())
+    assert types == [tensor.dtype for tensor in wanted]
+    assert shapes == [tuple(tensor.shape) for tensor in wanted]
+    returned = len(wanted) - len(node.written)
+    assert plugin.aliases() == [-1] * returned + node.written
+    assert plugin.build_version == 2
+    assert [plugin.text(each) for each in ("name", "version", "namespace")] == [
+        node.operator, "1", "vidc",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_serialised_makes_the_same_plugin_and_is_all_of_it(host, name):
+    operator, arguments = CASES[name]
+    node = Node.of(operator, arguments())
+    made = host.create(node.operator, node.attributes)
+    fields = made.serialise()
+    abi, *attributes = fields
+    assert (abi.name, abi.data) == ("vidc_plugin_abi", PLUGIN_ABI.to_bytes(4, "little"))
+    values = {a.name: (a.type, a.data.rstrip(b"\0")) for a in attributes}
+    assert values == {a.name: (a.type, a.data.rstrip(b"\0")) for a in node.attributes}
+    described = made.text("metadata")
+    del made
+    again = host.create(node.operator, fields, RUNTIME)
+    for plugin in (again, again.clone(), again.attach()):
+        assert plugin.serialise() == fields
+        assert plugin.text("metadata") == described
+    assert all(f"{a.name}=" in described for a in attributes)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_only_the_operators_dtypes_in_linear_format_are_supported(host, name):
+    operator, arguments = CASES[name]
+    node = Node.of(operator, arguments())
+    plugin, types, shapes = ready(host, node)
+    inputs = node.described()
+    outputs = [describe(torch.empty(s, dtype=t)) for s, t in zip(shapes, types, strict=True)]
+    tensors = [*inputs, *outputs]
+    for index, tensor in enumerate(tensors):
+        tensor.format = CHW4
+        assert not plugin.supports(index, inputs, outputs)
+        tensor.format = 0
+        dtype = tensor.type
+        supported = []
+        for tensor.type in DATA_TYPES.values():
+            if plugin.supports(index, inputs, outputs):
+                supported.append(tensor.type)
+        tensor.type = dtype
+        assert dtype in supported
+        assert DATA_TYPES[torch.int32] not in supported
+        assert index < len(inputs) or supported == [dtype]
+
+
+def test_sizes_that_are_not_known_when_it_is_configured_are_taken_from_the_profile(host):
+    node = Node.of(gate_residual, gate_arguments(batch=2))
+    plugin = host.create("gate_residual", [])
+    inputs = node.described()
+    plugin.configure(inputs, inputs[:1], first_is_unknown=True)
+    inputs[2] = describe(torch.empty(2, 4, 24))
+    with pytest.raises(RefusedError, match="gate: expected a number of frames that divides 6"):
+        plugin.configure(inputs, inputs[:1], first_is_unknown=True)
+
+
+def told_shapes(host, node):
+    plugin = host.create(node.operator, node.attributes)
+    inputs = node.described()
+    plugin.on_shape_change(inputs, [inputs[0]] * plugin.outputs)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
+def test_it_refuses_in_the_words_of_the_references(host, refusal):
+    operator, taken = refusal.call()
+    node = Node.of(operator, taken)
+    with pytest.raises(UsageError) as wanted:
+        operator(*taken.values())
+    with pytest.raises(RefusedError) as caught:
+        told_shapes(host, node)
+    assert str(caught.value) == str(wanted.value)
+
+
+SIGMAS = Node.of(renoise, renoise_arguments()).attributes
+HALF = Attribute.of("sigma", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        (SIGMAS[:1], "next_sigma: expected an attribute of type float32, found none"),
+        ([], "sigma: expected an attribute of type float32, found none"),
+        ([Attribute.of("sigma", 1), SIGMAS[1]], "sigma: expected an attribute of type float32, fo"
+         "und int64"),
+        ([Attribute("sigma", 2, 1, bytes(8)), SIGMAS[1]], "type float32, found another type"),
+        ([Attribute("sigma", FLOAT32, 2, bytes(8)), SIGMAS[1]], "length 1, found length 2"),
+        ([*SIGMAS, Attribute.of("gamma", 0.5)], "gamma: expected no attribute of this name, f"),
+    ],
+)  # fmt: skip
+def test_attributes_that_are_missing_of_another_type_or_unknown_are_refused(
+    host, attributes, message
+):
+    with pytest.raises(RefusedError) as caught:
+        host.create("renoise", attributes)
+    assert str(caught.value).startswith("[VIDC-KERNEL-ARGUMENT] vidc::renoise: ")
+    assert message in str(caught.value)
+    assert "\n  try: " in str(caught.value)
+
+
+@pytest.mark.parametrize("named", ["", "int8", "bfloat", "bfloat16, float16"])
+def test_a_dtype_that_is_none_of_an_output_is_refused_when_a_plugin_is_made(host, named):
+    with pytest.raises(RefusedError, match="vidc::gelu_quantize: dtype: expected float32 or bflo"):
+        host.create("gelu_quantize", [Attribute.of("dtype", named)])
+
+
+def test_a_flag_is_0_or_1(host):
+    node = Node.of(OPERATORS["static"][0], OPERATORS["static"][1]())
+    attributes = [
+        Attribute(a.name, a.type, 1, (2).to_bytes(4, "little")) if a.name == "quantize_query" else a
+        for a in node.attributes
+    ]
+    with pytest.raises(RefusedError, match="_static: quantize_query: expected 0 or 1, found 2"):
+        host.create(node.operator, attributes)
+
+
+ABI = Attribute("vidc_plugin_abi", 5, 1, PLUGIN_ABI.to_bytes(4, "little"))
+OTHER_ABI = Attribute("vidc_plugin_abi", 5, 1, (PLUGIN_ABI + 1).to_bytes(4, "little"))
+NO_ABI = Attribute("vidc_plugin_abi", INT64, 1, bytes(8))
+
+
+@pytest.mark.parametrize(
+    ("fields", "phase", "found"),
+    [
+        ([OTHER_ABI, *SIGMAS], 1, PLUGIN_ABI + 1), ([OTHER_ABI, *SIGMAS], 0, PLUGIN_ABI + 1),
+        ([*SIGMAS], 1, "none"), ([NO_ABI, *SIGMAS], 1, "none"),
+        ([OTHER_ABI, HALF], 1, PLUGIN_ABI + 1),
+    ],
+)  # fmt: skip
+def test_what_another_abi_serialised_is_refused_before_anything_else(host, fields, phase, found):
+    with pytest.raises(RefusedError) as caught:
+        host.create("renoise", fields, phase)
+    message = f"vidc::renoise: vidc_plugin_abi: expected {PLUGIN_ABI}, found {found}"
+    assert str(caught.value).startswith(f"[VIDC-KERNEL-ABI] {message}\n  try: ")
+
+
+def test_it_tells_its_abi(built):
+    assert ctypes.CDLL(str(built / plugin_build.LIBRARY)).vidc_plugin_abi() == PLUGIN_ABI
+
+
+@pytest.mark.parametrize("count", [0, 2, 5])
+def test_another_number_of_inputs_is_refused_at_every_step(host, count):
+    node = Node.of(norm_modulate_quantize, norm_arguments())
+    plugin = host.create(node.operator, node.attributes)
+    tensors = [*node.inputs, *node.inputs[1:]][:count]
+    inputs, outputs = [describe(t) for t in tensors], [describe(node.inputs[0])]
+    steps = [
+        lambda: plugin.output_types([t.dtype for t in tensors]),
+        lambda: plugin.output_shapes([t.shape for t in tensors]),
+        lambda: plugin.configure(inputs, outputs),
+        lambda: plugin.on_shape_change(inputs, outputs),
+    ]
+    for step in steps:
+        with pytest.raises(RefusedError) as caught:
+            step()
+        said = f"vidc::{node.operator}: inputs: expected 3 or 4 tensors, found {count}"
+        assert said in str(caught.value)
+    assert not plugin.supports(0, inputs, outputs)
+
+
+def test_another_number_of_outputs_is_refused(host):
+    node = Node.of(renoise, renoise_arguments())
+    plugin = host.create(node.operator, node.attributes)
+    inputs = node.described()
+    with pytest.raises(RefusedError, match="outputs: expected 1 tensors, found 2"):
+        plugin.on_shape_change(inputs, inputs[:2])
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_dtype_that_no_kernel_takes_is_refused_when_a_network_is_made(host, name):
+    operator, arguments = OPERATORS[name]
+    node = Node.of(operator, arguments())
+    plugin = host.create(node.operator, node.attributes)
+    dtypes = [tensor.dtype for tensor in node.inputs]
+    names = [k for k, v in arguments().items() if isinstance(v, torch.Tensor)]
+    for index, argument in enumerate(names):
+        given = [*dtypes[:index], torch.int32, *dtypes[index + 1 :]]
+        with pytest.raises(RefusedError) as caught:
+            plugin.output_types(given)
+        said = str(caught.value)
+        assert said.startswith(f"[VIDC-KERNEL-ARGUMENT] vidc::{node.operator}: {argument}: expect")
+        assert "found another dtype" in said
+
+
+def test_a_shape_of_too_few_dimensions_is_refused_when_shapes_are_asked_for(host):
+    node = Node.of(OPERATORS["qkv"][0], OPERATORS["qkv"][1]())
+    plugin = host.create(node.operator, node.attributes)
+    shapes = [tuple(tensor.shape) for tensor in node.inputs]
+    shapes[6] = shapes[6][:2]
+    with pytest.raises(RefusedError, match="key_cache: expected a dimension 2, found 2 dimensions"):
+        plugin.output_shapes(shapes)
+
+
+def test_what_is_written_has_to_lie_where_it_is_read(host):
+    node = Node.of(renoise, renoise_arguments())
+    plugin, *_ = ready(host, node)
+    elsewhere = torch.empty_like(node.inputs[0])
+    with pytest.raises(RefusedError, match=r"renoise: latent: .*ALIASED_PLUGIN_IO_10_03, found"):
+        plugin.enqueue(node.inputs, [elsewhere])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA GPU")
+@pytest.mark.parametrize("name", OPERATORS)
+def test_without_a_gpu_it_is_refused_to_run(host, name):
+    operator, arguments = OPERATORS[name]
+    node = Node.of(operator, arguments())
+    plugin, types, shapes = ready(host, node)
+    with pytest.raises(RefusedError, match=r"\[VIDC-KERNEL-DRIVER\] vidc::" + node.operator):
+        plugin.enqueue(node.inputs, outputs_for(plugin, node, types, shapes))
+
+
+def outputs_for(plugin, node, types, shapes):
+    outputs = [torch.empty(s, dtype=t) for s, t in zip(shapes, types, strict=True)]
+    aliases = enumerate(plugin.aliases())
+    return [node.inputs[i] if i >= 0 else outputs[output] for output, i in aliases]
+
+
+STREAM = 0x5EED
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_get_every_tensor_and_the_stream(recorded, name):
+    operator, arguments = CASES[name]
+    node = Node.of(operator, arguments())
+    plugin, types, shapes = ready(recorded, node)
+    outputs = outputs_for(plugin, node, types, shapes)
+    plugin.enqueue(node.inputs, outputs, STREAM)
+    record = recorded.recorder
+    launches = range(record.recorded_launches())
+    words = {record.recorded_word(i, w) for i in launches for w in range(record.recorded_words())}
+    assert {tensor.data_ptr() for tensor in (*node.inputs, *outputs)} <= words
+    halves = {half for word in words for half in struct.unpack("2I", struct.pack("Q", word))}
+    numbers = [a for a in node.attributes if a.type in (FLOAT32, INT64)]
+    assert {int.from_bytes(a.data, "little") for a in numbers} <= halves
+    assert len(launches) == (2 if arguments().get("value_transposed") else 1)
+    assert {record.recorded_stream(i) for i in launches} == {STREAM}
+
+
+@pytest.mark.parametrize("refusal", [r for r in MEMORY if "aligned to" in r.message], ids=str)
+def test_memory_that_kernels_cannot_read_is_refused(recorded, refusal):
+    operator, taken = refusal.call()
+    node = Node.of(operator, taken)
+    plugin, types, shapes = ready(recorded, node)
+    with pytest.raises(RefusedError) as caught:
+        plugin.enqueue(node.inputs, outputs_for(plugin, node, types, shapes))
+    assert f"vidc::{node.operator}: " in str(caught.value)
+    assert refusal.message in str(caught.value)
+    assert recorded.recorder.recorded_launches() == 0
+
+
+def test_it_does_not_run_before_it_was_told_shapes(recorded):
+    node = Node.of(renoise, renoise_arguments())
+    plugin = recorded.create("renoise", node.attributes)
+    with pytest.raises(RefusedError, match="inputs: expected 3 tensors, found 0"):
+        plugin.enqueue(node.inputs, node.inputs[:1])
+    assert recorded.recorder.recorded_launches() == 0
+
+
+def test_tensorrt_rtx_loads_it_and_lists_its_creators(built):
+    pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
+    code = f"""
+import tensorrt_rtx as trt
+registry = trt.get_plugin_registry()
+before = {{(c.name, c.plugin_namespace) for c in registry.all_creators}}
+assert registry.load_library({str(built / plugin_build.LIBRARY)!r}) is not None
+after = {{(c.name, c.plugin_namespace) for c in registry.all_creators}}
+print(sorted(name for name, space in after - before if space == "vidc"))
+creator = registry.get_creator("renoise", "1", "vidc")
+import numpy
+fields = [
+    trt.PluginField(name, numpy.array([0.5], numpy.float32), trt.PluginFieldType.FLOAT32)
+    for name in ("sigma", "next_sigma")
+]
+plugin = creator.create_plugin("r", trt.PluginFieldCollection(fields), trt.TensorRTPhase.BUILD)
+assert plugin is not None
+none = trt.PluginFieldCollection([])
+assert creator.create_plugin("r", none, trt.TensorRTPhase.BUILD) is None
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    wanted = sorted({operator.name().removeprefix("vidc::") for operator, _ in OPERATORS.values()})
+    assert done.stdout == f"{wanted}\n"
+    assert "[VIDC-KERNEL-ARGUMENT] vidc::renoise: sigma: expected an attribute" in done.stderr

@@ -1,0 +1,233 @@
+"""Graphs for a GPU: their weights given, their ring in place.
+
+ONNX Runtime computes them on a CPU here, once as itself and once behind a stand-in for its CUDA.
+"""
+
+from dataclasses import replace
+
+import fake_cuda
+import pytest
+import torch
+
+from vidc.compiler.backends.onnxruntime import backend
+from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.settings.targets import targets
+from vidc.compiler.stages import golden
+from vidc.compiler.stages import load as load_stage
+from vidc.compiler.stream import stream_spec
+from vidc.compiler.validate.golden import make_inputs
+from vidc.compiler.validate.play import play_rollout
+from vidc.compiler.validate.scenario import Scenario
+from vidc.exporters.components import component_groups
+from vidc.exporters.export import export_component
+from vidc.plugins.errors import GateError, UnavailableError
+from vidc.plugins.names import weights_path
+from vidc.runtime import bundle as bundles
+from vidc.runtime import lane, manifest
+from vidc.runtime.bundle import NOT_IN_STREAM, Bundle
+from vidc.runtime.engines import capturable
+from vidc.runtime.engines import onnxruntime as engines
+from vidc.runtime.engines.onnxruntime import load
+from vidc.runtime.lane import GraphLane, WarmLane
+from vidc.runtime.session import Lanes
+from vidc.runtime.states import Buffers, States
+from vidc.runtime.weights import Weights
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+SMALL = (
+    "model.layers=1",
+    "stream.height=16",
+    "stream.width=32",
+    "stream.window=9",
+    "vae.base_dim=4",
+    "sampler.steps=[1000, 500]",
+)
+GROUPS = ("transformer", "vae")
+
+
+@pytest.fixture(scope="module")
+def config():
+    return resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
+
+
+@pytest.fixture(scope="module")
+def weights(config, tmp_path_factory):
+    files = {}
+    for group in GROUPS:
+        folder = tmp_path_factory.mktemp(group)
+        load_stage.run(Workspace(folder, {}, print), config, group, "fp32", 1, None, None)
+        files[group] = folder / weights_path(group)
+    return files
+
+
+@pytest.fixture(scope="module")
+def built(config, tmp_path_factory):
+    """What the backend leaves of a stream's components: a folder each, and their entries."""
+    found = {}
+    for name, group in component_groups(config).items():
+        if name in NOT_IN_STREAM:
+            continue
+        folder = tmp_path_factory.mktemp(name)
+        exported = export_component(config, group, "fp32", name, tmp_path_factory.mktemp("export"))
+        engine = backend.compile(exported, targets()["h200"], {}, folder)
+        entry = manifest.Engine(
+            "onnxruntime", engine.loader, engine.version, "fp32", engine.files, engine.signature,
+            dict(engine.options), engine.requires,
+        )  # fmt: skip
+        found[name] = (folder, entry)
+    return found
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Puts a stand-in in the place of ONNX Runtime."""
+
+    def put(**given):
+        fake = fake_cuda.Module(**given)
+        monkeypatch.setattr(engines, "onnxruntime", fake)
+        monkeypatch.setattr(torch.cuda, "current_stream", fake_cuda.stream)
+        return fake
+
+    return put
+
+
+def loaded(built, weights, device):
+    shared = Weights(weights, CPU)
+    return {name: load(folder, entry, shared, device) for name, (folder, entry) in built.items()}
+
+
+def require_pytorchs_stream(config, weights, found, lanes):
+    eager = golden.eager_engines(config, weights, dict.fromkeys(GROUPS, "fp32"), CPU)
+    stream = stream_spec(config)
+    scenario = Scenario(blocks=6, switch_after=4, rollout=True)
+    inputs = make_inputs(scenario, stream)
+    with torch.no_grad():
+        got = play_rollout(scenario, inputs, stream, found, lanes)
+        expected = play_rollout(scenario, inputs, stream, eager)
+    for ours, theirs in zip(got.latents, expected.latents, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    for block, frames in expected.frames.items():
+        assert (got.frames[block].int() - frames.int()).abs().max() <= 1
+
+
+@pytest.fixture
+def warm(monkeypatch):
+    monkeypatch.setattr(lane, "gpu_faults", lambda device: fake_cuda.nothing())
+    return Lanes(WarmLane(GPU), WarmLane(GPU))
+
+
+def test_a_stream_on_a_cpu_is_what_pytorch_makes_of_it(config, weights, built):
+    found = loaded(built, weights, CPU)
+    assert not any(engine.captured for engine in found.values())
+    require_pytorchs_stream(config, weights, found, Lanes(lane.DirectLane(), lane.DirectLane()))
+
+
+def test_a_stream_of_captured_runs_is_what_pytorch_makes_of_it(
+    config, weights, built, on_gpu, warm
+):
+    fake = on_gpu()
+    found = loaded(built, weights, GPU)
+    assert all(engine.captured for engine in found.values())
+    require_pytorchs_stream(config, weights, found, warm)
+    sessions = dict(zip(found, fake.sessions, strict=True))
+    assert {s.cuda["use_tf32"] for s in fake.sessions} == {"0"}
+    assert not any(s.pattern for s in fake.sessions)
+    # The ring stays where it is; the decoder's caches have two buffers.
+    assert {name: len(s.captured) for name, s in sessions.items()} == {
+        name: 2 if name.startswith("vae") else 1 for name in sessions
+    }
+    assert sessions["denoise"].replays > 2 * 6
+    assert sessions["vae_decode"].replays >= 5
+
+
+def test_what_cannot_be_captured_runs_all_the_same(config, weights, built, on_gpu, warm):
+    fake = on_gpu(capturable=False)
+    found = loaded(built, weights, GPU)
+    assert not any(engine.captured for engine in found.values())
+    require_pytorchs_stream(config, weights, found, warm)
+    assert {s.cuda["enable_cuda_graph"] for s in fake.sessions} == {"0"}
+
+
+def test_states_and_weights_are_where_the_backend_says(built):
+    _, denoise = built["denoise"]
+    rings = [s for s in denoise.signature.states if s.name.startswith("ring.")]
+    assert rings
+    assert all(s.in_place and s.axes == (0, 2, 1, 3) for s in rings)
+    assert denoise.options["weights_given"]
+    assert denoise.files == ("engines/onnxruntime/denoise.onnx",)
+    assert not any(s.in_place for s in built["vae_decode"][1].signature.states)
+
+
+def refused(built, weights, code, device=CPU, **changes):
+    folder, entry = built["text_kv"]
+    with pytest.raises((GateError, UnavailableError)) as caught:
+        load(folder, replace(entry, **changes), Weights(weights, CPU), device)
+    assert caught.value.code == code
+    return caught.value
+
+
+def test_an_onnxruntime_without_cuda_is_named_with_what_to_install(built, weights):
+    error = refused(built, weights, "VIDC-ENV-ONNXRUNTIME", GPU)
+    assert "engines/onnxruntime/text_kv.onnx runs on a GPU" in error.message
+    assert "onnxruntime-gpu, from PyPI" in error.hint
+
+
+def test_a_gpu_is_not_silently_replaced_by_the_cpu(built, weights, on_gpu):
+    on_gpu(loads=False)
+    error = refused(built, weights, "VIDC-ENV-ONNXRUNTIME", GPU)
+    assert "cannot load its CUDA provider" in error.message
+
+
+def test_a_weight_that_the_bundle_lacks_is_refused(built, weights):
+    error = refused(built, {"vae": weights["vae"]}, "VIDC-ENGINE-SIGNATURE")
+    assert "weights" in error.message
+
+
+def test_a_weight_of_another_shape_is_refused(built, weights, monkeypatch):
+    monkeypatch.setattr(Weights, "__getitem__", lambda self, name: torch.zeros(1))
+    refused(built, weights, "VIDC-ENGINE-SIGNATURE")
+
+
+def test_other_inputs_than_the_manifests_are_refused(built, weights):
+    first, *rest = built["text_kv"][1].signature.tensors
+    other = replace(built["text_kv"][1].signature, tensors=(replace(first, shape=(1, 2, 3)), *rest))
+    refused(built, weights, "VIDC-ENGINE-SIGNATURE", signature=other)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("Failed to allocate memory for requested buffer of size 17", torch.OutOfMemoryError),
+        ("CUDA failure 2: out of memory ; GPU=0", torch.OutOfMemoryError),
+        ("CUDA failure 700: an illegal memory access", RuntimeError),
+    ],
+)
+def test_what_fails_on_the_gpu_is_an_error_that_gets_a_name(built, weights, on_gpu, said, error):
+    on_gpu(fails=Exception(said))
+    folder, entry = built["text_kv"]
+    engine = load(folder, entry, Weights(weights, CPU), GPU)
+    with pytest.raises(error, match=said[:20]) as caught:
+        engine.run(Buffers(engine.signature, CPU), States([engine.signature], CPU))
+    assert type(caught.value) is error
+
+
+def test_a_bundle_that_cannot_be_captured_is_warmed(config, monkeypatch):
+    monkeypatch.setattr(bundles, "GraphLane", lambda device: GraphLane)
+    assert not capturable("onnxruntime")
+    assert all(capturable(name) for name in ("aoti", "tensorrt"))
+    stream = stream_spec(config)
+    uncaptured = Bundle(stream, {}, GPU, captured=False)
+    assert isinstance(uncaptured.lanes.latents, WarmLane)
+    assert Bundle(stream, {}, GPU).lanes.latents is GraphLane
+    assert not isinstance(Bundle(stream, {}, CPU, captured=False).lanes.latents, WarmLane)
+
+
+def test_warm_work_has_run_before_and_is_fetched_to_the_host(warm):
+    ran = []
+    works = warm.latents.prepare([lambda: ran.append(1), lambda: ran.append(2)])
+    assert ran == [1, 2, 1, 2]
+    works[1]()
+    assert ran[-1] == 2
+    tensor = torch.arange(3)
+    torch.testing.assert_close(warm.frames.fetch(tensor)(), tensor)

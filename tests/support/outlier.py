@@ -1,0 +1,63 @@
+"""The smallest preset with one layer that 8 bits cannot hold."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from vidc.compiler.calibrate.artefact import Calibration
+from vidc.compiler.recipe.apply import apply_recipe
+from vidc.compiler.recipe.formats import AttentionFormat, LinearFormat
+from vidc.compiler.recipe.recipe import Recipe, Rule
+from vidc.compiler.sensitivity.fake import FakeQuantizer
+from vidc.compiler.validate.play import Inputs
+from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.causal_wan.random_weights import random_weights
+from vidc.exporters.config import ModelConfig
+
+BAD = "blocks.1.ffn.net.2"
+"""The layer whose input has an outlier."""
+OUTLIER = 3000.0
+INT8 = LinearFormat("int8", "int8")
+IN_BLOCKS = ("blocks.*.attn1.**", "blocks.*.attn2.**", "blocks.*.ffn.**")
+
+
+def planted(config: ModelConfig) -> dict[str, Tensor]:
+    """Random weights with one huge channel between the halves of a feed-forward.
+
+    Its weights are as small as the channel is large: in high precision it is one of many.
+    """
+    weights = dict(random_weights(config.transformer, 1))
+    weights["blocks.1.ffn.net.0.proj.bias"][5] = OUTLIER
+    weights[f"{BAD}.weight"][:, 5] /= OUTLIER
+    return weights
+
+
+def recipe_of(
+    linear: LinearFormat | None = INT8, attention: AttentionFormat | None = None
+) -> Recipe:
+    """All Linears of the blocks in one format, and self-attentions in another."""
+    linears = () if linear is None else (Rule(IN_BLOCKS, linear),)
+    rings = () if attention is None else (Rule(("blocks.*.attn1",), attention),)
+    return Recipe("mine", "d", linears, rings)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network with its components, its ranges, and what its rollouts start from."""
+
+    config: ModelConfig
+    network: CausalWan
+    engines: dict[str, Any]
+    calibration: Calibration
+    inputs: list[Inputs]
+
+    def quantizer(self, recipe: Recipe) -> FakeQuantizer:
+        """Of a recipe."""
+        return FakeQuantizer(self.network, apply_recipe(recipe, self.config), self.calibration)
+
+    def linear(self, name: str) -> nn.Linear:
+        """A layer."""
+        found = self.network.get_submodule(name)
+        assert isinstance(found, nn.Linear)
+        return found

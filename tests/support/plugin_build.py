@@ -1,0 +1,61 @@
+"""Builds the library of TensorRT plugins and its host, where there are TensorRT's headers.
+
+``VIDC_TEST_TENSORRT_INCLUDE`` names their folders, separated by colons: one for each version that
+the library is to be compiled against. No package index has them.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HEADERS = [
+    folder for folder in os.environ.get("VIDC_TEST_TENSORRT_INCLUDE", "").split(":") if folder
+]
+LIBRARY, HOST = "libvidc_plugins.so", "libvidc_plugin_host.so"
+RECORDED = "libvidc_plugins_recorded.so"
+"""The plugins over a CUDA that only records launches: ``tests/plugins/host/recorded_cuda.cpp``."""
+TOOLS = ("nvcc", "cmake", "g++")
+
+
+def lacking() -> str | None:
+    """What a machine lacks to build them."""
+    for tool in TOOLS:
+        if shutil.which(tool) is None:
+            return f"there is no {tool}"
+    return None if HEADERS else "VIDC_TEST_TENSORRT_INCLUDE names no headers of TensorRT"
+
+
+def run(*command: object) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def configure(folder: Path, *settings: str) -> str:
+    """What CMake says; kernels are for one architecture, for tests compile them for all."""
+    return run(
+        "cmake", "-S", ROOT, "-B", folder, f"-DPython_EXECUTABLE={sys.executable}",
+        "-DVIDC_ARCHITECTURES=75", *settings,
+    )  # fmt: skip
+
+
+def build(base: Path, headers: str) -> Path:
+    """A folder with both libraries, built once by one of the processes that run tests."""
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / "plugin_build"
+    made = shared / f"plugins-{HEADERS.index(headers)}"
+    with (shared / "plugin_build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            configure(folder, f"-DVIDC_TENSORRT_INCLUDE={headers}")
+            names = (LIBRARY, HOST, RECORDED)
+            targets = [name.removeprefix("lib").removesuffix(".so") for name in names]
+            run("cmake", "--build", folder, "-j2", "--target", *targets)
+            made.mkdir()
+            for name in (*names, "compile_commands.json"):
+                shutil.copy(folder / name, made / name)
+    return made

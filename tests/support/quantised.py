@@ -1,0 +1,101 @@
+"""Quantised transformers with ranges that are drawn, and what they should compute."""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from transformer import Model
+
+from vidc.compiler.calibrate.artefact import Calibration, model_tables
+from vidc.compiler.calibrate.document import SCHEMA, Document, FileNote, PromptsNote, Rollouts
+from vidc.compiler.calibrate.groups import groups
+from vidc.compiler.calibrate.tensors import tensor_shapes
+from vidc.compiler.quantise.count import asked_linears
+from vidc.compiler.quantise.form import PROGRAM
+from vidc.compiler.quantise.lowering import QuantizedLinear, quantized_linears, sites
+from vidc.compiler.quantise.programs import quantize, read_weights
+from vidc.compiler.quantise.tensors import quantized_types
+from vidc.compiler.quantise.weights import quantized_weights
+from vidc.compiler.recipe.recipe import Recipe, parse_recipe
+from vidc.compiler.stream import stream_spec
+from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.component import Component
+from vidc.exporters.config import ModelConfig
+
+ENDS = {"fp8": 448.0, "int8": 127.0}
+
+
+def calibration(config: ModelConfig, reach: float = 1.0) -> Calibration:
+    """Ranges of no rollout; no two tensors reach equally far."""
+    stream = stream_spec(config)
+    drawn = torch.Generator().manual_seed(0)
+    shapes = tensor_shapes(config, len(groups(stream)))
+    tensors = {
+        name: reach * (torch.rand(shape, generator=drawn) + 0.1) * (1 + index / 50)
+        for index, (name, shape) in enumerate(shapes.items())
+    }
+    document = Document(
+        SCHEMA, "ab" * 32, {}, model_tables(config), "fp32", "cpu",
+        PromptsNote("synthetic", 2, "cd" * 32), 0, Rollouts("max", 6, 5), groups(stream), {},
+        FileNote(0, ""),
+    )  # fmt: skip
+    return Calibration(document, tensors)
+
+
+class Quantised:
+    """A model with the Linears of a recipe in 8 bits, as programs have them."""
+
+    def __init__(self, model: Model, recipe: Recipe) -> None:
+        self.model = model
+        self.calibration = calibration(model.config, reach=3.0)
+        self.linears: dict[str, QuantizedLinear] = quantized_linears(recipe, model.config, PROGRAM)
+        stored = {name: LazyTensor.of(tensor) for name, tensor in model.weights.items()}
+        made = quantized_weights(stored, self.linears, self.calibration, PROGRAM)
+        self.weights = {f"transformer.{name}": tensor.load() for name, tensor in made.items()}
+
+    def quantize(self, name: str, program: ExportedProgram) -> None:
+        """Quantises a component's program, and fills it in."""
+        types = quantized_types(self.model.weights, self.linears, PROGRAM)
+        asked = asked_linears(read_weights(program), "transformer", self.linears, PROGRAM)
+        quantize(name, program, asked, {f"transformer.{n}": kind for n, kind in types.items()})
+        for weight in program.state_dict:
+            program.state_dict[weight] = nn.Parameter(self.weights[weight], requires_grad=False)
+
+    def imitated(self, name: str) -> Component:
+        """A component in float32 whose Linears round weights and inputs as 8 bits would."""
+        component = self.model.component(name, "fp32")
+        modules = dict(component.module.named_modules())
+        ranges = {
+            site: max(float(self.calibration.amax(f"{m.name}.input").max()) for m in members)
+            for site, members in sites(self.linears.values()).items()
+        }
+        for layer, linear in self.linears.items():
+            module = modules[f"transformer.{layer}"]
+            weight = module.weight.detach()
+            end = weight.abs().amax(1, keepdim=True)
+            module.weight = nn.Parameter(_rounded(weight, end, linear.format.weights))
+            if linear.site is not None:
+                end = torch.tensor(ranges[linear.site])
+                module.register_forward_pre_hook(
+                    partial(_round_input, end=end, form=linear.format.activations)
+                )
+        return component
+
+
+def fp8_linears(*layers: str) -> Recipe:
+    """A recipe with these layers in FP8."""
+    rule = {"layers": list(layers), "weights": "fp8", "activations": "fp8"}
+    return parse_recipe({"description": "some", "linear": [rule]}, "some")
+
+
+def _rounded(values: Tensor, end: Tensor, form: str) -> Tensor:
+    scale = end / ENDS[form]
+    steps = (values / scale).clamp(-ENDS[form], ENDS[form])
+    return (steps.round() if form == "int8" else steps.to(torch.float8_e4m3fn).float()) * scale
+
+
+def _round_input(
+    module: nn.Module, arguments: tuple[Tensor, ...], end: Tensor, form: str
+) -> tuple[Tensor, ...]:
+    return (_rounded(arguments[0], end, form), *arguments[1:])
