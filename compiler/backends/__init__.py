@@ -38,6 +38,20 @@ class CompiledEngine:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Means:
+    """What a backend may use while it compiles, beside its inputs.
+
+    Attributes:
+        workspace_bytes: of the GPU's memory that a layer may work in; None is all that there is.
+    """
+
+    workspace_bytes: int | None = None
+
+
+WITHOUT_LIMITS = Means()
+
+
 class GraphError(BuildError):
     """A backend refuses a value of a component's graph.
 
@@ -86,6 +100,7 @@ class Backend(Protocol):
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
+        means: Means = WITHOUT_LIMITS,
     ) -> CompiledEngine:
         """Builds the engine of one component into the folder ``output``.
 
@@ -94,6 +109,7 @@ class Backend(Protocol):
             target: what the engine is for.
             kernels: the folder of each of ``kernels`` that the component may call.
             output: an empty folder.
+            means: what it may use.
         """
 
 
