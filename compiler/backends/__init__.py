@@ -1,6 +1,6 @@
 """Backends: each builds engines of one kind. A module here is a backend, by its own name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -44,9 +44,14 @@ class Means:
 
     Attributes:
         workspace_bytes: of the GPU's memory that a layer may work in; None is all that there is.
+        kept: a folder for what makes later builds faster and is no part of engines; None where
+            there is none.
+        note: shows a line of progress.
     """
 
     workspace_bytes: int | None = None
+    kept: Path | None = None
+    note: Callable[[str], None] = print
 
 
 WITHOUT_LIMITS = Means()

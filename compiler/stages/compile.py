@@ -48,7 +48,7 @@ def run(
     chosen = backend(backend_name)
     device = "cpu" if chosen.anywhere(target) else target.device_type
     with gpu_faults(torch.device(device)):
-        means = Means(workspace_bytes)
+        means = Means(workspace_bytes, workspace.kept, workspace.note)
         engine = chosen.compile(exported, target, kernels, workspace.output, means)
     document = {
         "backend": backend_name,

@@ -6,6 +6,7 @@ from vidc.compiler.backends import WITHOUT_LIMITS, Means
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.tensorrt.network import Network
 from vidc.compiler.tensorrt.product import Product
+from vidc.compiler.tensorrt.timings import Timings
 from vidc.compiler.units import byte_size
 from vidc.plugins.errors import BuildError
 
@@ -41,6 +42,9 @@ def build_plan(
     limit = _workspace_bytes(product, target, means)
     if limit is not None:
         config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, limit)
+    timings = _timings(product, target, means)
+    if timings is not None:
+        timings.give(config)
     try:
         plan = network.builder.build_serialized_network(network.definition, config)
     except MemoryError as error:
@@ -58,6 +62,8 @@ def build_plan(
             f"{target.name}: {reason[:300]}",
             "try another precision, or another backend",
         )
+    if timings is not None:
+        timings.keep(config)
     return bytes(plan)
 
 
@@ -65,6 +71,14 @@ def _build_for(module: Any, config: Any, target: Target) -> None:
     capability = (target.compute_capability or "").replace(".", "")
     config.num_compute_capabilities = 1
     config.set_compute_capability(getattr(module.ComputeCapability, f"SM{capability}"), 0)
+
+
+def _timings(product: Product, target: Target, means: Means) -> Timings | None:
+    """What a product that builds on the GPU has measured there; without one it measures nothing."""
+    if product.anywhere or means.kept is None:
+        return None
+    name = f"{product.name}-{product.version()}-{target.name}.timings"
+    return Timings(means.kept / name, means.note)
 
 
 def _workspace_bytes(product: Product, target: Target, means: Means) -> int | None:

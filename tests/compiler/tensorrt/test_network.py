@@ -117,6 +117,19 @@ def test_workspace_is_the_gpus_where_nothing_else_is_said(monkeypatch, product, 
     assert limits == ([] if limit is None else [(workspace, limit)])
 
 
+@pytest.mark.filterwarnings("ignore:Use Deprecated in TensorRT-RTX:DeprecationWarning")
+@pytest.mark.parametrize("product", ["tensorrt", "tensorrt_rtx"])
+def test_what_is_measured_on_the_gpu_is_kept_by_version_and_target(monkeypatch, tmp_path, product):
+    monkeypatch.setitem(sys.modules, "tensorrt", RTX.module())
+    monkeypatch.setattr("vidc.compiler.tensorrt.product.version", lambda _: "11.1.0")
+    builder = RTX.module().Builder(Log(RTX.module()).logger)
+    config = builder.create_builder_config()
+    network = Network(building(config, lambda *_: b"plan"), None, Log(RTX.module()), (builder,))
+    build_plan("toy", network, PRODUCTS[product], TARGET, Means(kept=tmp_path))
+    found = [file.name for file in tmp_path.iterdir()]
+    assert found == (["tensorrt-11.1.0-rtx4090.timings"] if product == "tensorrt" else [])
+
+
 def configuration():
     """A stand-in that takes every setting."""
     names = ("set_compute_capability", "set_flag", "clear_flag", "set_memory_pool_limit")
