@@ -4,14 +4,15 @@
     python benchmarks/torch_tensorrt_coverage.py WHEELS \\
         benchmarks/results/torch-tensorrt-coverage.json
 
-Rows that the file has already are kept: what was stopped goes on, and a row that is to be asked for
-again is taken out.
+Rows that the file has already are kept where the exporters' sources are the same: what was stopped
+goes on, and what an older state of them gave is asked for again.
 
 Wheels are unpacked beside what is installed and nothing is replaced; torch must be the version
 that they are for, and tensorrt_rtx must be installed. Torch-TensorRT imports only where there is a
 GPU. What it says where there is none is recorded first, for each package; then its registry is
 imported from ``torch-tensorrt-rtx`` without its own libraries, which link torch's for CUDA, and
-with ``STAND_INS`` for what it asks of a GPU meanwhile. Decompositions, lowering passes, converters
+with ``STAND_INS`` for what it asks of a GPU meanwhile. It has two converters more where ModelOpt is
+installed. Decompositions, lowering passes, converters
 and their validators are its own. The converters of ``torch-tensorrt`` are the same files but for
 what is listed as different.
 
@@ -30,6 +31,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,6 +41,7 @@ import torch
 from torch.export import ExportedProgram
 
 from vidc.compiler.bench.fingerprint import fingerprint
+from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.settings.resolve import resolve
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
@@ -56,6 +59,10 @@ ENGINES = {("demo", name) for name in ("text_kv", "denoise", "kv_update")}
 PRECISION = "bf16"
 FORMS = ("exported", "portable")
 PACKAGES = ("torch_tensorrt_rtx", "torch_tensorrt")
+SOURCES = ("vidc.exporters.export", "vidc.exporters.onnx.functional")
+"""Modules by whose sources, with all that they import, a row's graphs are told from older ones."""
+ROOT = Path(__file__).parents[1]
+SITE = Path(torch.__file__).parents[1]
 STAND_INS: dict[str, Any] = {
     "torch.cuda.get_device_capability": lambda device=None: (8, 9),
     "torch.cuda.current_device": lambda: 0,
@@ -80,7 +87,7 @@ def refused_import(folder: Path) -> str | None:
         [sys.executable, "-S", "-c", "import torch_tensorrt"],
         env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    told = done.stderr.replace(str(folder), "SITE").strip().splitlines()
+    told = anywhere(done.stderr.replace(str(folder), "SITE")).strip().splitlines()
     last = max((i for i, line in enumerate(told) if line.startswith("Traceback")), default=0)
     return "\n".join(told[last:][-6:]) if done.returncode else None
 
@@ -94,6 +101,13 @@ def import_registry(folder: Path) -> Any:
     sys.path.insert(0, str(folder))
     with redirect_stdout(sys.stderr):
         return import_module("torch_tensorrt")
+
+
+def installed(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 def different_converters(ours: Path, other: Path) -> list[str]:
@@ -171,7 +185,12 @@ def _name(node: torch.fx.Node) -> str:
 def told(error: BaseException) -> str:
     """An exception as Python shows it, with the one that it came from."""
     lines = [line for part in _chain(error) for line in traceback.format_exception_only(part)]
-    return "".join(lines).strip()[:1500]
+    return anywhere("".join(lines)).strip()[:1500]
+
+
+def anywhere(text: str) -> str:
+    """A message without where things lie on this machine."""
+    return text.replace(str(SITE), "SITE").replace(f"{ROOT}/", "")
 
 
 def built_before(error: BaseException) -> dict[str, int]:
@@ -189,7 +208,9 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def rows(model: str, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What is not known yet of a model's components."""
     done = {(row["model"], row["component"], row["form"]) for row in known}
+    sources = source_digest(SOURCES)
     preset, assignments = MODELS[model]
     sizes = resolve(preset, gpu="rtx4090", assignments=assignments, environ={}).model
     for name, group in component_groups(sizes).items():
@@ -198,9 +219,12 @@ def rows(model: str, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         with TemporaryDirectory() as folder:
             component = export_component(sizes, group, PRECISION, name, Path(folder))
             for form, program in programs(component):
-                row = {"model": model, "component": name, "form": form, "precision": PRECISION}
                 if (model, name, form) in done:
                     continue
+                row: dict[str, Any] = {
+                    "model": model, "component": name, "form": form, "precision": PRECISION,
+                    "sources": sources,
+                }  # fmt: skip
                 tried = form == "portable" and (model, name) in ENGINES
                 for step in (covered, engine) if tried else (covered,):
                     try:
@@ -212,13 +236,20 @@ def rows(model: str, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield row
 
 
+def current(output: Path) -> list[dict[str, Any]]:
+    """The rows of a file that the exporters' sources of today would give again."""
+    found = json.loads(output.read_text())["rows"] if output.is_file() else []
+    sources = source_digest(SOURCES)
+    return [row for row in found if row.get("sources") == sources]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheels", type=Path, help="the folder of the wheels")
     parser.add_argument("output", type=Path, help="the file to write, or to add to")
     parser.add_argument("--model", choices=MODELS, action="append")
     args = parser.parse_args()
-    known = json.loads(args.output.read_text())["rows"] if args.output.is_file() else []
+    known = current(args.output)
     with TemporaryDirectory() as folder:
         sites = {name: unpack(args.wheels, name, Path(folder, name)) for name in PACKAGES}
         refusals = {name: refused_import(site) for name, site in sites.items()}
@@ -229,6 +260,7 @@ def main() -> None:
         document = {
             "schema": 1,
             "torch_tensorrt": package.__version__,
+            "modelopt": installed("nvidia-modelopt"),
             "tensorrt_rtx": import_module("tensorrt_rtx").__version__,
             "import": refusals,
             "stand_ins": list(STAND_INS),
