@@ -342,8 +342,16 @@ def _anywhere(settings: Settings) -> bool:
 def _compile_work(settings: Settings, group: str) -> Work:
     return Work(
         ("vidc.compiler.stages.compile", f"vidc.compiler.backends.{settings.backend}"),
-        {"precision": settings.precision[group]},
+        {"precision": settings.precision[group], **_limits(settings)},
     )
+
+
+def _limits(settings: Settings) -> dict[str, int]:
+    """What engines' builders must keep to, of the settings that the backend reads."""
+    workspace = settings.tensorrt.workspace_bytes
+    if settings.backend != "tensorrt" or workspace is None:
+        return {}
+    return {"workspace_bytes": workspace}
 
 
 def _compile(settings: Settings, name: str, group: str) -> Stage:
@@ -351,7 +359,13 @@ def _compile(settings: Settings, name: str, group: str) -> Stage:
     work = _compile_work(settings, group)
     return Stage(
         name=f"compile:{name}",
-        run=_runner("compile", component=name, backend_name=settings.backend, target=target),
+        run=_runner(
+            "compile",
+            component=name,
+            backend_name=settings.backend,
+            target=target,
+            **_limits(settings),
+        ),
         entries=work.entries,
         config=work.config,
         inputs=(

@@ -1,6 +1,6 @@
 """Backends: each builds engines of one kind. A module here is a backend, by its own name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +36,25 @@ class CompiledEngine:
     options: Mapping[str, Any]
     requires: Requirements = PORTABLE
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a backend may use while it compiles, beside its inputs.
+
+    Attributes:
+        workspace_bytes: of the GPU's memory that a layer may work in; None is all that there is.
+        kept: a folder for what makes later builds faster and is no part of engines; None where
+            there is none.
+        note: shows a line of progress.
+    """
+
+    workspace_bytes: int | None = None
+    kept: Path | None = None
+    note: Callable[[str], None] = print
+
+
+WITHOUT_LIMITS = Means()
 
 
 class GraphError(BuildError):
@@ -86,6 +105,7 @@ class Backend(Protocol):
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
+        means: Means = WITHOUT_LIMITS,
     ) -> CompiledEngine:
         """Builds the engine of one component into the folder ``output``.
 
@@ -94,6 +114,7 @@ class Backend(Protocol):
             target: what the engine is for.
             kernels: the folder of each of ``kernels`` that the component may call.
             output: an empty folder.
+            means: what it may use.
         """
 
 

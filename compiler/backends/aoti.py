@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
 from vidc.compiler.cxx import cxx_defect, cxx_version
 from vidc.compiler.fusion import NOTHING, fusable
 from vidc.compiler.gpu import absent
@@ -81,6 +81,7 @@ class AotInductorBackend:
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
+        means: Means = WITHOUT_LIMITS,
     ) -> CompiledEngine:
         """Compiles the component's program.
 

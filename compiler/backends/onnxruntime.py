@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnxruntime
 
-from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
 from vidc.compiler.gpu import absent
 from vidc.compiler.quantise.form import GRAPH
 from vidc.compiler.settings.targets import Target
@@ -62,6 +62,7 @@ class OnnxRuntimeBackend:
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
+        means: Means = WITHOUT_LIMITS,
     ) -> CompiledEngine:
         """Checks the graph, or writes one for a GPU, and finds what it can write in place."""
         return _for_gpu(component, output) if target.is_gpu else _for_cpu(component, output)

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
 from vidc.compiler.gpu import absent
 from vidc.compiler.quantise.form import NETWORK
 from vidc.compiler.settings.quantization import EIGHT_BITS
@@ -58,6 +58,7 @@ class TensorRtBackend:
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
+        means: Means = WITHOUT_LIMITS,
     ) -> CompiledEngine:
         """Builds the component's plan, and describes the network it was built from.
 
@@ -79,7 +80,7 @@ class TensorRtBackend:
             handled = (PADDED_KEYS, *UNFUSED)
             graph = write_graph(component, product.name, Path(folder), handled)
             network = parse(component.name, graph, product)
-        plan = build_plan(component.name, network, product, target)
+        plan = build_plan(component.name, network, product, target, means)
         file = output / FOLDER / f"{component.name}.plan"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(plan)

@@ -18,10 +18,15 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes ``path`` in one step, with its folder; a reader sees the old value or the new."""
+    write_bytes(path, json.dumps(value, indent=1).encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """As ``write_json``, of bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        draft.write_text(json.dumps(value, indent=1))
+        draft.write_bytes(data)
         draft.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

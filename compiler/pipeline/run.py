@@ -17,7 +17,7 @@ from vidc.compiler.pipeline.digest import Json, sha256_json
 from vidc.compiler.pipeline.disk import store_errors
 from vidc.compiler.pipeline.record import Entry, File
 from vidc.compiler.pipeline.stage import Stage, Workspace, check_order, key_components
-from vidc.compiler.pipeline.store import Store
+from vidc.compiler.pipeline.store import KEPT, Store
 from vidc.plugins.errors import BuildError
 
 
@@ -152,9 +152,9 @@ class _Started:
     device_bytes: int
     at: float
 
-    def produce(self, output: Path, note: Callable[[str], None]) -> None:
+    def produce(self, output: Path, note: Callable[[str], None], kept: Path) -> None:
         """Runs the stage."""
-        self.run(Workspace(output, self.inputs, note))
+        self.run(Workspace(output, self.inputs, note, kept))
 
 
 class _Build:
@@ -275,5 +275,8 @@ def _produce(root: Path, stage: _Started) -> bool:
 
 def _obtain(store: Store, stage: _Started, note: Callable[[str], None]) -> tuple[Entry, bool]:
     return store.obtain(
-        stage.components, lambda output: stage.produce(output, note), note, stage.needed
+        stage.components,
+        lambda output: stage.produce(output, note, store.root / KEPT),
+        note,
+        stage.needed,
     )

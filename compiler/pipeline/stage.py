@@ -26,11 +26,14 @@ class Workspace:
         inputs: the output folder of each stage it consumes, by stage name, to be read only. What
             its ``Input`` does not name must not be read: its key does not depend on that.
         note: shows a line of progress.
+        kept: a folder that outlives builds, for what makes later ones faster: no key depends on
+            it, and it may be gone at any time. None where there is none.
     """
 
     output: Path
     inputs: Mapping[str, Path]
     note: Callable[[str], None]
+    kept: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,10 @@ class Last:
     size: int
 
 
+KEPT = ".kept"
+"""What stages keep between builds, by ``Workspace.kept``."""
+
+
 class Store:
     """A folder of results, ``<stage>/<key>/``, shared by any number of processes.
 

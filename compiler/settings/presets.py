@@ -1,14 +1,20 @@
 """Presets: a family with its sizes, by name or from a TOML file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from vidc.compiler.settings.files import read_toml, shipped
 from vidc.compiler.settings.layers import Layer, table_layer
-from vidc.compiler.settings.tables import nest, read_model, read_validate, write_tables
+from vidc.compiler.settings.tables import (
+    nest,
+    read_model,
+    read_tensorrt,
+    read_validate,
+    write_tables,
+)
 from vidc.plugins.errors import UsageError, nearest
 
 DEFAULT_PRESET = "longlive-1.3b"
@@ -63,10 +69,14 @@ def preset_document(preset: Preset) -> dict[str, Any]:
     Raises:
         UsageError: as ``read_model``.
     """
+    # TOML has no word for what is left out.
+    found = asdict(read_tensorrt(preset.layer))
+    tensorrt = {name: value for name, value in found.items() if value is not None}
     return {
         "description": preset.description,
         "family": preset.family,
         **write_tables(read_model(preset.layer), read_validate(preset.layer)),
+        **({"tensorrt": tensorrt} if tensorrt else {}),
         "precision": nest(preset.layer).get("precision", {}),
     }
 

@@ -12,7 +12,7 @@ from vidc.compiler.settings.presets import FAMILIES
 from vidc.compiler.settings.quantization import QuantizationConfig
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.settings.schema import WEIGHTS_GROUPS
-from vidc.compiler.settings.tables import model_from_json, read_validate
+from vidc.compiler.settings.tables import model_from_json, read_tensorrt, read_validate
 from vidc.compiler.settings.targets import targets
 from vidc.plugins.errors import GateError, VidcError
 from vidc.runtime.manifest import check_path
@@ -34,6 +34,7 @@ class _Recorded:
     stream: dict[str, Any]
     sampler: dict[str, Any]
     validate: dict[str, Any]
+    tensorrt: dict[str, Any]
     text_encoder: dict[str, Any] | None
 
     def __post_init__(self) -> None:
@@ -85,6 +86,13 @@ def recorded_settings(
             quantization=None
             if recorded.quantization is None
             else QuantizationConfig.from_json(recorded.quantization),
+            tensorrt=read_tensorrt(
+                {
+                    f"tensorrt.{name}": Setting(v, where)
+                    for name, v in recorded.tensorrt.items()
+                    if v is not None
+                }
+            ),
         )
     except VidcError as error:
         raise _refused(where, error.message) from error

@@ -1,7 +1,7 @@
 """What is to be built: every setting at the value that the highest layer gives it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,13 @@ from vidc.compiler.settings.quantization import (
     quantization,
     require_transformer_alone,
 )
-from vidc.compiler.settings.schema import TABLES, ValidateConfig
-from vidc.compiler.settings.tables import read_model, read_validate, write_tables
+from vidc.compiler.settings.schema import TABLES, TensorRtConfig, ValidateConfig
+from vidc.compiler.settings.tables import (
+    read_model,
+    read_tensorrt,
+    read_validate,
+    write_tables,
+)
 from vidc.compiler.settings.targets import AUTO, Target, find_target
 from vidc.exporters.config import ModelConfig
 
@@ -46,6 +51,7 @@ class Settings:
         validate: the rollout that validates them.
         origins: where each value came from, by the dotted names of ``values``.
         quantization: what of the transformer is in 8 bits, if anything is.
+        tensorrt: how TensorRT builds engines, where it does.
     """
 
     preset: str
@@ -57,6 +63,7 @@ class Settings:
     validate: ValidateConfig
     origins: Mapping[str, str]
     quantization: QuantizationConfig | None = None
+    tensorrt: TensorRtConfig = field(default_factory=TensorRtConfig)
 
     def quantized(self, group: str) -> QuantizationConfig | None:
         """What of a weights group is in 8 bits."""
@@ -77,6 +84,7 @@ class Settings:
             "precision": dict(self.precision),
             "quantization": None if self.quantization is None else self.quantization.to_json(),
             **write_tables(self.model, self.validate),
+            "tensorrt": asdict(self.tensorrt),
             "text_encoder": None
             if self.model.text_encoder is None
             else asdict(self.model.text_encoder),
@@ -188,6 +196,7 @@ def resolve(
             **_table_origins(merged),
         },
         quantization=quantized,
+        tensorrt=read_tensorrt(merged),
     )
 
 

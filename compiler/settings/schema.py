@@ -18,6 +18,7 @@ WEIGHTS_GROUPS = ("transformer", "vae", "text_encoder")
 """Weights that share a file, and so a precision."""
 KV_CACHE = "kv_cache"
 """What has a precision beside them: the window's keys and values, the transformer's if unsaid."""
+_MAX_WORKSPACE_GB = 1024
 LEVELS = ("auto", "rollout", "component")
 
 
@@ -51,12 +52,38 @@ class ValidateConfig(Table):
             )
 
 
+@dataclass(frozen=True)
+class TensorRtConfig(Table):
+    """How TensorRT builds engines.
+
+    Attributes:
+        workspace_gb: 10^9 bytes of the GPU's memory that a layer may work in, beside weights and
+            activations; None is all that the target has.
+    """
+
+    workspace_gb: float | None = None
+
+    def __post_init__(self) -> None:
+        limit = self.workspace_gb
+        self.require(
+            limit is None or 0 < limit <= _MAX_WORKSPACE_GB,
+            f"tensorrt.workspace_gb = {limit} is not above 0 and at most {_MAX_WORKSPACE_GB}",
+            "set it to what one layer may take of the GPU's memory, such as 2",
+        )
+
+    @property
+    def workspace_bytes(self) -> int | None:
+        """``workspace_gb`` in bytes."""
+        return None if self.workspace_gb is None else int(self.workspace_gb * 10**9)
+
+
 TABLES: dict[str, type[Table]] = {
     "model": TransformerConfig,
     "vae": VaeConfig,
     "stream": StreamConfig,
     "sampler": SamplerConfig,
     "validate": ValidateConfig,
+    "tensorrt": TensorRtConfig,
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vidc.compiler.backends import backend
+from vidc.compiler.backends import Means, backend
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.settings.targets import Target
 from vidc.exporters.artifact import ExportedComponent
@@ -19,8 +19,21 @@ KERNEL = "kernel:"
 """Begins the names of stages that compile kernels."""
 
 
-def run(workspace: Workspace, component: str, backend_name: str, target: Target) -> None:
+def run(
+    workspace: Workspace,
+    component: str,
+    backend_name: str,
+    target: Target,
+    workspace_bytes: int | None = None,
+) -> None:
     """Writes the engine's files and its description.
+
+    Args:
+        workspace: the stage's.
+        component: its name.
+        backend_name: what compiles it.
+        target: what for.
+        workspace_bytes: as ``Means`` has it.
 
     Raises:
         UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
@@ -35,7 +48,8 @@ def run(workspace: Workspace, component: str, backend_name: str, target: Target)
     chosen = backend(backend_name)
     device = "cpu" if chosen.anywhere(target) else target.device_type
     with gpu_faults(torch.device(device)):
-        engine = chosen.compile(exported, target, kernels, workspace.output)
+        means = Means(workspace_bytes, workspace.kept, workspace.note)
+        engine = chosen.compile(exported, target, kernels, workspace.output, means)
     document = {
         "backend": backend_name,
         "loader": engine.loader,

@@ -2,20 +2,32 @@
 
 from typing import Any
 
+from vidc.compiler.backends import WITHOUT_LIMITS, Means
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.tensorrt.network import Network
 from vidc.compiler.tensorrt.product import Product
+from vidc.compiler.tensorrt.timings import Timings
+from vidc.compiler.units import byte_size
 from vidc.plugins.errors import BuildError
 
 _OUT_OF_MEMORY = ("out of memory", "outofmemory", "bad_alloc")
+_OVER_LIMIT = ("workspace limit", "workspace memory")
+"""In what a builder says where no kernel of a layer fits in the workspace."""
 
 
-def build_plan(component: str, network: Network, product: Product, target: Target) -> bytes:
+def build_plan(
+    component: str,
+    network: Network,
+    product: Product,
+    target: Target,
+    means: Means = WITHOUT_LIMITS,
+) -> bytes:
     """The plan of a network, with the names of its layers kept.
 
     Raises:
         BuildError: ``VIDC-TENSORRT-BUILD``, with the component and the builder's reason;
-            ``VIDC-TENSORRT-MEMORY``, there was too little memory to build it.
+            ``VIDC-TENSORRT-MEMORY``, there was too little memory to build it, or less workspace
+            than any of its kernels takes.
     """
     module = product.module()
     config = network.builder.create_builder_config()
@@ -27,14 +39,22 @@ def build_plan(component: str, network: Network, product: Product, target: Targe
         config.set_flag(module.BuilderFlag.REQUIRE_USER_ALLOCATION)
     if product.anywhere:
         _build_for(module, config, target)
+    limit = _workspace_bytes(product, target, means)
+    if limit is not None:
+        config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, limit)
+    timings = _timings(product, target, means)
+    if timings is not None:
+        timings.give(config)
     try:
         plan = network.builder.build_serialized_network(network.definition, config)
     except MemoryError as error:
-        raise _no_memory(component, product, str(error)) from error
+        raise _no_memory(component, product, means, str(error)) from error
     if plan is None:
         for logged in network.log.errors:
+            if limit is not None and any(word in logged.lower() for word in _OVER_LIMIT):
+                raise _no_workspace(component, product, limit, logged)
             if any(word in logged.lower() for word in _OUT_OF_MEMORY):
-                raise _no_memory(component, product, logged)
+                raise _no_memory(component, product, means, logged)
         reason = network.log.errors[0] if network.log.errors else "it gave no reason"
         raise BuildError(
             "VIDC-TENSORRT-BUILD",
@@ -42,6 +62,8 @@ def build_plan(component: str, network: Network, product: Product, target: Targe
             f"{target.name}: {reason[:300]}",
             "try another precision, or another backend",
         )
+    if timings is not None:
+        timings.keep(config)
     return bytes(plan)
 
 
@@ -51,9 +73,35 @@ def _build_for(module: Any, config: Any, target: Target) -> None:
     config.set_compute_capability(getattr(module.ComputeCapability, f"SM{capability}"), 0)
 
 
-def _no_memory(component: str, product: Product, reason: str) -> BuildError:
+def _timings(product: Product, target: Target, means: Means) -> Timings | None:
+    """What a product that builds on the GPU has measured there; without one it measures nothing."""
+    if product.anywhere or means.kept is None:
+        return None
+    name = f"{product.name}-{product.version()}-{target.name}.timings"
+    return Timings(means.kept / name, means.note)
+
+
+def _workspace_bytes(product: Product, target: Target, means: Means) -> int | None:
+    """What a layer may work in; None is all that the GPU at hand has."""
+    if means.workspace_bytes is not None or not product.anywhere or target.memory_gb is None:
+        return means.workspace_bytes
+    # Without a GPU the product takes 64 GiB to be there.
+    return target.memory_gb * 10**9
+
+
+def _no_workspace(component: str, product: Product, limit: int, reason: str) -> BuildError:
+    return BuildError(
+        "VIDC-TENSORRT-MEMORY",
+        f"{component}: {product.title} has no kernel of a layer that works in {byte_size(limit)}: "
+        f"{reason[:200]}",
+        "raise tensorrt.workspace_gb, or leave it out; what other components gave is kept",
+    )
+
+
+def _no_memory(component: str, product: Product, means: Means, reason: str) -> BuildError:
+    limit = "" if means.workspace_bytes is None else ", or raise tensorrt.workspace_gb"
     return BuildError(
         "VIDC-TENSORRT-MEMORY",
         f"{component}: {product.title} ran out of memory while building: {reason[:200]}",
-        "free memory, or build with a smaller stream; what other components gave is kept",
+        f"free memory, or build with a smaller stream{limit}; what other components gave is kept",
     )

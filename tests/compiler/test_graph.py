@@ -111,6 +111,22 @@ def test_tools_of_compiling_hold_what_reads_the_graph(settings: Settings) -> Non
 
 
 @pytest.mark.parametrize(
+    ("target", "backend", "reads"), [("rtx4090", "tensorrt", True), ("cpu", "onnxruntime", False)]
+)
+def test_a_limit_on_workspace_is_in_the_key_of_what_keeps_to_it(target, backend, reads) -> None:
+    def compiling(*assignments: str) -> Stage:
+        given = {"gpu": target, "precision": "fp16", "assignments": assignments}
+        chosen = resolve("tiny", backend=backend, environ={}, **given)
+        made = stages(chosen, Sources({}, seed=1))
+        return next(stage for stage in made if stage.name == "compile:denoise")
+
+    free, limited = compiling(), compiling("tensorrt.workspace_gb=1.5")
+    assert free.config == {"precision": "fp16"}
+    limit = {"workspace_bytes": 1_500_000_000} if reads else {}
+    assert limited.config == {"precision": "fp16"} | limit
+
+
+@pytest.mark.parametrize(
     ("group", "sources"),
     [("vae", Sources({})), ("text_encoder", Sources({}, seed=1))],
     ids=["no seed", "no tokenizer"],

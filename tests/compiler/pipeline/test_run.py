@@ -15,6 +15,7 @@ from vidc.compiler.pipeline import atomic, disk
 from vidc.compiler.pipeline.run import Result, fitting, run
 from vidc.compiler.pipeline.stage import Input, Stage, Workspace
 from vidc.compiler.pipeline.store import Store
+from vidc.compiler.pipeline.upkeep import ls
 from vidc.plugins.errors import BuildError, UsageError
 
 
@@ -353,3 +354,25 @@ def test_the_need_of_a_device_changes_no_key(build: Any) -> None:
     build.run(build.stage("golden", {"data": "d"}, device_bytes=1))
     build.run(build.stage("golden", {"data": "d"}, device_bytes=2))
     assert build.ran == []
+
+
+def test_what_stages_keep_is_in_no_key_and_no_result(build: Any) -> None:
+    seen = []
+
+    def keeping(workspace: Workspace) -> None:
+        assert workspace.kept is not None
+        workspace.kept.mkdir(exist_ok=True)
+        count = workspace.kept / "count"
+        seen.append(int(count.read_text()) if count.exists() else 0)
+        count.write_text(str(seen[-1] + 1))
+        (workspace.output / "engine").write_text("e")
+
+    first, second = (build.stage("compile", keeping, config=config) for config in (1, 2))
+    result = build.run(first)["compile"]
+    build.run(second)
+    assert seen == [0, 1]
+    assert build.run(first)["compile"].key == result.key
+    assert seen == [0, 1]
+    assert list(result.files) == ["engine"]
+    with Store(build.root) as store:
+        assert len(ls(store)) == 2

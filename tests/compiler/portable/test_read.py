@@ -15,7 +15,8 @@ from vidc.compiler.graph import portable_work
 from vidc.compiler.portable import read as reading
 from vidc.compiler.portable.document import DOCUMENT_NAME, Document
 from vidc.compiler.portable.read import is_portable, open_portable, read_portable
-from vidc.compiler.settings.resolve import Settings
+from vidc.compiler.settings.recorded import recorded_settings
+from vidc.compiler.settings.resolve import Settings, resolve
 from vidc.plugins.errors import GateError, VidcError
 
 JSON = st.recursive(
@@ -52,6 +53,13 @@ def test_a_folder_opens_as_the_build_that_was_begun(
     assert portable.document == document
     assert portable.settings == settings
     assert portable.settings.origins == settings.origins
+
+
+@pytest.mark.parametrize("assignments", [(), ("tensorrt.workspace_gb=2",)])
+def test_settings_are_those_that_were_recorded(assignments: tuple[str, ...]) -> None:
+    chosen = resolve("tiny", gpu="cpu", assignments=assignments, environ={})
+    recorded = json.loads(json.dumps(chosen.to_json()))
+    assert recorded_settings(recorded, chosen.origins, "here") == chosen
 
 
 def set_field(*path: str, value: Any) -> Any:

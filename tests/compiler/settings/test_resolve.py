@@ -299,3 +299,10 @@ def test_sizes_that_do_not_fit_are_refused():
 def test_a_prompt_switch_outside_the_rollout_is_refused():
     with pytest.raises(UsageError, match="switch_after"):
         resolve("tiny", gpu="cpu", assignments=["validate.switch_after=8"], environ={})
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "2000"])
+def test_a_workspace_that_no_gpu_has_is_refused(limit):
+    with pytest.raises(UsageError, match=r"tensorrt\.workspace_gb") as caught:
+        resolve("tiny", gpu="cpu", assignments=[f"tensorrt.workspace_gb={limit}"], environ={})
+    assert caught.value.code == "VIDC-CONFIG-SIZES"

@@ -1,5 +1,6 @@
 """What TensorRT-RTX's parser and builder say of graphs that are wrong."""
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorrt_rtx")
 
-from vidc.compiler.backends import GraphError
+from vidc.compiler.backends import GraphError, Means
 from vidc.compiler.native_graph import Graph
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.tensorrt.build import build_plan
@@ -87,6 +88,59 @@ def test_attention_that_is_not_found_is_named(tmp_path):
         parse("toy", other, RTX)
 
 
+@pytest.mark.parametrize(("dtype", "given"), [("float", 10**6), ("float16", 1000)])
+def test_a_layer_that_takes_more_workspace_than_it_may_is_refused(tmp_path, dtype, given):
+    network = parse("toy", attention(tmp_path, dtype), RTX)
+    with pytest.raises(BuildError, match="toy: TensorRT-RTX ") as caught:
+        build_plan("toy", network, RTX, TARGET, Means(given))
+    assert caught.value.code == "VIDC-TENSORRT-MEMORY"
+    assert "raise tensorrt.workspace_gb" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("product", "means", "limit"),
+    [
+        ("tensorrt_rtx", Means(), 24 * 10**9),
+        ("tensorrt_rtx", Means(10**9), 10**9),
+        ("tensorrt", Means(), None),
+        ("tensorrt", Means(10**9), 10**9),
+    ],
+)
+def test_workspace_is_the_gpus_where_nothing_else_is_said(monkeypatch, product, means, limit):
+    monkeypatch.setitem(sys.modules, "tensorrt", RTX.module())
+    limits = []
+    config, log = configuration(), Log(RTX.module())
+    config.set_memory_pool_limit = lambda pool, count: limits.append((pool, count))
+    network = Network(building(config, lambda *_: b"plan"), None, log, ())
+    assert build_plan("toy", network, PRODUCTS[product], TARGET, means) == b"plan"
+    workspace = RTX.module().MemoryPoolType.WORKSPACE
+    assert limits == ([] if limit is None else [(workspace, limit)])
+
+
+@pytest.mark.filterwarnings("ignore:Use Deprecated in TensorRT-RTX:DeprecationWarning")
+@pytest.mark.parametrize("product", ["tensorrt", "tensorrt_rtx"])
+def test_what_is_measured_on_the_gpu_is_kept_by_version_and_target(monkeypatch, tmp_path, product):
+    monkeypatch.setitem(sys.modules, "tensorrt", RTX.module())
+    monkeypatch.setattr("vidc.compiler.tensorrt.product.version", lambda _: "11.1.0")
+    builder = RTX.module().Builder(Log(RTX.module()).logger)
+    config = builder.create_builder_config()
+    network = Network(building(config, lambda *_: b"plan"), None, Log(RTX.module()), (builder,))
+    build_plan("toy", network, PRODUCTS[product], TARGET, Means(kept=tmp_path))
+    found = [file.name for file in tmp_path.iterdir()]
+    assert found == (["tensorrt-11.1.0-rtx4090.timings"] if product == "tensorrt" else [])
+
+
+def configuration():
+    """A stand-in that takes every setting."""
+    names = ("set_compute_capability", "set_flag", "clear_flag", "set_memory_pool_limit")
+    return SimpleNamespace(**{name: lambda *_: True for name in names})
+
+
+def building(config, build):
+    """A stand-in for a builder."""
+    return SimpleNamespace(create_builder_config=lambda: config, build_serialized_network=build)
+
+
 @pytest.mark.parametrize("how", ["raised", "logged"])
 def test_too_little_memory_is_said(how):
     def build_serialized_network(*_):
@@ -96,13 +150,7 @@ def test_too_little_memory_is_said(how):
         log.logger.log(RTX.module().ILogger.ERROR, "Error Code 10: no implementation was found")
 
     log = Log(RTX.module())
-    accept = {
-        name: lambda *_: True for name in ("set_compute_capability", "set_flag", "clear_flag")
-    }
-    config = SimpleNamespace(**accept)
-    builder = SimpleNamespace(
-        create_builder_config=lambda: config, build_serialized_network=build_serialized_network
-    )
+    builder = building(configuration(), build_serialized_network)
     with pytest.raises(BuildError, match="toy: TensorRT-RTX ran out of memory") as caught:
         build_plan("toy", Network(builder, None, log, ()), RTX, TARGET)
     assert caught.value.code == "VIDC-TENSORRT-MEMORY"
