@@ -123,7 +123,10 @@ def quantized(
     weights = meta_network(sizes, TRANSFORMER, HIGH).state_dict()
     made = replace(component, folder=folder)
     folder.mkdir()
-    quantize_program(case.component, component.program, TRANSFORMER, weights, linears, made.program)
+    quantize_program(
+        case.component, component.program, TRANSFORMER, weights, linears, made.program, {},
+        component.signature,
+    )  # fmt: skip
     return made
 
 

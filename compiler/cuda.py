@@ -1,5 +1,6 @@
 """What AOTInductor is given for a GPU: own operators lowered, convolutions channels last."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -8,12 +9,14 @@ from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
 from vidc.compiler.fusion import NOTHING, Fusion, fuse
+from vidc.compiler.rings_8bit import lower_rings, take_rounding
 from vidc.compiler.scaled_products import lower_products
 from vidc.exporters.lowering import expand, inline, replace
 from vidc.exporters.program import weight_names
 from vidc.plugins.flash_attention import flash_attention_sm90
 from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 from vidc.plugins.ring import ring_attention, ring_write, ring_write_functional
+from vidc.plugins.signature import Signature
 from vidc.runtime.weights import CHANNELS_LAST
 
 _CONVOLUTIONS = (torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
@@ -34,7 +37,7 @@ class CudaProgram:
     fusion: Fusion
 
 
-def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
+def for_cuda(program: ExportedProgram, fused: bool, signature: Signature) -> CudaProgram:
     """A program for a Hopper GPU.
 
     Ring writes that no fused operator does are opened up, so that they fuse with the norm and
@@ -45,11 +48,13 @@ def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
     Args:
         program: what ``export_program`` returns, perhaps quantised; changed in place.
         fused: whether fused operators are called, whose kernels then have to be there.
+        signature: the component's.
 
     Raises:
-        BuildError: ``VIDC-QUANTISE-COUNT``.
+        BuildError: ``VIDC-QUANTISE-COUNT``, ``VIDC-QUANTISE-GRAPH``.
+        UsageError: ``VIDC-KERNEL-ARGUMENT``, no kernel takes the sizes of a ring in 8 bits.
     """
-    fusion = lower(program, fused)
+    fusion = lower(program, fused, signature)
     replace(program, ring_attention, flash_attention_sm90)
     program = move_to_device_pass(program, "cuda")
     names = _convolved_weights(program)
@@ -59,9 +64,15 @@ def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
     return CudaProgram(program, names, fusion)
 
 
-def lower(program: ExportedProgram, fused: bool) -> Fusion:
-    """What of ``for_cuda`` is about everything but attention, and right on a CPU too."""
+def lower(program: ExportedProgram, fused: bool, signature: Signature | None = None) -> Fusion:
+    """What of ``for_cuda`` is about all but attention in 16 bits, and right on a CPU too.
+
+    The signature is that of a component with rings in 8 bits.
+    """
+    states = {} if signature is None else take_rounding(program, signature)
     fusion = fuse(program) if fused else NOTHING
+    called = lower_rings(program, states, fusion.left)
+    fusion = dataclasses.replace(fusion, operators=tuple(sorted({*fusion.operators, *called})))
     lower_products(program)
     expand(program, qk_norm_rope, qk_norm_rope_reference)
     inline(program, ring_write, ring_write_functional)

@@ -1,18 +1,22 @@
 """Signatures: the tensors a component or an engine takes, returns and keeps."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from vidc.plugins.transposed_values import stored_at
+
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "int64": torch.int64,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "int8": torch.int8,
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -36,13 +40,27 @@ class Access(StrEnum):
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """How a state in 8 bits stands for numbers, by the names of weights.
+
+    Attributes:
+        scale: of each head, float32 ``[H]``.
+        mean: what numbers lack, float32 ``[H, D]``; None for nothing.
+    """
+
+    scale: str
+    mean: str | None = None
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """One tensor of a signature.
 
     ``access`` is set for states alone. ``in_place`` says that the engine writes the state in
     the memory it reads it from; a state that is written and not ``in_place`` comes back in a
     second buffer. ``axes`` names, for each axis of a state as the engine keeps it, the axis of the
-    component's own; None where they are the same.
+    component's own; None where they are the same. ``rounding`` is of a ring in 8 bits; slots of its
+    values are then in the order of ``transposed_values.py``.
     """
 
     name: str
@@ -52,6 +70,7 @@ class TensorSpec:
     access: Access | None = None
     in_place: bool = False
     axes: tuple[int, ...] | None = None
+    rounding: Rounding | None = None
 
     def __post_init__(self) -> None:
         if (self.role is Role.STATE) != (self.access is not None):
@@ -88,6 +107,28 @@ class TensorSpec:
             return kept
         return kept.permute([self.axes.index(axis) for axis in range(len(self.axes))])
 
+    def numbers(self, kept: Tensor, weight: Callable[[str], Tensor]) -> Tensor:
+        """What a kept state stands for, with the component's own order of axes.
+
+        Slots that nothing was written to are zeros.
+
+        Args:
+            kept: as the engine has it.
+            weight: gives a weight by its name.
+        """
+        if self.rounding is None:
+            return self.original(kept)
+        numbers = self.original(kept.view(torch.int8)).contiguous()
+        if self.axes is not None:
+            slots = torch.arange(numbers.shape[1], device=numbers.device)
+            numbers = numbers[:, stored_at(slots)]
+        stored = numbers.view(kept.dtype).float()
+        numbers = stored * weight(self.rounding.scale)[:, None]
+        if self.rounding.mean is not None:
+            written = stored.flatten(2).any(2)[..., None, None]
+            numbers = torch.where(written, numbers + weight(self.rounding.mean), 0.0)
+        return numbers
+
     def to_json(self) -> dict[str, Any]:
         """The tensor as plain JSON values."""
         value: dict[str, Any] = {
@@ -100,12 +141,15 @@ class TensorSpec:
             value |= {"access": self.access.value, "in_place": self.in_place}
         if self.axes is not None:
             value["axes"] = list(self.axes)
+        if self.rounding is not None:
+            value["rounding"] = asdict(self.rounding)
         return value
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Inverse of ``to_json``; raises KeyError, TypeError or ValueError on anything else."""
         access, axes = value.get("access"), value.get("axes")
+        rounding = value.get("rounding")
         return cls(
             name=value["name"],
             shape=tuple(value["shape"]),
@@ -114,6 +158,7 @@ class TensorSpec:
             access=None if access is None else Access(access),
             in_place=value.get("in_place", False),
             axes=None if axes is None else tuple(axes),
+            rounding=None if rounding is None else Rounding(**rounding),
         )
 
 

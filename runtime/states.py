@@ -18,13 +18,18 @@ def shared_states(signatures: Iterable[Signature]) -> dict[str, TensorSpec]:
     specs: dict[str, TensorSpec] = {}
     for spec in (state for signature in signatures for state in signature.states):
         known = specs.setdefault(spec.name, spec)
-        if (known.shape, known.dtype, known.axes) != (spec.shape, spec.dtype, spec.axes):
+        if _kept(known) != _kept(spec):
             raise field_error(
                 "manifest.engines",
                 f"state {spec.name} is {known.dtype}{list(known.shape)} to one engine and "
-                f"{spec.dtype}{list(spec.shape)} to another, or its axes are in another order",
+                f"{spec.dtype}{list(spec.shape)} to another, or its axes are in another order, or "
+                "it is rounded otherwise",
             )
     return specs
+
+
+def _kept(spec: TensorSpec) -> tuple[object, ...]:
+    return (spec.shape, spec.dtype, spec.axes, spec.rounding)
 
 
 class States:

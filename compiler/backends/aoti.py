@@ -86,7 +86,8 @@ class AotInductorBackend:
         """Compiles the component's program.
 
         Raises:
-            UnavailableError: ``VIDC-ENV-AOTI``.
+            UnavailableError: ``VIDC-ENV-AOTI``; of a ring in 8 bits what ``engine_operators.fault``
+                returns.
             BuildError: ``VIDC-QUANTISE-COUNT``.
         """
         defect = cxx_defect()
@@ -103,13 +104,19 @@ class AotInductorBackend:
         package.parent.mkdir(parents=True, exist_ok=True)
         program = load_program(component.program)
         channels_last: tuple[str, ...] = ()
-        fusion, notes = NOTHING, tuple[str, ...]()
+        fusion, notes, signature = NOTHING, tuple[str, ...](), component.signature
         if target.is_gpu:
             from vidc.compiler.cuda import for_cuda
+            from vidc.compiler.rings_8bit import is_rounded, kept_states
 
-            fault = engine_operators.fault(torch.device("cuda"))
+            rounded = is_rounded(program)
+            signature = kept_states(program, signature)
+            wanted = engine_operators.RINGS_8BIT if rounded else engine_operators.PLAIN
+            fault = engine_operators.fault(torch.device("cuda"), wanted)
+            if fault is not None and rounded:
+                raise fault  # What stood for it would be another recipe.
             notes = _notes(fusable(program), fault)
-            lowered = for_cuda(program, fused=fault is None)
+            lowered = for_cuda(program, fault is None, component.signature)
             program, channels_last, fusion = lowered.program, lowered.channels_last, lowered.fusion
             notes += fusion.left
         else:
@@ -126,7 +133,7 @@ class AotInductorBackend:
             loader=NAME,
             version=torch.__version__,
             files=tuple(file.relative_to(output).as_posix() for file in files),
-            signature=component.signature.with_in_place(written),
+            signature=signature.with_in_place(written),
             options={
                 "channels_last": list(channels_last),
                 "packed": {name: list(parts) for name, parts in fusion.packed.items()},

@@ -14,17 +14,19 @@ class Form:
         products: whether scales are those of products, the weight's times the input's, in float32,
             as kernels take them; else they are the weights' own, in the dtype that weights had.
         integers: whether products of INT8 are computed.
+        attention: whether self-attention is, all of it in FP8 with static scales.
     """
 
     name: str
     lacks: str
     products: bool
     integers: bool
+    attention: bool
 
 
-GRAPH = Form("graph", "which graphs of standard ONNX operators do not hold", False, True)
+GRAPH = Form("graph", "which graphs of standard ONNX operators do not hold", False, True, False)
 """ONNX with Q and DQ."""
-PROGRAM = Form("program", "which engines of aoti do not have yet", True, False)
+PROGRAM = Form("program", "which engines of aoti do not have yet", True, False, True)
 """Calls of ``vidc::quantized_linear``, which compilers for a Hopper GPU open up."""
-NETWORK = Form("program", "which networks of TensorRT do not hold yet", True, True)
+NETWORK = Form("program", "which networks of TensorRT do not hold yet", True, True, False)
 """The same calls, which become Q and DQ in graphs that TensorRT parses."""

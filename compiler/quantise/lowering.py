@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.recipe.apply import Quantization, apply_recipe
@@ -14,6 +14,8 @@ from vidc.plugins.errors import UnavailableError
 _SHARED = re.compile(r"(.*\.attn\d+)\.to_([qkv])")
 """Queries, keys and values of one attention, as far as they read the same tensor."""
 _SELF_ATTENTION = "attn1"
+_ATTENTION = AttentionFormat("fp8", "fp8", "fp8", STATIC)
+"""What ``form.attention`` is about; keys are centred or not."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,16 @@ def require_lowered(recipe: str, formats: Quantization, form: Form) -> None:
     Raises:
         UnavailableError: ``VIDC-RECIPE-LOWERING`` with the first layer.
     """
-    asked = next((n for n, f in formats.attention.items() if f != AttentionFormat()), None)
-    if asked is not None:
-        raise _unlowered(
-            recipe,
-            f"{asked} in 8 bits, {form.lacks}",
-            "remove its [[attention]]: the ring stays as it is",
-        )
+    for name, attention in formats.attention.items():
+        if attention == AttentionFormat():
+            continue
+        what = f"{name} in 8 bits"
+        if form.attention:
+            if attention == replace(_ATTENTION, centre=attention.centre):
+                continue
+            what += " but for queries, keys and values all in FP8 with static scales"
+        hint = "remove its [[attention]]: the ring stays as it is"
+        raise _unlowered(recipe, f"{what}, {form.lacks}", hint)
     integer = next((n for n, f in formats.linear.items() if f.activations == "int8"), None)
     if integer is not None and not form.integers:
         raise _unlowered(

@@ -1,6 +1,6 @@
 """One component's ExportedProgram with the Linears of a recipe in 8 bits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +9,18 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
+from vidc.compiler.quantise.attention import QuantizedAttention, attention_types
 from vidc.compiler.quantise.count import asked_linears, require_asked
 from vidc.compiler.quantise.form import PROGRAM
 from vidc.compiler.quantise.lowering import QuantizedLinear
+from vidc.compiler.quantise.rings import asked_rings, found_rings, require_rings, round_rings
 from vidc.compiler.quantise.tensors import TensorType, quantized_types
 from vidc.exporters.checkpoint.write import Described
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.program import load_program, save_program, weight_names
 from vidc.plugins.errors import BuildError
 from vidc.plugins.quantized_linear import quantized_linear
+from vidc.plugins.signature import Signature
 
 _LINEAR = torch.ops.aten.linear.default
 _MULTIPLE = 16
@@ -31,6 +34,8 @@ def quantize_program(
     weights: Mapping[str, Described],
     linears: Mapping[str, QuantizedLinear],
     path: Path,
+    attentions: Mapping[str, QuantizedAttention],
+    signature: Signature,
 ) -> None:
     """Writes the quantised form of an exported program.
 
@@ -41,15 +46,22 @@ def quantize_program(
         weights: the tensors of the group's file in high precision.
         linears: all of the recipe's.
         path: of the file to write.
+        attentions: all of the recipe's.
+        signature: the component's.
 
     Raises:
         BuildError: ``VIDC-QUANTISE-GRAPH``, ``VIDC-QUANTISE-COUNT``.
     """
     program = load_program(source)
     asked = quantize_linears(component, program, group, weights, linears)
+    types = {f"{group}.{name}": kind for name, kind in attention_types(attentions).items()}
+    rings = asked_rings(program, signature, group, attentions)
+    round_rings(program, signature, rings, placeholders(program, types))
     save_program(program, path)
     # What is counted is what was written, not what was meant to be.
-    require_asked(component, asked, found_linears(load_program(path)))
+    written = load_program(path)
+    require_asked(component, asked, found_linears(written))
+    require_rings(component, rings, found_rings(written, signature))
 
 
 def quantize_linears(
@@ -125,11 +137,18 @@ def quantize(
             placeholder,
             weights.after(placeholder, linear.weight_scale),
             bias,
-            weights.after(placeholder, linear.input_scale),
-            weights.after(placeholder, linear.input_factor),
+            weights.after_any(placeholder, linear.input_scale),
+            weights.after_any(placeholder, linear.input_factor),
         )
         node.kwargs = {}
     program.graph_module.recompile()
+
+
+def placeholders(
+    program: ExportedProgram, types: Mapping[str, TensorType]
+) -> Callable[[str], fx.Node]:
+    """Gives the placeholder of a weight of a program, which it makes where there is none."""
+    return _Weights(program, types).first
 
 
 def read_weights(program: ExportedProgram) -> frozenset[str]:
@@ -167,6 +186,10 @@ class _Weights:
         """The placeholder of a weight that the program has."""
         return self._placeholders[weight]
 
+    def first(self, weight: str) -> fx.Node:
+        """The placeholder of a weight, behind the program's first one where there is none yet."""
+        return self.after(next(iter(self._placeholders.values())), weight)
+
     def retype(self, placeholder: fx.Node, weight: str) -> None:
         """Gives a weight the dtype that it has once it is quantised."""
         self._placeholders[weight] = placeholder
@@ -176,10 +199,14 @@ class _Weights:
         values = torch.empty(kind.shape, dtype=kind.dtype)
         self.program.state_dict[weight] = nn.Parameter(values, requires_grad=False)
 
-    def after(self, placeholder: fx.Node, weight: str | None) -> fx.Node | None:
+    def after_any(self, placeholder: fx.Node, weight: str | None) -> fx.Node | None:
+        """As ``after``; None where there is no other weight."""
+        return None if weight is None else self.after(placeholder, weight)
+
+    def after(self, placeholder: fx.Node, weight: str) -> fx.Node:
         """The placeholder of another weight; behind this one where there is none yet."""
-        if weight is None or weight in self._placeholders:
-            return None if weight is None else self._placeholders[weight]
+        if weight in self._placeholders:
+            return self._placeholders[weight]
         graph, specs = self.program.graph, self.program.graph_signature.input_specs
         with graph.inserting_after(placeholder):
             made: fx.Node = graph.placeholder(f"p_{weight.replace('.', '_')}")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.quantise.attention import quantized_attention
 from vidc.compiler.quantise.form import Form
 from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.quantise.programs import quantize_program
@@ -41,5 +42,9 @@ def run(
     made = replace(exported, folder=workspace.output)
     weights = meta_network(config, group, precision).state_dict()
     linears = quantized_linears(recipe, config, form)
-    quantize_program(component, exported.program, group, weights, linears, made.program)
+    attentions = quantized_attention(recipe, config, form)
+    quantize_program(
+        component, exported.program, group, weights, linears, made.program, attentions,
+        exported.signature,
+    )  # fmt: skip
     made.write_signature()

@@ -5,6 +5,11 @@ from pathlib import Path
 from vidc.compiler.calibrate.artefact import read_calibration
 from vidc.compiler.calibrate.document import DOCUMENT
 from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.quantise.attention import (
+    attention_weights,
+    quantized_attention,
+    require_faithful_attention,
+)
 from vidc.compiler.quantise.check import require_faithful
 from vidc.compiler.quantise.form import Form
 from vidc.compiler.quantise.lowering import quantized_linears
@@ -48,7 +53,11 @@ def run(
     weights = read_safetensors(loaded / weights_path(group))
     path = workspace.output / weights_path(group)
     path.parent.mkdir()
-    write_weights(path, quantized_weights(weights, linears, ranges, form))
-    require_faithful(read_safetensors(path), weights, linears, ranges, form)
+    attentions = quantized_attention(recipe, config, form)
+    made = quantized_weights(weights, linears, ranges, form)
+    write_weights(path, made | attention_weights(attentions, ranges))
+    found = read_safetensors(path)
+    require_faithful(found, weights, linears, ranges, form)
+    require_faithful_attention(found, attentions, ranges)
     if calibration is not None:
         (workspace.output / DOCUMENT).write_bytes((calibration / DOCUMENT).read_bytes())

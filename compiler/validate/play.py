@@ -58,6 +58,11 @@ class ObservedEngine:
         self._engine = engine
         self._calls = calls
 
+    def _weight(self, name: str) -> Tensor:
+        """One that the engine was given: such engines keep theirs."""
+        constants: Mapping[str, Tensor] = getattr(self._engine, "constants", {})
+        return constants[name]
+
     def run(self, buffers: Buffers, states: States) -> None:
         """Runs the engine and shows what it wrote."""
         for output in buffers.outputs.values():
@@ -67,7 +72,7 @@ class ObservedEngine:
                 states.fill(state.name, torch.nan)
         self._engine.run(buffers, states)
         written = {
-            spec.name: spec.original(states[spec.name])
+            spec.name: spec.numbers(states[spec.name], self._weight)
             for spec in self.signature.states
             if spec.writes
         }

@@ -58,7 +58,7 @@ class AotInductorEngine:
     def __init__(self, package: Any, signature: Signature, constants: Mapping[str, Tensor]) -> None:
         self.signature = signature
         self._package = package
-        self._constants = dict(constants)
+        self._constants = self.constants = dict(constants)
         package.load_constants(self._constants, _USE_INACTIVE, _CHECK_FULL_UPDATE, _USER_MANAGED)
 
     def run(self, buffers: Buffers, states: States) -> None:
@@ -84,7 +84,8 @@ def load(
     file = folder / entry.files[0]
     refuse_pickles(file)
     _require_model(file, entry)
-    if entry.requires.operators and (fault := engine_operators.fault(device)) is not None:
+    operators = entry.requires.operators
+    if operators and (fault := engine_operators.fault(device, operators)) is not None:
         raise fault
     try:
         # aoti_load_package would look for a compiler, and hides why a package does not load.

@@ -11,10 +11,16 @@ from vidc.compiler.calibrate.artefact import Calibration, model_tables
 from vidc.compiler.calibrate.document import SCHEMA, Document, FileNote, PromptsNote, Rollouts
 from vidc.compiler.calibrate.groups import groups
 from vidc.compiler.calibrate.tensors import tensor_shapes
+from vidc.compiler.quantise.attention import (
+    attention_types,
+    attention_weights,
+    quantized_attention,
+)
 from vidc.compiler.quantise.count import asked_linears
 from vidc.compiler.quantise.form import PROGRAM, Form
 from vidc.compiler.quantise.lowering import QuantizedLinear, quantized_linears, sites
-from vidc.compiler.quantise.programs import quantize, read_weights
+from vidc.compiler.quantise.programs import placeholders, quantize, read_weights
+from vidc.compiler.quantise.rings import asked_rings, round_rings
 from vidc.compiler.quantise.tensors import quantized_types
 from vidc.compiler.quantise.weights import quantized_weights
 from vidc.compiler.recipe.recipe import Recipe, parse_recipe
@@ -51,14 +57,21 @@ class Quantised:
         self.calibration = calibration(model.config, reach=3.0)
         self.linears: dict[str, QuantizedLinear] = quantized_linears(recipe, model.config, form)
         stored = {name: LazyTensor.of(tensor) for name, tensor in model.weights.items()}
+        self.attentions = quantized_attention(recipe, model.config, PROGRAM)
         made = quantized_weights(stored, self.linears, self.calibration, PROGRAM)
+        made |= attention_weights(self.attentions, self.calibration)
         self.weights = {f"transformer.{name}": tensor.load() for name, tensor in made.items()}
 
     def quantize(self, name: str, program: ExportedProgram) -> None:
         """Quantises a component's program, and fills it in."""
         types = quantized_types(self.model.weights, self.linears, PROGRAM)
         asked = asked_linears(read_weights(program), "transformer", self.linears, PROGRAM)
-        quantize(name, program, asked, {f"transformer.{n}": kind for n, kind in types.items()})
+        types |= attention_types(self.attentions)
+        named = {f"transformer.{n}": kind for n, kind in types.items()}
+        quantize(name, program, asked, named)
+        signature = self.model.component(name, "fp32").signature
+        rings = asked_rings(program, signature, "transformer", self.attentions)
+        round_rings(program, signature, rings, placeholders(program, named))
         for weight in program.state_dict:
             program.state_dict[weight] = nn.Parameter(self.weights[weight], requires_grad=False)
 

@@ -273,7 +273,7 @@ def compile_for_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     def compile_for_gpu(
         fault: UnavailableError | None, *assignments: str
     ) -> tuple[CompiledEngine, ExportedProgram]:
-        monkeypatch.setattr(engine_operators, "fault", lambda _: fault)
+        monkeypatch.setattr(engine_operators, "fault", lambda *_: fault)
         config = transformer.model(*assignments).config
         exported = export_component(config, "transformer", "bf16", "denoise", tmp_path)
         output = tmp_path / "output"

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from vidc.compiler.quantise import programs
+from vidc.compiler.quantise.attention import quantized_attention
 from vidc.compiler.quantise.form import PROGRAM
 from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.quantise.programs import found_linears, quantize, quantize_program
@@ -39,7 +40,11 @@ def written(model, tmp_path):
         save_program(export_program(model.component(name, "bf16")), exported)
         weights = {key: value.bfloat16() for key, value in model.weights.items()}
         linears = quantized_linears(load_recipe(recipe), model.config, PROGRAM)
-        quantize_program(name, exported, "transformer", weights, linears, made)
+        attentions = quantized_attention(load_recipe(recipe), model.config, PROGRAM)
+        signature = model.component(name, "bf16").signature
+        quantize_program(
+            name, exported, "transformer", weights, linears, made, attentions, signature
+        )
         return load_program(made)
 
     return write

@@ -113,8 +113,8 @@ def test_queries_keys_and_values_share_an_input_where_they_read_one(config):
         ("fp8", GRAPH, "blocks.0.attn1 in 8 bits"),
         ("kv-int8", GRAPH, "blocks.0.attn1 in 8 bits"),
         ("int8", GRAPH, "a scale for each token in blocks.0.attn1.to_q"),
-        ("fp8", PROGRAM, "blocks.0.attn1 in 8 bits, which engines of aoti do not have yet"),
-        ("kv-fp8", PROGRAM, "blocks.0.attn1 in 8 bits"),
+        ("kv-fp8", PROGRAM, "blocks.0.attn1 in 8 bits but for queries, keys and values all in"),
+        ("kv-int8", PROGRAM, "FP8 with static scales, which engines of aoti do not have yet"),
         ("int8-static", PROGRAM, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
     ],
 )

@@ -179,7 +179,10 @@ def text_kv(tmp_path_factory):
     made = replace(exported, folder=tmp_path_factory.mktemp("quantised"))
     weights = meta_network(config, "transformer", "fp16").state_dict()
     linears = quantized_linears(load_recipe("fp8-linear"), config, NETWORK)
-    quantize_program("text_kv", exported.program, "transformer", weights, linears, made.program)
+    quantize_program(
+        "text_kv", exported.program, "transformer", weights, linears, made.program, {},
+        exported.signature,
+    )  # fmt: skip
     return made
 
 

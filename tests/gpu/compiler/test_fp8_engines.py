@@ -63,8 +63,9 @@ def engine(target, model, attention_cubin, tmp_path_factory):
         component = replace(exported, folder=tmp_path_factory.mktemp(f"{name}-quantised"))
         weights = {key: value.bfloat16() for key, value in model.weights.items()}
         quantize_program(
-            name, exported.program, "transformer", weights, quantised.linears, component.program
-        )
+            name, exported.program, "transformer", weights, quantised.linears, component.program,
+            quantised.attentions, exported.signature,
+        )  # fmt: skip
         output = folder / "output"
         built = backend.compile(component, target, kernels, output)
         assert built.notes == ()

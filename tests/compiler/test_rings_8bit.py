@@ -1,0 +1,98 @@
+"""Programs with rings in 8 bits: what they write and attend to is what rounding it means."""
+
+import copy
+
+import pytest
+import torch
+import transformer
+from quantised import Quantised
+from torch import nn
+
+from vidc.compiler.cuda import lower
+from vidc.compiler.quantise.rings import found_rings
+from vidc.compiler.recipe.recipe import parse_recipe
+from vidc.compiler.rings_8bit import kept_states
+from vidc.exporters.program import export_program
+from vidc.plugins.signature import Signature
+from vidc.runtime.strict import read
+
+SMALL = ("model.dim=128", "model.heads=2", "model.ffn_dim=128", "stream.height=32")
+FP8 = torch.float8_e4m3fn
+
+
+def recipe(centre=True):
+    rule = {
+        "layers": ["blocks.*.attn1"], "queries": "fp8", "keys": "fp8", "values": "fp8",
+        "centre": centre,
+    }  # fmt: skip
+    return parse_recipe({"description": "some", "attention": [rule]}, "some")
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = transformer.model(*SMALL)
+    weights = {name: weight.bfloat16() for name, weight in made.weights.items()}
+    return transformer.Model(made.config, weights)
+
+
+def states_of(signature, kept):
+    """Zeros, but for what the prompt leaves."""
+    filled = transformer.filled(signature)
+    return {
+        spec.name: torch.zeros(kept[spec.name].shape, dtype=kept[spec.name].torch_dtype)
+        if spec.name.startswith("ring.")
+        else filled[spec.name]
+        for spec in signature.states
+    }
+
+
+def run(module, signature, states, position=0):
+    found = []
+    with torch.no_grad():
+        for block in transformer.blocks(signature, position):
+            given = block | states
+            found += module(*(given[spec.name] for spec in signature.arguments))
+    return found
+
+
+def error(found, expected):
+    return ((found.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+@pytest.mark.parametrize("centre", [True, False])
+@pytest.mark.parametrize("name", transformer.COMPONENTS)
+def test_a_lowered_program_keeps_its_ring_in_8_bits(model, name, centre):
+    component = model.component(name, "bf16")
+    signature = component.signature
+    quantised = Quantised(model, recipe(centre))
+    program = export_program(component)
+    quantised.quantize(name, program)
+    assert len(found_rings(program, signature)) == model.config.transformer.layers
+    kept = kept_states(program, signature)
+    assert read(kept.to_json(), Signature, "signature") == kept
+    layer = kept["ring.k.0"]
+    assert layer.dtype == "float8_e4m3fn"
+    assert kept["ring.v.0"].shape == (layer.shape[0], *layer.shape[2:], layer.shape[1])
+
+    plain = states_of(signature, signature)
+    rounding = {k: v.clone() for k, v in plain.items()}
+    narrow = states_of(signature, kept)
+    wanted = run(component.module, signature, plain)
+    meant = run(copy.deepcopy(program).module(), signature, rounding)
+    fusion = lower(program, True, signature)
+    for whole, parts in fusion.packed.items():
+        values = torch.cat([quantised.weights[part] for part in parts])
+        program.state_dict[whole] = nn.Parameter(values, requires_grad=False)
+    assert "ring_attention_8bit" in fusion.operators
+    found = run(program.module(), signature, narrow)
+    for a, b, c in zip(found, meant, wanted, strict=True):
+        assert error(a, b) < 0.05
+        # Drawn ranges do not reach as far as the keys: some of these are cut off.
+        assert 1e-4 < error(b, c) < 0.4
+    for spec in kept.states:
+        if spec.rounding is not None:
+            numbers = spec.numbers(narrow[spec.name], quantised.weights.__getitem__)
+            # Rounding to 16 bits before, or not, moves one in a hundred by a step; behind the
+            # first layer's attention more.
+            slack = 0.02 if spec.name.endswith(".0") else 0.05
+            assert error(numbers, rounding[spec.name]) < slack
