@@ -41,5 +41,9 @@ def _line(error: GraphError, settings: Settings) -> str | None:
     program = export_program(component, keep_sources=True)
     form = native_form(program, component.signature, component.aligned)
     translated, _ = translated_program(program, *form)
-    found = (node for node in translated.graph.nodes if node.name == error.value)
-    return next((python_line(node) for node in found), None)
+    # Results go by the names of the signature, as in the graph.
+    (results,) = translated.graph.output_node().args
+    nodes = {node.name: node for node in translated.graph.nodes}
+    nodes |= dict(zip(form[0].graph_outputs(), results, strict=True))
+    lines = (python_line(nodes[value]) for value in error.values if value in nodes)
+    return next((line for line in lines if line is not None), None)
