@@ -1,14 +1,15 @@
-"""Times 16-bit ring attention beside PyTorch's, over LongLive's shapes and ten of short sequences.
+"""Times ring attention beside PyTorch's, over LongLive's shapes and ten of short sequences.
 
-    python benchmarks/attention.py KERNELS > benchmarks/results/attention-16bit-h200.json
+    python benchmarks/attention.py KERNELS > benchmarks/results/attention-h200.json
     python benchmarks/attention.py --small --samples 6    # a dry run, also without a GPU
 
 KERNELS is a folder of kernels as a build leaves them. ``vidc`` is the operator as engines call it,
-``whole tiles`` the same kernel, FlashAttention-4's, without halves of keys; the others are backends
-of scaled_dot_product_attention, given exactly the valid keys. The ten short shapes are those of a
+``whole tiles`` the same kernel, FlashAttention-4's, without halves of keys; ``fp8`` and ``int8``
+are ``ring_attention_8bit`` over the same numbers, rounded before; the others are backends of
+scaled_dot_product_attention, given exactly the valid keys. The ten short shapes are those of a
 public baseline on an L4: head size 64, float16, one of tokens, batch and heads varied at a time.
 
-Without a GPU, or where a backend has no kernel for a shape, its line says so in ``missing``.
+Without a GPU, or where one has no kernel for a shape, its line says so in ``missing``.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from attention_8bit.calibration import calibrate
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -33,10 +35,17 @@ from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.peaks import copy_gbps, matmul_tflops
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
+from vidc.plugins.arguments import dtype_name
+from vidc.plugins.errors import UnavailableError
 from vidc.plugins.flash_attention import flash_attention, load_kernel
 from vidc.plugins.ring import ring_attention_reference
+from vidc.plugins.ring_8bit import quantize_queries, quantize_ring
+from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
 WHOLE_TILES = "vidc.plugins.flash_attention.split_from"
+EIGHT_BITS = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
+PRODUCT = 8192
+"""The side of the product in FP8 that 8 bits are measured against."""
 QUERIES_AT_ONCE = 512
 """Of the float32 attention that errors are taken against."""
 
@@ -62,6 +71,12 @@ class Shape:
     def bytes(self) -> int:
         """Of queries, valid keys and values, and outputs, once each, in 16 bits."""
         return 4 * self.batch * self.heads * (self.tokens + self.valid) * self.head_dim
+
+    @property
+    def bytes_8bit(self) -> int:
+        """The same with outputs alone in 16 bits, and a scale for each query."""
+        rows = self.batch * self.heads
+        return rows * ((3 * self.tokens + 2 * self.valid) * self.head_dim + 4 * self.tokens)
 
     def draw(self, device: torch.device) -> Arguments:
         """Queries, keys, values and the valid length, for the operator."""
@@ -114,6 +129,25 @@ def ways(shape: Shape, device: torch.device) -> Iterator[tuple[str, Callable[...
         yield f"sdpa {name}", partial(by_backend, backend, shape.valid), False
 
 
+def in_8_bits(query: Tensor, key: Tensor, value: Tensor, length: Tensor, to: torch.dtype) -> Any:
+    """Arguments of ``ring_attention_8bit`` from the 16-bit operator's; scales from all keys."""
+    scales = calibrate(query.float(), key.float(), value.float(), to)
+    ring = quantize_ring(key, value, scales, to)
+    numbers = quantize_queries(query, scales, to)
+    return (*numbers, ring.key, ring.value, scales.key_scale, scales.value_scale,
+            scales.value_mean, length, dtype_name(query.dtype))  # fmt: skip
+
+
+def scaled_tflops(device: torch.device) -> float:
+    """TFLOP/s of a square product in FP8."""
+    a, b = (torch.randn(PRODUCT, PRODUCT, device=device).to(EIGHT_BITS["fp8"]) for _ in range(2))
+    one = torch.ones((), device=device)
+    product = partial(torch._scaled_mm, a, b.t(), one, one, out_dtype=torch.bfloat16)
+    form = Form(partial(product, use_fast_accum=True), [()], Clock(device))
+    times = sampled({"product": form}, 10)["product"]
+    return 2 * PRODUCT**3 / Summary.of(times).median / 1e9
+
+
 def exact(query: Tensor, key: Tensor, value: Tensor, length: Tensor) -> Tensor:
     """Attention over the valid slots in float32."""
     key, value = (each[:, : int(length)].float().transpose(1, 2) for each in (key, value))
@@ -144,17 +178,27 @@ def measure(shape: Shape, samples: int, device: torch.device, peaks: dict[str, f
                 missing[name] = str(refusal).splitlines()[0]
                 continue
             errors[name] = float(error.norm() / wanted.norm())
+    for name, dtype in EIGHT_BITS.items():
+        try:
+            rounded = [in_8_bits(*each, dtype) for each in sets]
+            error = ring_attention_8bit(*rounded[0]).float() - wanted
+            forms[name] = Form(ring_attention_8bit, rounded, clock)
+        except (RuntimeError, UnavailableError) as refusal:  # Of another GPU, or for want of it.
+            missing[name] = str(refusal).splitlines()[0]
+            continue
+        errors[name] = float(error.norm() / wanted.norm())
     taken = sampled(forms, samples)
     found = {}
     for name, values in taken.items():
         summary = Summary.of(values)
         tflops = shape.operations / summary.median / 1e9
+        eight = name in EIGHT_BITS
         found[name] = {
             **summary.to_json(),
             "relative_l2": errors[name],
             "tflops": tflops,
-            "of_products": tflops / peaks[shape.dtype] if peaks else None,
-            "gbps": shape.bytes / summary.median / 1e6,
+            "of_products": tflops / peaks["fp8" if eight else shape.dtype] if peaks else None,
+            "gbps": (shape.bytes_8bit if eight else shape.bytes) / summary.median / 1e6,
             "vidc": judge(taken["vidc"], values).to_json(),
             "samples": values,
         }
@@ -181,6 +225,7 @@ def main() -> None:
     # A CPU's products in 16 bits take minutes and say nothing.
     peaks = (
         {name: matmul_tflops(getattr(torch, name), device) for name in ("bfloat16", "float16")}
+        | {"fp8": scaled_tflops(device)}
         if device.type == "cuda"
         else {}
     )

@@ -4,9 +4,11 @@
     python benchmarks/tensorrt_matrix.py --whole > benchmarks/results/tensorrt-rtx-longlive.json
 
 The first takes every component of ``demo`` and of ``longlive-1.3b`` with two of its layers, in both
-16-bit types and for both targets that TensorRT-RTX builds for; the second the components of the
-whole ``longlive-1.3b``. A row's ``wrong`` is empty where the engine is what it should be; the exit
-status is 1 where one is not. Nothing here runs an engine.
+16-bit types and for both targets that TensorRT-RTX builds for; those of the transformer in FP8 and
+INT8, too, by the target's own recipe. The second takes the components of the whole
+``longlive-1.3b``. Plans hold no ranges, so there is no calibration. A row's ``wrong`` is empty
+where the engine is what it should be; the exit status is 1 where one is not. Nothing here runs an
+engine.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,11 +28,17 @@ from typing import Any
 from vidc.compiler.backends.tensorrt import backend
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.inspect.plan import InspectedPlan, inspect_plan
+from vidc.compiler.quantise.lowering import quantized_linears
+from vidc.compiler.quantise.programs import quantize_program
+from vidc.compiler.recipe.recipe import load_recipe
+from vidc.compiler.settings.quantization import EIGHT_BITS, TRANSFORMER, default_recipe
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
+from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
 from vidc.exporters.config import ModelConfig
 from vidc.exporters.export import export_component
+from vidc.exporters.models import meta_network
 from vidc.plugins.signature import Signature, state_output
 
 MODELS = {
@@ -38,8 +46,10 @@ MODELS = {
     "longlive-1.3b, 2 layers": ("longlive-1.3b", ("model.layers=2",)),
 }
 WHOLE = {"longlive-1.3b": ("longlive-1.3b", ())}
-PRECISIONS = {"fp16": "half", "bf16": "bf16"}
-"""What the network's types are called."""
+PRECISIONS = {"fp16": "half", "bf16": "bf16", "fp8": "bf16", "int8": "bf16"}
+"""What the network's types are called; in 8 bits, those of what is not quantised."""
+HIGH = "bf16"
+"""What is not quantised in 8 bits."""
 TARGETS = ("rtx4090", "rtx5090")
 RING_COMPONENTS = ("denoise", "kv_update", "recache_")
 
@@ -61,9 +71,11 @@ def config(model: str) -> ModelConfig:
 
 def cases(models: dict[str, Any]) -> Iterator[Case]:
     for model in models:
-        for component in component_groups(config(model)):
+        for component, group in component_groups(config(model)).items():
             for precision, target in product(PRECISIONS, TARGETS):
-                yield Case(model, component, precision, target)
+                # Recipes are about the transformer: the rest is what its 16-bit row says.
+                if precision not in EIGHT_BITS or group == TRANSFORMER:
+                    yield Case(model, component, precision, target)
 
 
 def build(case: Case) -> dict[str, Any]:
@@ -75,7 +87,10 @@ def build(case: Case) -> dict[str, Any]:
         output.mkdir()
         group = component_groups(sizes)[case.component]
         started = time.perf_counter()
-        component = export_component(sizes, group, case.precision, case.component, exported)
+        high = HIGH if case.precision in EIGHT_BITS else case.precision
+        component = export_component(sizes, group, high, case.component, exported)
+        if case.precision in EIGHT_BITS:
+            component = quantized(case, sizes, component, Path(folder, "quantised"))
         between = time.perf_counter()
         engine = backend.compile(component, targets()[case.target], {}, output)
         ended = time.perf_counter()
@@ -91,9 +106,25 @@ def build(case: Case) -> dict[str, Any]:
             "version": found.plan.version,
             "attentions": len(found.network.attentions),
             "fused": found.plan.fused_attentions,
+            "products": len(found.network.quantized),
+            "products_in_8_bits": len(found.plan.products or ()),
             "layers": found.network.layers,
             "wrong": wrong(case, sizes, engine.signature, found, file.read_bytes()),
         }
+
+
+def quantized(
+    case: Case, sizes: ModelConfig, component: ExportedComponent, folder: Path
+) -> ExportedComponent:
+    """The component by the target's own recipe."""
+    recipe = default_recipe(case.precision, targets()[case.target])
+    assert recipe is not None
+    linears = quantized_linears(load_recipe(recipe), sizes, backend.form)
+    weights = meta_network(sizes, TRANSFORMER, HIGH).state_dict()
+    made = replace(component, folder=folder)
+    folder.mkdir()
+    quantize_program(case.component, component.program, TRANSFORMER, weights, linears, made.program)
+    return made
 
 
 def wrong(
@@ -130,7 +161,41 @@ def wrong(
             says.append("not every attention over the ring reads its valid length")
         if found.plan.fused_attentions != len(network.attentions):
             says.append(f"{found.plan.fused_attentions} of {len(network.attentions)} fused")
-    return says
+    return says + wrong_products(case, sizes, found)
+
+
+def wrong_products(case: Case, sizes: ModelConfig, found: InspectedPlan) -> list[str]:
+    """What of an engine is not in the 8 bits that it should be in, or is and should not be."""
+    network = found.network
+    assert network is not None
+    products, pairs = expected_products(case, sizes.transformer.layers)
+    says = []
+    if [p.weights for p in network.quantized if p.weights == p.inputs] != products * [
+        case.precision
+    ]:
+        says.append(f"{len(network.quantized)} Linears in 8 bits, not {products}")
+    if sum(network.layers.get("quantize", {}).values()) != pairs:
+        says.append(f"{network.layers.get('quantize')} pairs of Q and DQ, not {pairs}")
+    if sum(network.layers.get("dequantize", {}).values()) != pairs + products:
+        says.append(f"{network.layers.get('dequantize')} DQ, not {pairs + products}")
+    if len(found.plan.products or ()) != products:
+        says.append(f"{len(found.plan.products or ())} products computed in 8 bits")
+    return says + [f"Q and DQ of {product.weight} did not fuse" for product in found.unfused]
+
+
+def expected_products(case: Case, layers: int) -> tuple[int, int]:
+    """How many Linears of a component are in 8 bits, and how many inputs these read."""
+    if case.precision not in EIGHT_BITS:
+        return 0, 0
+    if case.component == "text_kv":
+        return 2 * layers, layers
+    # Self-attention's queries, keys and values read one tensor; its output, cross-attention's
+    # queries and output and the feed-forward's two read one each.
+    products, pairs = 8 * layers, 6 * layers
+    if case.component != "denoise":
+        # The clean pass ends with the last layer's keys and values.
+        products, pairs = products - 6, pairs - 5
+    return products, pairs
 
 
 def main() -> None:

@@ -300,6 +300,7 @@ def _quantise_graph(settings: Settings, name: str) -> Stage:
         run=_runner(
             f"quantise_{form.name}", config=settings.model, group=group,
             precision=settings.precision[group], component=name, recipe=quantized.recipe,
+            form=form,
         ),
         entries=work.entries,
         config=work.config,

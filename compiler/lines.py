@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vidc.compiler.backends import GraphError
+from vidc.compiler.backends import GraphError, backend
+from vidc.compiler.quantise.form import GRAPH
+from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.settings.resolve import Settings
 from vidc.exporters.components import component_groups
 from vidc.plugins.errors import BuildError
@@ -29,6 +31,7 @@ def naming_lines(settings: Settings) -> Iterator[None]:
 
 def _line(error: GraphError, settings: Settings) -> str | None:
     from vidc.compiler.bisect.reference import python_line
+    from vidc.compiler.quantise.programs import quantize_linears
     from vidc.exporters.models import components, meta_network
     from vidc.exporters.onnx.export import translated_program
     from vidc.exporters.onnx.native_ring import native_form
@@ -39,11 +42,16 @@ def _line(error: GraphError, settings: Settings) -> str | None:
     network = meta_network(settings.model, group, precision)
     component = components(settings.model, group, network, precision)[error.component]
     program = export_program(component, keep_sources=True)
-    form = native_form(program, component.signature, component.aligned)
-    translated, _ = translated_program(program, *form)
+    quantized, form = settings.quantized(group), backend(settings.backend).form
+    if quantized is not None and form != GRAPH:
+        # Values of a quantised program have other numbers.
+        linears = quantized_linears(quantized.recipe, settings.model, form)
+        quantize_linears(error.component, program, group, network.state_dict(), linears)
+    signature, operators = native_form(program, component.signature, component.aligned)
+    translated, _ = translated_program(program, signature, operators)
     # Results go by the names of the signature, as in the graph.
     (results,) = translated.graph.output_node().args
     nodes = {node.name: node for node in translated.graph.nodes}
-    nodes |= dict(zip(form[0].graph_outputs(), results, strict=True))
+    nodes |= dict(zip(signature.graph_outputs(), results, strict=True))
     lines = (python_line(nodes[value]) for value in error.values if value in nodes)
     return next((line for line in lines if line is not None), None)

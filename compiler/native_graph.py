@@ -6,7 +6,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from vidc.compiler.quantise.programs import found_linears
 from vidc.exporters.artifact import ExportedComponent
+from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.onnx.constructs import PADDED_KEYS, Construct, Parser
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.onnx.lint import require_clean
@@ -24,11 +26,13 @@ class Graph:
         path: the ``.onnx`` file; weights are inputs before those of the signature.
         signature: of the engine, with the states that it writes in place.
         ring_attention: names of the nodes that attend to as many slots as ``valid_length`` says.
+        linears: those in 8 bits, by the tensors that they read.
     """
 
     path: Path
     signature: Signature
     ring_attention: frozenset[str]
+    linears: tuple[LinearTensors, ...] = ()
 
 
 def write_graph(
@@ -52,6 +56,7 @@ def write_graph(
         BuildError: ``VIDC-EXPORT-LINT``, the parser would take it for something else.
     """
     program = load_program(component.program)
+    linears = tuple(found_linears(program))
     signature, operators = native_form(program, component.signature, component.aligned)
     path = folder / f"{component.name}.onnx"
     export_onnx(component.name, program, signature, None, path, operators)
@@ -64,6 +69,7 @@ def write_graph(
         path,
         signature.with_in_place(_written_in_place(model, signature)),
         frozenset(node.name or "" for node in model.graph.all_nodes() if PADDED_KEYS.matches(node)),
+        linears,
     )
 
 

@@ -72,11 +72,11 @@ def quantize_queries(
         dtype: int8 or float8_e4m3fn.
 
     Returns:
-        ``dtype`` ``[B, T, H, D]`` and float32 ``[B, T, H]``.
+        ``dtype`` ``[B, T, H, D]`` and float32 ``[B, H, T]``.
     """
     smoothed = query.float() * scales.smooth
-    scale = smoothed.abs().amax(dim=3).clamp(min=LEAST) / LARGEST[dtype]
-    return quantize(smoothed, scale[..., None], dtype), scale
+    scale = smoothed.abs().amax(dim=3, keepdim=True).clamp(min=LEAST) / LARGEST[dtype]
+    return quantize(smoothed, scale, dtype), scale[..., 0].transpose(1, 2).contiguous()
 
 
 def quantize_ring(
@@ -110,22 +110,35 @@ def restore_values(transposed: Tensor, slots: int) -> Tensor:
     return keys.permute(0, 3, 1, 2).contiguous().view(transposed.dtype)
 
 
-def ring_attention_8bit_reference(
+def attend(
     query: Tensor,
     query_scale: Tensor,
-    ring: Ring8Bit,
-    scales: RingScales,
-    valid_length: int,
-    dtype: torch.dtype = torch.float64,
+    key: Tensor,
+    value: Tensor,
+    key_scale: Tensor,
+    value_scale: Tensor,
+    value_mean: Tensor,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """Attention with the ring's numbers and exact weights: ``[B, T, H, D]`` of ``dtype``.
+    """Attention with 8-bit numbers and exact weights.
 
     What a kernel adds to the error of these numbers shows against this.
+
+    Args:
+        query: ``[B, T, H, D]``.
+        query_scale: ``[B, H, T]``.
+        key: ``[B, S, H, D]``, all of which count.
+        value: ``[B, S, H, D]``, not transposed.
+        key_scale: ``[H]``.
+        value_scale: ``[H, D]``.
+        value_mean: ``[H, D]``.
+        dtype: that it is computed in.
+
+    Returns:
+        ``[B, T, H, D]`` of ``dtype``.
     """
-    slots = ring.key.shape[1]
-    keys = ring.key[:, :valid_length].to(dtype) * scales.key_scale[:, None].to(dtype)
-    values = restore_values(ring.value, slots)[:, :valid_length].to(dtype)
-    values = values * scales.value_scale.to(dtype) + scales.value_mean.to(dtype)
-    queries = query.to(dtype) * query_scale[..., None].to(dtype)
+    keys = key.to(dtype) * key_scale[:, None].to(dtype)
+    values = value.to(dtype) * value_scale.to(dtype) + value_mean.to(dtype)
+    queries = query.to(dtype) * query_scale.transpose(1, 2)[..., None].to(dtype)
     logits = torch.einsum("bthd,bshd->bhts", queries, keys) / query.shape[3] ** 0.5
     return torch.einsum("bhts,bshd->bthd", torch.softmax(logits, dim=3), values)

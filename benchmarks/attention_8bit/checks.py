@@ -56,7 +56,7 @@ class Problem:
             self,
             inputs=replace(self.inputs, query=self.inputs.query[:, :count]),
             query=self.query[:, :count].contiguous(),
-            query_scale=self.query_scale[:, :count].contiguous(),
+            query_scale=self.query_scale[..., :count].contiguous(),
         )
 
     def spoiled(self, valid_length: int) -> "Problem":
@@ -128,7 +128,7 @@ def _weights_and_values(at: Problem, valid_length: int) -> Iterator[tuple[Tensor
     values = restore_values(at.ring.value, at.ring.key.shape[1])[:, :valid_length].float()
     for h in range(at.query.shape[2]):
         dot = products(at.query[:, :, h : h + 1], at.ring.key[:, :valid_length, h : h + 1])[:, 0]
-        scale = at.query_scale[:, :, h, None] * at.scales.key_scale[h]
+        scale = at.query_scale[:, h, :, None] * at.scales.key_scale[h]
         yield torch.softmax(dot * (scale / math.sqrt(at.query.shape[3])), dim=2), values[:, :, h]
 
 
@@ -207,7 +207,7 @@ def check_single_keys(
     )
     ones = torch.ones(1, head_dim, device=device)
     scales = RingScales(ones, 0 * ones, torch.ones(1, device=device), 0 * ones, ones)
-    scale = torch.full((1, queries, 1), 16 / largest**2, device=device)
+    scale = torch.full((1, 1, queries), 16 / largest**2, device=device)
     length = torch.tensor([slots], device=device)
     output = attend(ring.key[:, seen].contiguous(), scale, ring, scales, length)
     # bfloat16 has every integer up to 256; from other keys comes next to nothing.

@@ -45,14 +45,14 @@ def emulate(
 
     Args:
         query: int8 or float8_e4m3fn ``[B, T, H, D]``.
-        query_scale: ``[B, T, H]``.
+        query_scale: ``[B, H, T]``.
         ring: keys and values, of the same dtype.
         scales: of the layer.
         valid_length: slots that count.
     """
     head_dim = query.shape[3]
     value = restore_values(ring.value, ring.key.shape[1]).permute(0, 2, 1, 3).float()
-    scale = query_scale.transpose(1, 2)[..., None] * (
+    scale = query_scale[..., None] * (
         scales.key_scale[:, None, None] * (math.log2(math.e) / math.sqrt(head_dim))
     )
     attend = _attend_e4m3 if query.dtype == E4M3 else _attend_int8

@@ -29,17 +29,18 @@ class Arguments(ctypes.Structure):
         ("value_scale", ctypes.c_void_p),
         ("value_mean", ctypes.c_void_p),
         ("valid_length", ctypes.c_void_p),
+        ("output_scale", ctypes.c_void_p),
         ("output", ctypes.c_void_p),
         ("workspace", ctypes.c_void_p),
         ("products", ctypes.c_void_p),
         ("batch", ctypes.c_int32),
         ("queries", ctypes.c_int32),
         ("slots", ctypes.c_int32),
+        ("value_slots", ctypes.c_int32),
         ("heads", ctypes.c_int32),
         ("head_dim", ctypes.c_int32),
         ("format", ctypes.c_int32),
         ("output_type", ctypes.c_int32),
-        ("output_scale", ctypes.c_float),
         ("ctas", ctypes.c_int32),
         ("turns", ctypes.c_int32),
     )
@@ -93,18 +94,22 @@ class Library:
         read = (*read, scales.value_mean, valid_length)
         if not all(tensor.is_contiguous() for tensor in (*read, output)):
             raise ValueError("a tensor is not contiguous")
+        quantised = output.dtype == torch.float8_e4m3fn
+        unit_scale = torch.ones(1, device=query.device) if quantised else None
         arguments = Arguments(
-            *(tensor.data_ptr() for tensor in (*read, output)),
+            *(tensor.data_ptr() for tensor in read),
+            None if unit_scale is None else unit_scale.data_ptr(),
+            output.data_ptr(),
             None,
             None if products is None else products.data_ptr(),
             batch,
             tokens,
             ring.key.shape[1],
+            ring.value.shape[3],
             heads,
             head_dim,
             FORMATS[query.dtype],
             OUTPUT_TYPES[output.dtype],
-            1.0,
             ctas,
             turns,
         )

@@ -1,13 +1,15 @@
 """Backend ``tensorrt``: plans of TensorRT or TensorRT-RTX, which read the bundle's own weights."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
 from vidc.compiler.gpu import absent
-from vidc.compiler.quantise.form import GRAPH
+from vidc.compiler.quantise.form import NETWORK
+from vidc.compiler.settings.quantization import EIGHT_BITS
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.tensorrt.product import Product, product_for
 from vidc.compiler.versions import versions
@@ -20,11 +22,11 @@ FOLDER = "engines/tensorrt"
 class TensorRtBackend:
     """One implementation over two products: the target says which."""
 
-    form = GRAPH
+    form = NETWORK
 
     def precisions(self, target: Target) -> frozenset[str]:
-        """fp32 and fp16; bf16 where the GPU has it."""
-        found = {"fp32", "fp16", "bf16"} if product_for(target) is not None else set()
+        """fp32, fp16 and int8; bf16 and fp8 where the GPU has them."""
+        found = {"fp32", "fp16", "bf16", *EIGHT_BITS} if product_for(target) is not None else set()
         return frozenset(found) & frozenset(target.precisions)
 
     def kernels(self, target: Target) -> tuple[str, ...]:
@@ -63,13 +65,13 @@ class TensorRtBackend:
         Raises:
             UnavailableError: ``VIDC-ENV-TENSORRT``.
             BuildError: ``VIDC-EXPORT-LINT``, ``VIDC-TENSORRT-PARSE``, ``VIDC-TENSORRT-BUILD``,
-                ``VIDC-TENSORRT-MEMORY``.
+                ``VIDC-TENSORRT-MEMORY``, ``VIDC-QUANTISE-COUNT``.
         """
         from vidc.compiler.native_graph import write_graph
         from vidc.compiler.tensorrt.build import build_plan
         from vidc.compiler.tensorrt.description import describe_network
         from vidc.compiler.tensorrt.network import parse
-        from vidc.compiler.tensorrt.plan import LAYERS
+        from vidc.compiler.tensorrt.plan import LAYERS, eight_bit_products
         from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 
         product = _product(target)
@@ -91,7 +93,22 @@ class TensorRtBackend:
             files=tuple(path.relative_to(output).as_posix() for path in (file, layers)),
             signature=graph.signature,
             options={"product": product.name},
+            notes=_notes(component.name, description, eight_bit_products(plan)),
         )
+
+
+def _notes(
+    component: str, description: Mapping[str, Any], products: Collection[str] | None
+) -> tuple[str, ...]:
+    """Says how many products were meant to be computed in 8 bits, and are not."""
+    meant = [product for product in description["quantized"] if product["computes"]]
+    apart = [] if products is None else [p for p in meant if p["name"] not in products]
+    if not apart:
+        return ()
+    return (
+        f"{component}: {len(apart)} of {len(meant)} products are computed in high precision, as "
+        f"their Q and DQ did not fuse: `vidc inspect` lists them, {apart[0]['weight']} first",
+    )
 
 
 def _product(target: Target) -> Product:

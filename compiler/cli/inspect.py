@@ -236,6 +236,7 @@ def _plan_text(found: "InspectedPlan") -> str:
             "fused attention",
             _fused(plan.fused_attentions, None if network is None else len(network.attentions)),
         ),
+        ("products in 8 bits", _products(found)),
     ]
     if network is None:
         return columns(head)
@@ -258,6 +259,14 @@ def _plan_text(found: "InspectedPlan") -> str:
     if attentions:
         header = ("attention", "type", "queries", "keys", "attends to", "must fuse")
         tables.append(columns([header, *attentions]))
+    quantized = [(p.name, p.weight, p.weights, p.inputs) for p in network.quantized]
+    if quantized:
+        tables.append(columns([("product", "weight", "weight in", "input in"), *quantized]))
+    tables += [
+        f"warning: {product.name} multiplies {product.weight} in high precision: its Q and DQ did "
+        "not fuse"
+        for product in found.unfused
+    ]
     return "\n\n".join(tables)
 
 
@@ -270,6 +279,17 @@ def _fused(kernels: int | None, attentions: int | None) -> str:
     if apart < 0:
         return f"{kernels} kernels, and the network described beside it has {attentions}: another's"
     return f"{kernels} of {attentions}" + (f": {apart} TAKEN APART" if apart else "")
+
+
+def _products(found: "InspectedPlan") -> str:
+    products, network = found.plan.products, found.network
+    if products is None:
+        return "cannot be counted without a GPU"
+    if network is None:
+        return str(len(products))
+    meant = sum(product.computes for product in network.quantized)
+    apart = len(found.unfused)
+    return f"{meant - apart} of {meant}" + (f": {apart} NOT FUSED" if apart else "")
 
 
 def _total(total: "Total") -> str:

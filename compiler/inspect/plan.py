@@ -38,19 +38,43 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class QuantizedProduct:
+    """A matrix product of a network whose weight is in 8 bits.
+
+    Attributes:
+        name: of its layer.
+        weight: that it reads, by its name in the bundle.
+        weights: the weight's type.
+        inputs: the input's, before it is dequantised if it is quantised.
+        computes: whether it is meant to be computed in 8 bits.
+    """
+
+    name: str
+    weight: str
+    weights: str
+    inputs: str
+    computes: bool
+
+    def __post_init__(self) -> None:
+        _require_printable(self.name, self.weight, self.weights, self.inputs)
+
+
+@dataclass(frozen=True)
 class Network:
     """What a plan was built from; layers are counted by kind and by the type they give."""
 
     layers: dict[str, dict[str, int]]
     attentions: tuple[Attention, ...]
+    quantized: tuple[QuantizedProduct, ...] = ()
 
     def __post_init__(self) -> None:
         _require_printable(
             *self.layers, *(dtype for types in self.layers.values() for dtype in types)
         )
-        names = [attention.name for attention in self.attentions]
-        if len(set(names)) != len(names):
-            raise ValueError("it names an attention twice")
+        for each in (self.attentions, self.quantized):
+            names = [named.name for named in each]
+            if len(set(names)) != len(names):
+                raise ValueError("it names an attention or a product twice")
 
 
 @dataclass(frozen=True)
@@ -59,6 +83,14 @@ class InspectedPlan:
 
     plan: Plan
     network: Network | None
+
+    @property
+    def unfused(self) -> tuple[QuantizedProduct, ...]:
+        """Products that are meant to be computed in 8 bits and are not: Q and DQ did not fuse."""
+        if self.plan.products is None or self.network is None:
+            return ()
+        meant = (product for product in self.network.quantized if product.computes)
+        return tuple(product for product in meant if product.name not in self.plan.products)
 
 
 def inspect_plan(path: Path) -> InspectedPlan:
@@ -86,6 +118,7 @@ def _subjects(found: InspectedPlan) -> dict[str, dict[str, Any]]:
         subjects["attentions"] = {
             attention.name: plain(attention) for attention in found.network.attentions
         }
+        subjects["products"] = {product.name: plain(product) for product in found.network.quantized}
     return subjects
 
 

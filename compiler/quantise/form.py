@@ -26,3 +26,5 @@ GRAPH = Form("graph", "which graphs of standard ONNX operators do not hold", Fal
 """ONNX with Q and DQ."""
 PROGRAM = Form("program", "which engines of aoti do not have yet", True, False)
 """Calls of ``vidc::quantized_linear``, which compilers for a Hopper GPU open up."""
+NETWORK = Form("program", "which networks of TensorRT do not hold yet", True, True)
+"""The same calls, which become Q and DQ in graphs that TensorRT parses."""

@@ -46,12 +46,31 @@ def quantize_program(
         BuildError: ``VIDC-QUANTISE-GRAPH``, ``VIDC-QUANTISE-COUNT``.
     """
     program = load_program(source)
-    asked = asked_linears(read_weights(program), group, linears, PROGRAM)
-    types = quantized_types(weights, linears, PROGRAM)
-    quantize(component, program, asked, {f"{group}.{name}": kind for name, kind in types.items()})
+    asked = quantize_linears(component, program, group, weights, linears)
     save_program(program, path)
     # What is counted is what was written, not what was meant to be.
     require_asked(component, asked, found_linears(load_program(path)))
+
+
+def quantize_linears(
+    component: str,
+    program: ExportedProgram,
+    group: str,
+    weights: Mapping[str, Described],
+    linears: Mapping[str, QuantizedLinear],
+) -> list[LinearTensors]:
+    """Quantises a program in place; the arguments are those of ``quantize_program``.
+
+    Returns:
+        Those of the recipe's Linears that it has.
+
+    Raises:
+        BuildError: ``VIDC-QUANTISE-GRAPH``.
+    """
+    asked = asked_linears(read_weights(program), group, linears, PROGRAM)
+    types = quantized_types(weights, linears, PROGRAM)
+    quantize(component, program, asked, {f"{group}.{name}": kind for name, kind in types.items()})
+    return asked
 
 
 def quantize(

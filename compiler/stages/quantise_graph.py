@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.quantise.form import Form
 from vidc.compiler.quantise.graphs import quantize_graph
 from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.recipe.recipe import Recipe
@@ -18,6 +19,7 @@ def run(
     precision: str,
     component: str,
     recipe: Recipe,
+    form: Form,
 ) -> None:
     """Writes what ``ExportedComponent`` describes, but for the program.
 
@@ -31,6 +33,7 @@ def run(
         precision: of what is not quantised.
         component: its name.
         recipe: what is quantised, and how.
+        form: of the backend that compiles it.
 
     Raises:
         BuildError: what ``quantize_graph`` raises.
@@ -38,5 +41,6 @@ def run(
     exported = ExportedComponent.open(workspace.inputs[f"export:{component}"])
     made = replace(exported, folder=workspace.output)
     weights = meta_network(config, group, precision).state_dict()
-    quantize_graph(exported.onnx, group, weights, quantized_linears(recipe, config), made.onnx)
+    linears = quantized_linears(recipe, config, form)
+    quantize_graph(exported.onnx, group, weights, linears, made.onnx)
     made.write_signature()

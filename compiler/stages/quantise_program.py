@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from vidc.compiler.pipeline.stage import Workspace
-from vidc.compiler.quantise.form import PROGRAM
+from vidc.compiler.quantise.form import Form
 from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.quantise.programs import quantize_program
 from vidc.compiler.recipe.recipe import Recipe
@@ -19,6 +19,7 @@ def run(
     precision: str,
     component: str,
     recipe: Recipe,
+    form: Form,
 ) -> None:
     """Writes what ``ExportedComponent`` describes, but for the ONNX graph.
 
@@ -31,6 +32,7 @@ def run(
         precision: of what is not quantised.
         component: its name.
         recipe: what is quantised, and how.
+        form: of the backend that compiles it.
 
     Raises:
         BuildError: what ``quantize_program`` raises.
@@ -38,6 +40,6 @@ def run(
     exported = ExportedComponent.open(workspace.inputs[f"export:{component}"])
     made = replace(exported, folder=workspace.output)
     weights = meta_network(config, group, precision).state_dict()
-    linears = quantized_linears(recipe, config, PROGRAM)
+    linears = quantized_linears(recipe, config, form)
     quantize_program(component, exported.program, group, weights, linears, made.program)
     made.write_signature()

@@ -5,10 +5,12 @@ from typing import Any
 
 from vidc.compiler.tensorrt.network import Network, attention_layers
 from vidc.compiler.tensorrt.product import Product
+from vidc.compiler.tensorrt.quantised import quantized_products
 
 
 def describe_network(network: Network, product: Product) -> dict[str, Any]:
-    """A network's layers by kind and by the type they give, and its attentions, as JSON values."""
+    """A network's layers by kind and by the type they give, its attentions and its products with
+    weights in 8 bits, as JSON values."""
     module, definition = product.module(), network.definition
     layers = [definition.get_layer(index) for index in range(definition.num_layers)]
     kinds = Counter((_name(layer.type), _name(layer.get_output(0).dtype)) for layer in layers)
@@ -26,7 +28,17 @@ def describe_network(network: Network, product: Product) -> dict[str, Any]:
         }
         for attention in attention_layers(module, definition)
     ]
-    return {"layers": found, "attentions": attentions}
+    quantized = [
+        {
+            "name": each.name,
+            "weight": each.tensors.weight,
+            "weights": each.weights,
+            "inputs": each.inputs,
+            "computes": each.computes,
+        }
+        for each in quantized_products(module, definition)
+    ]
+    return {"layers": found, "attentions": attentions, "quantized": quantized}
 
 
 def _name(value: Any) -> str:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from vidc.compiler.backends import GraphError
 from vidc.compiler.native_graph import Graph
 from vidc.compiler.tensorrt.product import Product
+from vidc.compiler.tensorrt.quantised import require_quantized
 from vidc.plugins.errors import BuildError
 
 VALID_LENGTH = "valid_length"
@@ -55,7 +56,8 @@ def parse(component: str, graph: Graph, product: Product) -> Network:
     Raises:
         UnavailableError: ``VIDC-ENV-TENSORRT``.
         GraphError: ``VIDC-TENSORRT-PARSE``, with the component, the node and the parser's reason.
-        BuildError: ``VIDC-TENSORRT-PARSE``, it dropped an attention.
+        BuildError: ``VIDC-TENSORRT-PARSE``, it dropped an attention; ``VIDC-QUANTISE-COUNT``, its
+            Linears in 8 bits are not the graph's.
     """
     module = product.module()
     log = Log(module)
@@ -73,6 +75,7 @@ def parse(component: str, graph: Graph, product: Product) -> Network:
             f"{len(missing)}",
             f"use a version of {product.title} that this vidc was tested with",
         )
+    require_quantized(component, module, definition, graph.linears)
     return Network(builder, definition, log, (parser,))
 
 

@@ -12,6 +12,13 @@ MAX_PLAN_BYTES = 2**32
 _MAGIC = {b"vtrt": "tensorrt_rtx", b"ftrt": "tensorrt"}
 _VERSION_AT = 0x18
 _ACCELERATORS = re.compile(rb"accelerators=\{([a-z0-9 ]{1,200})\}")
+_PROGRAM_LINE = re.compile(rb"(?:tensor|fully_connected)=\{[^\n]{1,65536}")
+"""Of the program in a plan of TensorRT-RTX, which is text: calls come after their tensors."""
+_NAME = re.compile(rb'name="([^"]{1,512})"')
+_TYPE = re.compile(rb" type=([a-z0-9_]{1,32}) \}")
+_OPERANDS = re.compile(rb" input=\{([^}]{1,4096})\}")
+_QUOTED = re.compile(rb'"([^"]{1,512})"')
+_EIGHT_BITS = (b"fp8_e4m3", b"int8")
 _FUSED_ATTENTION = b"using _gemm_mha_v2_Kernel_traits"
 """In the source that TensorRT-RTX compiles when it loads a plan: once for each fused attention."""
 
@@ -26,6 +33,8 @@ class Plan:
         architectures: such as ``sm89``, that it was built for; as far as it says.
         bytes: its size.
         fused_attentions: kernels of fused attention; None where they cannot be counted.
+        products: layers that multiply matrices of 8 bits each, by name; None where that cannot be
+            seen.
     """
 
     product: str
@@ -33,11 +42,37 @@ class Plan:
     architectures: tuple[str, ...]
     bytes: int
     fused_attentions: int | None
+    products: tuple[str, ...] | None
 
 
 def fused_attentions(plan: bytes) -> int | None:
     """How many attentions a plan of TensorRT-RTX has fused; None for one of TensorRT."""
     return plan.count(_FUSED_ATTENTION) if _MAGIC.get(plan[:4]) == "tensorrt_rtx" else None
+
+
+def eight_bit_products(plan: bytes) -> tuple[str, ...] | None:
+    """The layers of a plan of TensorRT-RTX whose two operands are in 8 bits; None for TensorRT.
+
+    A product whose Q and DQ did not fuse is of 16 bits, and part of a kernel with another name.
+    """
+    if _MAGIC.get(plan[:4]) != "tensorrt_rtx":
+        return None
+    types: dict[bytes, bytes] = {}
+    found = []
+    for match in _PROGRAM_LINE.finditer(plan):
+        line = match[0]
+        name = _NAME.search(line)
+        if name is None:
+            continue
+        if line.startswith(b"tensor"):
+            kind = _TYPE.search(line)
+            types[name[1]] = b"" if kind is None else kind[1]
+            continue
+        operands = _OPERANDS.search(line)
+        read = _QUOTED.findall(operands[1])[:2] if operands is not None else []
+        if len(read) == 2 and all(types.get(each) in _EIGHT_BITS for each in read):
+            found.append(name[1].decode("utf-8", "replace"))
+    return tuple(sorted(found))
 
 
 def describe_plan(path: Path) -> Plan:
@@ -72,4 +107,5 @@ def describe_plan(path: Path) -> Plan:
         architectures=tuple(named[1].decode("ascii").split()) if named else (),
         bytes=len(plan),
         fused_attentions=fused_attentions(plan),
+        products=eight_bit_products(plan),
     )

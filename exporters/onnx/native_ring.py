@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from vidc.exporters.onnx.functional import Operators
+from vidc.exporters.onnx.quantized_linear import QUANTIZED
 from vidc.exporters.program import argument_placeholders
 from vidc.plugins.ring import PORTABLE, ring_attention, ring_slots, ring_write
 from vidc.plugins.signature import Signature
@@ -71,8 +72,13 @@ NATIVE: Operators = {ring_write: native_ring_write, ring_attention: native_ring_
 def native_form(
     program: ExportedProgram, signature: Signature, aligned: bool
 ) -> tuple[Signature, Operators]:
-    """A component's signature and operators for a GPU: in this form where its stream is aligned."""
-    return (native_signature(program, signature), NATIVE) if aligned else (signature, PORTABLE)
+    """A component's signature and operators for a GPU: in this form where its stream is aligned.
+
+    Linears in 8 bits have one form.
+    """
+    if aligned:
+        return native_signature(program, signature), {**NATIVE, **QUANTIZED}
+    return signature, {**PORTABLE, **QUANTIZED}
 
 
 def native_signature(program: ExportedProgram, signature: Signature) -> Signature:

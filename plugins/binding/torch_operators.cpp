@@ -128,6 +128,35 @@ std::tuple<Tensor, Tensor> qk_norm_rope_ring_write_8bit_cuda(
   return {query, query_scale};
 }
 
+Tensor ring_attention_8bit_cuda(const Tensor& query, const Tensor& query_scale,
+                                const Tensor& key_cache, const Tensor& value_cache,
+                                const Tensor& key_scale, const Tensor& value_scale,
+                                const Tensor& value_mean, const Tensor& valid_length,
+                                const std::string& dtype,
+                                const std::optional<Tensor>& output_scale) {
+  const Optional of_output("output_scale", output_scale);
+  const To8BitAttention given{view("query", query),
+                              view("query_scale", query_scale),
+                              view("key_cache", key_cache),
+                              view("value_cache", value_cache),
+                              view("key_scale", key_scale),
+                              view("value_scale", value_scale),
+                              view("value_mean", value_mean),
+                              view("valid_length", valid_length),
+                              of_output.get()};
+  const DType to = dtype_named(dtype);
+  check_ring_attention_8bit(given, to);
+  const DeviceGuard guard(given.query.device);
+  Tensor output = allocate(query, {query.size(0), query.size(1), query.size(2), query.size(3)},
+                           scalar_type_of(to));
+  // Torch's, so that a graph that captures the launch keeps it, and nobody else's.
+  Tensor workspace =
+      allocate(query, {ring_attention_8bit_workspace(given, to)}, ScalarType::Char);
+  ring_attention_8bit(given, to, workspace.data_ptr(), output.data_ptr(),
+                      current_stream(given.query));
+  return output;
+}
+
 void register_on_cuda(torch::stable::detail::StableLibrary& library) {
   library.impl("gate_residual", TORCH_BOX(&gate_residual_cuda));
   library.impl("norm_modulate_quantize", TORCH_BOX(&norm_modulate_quantize_cuda));
@@ -138,6 +167,7 @@ void register_on_cuda(torch::stable::detail::StableLibrary& library) {
                TORCH_BOX(&qk_norm_rope_ring_write_8bit_cuda<Scales::fixed>));
   library.impl("qk_norm_rope_ring_write_dynamic",
                TORCH_BOX(&qk_norm_rope_ring_write_8bit_cuda<Scales::dynamic>));
+  library.impl("ring_attention_8bit", TORCH_BOX(&ring_attention_8bit_cuda));
 }
 
 }  // namespace

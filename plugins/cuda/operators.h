@@ -57,4 +57,17 @@ void check_qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& give
 void qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& given, void* query,
                                   void* query_scale, cudaStream_t stream);
 
+struct To8BitAttention {
+  TensorView query, query_scale, key_cache, value_cache, key_scale, value_scale, value_mean,
+      valid_length;
+  const TensorView* output_scale;  // null where there is none
+};
+
+void check_ring_attention_8bit(const To8BitAttention& given, DType dtype);
+// Bytes of memory that a launch needs besides; what is in them does not matter. Two launches that may
+// overlap need them twice.
+int64_t ring_attention_8bit_workspace(const To8BitAttention& given, DType dtype);
+void ring_attention_8bit(const To8BitAttention& given, DType dtype, void* workspace, void* output,
+                         cudaStream_t stream);
+
 }  // namespace vidc

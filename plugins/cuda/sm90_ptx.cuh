@@ -89,6 +89,27 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Comes to a barrier once `known` is computed. Returns a zero that nobody else knows for one: what it is
+// added to is computed after that.
+__device__ __forceinline__ float named_barrier_arrive_after(float known, int id, int threads,
+                                                            const float* zero) {
+  // No sum has these bits, those of a signalling NaN. So it always comes, with NaN too.
+  asm volatile(
+      "{\n"
+      ".reg .pred computed;\n"
+      "setp.ne.b32 computed, %0, 0x7f800001;\n"
+      "@computed bar.arrive %1, %2;\n"
+      "}" ::"r"(__float_as_int(known)),
+      "r"(id), "r"(threads)
+      : "memory");
+  float loaded;
+  asm volatile("ld.volatile.shared.f32 %0, [%1];"
+               : "=f"(loaded)
+               : "r"(shared_address(zero))
+               : "memory");
+  return loaded;
+}
+
 // A barrier that tells all whether any of them came with `value`.
 __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool value) {
   int any;

@@ -9,7 +9,6 @@ namespace {
 using namespace vidc::ring_attention;
 
 constexpr int kAlignment = 16;
-constexpr int kValueRow = 128;
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
@@ -52,8 +51,10 @@ bool aligned(const void* pointer) {
 bool valid(const VidcRingAttention& a) {
   return a.batch > 0 && a.queries > 0 && a.slots > 0 && a.heads > 0 && a.ctas >= 0 &&
          (a.head_dim == 64 || a.head_dim == 128) &&
+         a.value_slots >= a.slots && a.value_slots % kAlignment == 0 &&
          (a.format == VIDC_RING_INT8 || a.format == VIDC_RING_E4M3) && a.output_type >= VIDC_BF16 &&
-         a.output_type <= VIDC_E4M3 && aligned(a.query) && aligned(a.query_scale) &&
+         a.output_type <= VIDC_E4M3 &&
+         (a.output_type == VIDC_E4M3) == (a.output_scale != nullptr) && aligned(a.query) && aligned(a.query_scale) &&
          aligned(a.key) && aligned(a.key_scale) && aligned(a.value) && aligned(a.value_scale) &&
          aligned(a.value_mean) && aligned(a.output) && aligned(a.workspace) &&
          a.valid_length != nullptr;
@@ -86,7 +87,6 @@ template <typename Tile, bool kTurns, bool kDump>
 cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   constexpr int kHead = Tile::kHead;
   const auto size = [](int n) { return static_cast<cuuint64_t>(n); };
-  const cuuint64_t rows = size((a.slots + kValueRow - 1) / kValueRow * kValueRow);
   CUtensorMap queries, keys, values;
   cudaError_t error = encode(&queries, a.query,
                              {kHead, size(a.heads), size(a.queries), size(a.batch)},
@@ -95,7 +95,7 @@ cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   error = encode(&keys, a.key, {kHead, size(a.heads), size(a.slots), size(a.batch)},
                  {kHead, 1, kKeys, 1});
   if (error != cudaSuccess) return error;
-  error = encode(&values, a.value, {rows, kHead, size(a.heads), size(a.batch)},
+  error = encode(&values, a.value, {size(a.value_slots), kHead, size(a.heads), size(a.batch)},
                  {kKeys, kHead, 1, 1});
   if (error != cudaSuccess) return error;
 
@@ -111,6 +111,7 @@ cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   p.value_scale = a.value_scale;
   p.value_mean = a.value_mean;
   p.valid_length = a.valid_length;
+  p.output_scale = a.output_scale;
   p.output = a.output;
   p.arrivals = static_cast<unsigned int*>(a.workspace);
   p.parts = reinterpret_cast<float*>(static_cast<char*>(a.workspace) + arrival_bytes(a));
@@ -121,7 +122,6 @@ cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   p.tiles = tiles(a);
   p.query_tiles = query_tiles(a);
   p.output_type = a.output_type;
-  p.output_factor = 1.0f / a.output_scale;
   p.logit_scale = static_cast<float>(1.4426950408889634 / std::sqrt(kHead));
 
   constexpr int kBytes = sizeof(Shared<kHead>);
@@ -150,6 +150,10 @@ size_t vidc_ring_attention_workspace(const VidcRingAttention* arguments) {
   if (ctas(*arguments, &count) != cudaSuccess) return 0;
   return arrival_bytes(*arguments) +
          part_bytes(*arguments) * static_cast<size_t>(vidc::StreamK::kSlots * count);
+}
+
+size_t vidc_ring_attention_zeroed(const VidcRingAttention* arguments) {
+  return arrival_bytes(*arguments);
 }
 
 cudaError_t vidc_ring_attention(const VidcRingAttention* arguments, cudaStream_t stream) {

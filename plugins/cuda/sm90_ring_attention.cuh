@@ -25,6 +25,9 @@ struct Turns {
       : own(kFirstTurnBarrier + group), other(kFirstTurnBarrier + 1 - group) {}
   __device__ __forceinline__ void take() const { ptx::named_barrier_sync(own, kBoth); }
   __device__ __forceinline__ void give() const { ptx::named_barrier_arrive(other, kBoth); }
+  __device__ __forceinline__ float give_after(float known, const float* zero) const {
+    return ptx::named_barrier_arrive_after(known, other, kBoth, zero);
+  }
 };
 
 // What step() asks of a tile, Int8Tile or E4m3Tile, in this order for each block of keys:
@@ -55,12 +58,16 @@ __device__ __forceinline__ void step(const Self& me, const Turns& turns, Tile& s
   ptx::barrier_wait(&shared.value_full[now.stage], now.parity);
   s.add();
   s.issue_values(ptx::shared_address(shared.value[now.stage]));
-  if (kTurns) turns.give();
+  if (kTurns && !Tile::kTurnUntilMaxima) turns.give();
   ptx::products_wait<1>();
   ptx::pin(s.sums);
   me.release(&shared.key_empty[next.stage]);
   s.mask(valid);
-  s.exponentiate();
+  if constexpr (kTurns && Tile::kTurnUntilMaxima) {
+    s.exponentiate([&](float known) { return turns.give_after(known, &shared.zero); });
+  } else {
+    s.exponentiate();
+  }
   // Waiting for what is needed next keeps the assembler from moving the work above behind the products.
   ptx::barrier_wait(&shared.value_full[next.stage], next.parity);
   ptx::products_wait<0>();
@@ -150,6 +157,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     ptx::fence_barrier_init();
     // Clamped, because the barriers never complete without a block.
+    shared.zero = 0.0f;
     shared.valid = static_cast<int>(min(max(*p.valid_length, int64_t{1}), int64_t{p.slots}));
     shared.work = StreamK(p.tiles, (shared.valid + kKeys - 1) / kKeys, gridDim.x);
   }

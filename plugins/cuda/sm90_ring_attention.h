@@ -12,15 +12,16 @@
  * Layouts, all contiguous and aligned to 16 bytes; "8 bits" is int8, from -127 to 127, or e4m3:
  *
  *   query         8 bits [B, T, H, D]
- *   query_scale   float  [B, T, H]       not negative
+ *   query_scale   float  [B, H, T]       not negative
  *   key           8 bits [B, S, H, D]
  *   key_scale     float  [H]             not negative
- *   value         8 bits [B, H, D, S']   S' is S rounded up to 128; key 16 g + ORDER[i] is at
- *                                        16 g + i, ORDER = 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15
+ *   value         8 bits [B, H, D, S']   S' is a multiple of 16, at least S; key 16 g + ORDER[i] is
+ *                                        at 16 g + i, ORDER = 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15
  *   value_scale   float  [H, D]
  *   value_mean    float  [H, D]
  *   valid_length  int64  [1]             from 1 to S; read when the kernel runs
- *   output               [B, T, H, D]    of output_type; divided by output_scale if it is e4m3
+ *   output_scale  float  [1]             what the output is divided by if it is e4m3, else null
+ *   output               [B, T, H, D]    of output_type
  *
  * ORDER makes what a thread holds of the logits the operand it has to give for the values: of 16 keys
  * thread i % 4 has the logits of 2 i, 2 i + 1, 8 + 2 i and 9 + 2 i, and gives four in a row.
@@ -48,9 +49,11 @@ struct VidcRingAttention {
   const float* value_scale;
   const float* value_mean;
   const int64_t* valid_length;
+  const float* output_scale;
   void* output;
-  /* At least vidc_ring_attention_workspace() bytes, zeroed once; launches that may overlap need one
-   * each. A launch leaves it ready for the next. */
+  /* At least vidc_ring_attention_workspace() bytes, of which the first
+   * vidc_ring_attention_zeroed() are zero; launches that may overlap need one each. A launch leaves it
+   * ready for the next. */
   void* workspace;
   /* If not null, [128, 128], int32 or for e4m3 float: takes the products of the first queries and keys
    * of the first batch row and head. For debugging. */
@@ -58,11 +61,12 @@ struct VidcRingAttention {
   int32_t batch;
   int32_t queries;
   int32_t slots;
+  /* S' */
+  int32_t value_slots;
   int32_t heads;
   int32_t head_dim;
   int32_t format;
   int32_t output_type;
-  float output_scale;
   /* Thread blocks, at most as many as run at once; 0 for one on each multiprocessor. */
   int32_t ctas;
   /* If not 0, the two warpgroups of a block multiply in turns. */
@@ -71,6 +75,9 @@ struct VidcRingAttention {
 
 /* The bytes that a launch with these sizes needs as its workspace on the current device. */
 size_t vidc_ring_attention_workspace(const struct VidcRingAttention* arguments);
+
+/* Those of them, from the first, that have to be zero. */
+size_t vidc_ring_attention_zeroed(const struct VidcRingAttention* arguments);
 
 /* Enqueues the kernel; may be captured in a graph. cudaErrorInvalidValue for sizes it does not take. */
 cudaError_t vidc_ring_attention(const struct VidcRingAttention* arguments, cudaStream_t stream);

@@ -23,6 +23,9 @@ template <int kHeadDim>
 struct E4m3Tile {
   static constexpr int kHead = kHeadDim;
   using Product = float;
+  // The other's products then begin when this one's exponentials do: 3 % faster than when they are
+  // issued one behind the other, so that both warpgroups wait and then exponentiate together.
+  static constexpr bool kTurnUntilMaxima = true;
 
   // In powers of 2: a weight at the reference, and how far others may lie above it; log2(448) is
   // 8.8074.
@@ -81,6 +84,13 @@ struct E4m3Tile {
   }
 
   __device__ __forceinline__ void exponentiate() {
+    exponentiate([](float) { return 0.0f; });
+  }
+
+  // Calls `maxima_known` with a number that follows from them; the exponentials follow from the zero
+  // that it returns.
+  template <typename Known>
+  __device__ __forceinline__ void exponentiate(Known maxima_known) {
     float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) largest[row_of(i)] = fmaxf(largest[row_of(i)], sums[i]);
@@ -92,6 +102,9 @@ struct E4m3Tile {
       if (maximum - before[r] > kReferenceSlack) row[r].reference = maximum;
       minus[r] = kAtReference - row[r].reference;
     }
+    const float zero = maxima_known(minus[0] + minus[1]);
+    minus[0] += zero;
+    minus[1] += zero;
     float sum[2][2] = {};
 #pragma unroll
     for (int i = 0; i < kKeys / 8; ++i) {

@@ -27,6 +27,9 @@ template <int kHeadDim>
 struct Int8Tile {
   static constexpr int kHead = kHeadDim;
   using Product = int32_t;
+  // A warpgroup keeps its turn until its products are issued. With it until the maxima are known, as
+  // in E4m3Tile, it took 4 % longer: adding to the output then waits for the turn as well.
+  static constexpr bool kTurnUntilMaxima = false;
 
   static constexpr int32_t kBias = 0x4b400000;
   // Minus infinity: less than any sum as an integer too, and its weight is zero whatever the scale.

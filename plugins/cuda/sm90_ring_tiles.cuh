@@ -35,6 +35,7 @@ struct Parameters {
   const float* value_scale;
   const float* value_mean;
   const int64_t* valid_length;
+  const float* output_scale;
   void* output;
   float* parts;
   unsigned int* arrivals;
@@ -45,7 +46,6 @@ struct Parameters {
   int tiles;
   int query_tiles;
   int output_type;
-  float output_factor;
   float logit_scale;
 };
 
@@ -63,6 +63,7 @@ struct alignas(1024) Shared {
   // Here rather than in registers, of which the loop over keys leaves none.
   StreamK work;
   int valid;
+  float zero;
 };
 
 // The place in a ring of stages of the `count`-th thing that goes through it.
@@ -136,8 +137,8 @@ struct Self {
 __device__ __forceinline__ float logit_scale(const Parameters& p, const Self& me, const Place& at,
                                              int which) {
   const int query = at.query + me.row(which);
-  const int64_t token = static_cast<int64_t>(at.batch) * p.queries + query;
-  const float own = query < p.queries ? p.query_scale[token * p.heads + at.head] : 0.0f;
+  const int64_t sequence = static_cast<int64_t>(at.batch) * p.heads + at.head;
+  const float own = query < p.queries ? p.query_scale[sequence * p.queries + query] : 0.0f;
   return fmaxf(own * (p.key_scale[at.head] * p.logit_scale), kLeastScale);
 }
 

@@ -158,6 +158,8 @@ def _tensors(module: Any, engine: Any) -> dict[str, _Tensor]:
         module.float16: torch.float16,
         module.bfloat16: torch.bfloat16,
         module.int64: torch.int64,
+        module.fp8: torch.float8_e4m3fn,
+        module.int8: torch.int8,
     }
     found: dict[str, _Tensor] = {}
     for index in range(engine.num_io_tensors):

@@ -18,8 +18,9 @@ def test_a_dry_run_measures_every_way_of_every_shape():
     assert ring["operations"] == 4 * 2 * 24 * 60 * 64
     assert short["shape"]["dtype"] == "float16"
     for result in (ring, short):
-        assert set(result["ways"]) == {"vidc", "sdpa math"}
-        for way in result["ways"].values():
+        assert set(result["ways"]) == {"vidc", "sdpa math", "fp8", "int8"}
+        for name, way in result["ways"].items():
             assert len(way["samples"]) == way["n"] == 6
             assert way["tflops"] == pytest.approx(result["operations"] / way["median"] / 1e9)
-            assert 0 < way["relative_l2"] < 1e-2
+            # Values have no common part here: what 8 bits lose is not hidden by it.
+            assert 0 < way["relative_l2"] < {"fp8": 0.06, "int8": 0.03}.get(name, 1e-2)

@@ -7,20 +7,22 @@ pytest.importorskip("tensorrt_rtx")
 
 from tensorrt_matrix import MODELS, PRECISIONS, TARGETS, Case, build, cases
 
+from vidc.compiler.settings.quantization import EIGHT_BITS
+
 DEMO, LONGLIVE = MODELS
 DOZEN = [
-    Case(DEMO, "text_kv", "fp16", "rtx4090"),
+    Case(LONGLIVE, "denoise", "fp8", "rtx4090"),
+    Case(DEMO, "denoise", "int8", "rtx5090"),
     Case(LONGLIVE, "denoise", "bf16", "rtx4090"),
-    Case(DEMO, "denoise", "fp16", "rtx5090"),
-    Case(LONGLIVE, "kv_update", "fp16", "rtx5090"),
+    Case(DEMO, "text_kv", "fp8", "rtx5090"),
+    Case(LONGLIVE, "kv_update", "int8", "rtx4090"),
     Case(DEMO, "recache_6", "bf16", "rtx5090"),
     Case(LONGLIVE, "recache_9", "fp16", "rtx4090"),
-    Case(DEMO, "recache_12", "bf16", "rtx4090"),
+    Case(DEMO, "recache_12", "fp16", "rtx5090"),
     Case(LONGLIVE, "vae_decode", "bf16", "rtx5090"),
     Case(DEMO, "vae_decode_first", "bf16", "rtx4090"),
-    Case(LONGLIVE, "vae_decode_first", "fp16", "rtx4090"),
-    Case(DEMO, "vae_encode_first", "fp16", "rtx5090"),
-    Case(LONGLIVE, "vae_encode", "bf16", "rtx4090"),
+    Case(DEMO, "vae_encode_first", "fp16", "rtx4090"),
+    Case(LONGLIVE, "vae_encode", "fp16", "rtx5090"),
 ]
 
 
@@ -38,3 +40,10 @@ def test_the_dozen_covers_the_pairs():
         assert {p for m, p, _ in pairs if m == model} == set(PRECISIONS)
         assert {t for m, _, t in pairs if m == model} == set(TARGETS)
     assert {(p, t) for _, p, t in pairs} == {(p, t) for p in PRECISIONS for t in TARGETS}
+
+
+def test_the_matrix_has_the_transformer_in_8_bits_and_nothing_else():
+    found = {c.component for c in cases(MODELS) if c.precision in EIGHT_BITS}
+    every = {c.component for c in cases(MODELS)}
+    assert every - found == {name for name in every if name.startswith("vae_")}
+    assert len(list(cases(MODELS))) == 2 * 2 * (6 * len(PRECISIONS) + 4 * 2)

@@ -5,18 +5,23 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import quantised
 
 pytest.importorskip("tensorrt_rtx")
 
 from vidc.compiler.build import plan_finish
+from vidc.compiler.calibrate.artefact import write_calibration
 from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.graph import Sources, portable_stages
+from vidc.compiler.inspect.plan import inspect_plan
 from vidc.compiler.pipeline.plan import Status, plan
 from vidc.compiler.pipeline.run import run
+from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.portable.read import open_portable
 from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.stages import load
 from vidc.compiler.tensorrt.network import parse
 from vidc.plugins.errors import BuildError
 
@@ -30,16 +35,39 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    """What `vidc build` leaves, its exit status and what it says."""
-    output = tmp_path_factory.mktemp("begun") / "bundle"
-    arguments = ["build", "tiny", "--gpu", "rtx4090", "--precision", "fp16", "-o", str(output)]
-    arguments += ["--random-weights", "1", *(a for s in SMALL for a in ("--set", s))]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VIDC_CACHE", str(output.with_name("cache")))
-        with pytest.raises(SystemExit) as exited:
-            main(arguments)
-    return output.with_name("bundle.portable"), exited.value.code
+def build(tmp_path_factory):
+    """Runs `vidc build`, of which it returns what it leaves and its exit status."""
+    cache = tmp_path_factory.mktemp("cache")
+
+    def run(*more):
+        output = tmp_path_factory.mktemp("begun") / "bundle"
+        arguments = ["build", "tiny", "--gpu", "rtx4090", "--precision", "fp16", "-o", str(output)]
+        arguments += ["--random-weights", "1", *(a for s in SMALL for a in ("--set", s)), *more]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VIDC_CACHE", str(cache))
+            with pytest.raises(SystemExit) as exited:
+                main(arguments)
+        return output.with_name("bundle.portable"), exited.value.code
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def begun(build):
+    return build()
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory):
+    """A calibration of the weights that the build draws, with ranges that are drawn, too."""
+    config = resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
+    workspace = Workspace(tmp_path_factory.mktemp("loaded"), {}, print)
+    load.run(workspace, config, "transformer", "fp16", 1, None, None)
+    made = quantised.calibration(config, reach=3.0)
+    digest = load.read_source(workspace.output)["digest"]
+    folder = tmp_path_factory.mktemp("calibration")
+    write_calibration(folder, replace(made.document, weights=digest), made.tensors)
+    return folder
 
 
 def test_engines_are_built_and_the_rest_is_left(begun):
@@ -107,3 +135,32 @@ def test_out_of_memory_names_the_component_and_costs_no_other(tmp_path, monkeypa
     assert caught.value.code == "VIDC-TENSORRT-MEMORY"
     kept = {row.stage for row in rows if row.status is Status.HIT}
     assert kept == {"export:text_kv", "export:kv_update", "compile:text_kv"}
+
+
+@pytest.mark.parametrize("precision", ["fp8", "int8"])
+def test_a_build_in_8_bits_has_engines_of_8_bits(build, begun, calibration, precision):
+    assert begun[1] == 3
+    folder, status = build(
+        "--set", f"precision.transformer={precision}", "--calibration", str(calibration)
+    )
+    assert status == 3
+    stages = json.loads((folder / "build.json").read_text())["stages"]
+    built = {name.removeprefix("compile:") for name in stages if name.startswith("compile:")}
+    assert {name for name in built if f"quantise:{name}" not in stages} == {
+        name for name in built if name.startswith("vae_")
+    }
+    for name, products in {"text_kv": 2, "denoise": 8, "kv_update": 2, "vae_decode": 0}.items():
+        found = inspect_plan(folder / f"compile/{name}/engines/tensorrt/{name}.plan")
+        assert len(found.plan.products) == len(found.network.quantized) == products
+        assert found.unfused == ()
+        assert {p.weights for p in found.network.quantized} <= {precision}
+    engine = json.loads((folder / "compile" / "denoise" / "engine.json").read_text())
+    assert engine["notes"] == []
+
+
+def test_a_recipe_that_networks_do_not_hold_is_refused(build, calibration, capsys):
+    _, status = build(
+        "--set", "precision.transformer=fp8", "--recipe", "fp8", "--calibration", str(calibration)
+    )
+    assert status == 3
+    assert "VIDC-RECIPE-LOWERING" in capsys.readouterr().err

@@ -84,6 +84,20 @@ def test_its_products_are_of_integers(quantised, tmp_path):
         assert inputs == {onnx.TensorProto.UINT8}
 
 
+def test_weights_alone_need_no_calibration(build, project, monkeypatch, tmp_path):
+    monkeypatch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
+    output = tmp_path / "bundle"
+    status, _, err = build("--precision", "int8", "--recipe", "int8-weight-only", "-o", str(output))
+    assert status == 0, err
+    document = read_manifest(output)
+    assert document.validation.passed
+    assert document.calibration is None
+    name = "weights/transformer.safetensors"
+    assert (output / name).stat().st_size < 0.8 * (project.bundle / name).stat().st_size
+    kinds = Counter(str(tensor.dtype) for tensor in load_file(output / name).values())
+    assert kinds["torch.int8"] == LAYERS["text_kv"] + LAYERS["denoise"]
+
+
 def test_a_plan_says_what_a_change_rebuilds(build, quantised, calibrated, tmp_path):
     arguments = ("--precision", "int8", "--plan", "--json", "-o", str(quantised))
     status, out, err = build(*arguments, "--calibration", str(calibrated))

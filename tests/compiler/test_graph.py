@@ -205,3 +205,20 @@ def test_a_hopper_gpu_s_own_recipe_is_one_that_its_engines_hold(
     work = portable_work(settings)
     for name in ("quantise:transformer", "quantise:denoise"):
         assert (work[name].entries, work[name].config) == (made[name].entries, made[name].config)
+
+
+@pytest.mark.parametrize(("precision", "recipe"), [("fp8", "fp8-linear"), ("int8", "int8-static")])
+def test_engines_of_tensorrt_come_from_programs_in_8_bits(
+    tmp_path: Path, precision: str, recipe: str
+) -> None:
+    settings = resolve("longlive-1.3b", gpu="rtx4090", precision=precision, environ={})
+    assert settings.backend == "tensorrt"
+    assert settings.quantization is not None
+    assert settings.quantization.recipe.name == recipe
+    for name in ("calibration.json", "calibration.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+    made = {s.name: s for s in stages(settings, Sources({}, seed=1, calibration=tmp_path))}
+    assert made["quantise:denoise"].entries == ("vidc.compiler.stages.quantise_program",)
+    assert Input("quantise:denoise") in made["compile:denoise"].inputs
+    # A plan is built without weights and ranges: another calibration changes none.
+    assert {each.stage for each in made["compile:denoise"].inputs} == {"quantise:denoise"}

@@ -63,3 +63,16 @@ def test_a_value_without_a_line_is_left_alone(values):
     with pytest.raises(BuildError) as caught, naming_lines(SETTINGS):
         raise complaint(*values)
     assert caught.value.message == "denoise: no"
+
+
+def test_values_of_a_quantised_graph_have_their_own_lines():
+    """Rounding puts operations before and behind every Linear, and numbers go on behind them."""
+    value = "_symbolic_20"
+    with pytest.raises(BuildError) as caught, naming_lines(SETTINGS):
+        raise complaint(value)
+    assert caught.value.message == "denoise: no"
+    quantised = resolve("tiny", gpu="rtx4090", precision="fp8", environ={})
+    with pytest.raises(BuildError) as caught, naming_lines(quantised):
+        raise complaint(value)
+    assert "no; it comes from " in caught.value.message
+    assert "layers.py:" in caught.value.message

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from vidc.plugins.ring_8bit import (
     KEY_ORDER,
     RingScales,
+    attend,
     quantize_queries,
     quantize_ring,
     restore_values,
-    ring_attention_8bit_reference,
     transpose_values,
 )
 
@@ -30,6 +30,14 @@ def plain_scales(heads, head_dim):
         value_mean=torch.zeros(heads, head_dim),
         value_scale=torch.full((heads, head_dim), 0.03),
     )
+
+
+def attended(query, query_scale, ring, scales, length):
+    value = restore_values(ring.value, ring.key.shape[1])
+    return attend(
+        query, query_scale, ring.key[:, :length], value[:, :length], scales.key_scale,
+        scales.value_scale, scales.value_mean, torch.float64,
+    )  # fmt: skip
 
 
 @given(slots=st.integers(1, 70), seed=st.integers(0, 100))
@@ -103,7 +111,7 @@ def test_smoothing_and_means_do_not_change_attention():
     integers, query_scale = quantize_queries(query, scales)
     assert integers.abs().amax() == 127
     ring = quantize_ring(key, value, scales)
-    found = ring_attention_8bit_reference(integers, query_scale, ring, scales, 40)
+    found = attended(integers, query_scale, ring, scales, 40)
     wanted = torch.nn.functional.scaled_dot_product_attention(
         *(x.double().transpose(1, 2) for x in (query, key, value))
     ).transpose(1, 2)
@@ -118,8 +126,8 @@ def test_slots_that_are_not_valid_do_not_count(length):
     integers, query_scale = quantize_queries(query, scales)
     whole = quantize_ring(key, value, scales)
     short = quantize_ring(key[:, :length], value[:, :length], scales)
-    found = ring_attention_8bit_reference(integers, query_scale, whole, scales, length)
-    wanted = ring_attention_8bit_reference(integers, query_scale, short, scales, length)
+    found = attended(integers, query_scale, whole, scales, length)
+    wanted = attended(integers, query_scale, short, scales, length)
     torch.testing.assert_close(found, wanted)
 
 

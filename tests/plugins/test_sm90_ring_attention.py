@@ -25,6 +25,7 @@ from attention_8bit.emulation import emulate
 from attention_8bit.kernel import FORMATS, OUTPUT_TYPES, TILE, Arguments
 
 from vidc import plugins
+from vidc.plugins.ring_8bit import Ring8Bit
 
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
@@ -56,7 +57,10 @@ class Simulation:
         self.library = library
         self.workspace = None
 
-    def run(self, at, valid_length, ctas, turns=True, dtype=torch.bfloat16, products=None):
+    def run(
+        self, at, valid_length, ctas, turns=True, dtype=torch.bfloat16, products=None,
+        output_scale=None,
+    ):  # fmt: skip
         batch, tokens, heads, head_dim = at.query.shape
         tiles = batch * heads * -(-tokens // TILE)
         if self.workspace is None:
@@ -69,11 +73,13 @@ class Simulation:
         arguments = Arguments(
             *(tensor.data_ptr() for tensor in (
                 at.query, at.query_scale, at.ring.key, at.scales.key_scale, at.ring.value,
-                at.scales.value_scale, at.scales.value_mean, length, output, self.workspace,
+                at.scales.value_scale, at.scales.value_mean, length,
             )),
+            None if output_scale is None else output_scale.data_ptr(),
+            output.data_ptr(), self.workspace.data_ptr(),
             None if products is None else products.data_ptr(),
-            batch, tokens, at.ring.key.shape[1], heads, head_dim, FORMATS[at.query.dtype],
-            OUTPUT_TYPES[dtype], 1.0, ctas, turns,
+            batch, tokens, at.ring.key.shape[1], at.ring.value.shape[3], heads, head_dim,
+            FORMATS[at.query.dtype], OUTPUT_TYPES[dtype], ctas, turns,
         )  # fmt: skip
         assert self.library(arguments) == 0, "the threads block each other"
         assert self.workspace[: 2 * tiles].eq(0).all()
@@ -154,6 +160,28 @@ def test_queries_of_zeros_see_the_mean_of_the_valid_values(library, inputs):
     assert relative(found, wanted) < 0.001
     mean = at.inputs.value[:, :200].mean(dim=1, keepdim=True).expand_as(wanted)
     assert relative(found, mean) < 0.03
+
+
+def test_an_output_in_fp8_is_divided_by_its_scale(library, inputs):
+    at = inputs(130, 2, 64)
+    scale = torch.tensor([0.02])
+    found = Simulation(library).run(
+        at, 300, ctas=3, dtype=torch.float8_e4m3fn, output_scale=scale
+    )  # fmt: skip
+    again = Simulation(library).run(at, 300, ctas=3, dtype=torch.float16).float()
+    wanted = (again / scale).clamp(-448, 448)
+    assert wanted.abs().max() > 40
+    # A step of E4M3, for those that were rounded to fp16 before.
+    assert ((found.float() - wanted).abs() <= 2.0**-4 * wanted.abs() * 1.01 + 2.0**-10).all()
+
+
+@pytest.mark.parametrize("rows", [304, 320, 512])
+def test_rows_of_values_may_be_any_multiple_of_16(library, inputs, rows):
+    at = inputs(70, 2, 64)
+    keys = Ring8Bit(at.ring.key[:, :300].contiguous(), at.ring.value[..., :rows].contiguous())
+    short = Problem(at.inputs, at.query, at.query_scale, keys, at.scales)
+    found = Simulation(library).run(short, 300, ctas=2)
+    assert torch.equal(found, Simulation(library).run(at, 300, ctas=2))
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import plugin_build
 import pytest
+import refusals
 import torch
 from operators import gate_arguments, gelu_arguments, norm_arguments, renoise_arguments
 from plugin_host import (
@@ -26,7 +27,6 @@ from plugin_host import (
     describe,
     ready,
 )
-from refusals import MEMORY, OPERATORS, REFUSALS
 
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UsageError
@@ -35,6 +35,9 @@ from vidc.plugins.gelu_quantize import gelu_quantize
 from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.renoise import renoise
 
+OPERATORS = {k: v for k, v in refusals.OPERATORS.items() if k not in refusals.HOPPER}
+REFUSALS = [each for each in refusals.REFUSALS if each.of in OPERATORS]
+MEMORY = [each for each in refusals.MEMORY if each.of in OPERATORS]
 LACKING = plugin_build.lacking()
 pytestmark = [
     pytest.mark.skipif(LACKING is not None, reason=str(LACKING)),

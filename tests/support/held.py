@@ -5,6 +5,7 @@ import math
 import torch
 from operators import EPS, FP8, ROUNDING, Ring, on, per_token, rounded_once, turn
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.gate_residual import gate_residual
@@ -16,6 +17,7 @@ from vidc.plugins.qk_norm_rope_ring_write_8bit import (
     qk_norm_rope_ring_write_static,
 )
 from vidc.plugins.renoise import renoise
+from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.transposed_values import stored_at
 
 CPU = torch.device("cpu")
@@ -194,3 +196,19 @@ def to_8bit(ring: Ring, dynamic: bool, taken: dict, device: torch.device = CPU) 
 def _at(cache: Tensor, slots: Tensor) -> Tensor:
     """Slots of ``[B, S, H, D]`` of 8 bits, which PyTorch does not index as FP8."""
     return cache.view(torch.int8)[:, slots].view(cache.dtype)
+
+
+def attention(taken: dict, device: torch.device = CPU) -> None:
+    """``ring_attention_8bit`` where weights are exact: the reference."""
+    found, _ = run(ring_attention_8bit, taken, device)
+    slots = taken["key_cache"].shape[1]
+    valid = min(max(int(taken["valid_length"]), 1), slots)
+    at = stored_at(torch.arange(valid))
+    query = taken["query"].double() * taken["query_scale"].double().mT[..., None]
+    key = taken["key_cache"].double()[:, :valid] * taken["key_scale"].double()[:, None]
+    value = taken["value_cache"].double()[..., at] * taken["value_scale"].double()[..., None]
+    wanted = scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.mT)
+    wanted = wanted.transpose(1, 2) + taken["value_mean"].double()
+    assert found.dtype == getattr(torch, taken["dtype"])
+    assert found.is_contiguous()
+    _output(found, wanted, 1e-4 * wanted.abs().max().item(), taken["output_scale"])

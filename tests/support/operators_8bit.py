@@ -1,7 +1,10 @@
-"""Inputs for the operators that write a ring of 8 bits."""
+"""Inputs for the operators that write a ring of 8 bits, and for the one that reads it."""
 
 import torch
 from operators import FP8, Ring, draw, qkv_arguments
+from torch import Tensor
+
+from vidc.plugins.arguments import dtype_name
 
 
 def arguments(
@@ -33,4 +36,41 @@ def arguments(
         "eps": taken["eps"],
         "value_transposed": transposed,
         "quantize_query": quantized,
+    }
+
+
+def attention_arguments(
+    batch: int = 2,
+    tokens: int = 5,
+    heads: int = 3,
+    head_dim: int = 64,
+    slots: int = 40,
+    stored: int = 48,
+    valid: int = 37,
+    of: torch.dtype = FP8,
+    output: torch.dtype = torch.bfloat16,
+    seed: int = 1,
+) -> dict[str, object]:
+    """What ``ring_attention_8bit`` takes; logits are some units apart."""
+    tensor = draw(seed)
+    largest = 448 if of is FP8 else 127
+
+    def numbers(*shape: int) -> Tensor:
+        values = tensor(*shape, deviation=largest / 4).clamp(-largest, largest)
+        return (values if of is FP8 else values.round()).to(of)
+
+    def scales(*shape: int) -> Tensor:
+        return (tensor(*shape).abs() + 0.5) * 4 / largest
+
+    return {
+        "query": numbers(batch, tokens, heads, head_dim),
+        "query_scale": scales(batch, heads, tokens),
+        "key_cache": numbers(batch, slots, heads, head_dim),
+        "value_cache": numbers(batch, heads, head_dim, stored),
+        "key_scale": scales(heads),
+        "value_scale": scales(heads, head_dim),
+        "value_mean": tensor(heads, head_dim),
+        "valid_length": torch.tensor([valid]),
+        "dtype": dtype_name(output),
+        "output_scale": torch.tensor([0.02]) if output is FP8 else None,
     }

@@ -12,7 +12,7 @@ from vidc.compiler.calibrate.document import SCHEMA, Document, FileNote, Prompts
 from vidc.compiler.calibrate.groups import groups
 from vidc.compiler.calibrate.tensors import tensor_shapes
 from vidc.compiler.quantise.count import asked_linears
-from vidc.compiler.quantise.form import PROGRAM
+from vidc.compiler.quantise.form import PROGRAM, Form
 from vidc.compiler.quantise.lowering import QuantizedLinear, quantized_linears, sites
 from vidc.compiler.quantise.programs import quantize, read_weights
 from vidc.compiler.quantise.tensors import quantized_types
@@ -46,10 +46,10 @@ def calibration(config: ModelConfig, reach: float = 1.0) -> Calibration:
 class Quantised:
     """A model with the Linears of a recipe in 8 bits, as programs have them."""
 
-    def __init__(self, model: Model, recipe: Recipe) -> None:
+    def __init__(self, model: Model, recipe: Recipe, form: Form = PROGRAM) -> None:
         self.model = model
         self.calibration = calibration(model.config, reach=3.0)
-        self.linears: dict[str, QuantizedLinear] = quantized_linears(recipe, model.config, PROGRAM)
+        self.linears: dict[str, QuantizedLinear] = quantized_linears(recipe, model.config, form)
         stored = {name: LazyTensor.of(tensor) for name, tensor in model.weights.items()}
         made = quantized_weights(stored, self.linears, self.calibration, PROGRAM)
         self.weights = {f"transformer.{name}": tensor.load() for name, tensor in made.items()}

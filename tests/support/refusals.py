@@ -15,6 +15,7 @@ from operators import (
     renoise_arguments,
 )
 from operators_8bit import arguments as to_8bit_arguments
+from operators_8bit import attention_arguments
 
 from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
@@ -25,6 +26,7 @@ from vidc.plugins.qk_norm_rope_ring_write_8bit import (
     qk_norm_rope_ring_write_static,
 )
 from vidc.plugins.renoise import renoise
+from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
 RING = Ring(batch=2, tokens=5, heads=3, head_dim=32, window=16, sink=3, position=10)
 
@@ -41,8 +43,12 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
     "as they are": (
         qk_norm_rope_ring_write_dynamic, lambda: to_8bit_arguments(RING, True, transposed=False),
     ),
+    "attention": (ring_attention_8bit, attention_arguments),
+    "attention to FP8": (ring_attention_8bit, lambda: attention_arguments(output=FP8)),
 }  # fmt: skip
 """What the arguments of each are, before one is changed."""
+HOPPER = frozenset({"attention", "attention to FP8"})
+"""Those with a kernel for Hopper alone; TensorRT has no plugin for them."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +176,38 @@ REFUSALS = [
         ("key_mean", lambda t: t.half(), "key_mean: expected float32, found float16"),
     ),
     *_of("dynamic", ("key_scale", lambda t: t[0, :, 0], "expected shape [2, 3, 16], found [3]")),
+    *_of(
+        "attention",
+        ("query", lambda t: t[0], "query: expected shape [B, T, H, D], found [5, 3, 64]"),
+        ("query", lambda t: t.half(), "expected float8_e4m3fn or int8, found float16"),
+        ("query", lambda t: t[..., :32], "query: expected a head size of 64 or 128, found 32"),
+        ("key_cache", lambda t: t[1:], "shape [2, S, 3, 64], found [1, 40, 3, 64]"),
+        ("key_cache", lambda t: t[:, :, 1:], "shape [2, S, 3, 64], found [2, 40, 2, 64]"),
+        ("key_cache", lambda t: t.view(torch.int8), "key_cache: expected float8_e4m3fn, found in"),
+        ("key_cache", lambda t: t.repeat(1, 2, 1, 1), "of 16, from 80 to 1048576, found 48"),
+        ("key_cache", lambda t: t[:1, :1].expand(2, 2**20 + 1, 3, 64), "at most 1048576 slots"),
+        ("value_cache", lambda t: t[..., :40], "multiple of 16, from 40 to 1048576, found 40"),
+        ("value_cache", lambda t: t[:, :, 1:], "shape [2, 3, 64, S'], found [2, 3, 63, 48]"),
+        ("value_cache", lambda t: t.view(torch.int8), "value_cache: expected float8_e4m3fn, fou"),
+        ("query_scale", lambda t: t.mT, "query_scale: expected shape [2, 3, 5], found [2, 5, 3]"),
+        ("query_scale", lambda t: t.half(), "query_scale: expected float32, found float16"),
+        ("key_scale", lambda t: t[1:], "key_scale: expected shape [3], found [2]"),
+        ("key_scale", lambda t: t.half(), "key_scale: expected float32, found float16"),
+        ("value_scale", lambda t: t[:, 0], "value_scale: expected shape [3, 64], found [3]"),
+        ("value_scale", lambda t: t.half(), "value_scale: expected float32, found float16"),
+        ("value_mean", lambda t: t[1:], "value_mean: expected shape [3, 64], found [2, 64]"),
+        ("value_mean", lambda t: t.half(), "value_mean: expected float32, found float16"),
+        ("valid_length", lambda t: t[0], "valid_length: expected shape [1], found []"),
+        ("valid_length", lambda t: t.half(), "valid_length: expected int64, found float16"),
+        ("dtype", lambda _: "float32", "or float16 or float8_e4m3fn, found float32"),
+        ("dtype", lambda _: "float8_e4m3fn", "a tensor for float8_e4m3fn, found none"),
+        ("output_scale", lambda _: torch.ones(1), "expected none for bfloat16, found a tensor"),
+    ),
+    *_of(
+        "attention to FP8",
+        ("output_scale", lambda _: None, "a tensor for float8_e4m3fn, found none"),
+        ("output_scale", lambda t: t.half(), "output_scale: expected float32, found float16"),
+    ),
     *_of("as they are", ("value_transposed", lambda _: True, "shape [2, 3, 32, 16], found [2,")),
 ]
 """Of shapes and dtypes: what a trace refuses too."""
@@ -205,11 +243,19 @@ MEMORY = [
         ("key_scale", _rows_apart, "key_scale: expected a contiguous tensor, found strides ["),
         ("key_mean", _misaligned, "key_mean: expected memory aligned to 16 bytes, found 0x"),
     ),
+    *_of(
+        "attention",
+        ("query", _rows_apart, "query: expected a contiguous tensor, found strides ["),
+        ("query_scale", lambda t: t.mT.contiguous().mT, "query_scale: expected a contiguous tenso"),
+        ("key_cache", _misaligned, "key_cache: expected memory aligned to 16 bytes, found 0x"),
+        ("value_cache", _rows_apart, "value_cache: expected a contiguous tensor, found strides ["),
+        ("value_mean", _misaligned, "value_mean: expected memory aligned to 16 bytes, found 0x"),
+    ),
     *[
         Refusal(name, argument, lambda t: t, f"{argument}: expected a CUDA device, found cpu")
         for name, argument in (
             ("gate", "x"), ("norm", "x"), ("gelu", "x"), ("renoise", "latent"), ("qkv", "qkv"),
-            ("static", "qkv"), ("dynamic", "qkv"),
+            ("static", "qkv"), ("dynamic", "qkv"), ("attention", "query"),
         )
     ],
 ]  # fmt: skip

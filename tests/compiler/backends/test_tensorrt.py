@@ -3,6 +3,8 @@ import sys
 import pytest
 
 from vidc.compiler.backends.tensorrt import backend
+from vidc.compiler.quantise.lowering import quantized_linears
+from vidc.compiler.recipe.recipe import load_recipe
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.tensorrt.product import PRODUCTS, product_for
@@ -25,7 +27,14 @@ def test_rtx_has_nothing_for_hopper():
 
 @pytest.mark.parametrize(
     ("target", "precisions"),
-    [("rtx4090", {"fp32", "fp16", "bf16"}), ("t4", {"fp32", "fp16"}), ("cpu", set())],
+    [
+        ("rtx4090", {"fp32", "fp16", "bf16", "fp8", "int8"}),
+        ("rtx5090", {"fp32", "fp16", "bf16", "fp8", "int8"}),
+        ("h100", {"fp32", "fp16", "bf16", "fp8", "int8"}),
+        ("a100", {"fp32", "fp16", "bf16", "int8"}),
+        ("t4", {"fp32", "fp16", "int8"}),
+        ("cpu", set()),
+    ],
 )
 def test_its_precisions_are_those_of_the_gpu(target, precisions):
     assert backend.precisions(targets()[target]) == precisions
@@ -34,6 +43,28 @@ def test_its_precisions_are_those_of_the_gpu(target, precisions):
 def test_it_is_the_default_where_aoti_builds_nothing():
     assert resolve("tiny", gpu="rtx4090", precision="fp16", environ={}).backend == "tensorrt"
     assert resolve("tiny", gpu="h100", precision="bf16", environ={}).backend == "aoti"
+
+
+@pytest.mark.parametrize("target", [name for name, t in targets().items() if product_for(t)])
+@pytest.mark.parametrize("precision", ["fp8", "int8"])
+def test_a_target_s_own_recipe_is_one_that_its_networks_hold(target, precision):
+    if precision not in backend.precisions(targets()[target]):
+        with pytest.raises(UnavailableError, match="has no fp8") as caught:
+            resolve("tiny", gpu=target, backend="tensorrt", precision=precision, environ={})
+        assert caught.value.code == "VIDC-TARGET-PRECISION"
+        return
+    settings = resolve("tiny", gpu=target, backend="tensorrt", precision=precision, environ={})
+    linears = quantized_linears(settings.quantization.recipe, settings.model, backend.form)
+    assert len(linears) == 10 * settings.model.transformer.layers
+    assert {linear.format.weights for linear in linears.values()} == {precision}
+
+
+@pytest.mark.parametrize("recipe", ["fp8", "fp8-dynamic", "int8", "kv-fp8", "kv-int8"])
+def test_what_its_networks_do_not_hold_is_refused(recipe):
+    config = resolve("tiny", gpu="cpu", environ={}).model
+    with pytest.raises(UnavailableError, match="networks of TensorRT do not hold yet") as caught:
+        quantized_linears(load_recipe(recipe), config, backend.form)
+    assert caught.value.code == "VIDC-RECIPE-LOWERING"
 
 
 @pytest.mark.parametrize(

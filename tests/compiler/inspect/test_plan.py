@@ -10,6 +10,15 @@ from vidc.plugins.errors import GateError
 PLAN = (
     b"vtrt" + bytes(20) + bytes([1, 7, 1, 116]) + b"... accelerators={sm89 sm120 } ..."
     + 2 * b"using _gemm_mha_v2_Kernel_traits = "
+    + b"""
+  tensor={ alignment=16 dims={ 64 128 } name="x.1" offset=0 type=fp8_e4m3 }
+  tensor={ dims={ 256 128 } name="w.1" offset=0 type=fp8_e4m3 }
+  sub_tensor={ base="w.1" const_offset=0 dims={ 128 256 } name="w^deref" offset=0 type=fp8_e4m3 }
+  tensor={ dims={ 64 128 } name="high" offset=0 type=half }
+  fully_connected={ name="fused" output={"y" } input={"x.1" "w^deref" "alpha" "beta" } stream=0 }
+  fully_connected={ name="apart" output={"y" } input={"high" "w^deref" "alpha" "beta" } stream=0 }
+  fully_connected={ name="lost" output={"y" } input={"x.1" "unknown" } stream=0 }
+"""
 )  # fmt: skip
 NETWORK = {
     "layers": {"matrix_multiply": {"half": 21}, "cast": {"float": 3, "half": 2}},
@@ -23,6 +32,16 @@ NETWORK = {
             "must_fuse": name == "ring",
         }
         for name in ("ring", "text", "third")
+    ],
+    "quantized": [
+        {
+            "name": name,
+            "weight": f"transformer.{name}.weight",
+            "weights": "fp8",
+            "inputs": "half" if name == "alone" else "fp8",
+            "computes": name != "alone",
+        }
+        for name in ("fused", "apart", "alone")
     ],
 }
 
@@ -40,12 +59,14 @@ def test_what_a_plan_says_of_itself(plan):
     assert (found.product, found.version) == ("tensorrt_rtx", "1.7.1.116")
     assert found.architectures == ("sm89", "sm120")
     assert (found.bytes, found.fused_attentions) == (len(PLAN), 2)
+    assert found.products == ("fused",)
 
 
 def test_a_plan_of_tensorrt_says_less(plan):
     plan.write_bytes(b"ftrt" + PLAN[4:])
     found = describe_plan(plan)
-    assert (found.product, found.version, found.fused_attentions) == ("tensorrt", None, None)
+    assert (found.product, found.version) == ("tensorrt", None)
+    assert (found.fused_attentions, found.products) == (None, None)
 
 
 @pytest.mark.parametrize("data", [b"", b"vtrt", b"PK\x03\x04" + bytes(99)])
@@ -77,6 +98,9 @@ def damaged(**changes):
         damaged(query=[1.5]),
         damaged(query={}),
         json.dumps({**NETWORK, "attentions": 2 * NETWORK["attentions"][:1]}),
+        json.dumps({**NETWORK, "quantized": 2 * NETWORK["quantized"][:1]}),
+        json.dumps({**NETWORK, "quantized": [{"name": "fused"}]}),
+        json.dumps({**NETWORK, "quantized": [{**NETWORK["quantized"][0], "weight": "\x1b"}]}),
     ],
 )
 def test_what_describes_no_network_is_refused(vidc, plan, text):
@@ -95,12 +119,39 @@ def test_an_attention_that_is_not_fused_stands_out(vidc, plan):
     assert "valid length" in out
 
 
+def test_every_pair_that_did_not_fuse_is_warned_of(vidc, plan):
+    status, out, _ = vidc("inspect", str(plan))
+    assert status == 0
+    assert "1 of 2: 1 NOT FUSED" in out
+    (warning,) = [line for line in out.splitlines() if line.startswith("warning: ")]
+    assert warning.startswith(
+        "warning: apart multiplies transformer.apart.weight in high precision"
+    )
+
+
+def test_a_plan_that_cannot_be_looked_into_warns_of_nothing(vidc, plan):
+    plan.write_bytes(b"ftrt" + PLAN[4:])
+    status, out, _ = vidc("inspect", str(plan))
+    assert status == 0
+    assert "warning" not in out
+    assert out.count("cannot be counted without a GPU") == 2
+
+
+def test_a_network_described_before_there_were_8_bits_is_shown(vidc, plan):
+    older = {name: NETWORK[name] for name in ("layers", "attentions")}
+    plan.with_suffix(LAYERS).write_text(json.dumps(older))
+    status, out, _ = vidc("inspect", str(plan))
+    assert (status, "0 of 0" in out) == (0, True)
+
+
 def test_json_has_all_of_it(vidc, plan):
     status, out, _ = vidc("inspect", str(plan), "--json")
     document = json.loads(out)
     assert (status, document["kind"]) == (0, "plan")
     assert document["plan"]["fused_attentions"] == 2
     assert document["network"]["layers"] == NETWORK["layers"]
+    assert document["network"]["quantized"] == NETWORK["quantized"]
+    assert document["plan"]["products"] == ["fused"]
 
 
 def test_a_plan_alone_is_shown_too(vidc, plan):
@@ -120,9 +171,11 @@ def test_two_plans_are_compared(vidc, plan, tmp_path):
     changed = json.loads(json.dumps(NETWORK))
     changed["layers"]["cast"]["half"] = 5
     changed["attentions"][0]["keys"][2] = 32
+    changed["quantized"][0]["inputs"] = "half"
     other.with_suffix(LAYERS).write_text(json.dumps(changed))
     assert vidc("diff", str(plan), str(plan))[1] == "no differences\n"
     _, out, _ = vidc("diff", str(plan), str(other))
     assert "cast.half: 2 -> 5" in out
     assert "ring.keys: [1, 2, 16, 64] -> [1, 2, 32, 64]" in out
+    assert "fused.inputs: fp8 -> half" in out
     assert "sm120" in out

@@ -6,9 +6,15 @@ from dataclasses import replace
 import fake_tensorrt
 import pytest
 import torch
+import transformer
+from quantised import Quantised
+from safetensors.torch import save_file
+from torch import nn
 
 from vidc.compiler.native_graph import write_graph
 from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.quantise.form import NETWORK
+from vidc.compiler.recipe.recipe import load_recipe
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.stages import golden
 from vidc.compiler.stages import load as load_stage
@@ -16,15 +22,18 @@ from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.scenario import Scenario
+from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
+from vidc.exporters.program import export_program, save_program
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.names import weights_path
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.bundle import NOT_IN_STREAM
 from vidc.runtime.engines.tensorrt import load
+from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
 CPU = torch.device("cpu")
@@ -109,6 +118,63 @@ def test_the_ring_stays_in_place_and_the_decoders_caches_do_not(bundle):
     assert {s.axes for s in entries["denoise"].signature.states} == {(0, 2, 1, 3), None}
     assert not any(s.in_place for s in entries["vae_decode"].signature.states)
     assert all(s.in_place for s in entries["text_kv"].signature.states)
+
+
+@pytest.mark.parametrize("recipe", ["fp8-linear", "int8-static", "int8-weight-only"])
+def test_a_plan_in_8_bits_is_its_program(tmp_path, recipe):
+    """Its weights in 8 bits and their scales come from the bundle, as all weights do."""
+    model = transformer.model("model.layers=1", "stream.height=16", "stream.width=32",
+                              "stream.window=9")  # fmt: skip
+    made = Quantised(model, load_recipe(recipe), NETWORK)
+    component = model.component("denoise", "fp32")
+    program = export_program(component)
+    plain = blocks_of(program.module(), component.signature)
+    made.quantize("denoise", program)
+    exported = ExportedComponent("denoise", tmp_path, component.signature, component.aligned)
+    save_program(program, exported.program)
+    for name in program.state_dict:
+        program.state_dict[name] = nn.Parameter(made.weights[name], requires_grad=False)
+    expected = blocks_of(program.module(), component.signature)
+
+    (tmp_path / "plan").mkdir()
+    graph = write_graph(exported, "tensorrt_rtx", tmp_path / "plan", HANDLED)
+    stored = {name.removeprefix("transformer."): value for name, value in made.weights.items()}
+    save_file(stored, tmp_path / "transformer.safetensors")
+    entry = manifest.Engine(
+        "tensorrt", "tensorrt", VERSION, recipe.partition("-")[0], (graph.path.name,),
+        graph.signature, {"product": "tensorrt_rtx"}, manifest.PORTABLE,
+    )  # fmt: skip
+    weights = Weights({"transformer": tmp_path / "transformer.safetensors"}, CPU)
+    engine = load(tmp_path / "plan", entry, weights, CPU)
+    states, buffers = States([engine.signature], CPU), Buffers(engine.signature, CPU)
+    for name, value in transformer.filled(component.signature).items():
+        axes = engine.signature[name].axes
+        states[name].copy_(value if axes is None else value.permute(axes))
+    found = []
+    for given in transformer.blocks(component.signature, 216):
+        buffers.set(given)
+        engine.run(buffers, states)
+        found.append(buffers["flow"].clone())
+    rounding = relative(expected, plain)
+    assert 5e-3 < rounding < 0.5
+    # Sums in another order round to a neighbour here and there.
+    assert relative(found, expected) < 0.1 * rounding
+
+
+def blocks_of(module, signature):
+    """The flow of some blocks."""
+    states, found = transformer.filled(signature), []
+    with torch.no_grad():
+        for given in transformer.blocks(signature, 216):
+            values = given | states
+            (flow,) = module(*(values[spec.name] for spec in signature.arguments))
+            found.append(flow)
+    return found
+
+
+def relative(found, expected):
+    difference = sum(float((a - b).square().sum()) for a, b in zip(found, expected, strict=True))
+    return (difference / sum(float(value.square().sum()) for value in expected)) ** 0.5
 
 
 def refused(bundle, weights, error, code, **changes):

@@ -12,10 +12,9 @@ int launch(const VidcRingAttention& a, Parameters p) {
   const auto* query = static_cast<const uint8_t*>(a.query);
   const auto* key = static_cast<const uint8_t*>(a.key);
   const auto* value = static_cast<const uint8_t*>(a.value);
-  const int64_t padded = (a.slots + 127) / 128 * 128;
   const CUtensorMap queries{query, {kHead, a.heads, a.queries, a.batch}, {kHead, 1, kQueries, 1}};
   const CUtensorMap keys{key, {kHead, a.heads, a.slots, a.batch}, {kHead, 1, kKeys, 1}};
-  const CUtensorMap values{value, {padded, kHead, a.heads, a.batch}, {kKeys, kHead, 1, 1}};
+  const CUtensorMap values{value, {a.value_slots, kHead, a.heads, a.batch}, {kKeys, kHead, 1, 1}};
   p.logit_scale = static_cast<float>(1.4426950408889634 / std::sqrt(kHead));
   gridDim.x = static_cast<unsigned>(a.ctas);
   // Backwards, so that the first of a tile's parts comes last.
@@ -66,6 +65,6 @@ extern "C" int simulate(const VidcRingAttention* arguments, int late_copies) {
   p.slots = a.slots;
   p.heads = a.heads;
   p.output_type = a.output_type;
-  p.output_factor = 1.0f / a.output_scale;
+  p.output_scale = a.output_scale;
   return a.format == VIDC_RING_E4M3 ? dispatch<E4m3Tile>(a, p) : dispatch<Int8Tile>(a, p);
 }

@@ -119,6 +119,10 @@ inline bool any_of_barrier[16];
 
 inline void named_barrier_sync(int id, int threads) { named_barriers[id].sync(threads); }
 inline void named_barrier_arrive(int id, int threads) { named_barriers[id].arrive(threads); }
+inline float named_barrier_arrive_after(float, int id, int threads, const float* zero) {
+  named_barriers[id].arrive(threads);
+  return *zero;
+}
 inline bool named_barrier_any(int id, int threads, bool value) {
   named_barriers[id].sync(threads);
   any_of_barrier[id] = false;
