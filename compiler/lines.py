@@ -47,7 +47,11 @@ def _line(error: GraphError, settings: Settings) -> str | None:
         # Values of a quantised program have other numbers.
         linears = quantized_linears(quantized.recipe, settings.model, form)
         quantize_linears(error.component, program, group, network.state_dict(), linears)
-    lowered = native_form(program, component.signature, component.aligned)
-    translated, _ = translated_program(program, *lowered)
-    found = (node for node in translated.graph.nodes if node.name == error.value)
-    return next((python_line(node) for node in found), None)
+    signature, operators = native_form(program, component.signature, component.aligned)
+    translated, _ = translated_program(program, signature, operators)
+    # Results go by the names of the signature, as in the graph.
+    (results,) = translated.graph.output_node().args
+    nodes = {node.name: node for node in translated.graph.nodes}
+    nodes |= dict(zip(signature.graph_outputs(), results, strict=True))
+    lines = (python_line(nodes[value]) for value in error.values if value in nodes)
+    return next((line for line in lines if line is not None), None)

@@ -62,17 +62,20 @@ class GraphError(BuildError):
 
     Args:
         component: whose graph it is.
-        value: its name there, from which the line of Python is found that it comes from.
+        values: its name there and those that are computed from it, the nearest first: the first
+            that PyTorch's program has as well says from which line of Python it comes.
     """
 
-    def __init__(self, code: str, message: str, hint: str, component: str, value: str) -> None:
+    def __init__(
+        self, code: str, message: str, hint: str, component: str, values: tuple[str, ...]
+    ) -> None:
         super().__init__(code, message, hint)
         self.component = component
-        self.value = value
+        self.values = values
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, ...]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
         # Stages run in processes of their own.
-        return type(self), (self.code, self.message, self.hint, self.component, self.value)
+        return type(self), (self.code, self.message, self.hint, self.component, self.values)
 
 
 class Backend(Protocol):

@@ -89,7 +89,7 @@ def run(
         ValueError: the stages are not in order.
     """
     check_order(stages)
-    with store_errors(store.root), _Workers(workers) as pool:
+    with store_errors(store.root), _Workers() as pool:
         store.sweep()
         build = _Build(store, slot, progress)
         waiting, queue, running = list(stages), list[_Started](), dict[Future[bool], _Started]()
@@ -112,7 +112,7 @@ def run(
                 running[submit(_produce, store.root, started)] = started
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 ended = running.pop(future)
-                build.finish(ended, built_elsewhere=_outcome(future, ended.name))
+                build.finish(ended, built_elsewhere=pool.outcome(future, ended.name))
         return {stage.name: build.results[stage.name] for stage in stages}
 
 
@@ -201,12 +201,16 @@ class _Build:
 
 
 class _Workers:
-    """Processes that start when the first stage is handed to them, so many at once."""
+    """Processes, each started when a stage is handed over and none of them is idle.
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._shared: ProcessPoolExecutor | None = None
+    Each has a pool of its own: one whose process dies, or is killed for memory, ends all of its
+    processes, and does not say which stage it was.
+    """
+
+    def __init__(self) -> None:
         self._pools: list[ProcessPoolExecutor] = []
+        self._idle: list[ProcessPoolExecutor] = []
+        self._busy: dict[Future[bool], ProcessPoolExecutor] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -221,41 +225,48 @@ class _Workers:
             pool.shutdown(cancel_futures=True)
 
     def submit(self, function: Callable[..., bool], *arguments: Any) -> Future[bool]:
-        """Runs a module's function in one of the processes."""
-        if self._shared is None:
-            self._shared = self._start(self._count)
-        return self._shared.submit(function, *arguments)
+        """Runs a module's function in a process that is used again after ``outcome``."""
+        pool = self._idle.pop() if self._idle else self._start()
+        future = pool.submit(function, *arguments)
+        self._busy[future] = pool
+        return future
 
     def submit_alone(self, function: Callable[..., bool], *arguments: Any) -> Future[bool]:
         """Runs it in a process that ends with it, which frees what it has of a device.
 
         CUDA's context, and the memory that PyTorch keeps for later, would stay with an idle one.
         """
-        # A pool each: one whose processes end after a task may forget to start others.
-        pool = self._start(1)
+        pool = self._start()
         future = pool.submit(function, *arguments)
         future.add_done_callback(lambda _: pool.shutdown(wait=False))
         return future
 
-    def _start(self, count: int) -> ProcessPoolExecutor:
+    def outcome(self, future: Future[bool], stage: str) -> bool:
+        """What a function gave that has ended.
+
+        Raises:
+            BuildError: ``VIDC-BUILD-STAGE``, its process ended before it.
+        """
+        pool = self._busy.pop(future, None)
+        try:
+            result = future.result()
+        except BrokenProcessPool as error:
+            raise BuildError(
+                "VIDC-BUILD-STAGE",
+                f"stage {stage} ended its process: it crashed, or the system killed it for memory",
+                "dmesg says which; run it again: finished stages are kept",
+            ) from error
+        if pool is not None:
+            self._idle.append(pool)
+        return result
+
+    def _start(self) -> ProcessPoolExecutor:
         # A forked process would inherit locks that torch's threads hold.
         pool = ProcessPoolExecutor(
-            count, get_context("spawn"), initializer=_end_quietly_when_interrupted
+            1, get_context("spawn"), initializer=_end_quietly_when_interrupted
         )
         self._pools.append(pool)
         return pool
-
-
-def _outcome(future: Future[bool], stage: str) -> bool:
-    try:
-        return future.result()
-    except BrokenProcessPool as error:
-        raise BuildError(
-            "VIDC-BUILD-STAGE",
-            f"stage {stage}, or one beside it, ended its process: it crashed, or the system killed "
-            "it for memory",
-            "dmesg says which; run it again: finished stages are kept",
-        ) from error
 
 
 def _end_quietly_when_interrupted() -> None:

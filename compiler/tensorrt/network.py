@@ -1,6 +1,7 @@
 """Parses a graph into a strongly typed network, and says on its layers what a parser drops."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -12,6 +13,8 @@ from vidc.compiler.tensorrt.quantised import require_quantized
 from vidc.plugins.errors import BuildError
 
 VALID_LENGTH = "valid_length"
+_NEAR = 64
+"""Values behind a node among which its operator's own is looked for."""
 
 
 @dataclass(frozen=True)
@@ -126,11 +129,21 @@ def _not_parsed(component: str, graph: Graph, product: Product, parser: Any) -> 
         f"use a version of {product.title} that this vidc was tested with; `vidc inspect` on the "
         "exported graph lists what parsers refuse",
         component,
-        _given_by(graph, first.node_name()) if first else "",
+        values_of(graph.path, first.node_name()) if first else (),
     )
 
 
-def _given_by(graph: Graph, name: str) -> str:
-    """The value that a node gives."""
-    nodes = (node for node in ir.load(graph.path).graph.all_nodes() if node.name == name)
-    return next((node.outputs[0].name or "" for node in nodes), "")
+def values_of(graph: Path, name: str) -> tuple[str, ...]:
+    """The names of what a node gives and of what is computed from that, the nearest first.
+
+    Of the nodes that an operator of PyTorch's becomes, only the last gives a value of its name.
+    """
+    waiting = [node for node in ir.load(graph).graph.all_nodes() if node.name == name]
+    found = list[str]()
+    for node in waiting:
+        if len(found) >= _NEAR:
+            break
+        found += [value.name for value in node.outputs if value.name and value.name not in found]
+        following = [user for value in node.outputs for user in value.consumers()]
+        waiting += [user for user in following if user not in waiting]
+    return tuple(found[:_NEAR])

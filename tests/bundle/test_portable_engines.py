@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import quantised
@@ -11,11 +12,18 @@ pytest.importorskip("tensorrt_rtx")
 from vidc.compiler.build import plan_finish
 from vidc.compiler.calibrate.artefact import write_calibration
 from vidc.compiler.cli import main
+from vidc.compiler.cli.progress import LineProgress
+from vidc.compiler.graph import Sources, portable_stages
 from vidc.compiler.inspect.plan import inspect_plan
+from vidc.compiler.pipeline.plan import Status, plan
+from vidc.compiler.pipeline.run import run
 from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.pipeline.store import Store
 from vidc.compiler.portable.read import open_portable
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.stages import load
+from vidc.compiler.tensorrt.network import parse
+from vidc.plugins.errors import BuildError
 
 SMALL = (
     "model.layers=1",
@@ -93,6 +101,40 @@ def test_it_is_not_finished_where_the_gpu_is_missing(begun, capsys):
         main(["build", str(folder)])
     assert exited.value.code == 3
     assert "VIDC-PORTABLE-MACHINE" in capsys.readouterr().err
+
+
+def test_out_of_memory_names_the_component_and_costs_no_other(tmp_path, monkeypatch):
+    """The memory is a stand-in's; the rest is the product."""
+
+    def parse_for_little_memory(component, graph, product):
+        network = parse(component, graph, product)
+        if component != "kv_update":
+            return network
+        builder = SimpleNamespace(
+            create_builder_config=network.builder.create_builder_config,
+            build_serialized_network=exhaust,
+        )
+        return replace(network, builder=builder, keep=(network.builder, *network.keep))
+
+    def exhaust(definition, config):
+        raise MemoryError("std::bad_alloc")
+
+    settings = resolve("tiny", gpu="rtx4090", precision="fp16", assignments=SMALL, environ={})
+    wanted = ("text_kv", "kv_update")
+    stages = [
+        stage
+        for stage in portable_stages(settings, Sources({}, seed=1))
+        if stage.name.endswith(wanted)
+    ]
+    monkeypatch.setattr("vidc.compiler.tensorrt.network.parse", parse_for_little_memory)
+    with Store(tmp_path) as store:
+        # In this process, which has the stand-in.
+        with pytest.raises(BuildError, match="kv_update: TensorRT-RTX ran out of mem") as caught:
+            run(stages, store, "slot", LineProgress())
+        rows = plan(stages, store, "slot")
+    assert caught.value.code == "VIDC-TENSORRT-MEMORY"
+    kept = {row.stage for row in rows if row.status is Status.HIT}
+    assert kept == {"export:text_kv", "export:kv_update", "compile:text_kv"}
 
 
 @pytest.mark.parametrize("precision", ["fp8", "int8"])

@@ -1,17 +1,22 @@
 import pickle
 
+import onnx_ir as ir
 import pytest
 
 from vidc.compiler.backends import GraphError
 from vidc.compiler.lines import naming_lines
+from vidc.compiler.native_graph import write_graph
 from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.tensorrt.network import values_of
+from vidc.exporters.export import export_component
+from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.plugins.errors import BuildError
 
 SETTINGS = resolve("tiny", gpu="cpu", environ={})
 
 
-def complaint(value):
-    error = GraphError("VIDC-TENSORRT-PARSE", "denoise: no", "try", "denoise", value)
+def complaint(*values):
+    error = GraphError("VIDC-TENSORRT-PARSE", "denoise: no", "try", "denoise", values)
     return pickle.loads(pickle.dumps(error))
 
 
@@ -31,10 +36,32 @@ def test_the_line_of_a_value_is_named(value, code):
     assert (caught.value.code, caught.value.hint) == ("VIDC-TENSORRT-PARSE", "try")
 
 
-@pytest.mark.parametrize("value", ["", "absent"])
-def test_a_value_without_a_line_is_left_alone(value):
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("denoise")
+    component = export_component(SETTINGS.model, "transformer", "fp16", "denoise", folder)
+    return write_graph(component, "tensorrt_rtx", folder, (PADDED_KEYS, *UNFUSED)).path
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("Sigmoid", "self.activation("),
+        ("TensorScatter", "_write_ring("),
+        ("Attention", "ring_attention("),
+    ],
+)
+def test_a_node_that_pytorch_has_no_value_of_gets_its_operators_line(graph, kind, code):
+    node = next(node for node in ir.load(graph).graph.all_nodes() if node.op_type == kind)
+    with pytest.raises(BuildError, match="; it comes from ") as caught, naming_lines(SETTINGS):
+        raise complaint(*values_of(graph, node.name))
+    assert code in caught.value.message.lower()
+
+
+@pytest.mark.parametrize("values", [(), ("absent",)])
+def test_a_value_without_a_line_is_left_alone(values):
     with pytest.raises(BuildError) as caught, naming_lines(SETTINGS):
-        raise complaint(value)
+        raise complaint(*values)
     assert caught.value.message == "denoise: no"
 
 

@@ -23,6 +23,8 @@ def occupy(
     (workspace.output / "ran").write_text(f"{started} {time.monotonic()} {os.getpid()}")
 
 
-def crash(workspace: Workspace) -> None:
-    """Ends the process as a fault in native code does."""
+def crash(workspace: Workspace, until: Path | None = None) -> None:
+    """Ends the process as a fault in native code does, once the file ``until`` is there."""
+    while until is not None and not until.exists():
+        time.sleep(0.02)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -350,6 +350,19 @@ def test_a_stage_whose_process_dies_is_named(build: Any, need: int) -> None:
     assert "compile:dying" in error.value.message
 
 
+def test_a_stage_whose_process_dies_takes_no_other_with_it(build: Any, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    dying = device_stage("compile:dying", partial(crash, until=there))
+    other = device_stage("compile:other", partial(occupy, told=there, seconds=0.5))
+    with (
+        pytest.raises(BuildError, match="stage compile:dying ended its process"),
+        side_by_side(build, other, dying, workers=2),
+    ):
+        pass
+    with side_by_side(build, other, workers=2) as results:
+        assert results["compile:other"].hit
+
+
 def test_the_need_of_a_device_changes_no_key(build: Any) -> None:
     build.run(build.stage("golden", {"data": "d"}, device_bytes=1))
     build.run(build.stage("golden", {"data": "d"}, device_bytes=2))

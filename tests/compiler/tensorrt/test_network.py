@@ -78,7 +78,7 @@ def test_what_the_parser_refuses_is_named(tmp_path):
     with pytest.raises(GraphError, match=r"toy: TensorRT-RTX .*'scatter'") as caught:
         parse("toy", graph(tmp_path, text), RTX)
     assert caught.value.code == "VIDC-TENSORRT-PARSE"
-    assert (caught.value.component, caught.value.value) == ("toy", "y")
+    assert (caught.value.component, caught.value.values) == ("toy", ("y",))
 
 
 def test_attention_that_is_not_found_is_named(tmp_path):
