@@ -23,7 +23,7 @@ test: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist loadgroup
 
-# Every engine that TensorRT-RTX builds without a GPU, and what is in it: takes some 20 minutes.
+# Every engine that TensorRT-RTX builds without a GPU, and what is in it: takes half an hour or more.
 matrix: $(VENV)/.dev
 	$(BIN)/python benchmarks/tensorrt_matrix.py > out.matrix.json
 	mv out.matrix.json benchmarks/results/tensorrt-rtx-matrix.json
