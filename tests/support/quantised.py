@@ -57,7 +57,7 @@ class Quantised:
         self.calibration = calibration(model.config, reach=3.0)
         self.linears: dict[str, QuantizedLinear] = quantized_linears(recipe, model.config, form)
         stored = {name: LazyTensor.of(tensor) for name, tensor in model.weights.items()}
-        self.attentions = quantized_attention(recipe, model.config, PROGRAM)
+        self.attentions = quantized_attention(recipe, model.config, form)
         made = quantized_weights(stored, self.linears, self.calibration, PROGRAM)
         made |= attention_weights(self.attentions, self.calibration)
         self.weights = {f"transformer.{name}": tensor.load() for name, tensor in made.items()}

@@ -145,7 +145,7 @@ def test_a_floor_that_nothing_keeps_names_what_comes_nearest(run, tmp_path):
 
 def test_the_default_recipe_is_the_target_s():
     assert make_plan(None, LONGLIVE, H100, None).recipe.name == "fp8-linear"
-    assert make_plan(None, LONGLIVE, targets()["t4"], None).recipe.name == "int8"
+    assert make_plan(None, LONGLIVE, targets()["t4"], None).recipe.name == "int8-static"
     with pytest.raises(UnavailableError, match="VIDC-RECIPE-NONE"):
         make_plan(None, LONGLIVE, replace(H100, recipes=type(H100.recipes)()), None)
 
