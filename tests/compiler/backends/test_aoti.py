@@ -1,7 +1,7 @@
 import os
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,14 @@ def export(folder: Path) -> ExportedComponent:
     exported = ExportedComponent("toy", folder, SIGNATURE)
     save_program(export_program(Component("toy", Toy(), SIGNATURE)), exported.program)
     return exported
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder of inductor's that another process has, or left, changes a path in the engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("temporary")))
+        yield
 
 
 @pytest.fixture(scope="module")
