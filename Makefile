@@ -9,13 +9,13 @@ TORCH := torch==2.13.0
 .PHONY: demo test matrix clean
 
 demo: $(VENV)/.build
-	$(BIN)/vidc build tiny --gpu cpu --random-weights 1 -o out/tiny
-	$(BIN)/vidc validate out/tiny
-	$(BIN)/vidc run out/tiny -o out/tiny.mp4 --blocks 8 \
-	  --prompt-embeds out/tiny/golden/prompt_before.safetensors \
-	  --switch-embeds 4:out/tiny/golden/prompt_after.safetensors
-	@echo "report: $(CURDIR)/out/tiny/report.html"
-	@echo "video:  $(CURDIR)/out/tiny.mp4"
+	$(BIN)/vidc build demo --gpu cpu --checkpoint configs/demo -o out/demo
+	$(BIN)/vidc validate out/demo
+	$(BIN)/vidc run out/demo -o out/demo.mp4 --blocks 8 \
+	  --prompt "a red square moving left over grass" \
+	  --switch "4:a blue square moving left over grass"
+	@echo "report: $(CURDIR)/out/demo/report.html"
+	@echo "video:  $(CURDIR)/out/demo.mp4"
 
 test: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -39,7 +39,7 @@ class Options:
         rate: learning rate at its peak.
         warmup: steps up to there.
         save_minutes: between checkpoints.
-        log_steps: steps that a row of the log is the mean of.
+        log_steps: steps that a row of the log is the mean of, or fewer where a run begins.
         ema: decay of the mean of weights.
         compile: whether to let torch.compile have the layers.
     """
@@ -136,6 +136,7 @@ def train(
         prepare(step)
     first, saved, bad = step, time.monotonic(), 0
     sums: dict[str, Tensor] = {}
+    summed = 0
     timed = (step, saved)
 
     def keep() -> None:
@@ -160,6 +161,7 @@ def train(
                 raise FloatingPointError(f"ten steps without a finite gradient before {step}")
         for name, part in {"loss": value, **parts, "gradient": norm}.items():
             sums[name] = sums.get(name, torch.zeros((), device=part.device)) + part.detach()
+        summed += 1
         step += 1
         now = time.monotonic()
         if step - first == MEASURED // 4:
@@ -172,10 +174,10 @@ def train(
                 schedule = replace(schedule, fall=max(step, int((1 - FALLING) * end)), end=end)
             schedule = replace(schedule, end=end)
         if step % options.log_steps == 0:
-            means = {name: float(total) / options.log_steps for name, total in sums.items()}
+            means = {name: float(total) / summed for name, total in sums.items()}
             spent = seconds + now - started
             curve.write({"step": step - 1, **means, "rate": schedule(step - 1), "seconds": spent})
-            sums = {}
+            sums, summed = {}, 0
         if now - saved > 60 * options.save_minutes:
             keep()
             saved = time.monotonic()

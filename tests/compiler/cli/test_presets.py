@@ -26,7 +26,7 @@ def test_it_says_what_is_missing_and_a_way_out(vidc, tmp_path, gpu, preset, prec
     assert status == 0, err
 
 
-FP8 = [name for name, target in targets().items() if "fp8" in target.precisions]
+FP8 = [name for name, target in targets().items() if target.recipes.fp8]
 
 
 @pytest.mark.parametrize("preset", ["turbo_fp8", "ultra"])

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import tomllib
-from dataclasses import replace
 
 import pytest
 import torch
@@ -28,18 +27,12 @@ from demo_model.training.ema import Ema
 from demo_model.training.networks import demo_sizes, new_vae
 from demo_model.training.optimizer import optimizer_for
 from demo_model.training.vae import Statistics
+from eager_bundle import eager_bundle
 
-from vidc.compiler.cli.sources import Given
-from vidc.compiler.pipeline.stage import Workspace
-from vidc.compiler.stages import load
-from vidc.compiler.stages.golden import eager_engines
 from vidc.exporters.checkpoint import load_weights
 from vidc.exporters.models import meta_network
 from vidc.exporters.text_encoder.folder import open_text_encoder
 from vidc.exporters.text_encoder.weights import load_encoder_weights
-from vidc.plugins.names import TOKENIZER, weights_path
-from vidc.runtime.bundle import TEXT_ENCODER, Bundle
-from vidc.runtime.text import TextEncoder
 
 
 def untrained(sizes, folder):
@@ -130,20 +123,8 @@ def test_a_preset_takes_the_latents_statistics():
 
 def test_a_build_takes_the_weights_and_a_session_a_text(sizes, exported, tmp_path):
     """The build's own way to the weights, and PyTorch in the place of engines."""
-    model = replace(sizes.config, text_encoder=None)
-    model, sources = Given(exported, None, None, None, None).resolve(model)
+    model, bundle = eager_bundle(sizes.config, exported, tmp_path)
     assert model == sizes.config
-    files = {}
-    for group, source in sources.checkpoints.items():
-        (output := tmp_path / group).mkdir()
-        load.run(
-            Workspace(output, {}, print), model, group, "fp32", source, None, sources.tokenizer
-        )
-        files[group] = output / weights_path(group)
-    engines = eager_engines(model, files, dict.fromkeys(files, "fp32"), torch.device("cpu"))
-    encoder = engines.pop(TEXT_ENCODER)
-    text = TextEncoder(encoder, tmp_path / TEXT_ENCODER / TOKENIZER, torch.device("cpu"))
-    bundle = Bundle(sizes.stream, engines, torch.device("cpu"), text)
     videos = []
     for prompt in ("a red square moving left", "a blue circle moving up"):
         session = bundle.session(seed=1)

@@ -51,6 +51,17 @@ def test_a_resumed_training_takes_the_steps_of_an_unbroken_one(tmp_path):
     assert steps == sorted(set(steps))
 
 
+def test_the_first_row_of_a_resumed_run_is_the_mean_of_its_own_steps(tmp_path):
+    line = Line()
+    train(Options(tmp_path, 1, steps=7, log_steps=5), line.network, line, {})
+    (tmp_path / "log.jsonl").unlink()
+    train(Options(tmp_path, 1, steps=10, log_steps=5), line.network, lambda step: line(3), {})
+    (row,) = log.read(tmp_path / "log.jsonl")
+    assert row["step"] == 9
+    # The same batch each time, and a rate that is nearly nothing.
+    assert row["loss"] == pytest.approx(line(3)[0].item(), rel=0.05)
+
+
 def test_training_lowers_the_loss_and_keeps_the_mean_of_weights(tmp_path):
     line = Line()
     train(Options(tmp_path, 1, steps=300, rate=0.02, log_steps=50), line.network, line, {"a": 1})

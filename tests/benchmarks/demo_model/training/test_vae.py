@@ -27,6 +27,10 @@ def vae(sizes):
     return network
 
 
+def statistics_of(sizes):
+    return Statistics(sizes.config.vae.latents_mean, sizes.config.vae.latents_std)
+
+
 def through_components(sizes, vae, names, inputs, output):
     """What the streaming components make of blocks, one after the other."""
     made = components(sizes.config, vae, torch.float32)
@@ -46,8 +50,9 @@ def test_a_clip_at_once_is_decoded_as_blocks_are(sizes, vae):
     blocks = [{"latent": block} for block in latents.split(3, 1)]
     names = ("vae_decode_first", "vae_decode")
     expected = through_components(sizes, vae, names, blocks, "frames").transpose(1, 2)
+    statistics = statistics_of(sizes)
     with torch.no_grad():
-        made = decode(vae, latents.transpose(1, 2))
+        made = decode(vae, statistics.restored(latents))
     assert made.shape[2] == frames_of(6)
     torch.testing.assert_close(made.clamp(-1, 1), expected, atol=1e-4, rtol=0)
 
@@ -59,8 +64,7 @@ def test_a_clip_at_once_is_encoded_as_blocks_are(sizes, vae):
     expected = through_components(sizes, vae, names, blocks, "latent")
     with torch.no_grad():
         posterior = encode(vae, clip, sizes.config.vae)
-    config = sizes.config.vae
-    statistics = Statistics(config.latents_mean, config.latents_std)
+    statistics = statistics_of(sizes)
     found = statistics.normalised(posterior.mean)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(statistics.restored(found), posterior.mean, atol=1e-4, rtol=0)

@@ -1,0 +1,48 @@
+"""The weights that ship: whole, small enough, the preset's, and of use."""
+
+import hashlib
+import json
+from itertools import islice
+from pathlib import Path
+
+from demo_model.evaluation.videos import Script, videos
+from demo_model.export_weights import DIGESTS, FILES, MOST_BYTES, NOTICE
+from demo_model.score import read, score
+from demo_model.split import Split, distinct
+from eager_bundle import eager_bundle
+
+from vidc.compiler.settings.presets import load_preset
+from vidc.compiler.settings.tables import read_model
+
+FOLDER = Path(__file__).parents[3] / "configs/demo"
+
+
+def test_each_file_is_the_one_that_was_written():
+    document = json.loads((FOLDER / DIGESTS).read_text())
+    found = {
+        path.relative_to(FOLDER).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in FOLDER.rglob("*")
+        if path.is_file() and path.name != DIGESTS
+    }
+    assert found == {path: entry["sha256"] for path, entry in document["files"].items()}
+    assert {*FILES.values(), NOTICE} <= set(found)
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= MOST_BYTES
+
+
+def test_the_preset_has_the_statistics_of_its_latents():
+    vae = read_model(load_preset("demo").layer).vae
+    assert len(set(vae.latents_mean)) == vae.z_dim
+    assert all(1 < deviation < 3 for deviation in vae.latents_std)
+
+
+def test_videos_are_of_what_held_out_prompts_ask_for(tmp_path):
+    config = read_model(load_preset("demo").layer)
+    _, bundle = eager_bundle(config, FOLDER, tmp_path)
+    alone = (e for e in distinct(Split.HELD_OUT, 20) if len(e.scene.things) == 1)
+    examples = list(islice(alone, 4))
+    scripts = [Script(example.caption) for example in examples]
+    made = zip(videos(bundle, scripts, 1, seed=0), examples, strict=True)
+    scores = [one for video, example in made for one in score(read(video), example.scene)]
+    # By chance one of six is right.
+    assert sum(one.colour for one in scores) >= 2
+    assert sum(one.shape for one in scores) >= 2

@@ -1,0 +1,36 @@
+"""A bundle whose engines are PyTorch: a checkpoint's weights by the build's own way to them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from vidc.compiler.cli.sources import Given
+from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.stages import load
+from vidc.compiler.stages.golden import eager_engines
+from vidc.compiler.stream import stream_spec
+from vidc.exporters.config import ModelConfig
+from vidc.plugins.names import TOKENIZER, weights_path
+from vidc.runtime.bundle import TEXT_ENCODER, Bundle
+from vidc.runtime.text import TextEncoder
+
+
+def eager_bundle(config: ModelConfig, checkpoint: Path, folder: Path) -> tuple[ModelConfig, Bundle]:
+    """The model that a diffusers folder with a text encoder makes of ``config``, in float32.
+
+    What is loaded goes into ``folder``.
+    """
+    plain = replace(config, text_encoder=None)
+    model, sources = Given(checkpoint, None, None, None, None).resolve(plain)
+    files = {}
+    for group, source in sources.checkpoints.items():
+        (output := folder / group).mkdir()
+        load.run(
+            Workspace(output, {}, print), model, group, "fp32", source, None, sources.tokenizer
+        )
+        files[group] = output / weights_path(group)
+    device = torch.device("cpu")
+    engines = eager_engines(model, files, dict.fromkeys(files, "fp32"), device)
+    text = TextEncoder(engines.pop(TEXT_ENCODER), folder / TEXT_ENCODER / TOKENIZER, device)
+    return model, Bundle(stream_spec(model), engines, device, text)
