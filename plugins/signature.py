@@ -46,10 +46,12 @@ class Rounding:
     Attributes:
         scale: of each head, float32 ``[H]``.
         mean: what numbers lack, float32 ``[H, D]``; None for nothing.
+        reordered: whether slots are in the order of ``transposed_values.py``, not in their own.
     """
 
     scale: str
     mean: str | None = None
+    reordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,7 @@ class TensorSpec:
     ``access`` is set for states alone. ``in_place`` says that the engine writes the state in
     the memory it reads it from; a state that is written and not ``in_place`` comes back in a
     second buffer. ``axes`` names, for each axis of a state as the engine keeps it, the axis of the
-    component's own; None where they are the same. ``rounding`` is of a ring in 8 bits; slots of its
-    values are then in the order of ``transposed_values.py``.
+    component's own; None where they are the same. ``rounding`` is of a ring in 8 bits.
     """
 
     name: str
@@ -119,7 +120,7 @@ class TensorSpec:
         if self.rounding is None:
             return self.original(kept)
         numbers = self.original(kept.view(torch.int8)).contiguous()
-        if self.axes is not None:
+        if self.rounding.reordered:
             slots = torch.arange(numbers.shape[1], device=numbers.device)
             numbers = numbers[:, stored_at(slots)]
         stored = numbers.view(kept.dtype).float()

@@ -34,7 +34,7 @@ Operator gate_residual_operator() {
       nullptr,
       [](const Attributes&) -> std::vector<Output> { return {{"output", DType::other, 0, {}}}; },
       [](const Views& in, const Attributes&) { check_gate_residual(in[0], in[1], in[2]); },
-      [](const Views& in, const Attributes&, void* const* out, cudaStream_t stream) {
+      [](const Views& in, const Attributes&, void* const* out, void*, cudaStream_t stream) {
         gate_residual(in[0], in[1], in[2], out[0], stream);
       }};
 }
@@ -50,7 +50,8 @@ Operator norm_modulate_quantize_operator() {
             check_norm_modulate_quantize(in[0], in[1], in[2], dtype_attribute(attributes),
                                          optional(in, 3));
           },
-          [](const Views& in, const Attributes& attributes, void* const* out, cudaStream_t stream) {
+          [](const Views& in, const Attributes& attributes, void* const* out, void*,
+             cudaStream_t stream) {
             norm_modulate_quantize(in[0], in[1], in[2], attributes.get<float>("eps"),
                                    dtype_attribute(attributes), optional(in, 3), out[0], stream);
           }};
@@ -66,7 +67,8 @@ Operator gelu_quantize_operator() {
           [](const Views& in, const Attributes& attributes) {
             check_gelu_quantize(in[0], dtype_attribute(attributes), optional(in, 1));
           },
-          [](const Views& in, const Attributes& attributes, void* const* out, cudaStream_t stream) {
+          [](const Views& in, const Attributes& attributes, void* const* out, void*,
+             cudaStream_t stream) {
             gelu_quantize(in[0], dtype_attribute(attributes), optional(in, 1), out[0], stream);
           }};
 }
@@ -80,10 +82,46 @@ Operator renoise_operator() {
       nullptr,
       [](const Attributes&) -> std::vector<Output> { return {{"latent", DType::other, 0, {}, 0}}; },
       [](const Views& in, const Attributes&) { check_renoise(in[0], in[1], in[2]); },
-      [](const Views& in, const Attributes& attributes, void* const*, cudaStream_t stream) {
+      [](const Views& in, const Attributes& attributes, void* const*, void*, cudaStream_t stream) {
         renoise(in[0], in[1], in[2], attributes.get<float>("sigma"),
                 attributes.get<float>("next_sigma"), stream);
       }};
+}
+
+// In the order of the inputs.
+To8BitAttention to_8bit_attention(const Views& in) {
+  return {in[0], in[1], in[2], in[3], in[4], in[5], in[6], in[7], optional(in, 8)};
+}
+
+Operator ring_attention_8bit_operator() {
+  return {"ring_attention_8bit",
+          {{"query", {DType::float8_e4m3fn, DType::int8}},
+           {"query_scale", kFloat32},
+           {"key_cache", {}, 0},
+           {"value_cache", {}, 0},
+           {"key_scale", kFloat32},
+           {"value_scale", kFloat32},
+           {"value_mean", kFloat32},
+           {"valid_length", {DType::int64}},
+           {"output_scale", kFloat32}},
+          true,
+          {text("dtype")},
+          [](const Checks&, const Attributes& attributes) {
+            check_ring_attention_8bit_dtype(dtype_attribute(attributes));
+          },
+          of_attribute,
+          [](const Views& in, const Attributes& attributes) {
+            check_ring_attention_8bit(to_8bit_attention(in), dtype_attribute(attributes));
+          },
+          [](const Views& in, const Attributes& attributes, void* const* out, void* workspace,
+             cudaStream_t stream) {
+            ring_attention_8bit(to_8bit_attention(in), dtype_attribute(attributes), workspace,
+                                out[0], stream);
+          },
+          [](const Views& in, const Attributes& attributes) {
+            return ring_attention_8bit_workspace(to_8bit_attention(in),
+                                                 dtype_attribute(attributes));
+          }};
 }
 
 }  // namespace
@@ -97,6 +135,7 @@ const std::vector<Operator>& operators() {
       qk_norm_rope_ring_write_operator(),
       qk_norm_rope_ring_write_static_operator(),
       qk_norm_rope_ring_write_dynamic_operator(),
+      ring_attention_8bit_operator(),
   };
   return all;
 }

@@ -41,7 +41,9 @@ struct Operator {
   std::vector<Output> (*outputs)(const Attributes& attributes);
   void (*check)(const Views& inputs, const Attributes& attributes);
   void (*launch)(const Views& inputs, const Attributes& attributes, void* const* outputs,
-                 cudaStream_t stream);
+                 void* workspace, cudaStream_t stream);
+  // Bytes of memory that a launch needs besides; null where it needs none.
+  int64_t (*workspace)(const Views& inputs, const Attributes& attributes) = nullptr;
 };
 
 const std::vector<Operator>& operators();

@@ -124,6 +124,25 @@ int32_t Plugin::configurePlugin(const DynamicPluginTensorDesc* input, int32_t in
   });
 }
 
+size_t Plugin::getWorkspaceSize(const DynamicPluginTensorDesc* input, int32_t inputs,
+                                const DynamicPluginTensorDesc*, int32_t outputs) const noexcept {
+  int64_t bytes = 0;
+  reported([&] {
+    if (!operator_.workspace) return;
+    check_counts(inputs, outputs);
+    std::vector<PluginTensorDesc> largest;
+    for (int32_t i = 0; i < inputs; ++i) {
+      largest.push_back(input[i].desc);
+      nvinfer1::Dims& dims = largest.back().dims;
+      for (int axis = 0; axis < dims.nbDims; ++axis)
+        dims.d[axis] = std::max(dims.d[axis], input[i].max.d[axis]);
+    }
+    check_shapes(largest);
+    bytes = operator_.workspace(Tensors(operator_, largest, nullptr, 0).views(), attributes_);
+  });
+  return static_cast<size_t>(bytes);
+}
+
 int32_t Plugin::getAliasedInput(int32_t output) noexcept {
   return 0 <= output && output < getNbOutputs() ? outputs_[output].written : -1;
 }
@@ -138,7 +157,7 @@ int32_t Plugin::onShapeChange(const PluginTensorDesc* input, int32_t inputs,
 }
 
 int32_t Plugin::enqueue(const PluginTensorDesc* input, const PluginTensorDesc*,
-                        const void* const* inputs, void* const* outputs, void*,
+                        const void* const* inputs, void* const* outputs, void* workspace,
                         cudaStream_t stream) noexcept {
   return reported([&] {
     check_counts(inputs_, getNbOutputs());
@@ -153,7 +172,7 @@ int32_t Plugin::enqueue(const PluginTensorDesc* input, const PluginTensorDesc*,
     check_launch(checks_, cudaGetDevice(&device));
     const Tensors tensors(operator_, {input, input + inputs_}, inputs, device);
     operator_.check(tensors.views(), attributes_);
-    operator_.launch(tensors.views(), attributes_, outputs, stream);
+    operator_.launch(tensors.views(), attributes_, outputs, workspace, stream);
   });
 }
 

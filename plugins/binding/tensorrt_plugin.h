@@ -44,6 +44,9 @@ class Plugin final : public nvinfer1::IPluginV3,
   int32_t configurePlugin(const nvinfer1::DynamicPluginTensorDesc* input, int32_t inputs,
                           const nvinfer1::DynamicPluginTensorDesc* output,
                           int32_t outputs) noexcept override;
+  size_t getWorkspaceSize(const nvinfer1::DynamicPluginTensorDesc* input, int32_t inputs,
+                          const nvinfer1::DynamicPluginTensorDesc*,
+                          int32_t outputs) const noexcept override;
   int32_t getAliasedInput(int32_t output) noexcept override;
   const char* getTimingCacheID() noexcept override { return description_.c_str(); }
   const char* getMetadataString() noexcept override { return description_.c_str(); }

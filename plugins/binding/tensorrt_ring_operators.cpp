@@ -103,7 +103,8 @@ Operator operator_of_8_bits(const char* name) {
           [](const Views& in, const Attributes& attributes) {
             check_qk_norm_rope_ring_write_8bit(scales, qkv_to_8bit_ring(in, attributes));
           },
-          [](const Views& in, const Attributes& attributes, void* const* out, cudaStream_t stream) {
+          [](const Views& in, const Attributes& attributes, void* const* out, void*,
+             cudaStream_t stream) {
             qk_norm_rope_ring_write_8bit(scales, qkv_to_8bit_ring(in, attributes), out[0],
                                          quantize_query(attributes) ? out[1] : nullptr, stream);
           }};
@@ -125,7 +126,8 @@ Operator qk_norm_rope_ring_write_operator() {
           [](const Views& in, const Attributes& attributes) {
             check_qk_norm_rope_ring_write(qkv_to_ring(in, attributes));
           },
-          [](const Views& in, const Attributes& attributes, void* const* out, cudaStream_t stream) {
+          [](const Views& in, const Attributes& attributes, void* const* out, void*,
+             cudaStream_t stream) {
             qk_norm_rope_ring_write(qkv_to_ring(in, attributes), out[0], stream);
           }};
 }

@@ -63,9 +63,10 @@ struct To8BitAttention {
   const TensorView* output_scale;  // null where there is none
 };
 
+void check_ring_attention_8bit_dtype(DType dtype);
 void check_ring_attention_8bit(const To8BitAttention& given, DType dtype);
-// Bytes of memory that a launch needs besides; what is in them does not matter. Two launches that may
-// overlap need them twice.
+// Bytes of memory that a launch needs besides, on whatever GPU; they do for smaller sizes too, and
+// what is in them does not matter. Two launches that may overlap need them twice.
 int64_t ring_attention_8bit_workspace(const To8BitAttention& given, DType dtype);
 void ring_attention_8bit(const To8BitAttention& given, DType dtype, void* workspace, void* output,
                          cudaStream_t stream);

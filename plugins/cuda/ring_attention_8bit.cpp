@@ -1,5 +1,7 @@
 // Checks of attention over a ring of 8 bits, and the choice of its kernel: there is one, for sm_90.
 
+#include <algorithm>
+
 #include "launch.h"
 #include "operators.h"
 #include "sm90_ring_attention.h"
@@ -14,12 +16,20 @@ constexpr int64_t kRows = INT32_MAX;
 
 #ifdef VIDC_SM90
 constexpr int kHopper = 9;
+// Multiprocessors of a whole GH100. A workspace is for as many: TensorRT keeps its size in a plan,
+// which may run on a Hopper that has more of them than the one that it was built on.
+constexpr int kMostBlocks = 144;
+
+int of_device(cudaDeviceAttr attribute, int device) {
+  int value = 0;
+  check_launch(kChecks, cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
 
 // The kernel's library would only say that it has no code.
 void check_gpu(int device) {
-  int major = 0;
-  check_launch(kChecks, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  if (major != kHopper) check_launch(kChecks, cudaErrorNoKernelImageForDevice);
+  if (of_device(cudaDevAttrComputeCapabilityMajor, device) != kHopper)
+    check_launch(kChecks, cudaErrorNoKernelImageForDevice);
 }
 
 VidcRingAttention arguments(const To8BitAttention& given, DType dtype) {
@@ -51,6 +61,12 @@ VidcRingAttention arguments(const To8BitAttention& given, DType dtype) {
 #endif
 
 }  // namespace
+
+void check_ring_attention_8bit_dtype(DType dtype) {
+  kChecks.that(
+      dtype == DType::bfloat16 || dtype == DType::float16 || dtype == DType::float8_e4m3fn, "dtype",
+      "bfloat16 or float16 or float8_e4m3fn", text(dtype));
+}
 
 void check_ring_attention_8bit(const To8BitAttention& given, DType dtype) {
   const TensorView &query = given.query, &keys = given.key_cache, &values = given.value_cache;
@@ -85,9 +101,7 @@ void check_ring_attention_8bit(const To8BitAttention& given, DType dtype) {
   }
   kChecks.shape(given.valid_length, {1});
   kChecks.dtype(given.valid_length, {DType::int64});
-  kChecks.that(
-      dtype == DType::bfloat16 || dtype == DType::float16 || dtype == DType::float8_e4m3fn, "dtype",
-      "bfloat16 or float16 or float8_e4m3fn", text(dtype));
+  check_ring_attention_8bit_dtype(dtype);
   kChecks.output(dtype, given.output_scale);
   for (const TensorView* tensor : {&query, &given.query_scale, &keys, &values, &given.key_scale,
                                    &given.value_scale, &given.value_mean})
@@ -100,14 +114,18 @@ void check_ring_attention_8bit(const To8BitAttention& given, DType dtype) {
 #ifdef VIDC_SM90
 
 int64_t ring_attention_8bit_workspace(const To8BitAttention& given, DType dtype) {
-  check_gpu(given.query.device);
-  const VidcRingAttention a = arguments(given, dtype);
+  VidcRingAttention a = arguments(given, dtype);
+  a.ctas = kMostBlocks;
   return static_cast<int64_t>(vidc_ring_attention_workspace(&a));
 }
 
 void ring_attention_8bit(const To8BitAttention& given, DType dtype, void* workspace, void* output,
                          cudaStream_t stream) {
+  const int device = given.query.device;
+  check_gpu(device);
+  kChecks.that(workspace != nullptr, "workspace", "memory of the size that is asked for", "none");
   VidcRingAttention a = arguments(given, dtype);
+  a.ctas = std::min(kMostBlocks, of_device(cudaDevAttrMultiProcessorCount, device));
   a.workspace = workspace;
   a.output = output;
   const size_t zeroed = vidc_ring_attention_zeroed(&a);
@@ -117,10 +135,7 @@ void ring_attention_8bit(const To8BitAttention& given, DType dtype, void* worksp
 
 #else
 
-int64_t ring_attention_8bit_workspace(const To8BitAttention&, DType) {
-  check_launch(kChecks, cudaErrorNoKernelImageForDevice);
-  return 0;
-}
+int64_t ring_attention_8bit_workspace(const To8BitAttention&, DType) { return 0; }
 
 void ring_attention_8bit(const To8BitAttention&, DType, void*, void*, cudaStream_t) {
   check_launch(kChecks, cudaErrorNoKernelImageForDevice);

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import plugin_build
 import pytest
-import refusals
 import torch
-from operators import gate_arguments, gelu_arguments, norm_arguments, renoise_arguments
+from operators import FP8, gate_arguments, gelu_arguments, norm_arguments, renoise_arguments
+from operators_8bit import attention_arguments
 from plugin_host import (
     CHW4,
     DATA_TYPES,
@@ -27,6 +27,7 @@ from plugin_host import (
     describe,
     ready,
 )
+from refusals import HOPPER, MEMORY, OPERATORS, REFUSALS
 
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UsageError
@@ -34,10 +35,8 @@ from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
 from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.renoise import renoise
+from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
-OPERATORS = {k: v for k, v in refusals.OPERATORS.items() if k not in refusals.HOPPER}
-REFUSALS = [each for each in refusals.REFUSALS if each.of in OPERATORS]
-MEMORY = [each for each in refusals.MEMORY if each.of in OPERATORS]
 LACKING = plugin_build.lacking()
 pytestmark = [
     pytest.mark.skipif(LACKING is not None, reason=str(LACKING)),
@@ -55,12 +54,27 @@ def host(built) -> Host:
     return Host(built / plugin_build.LIBRARY, built / plugin_build.HOST)
 
 
+H200 = (9, 132)
+"""Compute capability and multiprocessors."""
+
+
+def record(folder: Path) -> Host:
+    host = Host(folder / plugin_build.RECORDED, folder / plugin_build.HOST)
+    host.recorder.recorded_begin(*H200)
+    return host
+
+
 @pytest.fixture
 def recorded(built) -> Host:
     """Plugins whose launches are recorded and not made."""
-    host = Host(built / plugin_build.RECORDED, built / plugin_build.HOST)
-    host.recorder.recorded_forget()
-    return host
+    return record(built)
+
+
+@pytest.fixture
+def recorded_for_turing(tmp_path_factory) -> Host:
+    """The same, without any kernel that is for Hopper alone."""
+    base = tmp_path_factory.getbasetemp()
+    return record(plugin_build.build(base, plugin_build.HEADERS[0], "75"))
 
 
 def listed(*command: object) -> str:
@@ -127,6 +141,10 @@ CASES = {
     "without a mean": (
         OPERATORS["dynamic"][0], lambda: OPERATORS["dynamic"][1]() | {"key_mean": None}
     ),
+    "attention in INT8": (
+        ring_attention_8bit,
+        lambda: attention_arguments(head_dim=128, of=torch.int8, output=torch.float16),
+    ),
 }  # fmt: skip
 
 
@@ -188,6 +206,25 @@ def test_only_the_operators_dtypes_in_linear_format_are_supported(host, name):
         assert index < len(inputs) or supported == [dtype]
 
 
+@pytest.mark.parametrize(
+    ("name", "argument", "dtype"),
+    [
+        ("attention", "key_cache", torch.int8), ("attention", "value_cache", torch.int8),
+        ("attention in INT8", "value_cache", FP8), ("static", "value_cache", torch.int8),
+        ("qkv", "key_cache", torch.float16), ("qkv", "query_weight", torch.float16),
+    ],
+)  # fmt: skip
+def test_a_dtype_that_has_to_be_anothers_is_supported_with_it_alone(host, name, argument, dtype):
+    operator, arguments = CASES[name]
+    node = Node.of(operator, arguments())
+    plugin, types, shapes = ready(host, node)
+    inputs = node.described()
+    outputs = [describe(torch.empty(s, dtype=t)) for s, t in zip(shapes, types, strict=True)]
+    index = [k for k, v in arguments().items() if isinstance(v, torch.Tensor)].index(argument)
+    inputs[index].type = DATA_TYPES[dtype]
+    assert not plugin.supports(index, inputs, outputs)
+
+
 def test_sizes_that_are_not_known_when_it_is_configured_are_taken_from_the_profile(host):
     node = Node.of(gate_residual, gate_arguments(batch=2))
     plugin = host.create("gate_residual", [])
@@ -207,11 +244,12 @@ def told_shapes(host, node):
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_it_refuses_in_the_words_of_the_references(host, refusal):
     operator, taken = refusal.call()
-    node = Node.of(operator, taken)
     with pytest.raises(UsageError) as wanted:
         operator(*taken.values())
+    # Of shapes alone: one of them is of 400 MB.
+    shapes = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in taken.items()}
     with pytest.raises(RefusedError) as caught:
-        told_shapes(host, node)
+        told_shapes(host, Node.of(operator, shapes))
     assert str(caught.value) == str(wanted.value)
 
 
@@ -245,6 +283,13 @@ def test_attributes_that_are_missing_of_another_type_or_unknown_are_refused(
 def test_a_dtype_that_is_none_of_an_output_is_refused_when_a_plugin_is_made(host, named):
     with pytest.raises(RefusedError, match="vidc::gelu_quantize: dtype: expected float32 or bflo"):
         host.create("gelu_quantize", [Attribute.of("dtype", named)])
+
+
+@pytest.mark.parametrize("named", ["", "float32", "int8"])
+def test_attention_refuses_a_dtype_that_it_cannot_put_out(host, named):
+    expected = "expected bfloat16 or float16 or float8_e4m3fn, found"
+    with pytest.raises(RefusedError, match=f"vidc::ring_attention_8bit: dtype: {expected}"):
+        host.create("ring_attention_8bit", [Attribute.of("dtype", named)])
 
 
 def test_a_flag_is_0_or_1(host):
@@ -371,11 +416,12 @@ def test_kernels_get_every_tensor_and_the_stream(recorded, name):
     record = recorded.recorder
     launches = range(record.recorded_launches())
     words = {record.recorded_word(i, w) for i in launches for w in range(record.recorded_words())}
-    assert {tensor.data_ptr() for tensor in (*node.inputs, *outputs)} <= words
+    workspace = [] if plugin.workspace is None else [plugin.workspace]
+    assert {tensor.data_ptr() for tensor in (*node.inputs, *outputs, *workspace)} <= words
     halves = {half for word in words for half in struct.unpack("2I", struct.pack("Q", word))}
     numbers = [a for a in node.attributes if a.type in (FLOAT32, INT64)]
     assert {int.from_bytes(a.data, "little") for a in numbers} <= halves
-    assert len(launches) == (2 if arguments().get("value_transposed") else 1)
+    assert len(launches) == (2 if arguments().get("value_transposed") or workspace else 1)
     assert {record.recorded_stream(i) for i in launches} == {STREAM}
 
 
@@ -389,6 +435,88 @@ def test_memory_that_kernels_cannot_read_is_refused(recorded, refusal):
     assert f"vidc::{node.operator}: " in str(caught.value)
     assert refusal.message in str(caught.value)
     assert recorded.recorder.recorded_launches() == 0
+
+
+PART = 2 * 128 * 16
+"""Bytes of a part of the output: of 2 warpgroups, each thread's 16."""
+
+
+@pytest.mark.parametrize(("found", "blocks"), [(16, 16), (132, 132), (144, 144), (160, 144)])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_a_workspace_is_enough_on_any_hopper(host, recorded, head_dim, found, blocks):
+    """A plan has its size from the GPU that it was built on."""
+    node = Node.of(ring_attention_8bit, attention_arguments(head_dim=head_dim))
+    record = recorded.recorder
+    record.recorded_begin(9, found)
+    plugin, types, shapes = ready(recorded, node)
+    plugin.enqueue(node.inputs, outputs_for(plugin, node, types, shapes))
+    address, value, zeroed = (record.recorded_word(0, word) for word in range(3))
+    assert (address, value) == (plugin.workspace.data_ptr(), 0)
+    assert record.recorded_blocks(1) == blocks
+    words = [record.recorded_word(1, word) for word in range(record.recorded_words())]
+    assert address + zeroed in words  # Where parts begin: a block's two, of D/8 + 1 such each.
+    assert zeroed + blocks * 2 * PART * (head_dim // 8 + 1) <= len(plugin.workspace)
+    assert len(ready(host, node)[0].workspace) == len(plugin.workspace)
+
+
+def workspace_bytes(host, node, **settings) -> int:
+    plugin = host.create(node.operator, node.attributes)
+    return plugin.workspace_bytes(node.described(), [describe(node.inputs[0])], **settings)
+
+
+def test_a_workspace_is_for_the_largest_shapes_of_the_profile(host):
+    small, large = (
+        Node.of(ring_attention_8bit, attention_arguments(batch=batch, tokens=300))
+        for batch in (1, 7)
+    )
+    assert 0 < workspace_bytes(host, small) < workspace_bytes(host, large)
+    for node in (small, large):
+        assert workspace_bytes(host, node, first_is_unknown=True) == workspace_bytes(host, node)
+
+
+def test_without_shapes_that_it_takes_there_is_no_workspace(host):
+    node = Node.of(ring_attention_8bit, attention_arguments(slots=41, stored=32))
+    assert workspace_bytes(host, node) == 0
+    assert "ring_attention_8bit: value_cache: expected a number of slots" in host.error()
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS.keys() - HOPPER))
+def test_others_need_no_workspace(host, name):
+    operator, arguments = OPERATORS[name]
+    assert ready(host, Node.of(operator, arguments()))[0].workspace is None
+
+
+def test_it_does_not_run_without_its_workspace(recorded):
+    node = Node.of(ring_attention_8bit, attention_arguments())
+    plugin, types, shapes = ready(recorded, node)
+    plugin.workspace = None
+    with pytest.raises(RefusedError, match="ring_attention_8bit: workspace: expected memory of"):
+        plugin.enqueue(node.inputs, outputs_for(plugin, node, types, shapes))
+    assert recorded.recorder.recorded_launches() == 0
+
+
+def refused_for_its_gpu(recorded, name):
+    operator, arguments = OPERATORS[name]
+    node = Node.of(operator, arguments())
+    plugin, types, shapes = ready(recorded, node)
+    with pytest.raises(RefusedError) as caught:
+        plugin.enqueue(node.inputs, outputs_for(plugin, node, types, shapes))
+    said = f"[VIDC-KERNEL-GPU] vidc::{node.operator}: the library of kernels has none for this GPU"
+    assert str(caught.value).startswith(said)
+    assert "\n  try: build the library for this GPU" in str(caught.value)
+    assert recorded.recorder.recorded_launches() == 0
+
+
+@pytest.mark.parametrize("name", sorted(HOPPER))
+@pytest.mark.parametrize("capability", [8, 10, 12])
+def test_a_gpu_that_no_kernel_was_built_for_is_refused(recorded, name, capability):
+    recorded.recorder.recorded_begin(capability, 148)
+    refused_for_its_gpu(recorded, name)
+
+
+@pytest.mark.parametrize("name", sorted(HOPPER))
+def test_a_hopper_is_refused_where_its_kernels_were_not_built(recorded_for_turing, name):
+    refused_for_its_gpu(recorded_for_turing, name)
 
 
 def test_it_does_not_run_before_it_was_told_shapes(recorded):

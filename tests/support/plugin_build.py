@@ -19,6 +19,8 @@ LIBRARY, HOST = "libvidc_plugins.so", "libvidc_plugin_host.so"
 RECORDED = "libvidc_plugins_recorded.so"
 """The plugins over a CUDA that only records launches: ``tests/plugins/host/recorded_cuda.cpp``."""
 TOOLS = ("nvcc", "cmake", "g++")
+HOPPER = "90a"
+"""The architecture that every kernel is for."""
 
 
 def lacking() -> str | None:
@@ -39,19 +41,23 @@ def configure(folder: Path, *settings: str) -> str:
     """What CMake says; kernels are for one architecture, for tests compile them for all."""
     return run(
         "cmake", "-S", ROOT, "-B", folder, f"-DPython_EXECUTABLE={sys.executable}",
-        "-DVIDC_ARCHITECTURES=75", *settings,
+        f"-DVIDC_ARCHITECTURES={HOPPER}", *settings,
     )  # fmt: skip
 
 
-def build(base: Path, headers: str) -> Path:
+def build(base: Path, headers: str, architecture: str = HOPPER) -> Path:
     """A folder with both libraries, built once by one of the processes that run tests."""
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = shared / "plugin_build"
-    made = shared / f"plugins-{HEADERS.index(headers)}"
+    folder = shared / f"plugin_build_{architecture}"
+    made = shared / f"plugins-{architecture}-{HEADERS.index(headers)}"
     with (shared / "plugin_build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            configure(folder, f"-DVIDC_TENSORRT_INCLUDE={headers}")
+            configure(
+                folder,
+                f"-DVIDC_TENSORRT_INCLUDE={headers}",
+                f"-DVIDC_ARCHITECTURES={architecture}",
+            )
             names = (LIBRARY, HOST, RECORDED)
             targets = [name.removeprefix("lib").removesuffix(".so") for name in names]
             run("cmake", "--build", folder, "-j2", "--target", *targets)

@@ -107,6 +107,7 @@ class Host:
         ):  # fmt: skip
             self._returns(name, c_char_p)
         self._returns("supports", ctypes.c_bool)
+        self._returns("workspace", ctypes.c_size_t)
         for name, structure in (
             ("tensor", TensorDescription), ("dynamic_tensor", DynamicDescription), ("field", Field),
         ):  # fmt: skip
@@ -154,6 +155,7 @@ class Plugin:
     def __init__(self, host: Host, made: int | None) -> None:
         self.host = host
         self.made = c_void_p(made)
+        self.workspace: Tensor | None = None
         if not made:
             raise RefusedError(host.error())
 
@@ -216,6 +218,17 @@ class Plugin:
         )
         self._checked("configure", a, len(inputs), b, len(outputs))
 
+    def workspace_bytes(
+        self, inputs: Sequence[TensorDescription], outputs: Sequence[TensorDescription],
+        first_is_unknown: bool = False,
+    ) -> int:  # fmt: skip
+        """0 also where the plugin reported an error."""
+        a, b = (
+            array(DynamicDescription, [dynamic(each, first_is_unknown) for each in side])
+            for side in (inputs, outputs)
+        )
+        return self._call("workspace", a, len(inputs), b, len(outputs))
+
     def on_shape_change(
         self, inputs: Sequence[TensorDescription], outputs: Sequence[TensorDescription]
     ) -> None:
@@ -236,7 +249,8 @@ class Plugin:
     def enqueue(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], stream: int = 0) -> None:
         described = [array(TensorDescription, [describe(t) for t in s]) for s in (inputs, outputs)]
         addresses = [array(c_void_p, [t.data_ptr() for t in s]) for s in (inputs, outputs)]
-        self._checked("enqueue", *described, *addresses, c_void_p(stream))
+        workspace = c_void_p(None if self.workspace is None else self.workspace.data_ptr())
+        self._checked("enqueue", *described, *addresses, workspace, c_void_p(stream))
 
 
 @dataclass(frozen=True)
@@ -278,6 +292,12 @@ def ready(host: Host, node: Node) -> tuple[Plugin, list[torch.dtype], list[tuple
     every = range(len(inputs) + len(outputs))
     assert all(built.supports(index, inputs, outputs) for index in every)
     built.configure(inputs, outputs)
+    size = built.workspace_bytes(inputs, outputs)
     loaded = host.create(node.operator, built.serialise(), RUNTIME).attach()
+    if size:
+        # Nobody clears it between runs.
+        loaded.workspace = torch.full(
+            (size,), 0x5A, dtype=torch.uint8, device=node.inputs[0].device
+        )
     loaded.on_shape_change(inputs, outputs)
     return loaded, types, shapes

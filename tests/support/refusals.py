@@ -48,7 +48,7 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
 }  # fmt: skip
 """What the arguments of each are, before one is changed."""
 HOPPER = frozenset({"attention", "attention to FP8"})
-"""Those with a kernel for Hopper alone; TensorRT has no plugin for them."""
+"""Those with a kernel for Hopper alone."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import held
 import plugin_build
 import pytest
 import torch
+from attention_8bit.checks import first_wrong, problem, relative, rounded_apart, rounding
+from attention_8bit.emulation import emulate
 from operators import (
     FLOATS,
     FP8,
@@ -17,13 +19,18 @@ from operators import (
     gate_arguments,
     gelu_arguments,
     norm_arguments,
+    on,
     qkv_arguments,
     renoise_arguments,
 )
 from operators_8bit import arguments as to_8bit_arguments
-from plugin_host import Host, Node, ready
+from operators_8bit import attention_arguments
+from plugin_host import Host, Node, RefusedError, ready
+
+from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
 CUDA = torch.device("cuda", 0)
+HOPPER = (9, 0)
 WRAPPING = Ring(batch=2, tokens=70, heads=3, head_dim=128, window=160, sink=40, position=130)
 
 
@@ -131,3 +138,52 @@ def test_a_captured_launch_follows_the_position(host):
             *(v.to(CUDA) if isinstance(v, torch.Tensor) else v for v in fresh.values())
         )
         assert torch.equal(outputs[0], wanted)
+
+
+@pytest.mark.parametrize("of", [FP8, torch.int8], ids=str)
+@pytest.mark.parametrize(("queries", "head_dim", "batch"), [(140, 64, 2), (4680, 128, 1)])
+def test_ring_attention(hopper, host, of, queries, head_dim, batch):
+    at = problem(queries, 500, 3, head_dim, batch, CUDA, of)
+    attend = by_plugin(host, ring_attention_8bit)
+
+    def attended(valid, dtype, output_scale=None):
+        it = at.spoiled(valid)
+        return attend(
+            it.query, it.query_scale, it.ring.key, it.ring.value, it.scales.key_scale,
+            it.scales.value_scale, it.scales.value_mean, torch.tensor([valid], device=CUDA), dtype,
+            output_scale,
+        )  # fmt: skip
+
+    for valid in (1, 129, 500):
+        wanted = emulate(at.query, at.query_scale, at.ring, at.scales, valid)
+        besides = rounding(at, valid)
+        found = attended(valid, "bfloat16")
+        assert relative(found, wanted) < 0.006 + rounded_apart(wanted, besides, few=True)
+        assert first_wrong(found, wanted, besides) is None, valid
+    scale = torch.tensor([0.02], device=CUDA)
+    found = attended(470, "float8_e4m3fn", scale).float()
+    wanted = (attended(470, "float16").float() / scale).clamp(-448, 448)
+    assert ((found - wanted).abs() <= 2.0**-4 * wanted.abs() * 1.01 + 2.0**-10).all()
+
+
+def test_captured_attention_follows_the_length(hopper, host):
+    given = on(CUDA, attention_arguments(2, 300, 3, 128, 500, 512, of=torch.int8))
+    node = Node.of(ring_attention_8bit, given)
+    plugin, types, shapes = ready(host, node)
+    output = torch.empty(shapes[0], dtype=types[0], device=CUDA)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plugin.enqueue(node.inputs, [output], torch.cuda.current_stream().cuda_stream)
+    for valid in (1, 130, 500, 333):
+        given["valid_length"].fill_(valid)
+        output.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(output, by_plugin(host, ring_attention_8bit)(*given.values()))
+
+
+def test_attention_on_another_gpu_than_hopper_is_refused(host):
+    if torch.cuda.get_device_capability(CUDA) == HOPPER:
+        pytest.skip("the GPU is a Hopper")
+    given = on(CUDA, attention_arguments())
+    with pytest.raises(RefusedError, match=r"VIDC-KERNEL-GPU.*ring_attention_8bit"):
+        by_plugin(host, ring_attention_8bit)(*given.values())

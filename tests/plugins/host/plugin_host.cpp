@@ -157,6 +157,12 @@ HOST int32_t host_configure(IPluginV3* plugin, const DynamicPluginTensorDesc* in
   return build(plugin)->configurePlugin(inputs, input_count, outputs, output_count);
 }
 
+HOST size_t host_workspace(IPluginV3* plugin, const DynamicPluginTensorDesc* inputs,
+                           int32_t input_count, const DynamicPluginTensorDesc* outputs,
+                           int32_t output_count) {
+  return build(plugin)->getWorkspaceSize(inputs, input_count, outputs, output_count);
+}
+
 HOST const PluginFieldCollection* host_serialise(IPluginV3* plugin) {
   return runtime(plugin)->getFieldsToSerialize();
 }
@@ -168,7 +174,7 @@ HOST int32_t host_on_shape_change(IPluginV3* plugin, const PluginTensorDesc* inp
 }
 HOST int32_t host_enqueue(IPluginV3* plugin, const PluginTensorDesc* input_descriptions,
                           const PluginTensorDesc* output_descriptions, const void* const* inputs,
-                          void* const* outputs, void* stream) {
-  return runtime(plugin)->enqueue(input_descriptions, output_descriptions, inputs, outputs, nullptr,
-                                  static_cast<cudaStream_t>(stream));
+                          void* const* outputs, void* workspace, void* stream) {
+  return runtime(plugin)->enqueue(input_descriptions, output_descriptions, inputs, outputs,
+                                  workspace, static_cast<cudaStream_t>(stream));
 }
