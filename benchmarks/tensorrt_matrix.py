@@ -31,8 +31,9 @@ from vidc.compiler.inspect.plan import InspectedPlan, inspect_plan
 from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.quantise.programs import quantize_program
 from vidc.compiler.recipe.recipe import load_recipe
-from vidc.compiler.settings.quantization import EIGHT_BITS, TRANSFORMER, default_recipe
+from vidc.compiler.settings.quantization import TRANSFORMER, default_recipe
 from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.settings.schema import EIGHT_BITS
 from vidc.compiler.settings.targets import targets
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
@@ -117,9 +118,10 @@ def quantized(
     case: Case, sizes: ModelConfig, component: ExportedComponent, folder: Path
 ) -> ExportedComponent:
     """The component by the target's own recipe."""
-    recipe = default_recipe(case.precision, targets()[case.target])
+    target = targets()[case.target]
+    recipe = default_recipe(case.precision, target)
     assert recipe is not None
-    linears = quantized_linears(load_recipe(recipe), sizes, backend.form)
+    linears = quantized_linears(load_recipe(recipe), sizes, backend.form(target))
     weights = meta_network(sizes, TRANSFORMER, HIGH).state_dict()
     made = replace(component, folder=folder)
     folder.mkdir()

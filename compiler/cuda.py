@@ -11,11 +11,11 @@ from torch.export.passes import move_to_device_pass
 from vidc.compiler.fusion import NOTHING, Fusion, fuse
 from vidc.compiler.rings_8bit import lower_rings, take_rounding
 from vidc.compiler.scaled_products import lower_products
-from vidc.exporters.lowering import expand, inline, replace
+from vidc.exporters.lowering import expand, inline, open_stored, replace
 from vidc.exporters.program import weight_names
 from vidc.plugins.flash_attention import flash_attention_sm90
 from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
-from vidc.plugins.ring import ring_attention, ring_write, ring_write_functional
+from vidc.plugins.ring import ring_attention, ring_write, ring_write_of_bytes
 from vidc.plugins.signature import Signature
 from vidc.runtime.weights import CHANNELS_LAST
 
@@ -75,7 +75,8 @@ def lower(program: ExportedProgram, fused: bool, signature: Signature | None = N
     fusion = dataclasses.replace(fusion, operators=tuple(sorted({*fusion.operators, *called})))
     lower_products(program)
     expand(program, qk_norm_rope, qk_norm_rope_reference)
-    inline(program, ring_write, ring_write_functional)
+    open_stored(program)
+    inline(program, ring_write, ring_write_of_bytes)
     return fusion
 
 

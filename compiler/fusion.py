@@ -25,6 +25,7 @@ from vidc.plugins.qk_norm_rope import qk_norm_rope
 from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.quantized_linear import quantized_linear
 from vidc.plugins.ring import ring_write
+from vidc.plugins.stored import stored
 
 _FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
 _LINEARS: Mapping[Any, int] = {torch.ops.aten.linear.default: 2, quantized_linear: 3}
@@ -84,6 +85,9 @@ def fuse(program: ExportedProgram) -> Fusion:
     operators: set[str] = set()
     left: dict[str, None] = {}
     calls = program.graph.find_nodes(op="call_function", target=qk_norm_rope)
+    if any(_to_stored(node) for node in calls):
+        left["rings in 8 bits are written by the compiler's kernels, where queries are not"] = None
+    calls = [node for node in calls if not _to_stored(node)]
     for call in [_RingWrite(program, node) for node in calls]:
         if call.apart is not None:
             left[call.apart] = None
@@ -101,6 +105,11 @@ def fuse(program: ExportedProgram) -> Fusion:
             left[error.message] = None
     program.graph_module.recompile()
     return Fusion(tuple(sorted(operators)), packed, tuple(left))
+
+
+def _to_stored(node: Any) -> bool:
+    """Whether the keys of a call of ``qk_norm_rope`` become ones of 8 bits."""
+    return any(user.target is stored for result in node.users for user in result.users)
 
 
 def _gelus(graph: fx.Graph) -> list[Any]:

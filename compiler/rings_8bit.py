@@ -81,9 +81,11 @@ def kept_states(program: ExportedProgram, signature: Signature) -> Signature:
     names, states = weight_names(program), {}
     specs = dict(zip(argument_placeholders(program), signature.arguments, strict=True))
     for cache, place, (_, scale, mean, dtype) in _rounded_writes(program, signature):
-        rounding = Rounding(names[scale.name], None if mean is None else names[mean.name])
+        transposed = place[1] == "v"
+        lacks = None if mean is None else names[mean.name]
+        rounding = Rounding(names[scale.name], lacks, transposed)
         spec = replace(specs[cache], dtype=dtype, rounding=rounding)
-        states[spec.name] = spec.rearranged(_TRANSPOSED) if place[1] == "v" else spec
+        states[spec.name] = spec.rearranged(_TRANSPOSED) if transposed else spec
     return replace(signature, tensors=tuple(states.get(t.name, t) for t in signature.tensors))
 
 
@@ -225,9 +227,11 @@ class _Lowering:
 
     def _replace(self, node: Any, results: dict[int, Any]) -> None:
         for user in tuple(node.users):
-            result = results[user.args[1]]
-            self.renamed[user.name] = result.name
-            user.replace_all_uses_with(result)
+            # A program from a file has a user for a result that is none.
+            if user.users:
+                result = results[user.args[1]]
+                self.renamed[user.name] = result.name
+                user.replace_all_uses_with(result)
             self.graph.erase_node(user)
         self.graph.erase_node(node)
 

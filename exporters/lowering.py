@@ -10,6 +10,7 @@ from torch.export.graph_signature import TensorArgument
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from vidc.exporters.tracing import tracing
+from vidc.plugins.stored import restored, restored_reference, stored, stored_reference
 
 
 def inline(
@@ -51,18 +52,28 @@ def expand(
 
     Args:
         program: what ``export_program`` returns; changed in place.
-        operator: returns several tensors.
+        operator: returns one tensor or several.
         form: takes the operator's arguments and returns as many.
     """
     graph = program.graph
     for node in graph.find_nodes(op="call_function", target=operator):
         with graph.inserting_before(node):
             results = insert(graph, form, node.args)
+        if isinstance(results, fx.Node):
+            node.replace_all_uses_with(results)
+            graph.erase_node(node)
+            continue
         for user in tuple(node.users):
             user.replace_all_uses_with(results[user.args[1]])
             graph.erase_node(user)
         graph.erase_node(node)
     program.graph_module.recompile()
+
+
+def open_stored(program: ExportedProgram) -> None:
+    """Opens up what rounds to rings of 8 bits and what reads them, for compilers to fuse."""
+    expand(program, stored, stored_reference)
+    expand(program, restored, restored_reference)
 
 
 def replace(

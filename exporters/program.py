@@ -10,7 +10,11 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-import vidc.plugins.ring  # noqa: F401 - registers the operators that programs call
+# These register the operators that programs call.
+import vidc.plugins.quantized_linear
+import vidc.plugins.ring
+import vidc.plugins.rounded
+import vidc.plugins.stored  # noqa: F401
 from vidc.exporters.component import Component
 from vidc.exporters.tracing import tracing
 from vidc.plugins.signature import Access, Signature

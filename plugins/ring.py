@@ -41,6 +41,12 @@ def ring_write_functional(cache: Tensor, update: Tensor, position: Tensor, sink:
     return cache.index_put(_indices(cache, update, position, sink), update)
 
 
+def ring_write_of_bytes(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> Tensor:
+    """``ring_write_functional`` for compilers that have no writes by index for FP8."""
+    written = ring_write_functional(_as_bytes(cache), _as_bytes(update), position, sink)
+    return written if written.dtype is cache.dtype else written.view(cache.dtype)
+
+
 def ring_write_reference(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> None:
     """Writes a block's keys or values into their slots, in place.
 
@@ -50,7 +56,13 @@ def ring_write_reference(cache: Tensor, update: Tensor, position: Tensor, sink: 
         position: absolute index of the first token, int64 ``[1]``.
         sink: in tokens.
     """
-    cache.index_put_(_indices(cache, update, position, sink), update)
+    # PyTorch has none of these for FP8 on a CPU.
+    _as_bytes(cache).index_put_(_indices(cache, update, position, sink), _as_bytes(update))
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    """FP8 as the bytes that it is, anything else as it is."""
+    return tensor.view(torch.int8) if tensor.dtype is torch.float8_e4m3fn else tensor
 
 
 def _indices(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> tuple[Tensor, Tensor]:

@@ -17,11 +17,11 @@ from vidc.compiler.inductor import (
     named_constants,
     used_cpu_features,
 )
-from vidc.compiler.quantise.form import PROGRAM
-from vidc.compiler.settings.quantization import EIGHT_BITS
+from vidc.compiler.quantise.form import CPU_PROGRAM, PROGRAM, Form
+from vidc.compiler.settings.schema import EIGHT_BITS
 from vidc.compiler.settings.targets import Target
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.lowering import expand
+from vidc.exporters.lowering import expand, open_stored
 from vidc.plugins import engine_operators, kernel_library
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
@@ -37,15 +37,17 @@ CAPABILITIES = ("9.0",)
 class AotInductorBackend:
     """The ring's operators stay calls, on a GPU fused ones too; states are written in place."""
 
-    form = PROGRAM
+    def form(self, target: Target) -> Form:
+        """Programs: for a CPU with rings in 8 bits, for a Hopper GPU with Linears as well."""
+        return PROGRAM if target.is_gpu else CPU_PROGRAM
 
     def precisions(self, target: Target) -> frozenset[str]:
         """fp32, bf16 and fp16 on a CPU; on a Hopper GPU bf16 and fp16, which attention has.
 
-        There Linears may be in 8 bits.
+        ``form`` says what of them may be in 8 bits.
         """
         if not target.is_gpu:
-            return frozenset({"fp32", "bf16", "fp16"})
+            return frozenset({"fp32", "bf16", "fp16", *EIGHT_BITS}) & frozenset(target.precisions)
         supported = target.compute_capability in CAPABILITIES
         return frozenset({"bf16", "fp16", *EIGHT_BITS}) if supported else frozenset()
 
@@ -121,6 +123,7 @@ class AotInductorBackend:
             notes += fusion.left
         else:
             expand(program, qk_norm_rope, qk_norm_rope_reference)
+            open_stored(program)
         constants = named_constants(program)
         with inductor_cache(component.program):
             compile_package(program, package)

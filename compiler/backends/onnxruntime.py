@@ -8,7 +8,7 @@ import onnxruntime
 
 from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
 from vidc.compiler.gpu import absent
-from vidc.compiler.quantise.form import GRAPH
+from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
@@ -26,7 +26,9 @@ class OnnxRuntimeBackend:
     given, and whose ring is written in place.
     """
 
-    form = GRAPH
+    def form(self, target: Target) -> Form:
+        """Graphs with Q and DQ; none for a GPU, for which it has no precision of 8 bits."""
+        return GRAPH
 
     def precisions(self, target: Target) -> frozenset[str]:
         """fp32, fp16 and, on a CPU, int8; on a GPU bf16, in which attention fails on a CPU."""

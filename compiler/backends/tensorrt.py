@@ -8,8 +8,8 @@ from typing import Any
 
 from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
 from vidc.compiler.gpu import absent
-from vidc.compiler.quantise.form import NETWORK
-from vidc.compiler.settings.quantization import EIGHT_BITS
+from vidc.compiler.quantise.form import NETWORK, Form
+from vidc.compiler.settings.schema import EIGHT_BITS
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.tensorrt.product import Product, product_for
 from vidc.compiler.versions import versions
@@ -22,7 +22,9 @@ FOLDER = "engines/tensorrt"
 class TensorRtBackend:
     """One implementation over two products: the target says which."""
 
-    form = NETWORK
+    def form(self, target: Target) -> Form:
+        """Programs whose Linears become Q and DQ."""
+        return NETWORK
 
     def precisions(self, target: Target) -> frozenset[str]:
         """fp32, fp16 and int8; bf16 and fp8 where the GPU has them."""

@@ -1,4 +1,4 @@
-"""Self-attention in 8 bits: which layers', its scales, and whether they are the calibration's."""
+"""Rings and self-attention in 8 bits: which layers', their scales, and whether these are right."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,9 +9,8 @@ from torch import Tensor
 from vidc.compiler.calibrate.artefact import Calibration
 from vidc.compiler.quantise.arithmetic import DTYPES, LARGEST, scale_of
 from vidc.compiler.quantise.form import Form
-from vidc.compiler.quantise.lowering import require_lowered
+from vidc.compiler.quantise.lowering import lowered_formats
 from vidc.compiler.quantise.tensors import TensorType
-from vidc.compiler.recipe.apply import apply_recipe
 from vidc.compiler.recipe.formats import AttentionFormat
 from vidc.compiler.recipe.recipe import Recipe
 from vidc.exporters.checkpoint.lazy import LazyTensor
@@ -24,11 +23,11 @@ _SLACK = 1e-4
 
 @dataclass(frozen=True)
 class QuantizedAttention:
-    """A self-attention of a recipe, all of it in one format with static scales.
+    """A self-attention of a recipe whose keys and values are in one format with static scales.
 
     Attributes:
         name: of the layer.
-        format: of queries, keys and values.
+        format: of keys and values, and of queries where its products are in 8 bits.
         heads: how many.
         head_dim: channels of each.
     """
@@ -62,19 +61,18 @@ class QuantizedAttention:
 def quantized_attention(
     recipe: Recipe, model: ModelConfig, form: Form
 ) -> dict[str, QuantizedAttention]:
-    """The self-attentions that a recipe means to have in 8 bits, by name.
+    """The self-attentions whose keys and values a recipe means to have in 8 bits, by name.
 
     Raises:
         UnavailableError: ``VIDC-RECIPE-LOWERING``, it asks for what the form does not hold.
         UsageError: ``VIDC-RECIPE-LAYER``.
     """
-    formats = apply_recipe(recipe, model)
-    require_lowered(recipe.name, formats, form)
+    formats = lowered_formats(recipe, model, form)
     sizes = (model.transformer.heads, model.transformer.head_dim)
     return {
         name: QuantizedAttention(name, f, *sizes)
         for name, f in formats.attention.items()
-        if f.computes
+        if f != AttentionFormat()
     }
 
 

@@ -1,4 +1,4 @@
-"""What engines of a backend read of a quantised Linear."""
+"""What engines of a backend hold of a recipe, and how they read it."""
 
 from dataclasses import dataclass
 
@@ -8,25 +8,64 @@ class Form:
     """How a backend takes quantised components.
 
     Attributes:
-        name: of what is quantised: ``graph`` is ONNX, ``program`` an ExportedProgram. Stage module
-            ``quantise_<name>`` writes it.
+        name: of what is quantised: ``graph`` is ONNX, ``program`` an ExportedProgram.
         lacks: ends the sentence about what a recipe asks for and it does not hold.
         products: whether scales are those of products, the weight's times the input's, in float32,
             as kernels take them; else they are the weights' own, in the dtype that weights had.
+        linears: whether there are Linears in 8 bits.
         integers: whether products of INT8 are computed.
         attention: whether self-attention is, all of it in FP8 with static scales.
+        rings: the formats in which keys and values are kept, with static scales, while queries to
+            them stay in high precision.
+        ring_lacks: why there are no others, after the name of a ring in such a format.
     """
 
     name: str
     lacks: str
     products: bool
-    integers: bool
-    attention: bool
+    linears: bool = True
+    integers: bool = False
+    attention: bool = False
+    rings: tuple[str, ...] = ()
+    ring_lacks: str = ""
+
+    @property
+    def writer(self) -> str:
+        """The module whose ``write`` makes it of a component; imported by this name alone."""
+        return f"vidc.compiler.quantise.{self.name}s"
 
 
-GRAPH = Form("graph", "which graphs of standard ONNX operators do not hold", False, True, False)
+GRAPH = Form(
+    "graph",
+    "which graphs of standard ONNX operators do not hold",
+    products=False,
+    integers=True,
+    rings=("int8",),
+    ring_lacks="as ONNX's ScatterND, which writes it, takes no FP8",
+)
 """ONNX with Q and DQ."""
-PROGRAM = Form("program", "which engines of aoti do not have yet", True, False, True)
+PROGRAM = Form(
+    "program",
+    "which engines of aoti do not have yet",
+    products=True,
+    attention=True,
+    rings=("fp8", "int8"),
+)
 """Calls of ``vidc::quantized_linear``, which compilers for a Hopper GPU open up."""
-NETWORK = Form("program", "which networks of TensorRT do not hold yet", True, True, False)
+CPU_PROGRAM = Form(
+    "program",
+    "which engines of aoti for a CPU do not have",
+    products=True,
+    linears=False,
+    rings=("fp8", "int8"),
+)
+"""Rings alone: products in 8 bits are those of a Hopper GPU."""
+NETWORK = Form(
+    "program",
+    "which networks of TensorRT do not hold yet",
+    products=True,
+    integers=True,
+    ring_lacks="which networks of TensorRT do not hold yet: its cache update takes 16 or 32 bits "
+    "alone, and a ring that is copied is there twice",
+)
 """The same calls, which become Q and DQ in graphs that TensorRT parses."""

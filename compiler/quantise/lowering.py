@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.recipe.apply import Quantization, apply_recipe
-from vidc.compiler.recipe.formats import HIGH, STATIC, AttentionFormat, LinearFormat
+from vidc.compiler.recipe.formats import FORMATS, HIGH, STATIC, AttentionFormat, LinearFormat
 from vidc.compiler.recipe.recipe import Recipe
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.errors import UnavailableError
@@ -16,6 +16,7 @@ _SHARED = re.compile(r"(.*\.attn\d+)\.to_([qkv])")
 _SELF_ATTENTION = "attn1"
 _ATTENTION = AttentionFormat("fp8", "fp8", "fp8", STATIC)
 """What ``form.attention`` is about; keys are centred or not."""
+_REMOVE = "remove its [[attention]]: the ring stays as it is"
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,14 @@ def quantized_linears(
         UnavailableError: ``VIDC-RECIPE-LOWERING``, it asks for what the form does not hold.
         UsageError: ``VIDC-RECIPE-LAYER``.
     """
+    return linears_of(lowered_formats(recipe, model, form))
+
+
+def lowered_formats(recipe: Recipe, model: ModelConfig, form: Form) -> Quantization:
+    """The formats that a recipe gives a model's layers, which a form holds; raises as above."""
     formats = apply_recipe(recipe, model)
     require_lowered(recipe.name, formats, form)
-    return linears_of(formats)
+    return formats
 
 
 def linears_of(formats: Quantization) -> dict[str, QuantizedLinear]:
@@ -70,15 +76,17 @@ def require_lowered(recipe: str, formats: Quantization, form: Form) -> None:
         UnavailableError: ``VIDC-RECIPE-LOWERING`` with the first layer.
     """
     for name, attention in formats.attention.items():
-        if attention == AttentionFormat():
-            continue
-        what = f"{name} in 8 bits"
-        if form.attention:
-            if attention == replace(_ATTENTION, centre=attention.centre):
-                continue
-            what += " but for queries, keys and values all in FP8 with static scales"
-        hint = "remove its [[attention]]: the ring stays as it is"
-        raise _unlowered(recipe, f"{what}, {form.lacks}", hint)
+        if attention.computes:
+            _require_computed(recipe, name, attention, form)
+        elif attention != AttentionFormat():
+            _require_ring(recipe, name, attention, form)
+    eight = next((n for n, f in formats.linear.items() if f.weights != HIGH), None)
+    if eight is not None and not form.linears:
+        raise _unlowered(
+            recipe,
+            f"{eight} in 8 bits, {form.lacks}",
+            "remove its [[linear]], or pass another --backend",
+        )
     integer = next((n for n, f in formats.linear.items() if f.activations == "int8"), None)
     if integer is not None and not form.integers:
         raise _unlowered(
@@ -93,6 +101,36 @@ def require_lowered(recipe: str, formats: Quantization, form: Form) -> None:
             f"a scale for each token in {dynamic}, {form.lacks}",
             'write scale = "static", which takes the ranges of a calibration',
         )
+
+
+def _require_computed(recipe: str, name: str, attention: AttentionFormat, form: Form) -> None:
+    what = f"{name} in 8 bits"
+    if form.attention:
+        if attention == replace(_ATTENTION, centre=attention.centre):
+            return
+        what += " but for queries, keys and values all in FP8 with static scales"
+    raise _unlowered(recipe, f"{what}, {form.lacks}", _REMOVE)
+
+
+def _require_ring(recipe: str, name: str, attention: AttentionFormat, form: Form) -> None:
+    if attention.keys != attention.values:
+        raise _unlowered(
+            recipe,
+            f"keys of {name} in {attention.keys} beside values in {attention.values}: a ring has "
+            "one format",
+            'write the same format for both, such as "int8"',
+        )
+    if attention.scale != STATIC:
+        raise _unlowered(
+            recipe,
+            f"a ring of {name} with a scale for each token, which no engine has",
+            'write scale = "static", which takes the ranges of a calibration',
+        )
+    if attention.keys not in form.rings:
+        others = [each for each in FORMATS if each in form.rings]
+        instead = f'write keys and values = "{others[0]}"' if others else _REMOVE
+        kind = attention.keys.upper()
+        raise _unlowered(recipe, f"the ring of {name} in {kind}, {form.ring_lacks}", instead)
 
 
 def _unlowered(recipe: str, what: str, hint: str) -> UnavailableError:

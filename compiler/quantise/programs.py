@@ -1,6 +1,7 @@
-"""One component's ExportedProgram with the Linears of a recipe in 8 bits."""
+"""One component's ExportedProgram with the Linears and rings of a recipe in 8 bits."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,16 @@ from vidc.compiler.quantise.attention import QuantizedAttention, attention_types
 from vidc.compiler.quantise.count import asked_linears, require_asked
 from vidc.compiler.quantise.form import PROGRAM
 from vidc.compiler.quantise.lowering import QuantizedLinear
-from vidc.compiler.quantise.rings import asked_rings, found_rings, require_rings, round_rings
+from vidc.compiler.quantise.rings import (
+    RingTensors,
+    asked_rings,
+    found_rings,
+    require_rings,
+    round_rings,
+)
+from vidc.compiler.quantise.stored_rings import store_rings
 from vidc.compiler.quantise.tensors import TensorType, quantized_types
+from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.checkpoint.write import Described
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.program import load_program, save_program, weight_names
@@ -27,6 +36,26 @@ _MULTIPLE = 16
 """Of channels, which products in 8 bits take."""
 
 
+def write(
+    exported: ExportedComponent,
+    made: ExportedComponent,
+    group: str,
+    weights: Mapping[str, Described],
+    linears: Mapping[str, QuantizedLinear],
+    attentions: Mapping[str, QuantizedAttention],
+) -> ExportedComponent:
+    """``quantize_program`` of an exported component into the folder of ``made``.
+
+    Returns:
+        ``made`` with the states that its program has.
+    """
+    signature = quantize_program(
+        exported.name, exported.program, group, weights, linears, made.program, attentions,
+        exported.signature,
+    )  # fmt: skip
+    return replace(made, signature=signature)
+
+
 def quantize_program(
     component: str,
     source: Path,
@@ -36,7 +65,7 @@ def quantize_program(
     path: Path,
     attentions: Mapping[str, QuantizedAttention],
     signature: Signature,
-) -> None:
+) -> Signature:
     """Writes the quantised form of an exported program.
 
     Args:
@@ -49,19 +78,47 @@ def quantize_program(
         attentions: all of the recipe's.
         signature: the component's.
 
+    Returns:
+        The signature with the states that are of 8 bits then.
+
     Raises:
         BuildError: ``VIDC-QUANTISE-GRAPH``, ``VIDC-QUANTISE-COUNT``.
     """
     program = load_program(source)
     asked = quantize_linears(component, program, group, weights, linears)
-    types = {f"{group}.{name}": kind for name, kind in attention_types(attentions).items()}
     rings = asked_rings(program, signature, group, attentions)
-    round_rings(program, signature, rings, placeholders(program, types))
+    kept = quantize_rings(program, signature, group, rings, attentions)
     save_program(program, path)
     # What is counted is what was written, not what was meant to be.
     written = load_program(path)
     require_asked(component, asked, found_linears(written))
-    require_rings(component, rings, found_rings(written, signature))
+    require_rings(component, rings, found_rings(written, kept))
+    return kept
+
+
+def quantize_rings(
+    program: ExportedProgram,
+    signature: Signature,
+    group: str,
+    rings: Mapping[str, RingTensors],
+    attentions: Mapping[str, QuantizedAttention],
+) -> Signature:
+    """Quantises a program's rings in place.
+
+    Args:
+        program: what ``export_program`` returns, perhaps with quantised Linears.
+        signature: the component's.
+        group: of its weights.
+        rings: what ``asked_rings`` returned.
+        attentions: all of the recipe's.
+
+    Returns:
+        The signature with the states that are of 8 bits then.
+    """
+    types = {f"{group}.{name}": kind for name, kind in attention_types(attentions).items()}
+    placeholder = placeholders(program, types)
+    round_rings(program, signature, rings, placeholder)
+    return store_rings(program, signature, rings, placeholder)
 
 
 def quantize_linears(

@@ -11,10 +11,12 @@ from torch.export import ExportedProgram
 from vidc.compiler.quantise.attention import QuantizedAttention
 from vidc.exporters.lowering import insert
 from vidc.exporters.program import argument_placeholders, weight_names
+from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import BuildError
 from vidc.plugins.ring import ring_attention, ring_write
 from vidc.plugins.rounded import rounded
 from vidc.plugins.signature import Signature
+from vidc.plugins.stored import restored, stored
 
 _FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
 _STATES = {"ring.k.": "k", "ring.v.": "v"}
@@ -22,25 +24,35 @@ _STATES = {"ring.k.": "k", "ring.v.": "v"}
 
 @dataclass(frozen=True)
 class RingTensors:
-    """What is rounded of a ring, by the names of weights."""
+    """What is in 8 bits of a ring, by the names of weights."""
 
     key_scale: str
     value_scale: str
     key_mean: str | None
     dtype: str
     attends: bool
-    """Whether the program attends to it, with queries that are rounded too."""
+    """Whether the program attends to it with queries that are rounded too."""
+    stored: bool = False
+    """Whether the program's own state is in 8 bits, with queries that stay as they are."""
 
 
 def ring_tensors(group: str, attention: QuantizedAttention, attends: bool) -> RingTensors:
-    """The names by which a component asks for the tensors of a self-attention."""
+    """The names by which a component asks for the tensors of a self-attention.
+
+    Args:
+        group: of the weights.
+        attention: it.
+        attends: whether the component does.
+    """
+    computes = attention.format.computes
     mean = attention.key_mean
     return RingTensors(
         f"{group}.{attention.key_scale}",
         f"{group}.{attention.value_scale}",
         None if mean is None else f"{group}.{mean}",
         attention.dtype,
-        attends,
+        attends and computes,
+        not computes,
     )
 
 
@@ -91,9 +103,15 @@ def rings(program: ExportedProgram, signature: Signature) -> dict[str, Ring]:
             found[layer].writes[part] = write
             written |= dict.fromkeys(write.users, (layer, part))
     for node in program.graph.find_nodes(op="call_function", target=ring_attention):
-        layer, _ = written[node.args[1]]
+        layer, _ = written[_as_written(node.args[1])]
         found[layer].attentions.append(node)
     return found
+
+
+def _as_written(keys: Any) -> fx.Node:
+    """A ring as it was written, of what is attended to."""
+    node: fx.Node = keys.args[0] if keys.target is restored else keys
+    return node
 
 
 def round_rings(
@@ -104,6 +122,8 @@ def round_rings(
 ) -> None:
     """Makes what these rings are written with, and queries to them, calls of ``vidc::rounded``.
 
+    Those that are stored in 8 bits are left: ``store_rings`` is about these.
+
     Args:
         program: what ``export_program`` returns; changed in place.
         signature: the component's.
@@ -113,7 +133,7 @@ def round_rings(
     graph = program.graph
     for layer, ring in rings(program, signature).items():
         tensors = asked.get(layer)
-        if tensors is None:
+        if tensors is None or tensors.stored:
             continue
         mean = None if tensors.key_mean is None else placeholder(tensors.key_mean)
         keys = (placeholder(tensors.key_scale), mean)
@@ -132,30 +152,57 @@ def round_rings(
 
 def found_rings(program: ExportedProgram, signature: Signature) -> dict[str, RingTensors]:
     """The rings in 8 bits of a program, by layer and by the tensors that its calls read."""
-    names = weight_names(program)
-
-    def call(node: Any) -> tuple[Any, Any, Any] | None:
-        if not isinstance(node, fx.Node) or node.target is not rounded:
-            return None
-        given: Any = node.args
-        _, scale, mean, dtype = given
-        scale, mean = (None if each is None else names[each.name] for each in (scale, mean))
-        return scale, mean, dtype
-
-    found = {}
+    names, found = weight_names(program), {}
     for layer, ring in rings(program, signature).items():
-        keys, values = (call(ring.writes[part].kwargs["update"]) for part in "kv")
-        queries = [call(node.args[0]) for node in ring.attentions]
-        if keys is None and values is None and not any(queries):
-            continue
-        if keys is None or values is None or values[1] is not None:
-            raise _half(layer)
-        if keys[2] != values[2] or any(query != (None, None, keys[2]) for query in queries):
-            raise _half(layer)
-        if keys[0] is None or values[0] is None:
-            raise _half(layer)
-        found[layer] = RingTensors(keys[0], values[0], keys[1], keys[2], bool(queries))
+        writes: list[Any] = [ring.writes[part].kwargs["update"] for part in "kv"]
+        if any(update.target is stored for update in writes):
+            found[layer] = _found_stored(names, layer, ring)
+        elif any(node.target is rounded for node in (*writes, *_queries(ring))):
+            found[layer] = _found_rounded(names, layer, ring)
     return found
+
+
+def _found_rounded(names: Mapping[str, str], layer: str, ring: Ring) -> RingTensors:
+    keys, values = (_call(names, ring.writes[part].kwargs["update"], rounded) for part in "kv")
+    queries = [_call(names, query, rounded) for query in _queries(ring)]
+    if keys is None or values is None or values[1] is not None:
+        raise half(layer)
+    if keys[2] != values[2] or any(query != (None, None, keys[2]) for query in queries):
+        raise half(layer)
+    if keys[0] is None or values[0] is None:
+        raise half(layer)
+    return RingTensors(keys[0], values[0], keys[1], keys[2], bool(queries))
+
+
+def _found_stored(names: Mapping[str, str], layer: str, ring: Ring) -> RingTensors:
+    keys, values = (_call(names, ring.writes[part].kwargs["update"], stored) for part in "kv")
+    if keys is None or values is None or values[1] is not None or keys[2] != values[2]:
+        raise half(layer)
+    states = {dtype_name(cache.meta["val"].dtype) for cache in ring.caches.values()}
+    given: list[Any] = [attention.args[1:3] for attention in ring.attentions]
+    read = {tuple(_restored_by(names, node) for node in each) for each in given}
+    if states != {keys[2]} or not read <= {(keys[0], values[0])}:
+        raise half(layer)
+    return RingTensors(keys[0], values[0], keys[1], keys[2], attends=False, stored=True)
+
+
+def _call(names: Mapping[str, str], node: Any, operator: Any) -> tuple[Any, Any, Any] | None:
+    """The scale, mean and dtype that a call of ``rounded`` or ``stored`` is given."""
+    if not isinstance(node, fx.Node) or node.target is not operator:
+        return None
+    given: Any = node.args
+    _, scale, mean, dtype = given
+    scale, mean = (None if each is None else names[each.name] for each in (scale, mean))
+    return scale, mean, dtype
+
+
+def _restored_by(names: Mapping[str, str], node: Any) -> str | None:
+    """The scale that a call of ``restored`` is given."""
+    return names[node.args[1].name] if node.target is restored else None
+
+
+def _queries(ring: Ring) -> list[Any]:
+    return [node.args[0] for node in ring.attentions]
 
 
 def require_rings(
@@ -176,9 +223,11 @@ def require_rings(
         )
 
 
-def _half(layer: str) -> BuildError:
+def half(layer: str) -> BuildError:
+    """Of a ring that is in 8 bits in part."""
     return BuildError(
         "VIDC-QUANTISE-COUNT",
-        f"{layer}: its queries, keys and values are not all in 8 bits, or not in the same",
+        f"{layer}: its queries, keys and values are not all in 8 bits as they should be, or not in "
+        "the same",
         "report it with this message; a recipe that leaves the layer out builds",
     )

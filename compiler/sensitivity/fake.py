@@ -25,8 +25,7 @@ from vidc.compiler.recipe.formats import HIGH, STATIC, AttentionFormat, LinearFo
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.ring import ring_attention, ring_write
-from vidc.plugins.signature import Signature
-from vidc.runtime.engines import Engine
+from vidc.runtime.engines import Engine, Wrapper
 from vidc.runtime.states import Buffers, States
 
 
@@ -197,10 +196,9 @@ def _on_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu()
 
 
-class _FakeEngine:
+class _FakeEngine(Wrapper):
     def __init__(self, engine: Engine, quantizer: FakeQuantizer) -> None:
-        self.signature: Signature = engine.signature
-        self._engine = engine
+        super().__init__(engine)
         self._quantizer = quantizer
 
     def run(self, buffers: Buffers, states: States) -> None:

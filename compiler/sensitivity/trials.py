@@ -11,8 +11,7 @@ from vidc.compiler.calibrate.rollout import scenario
 from vidc.compiler.sensitivity.fake import FakeQuantizer
 from vidc.compiler.validate.metrics import compare, psnr
 from vidc.compiler.validate.play import Inputs, decode_latents, play_rollout
-from vidc.plugins.signature import Signature
-from vidc.runtime.engines import Engine
+from vidc.runtime.engines import Engine, Wrapper
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.stream import StreamSpec
 
@@ -124,12 +123,11 @@ class Trials:
         return [decoded[block] for block in sorted(decoded)]
 
 
-class _Recorded:
+class _Recorded(Wrapper):
     """A ``denoise`` whose flows are kept."""
 
     def __init__(self, engine: Engine, flows: list[Tensor]) -> None:
-        self.signature: Signature = engine.signature
-        self._engine = engine
+        super().__init__(engine)
         self._flows = flows
 
     def run(self, buffers: Buffers, states: States) -> None:
@@ -137,12 +135,11 @@ class _Recorded:
         self._flows.append(buffers.outputs[_FLOW].clone())
 
 
-class _Forced:
+class _Forced(Wrapper):
     """A ``denoise`` whose flows are compared with others, which then take their place."""
 
     def __init__(self, engine: Engine, flows: Iterator[Tensor]) -> None:
-        self.signature: Signature = engine.signature
-        self._engine = engine
+        super().__init__(engine)
         self._flows = flows
         self.worst = math.inf
 

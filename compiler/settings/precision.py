@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from vidc.compiler import backends
 from vidc.compiler.settings.layers import Layer, Setting
-from vidc.compiler.settings.schema import KV_CACHE, PRECISIONS, WEIGHTS_GROUPS
+from vidc.compiler.settings.schema import EIGHT_BITS, KV_CACHE, PRECISIONS, WEIGHTS_GROUPS
 from vidc.compiler.settings.targets import Target
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
 
@@ -53,10 +53,19 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
                 "VIDC-BACKEND-PRECISION",
                 f"backend {name} has no {precision.value} ({precision.origin}) on {target.name}; "
                 f"it has {', '.join(both) or 'none there'}",
-                f"pass --precision {instead(both)} or another backend"
+                f"pass --precision {instead(both)} or {_elsewhere(precision, name, target)}"
                 if both
                 else "pass --backend",
             )
+
+
+def _elsewhere(precision: Setting, name: str, target: Target) -> str:
+    """What to pass for a backend other than this one."""
+    others = [each for each in backends.names() if each != name]
+    builds = (
+        each for each in others if precision.value in backends.backend(each).precisions(target)
+    )
+    return " or ".join(f"--backend {each}" for each in builds) or "another backend"
 
 
 def require_exported(precisions: Mapping[str, Setting]) -> None:
@@ -83,9 +92,15 @@ def instead(precisions: Sequence[str]) -> str:
 
 
 def require_one_for_keys_and_values(
-    layers: Sequence[Layer], target: Target, transformer: Setting
+    layers: Sequence[Layer], target: Target, transformer: Setting, rings: str | None = None
 ) -> None:
-    """Refuses keys and values in another precision than the transformer's.
+    """Refuses keys and values in another precision than they are kept in.
+
+    Args:
+        layers: lowest precedence first.
+        target: what the engines are for.
+        transformer: its precision, which is theirs where a recipe says nothing of them.
+        rings: what the recipe keeps them in.
 
     Raises:
         UnavailableError: ``VIDC-EXPORT-KV``.
@@ -94,13 +109,17 @@ def require_one_for_keys_and_values(
     if asked is None:
         return
     _require_available(asked, target)
-    if asked.value != transformer.value:
+    kept = transformer.value if rings is None else rings
+    if asked.value != kept:
+        recipe = f"kv-{asked.value}"
         raise UnavailableError(
             "VIDC-EXPORT-KV",
-            f"this version has no keys and values in {asked.value} ({asked.origin}) beside a "
-            f"transformer in {transformer.value}",
-            f"pass --set precision.{KV_CACHE}={transformer.value}; a smaller stream.window saves "
-            "memory and time too",
+            f"keys and values are asked for in {asked.value} ({asked.origin}), and would be kept "
+            f"in {kept}",
+            f"pass --precision {asked.value} --recipe {recipe} and a calibration, or "
+            f"--set precision.{KV_CACHE}={kept}"
+            if asked.value in EIGHT_BITS
+            else f"pass --set precision.{KV_CACHE}={kept}",
         )
 
 

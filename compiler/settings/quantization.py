@@ -7,10 +7,10 @@ from typing import Any
 from vidc.compiler.recipe.formats import HIGH, AttentionFormat, LinearFormat
 from vidc.compiler.recipe.recipe import Recipe, load_recipe, parse_recipe
 from vidc.compiler.settings.layers import Layer, Setting
+from vidc.compiler.settings.schema import EIGHT_BITS
 from vidc.compiler.settings.targets import Target
 from vidc.plugins.errors import UnavailableError, UsageError
 
-EIGHT_BITS = ("fp8", "int8")
 TRANSFORMER = "transformer"
 
 
@@ -34,6 +34,14 @@ class QuantizationConfig:
         return any(f.computes and (f.scale == "static" or f.smooth) for f in linear) or any(
             f != AttentionFormat() and (f.scale == "static" or f.centre) for f in attention
         )
+
+    @property
+    def rings(self) -> str | None:
+        """The format of the window's keys and values, where every rule about them has one."""
+        rules = self.recipe.attention
+        formats = {kind for rule in rules for kind in (rule.format.keys, rule.format.values)}
+        (found,) = formats if len(formats) == 1 else (HIGH,)
+        return None if found == HIGH else found
 
     def to_json(self) -> dict[str, Any]:
         """It as plain JSON values, the recipe's rules included."""

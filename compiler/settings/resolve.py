@@ -170,7 +170,8 @@ def resolve(
             builds = backends.backend(chosen_backend.value).precisions(target)
             high = high_layers(layers, instead([p for p in target.precisions if p in builds]))
         precisions = resolve_precision(high, target)
-        require_one_for_keys_and_values(layers, target, precisions[TRANSFORMER])
+        rings = None if quantized is None else quantized.rings
+        require_one_for_keys_and_values(layers, target, precisions[TRANSFORMER], rings)
         require_built(precisions, chosen_backend.value, target)
     else:
         precisions = resolve_precision(layers, target)

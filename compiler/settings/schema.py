@@ -13,7 +13,8 @@ from vidc.exporters.config import (
 from vidc.exporters.table import Table
 from vidc.plugins.errors import UsageError, nearest
 
-PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8")
+EIGHT_BITS = ("fp8", "int8")
+PRECISIONS = ("fp32", "fp16", "bf16", *EIGHT_BITS)
 WEIGHTS_GROUPS = ("transformer", "vae", "text_encoder")
 """Weights that share a file, and so a precision."""
 KV_CACHE = "kv_cache"

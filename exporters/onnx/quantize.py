@@ -6,7 +6,7 @@ before it, and its bias is added behind it. Both is what ONNX Runtime looks for 
 product in integers, zero points written out included; none of it changes what the graph means.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -42,13 +42,17 @@ def quantize(
     graph.refer()
 
 
-def found_gemms(model: ir.Model) -> list[LinearTensors]:
+def found_gemms(model: ir.Model, others: Collection[ir.Node] = ()) -> list[LinearTensors]:
     """The quantised Linears of a graph as a parser would find them, by the graph's edges alone.
+
+    Args:
+        model: the graph.
+        others: its Q and DQ that belong to something else.
 
     Raises:
         BuildError: ``VIDC-QUANTISE-GRAPH``, a Q or DQ is not part of one.
     """
-    found, seen = [], set()
+    found, seen = [], set(others)
     for node in model.graph:
         if node.op_type != "Gemm":
             continue
@@ -84,7 +88,8 @@ def unsigned_inputs(model: ir.Model) -> bool:
     """
     found = False
     for node in model.graph:
-        zero = node.inputs[2] if node.op_type == "QuantizeLinear" else None
+        quantizes = node.op_type == "QuantizeLinear" and len(node.inputs) > 2
+        zero = node.inputs[2] if quantizes else None
         if zero is None or zero.dtype != ir.DataType.INT8:
             continue
         found = True

@@ -1,6 +1,7 @@
 """A bundle in INT8, from a calibration to its validation, and what must not get that far."""
 
 import json
+import math
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -8,6 +9,7 @@ from dataclasses import replace
 import onnx
 import onnxruntime
 import pytest
+import torch
 from modelopt_here import needs_modelopt
 from safetensors.torch import load_file
 
@@ -98,6 +100,85 @@ def test_weights_alone_need_no_calibration(build, project, monkeypatch, tmp_path
     assert kinds["torch.int8"] == LAYERS["text_kv"] + LAYERS["denoise"]
 
 
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("int8", "onnxruntime"),
+        # One worker compiles all engines of aoti: those of the VAE are the same as elsewhere.
+        pytest.param(("fp8", "aoti"), marks=pytest.mark.xdist_group("aoti")),
+    ],
+    ids=lambda pair: f"kv-{pair[0]}",
+)
+def cached(request, project, calibrated, tmp_path_factory):
+    """A bundle whose keys and values alone are in 8 bits, and their dtype."""
+    from vidc.compiler.build import build
+    from vidc.compiler.cli.progress import LineProgress
+
+    precision, backend = request.param
+    settings, sources = project.resolve(
+        precision=precision, recipe=f"kv-{precision}", backend=backend
+    )
+    output = tmp_path_factory.mktemp("cached") / "bundle"
+    sources = replace(sources, calibration=calibrated)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
+        return build(settings, sources, output, project.cache, LineProgress()).output
+
+
+def rings(bundle):
+    """The window's keys and values as a bundle's manifest has them, and what they take."""
+    states = {
+        state.name: state
+        for engine in read_manifest(bundle).engines.values()
+        for state in engine.signature.states
+        if state.name.startswith("ring.")
+    }
+    taken = (math.prod(s.shape) * s.torch_dtype.itemsize for s in states.values())
+    return states.values(), sum(taken)
+
+
+def test_keys_and_values_alone_in_8_bits(cached, project, vidc, monkeypatch):
+    monkeypatch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
+    manifest = read_manifest(cached)
+    precision = manifest.config["quantization"]["precision"]
+    assert manifest.validation.passed
+    assert manifest.validation.level == "rollout"
+    assert {manifest.engines[name].precision for name in LAYERS} == {precision}
+    (states, taken), (_, before) = rings(cached), rings(project.bundle)
+    assert 4 * taken == before
+    assert {state.dtype for state in states} == {
+        {"int8": "int8", "fp8": "float8_e4m3fn"}[precision]
+    }
+    assert all(s.in_place and s.axes is None and not s.rounding.reordered for s in states)
+    name = "weights/transformer.safetensors"
+    wide = {tensor.dtype for tensor in load_file(cached / name).values()}
+    assert wide == {torch.float32}
+    status, out, err = vidc("validate", str(cached), "--json")
+    assert status == 0, err
+    worst = {
+        row["component"]: row["value"]
+        for row in json.loads(out)["gates"]
+        if (row["where"], row["metric"]) == ("component", "relative_l2")
+    }
+    assert worst["text_kv"] < 1e-5 < 1e-3 < worst["denoise"]
+
+
+def test_swapped_scales_of_keys_and_values_fail_validation_by_name(cached, vidc, tmp_path):
+    bundle = shutil.copytree(cached, tmp_path / "bundle")
+    path = bundle / "weights/transformer.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    for layer in range(2):
+        key, value = (f"blocks.{layer}.attn1.{part}_scale" for part in ("key", "value"))
+        tensors[key], tensors[value] = tensors[value], tensors[key]
+    _write(path, tensors)
+    _accept(bundle)
+    status, out, err = vidc("validate", str(bundle), "--json")
+    assert status == 1, err
+    failed = {gate["component"] for gate in json.loads(out)["gates"] if not gate["passed"]}
+    assert "denoise" in failed
+    assert not failed & {"text_kv", "vae_decode"}
+
+
 def test_a_plan_says_what_a_change_rebuilds(build, quantised, calibrated, tmp_path):
     arguments = ("--precision", "int8", "--plan", "--json", "-o", str(quantised))
     status, out, err = build(*arguments, "--calibration", str(calibrated))
@@ -125,16 +206,20 @@ def test_a_scale_that_is_wrong_fails_validation_by_name(quantised, vidc, tmp_pat
         tensors[one] = tensors[one] * 2
     else:
         tensors[one], tensors[other] = tensors[other], tensors[one]
-    from vidc.exporters.checkpoint import write_weights
-    from vidc.exporters.checkpoint.lazy import LazyTensor
-
-    write_weights(path, {name: LazyTensor.of(tensor) for name, tensor in tensors.items()})
+    _write(path, tensors)
     _accept(bundle)
     status, out, err = vidc("validate", str(bundle), "--json")
     assert status == 1, err
     failed = {gate["component"] for gate in json.loads(out)["gates"] if not gate["passed"]}
     assert {"denoise", "kv_update"} <= failed
     assert not failed & {"text_kv", "vae_decode"}
+
+
+def _write(path, tensors):
+    from vidc.exporters.checkpoint import write_weights
+    from vidc.exporters.checkpoint.lazy import LazyTensor
+
+    write_weights(path, {name: LazyTensor.of(tensor) for name, tensor in tensors.items()})
 
 
 def _accept(bundle):
@@ -163,10 +248,13 @@ def test_a_calibration_of_another_checkpoint_is_refused(build, calibrated, tmp_p
     [
         (("--precision", "int8"), 2, "VIDC-CALIBRATION-NEEDED"),
         (("--precision", "int8", "--recipe", "int8"), 3, "VIDC-RECIPE-LOWERING"),
-        (("--precision", "int8", "--recipe", "kv-int8"), 3, "VIDC-RECIPE-LOWERING"),
+        (("--precision", "int8", "--recipe", "kv-int8"), 2, "VIDC-CALIBRATION-NEEDED"),
+        (("--precision", "int8", "--backend", "aoti"), 3, "VIDC-RECIPE-LOWERING"),
         (("--precision", "int8", "--recipe", "fp8-linear"), 2, "VIDC-RECIPE-PRECISION"),
         (("--recipe", "int8-static"), 2, "VIDC-RECIPE-PRECISION"),
-        (("--precision", "fp8"), 3, "VIDC-TARGET-PRECISION"),
+        (("--precision", "fp8", "--recipe", "kv-fp8"), 3, "or --backend aoti"),
+        (("--precision", "fp8", "--backend", "aoti"), 3, "VIDC-RECIPE-NONE"),
+        (("--precision", "fp16", "--set", "precision.kv_cache=int8"), 3, "--recipe kv-int8 and a"),
         (("--set", "precision.vae=int8"), 3, "VIDC-EXPORT-PRECISION"),
         (("--calibration", "somewhere"), 2, "VIDC-CALIBRATION-UNUSED"),
         (("--precision", "int8", "--calibration", "nowhere"), 2, "VIDC-CALIBRATION-MISSING"),

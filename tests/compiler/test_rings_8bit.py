@@ -1,6 +1,8 @@
 """Programs with rings in 8 bits: what they write and attend to is what rounding it means."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from vidc.compiler.cuda import lower
 from vidc.compiler.quantise.rings import found_rings
 from vidc.compiler.recipe.recipe import parse_recipe
 from vidc.compiler.rings_8bit import kept_states
-from vidc.exporters.program import export_program
+from vidc.exporters.program import export_program, load_program, save_program
 from vidc.plugins.signature import Signature
 from vidc.runtime.strict import read
 
@@ -96,3 +98,21 @@ def test_a_lowered_program_keeps_its_ring_in_8_bits(model, name, centre):
             # first layer's attention more.
             slack = 0.02 if spec.name.endswith(".0") else 0.05
             assert error(numbers, rounding[spec.name]) < slack
+
+
+READ = "import sys; from vidc.exporters.program import load_program; load_program(sys.argv[1])"
+KEPT = {"layers": ["blocks.*.attn1"], "keys": "fp8", "values": "fp8"}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_program_is_lowered_as_another_process_saved_it(model, whole, tmp_path):
+    component, path = model.component("kv_update", "bf16"), tmp_path / "program.pt2"
+    kept = parse_recipe({"description": "some", "attention": [KEPT]}, "some")
+    program = export_program(component)
+    Quantised(model, recipe() if whole else kept).quantize("kv_update", program)
+    save_program(program, path)
+    done = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    read_again = load_program(path)
+    fusion = lower(program, True, component.signature)
+    assert lower(read_again, True, component.signature).operators == fusion.operators

@@ -241,7 +241,7 @@ def test_inductor_still_has_the_options_that_are_set() -> None:
 
 def test_what_it_builds_for() -> None:
     assert backend.unavailable(CPU_TARGET) is None
-    assert backend.precisions(CPU_TARGET) == {"fp32", "bf16", "fp16"}
+    assert backend.precisions(CPU_TARGET) == {"fp32", "bf16", "fp16", "fp8", "int8"}
     assert set(backend.tools(CPU_TARGET)) == {"torch", "c++", "cpu"}
     assert backend.kernels(CPU_TARGET) == ()
 

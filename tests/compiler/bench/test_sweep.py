@@ -74,7 +74,7 @@ def test_a_variant_of_another_precision_differs_in_all_groups():
         ("stream.window", "4", "VIDC-CONFIG-SIZES"),
         ("stream.window", "wide", "VIDC-CONFIG-SETTING"),
         ("precision.default", "fp9", "VIDC-CONFIG-PRECISION"),
-        ("precision.default", "fp8", "VIDC-TARGET-PRECISION"),
+        ("precision.default", "fp8", "VIDC-RECIPE-NONE"),
     ],
 )
 def test_a_variant_that_cannot_be_is_refused(key, value, code):

@@ -8,7 +8,7 @@ import torch
 
 from vidc.compiler.calibrate.artefact import Calibration
 from vidc.compiler.quantise.check import require_faithful
-from vidc.compiler.quantise.form import GRAPH, PROGRAM
+from vidc.compiler.quantise.form import CPU_PROGRAM, GRAPH, NETWORK, PROGRAM
 from vidc.compiler.quantise.lowering import quantized_linears, sites
 from vidc.compiler.quantise.tensors import quantized_types
 from vidc.compiler.quantise.weights import quantized_weights
@@ -111,10 +111,15 @@ def test_queries_keys_and_values_share_an_input_where_they_read_one(config):
     ("recipe", "form", "what"),
     [
         ("fp8", GRAPH, "blocks.0.attn1 in 8 bits"),
-        ("kv-int8", GRAPH, "blocks.0.attn1 in 8 bits"),
+        (
+            "kv-fp8",
+            GRAPH,
+            "ring of blocks.0.attn1 in FP8, as ONNX's ScatterND, which writes it,",
+        ),
+        ("kv-int8", NETWORK, "its cache update takes 16 or 32 bits alone"),
         ("int8", GRAPH, "a scale for each token in blocks.0.attn1.to_q"),
-        ("kv-fp8", PROGRAM, "blocks.0.attn1 in 8 bits but for queries, keys and values all in"),
-        ("kv-int8", PROGRAM, "FP8 with static scales, which engines of aoti do not have yet"),
+        ("fp8-linear", CPU_PROGRAM, "in 8 bits, which engines of aoti for a CPU do not have"),
+        ("fp8", CPU_PROGRAM, "blocks.0.attn1 in 8 bits, which engines of aoti for a CPU do not"),
         ("int8-static", PROGRAM, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
     ],
 )

@@ -90,10 +90,16 @@ def test_on_a_cpu_integers_are_faster_by_what_was_measured(monkeypatch):
     assert found.saved["blocks.0.ffn.net.2"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("recipe", "target"), [("fp8", "a100"), ("kv-fp8", "t4"), ("fp8", "cpu")])
+@pytest.mark.parametrize(("recipe", "target"), [("fp8", "a100"), ("kv-fp8", "t4")])
 def test_a_format_that_the_target_does_not_have(recipe, target):
     with pytest.raises(UnavailableError, match="VIDC-TARGET-PRECISION"):
         costs(recipe, targets()[target])
+
+
+def test_a_cpu_keeps_rings_in_fp8_and_multiplies_in_nothing_of_it():
+    assert set(costs("kv-fp8", targets()["cpu"]).saved.values()) == {0}
+    with pytest.raises(UnavailableError, match=r"VIDC-SENSITIVITY-PEAKS.*no peak for fp8"):
+        costs("fp8", targets()["cpu"])
 
 
 def test_a_peak_that_the_file_does_not_have():

@@ -110,7 +110,8 @@ def test_the_table_and_what_is_said_without_a_vae(run, tmp_path):
     [
         (("--budget", "psnr=x"), 2, "VIDC-BUDGET]"),
         (("--budget", "time=0.1"), 2, "VIDC-BUDGET-UNREACHABLE]"),
-        (("--analyze", "--recipe", "fp8"), 3, "VIDC-TARGET-PRECISION]"),
+        (("--analyze", "--recipe", "fp8"), 3, "VIDC-SENSITIVITY-PEAKS]"),
+        (("--analyze", "--recipe", "fp8", "--for", "t4"), 3, "VIDC-TARGET-PRECISION]"),
         (("--analyze", "--for", "h10"), 2, "VIDC-CONFIG-TARGET]"),
         (("--budget", "psnr=30", "--recipe-file", "recipe.json"), 2, "VIDC-CLI-USAGE]"),
         (("--analyze", "--recipe-file", "recipe.toml"), 2, "VIDC-CLI-USAGE]"),

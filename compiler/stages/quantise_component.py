@@ -1,12 +1,12 @@
-"""Stage ``quantise:<component>``: an exported program whose Linears are in 8 bits."""
+"""Stage ``quantise:<component>``: an exported component with a recipe's layers in 8 bits."""
 
 from dataclasses import replace
+from importlib import import_module
 
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.quantise.attention import quantized_attention
 from vidc.compiler.quantise.form import Form
 from vidc.compiler.quantise.lowering import quantized_linears
-from vidc.compiler.quantise.programs import quantize_program
 from vidc.compiler.recipe.recipe import Recipe
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.config import ModelConfig
@@ -22,9 +22,10 @@ def run(
     recipe: Recipe,
     form: Form,
 ) -> None:
-    """Writes what ``ExportedComponent`` describes, but for the ONNX graph.
+    """Writes what ``ExportedComponent`` describes, of the two graphs the one that the form names.
 
-    Which calibration the scales come from changes nothing here: they are weights of the program.
+    Which calibration the scales come from changes nothing here: they are references into the
+    weights file, or weights of the program.
 
     Args:
         workspace: where to, and the export.
@@ -36,15 +37,15 @@ def run(
         form: of the backend that compiles it.
 
     Raises:
-        BuildError: what ``quantize_program`` raises.
+        BuildError: what ``write`` of the form's module raises.
     """
     exported = ExportedComponent.open(workspace.inputs[f"export:{component}"])
-    made = replace(exported, folder=workspace.output)
-    weights = meta_network(config, group, precision).state_dict()
-    linears = quantized_linears(recipe, config, form)
-    attentions = quantized_attention(recipe, config, form)
-    quantize_program(
-        component, exported.program, group, weights, linears, made.program, attentions,
-        exported.signature,
-    )  # fmt: skip
+    made = import_module(form.writer).write(
+        exported,
+        replace(exported, folder=workspace.output),
+        group,
+        meta_network(config, group, precision).state_dict(),
+        quantized_linears(recipe, config, form),
+        quantized_attention(recipe, config, form),
+    )
     made.write_signature()

@@ -1,0 +1,112 @@
+"""Rings in 8 bits in ONNX: Q where a block is written, DQ where the ring is read."""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from vidc.exporters.onnx.functional import Operators
+from vidc.plugins.errors import BuildError
+from vidc.plugins.signature import DTYPE_NAMES, DTYPES, Signature, state_output
+from vidc.plugins.stored import restored, stored
+
+_OPSET = 24
+_HEADS = 2
+"""Their axis, in ``[B, T, H, D]``."""
+
+
+def stored_q(x: Tensor, scale: Tensor, mean: Tensor | None, dtype: str) -> Tensor:
+    """``vidc::stored`` for export alone; INT8 that is out of range may become -128."""
+    values = x.float() if mean is None else x.float() - mean
+    return torch.onnx.ops.symbolic(
+        "QuantizeLinear",
+        (values, scale),
+        {"axis": _HEADS, "output_dtype": int(ir.tensor_adapters.from_torch_dtype(DTYPES[dtype]))},
+        dtype=DTYPES[dtype],
+        shape=x.shape,
+        version=_OPSET,
+    )
+
+
+def restored_dq(x: Tensor, scale: Tensor, dtype: str) -> Tensor:
+    """``vidc::restored`` for export alone."""
+    values = torch.onnx.ops.symbolic(
+        "DequantizeLinear",
+        (x, scale),
+        {"axis": _HEADS},
+        dtype=torch.float32,
+        shape=x.shape,
+        version=_OPSET,
+    )
+    return values.to(DTYPES[dtype])
+
+
+STORED: Operators = {stored: stored_q, restored: restored_dq}
+"""The operators in this form."""
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """How a graph keeps a state in 8 bits, by the names of initializers."""
+
+    scale: str
+    mean: str | None
+    dtype: str
+
+
+def found_stored(
+    model: ir.Model, signature: Signature
+) -> tuple[dict[str, StoredState], frozenset[ir.Node]]:
+    """The states in 8 bits of a graph, by the graph's edges alone, and the Q and DQ of these.
+
+    Raises:
+        BuildError: ``VIDC-QUANTISE-GRAPH``, one is written otherwise than by a ScatterND of what
+            was quantised, or dequantised by another scale.
+    """
+    outputs = {value.name: value for value in model.graph.outputs}
+    kept, nodes = {}, set[ir.Node]()
+    for state in signature.states:
+        if not state.writes:
+            continue
+        written = outputs[state_output(state.name)]
+        if written.dtype not in (ir.DataType.INT8, ir.DataType.FLOAT8E4M3FN):
+            continue
+        while (producer := written.producer()) is not None and producer.op_type == "Identity":
+            written = _given(producer, 0)
+        quantized = None if producer is None else _given(producer, -1).producer()
+        if (
+            producer is None
+            or producer.op_type != "ScatterND"
+            or _given(producer, 0).name != state.name
+            or quantized is None
+            or quantized.op_type != "QuantizeLinear"
+        ):
+            raise _wrong(model, state.name, "is not written by a ScatterND of quantised values")
+        scale = _given(quantized, 1).name
+        reads = [node for node in written.consumers() if node.op_type != "Identity"]
+        for node in reads:
+            if node.op_type != "DequantizeLinear" or _given(node, 1).name != scale:
+                raise _wrong(model, state.name, f"is read by {node.op_type} {node.name!r}")
+        source = _given(quantized, 0).producer()
+        mean = None
+        if source is not None and source.op_type == "Sub" and _given(source, 1).is_initializer():
+            mean = _given(source, 1).name
+        dtype = DTYPE_NAMES[ir.tensor_adapters.to_torch_dtype(written.dtype)]
+        kept[state.name] = StoredState(str(scale), mean, dtype)
+        nodes |= {quantized, *reads}
+    return kept, frozenset(nodes)
+
+
+def _given(node: ir.Node, position: int) -> ir.Value:
+    value = node.inputs[position]
+    assert value is not None
+    return value
+
+
+def _wrong(model: ir.Model, state: str, why: str) -> BuildError:
+    return BuildError(
+        "VIDC-QUANTISE-GRAPH",
+        f"{model.graph.name}: {state} is to be in 8 bits, and {why}",
+        "report it with this message",
+    )
