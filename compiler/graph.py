@@ -105,7 +105,7 @@ def portable_stages(settings: Settings, sources: Sources) -> list[Stage]:
         *(load_stage(settings, sources, group) for group in weights_groups(settings.model)),
         *(_quantise_weights(settings, sources, group) for group in _quantised(settings)),
         *(export_stage(settings, name) for name in groups),
-        *(_quantise_graph(settings, name) for name in _quantised_components(settings)),
+        *(_quantise_component(settings, name) for name in _quantised_components(settings)),
         *(_kernel(settings, stage) for stage in _kernels(settings)),
         *(_compile(settings, name, groups[name]) for name in groups if _anywhere(settings)),
     ]
@@ -120,7 +120,7 @@ def portable_work(settings: Settings) -> dict[str, Work]:
         **{f"quantise:{g}": _quantise_weights_work(settings, g) for g in _quantised(settings)},
         **{f"export:{n}": _export_work(settings, n) for n in groups},
         **{
-            f"quantise:{n}": _quantise_graph_work(settings, n)
+            f"quantise:{n}": _quantise_component_work(settings, n)
             for n in _quantised_components(settings)
         },
         **{stage: _kernel_work(settings, stage) for stage in _kernels(settings)},
@@ -289,30 +289,30 @@ def _quantise_weights_work(settings: Settings, group: str) -> Work:
     )
 
 
-def _quantise_graph(settings: Settings, name: str) -> Stage:
+def _quantise_component(settings: Settings, name: str) -> Stage:
     group = component_groups(settings.model)[name]
-    work = _quantise_graph_work(settings, name)
+    work = _quantise_component_work(settings, name)
     quantized = settings.quantized(group)
     assert quantized is not None
     form = _form(settings)
     return Stage(
         name=f"quantise:{name}",
         run=_runner(
-            f"quantise_{form.name}", config=settings.model, group=group,
+            "quantise_component", config=settings.model, group=group,
             precision=settings.precision[group], component=name, recipe=quantized.recipe,
             form=form,
         ),
         entries=work.entries,
         config=work.config,
         inputs=(Input(f"export:{name}"),),
-        tools=versions("torch", *(("onnx", "onnx-ir") if form == GRAPH else ())),
+        tools=versions("torch", *(("onnx", "onnxscript", "onnx-ir") if form == GRAPH else ())),
     )  # fmt: skip
 
 
-def _quantise_graph_work(settings: Settings, name: str) -> Work:
+def _quantise_component_work(settings: Settings, name: str) -> Work:
     group = component_groups(settings.model)[name]
     return Work(
-        (f"vidc.compiler.stages.quantise_{_form(settings).name}",),
+        ("vidc.compiler.stages.quantise_component", _form(settings).writer),
         {
             "sizes": _group_sizes(settings, group),
             "precision": settings.precision[group],
@@ -323,7 +323,7 @@ def _quantise_graph_work(settings: Settings, name: str) -> Work:
 
 def _form(settings: Settings) -> Form:
     """How the backend takes quantised components."""
-    return backend(settings.backend).form
+    return backend(settings.backend).form(settings.target)
 
 
 def _rules(settings: Settings, group: str) -> Json:
@@ -349,7 +349,7 @@ def _compile_work(settings: Settings, group: str) -> Work:
 def _limits(settings: Settings) -> dict[str, int]:
     """What engines' builders must keep to, of the settings that the backend reads."""
     workspace = settings.tensorrt.workspace_bytes
-    if settings.backend != "tensorrt" or workspace is None:
+    if settings.backend not in ("tensorrt", "torch_tensorrt") or workspace is None:
         return {}
     return {"workspace_bytes": workspace}
 

@@ -42,7 +42,7 @@ def _line(error: GraphError, settings: Settings) -> str | None:
     network = meta_network(settings.model, group, precision)
     component = components(settings.model, group, network, precision)[error.component]
     program = export_program(component, keep_sources=True)
-    quantized, form = settings.quantized(group), backend(settings.backend).form
+    quantized, form = settings.quantized(group), backend(settings.backend).form(settings.target)
     if quantized is not None and form != GRAPH:
         # Values of a quantised program have other numbers.
         linears = quantized_linears(quantized.recipe, settings.model, form)

@@ -79,13 +79,10 @@ class GraphError(BuildError):
 
 
 class Backend(Protocol):
-    """What a module ``vidc.compiler.backends.<name>`` provides as ``backend``.
+    """What a module ``vidc.compiler.backends.<name>`` provides as ``backend``."""
 
-    Attributes:
-        form: how it takes quantised components.
-    """
-
-    form: Form
+    def form(self, target: Target) -> Form:
+        """How it takes quantised components for a target."""
 
     def precisions(self, target: Target) -> frozenset[str]:
         """Precisions it can build for a target; empty where it cannot build at all."""

@@ -7,19 +7,17 @@ from torch import Tensor
 
 from vidc.compiler.validate.golden import Golden, record
 from vidc.compiler.validate.metrics import compare
-from vidc.plugins.signature import Signature
-from vidc.runtime.engines import Engine
+from vidc.runtime.engines import Engine, Wrapper
 from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.stream import StreamSpec
 
 
-class _Captured:
+class _Captured(Wrapper):
     """An engine that remembers what it is given in one of its calls."""
 
     def __init__(self, engine: Engine, call: int) -> None:
-        self.signature: Signature = engine.signature
+        super().__init__(engine)
         self.given: dict[str, Tensor] = {}
-        self._engine = engine
         self._left = call
 
     def run(self, buffers: Buffers, states: States) -> None:

@@ -14,7 +14,7 @@ from vidc.compiler.calibrate.groups import CLEAN, TEXT
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.plugins.ring import ring_attention, ring_write
 from vidc.plugins.signature import Signature
-from vidc.runtime.engines import Engine
+from vidc.runtime.engines import Engine, Wrapper
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.stream import StreamSpec
 
@@ -87,11 +87,10 @@ class Observer:
         return f"step.{int((self._timesteps - timestep).abs().argmin())}"
 
 
-class _Watched:
+class _Watched(Wrapper):
     def __init__(self, name: str, engine: EagerEngine, observer: Observer) -> None:
-        self.signature: Signature = engine.signature
+        super().__init__(engine)
         self._name = name
-        self._engine = engine
         self._observer = observer
 
     def run(self, buffers: Buffers, states: States) -> None:

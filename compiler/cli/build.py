@@ -192,7 +192,8 @@ def _with_calibration(
     from vidc.compiler.calibrate.artefact import read_calibration
     from vidc.compiler.quantise.lowering import quantized_linears
 
-    quantized_linears(quantized.recipe, settings.model, backend(settings.backend).form)
+    form = backend(settings.backend).form(settings.target)
+    quantized_linears(quantized.recipe, settings.model, form)
     if folder is None:
         raise UsageError(
             "VIDC-CALIBRATION-NEEDED",

@@ -118,6 +118,9 @@ def describe_tensor(tensor: TensorSpec) -> str:
         words.append("in place")
     if tensor.axes is not None:
         words.append(f"axes {list(tensor.axes)}")
+    if tensor.rounding is not None:
+        mean = "" if tensor.rounding.mean is None else f" around {tensor.rounding.mean}"
+        words.append(f"times {tensor.rounding.scale}{mean}")
     return " ".join(words)
 
 

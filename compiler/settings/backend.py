@@ -7,8 +7,8 @@ from vidc.plugins.errors import UnavailableError, UsageError, nearest
 
 DEFAULT = "default"
 PREFERENCE = {
-    "cpu": ("onnxruntime", "aoti", "tensorrt"),
-    "cuda": ("aoti", "tensorrt", "onnxruntime"),
+    "cpu": ("onnxruntime", "aoti", "tensorrt", "torch_tensorrt"),
+    "cuda": ("aoti", "tensorrt", "onnxruntime", "torch_tensorrt"),
 }
 """Every backend for a device of each type, the first to be tried by default first.
 

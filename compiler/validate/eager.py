@@ -1,6 +1,7 @@
 """Components run by PyTorch itself, behind the interface of an engine: the reference."""
 
 import torch
+from torch import Tensor
 
 from vidc.exporters.component import Component
 from vidc.plugins.signature import Signature
@@ -23,3 +24,8 @@ class EagerEngine:
         results = self.module(*arguments)
         for spec, result in zip(self.signature.outputs, results, strict=True):
             buffers[spec.name].copy_(result)
+
+    def weight(self, name: str) -> Tensor:
+        """One of the module's."""
+        tensor: Tensor = self.module.state_dict()[name]
+        return tensor

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from vidc.compiler.validate.scenario import Scenario, switches
-from vidc.plugins.signature import Access, Signature
+from vidc.plugins.signature import Access
 from vidc.runtime.bundle import NOT_IN_STREAM, TEXT_ENCODER
-from vidc.runtime.engines import Engine
+from vidc.runtime.engines import Engine, Wrapper
 from vidc.runtime.session import DIRECT, Lanes, Session, levels
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.stream import StreamSpec
@@ -49,19 +49,13 @@ Observer = Callable[[int, str, Mapping[str, Tensor]], None]
 """Told of each call of an engine: its number, the component, and what it wrote, by name."""
 
 
-class ObservedEngine:
+class ObservedEngine(Wrapper):
     """An engine that is watched. What it must write is set to NaN before it runs."""
 
     def __init__(self, name: str, engine: Engine, calls: "Calls") -> None:
-        self.signature: Signature = engine.signature
+        super().__init__(engine)
         self._name = name
-        self._engine = engine
         self._calls = calls
-
-    def _weight(self, name: str) -> Tensor:
-        """One that the engine was given: such engines keep theirs."""
-        constants: Mapping[str, Tensor] = getattr(self._engine, "constants", {})
-        return constants[name]
 
     def run(self, buffers: Buffers, states: States) -> None:
         """Runs the engine and shows what it wrote."""
@@ -72,7 +66,7 @@ class ObservedEngine:
                 states.fill(state.name, torch.nan)
         self._engine.run(buffers, states)
         written = {
-            spec.name: spec.numbers(states[spec.name], self._weight)
+            spec.name: spec.numbers(states[spec.name], self.weight)
             for spec in self.signature.states
             if spec.writes
         }

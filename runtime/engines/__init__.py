@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Protocol, cast
 
 import torch
+from torch import Tensor
 
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.signature import Signature
@@ -24,6 +25,25 @@ class Engine(Protocol):
 
     def run(self, buffers: Buffers, states: States) -> None:
         """Reads the inputs and states, writes the outputs and states; flips what it must."""
+
+    def weight(self, name: str) -> Tensor:
+        """A weight that it reads, by its name, such as the scale of a state in 8 bits.
+
+        Raises:
+            KeyError: it reads none of that name.
+        """
+
+
+class Wrapper:
+    """What an engine around another one has of it: all but how it runs."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.signature: Signature = engine.signature
+        self._engine = engine
+
+    def weight(self, name: str) -> Tensor:
+        """A weight that the engine reads."""
+        return self._engine.weight(name)
 
 
 class Loader(Protocol):

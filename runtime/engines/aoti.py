@@ -58,7 +58,7 @@ class AotInductorEngine:
     def __init__(self, package: Any, signature: Signature, constants: Mapping[str, Tensor]) -> None:
         self.signature = signature
         self._package = package
-        self._constants = self.constants = dict(constants)
+        self._constants = dict(constants)
         package.load_constants(self._constants, _USE_INACTIVE, _CHECK_FULL_UPDATE, _USER_MANAGED)
 
     def run(self, buffers: Buffers, states: States) -> None:
@@ -68,6 +68,10 @@ class AotInductorEngine:
         )
         for spec, result in zip(self.signature.outputs, results, strict=True):
             buffers[spec.name].copy_(result)
+
+    def weight(self, name: str) -> Tensor:
+        """A tensor that the package was given."""
+        return self._constants[name]
 
 
 def load(

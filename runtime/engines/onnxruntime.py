@@ -30,6 +30,7 @@ _IDENTITY = bytes.fromhex(
 _NO_MEMORY = ("Failed to allocate memory", "out of memory")
 _ELEMENT_TYPES = {
     "float32": 1,
+    "int8": 3,
     "int64": 7,
     "float16": 10,
     "bfloat16": 16,
@@ -37,6 +38,7 @@ _ELEMENT_TYPES = {
 """onnx.TensorProto.DataType, which ONNX Runtime takes for types that numpy lacks."""
 _TYPE_NAMES = {
     "float32": "tensor(float)",
+    "int8": "tensor(int8)",
     "int64": "tensor(int64)",
     "float16": "tensor(float16)",
     "bfloat16": "tensor(bfloat16)",
@@ -86,7 +88,8 @@ class OnnxRuntimeEngine:
     Args:
         session: on the device of the buffers.
         signature: the engine's.
-        weights: those that the graph takes as inputs, by name; kept, as it only points to them.
+        given: weights that the graph takes as inputs, by name; kept, as it only points to them.
+        weights: the bundle's, of which a graph reads some from their files.
         device: of the buffers and the weights.
         captured: whether the session captures its runs.
     """
@@ -95,7 +98,8 @@ class OnnxRuntimeEngine:
         self,
         session: onnxruntime.InferenceSession,
         signature: Signature,
-        weights: Mapping[str, Tensor],
+        given: Mapping[str, Tensor],
+        weights: Weights,
         device: torch.device,
         captured: bool,
     ) -> None:
@@ -104,6 +108,7 @@ class OnnxRuntimeEngine:
         """Whether a run is a replay of what was captured."""
         self._session = session
         self._device = device
+        self._given = given
         self._weights = weights
         self._binding = session.io_binding()
         self._inputs = [s for s in signature.arguments if s.reads]
@@ -111,7 +116,7 @@ class OnnxRuntimeEngine:
         self._flipped = [s.name for s in self._written if not s.in_place]
         self._graphs: dict[tuple[int, ...], int] = {}
         """A number for each set of addresses: what was captured knows no others."""
-        for name, tensor in weights.items():
+        for name, tensor in given.items():
             self._binding.bind_input(name, *_described(tensor, DTYPE_NAMES[tensor.dtype]))
 
     def run(self, buffers: Buffers, states: States) -> None:
@@ -140,6 +145,10 @@ class OnnxRuntimeEngine:
         else:
             self._session.run_with_iobinding(self._binding, options)
         states.flip(self._flipped)
+
+    def weight(self, name: str) -> Tensor:
+        """One of the bundle's weights, whether it is the graph's own or is given."""
+        return self._weights[name]
 
     def _run_on_gpu(self, options: onnxruntime.RunOptions | None) -> None:
         # ONNX Runtime has a stream of its own, and waits for it when it has run.
@@ -188,7 +197,7 @@ def load(
     _require(
         file, "outputs", session.get_outputs(), {s.name: s for s in signature.outputs} | written
     )
-    return OnnxRuntimeEngine(session, signature, given, device, captured)
+    return OnnxRuntimeEngine(session, signature, given, weights, device, captured)
 
 
 def _session(

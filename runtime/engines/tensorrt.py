@@ -1,6 +1,6 @@
 """TensorRT and TensorRT-RTX engines: plans that read the bundle's weights and static buffers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,11 @@ class Options:
 
     Attributes:
         product: the Python module that loads it: ``tensorrt`` or ``tensorrt_rtx``.
+        names: of the plan's tensors, with those of the bundle; others have one name in both.
     """
 
     product: str
+    names: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.product not in _TITLES:
@@ -43,6 +45,7 @@ class TensorRtEngine:
         context: whose memory the caller provides.
         signature: the engine's.
         weights: by name; kept, for the same reason.
+        names: of tensors in the bundle, with those in the plan.
         device: where all of it lies.
     """
 
@@ -52,9 +55,11 @@ class TensorRtEngine:
         context: Any,
         signature: Signature,
         weights: dict[str, Tensor],
+        names: dict[str, str],
         device: torch.device,
     ) -> None:
         self.signature = signature
+        self._names = names
         self._device = device
         self._engine = engine
         self._context = context
@@ -62,21 +67,20 @@ class TensorRtEngine:
         self._read = [spec for spec in signature.arguments if spec.reads]
         self._written = [state for state in signature.states if state.writes]
         for name, tensor in weights.items():
-            context.set_tensor_address(name, tensor.data_ptr())
+            self._bind(name, tensor)
 
     def run(self, buffers: Buffers, states: States) -> None:
         """Enqueues the plan over these buffers.
 
         A state that it cannot write where it lies is copied back: a captured graph knows addresses.
         """
-        bind = self._context.set_tensor_address
         for spec in self._read:
-            bind(spec.name, argument(spec, buffers, states).data_ptr())
+            self._bind(spec.name, argument(spec, buffers, states))
         for spec in self.signature.outputs:
-            bind(spec.name, buffers[spec.name].data_ptr())
+            self._bind(spec.name, buffers[spec.name])
         for spec in self._written:
             tensor = states[spec.name] if spec.in_place else states.spare(spec.name)
-            bind(state_output(spec.name), tensor.data_ptr())
+            self._bind(state_output(spec.name), tensor)
         # From torch's own memory: within a captured graph, engines take turns on it.
         size = max(self._engine.device_memory_size_v2, 1)
         memory = torch.empty(size, dtype=torch.uint8, device=self._device)
@@ -86,6 +90,13 @@ class TensorRtEngine:
         for spec in self._written:
             if not spec.in_place:
                 states[spec.name].copy_(states.spare(spec.name))
+
+    def weight(self, name: str) -> Tensor:
+        """A weight that the plan reads."""
+        return self._weights[name]
+
+    def _bind(self, name: str, tensor: Tensor) -> None:
+        self._context.set_tensor_address(self._names[name], tensor.data_ptr())
 
 
 def load(
@@ -110,7 +121,11 @@ def load(
     context = engine.create_execution_context(strategy)
     if context is None:
         raise _not_loaded(entry, options.product, "there is no memory for its context")
-    found = _tensors(module, engine)
+    called = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+    names = {options.names.get(name, name): name for name in called}
+    if len(names) != len(called):
+        raise _other_signature(file, "two of them have one name")
+    found = {name: _tensor(module, engine, other) for name, other in names.items()}
     expected = _expected(signature)
     outside = {name for name in found.keys() - expected.keys() if found[name][0] == "in"}
     named = {name: tensor for name, tensor in found.items() if name not in outside}
@@ -124,7 +139,7 @@ def load(
         shape, dtype = found[name][1:]
         if (tuple(tensor.shape), tensor.dtype) != (shape, dtype):
             raise _other_signature(file, f"weight {name} is {dtype}{list(shape)}")
-    return TensorRtEngine(engine, context, signature, taken, device)
+    return TensorRtEngine(engine, context, signature, taken, names, device)
 
 
 def _module(product: str, entry: manifest.Engine) -> Any:
@@ -152,7 +167,7 @@ _Tensor = tuple[str, tuple[int, ...], torch.dtype | None]
 """Whether it goes ``in`` or ``out``, its shape and its dtype, None for one that no engine has."""
 
 
-def _tensors(module: Any, engine: Any) -> dict[str, _Tensor]:
+def _tensor(module: Any, engine: Any, name: str) -> _Tensor:
     dtypes = {
         module.float32: torch.float32,
         module.float16: torch.float16,
@@ -161,13 +176,9 @@ def _tensors(module: Any, engine: Any) -> dict[str, _Tensor]:
         module.fp8: torch.float8_e4m3fn,
         module.int8: torch.int8,
     }
-    found: dict[str, _Tensor] = {}
-    for index in range(engine.num_io_tensors):
-        name = engine.get_tensor_name(index)
-        goes_in = engine.get_tensor_mode(name) == module.TensorIOMode.INPUT
-        dtype = dtypes.get(engine.get_tensor_dtype(name))
-        found[name] = ("in" if goes_in else "out", tuple(engine.get_tensor_shape(name)), dtype)
-    return found
+    goes_in = engine.get_tensor_mode(name) == module.TensorIOMode.INPUT
+    dtype = dtypes.get(engine.get_tensor_dtype(name))
+    return "in" if goes_in else "out", tuple(engine.get_tensor_shape(name)), dtype
 
 
 def _expected(signature: Signature) -> dict[str, _Tensor]:

@@ -111,7 +111,12 @@ def test_tools_of_compiling_hold_what_reads_the_graph(settings: Settings) -> Non
 
 
 @pytest.mark.parametrize(
-    ("target", "backend", "reads"), [("rtx4090", "tensorrt", True), ("cpu", "onnxruntime", False)]
+    ("target", "backend", "reads"),
+    [
+        ("rtx4090", "tensorrt", True),
+        ("rtx4090", "torch_tensorrt", True),
+        ("cpu", "onnxruntime", False),
+    ],
 )
 def test_a_limit_on_workspace_is_in_the_key_of_what_keeps_to_it(target, backend, reads) -> None:
     def compiling(*assignments: str) -> Stage:
@@ -198,7 +203,10 @@ def test_a_hopper_gpu_s_own_recipe_is_one_that_its_engines_hold(
     made = {s.name: s for s in stages(settings, Sources({}, seed=1, calibration=tmp_path))}
     compiled = made["compile:denoise"]
     assert Input("quantise:denoise") in compiled.inputs
-    assert made["quantise:denoise"].entries == ("vidc.compiler.stages.quantise_program",)
+    assert made["quantise:denoise"].entries == (
+        "vidc.compiler.stages.quantise_component",
+        "vidc.compiler.quantise.programs",
+    )
     assert "onnx" not in made["quantise:denoise"].tools
     assert made["quantise:transformer"].config["form"] == "program"
     assert bool(made["quantise:transformer"].files) == (precision == "fp8")
@@ -218,7 +226,10 @@ def test_engines_of_tensorrt_come_from_programs_in_8_bits(
     for name in ("calibration.json", "calibration.safetensors"):
         (tmp_path / name).write_bytes(b"")
     made = {s.name: s for s in stages(settings, Sources({}, seed=1, calibration=tmp_path))}
-    assert made["quantise:denoise"].entries == ("vidc.compiler.stages.quantise_program",)
+    assert made["quantise:denoise"].entries == (
+        "vidc.compiler.stages.quantise_component",
+        "vidc.compiler.quantise.programs",
+    )
     assert Input("quantise:denoise") in made["compile:denoise"].inputs
     # A plan is built without weights and ranges: another calibration changes none.
     assert {each.stage for each in made["compile:denoise"].inputs} == {"quantise:denoise"}

@@ -12,6 +12,7 @@ from vidc.compiler import backends
 from vidc.compiler.doctor.toolchain import probe_backends
 from vidc.compiler.graph import Sources, stages
 from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.quantise.form import Form
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.stages import compile as compile_stage
@@ -97,7 +98,7 @@ def third_backend(
 
 
 def test_it_is_listed() -> None:
-    assert backends.names() == ("aoti", "onnxruntime", "tensorrt", NAME)
+    assert backends.names() == ("aoti", "onnxruntime", "tensorrt", "torch_tensorrt", NAME)
     assert f"backend {NAME}" in {finding.name for finding in probe_backends()}
     with pytest.raises(UsageError) as caught:
         backends.backend("unoptimized")
@@ -139,3 +140,11 @@ def test_it_compiles_a_component_that_a_loader_runs(tmp_path: Path) -> None:
     buffers.set({"x": x})
     engine.run(buffers, States([engine.signature], CPU))
     torch.testing.assert_close(buffers["y"], module(x)[0])
+
+
+@pytest.mark.parametrize("name", backends.names())
+def test_every_backend_says_how_it_takes_quantised_components(name):
+    made = backends.backend(name)
+    for target in targets().values():
+        if made.precisions(target):
+            assert isinstance(made.form(target), Form)

@@ -54,7 +54,8 @@ def test_a_target_s_own_recipe_is_one_that_its_networks_hold(target, precision):
         assert caught.value.code == "VIDC-TARGET-PRECISION"
         return
     settings = resolve("tiny", gpu=target, backend="tensorrt", precision=precision, environ={})
-    linears = quantized_linears(settings.quantization.recipe, settings.model, backend.form)
+    form = backend.form(settings.target)
+    linears = quantized_linears(settings.quantization.recipe, settings.model, form)
     assert len(linears) == 10 * settings.model.transformer.layers
     assert {linear.format.weights for linear in linears.values()} == {precision}
 
@@ -63,7 +64,7 @@ def test_a_target_s_own_recipe_is_one_that_its_networks_hold(target, precision):
 def test_what_its_networks_do_not_hold_is_refused(recipe):
     config = resolve("tiny", gpu="cpu", environ={}).model
     with pytest.raises(UnavailableError, match="networks of TensorRT do not hold yet") as caught:
-        quantized_linears(load_recipe(recipe), config, backend.form)
+        quantized_linears(load_recipe(recipe), config, backend.form(targets()["rtx4090"]))
     assert caught.value.code == "VIDC-RECIPE-LOWERING"
 
 

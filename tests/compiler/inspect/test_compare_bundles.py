@@ -12,9 +12,10 @@ from vidc.compiler.inspect.compare_bundles import (
     WeightsDifference,
     compare_manifests,
     compare_weights,
+    describe_tensor,
     relative_l2,
 )
-from vidc.plugins.signature import Signature
+from vidc.plugins.signature import Access, Role, Rounding, Signature, TensorSpec
 from vidc.runtime.manifest import Validation, read_manifest
 
 
@@ -25,6 +26,13 @@ def compared(a, b):
 
 def test_a_bundle_equals_its_copy_whatever_its_report_looks_like(make_bundle):
     assert compared(make_bundle("a"), make_bundle("b", report="<html>")) == ({}, {})
+
+
+def test_a_ring_in_8_bits_is_told_with_its_scale():
+    ring = TensorSpec(
+        "ring.k.0", (1, 8, 2, 4), "int8", Role.STATE, Access.READ_WRITE, rounding=Rounding("s", "m")
+    )
+    assert describe_tensor(ring) == "state int8 [1, 8, 2, 4] read_write times s around m"
 
 
 def test_fields_are_named_with_dots(make_bundle):

@@ -10,11 +10,8 @@ import pytest
 import torch
 
 from vidc.compiler.backends.onnxruntime import backend
-from vidc.compiler.pipeline.stage import Workspace
-from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.stages import golden
-from vidc.compiler.stages import load as load_stage
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
@@ -22,7 +19,6 @@ from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.components import component_groups
 from vidc.exporters.export import export_component
 from vidc.plugins.errors import GateError, UnavailableError
-from vidc.plugins.names import weights_path
 from vidc.runtime import bundle as bundles
 from vidc.runtime import lane, manifest
 from vidc.runtime.bundle import NOT_IN_STREAM, Bundle
@@ -35,30 +31,6 @@ from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-SMALL = (
-    "model.layers=1",
-    "stream.height=16",
-    "stream.width=32",
-    "stream.window=9",
-    "vae.base_dim=4",
-    "sampler.steps=[1000, 500]",
-)
-GROUPS = ("transformer", "vae")
-
-
-@pytest.fixture(scope="module")
-def config():
-    return resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
-
-
-@pytest.fixture(scope="module")
-def weights(config, tmp_path_factory):
-    files = {}
-    for group in GROUPS:
-        folder = tmp_path_factory.mktemp(group)
-        load_stage.run(Workspace(folder, {}, print), config, group, "fp32", 1, None, None)
-        files[group] = folder / weights_path(group)
-    return files
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +70,7 @@ def loaded(built, weights, device):
 
 
 def require_pytorchs_stream(config, weights, found, lanes):
-    eager = golden.eager_engines(config, weights, dict.fromkeys(GROUPS, "fp32"), CPU)
+    eager = golden.eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
     stream = stream_spec(config)
     scenario = Scenario(blocks=6, switch_after=4, rollout=True)
     inputs = make_inputs(scenario, stream)

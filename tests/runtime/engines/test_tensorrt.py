@@ -12,12 +12,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from vidc.compiler.native_graph import write_graph
-from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.quantise.form import NETWORK
 from vidc.compiler.recipe.recipe import load_recipe
-from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.stages import golden
-from vidc.compiler.stages import load as load_stage
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
@@ -28,7 +25,6 @@ from vidc.exporters.export import export_component
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins.errors import GateError, UnavailableError
-from vidc.plugins.names import weights_path
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.bundle import NOT_IN_STREAM
@@ -39,30 +35,6 @@ from vidc.runtime.weights import Weights
 CPU = torch.device("cpu")
 VERSION = "9.8.7"
 HANDLED = (PADDED_KEYS, *UNFUSED)
-SMALL = (
-    "model.layers=1",
-    "stream.height=16",
-    "stream.width=32",
-    "stream.window=9",
-    "vae.base_dim=4",
-    "sampler.steps=[1000, 500]",
-)
-GROUPS = ("transformer", "vae")
-
-
-@pytest.fixture(scope="module")
-def config():
-    return resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
-
-
-@pytest.fixture(scope="module")
-def weights(config, tmp_path_factory):
-    files = {}
-    for group in GROUPS:
-        folder = tmp_path_factory.mktemp(group)
-        load_stage.run(Workspace(folder, {}, print), config, group, "fp32", 1, None, None)
-        files[group] = folder / weights_path(group)
-    return files
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +70,7 @@ def test_a_stream_is_what_pytorch_makes_of_it(config, weights, bundle):
     folder, entries = bundle
     shared = Weights(weights, CPU)
     engines = {name: load(folder, entry, shared, CPU) for name, entry in entries.items()}
-    eager = golden.eager_engines(config, weights, dict.fromkeys(GROUPS, "fp32"), CPU)
+    eager = golden.eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
     stream = stream_spec(config)
     scenario = Scenario(blocks=6, switch_after=4, rollout=True)
     inputs = make_inputs(scenario, stream)

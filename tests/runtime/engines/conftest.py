@@ -1,0 +1,32 @@
+"""A stream of one small layer, for engines of whole components."""
+
+import pytest
+
+from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.stages import load
+from vidc.plugins.names import weights_path
+
+SMALL = (
+    "model.layers=1",
+    "stream.height=16",
+    "stream.width=32",
+    "stream.window=9",
+    "vae.base_dim=4",
+    "sampler.steps=[1000, 500]",
+)
+
+
+@pytest.fixture(scope="module")
+def config():
+    return resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
+
+
+@pytest.fixture(scope="module")
+def weights(config, tmp_path_factory):
+    files = {}
+    for group in ("transformer", "vae"):
+        folder = tmp_path_factory.mktemp(group)
+        load.run(Workspace(folder, {}, print), config, group, "fp32", 1, None, None)
+        files[group] = folder / weights_path(group)
+    return files
