@@ -35,6 +35,7 @@ class Form:
     def __init__(self, call: Callable[..., Any], sets: list[Arguments], clock: Clock) -> None:
         self.calls = max(LEAST_CALLS, len(sets))
         self._clock = clock
+        self._sets = sets  # A graph reads them where they were.
 
         def work() -> None:
             for index in range(self.calls):
