@@ -418,13 +418,14 @@ def _golden(settings: Settings) -> Stage:
         name="golden",
         run=_runner(
             "golden", config=settings.model, precisions=precisions, scenario=played,
-            device_type=settings.target.device_type,
+            prompts=settings.validate.prompts, device_type=settings.target.device_type,
         ),
         entries=("vidc.compiler.stages.golden",),
         config={
             "model": _plain(asdict(settings.model)),
             "precisions": precisions,
             "scenario": played.to_json(),
+            "prompts": list(settings.validate.prompts) if "text_encoder" in groups else [],
         },
         inputs=tuple(Input(f"load:{group}", _weights_files(group)) for group in groups),
         tools=versions("torch", *libraries),

@@ -58,14 +58,22 @@ class Prompts:
         return torch.cat([encode(text).float().cpu().clone() for text in self.texts])
 
 
-def default_prompts(stream: StreamSpec, count: int, texts: bool) -> Prompts:
-    """The prompts that ship with vidc, or drawn ones where no texts can be encoded.
+def default_prompts(
+    stream: StreamSpec, count: int, texts: bool, preset: Sequence[str] = ()
+) -> Prompts:
+    """The preset's prompts or those that ship with vidc; drawn ones where none can be encoded.
 
     Args:
         stream: for the shape of embeddings.
         count: how many, at most.
         texts: whether the model has a text encoder.
+        preset: what it says.
+
+    Raises:
+        UsageError: ``VIDC-CALIBRATE-PROMPTS``, it has no text among them.
     """
+    if texts and preset:
+        return _texts(list(preset), "calibrate.prompts", count)
     if texts:
         return _texts(shipped_text(SHIPPED_TEXTS).splitlines(), SHIPPED_TEXTS, count)
     return Prompts(SYNTHETIC, embeddings=synthetic_prompts(count, stream))

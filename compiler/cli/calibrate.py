@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--prompts", type=click.Path(path_type=Path), metavar="FILE",
     help="Embeddings (.safetensors: [N, L, E] or several [L, E]) or, with a text encoder, texts "
-    "(.txt: one a line; .json: a list).  [default: vidc's own]",
+    "(.txt: one a line; .json: a list).  [default: the preset's, or vidc's own]",
 )  # fmt: skip
 @click.option(
     "-n", "--count", type=click.IntRange(min=1), default=32, show_default=True,
@@ -136,5 +136,5 @@ def _prompts(settings: "Settings", path: Path | None, count: int) -> "Prompts":
 
     stream, texts = stream_spec(settings.model), settings.model.text_encoder is not None
     if path is None:
-        return default_prompts(stream, count, texts)
+        return default_prompts(stream, count, texts, settings.calibrate.prompts)
     return read_prompts(path, stream, count, texts)

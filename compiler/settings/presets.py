@@ -10,6 +10,7 @@ from vidc.compiler.settings.files import read_toml, shipped
 from vidc.compiler.settings.layers import Layer, table_layer
 from vidc.compiler.settings.tables import (
     nest,
+    read_calibrate,
     read_model,
     read_tensorrt,
     read_validate,
@@ -72,11 +73,13 @@ def preset_document(preset: Preset) -> dict[str, Any]:
     # TOML has no word for what is left out.
     found = asdict(read_tensorrt(preset.layer))
     tensorrt = {name: value for name, value in found.items() if value is not None}
+    prompts = list(read_calibrate(preset.layer).prompts)
     return {
         "description": preset.description,
         "family": preset.family,
         **write_tables(read_model(preset.layer), read_validate(preset.layer)),
         **({"tensorrt": tensorrt} if tensorrt else {}),
+        **({"calibrate": {"prompts": prompts}} if prompts else {}),
         "precision": nest(preset.layer).get("precision", {}),
     }
 

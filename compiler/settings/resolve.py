@@ -26,8 +26,9 @@ from vidc.compiler.settings.quantization import (
     quantization,
     require_transformer_alone,
 )
-from vidc.compiler.settings.schema import TABLES, TensorRtConfig, ValidateConfig
+from vidc.compiler.settings.schema import TABLES, CalibrateConfig, TensorRtConfig, ValidateConfig
 from vidc.compiler.settings.tables import (
+    read_calibrate,
     read_model,
     read_tensorrt,
     read_validate,
@@ -52,6 +53,7 @@ class Settings:
         origins: where each value came from, by the dotted names of ``values``.
         quantization: what of the transformer is in 8 bits, if anything is.
         tensorrt: how TensorRT builds engines, where it does.
+        calibrate: what a calibration runs; no bundle depends on it but by the calibration.
     """
 
     preset: str
@@ -64,6 +66,7 @@ class Settings:
     origins: Mapping[str, str]
     quantization: QuantizationConfig | None = None
     tensorrt: TensorRtConfig = field(default_factory=TensorRtConfig)
+    calibrate: CalibrateConfig = field(default_factory=CalibrateConfig)
 
     def quantized(self, group: str) -> QuantizationConfig | None:
         """What of a weights group is in 8 bits."""
@@ -198,9 +201,11 @@ def resolve(
         },
         quantization=quantized,
         tensorrt=read_tensorrt(merged),
+        calibrate=read_calibrate(merged),
     )
 
 
 def _table_origins(merged: Layer) -> dict[str, str]:
-    known = [f"{table}.{field.name}" for table, kind in TABLES.items() for field in fields(kind)]
+    built = {table: kind for table, kind in TABLES.items() if kind is not CalibrateConfig}
+    known = [f"{table}.{field.name}" for table, kind in built.items() for field in fields(kind)]
     return {name: merged[name].origin if name in merged else DEFAULT for name in known}

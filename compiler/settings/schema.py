@@ -30,12 +30,17 @@ class ValidateConfig(Table):
     Attributes:
         blocks: of the rollout.
         switch_after: how many of them precede the prompt switch.
+        prompts: two texts, before and after the switch, where the model has a text encoder.
         level: ``rollout`` follows errors from block to block, ``component`` plays two blocks and
             holds every call alone to PyTorch; ``auto`` is the rollout unless a CPU would take long.
     """
 
     blocks: int = 8
     switch_after: int = 4
+    prompts: tuple[str, ...] = (
+        "A red fox trots along a snowy forest path at dawn, its breath visible in the cold air.",
+        "The fox stops, turns its head and looks straight into the camera.",
+    )
     level: str = "auto"
 
     def __post_init__(self) -> None:
@@ -45,12 +50,28 @@ class ValidateConfig(Table):
             f"{self.blocks} blocks of validate.blocks",
             f"set it between 1 and {self.blocks - 1}",
         )
+        self.require(
+            len(self.prompts) == 2 and all(map(str.strip, self.prompts)),
+            f"validate.prompts = {list(self.prompts)} are not two texts",
+            "give one for the blocks before the prompt switch, and one for those behind it",
+        )
         if self.level not in LEVELS:
             raise UsageError(
                 "VIDC-CONFIG-SETTING",
                 f"validate.level = {self.level!r} is no level of validation",
                 nearest(self.level, LEVELS),
             )
+
+
+@dataclass(frozen=True)
+class CalibrateConfig(Table):
+    """What ``vidc calibrate`` does where its flags say nothing.
+
+    Attributes:
+        prompts: texts that the model was made for; with none, those that ship with vidc.
+    """
+
+    prompts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +105,7 @@ TABLES: dict[str, type[Table]] = {
     "stream": StreamConfig,
     "sampler": SamplerConfig,
     "validate": ValidateConfig,
+    "calibrate": CalibrateConfig,
     "tensorrt": TensorRtConfig,
 }
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from vidc.compiler.settings.layers import Layer, Setting
-from vidc.compiler.settings.schema import TensorRtConfig, ValidateConfig
+from vidc.compiler.settings.schema import CalibrateConfig, TensorRtConfig, ValidateConfig
 from vidc.exporters.config import (
     ModelConfig,
     SamplerConfig,
@@ -34,6 +34,11 @@ def read_model(layer: Layer) -> ModelConfig:
 def read_validate(layer: Layer) -> ValidateConfig:
     """The validation that a layer describes; raises as ``read_model``."""
     return ValidateConfig.from_table(_values(layer, "validate"), "validate")
+
+
+def read_calibrate(layer: Layer) -> CalibrateConfig:
+    """What a layer says of calibrations; raises as ``read_model``."""
+    return CalibrateConfig.from_table(_values(layer, "calibrate"), "calibrate")
 
 
 def read_tensorrt(layer: Layer) -> TensorRtConfig:

@@ -1,6 +1,6 @@
 """Stage ``golden``: what PyTorch eager makes of the bundle's weights."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -24,6 +24,7 @@ def run(
     config: ModelConfig,
     precisions: Mapping[str, str],
     scenario: Scenario,
+    prompts: Sequence[str],
     device_type: str,
 ) -> None:
     """Writes ``golden/``: eager in float32 and, where they differ, in these precisions.
@@ -33,6 +34,7 @@ def run(
         config: of the model.
         precisions: of its weights groups.
         scenario: what is played.
+        prompts: texts before and after its switch, for a model with a text encoder.
         device_type: where, ``cpu`` or ``cuda``; float32 is float32 there, not TF32.
 
     Raises:
@@ -48,7 +50,7 @@ def run(
     # One function a precision: its engines are gone before the next ones are made.
     exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
     with exact, growing_segments(), gpu_faults(device):
-        inputs, reference = _in_float32(config, weights, tokenizer, scenario, device)
+        inputs, reference = _in_float32(config, weights, tokenizer, scenario, prompts, device)
         if set(precisions.values()) != {"fp32"}:
             eager, rollout = _in_precision(config, weights, precisions, scenario, inputs, reference)
     Golden(scenario, inputs, reference, eager, rollout).save(workspace.output)
@@ -84,13 +86,14 @@ def _in_float32(
     weights: Mapping[str, Path],
     tokenizer: Path | None,
     scenario: Scenario,
+    prompts: Sequence[str],
     device: torch.device,
 ) -> tuple[Inputs, Record]:
     stream = stream_spec(config)
     engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), device)
     inputs = make_inputs(scenario, stream).to(device)
     if tokenizer is not None:
-        inputs = with_prompts(inputs, stream, engines["text_encoder"], tokenizer)
+        inputs = with_prompts(inputs, stream, engines["text_encoder"], tokenizer, prompts)
     return inputs, record(scenario, inputs, stream, engines)
 
 

@@ -1,7 +1,7 @@
 """Golden data: what PyTorch eager makes of a scenario, kept in the bundle."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -20,11 +20,6 @@ from vidc.runtime.text import PromptTokenizer, TextEncoder
 FOLDER = "golden"
 FORCED = "flow"
 """The output that is kept whole: a rollout is forced along it."""
-PROMPTS = (
-    "A red fox trots along a snowy forest path at dawn, its breath visible in the cold air.",
-    "The fox stops, turns its head and looks straight into the camera.",
-)
-"""What a rollout is prompted with, before and after its switch, where texts can be encoded."""
 SAMPLES = 2**12
 """Values kept of any other tensor."""
 GOLDEN_RATIO = 2654435769
@@ -71,14 +66,18 @@ def synthetic_prompts(count: int, stream: StreamSpec, seed: int = 0) -> Tensor:
 
 
 def with_prompts(
-    inputs: Inputs, stream: StreamSpec, text_encoder: Engine, tokenizer: Path
+    inputs: Inputs,
+    stream: StreamSpec,
+    text_encoder: Engine,
+    tokenizer: Path,
+    texts: Sequence[str],
 ) -> Inputs:
     """The inputs with the embeddings of two texts as prompts, and the texts' tokens."""
     encode = TextEncoder(text_encoder, tokenizer, inputs.noise.device)
     shape = (stream.batch, *stream.text)
-    prompts = [encode(text).expand(shape).clone() for text in PROMPTS]
+    prompts = [encode(text).expand(shape).clone() for text in texts]
     tokenize = PromptTokenizer(tokenizer, stream.text[0])
-    tokens = [tokenize(text) for text in PROMPTS]
+    tokens = [tokenize(text) for text in texts]
     stacked = {name: torch.stack([t[name] for t in tokens]) for name in tokens[0]}
     return Inputs(torch.stack(prompts), inputs.noise, stacked)
 

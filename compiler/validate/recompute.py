@@ -1,12 +1,13 @@
 """Golden data computed again from a checkpoint, instead of those that the bundle holds."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vidc.compiler.graph import Sources
 from vidc.compiler.pipeline.disk import stage_errors
 from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.settings.schema import ValidateConfig
 from vidc.compiler.settings.tables import model_from_json
 from vidc.compiler.stages import golden as golden_stage
 from vidc.compiler.stages import load as load_stage
@@ -36,6 +37,7 @@ def recompute(
     """
     config = model_from_json(manifest.config)
     precisions = {group: manifest.config["precision"][group] for group in weights_groups(config)}
+    prompts = ValidateConfig.from_table(manifest.config["validate"], "validate").prompts
     weights = {group: _weights(manifest.name, sources, group) for group in precisions}
     try:
         scratch = tempfile.TemporaryDirectory(prefix="vidc-validate-")
@@ -51,7 +53,7 @@ def recompute(
         with stage_errors("golden", folder, folder, None, remedy):
             device_type = manifest.target.device_type
             return _golden(
-                config, precisions, weights, sources, scenario, device_type, folder, note
+                config, precisions, weights, sources, scenario, prompts, device_type, folder, note
             )
 
 
@@ -61,6 +63,7 @@ def _golden(
     weights: dict[str, Path | int],
     sources: Sources,
     scenario: Scenario,
+    prompts: Sequence[str],
     device_type: str,
     folder: Path,
     note: Callable[[str], None],
@@ -81,7 +84,9 @@ def _golden(
         inputs[f"load:{group}"] = output
     output = folder / "golden"
     output.mkdir()
-    golden_stage.run(Workspace(output, inputs, note), config, precisions, scenario, device_type)
+    golden_stage.run(
+        Workspace(output, inputs, note), config, precisions, scenario, prompts, device_type
+    )
     return Golden.load(output)
 
 

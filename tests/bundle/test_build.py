@@ -72,6 +72,7 @@ VAE = ("vae_decode_first", "vae_decode", "vae_encode_first", "vae_encode")
     [
         ("sampler.shift=3.0", {"golden"}),
         ("validate.blocks=9", {"golden"}),
+        ('validate.prompts=["a fox", "a hen"]', {"golden"}),
         ("vae.res_blocks=1", {"load:vae", "golden", *built(*VAE)}),
         (
             "model.text_len=12",

@@ -5,14 +5,16 @@ import json
 from itertools import islice
 from pathlib import Path
 
+from demo_model.evaluation.eager import eager_bundle
 from demo_model.evaluation.videos import Script, videos
 from demo_model.export_weights import DIGESTS, FILES, MOST_BYTES, NOTICE
+from demo_model.grammar import parse
 from demo_model.score import read, score
-from demo_model.split import Split, distinct
-from eager_bundle import eager_bundle
+from demo_model.split import Split, distinct, split_of
+from tokenizers import Tokenizer
 
 from vidc.compiler.settings.presets import load_preset
-from vidc.compiler.settings.tables import read_model
+from vidc.compiler.settings.tables import read_calibrate, read_model, read_validate
 
 FOLDER = Path(__file__).parents[3] / "configs/demo"
 
@@ -33,6 +35,16 @@ def test_the_preset_has_the_statistics_of_its_latents():
     vae = read_model(load_preset("demo").layer).vae
     assert len(set(vae.latents_mean)) == vae.z_dim
     assert all(1 < deviation < 3 for deviation in vae.latents_std)
+
+
+def test_the_preset_is_calibrated_and_validated_with_prompts_that_it_knows():
+    layer = load_preset("demo").layer
+    texts = [*read_calibrate(layer).prompts, *read_validate(layer).prompts]
+    assert len(texts) == 32 + 2
+    known = {split_of(parse(text)) for text in read_calibrate(layer).prompts}
+    assert known == {Split.TRAIN}
+    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer/tokenizer.json"))
+    assert not any("<unk>" in tokenizer.encode(text).tokens for text in texts)
 
 
 def test_videos_are_of_what_held_out_prompts_ask_for(tmp_path):

@@ -53,6 +53,14 @@ def test_texts_by_line_or_as_a_list_are_the_same_prompts(stream, tmp_path):
     assert encoded[:, 0, 0].tolist() == [5, 5]
 
 
+def test_a_preset_s_own_prompts_come_before_those_that_ship(stream):
+    found = default_prompts(stream, 2, True, ("a fox", " ", "a hen", "a cat"))
+    assert found.texts == ("a fox", "a hen")
+    assert default_prompts(stream, 2, False, ("a fox",)).kind == "synthetic"
+    with pytest.raises(UsageError, match=r"VIDC-CALIBRATE-PROMPTS.*calibrate.prompts"):
+        default_prompts(stream, 2, True, (" ",))
+
+
 def test_the_default_is_what_a_build_would_take(stream):
     drawn = default_prompts(stream, 3, texts=False)
     assert (drawn.kind, len(drawn)) == ("synthetic", 3)

@@ -279,7 +279,8 @@ def test_every_value_has_an_origin():
     assert found.values().keys() == found.origins.keys()
     for table, kind in TABLES.items():
         for name in kind.__dataclass_fields__:
-            assert f"{table}.{name}" in found.origins
+            # A build is what its calibration made of these.
+            assert (f"{table}.{name}" in found.origins) == (table != "calibrate")
 
 
 def test_the_document_is_json_and_names_every_table():
@@ -299,6 +300,16 @@ def test_sizes_that_do_not_fit_are_refused():
 def test_a_prompt_switch_outside_the_rollout_is_refused():
     with pytest.raises(UsageError, match="switch_after"):
         resolve("tiny", gpu="cpu", assignments=["validate.switch_after=8"], environ={})
+
+
+@pytest.mark.parametrize("texts", ['["a fox"]', '["a fox", " "]', '["a", "b", "c"]'])
+def test_a_rollout_has_a_prompt_before_its_switch_and_one_after(texts):
+    with pytest.raises(UsageError, match=r"VIDC-CONFIG-SIZES.*validate\.prompts"):
+        resolve("tiny", gpu="cpu", assignments=[f"validate.prompts={texts}"], environ={})
+    given = ['validate.prompts=["a fox", "a hen"]', 'calibrate.prompts=["a cat"]']
+    found = resolve("tiny", gpu="cpu", assignments=given, environ={})
+    assert found.validate.prompts == ("a fox", "a hen")
+    assert found.calibrate.prompts == ("a cat",)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "2000"])

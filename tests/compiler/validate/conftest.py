@@ -36,7 +36,8 @@ class Model:
     def golden(self, output: Path, scenario: Scenario, precision: str = "fp32") -> Golden:
         """What the stage makes of a scenario, with every group at this precision."""
         workspace = Workspace(output, self.inputs, print)
-        golden.run(workspace, self.config, dict.fromkeys(GROUPS, precision), scenario, "cpu")
+        precisions = dict.fromkeys(GROUPS, precision)
+        golden.run(workspace, self.config, precisions, scenario, (), "cpu")
         return Golden.load(output)
 
 

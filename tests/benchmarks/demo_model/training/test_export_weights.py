@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 import torch
+from demo_model.evaluation.eager import eager_bundle
 from demo_model.export_weights import (
     DIGESTS,
     FILES,
@@ -27,7 +28,6 @@ from demo_model.training.ema import Ema
 from demo_model.training.networks import demo_sizes, new_vae
 from demo_model.training.optimizer import optimizer_for
 from demo_model.training.vae import Statistics
-from eager_bundle import eager_bundle
 
 from vidc.exporters.checkpoint import load_weights
 from vidc.exporters.models import meta_network
