@@ -26,6 +26,8 @@ from vidc.plugins import engine_operators, kernel_library
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
+from vidc.plugins.quantized_linear import quantized_linear, quantized_linear_reference
+from vidc.plugins.rounded import rounded, rounded_reference
 from vidc.runtime.manifest import Requirements
 
 NAME = "aoti"
@@ -38,14 +40,11 @@ class AotInductorBackend:
     """The ring's operators stay calls, on a GPU fused ones too; states are written in place."""
 
     def form(self, target: Target) -> Form:
-        """Programs: for a CPU with rings in 8 bits, for a Hopper GPU with Linears as well."""
+        """Programs, whose calls a CPU computes as their references do."""
         return PROGRAM if target.is_gpu else CPU_PROGRAM
 
     def precisions(self, target: Target) -> frozenset[str]:
-        """fp32, bf16 and fp16 on a CPU; on a Hopper GPU bf16 and fp16, which attention has.
-
-        ``form`` says what of them may be in 8 bits.
-        """
+        """All on a CPU; on a Hopper GPU all but fp32, which attention has not."""
         if not target.is_gpu:
             return frozenset({"fp32", "bf16", "fp16", *EIGHT_BITS}) & frozenset(target.precisions)
         supported = target.compute_capability in CAPABILITIES
@@ -111,11 +110,11 @@ class AotInductorBackend:
             from vidc.compiler.cuda import for_cuda
             from vidc.compiler.rings_8bit import is_rounded, kept_states
 
-            rounded = is_rounded(program)
+            narrow = is_rounded(program)
             signature = kept_states(program, signature)
-            wanted = engine_operators.RINGS_8BIT if rounded else engine_operators.PLAIN
+            wanted = engine_operators.RINGS_8BIT if narrow else engine_operators.PLAIN
             fault = engine_operators.fault(torch.device("cuda"), wanted)
-            if fault is not None and rounded:
+            if fault is not None and narrow:
                 raise fault  # What stood for it would be another recipe.
             notes = _notes(fusable(program), fault)
             lowered = for_cuda(program, fault is None, component.signature)
@@ -123,6 +122,8 @@ class AotInductorBackend:
             notes += fusion.left
         else:
             expand(program, qk_norm_rope, qk_norm_rope_reference)
+            expand(program, quantized_linear, quantized_linear_reference)
+            expand(program, rounded, rounded_reference)
             open_stored(program)
         constants = named_constants(program)
         with inductor_cache(component.program):

@@ -12,9 +12,8 @@ class Form:
         lacks: ends the sentence about what a recipe asks for and it does not hold.
         products: whether scales are those of products, the weight's times the input's, in float32,
             as kernels take them; else they are the weights' own, in the dtype that weights had.
-        linears: whether there are Linears in 8 bits.
         integers: whether products of INT8 are computed.
-        attention: whether self-attention is, all of it in FP8 with static scales.
+        attention: the formats in which self-attention is, all of it in one with static scales.
         rings: the formats in which keys and values are kept, with static scales, while queries to
             them stay in high precision.
         ring_lacks: why there are no others, after the name of a ring in such a format.
@@ -23,9 +22,8 @@ class Form:
     name: str
     lacks: str
     products: bool
-    linears: bool = True
     integers: bool = False
-    attention: bool = False
+    attention: tuple[str, ...] = ()
     rings: tuple[str, ...] = ()
     ring_lacks: str = ""
 
@@ -48,7 +46,7 @@ PROGRAM = Form(
     "program",
     "which engines of aoti do not have yet",
     products=True,
-    attention=True,
+    attention=("fp8", "int8"),
     rings=("fp8", "int8"),
 )
 """Calls of ``vidc::quantized_linear``, which compilers for a Hopper GPU open up."""
@@ -56,10 +54,11 @@ CPU_PROGRAM = Form(
     "program",
     "which engines of aoti for a CPU do not have",
     products=True,
-    linears=False,
+    integers=True,
+    attention=("fp8", "int8"),
     rings=("fp8", "int8"),
 )
-"""Rings alone: products in 8 bits are those of a Hopper GPU."""
+"""The same calls as their references compute them: numbers of 8 bits, multiplied in float32."""
 NETWORK = Form(
     "program",
     "which networks of TensorRT do not hold yet",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.recipe.apply import Quantization, apply_recipe
@@ -14,8 +14,6 @@ from vidc.plugins.errors import UnavailableError
 _SHARED = re.compile(r"(.*\.attn\d+)\.to_([qkv])")
 """Queries, keys and values of one attention, as far as they read the same tensor."""
 _SELF_ATTENTION = "attn1"
-_ATTENTION = AttentionFormat("fp8", "fp8", "fp8", STATIC)
-"""What ``form.attention`` is about; keys are centred or not."""
 _REMOVE = "remove its [[attention]]: the ring stays as it is"
 
 
@@ -80,13 +78,6 @@ def require_lowered(recipe: str, formats: Quantization, form: Form) -> None:
             _require_computed(recipe, name, attention, form)
         elif attention != AttentionFormat():
             _require_ring(recipe, name, attention, form)
-    eight = next((n for n, f in formats.linear.items() if f.weights != HIGH), None)
-    if eight is not None and not form.linears:
-        raise _unlowered(
-            recipe,
-            f"{eight} in 8 bits, {form.lacks}",
-            "remove its [[linear]], or pass another --backend",
-        )
     integer = next((n for n, f in formats.linear.items() if f.activations == "int8"), None)
     if integer is not None and not form.integers:
         raise _unlowered(
@@ -106,9 +97,11 @@ def require_lowered(recipe: str, formats: Quantization, form: Form) -> None:
 def _require_computed(recipe: str, name: str, attention: AttentionFormat, form: Form) -> None:
     what = f"{name} in 8 bits"
     if form.attention:
-        if attention == replace(_ATTENTION, centre=attention.centre):
+        kind = attention.keys
+        alike = AttentionFormat(kind, kind, kind, STATIC, attention.centre)
+        if kind in form.attention and attention == alike:
             return
-        what += " but for queries, keys and values all in FP8 with static scales"
+        what += " but for queries, keys and values all in one format with static scales"
     raise _unlowered(recipe, f"{what}, {form.lacks}", _REMOVE)
 
 

@@ -22,9 +22,9 @@ SMALL = ("model.dim=128", "model.heads=2", "model.ffn_dim=128", "stream.height=3
 FP8 = torch.float8_e4m3fn
 
 
-def recipe(centre=True):
+def recipe(centre=True, kind="fp8"):
     rule = {
-        "layers": ["blocks.*.attn1"], "queries": "fp8", "keys": "fp8", "values": "fp8",
+        "layers": ["blocks.*.attn1"], "queries": kind, "keys": kind, "values": kind,
         "centre": centre,
     }  # fmt: skip
     return parse_recipe({"description": "some", "attention": [rule]}, "some")
@@ -61,19 +61,19 @@ def error(found, expected):
     return ((found.double() - expected.double()).norm() / expected.double().norm()).item()
 
 
-@pytest.mark.parametrize("centre", [True, False])
+@pytest.mark.parametrize(("centre", "kind"), [(True, "fp8"), (False, "fp8"), (True, "int8")])
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
-def test_a_lowered_program_keeps_its_ring_in_8_bits(model, name, centre):
+def test_a_lowered_program_keeps_its_ring_in_8_bits(model, name, centre, kind):
     component = model.component(name, "bf16")
     signature = component.signature
-    quantised = Quantised(model, recipe(centre))
+    quantised = Quantised(model, recipe(centre, kind))
     program = export_program(component)
     quantised.quantize(name, program)
     assert len(found_rings(program, signature)) == model.config.transformer.layers
     kept = kept_states(program, signature)
     assert read(kept.to_json(), Signature, "signature") == kept
     layer = kept["ring.k.0"]
-    assert layer.dtype == "float8_e4m3fn"
+    assert layer.dtype == {"fp8": "float8_e4m3fn", "int8": "int8"}[kind]
     assert kept["ring.v.0"].shape == (layer.shape[0], *layer.shape[2:], layer.shape[1])
 
     plain = states_of(signature, signature)

@@ -43,6 +43,8 @@ SMALL = ("model.dim=128", "model.heads=2", "model.ffn_dim=128", "stream.height=3
 NAMES = {"fp8": "float8_e4m3fn", "int8": "int8"}
 BLOCKS = 5
 """More than a window holds, from its first token on: every slot that counts was written."""
+SLACK = {"fp32": 2e-3, "bf16": 0.03}
+"""Behind the first layer a value that lies between two steps may go to either, as a CPU sums."""
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -179,8 +181,7 @@ def test_a_program_keeps_its_rings_in_8_bits(model, tmp_path, name, recipe, prec
     assert {s.dtype for s in signature.states if s.rounding} == {NAMES[recipe[3:]]}
     states = written.states()
     results = run(program.module(), written, states)
-    # A value of 16 bits that lies between two steps may go to either, behind the first layer.
-    hold(written, results, states, 1e-4 if precision == "fp32" else 0.03)
+    hold(written, results, states, SLACK[precision])
 
 
 def ring_bytes(signature):
@@ -204,7 +205,7 @@ def test_a_program_that_is_lowered_for_a_gpu_computes_the_same(
     assert bool(fusion.left) == fused
     states = written.states()
     results = run(program.module(), written, states)
-    hold(written, results, states, 1e-4)
+    hold(written, results, states, SLACK["fp32"])
 
 
 @pytest.mark.parametrize(

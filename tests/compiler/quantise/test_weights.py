@@ -118,8 +118,11 @@ def test_queries_keys_and_values_share_an_input_where_they_read_one(config):
         ),
         ("kv-int8", NETWORK, "its cache update takes 16 or 32 bits alone"),
         ("int8", GRAPH, "a scale for each token in blocks.0.attn1.to_q"),
-        ("fp8-linear", CPU_PROGRAM, "in 8 bits, which engines of aoti for a CPU do not have"),
-        ("fp8", CPU_PROGRAM, "blocks.0.attn1 in 8 bits, which engines of aoti for a CPU do not"),
+        (
+            "int8",
+            CPU_PROGRAM,
+            "in blocks.0.attn1.to_q, which engines of aoti for a CPU do not have",
+        ),
         ("int8-static", PROGRAM, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
     ],
 )
