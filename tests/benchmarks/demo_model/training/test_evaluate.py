@@ -1,6 +1,7 @@
 """The evaluation: on videos that are right, on ones that are not, and through a bundle."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +14,14 @@ from demo_model.evaluation import measures
 from demo_model.evaluation.measures import Counts
 from demo_model.evaluation.videos import Script, reconstructed, videos, with_levels
 from demo_model.grammar import parse
+from demo_model.recipes import compared, rows
 from demo_model.render import render
 from demo_model.split import Split, sample
 from demo_model.tokenizer import tokenizer
 from demo_model.tokens import PAD
 from demo_model.training.networks import new_text_encoder
 from demo_model.training.vae import Statistics, decode, encode
+from quantised import calibration
 
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.eager import EagerEngine
@@ -181,6 +184,25 @@ def test_everything_is_judged_and_written(bundle):
     assert found["steps"][0]["dB against all steps"] is None
     assert found["steps"][1]["dB against all steps"] > 0
     assert table(found).count("\n") == 15
+
+
+def test_videos_by_a_recipe_are_held_to_those_in_float32(sizes, bundle):
+    config = replace(sizes.config, stream=replace(sizes.config.stream, batch=2))
+    counts = Counts(prompts=2, blocks=2)
+    names = ["int8-static", "fp8"]
+    plain, *found = rows(config, bundle, calibration(config, 50.0), names, counts, seed=0)
+    assert (plain["recipe"], plain["prompts"]) == (None, 2)
+    assert [row["recipe"] for row in found] == names
+    for row in found:
+        assert 5 < row["least dB"] <= row["median dB"] < 60
+        assert len(row["worst blocks"]) == 2
+    (_, expected), (_, again) = (measures.prompts(bundle, counts, 0) for _ in range(2))
+    near = compared(again, expected)
+    assert (near["least dB"], near["least SSIM"]) == (math.inf, pytest.approx(1.0))
+    spoilt = [video.clone() for video in expected]
+    spoilt[1][:, -1] = -spoilt[1][:, -1]
+    first, second = compared(spoilt, expected)["worst blocks"]
+    assert second["dB"] < first["dB"] == math.inf
 
 
 def test_a_picture_has_a_row_before_and_a_row_after(bundle, monkeypatch):

@@ -1,0 +1,161 @@
+"""What recipes in 8 bits do to the demo model's videos, on held-out prompts, as JSON.
+
+    vidc calibrate demo --gpu cpu --checkpoint configs/demo -o out/demo-calibration
+    PYTHONPATH=benchmarks python -m demo_model.recipes out/demo-calibration fp8-linear int8-static
+
+The same prompts and noise in float32 and by each recipe: how many objects are right, and how near
+each video is. One rollout decides little: where the model is about to choose between two shapes, a
+small error chooses the other one, so medians stand beside the worst. Rounding is played in PyTorch,
+with the numbers that a build stores; what a kernel rounds besides is not.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from demo_model.evaluation import measures
+from demo_model.evaluation.eager import eager_bundle
+from demo_model.evaluation.measures import Counts
+from vidc.compiler.bench.fingerprint import fingerprint
+from vidc.compiler.calibrate.artefact import Calibration, read_calibration
+from vidc.compiler.recipe.apply import apply_recipe
+from vidc.compiler.recipe.recipe import load_recipe
+from vidc.compiler.sensitivity.fake import FakeQuantizer
+from vidc.compiler.sensitivity.groups import layer_groups, layers_of
+from vidc.compiler.settings.presets import load_preset
+from vidc.compiler.settings.tables import read_model
+from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.metrics import psnr, ssim
+from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.config import ModelConfig
+from vidc.runtime.bundle import Bundle
+
+CHECKPOINT = Path(__file__).parents[2] / "configs/demo"
+BLOCK = 12
+"""Frames."""
+ASKED = {"fp8": (38.0, 0.98), "int8": (35.0, 0.97)}
+"""PSNR in decibels and SSIM, of the worst block."""
+
+
+def compared(made: Sequence[Tensor], expected: Sequence[Tensor]) -> dict[str, Any]:
+    """How near videos ``[3, T, H, W]`` in -1..1 are, each by its worst block."""
+    worst = []
+    for video, reference in zip(made, expected, strict=True):
+        # The first block has fewer frames, so that blocks end where the video does.
+        pairs = zip(_blocks(video), _blocks(reference), strict=True)
+        found = [(psnr(a, b), ssim(a, b)) for a, b in pairs]
+        worst.append((min(d for d, _ in found), min(s for _, s in found)))
+    decibels, likeness = zip(*worst, strict=True)
+    return {
+        "median dB": statistics.median(decibels),
+        "least dB": min(decibels),
+        "median SSIM": statistics.median(likeness),
+        "least SSIM": min(likeness),
+        "worst blocks": [{"dB": d, "SSIM": s} for d, s in worst],
+    }
+
+
+def _blocks(video: Tensor) -> list[Tensor]:
+    frames = (video.permute(1, 0, 2, 3) + 1) * 127.5
+    first = frames.shape[0] % BLOCK or BLOCK
+    return [frames[:first], *frames[first:].split(BLOCK)]
+
+
+def rows(
+    config: ModelConfig,
+    bundle: Bundle,
+    calibration: Calibration,
+    recipes: Sequence[str],
+    counts: Counts,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Float32, then each recipe.
+
+    Args:
+        config: of the model.
+        bundle: of PyTorch's engines in float32.
+        calibration: of its weights.
+        recipes: names or paths.
+        counts: how many prompts, and how many blocks of each.
+        seed: of the noise.
+    """
+    denoise = bundle.engines["denoise"]
+    assert isinstance(denoise, EagerEngine)
+    network = denoise.module.transformer
+    assert isinstance(network, CausalWan)
+    rates, expected = measures.prompts(bundle, counts, seed)
+    found = [{"recipe": None, **rates}]
+    _tell(found[-1])
+    for name in recipes:
+        recipe = load_recipe(name)
+        formats = apply_recipe(recipe, config)
+        quantizer = FakeQuantizer(network, formats, calibration)
+        engines = quantizer.engines(bundle.engines)
+        rounded = Bundle(bundle.stream, engines, bundle.device, bundle._text_encoder)
+        started = time.perf_counter()
+        with quantizer.quantized(layers_of(layer_groups(formats))):
+            rates, made = measures.prompts(rounded, counts, seed)
+        precision = "fp8" if any(r.format.weights == "fp8" for r in recipe.linear) else "int8"
+        near = compared(made, expected)
+        least = zip((near["median dB"], near["median SSIM"]), ASKED[precision], strict=True)
+        found.append(
+            {
+                "recipe": recipe.name,
+                "share of Linears' products": formats.flops_share,
+                **rates,
+                **near,
+                "asked": dict(zip(("dB", "SSIM"), ASKED[precision], strict=True)),
+                "median passed": all(value >= limit for value, limit in least),
+                "seconds": time.perf_counter() - started,
+            }
+        )
+        _tell(found[-1])
+    return found
+
+
+def _tell(row: Mapping[str, Any]) -> None:
+    shown = {name: value for name, value in row.items() if name != "worst blocks"}
+    print(json.dumps(shown), file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("calibration", type=Path)
+    parser.add_argument("recipes", nargs="+")
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--blocks", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    sizes = read_model(load_preset("demo").layer)
+    sizes = replace(sizes, stream=replace(sizes.stream, batch=options.batch))
+    counts = Counts(prompts=options.prompts, blocks=options.blocks)
+    with TemporaryDirectory() as folder, torch.inference_mode():
+        config, bundle = eager_bundle(sizes, CHECKPOINT, Path(folder))
+        calibration = read_calibration(options.calibration, config)
+        found = rows(config, bundle, calibration, options.recipes, counts, options.seed)
+    document = {
+        "schema": 1,
+        "seed": options.seed,
+        "prompts": options.prompts,
+        "blocks": options.blocks,
+        "batch": options.batch,
+        "calibration": calibration.document.tensors.sha256,
+        "rows": found,
+        "fingerprint": fingerprint(torch.device("cpu")),
+    }
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()
