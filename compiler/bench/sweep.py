@@ -20,7 +20,7 @@ from vidc.compiler.bench.verdict import Verdict, judge
 from vidc.compiler.pipeline.run import Progress
 from vidc.compiler.settings.environment import cache_root
 from vidc.compiler.settings.resolve import Settings, resolve
-from vidc.compiler.settings.schema import TABLES, require_setting
+from vidc.compiler.settings.schema import BUILD_TABLES, require_setting
 from vidc.compiler.settings.toml import to_toml
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.metrics import compare, compare_pixels
@@ -58,7 +58,7 @@ class Dimension:
                 f"--sweep {text} is not a setting with values",
                 "write it like --sweep window=6,9,12",
             )
-        homes = [f"{table}.{name}" for table, kind in TABLES.items()
+        homes = [f"{table}.{name}" for table, kind in BUILD_TABLES.items()
                  if name in {field.name for field in fields(kind)}]  # fmt: skip
         key = homes[0] if len(homes) == 1 else _PRECISION if name == "precision" else name
         require_setting(key, f"--sweep {name}")
@@ -183,7 +183,7 @@ def variant_settings(manifest: Manifest, key: str, value: str) -> Settings:
     config = manifest.config
     tables = {
         name: {key: value for key, value in config[name].items() if value is not None}
-        for name in TABLES
+        for name in BUILD_TABLES
     }
     precision = {"default": config["precision"]["transformer"]}
     if key != _PRECISION:

@@ -26,7 +26,12 @@ from vidc.compiler.settings.quantization import (
     quantization,
     require_transformer_alone,
 )
-from vidc.compiler.settings.schema import TABLES, CalibrateConfig, TensorRtConfig, ValidateConfig
+from vidc.compiler.settings.schema import (
+    BUILD_TABLES,
+    CalibrateConfig,
+    TensorRtConfig,
+    ValidateConfig,
+)
 from vidc.compiler.settings.tables import (
     read_calibrate,
     read_model,
@@ -206,6 +211,7 @@ def resolve(
 
 
 def _table_origins(merged: Layer) -> dict[str, str]:
-    built = {table: kind for table, kind in TABLES.items() if kind is not CalibrateConfig}
-    known = [f"{table}.{field.name}" for table, kind in built.items() for field in fields(kind)]
+    known = [
+        f"{table}.{field.name}" for table, kind in BUILD_TABLES.items() for field in fields(kind)
+    ]
     return {name: merged[name].origin if name in merged else DEFAULT for name in known}

@@ -99,15 +99,16 @@ class TensorRtConfig(Table):
         return None if self.workspace_gb is None else int(self.workspace_gb * 10**9)
 
 
-TABLES: dict[str, type[Table]] = {
+BUILD_TABLES: dict[str, type[Table]] = {
     "model": TransformerConfig,
     "vae": VaeConfig,
     "stream": StreamConfig,
     "sampler": SamplerConfig,
     "validate": ValidateConfig,
-    "calibrate": CalibrateConfig,
     "tensorrt": TensorRtConfig,
 }
+"""The settings that a bundle has."""
+TABLES: dict[str, type[Table]] = {**BUILD_TABLES, "calibrate": CalibrateConfig}
 
 
 def _names_under(path: tuple[str, ...]) -> Collection[str]:
