@@ -1,8 +1,9 @@
 """What parsers of ONNX accept and ignore, or refuse: one entry for each construct.
 
-Found with TensorRT-RTX 1.7.1 and ONNX Runtime 1.31 on a CPU. TensorRT is held to what
+Found with TensorRT-RTX 1.7.1 and ONNX Runtime 1.31 and 1.32 on a CPU. TensorRT is held to what
 TensorRT-RTX does, as both share the parser; ONNX Runtime on a GPU to the graph's rules, which are
-the same there, and to the kernels that its library for CUDA holds.
+the same there, and to the kernels that its library for CUDA holds. What only older versions refuse
+is refused still: a bundle may be loaded by one.
 """
 
 from collections.abc import Callable
@@ -162,7 +163,7 @@ CONSTRUCTS = (
     Construct(
         "attention-window-refused",
         _ONNXRUNTIME,
-        "left_window_size and right_window_size are unknown attributes",
+        "left_window_size and right_window_size are unknown attributes before version 1.32",
         "mask the slots with attn_mask",
         _has_window,
     ),
@@ -199,7 +200,7 @@ CONSTRUCTS = (
     Construct(
         "pad-bf16",
         _ONNXRUNTIME,
-        "neither a CPU nor CUDA has a kernel that pads bfloat16",
+        "CUDA has no kernel that pads bfloat16, and a CPU none before version 1.32",
         "pad in float32, as exporters/onnx/pad.py does",
         pads_bfloat16,
     ),
