@@ -80,7 +80,11 @@ def reach(thing: Thing, sides: tuple[int, int]) -> float:
 
 
 def _starts(clip: Clip, sides: tuple[int, int]) -> list[_State]:
-    """Where objects start: two of them in different halves of the frame, beside each other."""
+    """Where objects start: two of them in different halves of the frame, beside each other.
+
+    All are upright, those that spin too: of shapes at any angle the mean is a disc, and a disc is
+    what four steps make of them.
+    """
     draw = random.Random(f"layout {clip.seed}")
     scene: Scene = clip.scenes[0][1]
     halves = [0, 1]
@@ -89,7 +93,6 @@ def _starts(clip: Clip, sides: tuple[int, int]) -> list[_State]:
     for thing, half in zip(scene.things, halves, strict=False):
         along, across = draw.random(), draw.random()
         sign = thing.direction.sign or draw.choice((-1, 1))
-        angle = draw.uniform(0, 2 * math.pi) if thing.rotation is Rotation.SPINNING else 0.0
         axis = thing.direction.axis
         keep = reach(thing, sides)
         place = [0.0, 0.0]
@@ -98,7 +101,7 @@ def _starts(clip: Clip, sides: tuple[int, int]) -> list[_State]:
         room = sides[1 - axis] / len(scene.things)
         offset = room * half if len(scene.things) > 1 else 0.0
         place[1 - axis] = offset + keep + (room - 2 * keep) * across
-        states.append(_State((place[0], place[1]), sign, angle))
+        states.append(_State((place[0], place[1]), sign, angle=0.0))
     return states
 
 
