@@ -42,6 +42,7 @@ class Options:
         log_steps: steps that a row of the log is the mean of, or fewer where a run begins.
         ema: decay of the mean of weights.
         compile: whether to let torch.compile have the layers.
+        begin: folder of a training of the same network whose mean weights a first run begins with.
     """
 
     out: Path
@@ -56,6 +57,7 @@ class Options:
     log_steps: int = 20
     ema: float = 0.999
     compile: bool = False
+    begin: Path | None = None
 
 
 def add_options(parser: argparse.ArgumentParser, rate: float) -> None:
@@ -73,6 +75,7 @@ def add_options(parser: argparse.ArgumentParser, rate: float) -> None:
     parser.add_argument("--log-steps", type=int, default=20)
     parser.add_argument("--ema", type=float, default=0.999)
     parser.add_argument("--compile", action="store_true", help="compile the layers")
+    parser.add_argument("--begin", type=Path, help="folder of a training to begin from")
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
@@ -113,11 +116,15 @@ def train(
         The number of steps taken by this run and those before.
 
     Raises:
+        FileNotFoundError: there is no training to begin from.
         FloatingPointError: ten steps in a row had gradients that are not finite.
+        RuntimeError: the training to begin from is of another network.
     """
     started = time.monotonic()
     deadline = started + 60 * options.minutes
     optimizer = optimizer_for(network)
+    if options.begin is not None:
+        network.load_state_dict(checkpoint.trained(options.begin / "checkpoint")[0])
     training = checkpoint.Training(network, Ema(network, options.ema), optimizer)
     folder = options.out / "checkpoint"
     schedule, step, seconds = Schedule(options.rate, options.warmup), 0, 0.0
