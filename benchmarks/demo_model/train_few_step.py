@@ -29,7 +29,7 @@ first level and ending at the last one.
 import argparse
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -41,11 +41,11 @@ from demo_model.training import log
 from demo_model.training.batches import Batch, Networks, draw_batch, flows_of, without_prompt
 from demo_model.training.flow import clean_of, shifted
 from demo_model.training.forward import text_keys_values
-from demo_model.training.layout import clip_layout
 from demo_model.training.loop import Options, add_options, generator, options_of, train
 from demo_model.training.lowered import frozen, lowered
 from demo_model.training.networks import Sizes, demo_sizes
 from demo_model.training.rollout import Stream, few_steps, follow_flow
+from demo_model.training.self_forcing import Continued, History, continued, normal
 from demo_model.training.shelves import Encoder, Plan, Shelf, Shelves
 from vidc.exporters.causal_wan.model import CausalWan
 
@@ -60,8 +60,7 @@ class Batches:
     Attributes:
         clips: that are rolled out.
         starts: first blocks.
-        prefix: most blocks of the clip itself before the model's own.
-        disturbance: most deviation of the noise on these.
+        history: of rolled-out clips.
         emphasis: how much more an error counts where an object of a rolled-out clip is.
         flow_steps: of the teacher from pure noise; from lower levels fewer.
         guidance: of the teacher on first blocks.
@@ -69,8 +68,7 @@ class Batches:
 
     clips: int = 32
     starts: int = 256
-    prefix: int = 3
-    disturbance: float = 0.1
+    history: History = field(default_factory=History)
     emphasis: float = 3.0
     flow_steps: int = 8
     guidance: float = 1.0
@@ -83,6 +81,20 @@ def subsets(levels: Sequence[float]) -> list[tuple[float, ...]]:
 
 def _shorter(levels: Sequence[float], count: int) -> tuple[float, ...]:
     return (levels[0], *levels[len(levels) - count + 1 :])
+
+
+def levels_of(sigmas: Sequence[float], choose: random.Random) -> tuple[float, ...]:
+    """The levels of a step's batches: all that the preset has, or fewer."""
+    whole, *fewer = subsets(sigmas)
+    return choose.choice(fewer) if fewer and choose.random() < FEWER else whole
+
+
+def later_loss(made: Continued, batch: Batch, emphasis: float) -> tuple[Tensor, Tensor]:
+    """Mean squares of errors against the clips' own blocks: as is taught, and of the last one."""
+    wanted = batch.latents[:, made.own :]
+    weight = 1 + emphasis * batch.shown[:, made.own :, :, None]
+    loss = (weight * (made.found - wanted).square()).mean()
+    return loss, (made.last - wanted[:, -1]).square().mean()
 
 
 class FewStepLoss:
@@ -109,7 +121,7 @@ class FewStepLoss:
         options, plan = self._options, self._batches
         draw = generator(options.seed, step, 2, options.device)
         choose = random.Random(f"few {options.seed} {step}")
-        levels = self._levels(choose)
+        levels = levels_of(self._sizes.stream.sigmas, choose)
         shelf = self._shelves.clips(step)
         clips = draw_batch(shelf, plan.clips, draw)
         starts = draw_batch(self._shelves.starts(step), plan.starts, draw)
@@ -122,10 +134,6 @@ class FewStepLoss:
         later, last, first = lowered(self._student.transformer, options.device, taught)
         return later + first, {"clips": later, "last block": last, "starts": first}
 
-    def _levels(self, choose: random.Random) -> tuple[float, ...]:
-        whole, *fewer = subsets(self._sizes.stream.sigmas)
-        return choose.choice(fewer) if fewer and choose.random() < FEWER else whole
-
     def _later(
         self,
         student: Networks,
@@ -136,62 +144,9 @@ class FewStepLoss:
         draw: torch.Generator,
     ) -> tuple[Tensor, Tensor]:
         """The loss on blocks with a history, and the mean square error of the last one."""
-        positions, switch = shelf.layout.positions, shelf.layout.switch
-        # The clip's own blocks end where a stretch may begin: a far one needs its whole ring.
-        own = choose.randrange(1, self._batches.prefix + 1)
-        own = min(max(shelf.layout.noisy_from, own), len(positions) - 1)
-        given = self._disturbed(batch.latents[:, :own], draw)
-        text = text_keys_values(student.transformer, student.embeds(batch.prompts))
-        stream = Stream(student, self._sizes.stream, text)
-        blocks, begun = self._rolled_out(stream, given, positions, switch, levels, draw)
-
-        layout = clip_layout(positions, self._sizes.stream, switch, own).tensors(draw.device)
-        wanted = batch.latents[:, own:]
-        # The last step decides what is seen; an earlier one, what the last one gets.
-        chances = torch.full((len(levels),), 0.5 / max(1, len(levels) - 1), device=draw.device)
-        chances[-1] = 0.5
-        count = wanted.shape[0] * wanted.shape[1]
-        chosen = torch.multinomial(chances, count, replacement=True, generator=draw)
-        chosen = chosen.view(wanted.shape[:2])
-        noisy = begun.take_along_dim(chosen[None, ..., None, None, None, None], 0)[0]
-        level = torch.tensor(levels, device=draw.device)[chosen]
-        found = clean_of(noisy, flows_of(student, layout, blocks, noisy, level, text), level)
-        weight = 1 + self._batches.emphasis * batch.shown[:, own:, :, None]
-        loss = (weight * (found - wanted).square()).mean()
-        return loss, (blocks[:, -1] - wanted[:, -1]).square().mean()
-
-    def _disturbed(self, latents: Tensor, draw: torch.Generator) -> Tensor:
-        shares = torch.rand(len(latents), generator=draw, device=draw.device)
-        deviation = self._batches.disturbance * shares.view(-1, 1, 1, 1, 1, 1)
-        return latents + deviation * _normal(latents.shape, draw)
-
-    @torch.no_grad()
-    def _rolled_out(
-        self,
-        stream: Stream,
-        given: Tensor,
-        positions: Sequence[int],
-        switch: int | None,
-        levels: tuple[float, ...],
-        draw: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:
-        """Blocks ``[B, N, F, C, h, w]``, and what each step began with of those not given.
-
-        The latter ``[S, B, N - given, F, C, h, w]``.
-        """
-        blocks = list(given.unbind(1))
-        begun = []
-        for index, block in enumerate(positions):
-            if index == switch:
-                stream.switch_prompt(block)
-            if index >= given.shape[1]:
-                noise = _normal(torch.Size((len(levels), *blocks[0].shape)), draw)
-                steps = few_steps(stream, noise, levels, block)
-                begun.append(torch.stack([latent for latent, _ in steps]))
-                blocks.append(steps[-1][1])
-            if index + 1 < len(positions):
-                stream.remember(blocks[index], block)
-        return torch.stack(blocks, 1), torch.stack(begun, 2)
+        spec, history = self._sizes.stream, self._batches.history
+        made = continued(student, spec, history, shelf, batch, levels, choose, draw)
+        return later_loss(made, batch, self._batches.emphasis)
 
     def _first(
         self,
@@ -206,7 +161,7 @@ class FewStepLoss:
         tokens = batch.tokens[:, :1]
         text = text_keys_values(student.transformer, student.embeds(tokens))
         stream = Stream(student, self._sizes.stream, text)
-        noise = _normal(torch.Size((len(levels), *batch.latents[:, 0].shape)), draw)
+        noise = normal(torch.Size((len(levels), *batch.latents[:, 0].shape)), draw)
         index = choose.randrange(len(levels))
         begun, _ = few_steps(stream, noise, levels[: index + 1], 0)[index]
         leading = self._teaching(teacher, tokens)
@@ -229,10 +184,6 @@ class FewStepLoss:
         count = max(2, round(self._batches.flow_steps * share))
         way: list[float] = shifted(torch.linspace(share, 0, count + 1), shift).tolist()
         return [level, *way[1:]]
-
-
-def _normal(shape: torch.Size, draw: torch.Generator) -> Tensor:
-    return torch.randn(shape, generator=draw, device=draw.device)
 
 
 def run(
