@@ -3,6 +3,11 @@
     vidc build demo --checkpoint configs/demo --set stream.batch=20 -o out/demo/bundle
     PYTHONPATH=benchmarks python -m demo_model.evaluate out/demo/bundle > demo.json
 
+Weights are judged without a build too, by PyTorch in float32, which a bundle is held to by
+``vidc validate``:
+
+    PYTHONPATH=benchmarks python -m demo_model.evaluate configs/demo --eager --batch 20 > demo.json
+
 Prompts, switches and clips are all held out: no training saw them, nor any that share an object's
 colour, shape and direction. Exits 1 where something that is asked is not reached.
 """
@@ -11,13 +16,21 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from demo_model.evaluation import measures
+from demo_model.evaluation.eager import eager_bundle
 from demo_model.evaluation.measures import LATE, Counts
 from demo_model.train_few_step import subsets
+from demo_model.training.networks import PRESET
 from vidc.compiler.bench.fingerprint import fingerprint
+from vidc.compiler.settings.presets import load_preset
+from vidc.compiler.settings.tables import read_model
 from vidc.runtime import load
 from vidc.runtime.bundle import Bundle
 
@@ -65,9 +78,18 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _eager(weights: Path, batch: int, folder: Path) -> Bundle:
+    config = read_model(load_preset(PRESET).layer)
+    config = replace(config, stream=replace(config.stream, batch=batch))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return eager_bundle(config, weights, folder, device)[1]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("bundle", type=Path)
+    parser.add_argument("bundle", type=Path, help="or a folder of weights, with --eager")
+    parser.add_argument("--eager", action="store_true", help="run weights in PyTorch")
+    parser.add_argument("--batch", type=int, default=8, help="videos at a time, with --eager")
     parser.add_argument("--seed", type=int, default=0)
     for name in ("clips", "prompts", "blocks", "switches", "runs"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Counts, name))
@@ -75,15 +97,20 @@ def main() -> int:
     options = parser.parse_args()
     names = ("clips", "prompts", "blocks", "switches", "runs")
     counts = Counts(**{name: getattr(options, name) for name in names})
-    bundle = load(options.bundle)
-    found = evaluate(bundle, counts, options.seed, options.long_blocks)
+    with TemporaryDirectory() as folder, torch.inference_mode():
+        if options.eager:
+            bundle = _eager(options.bundle, options.batch, Path(folder))
+        else:
+            bundle = load(options.bundle)
+        found = evaluate(bundle, counts, options.seed, options.long_blocks)
     document = {
         "schema": 1,
         "counts": vars(counts),
         "seed": options.seed,
         "batch": bundle.stream.batch,
+        "engines": "PyTorch, float32" if options.eager else "of the bundle",
         **found,
-        "fingerprint": fingerprint(bundle.device, options.bundle),
+        "fingerprint": fingerprint(bundle.device, None if options.eager else options.bundle),
     }
     print(json.dumps(document, indent=1))
     print(table(found), file=sys.stderr)

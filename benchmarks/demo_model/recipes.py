@@ -102,6 +102,7 @@ def rows(
         quantizer = FakeQuantizer(network, formats, calibration)
         engines = quantizer.engines(bundle.engines)
         rounded = Bundle(bundle.stream, engines, bundle.device, bundle._text_encoder)
+        rounded.lanes = bundle.lanes
         started = time.perf_counter()
         with quantizer.quantized(layers_of(layer_groups(formats))):
             rates, made = measures.prompts(rounded, counts, seed)
@@ -141,7 +142,8 @@ def main() -> None:
     sizes = replace(sizes, stream=replace(sizes.stream, batch=options.batch))
     counts = Counts(prompts=options.prompts, blocks=options.blocks)
     with TemporaryDirectory() as folder, torch.inference_mode():
-        config, bundle = eager_bundle(sizes, CHECKPOINT, Path(folder))
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        config, bundle = eager_bundle(sizes, CHECKPOINT, Path(folder), device)
         calibration = read_calibration(options.calibration, config)
         found = rows(config, bundle, calibration, options.recipes, counts, options.seed)
     document = {
@@ -152,7 +154,7 @@ def main() -> None:
         "batch": options.batch,
         "calibration": calibration.document.tensors.sha256,
         "rows": found,
-        "fingerprint": fingerprint(torch.device("cpu")),
+        "fingerprint": fingerprint(bundle.device),
     }
     print(json.dumps(document, indent=1))
 

@@ -16,7 +16,9 @@ from vidc.runtime.bundle import TEXT_ENCODER, Bundle
 from vidc.runtime.text import TextEncoder
 
 
-def eager_bundle(config: ModelConfig, checkpoint: Path, folder: Path) -> tuple[ModelConfig, Bundle]:
+def eager_bundle(
+    config: ModelConfig, checkpoint: Path, folder: Path, device: str = "cpu"
+) -> tuple[ModelConfig, Bundle]:
     """The model that a diffusers folder with a text encoder makes of ``config``, in float32.
 
     What is loaded goes into ``folder``.
@@ -30,7 +32,7 @@ def eager_bundle(config: ModelConfig, checkpoint: Path, folder: Path) -> tuple[M
             Workspace(output, {}, print), model, group, "fp32", source, None, sources.tokenizer
         )
         files[group] = output / weights_path(group)
-    device = torch.device("cpu")
-    engines = eager_engines(model, files, dict.fromkeys(files, "fp32"), device)
-    text = TextEncoder(engines.pop(TEXT_ENCODER), folder / TEXT_ENCODER / TOKENIZER, device)
-    return model, Bundle(stream_spec(model), engines, device, text)
+    where = torch.device(device)
+    engines = eager_engines(model, files, dict.fromkeys(files, "fp32"), where)
+    text = TextEncoder(engines.pop(TEXT_ENCODER), folder / TEXT_ENCODER / TOKENIZER, where)
+    return model, Bundle(stream_spec(model), engines, where, text, captured=False)

@@ -102,8 +102,7 @@ def steps(
     reference: list[Tensor] = []
     for chosen in levels:
         changed = with_levels(bundle, chosen)
-        # On the CPU: every video of every sampler would fill a small GPU.
-        made = [v.cpu() for v in videos(changed, _scripts(examples), counts.blocks, seed)]
+        made = list(videos(changed, _scripts(examples), counts.blocks, seed))
         reference = reference or made
         near = [psnr(*pair) for pair in zip(made, reference, strict=True)]
         finite = [value for value in near if math.isfinite(value)]

@@ -36,7 +36,9 @@ def with_levels(bundle: Bundle, levels: Sequence[float]) -> Bundle:
     stream = replace(
         bundle.stream, sigmas=tuple(levels), timesteps=tuple(known[level] for level in levels)
     )
-    return Bundle(stream, bundle.engines, bundle.device, bundle._text_encoder, bundle.notes)
+    changed = Bundle(stream, bundle.engines, bundle.device, bundle._text_encoder, bundle.notes)
+    changed.lanes = bundle.lanes
+    return changed
 
 
 def videos(
@@ -58,7 +60,8 @@ def videos(
         kept: which blocks are wanted.
 
     Yields:
-        Frames of the wanted blocks, float32 ``[3, T, H, W]`` in -1..1 on the bundle's device.
+        Frames of the wanted blocks, float32 ``[3, T, H, W]`` in -1..1 on the CPU, where they are
+        scored.
     """
     batch = bundle.stream.batch
     for index, at in enumerate(range(0, len(scripts), batch)):
@@ -77,7 +80,7 @@ def videos(
                 frames.append(made[None] if batch == 1 else made)
         whole = torch.cat(frames, 1).permute(0, 4, 1, 2, 3)
         for video in whole[: len(part)]:
-            yield video.float() / 127.5 - 1
+            yield video.cpu().float() / 127.5 - 1
 
 
 def reconstructed(bundle: Bundle, clips: Tensor) -> Tensor:
