@@ -48,9 +48,14 @@ class Calibration:
         pairs = zip(self.document.groups, rows, strict=True)
         return {group.name: row for group, row in pairs if row > 0}
 
-    def centred_amax(self, name: str) -> Tensor:
-        """The largest magnitudes of ``<attention>.k`` or ``.v`` less its mean, ``[H, D]``."""
-        low, mean, high = (self.tensors[f"{name}.{of}"] for of in ("low", "mean", "high"))
+    def mean(self, name: str) -> Tensor:
+        """The mean of ``<linear>.input``, ``[in]``, of ``<attention>.k`` or ``.v``, ``[H, D]``."""
+        return self.tensors[f"{name}.mean"]
+
+    def centred_amax(self, name: str, mean: Tensor | None = None) -> Tensor:
+        """The largest magnitudes of such a tensor less a mean of its shape, its own if none."""
+        mean = self.mean(name) if mean is None else mean
+        low, high = (self.tensors[f"{name}.{of}"] for of in ("low", "high"))
         return torch.maximum(high - mean, mean - low)
 
     def require_fits(self, model: ModelConfig, weights: str) -> None:

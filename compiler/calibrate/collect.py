@@ -66,7 +66,7 @@ class Collector:
         self._collect(name, group, x, (2, 3))
 
     def ends(self, name: str, x: Tensor) -> None:
-        """Takes keys or values ``[B, T, H, D]``: the smallest and largest of each channel."""
+        """Takes ``[B, T, ...]``: the smallest and largest of each channel."""
         low, high = x.amin((0, 1)).float(), x.amax((0, 1)).float()
         if name in self._ends:
             low = torch.minimum(low, self._ends[name][0])
@@ -74,7 +74,7 @@ class Collector:
         self._ends[name] = low, high
 
     def mean(self, name: str, x: Tensor) -> None:
-        """Takes keys or values ``[B, T, H, D]``: their mean is taken over all that came here."""
+        """Takes ``[B, T, ...]``: the mean of each channel is taken over all that came here."""
         total = x.sum((0, 1), dtype=torch.float64)
         self._sums[name] = self._sums[name] + total if name in self._sums else total
         self._counts[name] = self._counts.get(name, 0) + x.shape[0] * x.shape[1]

@@ -5,7 +5,7 @@ from typing import Any
 
 from vidc.compiler.calibrate.groups import Group
 
-SCHEMA = 1
+SCHEMA = 2
 DOCUMENT = "calibration.json"
 TENSORS = "calibration.safetensors"
 

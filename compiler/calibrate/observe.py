@@ -76,7 +76,11 @@ class Observer:
         self._collector.heads(f"blocks.{layer}.attn1.q", self._group, query)
 
     def _linear(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._collector.activation(name, self._group, inputs[0])
+        (x,) = inputs
+        self._collector.activation(name, self._group, x)
+        rows = x.reshape(1, -1, x.shape[-1])
+        self._collector.ends(name, rows)
+        self._collector.mean(name, rows)
 
     def _group_of(self, name: str, buffers: Buffers) -> str:
         if name == "text_kv":

@@ -68,6 +68,10 @@ def test_both_ends_say_what_is_left_when_the_mean_is_taken_off(made, model, tmp_
     found = read_calibration(made.write(tmp_path / "made"), model)
     expected = (keys - ends["mean"]).abs().amax(0)
     torch.testing.assert_close(found.centred_amax("blocks.0.attn1.k"), expected)
+    # Less another's mean, beyond the ends too.
+    for other in (ends["mean"] + 0.5, ends["high"] + 1, ends["low"] - 1):
+        expected = (keys - other).abs().amax(0)
+        torch.testing.assert_close(found.centred_amax("blocks.0.attn1.k", other), expected)
 
 
 @pytest.mark.parametrize("name", [DOCUMENT, TENSORS])
@@ -98,7 +102,7 @@ def test_what_the_digest_vouches_for_and_is_no_safetensors_file(made, model, tmp
     assert refused(folder, model).code == "VIDC-CALIBRATION-DAMAGED"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[" * 100_000, "3", '{"schema": 1}', "\x00"])
+@pytest.mark.parametrize("content", ["", "{", "[" * 100_000, "3", '{"schema": 2}', "\x00"])
 def test_a_document_that_is_none(made, model, tmp_path, content):
     folder = made.write(tmp_path / "made")
     (folder / DOCUMENT).write_text(content)
@@ -124,12 +128,26 @@ def test_a_document_with_a_field_that_is_wrong(made, model, tmp_path, fields):
     assert refused(folder, model).code == "VIDC-CALIBRATION-FIELD"
 
 
-def test_another_schema_is_named(made, model, tmp_path):
+@pytest.mark.parametrize("schema", [1, 3])
+def test_another_schema_is_named(made, model, tmp_path, schema):
     folder = made.write(tmp_path / "made")
-    edit(folder, schema=2)
+    edit(folder, schema=schema)
     error = refused(folder, model)
     assert error.code == "VIDC-CALIBRATION-SCHEMA"
-    assert "schema 2, this vidc reads 1" in error.message
+    assert f"schema {schema}, this vidc reads 2" in error.message
+    assert "run vidc calibrate again" in error.hint
+
+
+def test_a_calibration_of_the_schema_without_means_is_refused_for_its_schema(made, model, tmp_path):
+    """As a vidc that knew no means of inputs wrote it."""
+    older = {name: value for name, value in made.tensors.items() if ".input." not in name}
+    assert len(older) < len(made.tensors)
+    folder = replace(made, tensors=older).write(tmp_path / "made")
+    assert refused(folder, model).code == "VIDC-CALIBRATION-FOREIGN"
+    edit(folder, schema=1)
+    error = refused(folder, model)
+    assert error.code == "VIDC-CALIBRATION-SCHEMA"
+    assert "run vidc calibrate again" in error.hint
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
@@ -191,12 +209,15 @@ def test_the_tensors_are_those_of_the_format(made, tmp_path):
     layer = {n.removeprefix("blocks.1."): s for n, s in shapes.items() if n.startswith("blocks.1.")}
     linears = [f"attn{i}.{part}" for i in (1, 2) for part in ("to_q", "to_k", "to_v", "to_out.0")]
     heads = {f"attn1.{part}": (6, 3, 32) for part in "qkv"}
-    kept = {f"attn1.{p}.{of}": (3, 32) for p in "kv" for of in ("mean", "low", "high")}
+    spread = ("mean", "low", "high")
+    kept = {f"attn1.{p}.{of}": (3, 32) for p in "kv" for of in spread}
     assert layer == {
         **{f"{name}.input": (6, 96) for name in [*linears, "ffn.net.0.proj"]},
         **{f"{name}.weight": (96,) for name in [*linears, "ffn.net.2"]},
         "ffn.net.2.input": (6, 192),
         "ffn.net.0.proj.weight": (192,),
+        **{f"{name}.input.{of}": (96,) for name in [*linears, "ffn.net.0.proj"] for of in spread},
+        **{f"ffn.net.2.input.{of}": (192,) for of in spread},
         **heads,
         **kept,
     }

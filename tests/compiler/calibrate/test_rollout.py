@@ -78,6 +78,18 @@ def test_inputs_of_linears_are_those_that_they_were_given(played):
         assert torch.equal(found[f"{name}.input"].amax(0), expected), name
 
 
+def test_means_and_ends_of_inputs_are_over_all_passes(played):
+    network, found, given = played
+    for name, module in network.named_modules():
+        if not isinstance(module, torch.nn.Linear):
+            continue
+        rows = torch.cat([x.flatten(0, -2) for x in given[name]])
+        assert torch.equal(found[f"{name}.input.low"], rows.amin(0)), name
+        assert torch.equal(found[f"{name}.input.high"], rows.amax(0)), name
+        mean = rows.double().mean(0).float()
+        torch.testing.assert_close(found[f"{name}.input.mean"], mean, rtol=1e-5, atol=1e-6)
+
+
 def test_weights_are_ranged_by_output_channel(played):
     network, found, _ = played
     weight = network.get_submodule("blocks.1.ffn.net.2").weight
