@@ -85,13 +85,13 @@ class _Products:
 
     def replace(self, node: fx.Node) -> None:
         """Puts operations in the place of one call."""
-        x, weight, scale, bias, input_scale, factor = node.args
+        x, weight, scale, bias, input_scale, *before = node.args
         value = node.meta["val"]
         with self.graph.inserting_before(node):
             if input_scale is None:
                 result = insert(self.graph, dequantized_linear, (x, weight, scale, bias))
             else:
-                steps = self._quantized(x, weight, input_scale, factor)
+                steps = self._quantized(x, weight, input_scale, *before)
                 ones = self._ones_for(value.numel() // value.shape[-1], value)
                 arguments = (steps, weight, scale, bias, ones, value.dtype)
                 result = insert(self.graph, scaled_product, arguments)
@@ -100,15 +100,16 @@ class _Products:
         if isinstance(x, fx.Node) and x.target is gelu_quantize and not x.users:
             self.graph.erase_node(x)
 
-    def _quantized(self, x: Any, weight: Any, scale: Any, factor: Any) -> fx.Node:
+    def _quantized(self, x: Any, weight: Any, scale: Any, factor: Any, mean: Any) -> fx.Node:
         """The input in 8 bits, which Linears that share its scale share."""
-        key = (x, scale, factor)
+        key = (x, scale, factor, mean)
         if key not in self._steps:
             dtype = weight.meta["val"].dtype
-            if x.target is gelu_quantize and factor is None and dtype is _FP8 and _alone(x, scale):
+            plain = factor is None and mean is None and dtype is _FP8
+            if x.target is gelu_quantize and plain and _alone(x, scale):
                 self._steps[key] = self._gelu(x, scale)
             else:
-                arguments = (x, scale, factor, dtype)
+                arguments = (x, scale, factor, mean, dtype)
                 self._steps[key] = insert(self.graph, quantized_input, arguments)
         return self._steps[key]
 
@@ -157,7 +158,9 @@ def scaled_product(
 def _alone(x: fx.Node, scale: Any) -> bool:
     """Whether all that read an input quantise it by this scale and nothing else."""
     return all(
-        user.target is quantized_linear and user.args[0] is x and user.args[4:] == (scale, None)
+        user.target is quantized_linear
+        and user.args[0] is x
+        and user.args[4:] == (scale, None, None)
         for user in x.users
     )
 

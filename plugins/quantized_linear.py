@@ -20,6 +20,7 @@ def quantized_linear_reference(
     bias: Tensor | None,
     input_scale: Tensor | None,
     input_factor: Tensor | None,
+    input_mean: Tensor | None,
 ) -> Tensor:
     """The product, its scale and the bias; computed in float32 and rounded once.
 
@@ -32,6 +33,8 @@ def quantized_linear_reference(
         input_scale: float32 ``[1]``; None where the input stays as it is.
         input_factor: what the input is multiplied with before it is quantised, float32 ``[in]``,
             or None.
+        input_mean: what is taken off the input before that, float32 ``[in]``, or None. The bias has
+            the product of the weight and this.
 
     Returns:
         ``[..., out]``, of the dtype of ``x``.
@@ -39,18 +42,20 @@ def quantized_linear_reference(
     Raises:
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
-    _check(x, weight, scale, bias, input_scale, input_factor)
+    _check(x, weight, scale, bias, input_scale, input_factor, input_mean)
     values = x.float()
     if input_scale is not None:
-        values = quantized_input(x, input_scale, input_factor, weight.dtype).float()
+        values = quantized_input(x, input_scale, input_factor, input_mean, weight.dtype).float()
     product = F.linear(values, weight.float()) * scale
     return (product if bias is None else product + bias.float()).to(x.dtype)
 
 
-def quantized_input(x: Tensor, scale: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+def quantized_input(
+    x: Tensor, scale: Tensor, factor: Tensor | None, mean: Tensor | None, dtype: torch.dtype
+) -> Tensor:
     """The input as the product takes it; the arguments are those of the operator."""
-    values = x.float() if factor is None else x.float() * factor
-    return quantize(values, scale, dtype)
+    values = x.float() if mean is None else x.float() - mean
+    return quantize(values if factor is None else values * factor, scale, dtype)
 
 
 def dequantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
@@ -68,8 +73,9 @@ def _fake(
     bias: Tensor | None,
     input_scale: Tensor | None,
     input_factor: Tensor | None,
+    input_mean: Tensor | None,
 ) -> Tensor:
-    _check(x, weight, scale, bias, input_scale, input_factor)
+    _check(x, weight, scale, bias, input_scale, input_factor, input_mean)
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
@@ -80,6 +86,7 @@ def _check(
     bias: Tensor | None,
     input_scale: Tensor | None,
     input_factor: Tensor | None,
+    input_mean: Tensor | None,
 ) -> None:
     _CHECKS.dtype("x", x, FLOATS)
     _CHECKS.shape("weight", weight, ("out", x.shape[-1]))
@@ -93,22 +100,20 @@ def _check(
     for name, given, sizes in (
         ("input_scale", input_scale, (1,)),
         ("input_factor", input_factor, (features_in,)),
+        ("input_mean", input_mean, (features_in,)),
     ):
         if given is not None:
             _CHECKS.shape(name, given, sizes)
             _CHECKS.dtype(name, given, (torch.float32,))
-    _CHECKS.that(
-        input_factor is None or input_scale is not None,
-        "input_factor",
-        "none without input_scale",
-        "a tensor",
-    )
+    for name, given in (("input_factor", input_factor), ("input_mean", input_mean)):
+        alone = given is not None and input_scale is None
+        _CHECKS.that(not alone, name, "none without input_scale", "a tensor")
 
 
 LIBRARY = torch.library.Library("vidc", "FRAGMENT")
 LIBRARY.define(
     "quantized_linear(Tensor x, Tensor weight, Tensor scale, Tensor? bias, Tensor? input_scale,"
-    " Tensor? input_factor) -> Tensor"
+    " Tensor? input_factor, Tensor? input_mean) -> Tensor"
 )
 LIBRARY.impl("quantized_linear", quantized_linear_reference, "CompositeExplicitAutograd")
 torch.library.register_fake("vidc::quantized_linear", _fake, lib=LIBRARY)

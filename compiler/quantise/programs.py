@@ -158,7 +158,8 @@ def quantize(
 
     Raises:
         BuildError: ``VIDC-QUANTISE-GRAPH``, the weight of one is not that of a Linear alone, no
-            product takes its sizes, or Linears that share an input's scale do not share the input.
+            product takes its sizes, its input is centred and its bias not its own, or Linears that
+            share an input's scale do not share the input.
     """
     weights = _Weights(program, types)
     # Those of Linears that other components have, too.
@@ -187,7 +188,9 @@ def quantize(
                 f"shares {linear.input_scale} with others, but reads {given} where these read "
                 f"{known}",
             )
-        bias = node.args[2] if len(node.args) > 2 else None
+        bias: Any = node.args[2] if len(node.args) > 2 else None
+        if linear.input_mean is not None and (bias is None or len(bias.users) != 1):
+            raise _wrong(component, linear, "has no bias of its own for its input's mean")
         node.target = quantized_linear
         node.args = (
             given,
@@ -196,6 +199,7 @@ def quantize(
             bias,
             weights.after_any(placeholder, linear.input_scale),
             weights.after_any(placeholder, linear.input_factor),
+            weights.after_any(placeholder, linear.input_mean),
         )
         node.kwargs = {}
     program.graph_module.recompile()

@@ -30,8 +30,9 @@ def quantize(
         tensors: every initializer of a weight after that, by name.
 
     Raises:
-        BuildError: ``VIDC-QUANTISE-GRAPH``, the weight of one is not that of a Gemm alone, or
-            Linears that share an input's scale do not share the input.
+        BuildError: ``VIDC-QUANTISE-GRAPH``, the weight of one is not that of a Gemm alone, its
+            input is centred and its bias not its own, or Linears that share an input's scale do not
+            share the input.
     """
     graph = _Graph(model, tensors)
     by_weight = {gemm.weight: gemm for gemm in gemms}
@@ -60,7 +61,7 @@ def found_gemms(model: ir.Model, others: Collection[ir.Node] = ()) -> list[Linea
         if weight is None:
             continue
         seen.add(weight)
-        scale = factor = None
+        scale = factor = mean = None
         dequantized = _producer(node, 0, "DequantizeLinear")
         if dequantized is not None:
             quantized = _producer(dequantized, 0, "QuantizeLinear")
@@ -68,12 +69,10 @@ def found_gemms(model: ir.Model, others: Collection[ir.Node] = ()) -> list[Linea
                 raise _wrong(model, node, "its input is dequantised otherwise than it is quantised")
             seen |= {dequantized, quantized}
             (scale,) = _names(quantized, 1)
-            multiplied = _producer(quantized, 0, "Mul")
-            named = None if multiplied is None else multiplied.inputs[1]
-            if named is not None and named.is_initializer():
-                factor = named.name
+            factor, before = _by_weight(quantized, "Mul")
+            mean, _ = _by_weight(before, "Sub")
         values, weight_scale = _names(weight, 0, 1)
-        found.append(LinearTensors(values, weight_scale, scale, factor))
+        found.append(LinearTensors(values, weight_scale, scale, factor, mean))
     for node in model.graph:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node not in seen:
             raise _wrong(model, node, "it belongs to no quantised Linear")
@@ -112,6 +111,8 @@ class _Graph:
         """Quantises one Linear."""
         weight = self._initializers[gemm.weight]
         node = self._only_gemm(weight)
+        if gemm.input_mean is not None:
+            self._require_own_bias(node, gemm)
         self._retype(weight)
         scale = self._initializer(gemm.weight_scale)
         # ONNX Runtime takes FP8 with a zero point for integers, and then finds no kernel.
@@ -165,6 +166,17 @@ class _Graph:
             )
         return node
 
+    def _require_own_bias(self, node: ir.Node, gemm: LinearTensors) -> None:
+        """Refuses a bias that cannot make up for what is taken off the input."""
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        if bias is None or not bias.is_initializer() or len(bias.uses()) != 1:
+            raise BuildError(
+                "VIDC-QUANTISE-GRAPH",
+                f"{self._model.graph.name}: {gemm.weight} has no bias of its own for its input's "
+                "mean",
+                "leave centre out of the recipe's rule for this layer",
+            )
+
     def _quantized_input(self, gemm: ir.Node, dtype: ir.DataType, names: LinearTensors) -> ir.Value:
         """The input after Q and DQ, which Linears with its scale share."""
         source = gemm.inputs[0]
@@ -181,11 +193,14 @@ class _Graph:
                 )
             return quantized
         stem, values, nodes = names.input_scale.removesuffix("_scale"), source, []
-        if names.input_factor is not None:
-            factor = self._initializer(names.input_factor)
-            smoothed = self._value(f"{stem}.smoothed", source, source.shape)
-            nodes.append(ir.node("Mul", [source, factor], outputs=[smoothed]))
-            values = smoothed
+        for operation, name, result in (
+            ("Sub", names.input_mean, "centred"),
+            ("Mul", names.input_factor, "smoothed"),
+        ):
+            if name is not None:
+                made = self._value(f"{stem}.{result}", source, source.shape)
+                nodes.append(ir.node(operation, [values, self._initializer(name)], outputs=[made]))
+                values = made
         scale, zero = self._initializer(names.input_scale), self._zero(f"{stem}_zero", dtype, ())
         steps = ir.Value(name=f"{stem}.quantized", shape=source.shape, type=ir.TensorType(dtype))
         after = self._value(f"{stem}.dequantized", source, source.shape)
@@ -256,6 +271,18 @@ def _producer(node: ir.Node, position: int, op_type: str) -> ir.Node | None:
     value = node.inputs[position]
     producer = None if value is None else value.producer()
     return producer if producer is not None and producer.op_type == op_type else None
+
+
+def _by_weight(node: ir.Node, op_type: str) -> tuple[str | None, ir.Node]:
+    """The initializer of such an operation before a node's first input, and its node.
+
+    None and the node itself where there is no such operation.
+    """
+    before = _producer(node, 0, op_type)
+    operand = None if before is None else before.inputs[1]
+    if before is None or operand is None or not operand.is_initializer():
+        return None, node
+    return operand.name, before
 
 
 def _names(node: ir.Node, *positions: int) -> list[str]:

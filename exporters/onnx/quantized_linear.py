@@ -26,6 +26,7 @@ def quantized_linear_qdq(
     bias: Tensor | None,
     input_scale: Tensor | None,
     input_factor: Tensor | None,
+    input_mean: Tensor | None,
 ) -> Tensor:
     """``vidc::quantized_linear`` for export alone.
 
@@ -35,7 +36,8 @@ def quantized_linear_qdq(
     unit = UNIT[weight.dtype]
     values, spread = x, 1 / unit
     if input_scale is not None:
-        wide = x.float() if input_factor is None else x.float() * input_factor
+        wide = x.float() if input_mean is None else x.float() - input_mean
+        wide = wide if input_factor is None else wide * input_factor
         steps = torch.onnx.ops.symbolic(
             "QuantizeLinear",
             (wide / input_scale * unit, _constant(unit, torch.float32)),

@@ -19,7 +19,7 @@ from vidc.compiler.recipe.recipe import load_recipe
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.program import export_program, load_program, save_program, weight_names
 from vidc.exporters.tracing import tracing
-from vidc.plugins.errors import BuildError
+from vidc.plugins.errors import BuildError, UsageError
 from vidc.plugins.quantized_linear import quantized_linear
 
 FP8, LAYERS = torch.float8_e4m3fn, 2
@@ -78,14 +78,14 @@ def test_a_linear_that_is_left_out_is_found(written, monkeypatch):
 
 
 class _Two(nn.Module):
-    def __init__(self, width=16, outside=False):
+    def __init__(self, width=16, outside=False, bias=True):
         super().__init__()
         self.net = nn.Module()
-        self.net.a, self.net.b = nn.Linear(width, width), nn.Linear(width, width)
+        self.net.a, self.net.b = (nn.Linear(width, width, bias=bias) for _ in "ab")
         self.outside = outside
 
     def forward(self, x, y):
-        weights = self.net.a.weight.sum() if self.outside else 0
+        weights = getattr(self.net.a, self.outside).sum() if self.outside else 0
         return self.net.a(x), self.net.b(y) + weights
 
 
@@ -97,7 +97,10 @@ def quantize_two(module, *linears):
     with tracing():
         given = (torch.empty(1, 3, width), torch.empty(1, 3, width))
         program = torch.export.export(module, given, strict=False).run_decompositions({})
-    types = {"net.input": TensorType((1,), torch.float32)}
+    types = {
+        "net.input": TensorType((1,), torch.float32),
+        "net.mean": TensorType((width,), torch.float32),
+    }
     for linear in linears:
         types[linear.weight] = TensorType((width, width), FP8)
         types[linear.weight_scale] = TensorType((width,), torch.float32)
@@ -114,7 +117,16 @@ def test_linears_of_two_inputs_share_no_scale():
 
 def test_a_weight_that_is_read_twice_is_refused():
     with pytest.raises(BuildError, match=r"VIDC-QUANTISE-GRAPH.*net\.a\.weight.*sum"):
-        quantize_two(_Two(outside=True), TENSORS["a"])
+        quantize_two(_Two(outside="weight"), TENSORS["a"])
+
+
+@pytest.mark.parametrize("options", [{"bias": False}, {"outside": "bias"}], ids=str)
+def test_a_bias_that_cannot_make_up_for_a_mean_is_refused(options):
+    centred = replace(TENSORS["a"], input_mean="net.mean")
+    with pytest.raises(BuildError, match=r"VIDC-QUANTISE-GRAPH.*two: net\.a\.weight.*no bias of"):
+        quantize_two(_Two(**options), centred)
+    assert found_linears(quantize_two(_Two(**options), TENSORS["a"])) == [TENSORS["a"]]
+    assert found_linears(quantize_two(_Two(), centred)) == [centred]
 
 
 def test_sizes_that_no_product_takes_are_refused():
@@ -132,12 +144,17 @@ def test_the_operator_is_a_product_of_rounded_values():
     input_scale, weight_scale = ends["input"][None] / 448, ends["weight"][:, 0] / 448
     steps = (weight / weight_scale[:, None]).to(FP8)
     expected = F.linear(quantised._rounded(x, ends["input"], "fp8"), rounded, bias)
-    found = quantized_linear(x, steps, weight_scale * input_scale, bias, input_scale, None)
+    scale = weight_scale * input_scale
+    found = quantized_linear(x, steps, scale, bias, input_scale, None, None)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     factor = torch.rand(16, generator=drawn) + 0.5
-    smoothed = quantized_linear(
-        x / factor, steps, weight_scale * input_scale, bias, input_scale, factor
-    )
+    smoothed = quantized_linear(x / factor, steps, scale, bias, input_scale, factor, None)
     torch.testing.assert_close(smoothed, expected, rtol=0.05, atol=0.2)
-    high = quantized_linear(x, steps, weight_scale, None, None, None)
+    mean = torch.randn(16, generator=drawn)
+    centred = quantized_linear(x + mean, steps, scale, bias, input_scale, None, mean)
+    # Where adding the mean rounded, a value may fall to the next step.
+    torch.testing.assert_close(centred, expected, rtol=0.05, atol=0.2)
+    with pytest.raises(UsageError, match=r"input_mean.*none without input_scale"):
+        quantized_linear(x, steps, weight_scale, None, None, None, mean)
+    high = quantized_linear(x, steps, weight_scale, None, None, None, None)
     torch.testing.assert_close(high, F.linear(x, rounded), rtol=1e-4, atol=1e-4)

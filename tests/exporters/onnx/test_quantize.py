@@ -1,6 +1,7 @@
 """A graph of Linears in 8 bits: what ONNX Runtime makes of it, and what is refused."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -21,12 +22,13 @@ ROWS, WIDTH = 12, 16
 FORMS = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}
 
 
-def tensors_of(layer, activations=True, smooth=False):
+def tensors_of(layer, activations=True, smooth=False, centre=False):
     return LinearTensors(
         f"net.{layer}.weight",
         f"net.{layer}.weight_scale",
         "net.a.input_scale" if activations else None,
         "net.a.input_factor" if smooth else None,
+        "net.a.input_mean" if centre else None,
     )
 
 
@@ -73,6 +75,7 @@ def make(tmp_path):
             exact[n] = weight, found[f"{n}.bias"]
         found["a.input_scale"] = torch.tensor(amax / largest)
         found["a.input_factor"] = factor
+        found["a.input_mean"] = torch.randn(WIDTH, generator=drawn)
         save_file(found, tmp_path / "weights" / "net.safetensors")
         # A file of safetensors' own order: what refers to it is read back from it.
         return found, exact
@@ -102,13 +105,16 @@ def external_tensors(found):
 
 
 @pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("centre", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_onnxruntime_computes_the_quantised_product(make, form, smooth):
+def test_onnxruntime_computes_the_quantised_product(make, form, smooth, centre):
     graph, stored, session = make
     x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
     found, exact = stored(form, float(x.abs().max()) * 1.5, smooth)
     model = graph()
-    quantize(model, [tensors_of(n, smooth=smooth) for n in "ab"], external_tensors(found))
+    asked = [tensors_of(n, smooth=smooth, centre=centre) for n in "ab"]
+    quantize(model, asked, external_tensors(found))
+    assert found_gemms(model) == asked
     # As the backend does: signed inputs that Linears share take ONNX Runtime ten times as long.
     assert unsigned_inputs(model) == (form == "int8")
     opened, nodes = session(model, found)
@@ -116,9 +122,10 @@ def test_onnxruntime_computes_the_quantised_product(make, form, smooth):
     assert nodes["QuantizeLinear"] == 1
     assert (nodes["QGemm"], nodes["Gemm"]) == ((2, 0) if form == "int8" else (0, 2))
     dtype, largest = FORMS[form]
+    given = x + found["a.input_mean"] if centre else x
     steps = x * found["a.input_factor"] / found["a.input_scale"]
     steps = steps.round().clamp(-128, largest) if form == "int8" else steps.to(dtype)
-    values = opened.run(["y.a", "y.b"], {"x": x.numpy()})
+    values = opened.run(["y.a", "y.b"], {"x": given.numpy()})
     for n, value in zip("ab", values, strict=True):
         weight = found[f"{n}.weight"].double() * found[f"{n}.weight_scale"].double()[:, None]
         product = steps.double() * found["a.input_scale"].double() @ weight.T
@@ -173,6 +180,32 @@ def test_a_weight_that_something_else_reads_is_refused_by_name(make):
     model.graph.append(ir.node("Relu", [weight]))
     with pytest.raises(BuildError, match=r"component: net\.b\.weight .* Gemm, Relu instead of one"):
         quantize(model, [tensors_of(n) for n in "ab"], external_tensors(found))
+
+
+@pytest.mark.parametrize("bias", ["none", "shared"])
+def test_a_bias_that_cannot_make_up_for_a_mean_is_refused(make, bias):
+    graph, stored, _ = make
+    found, _ = stored("int8", 1.0, False)
+    model = graph()
+    gemm = next(node for node in model.graph if node.name == "linear.b")
+    gemm.replace_input_with(2, None if bias == "none" else model.graph[0].inputs[2])
+    asked = [tensors_of(n, centre=True) for n in "ab"]
+    layer = "b" if bias == "none" else "a"
+    with pytest.raises(
+        BuildError, match=rf"component: net\.{layer}\.weight has no bias of its own"
+    ):
+        quantize(model, asked, external_tensors(found))
+
+
+def test_a_mean_that_is_not_taken_off_is_found(make):
+    graph, stored, _ = make
+    found, _ = stored("fp8", 1.0, True)
+    asked = [tensors_of(n, smooth=True, centre=True) for n in "ab"]
+    model = graph()
+    quantize(model, asked, external_tensors(found))
+    sub = next(node for node in model.graph if node.op_type == "Sub")
+    sub.outputs[0].replace_all_uses_with(sub.inputs[0])
+    assert found_gemms(model) == [replace(each, input_mean=None) for each in asked]
 
 
 def test_an_input_that_is_dequantised_by_another_scale_is_refused(make):

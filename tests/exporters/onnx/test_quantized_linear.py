@@ -15,16 +15,16 @@ from vidc.plugins.quantized_linear import quantized_linear
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 ELEMENTS = {torch.float32: 1, torch.int8: 3, torch.float16: 10, torch.float8_e4m3fn: 17}
-NAMES = ("x", "weight", "scale", "bias", "input_scale", "input_factor")
+NAMES = ("x", "weight", "scale", "bias", "input_scale", "input_factor", "input_mean")
 WIDTH, OUT = 32, 16
 
 
 class _Linear(nn.Module):
-    def forward(self, x, weight, scale, bias, input_scale, input_factor):
-        return quantized_linear_qdq(x, weight, scale, bias, input_scale, input_factor)
+    def forward(self, *given):
+        return quantized_linear_qdq(*given)
 
 
-def drawn(dtype, form, inputs=True, factor=False, bias=True, width=WIDTH, rows=(2, 5)):
+def drawn(dtype, form, inputs=True, factor=False, bias=True, mean=False, width=WIDTH, rows=(2, 5)):
     """The operator's arguments, by name; None for those that are left out."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(*rows, width, generator=generator)
@@ -36,8 +36,18 @@ def drawn(dtype, form, inputs=True, factor=False, bias=True, width=WIDTH, rows=(
     scale = weight.abs().amax(1) / LARGEST[form]
     steps = weight / scale[:, None]
     given["weight"] = (steps.round() if form is torch.int8 else steps).to(form)
+    if mean:
+        given["input_mean"] = torch.randn(width, generator=generator)
+        x = x + given["input_mean"]
     if inputs:
-        reach = (x * (1 if given["input_factor"] is None else given["input_factor"])).abs().max()
+        reach = (
+            (
+                (x - (given["input_mean"] if mean else 0))
+                * (1 if given["input_factor"] is None else given["input_factor"])
+            )
+            .abs()
+            .max()
+        )
         # Some values are out of range, as on other prompts than those of a calibration; of INT8
         # none, as Q goes to -128 and the operator to -127.
         share = 1.0 if form is torch.int8 else 0.8
@@ -81,12 +91,17 @@ def run(path, given, shape):
 @pytest.mark.parametrize("form", LARGEST, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize(
-    ("inputs", "factor", "bias"),
-    [(True, False, True), (True, True, False), (False, False, True)],
-    ids=["static", "smooth", "weights"],
+    ("inputs", "factor", "bias", "mean"),
+    [
+        (True, False, True, False),
+        (True, True, False, False),
+        (True, True, True, True),
+        (False, False, True, False),
+    ],
+    ids=["static", "smooth", "centred", "weights"],
 )
-def test_it_computes_what_the_operator_does(tmp_path, form, dtype, inputs, factor, bias):
-    given = drawn(dtype, form, inputs, factor, bias)
+def test_it_computes_what_the_operator_does(tmp_path, form, dtype, inputs, factor, bias, mean):
+    given = drawn(dtype, form, inputs, factor, bias, mean)
     model = exported(given, tmp_path / "linear.onnx")
     kinds = Counter(node.op_type for node in model.graph)
     assert (kinds["QuantizeLinear"], kinds["DequantizeLinear"]) == (int(inputs), 1 + inputs)
@@ -124,7 +139,7 @@ def test_the_largest_sums_fit_float16(tmp_path, form):
 def test_linears_of_one_input_share_its_pair(tmp_path):
     class Two(nn.Module):
         def forward(self, x, weight, other, scale, input_scale):
-            made = (quantized_linear_qdq(x, w, scale, None, input_scale, None) for w in
+            made = (quantized_linear_qdq(x, w, scale, None, input_scale, None, None) for w in
                     (weight, other))  # fmt: skip
             return tuple(made)
 
