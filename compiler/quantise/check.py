@@ -10,7 +10,9 @@ from vidc.compiler.quantise.arithmetic import LARGEST
 from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.quantise.lowering import QuantizedLinear, sites
 from vidc.compiler.quantise.tensors import (
+    bias_name,
     input_factor_name,
+    input_mean_name,
     input_scale_name,
     weight_name,
     weight_scale_name,
@@ -34,8 +36,9 @@ def require_faithful(
     """Refuses weights that are not the source's, and ranges that are not the calibration's.
 
     Every weight times its scale must be the source's weight within half a step, every input at the
-    end of its range must be the format's largest value, and what an input is divided by, its weight
-    must be multiplied with.
+    end of its range must be the format's largest value, what an input is divided by, its weight
+    must be multiplied with, and what is taken off it must be the calibration's mean, which its bias
+    must make up for.
 
     Args:
         found: as they are stored.
@@ -58,6 +61,10 @@ def require_faithful(
         source = weights[weight_name(name)].load()
         values = found[weight_name(name)].load().float()
         _check_weight(linear, values, scale[:, None], _SLACK[stored.dtype], source, factor)
+        if linear.site is not None and linear.format.centre:
+            mean = found[input_mean_name(linear.site)].load()
+            bias, before = (each[bias_name(name)].load() for each in (found, weights))
+            _check_bias(name, bias, before, source.double() * mean.double())
     for site, members in sites(linears.values()).items():
         assert calibration is not None
         _check_input(site, members, found, calibration)
@@ -95,6 +102,20 @@ def _check_weight(
         )
 
 
+def _check_bias(name: str, found: Tensor, source: Tensor, taken_off: Tensor) -> None:
+    """Holds a bias to the source's and the products, ``[out, in]``, that its input lacks."""
+    lacks = found.double() - source.double() - taken_off.sum(1)
+    # The sum is rounded once, to what is stored; its summands may cancel each other.
+    kind = torch.finfo(found.dtype)
+    allowed = kind.eps * (found.double().abs() + kind.smallest_normal)
+    wrong = ~(lacks.abs() <= allowed + 1e-12 * taken_off.abs().sum(1)) | ~found.isfinite()
+    if wrong.any():
+        channel = int(wrong.nonzero()[0])
+        raise _unfaithful(
+            name, f"the bias of output channel {channel} does not make up for its input's mean"
+        )
+
+
 def _check_input(
     site: str,
     members: Sequence[QuantizedLinear],
@@ -103,14 +124,45 @@ def _check_input(
 ) -> None:
     stored, form = found[input_scale_name(site)], members[0].format
     factor = found[input_factor_name(site)].load().double() if form.smooth else 1.0
-    expected = max(
-        float((calibration.amax(f"{member.name}.input") * factor).max()) for member in members
-    )
+    names = [f"{member.name}.input" for member in members]
+    if form.centre:
+        mean = found[input_mean_name(site)].load()
+        _check_mean(site, mean, torch.stack([calibration.mean(name) for name in names]))
+        reach = [_reach(calibration, name, mean.double()) for name in names]
+    else:
+        reach = [calibration.amax(name) for name in names]
+    expected = max(float((each * factor).max()) for each in reach)
+    if form.centre and expected == 0:
+        return  # Nothing but the mean was seen: there is no range to reach to.
     reached = float(stored.load()) * LARGEST[form.activations]
-    if abs(reached - expected) > _SLACK[stored.dtype] * expected:
+    if not abs(reached - expected) <= _SLACK[stored.dtype] * expected:
         raise _unfaithful(
             site, f"its input's scale reaches to {reached:.4g}, the calibration to {expected:.4g}"
         )
+
+
+def _check_mean(site: str, found: Tensor, means: Tensor) -> None:
+    """Holds what is taken off an input to the means of its Linears, ``[n, in]``.
+
+    They are of one tensor, but not all of the same passes.
+    """
+    kind = torch.finfo(found.dtype)
+    slack = kind.eps * (means.double().abs().amax(0) + kind.smallest_normal)
+    low, high = means.double().amin(0) - slack, means.double().amax(0) + slack
+    wrong = ~((found.double() >= low) & (found.double() <= high))
+    if wrong.any():
+        channel = int(wrong.nonzero()[0])
+        raise _unfaithful(
+            site,
+            f"{float(found[channel]):.4g} is taken off channel {channel} of its input, whose mean "
+            f"is {float(means[-1, channel]):.4g} in the calibration",
+        )
+
+
+def _reach(calibration: Calibration, name: str, mean: Tensor) -> Tensor:
+    """The largest magnitudes of a tensor less a mean, by channel."""
+    ends = (calibration.tensors[f"{name}.{end}"].double() for end in ("low", "high"))
+    return torch.stack([(end - mean).abs() for end in ends]).amax(0)
 
 
 def _unfaithful(name: str, why: str) -> BuildError:

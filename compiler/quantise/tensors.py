@@ -10,6 +10,7 @@ from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.quantise.lowering import QuantizedLinear
 from vidc.exporters.checkpoint.write import Described
 from vidc.exporters.linear_tensors import LinearTensors
+from vidc.plugins.errors import BuildError
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class TensorType:
 def weight_name(layer: str) -> str:
     """A Linear's weight, ``[out, in]``."""
     return f"{layer}.weight"
+
+
+def bias_name(layer: str) -> str:
+    """Its bias, ``[out]``, in high precision."""
+    return f"{layer}.bias"
 
 
 def weight_scale_name(layer: str, form: Form = GRAPH) -> str:
@@ -40,6 +46,11 @@ def input_factor_name(site: str) -> str:
     return f"{site}.input_factor"
 
 
+def input_mean_name(site: str) -> str:
+    """What is taken off an input before that, ``[in]``: the calibration's mean."""
+    return f"{site}.input_mean"
+
+
 def quantized_types(
     weights: Mapping[str, Described],
     linears: Mapping[str, QuantizedLinear],
@@ -51,6 +62,10 @@ def quantized_types(
         weights: the tensors of the file in high precision.
         linears: by layer.
         form: of what reads them.
+
+    Raises:
+        BuildError: ``VIDC-QUANTISE-GRAPH``, a mean is to be taken off the input of a Linear without
+            a bias, which would take its product.
     """
     types = {n: TensorType(tuple(t.shape), t.dtype) for n, t in weights.items()}
     for layer, linear in linears.items():
@@ -63,6 +78,10 @@ def quantized_types(
             types[input_scale_name(linear.site)] = TensorType((1,) if form.products else (), dtype)
             if linear.format.smooth:
                 types[input_factor_name(linear.site)] = TensorType((features_in,), dtype)
+            if linear.format.centre:
+                if bias_name(layer) not in weights:
+                    raise _without_bias(layer)
+                types[input_mean_name(linear.site)] = TensorType((features_in,), dtype)
     return types
 
 
@@ -75,9 +94,21 @@ def linear_tensors(group: str, linear: QuantizedLinear, form: Form) -> LinearTen
         form: of the component.
     """
     site = linear.site
+    weight, scale = weight_name(linear.name), weight_scale_name(linear.name, form)
+    if site is None:
+        return LinearTensors(f"{group}.{weight}", f"{group}.{scale}")
     return LinearTensors(
-        f"{group}.{weight_name(linear.name)}",
-        f"{group}.{weight_scale_name(linear.name, form)}",
-        None if site is None else f"{group}.{input_scale_name(site)}",
-        None if site is None or not linear.format.smooth else f"{group}.{input_factor_name(site)}",
+        f"{group}.{weight}",
+        f"{group}.{scale}",
+        f"{group}.{input_scale_name(site)}",
+        f"{group}.{input_factor_name(site)}" if linear.format.smooth else None,
+        f"{group}.{input_mean_name(site)}" if linear.format.centre else None,
+    )
+
+
+def _without_bias(layer: str) -> BuildError:
+    return BuildError(
+        "VIDC-QUANTISE-GRAPH",
+        f"{layer} has no bias to take the product of its weight and its input's mean",
+        "leave centre out of the recipe's rule for this layer",
     )

@@ -11,7 +11,9 @@ from vidc.compiler.quantise.arithmetic import quantize, scale_of, smoothing
 from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.quantise.lowering import QuantizedLinear, sites
 from vidc.compiler.quantise.tensors import (
+    bias_name,
     input_factor_name,
+    input_mean_name,
     input_scale_name,
     quantized_types,
     weight_name,
@@ -35,14 +37,23 @@ def quantized_weights(
         form: of what reads them.
 
     Raises:
-        ValueError: it is needed and not there.
+        BuildError: ``VIDC-QUANTISE-GRAPH``, as of ``quantized_types``.
+        ValueError: a calibration is needed and not there.
     """
     made: dict[str, Callable[[], Tensor]] = {}
+    types = quantized_types(weights, linears, form)
     for site, members in sites(linears.values()).items():
         if calibration is None:
             raise ValueError(f"{site} has a static scale, and there is no calibration")
-        factors = cache(partial(_factors, weights, members, calibration))
-        made[input_scale_name(site)] = partial(_input_scale, members, calibration, factors)
+        mean: Callable[[], Tensor] | None = None
+        if members[0].format.centre:
+            # As it is stored: what is taken off must be what scales and biases make up for.
+            mean = partial(input_mean, members, calibration, types[input_mean_name(site)].dtype)
+            made[input_mean_name(site)] = mean
+            made |= {bias_name(m.name): partial(_bias, weights, m.name, mean) for m in members}
+        inputs = partial(_inputs, members, calibration, mean)
+        factors = cache(partial(_factors, weights, members, inputs))
+        made[input_scale_name(site)] = partial(_input_scale, members, inputs, factors)
         if members[0].format.smooth:
             made[input_factor_name(site)] = partial(_reciprocal, factors)
         for member in members:
@@ -50,7 +61,6 @@ def quantized_weights(
     for linear in linears.values():
         if linear.site is None:
             made |= _weight(weights, linear, form)
-    types = quantized_types(weights, linears, form)
     return {
         name: LazyTensor(
             kind.shape, kind.dtype, partial(_stored, made[name], kind.dtype, kind.shape)
@@ -61,19 +71,54 @@ def quantized_weights(
     }
 
 
-def input_amax(members: Sequence[QuantizedLinear], calibration: Calibration) -> Tensor:
+def input_amax(
+    members: Sequence[QuantizedLinear], calibration: Calibration, mean: Tensor | None = None
+) -> Tensor:
     """The largest magnitudes of an input by channel, ``[in]``, in all passes of its Linears.
 
     One of them may run where another does not: the last layer's queries are not needed in a clean
     pass.
+
+    Args:
+        members: its Linears.
+        calibration: where they are from.
+        mean: what is taken off the input before it is quantised, ``[in]``, or None.
     """
-    return torch.stack([calibration.amax(f"{m.name}.input") for m in members]).amax(0)
+    names = [f"{member.name}.input" for member in members]
+    if mean is None:
+        return torch.stack([calibration.amax(name) for name in names]).amax(0)
+    mean = mean.float()
+    return torch.stack([calibration.centred_amax(name, mean) for name in names]).amax(0)
+
+
+def input_mean(
+    members: Sequence[QuantizedLinear],
+    calibration: Calibration,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """What is taken off an input, ``[in]``; the last of several Linears runs in all passes."""
+    return calibration.mean(f"{members[-1].name}.input").to(dtype)
+
+
+def _inputs(
+    members: Sequence[QuantizedLinear],
+    calibration: Calibration,
+    mean: Callable[[], Tensor] | None,
+) -> Tensor:
+    return input_amax(members, calibration, None if mean is None else mean())
+
+
+def _bias(weights: Mapping[str, LazyTensor], name: str, mean: Callable[[], Tensor]) -> Tensor:
+    weight, bias = (weights[each].load().double() for each in (weight_name(name), bias_name(name)))
+    return bias + weight @ mean().double()
 
 
 def _factors(
-    weights: Mapping[str, LazyTensor], members: Sequence[QuantizedLinear], calibration: Calibration
+    weights: Mapping[str, LazyTensor],
+    members: Sequence[QuantizedLinear],
+    amax: Callable[[], Tensor],
 ) -> Tensor:
-    inputs = input_amax(members, calibration)
+    inputs = amax()
     alpha = members[0].format.smooth
     if not alpha:
         return torch.ones_like(inputs)
@@ -85,10 +130,9 @@ def _reciprocal(factors: Callable[[], Tensor]) -> Tensor:
 
 
 def _input_scale(
-    members: Sequence[QuantizedLinear], calibration: Calibration, factors: Callable[[], Tensor]
+    members: Sequence[QuantizedLinear], amax: Callable[[], Tensor], factors: Callable[[], Tensor]
 ) -> Tensor:
-    inputs = input_amax(members, calibration) / factors()
-    return scale_of(inputs.amax(), members[0].format.activations)
+    return scale_of((amax() / factors()).amax(), members[0].format.activations)
 
 
 def _weight(

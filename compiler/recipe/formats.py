@@ -22,20 +22,23 @@ class LinearFormat(Table):
             computed for each token.
         smooth: SmoothQuant's alpha: which share of the activations' outliers moves into the
             weights, channel by channel; 0 is none.
+        centre: whether the activations' static mean, from the calibration, is taken off before they
+            are quantised; its product is in the bias.
     """
 
     weights: str = HIGH
     activations: str = HIGH
     scale: str = STATIC
     smooth: float = 0.0
+    centre: bool = False
 
     @property
     def problem(self) -> str | None:
         """What is wrong with it, or nothing."""
         if self.activations not in (HIGH, self.weights):
             return f"activations in {self.activations} need weights in {self.activations} too"
-        if self.activations == HIGH and (self.smooth or self.scale != STATIC):
-            return "scale and smooth are about activations, which stay high"
+        if self.activations == HIGH and (self.smooth or self.centre or self.scale != STATIC):
+            return "scale, smooth and centre are about activations, which stay high"
         if not 0 <= self.smooth <= 1:
             return f"smooth = {self.smooth} does not lie between 0 and 1"
         return None

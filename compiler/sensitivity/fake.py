@@ -14,7 +14,9 @@ from vidc.compiler.calibrate.artefact import Calibration
 from vidc.compiler.quantise.arithmetic import quantize, scale_of
 from vidc.compiler.quantise.lowering import QuantizedLinear, linears_of
 from vidc.compiler.quantise.tensors import (
+    bias_name,
     input_factor_name,
+    input_mean_name,
     input_scale_name,
     weight_name,
     weight_scale_name,
@@ -39,6 +41,7 @@ class FakeLinear(nn.Module):
         scale: of each output channel, ``[out]``.
         factor: what its input is multiplied with before, ``[in]``, None without SmoothQuant.
         input_scale: a scalar; None where activations stay high, or have a scale a token.
+        centre: what is taken off its input before, ``[in]``, and its bias then; None for neither.
     """
 
     def __init__(
@@ -49,11 +52,17 @@ class FakeLinear(nn.Module):
         scale: Tensor,
         factor: Tensor | None,
         input_scale: Tensor | None,
+        centre: tuple[Tensor, Tensor] | None,
     ) -> None:
         super().__init__()
         device = linear.weight.device
         # The network asks its layers for their dtype.
         self.weight, self.bias = linear.weight, linear.bias
+        self._mean: Tensor | None = None
+        if centre is not None:
+            mean, bias = centre
+            self._mean = mean.to(device).float()
+            self.bias = nn.Parameter(bias.to(device), requires_grad=False)
         self._format = form
         self._values, self._scale = values.to(device), scale.to(device).float()
         self._factor = None if factor is None else factor.to(device).float()
@@ -64,7 +73,8 @@ class FakeLinear(nn.Module):
         if not self._format.computes:
             weight = self._values.float() * self._scale[:, None]
             return F.linear(x, weight.to(x.dtype), self.bias)
-        inputs = x.float() if self._factor is None else x.float() * self._factor
+        inputs = x.float() if self._mean is None else x.float() - self._mean
+        inputs = inputs if self._factor is None else inputs * self._factor
         form, scale = self._format.activations, self._input_scale
         if scale is None:
             scale = scale_of(inputs.abs().amax(-1, keepdim=True), form)
@@ -132,6 +142,11 @@ class FakeQuantizer:
         self._linears = linears_of(formats)
         self._forms = {n: f for n, f in formats.attention.items() if f != AttentionFormat()}
         weights = {weight_name(name): self._lazy(name) for name in self._linears}
+        weights |= {
+            bias_name(name): self._lazy(name, "bias")
+            for name in self._linears
+            if self._linear(name).bias is not None
+        }
         self._stored = quantized_weights(weights, self._linears, calibration)
         self._active: dict[str, FakeAttention] = {}
 
@@ -174,8 +189,8 @@ class FakeQuantizer:
         assert isinstance(module, nn.Linear)
         return module
 
-    def _lazy(self, name: str) -> LazyTensor:
-        weight = self._linear(name).weight
+    def _lazy(self, name: str, of: str = "weight") -> LazyTensor:
+        weight = getattr(self._linear(name), of)
         return LazyTensor(tuple(weight.shape), weight.dtype, partial(_on_cpu, weight))
 
     def _fake(self, linear: QuantizedLinear, original: nn.Linear) -> FakeLinear:
@@ -188,6 +203,9 @@ class FakeQuantizer:
             self._stored[weight_scale_name(name)].load(),
             self._stored[input_factor_name(site)].load() if site and form.smooth else None,
             self._stored[input_scale_name(site)].load() if site and static else None,
+            (self._stored[input_mean_name(site)].load(), self._stored[bias_name(name)].load())
+            if site and form.centre
+            else None,
         )
 
 

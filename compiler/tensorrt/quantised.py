@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vidc.compiler.quantise.count import require_asked
-from vidc.compiler.quantise.tensors import input_factor_name
+from vidc.compiler.quantise.tensors import input_factor_name, input_mean_name
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.plugins.errors import BuildError
 
@@ -90,30 +90,33 @@ class _Edges:
             of_weight = self._behind(layer.get_input(1), self._kinds.DEQUANTIZE)
             if of_weight is None:
                 continue
-            steps, scale, factor = self._quantized(layer.get_input(0))
+            steps, *of_input = self._quantized(layer.get_input(0))
             weight = of_weight.get_input(0)
-            tensors = LinearTensors(weight.name, self._scale(layer), scale, factor)
+            tensors = LinearTensors(weight.name, self._scale(layer), *of_input)
             inputs = layer.get_input(0) if steps is None else steps
             found.append(
                 QuantizedProduct(layer.name, tensors, type_name(weight), type_name(inputs))
             )
         return found
 
-    def _quantized(self, tensor: Any) -> tuple[Any, str | None, str | None]:
-        """An input before its DQ, and the names of its scale and factor; None for what is not."""
+    def _quantized(self, tensor: Any) -> tuple[Any, str | None, str | None, str | None]:
+        """An input before its DQ; the names of its scale, factor and mean. None for what is not."""
         after = self._behind(tensor, self._kinds.DEQUANTIZE)
         before = None if after is None else self._behind(after.get_input(0), self._kinds.QUANTIZE)
         if after is None or before is None:
-            return None, None, None
-        scale = factor = None
+            return None, None, None, None
+        scale = factor = mean = None
         for operation, name in self._operations(before.get_input(0)):
             if scale is None and operation == self._module.ElementWiseOperation.DIV:
                 scale = name
             elif scale is not None:
-                # Before that, whatever the network computes may be multiplied.
-                factor = name if name is not None and name.endswith(input_factor_name("")) else None
+                # Before that, whatever the network computes may be multiplied or less something.
+                if name is not None and name.endswith(input_factor_name("")) and factor is None:
+                    factor = name
+                    continue
+                mean = name if name is not None and name.endswith(input_mean_name("")) else None
                 break
-        return after.get_input(0), scale, factor
+        return after.get_input(0), scale, factor, mean
 
     def _scale(self, product: Any) -> str:
         """The network's input that a product is multiplied with, or nothing."""

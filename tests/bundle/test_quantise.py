@@ -62,6 +62,65 @@ def quantised(project, calibrated, tmp_path_factory):
         return build(settings, sources, output, project.cache, LineProgress()).output
 
 
+@pytest.fixture(scope="module")
+def centred(project, calibrated, tmp_path_factory):
+    """A bundle whose Linears have the mean taken off their inputs, which are smoothed too."""
+    from vidc.compiler.build import build
+    from vidc.compiler.cli.progress import LineProgress
+
+    folder = tmp_path_factory.mktemp("centred")
+    recipe = folder / "centred.toml"
+    recipe.write_text(
+        'description = "less their mean"\n[[linear]]\nweights = "int8"\nactivations = "int8"\n'
+        'layers = ["blocks.*.attn1.**", "blocks.*.attn2.**", "blocks.*.ffn.**"]\n'
+        "smooth = 0.8\ncentre = true\n"
+    )
+    settings, sources = project.resolve(precision="int8", recipe=str(recipe))
+    sources = replace(sources, calibration=calibrated)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
+        return build(settings, sources, folder / "bundle", project.cache, LineProgress()).output
+
+
+def test_what_is_taken_off_inputs_is_the_calibration_s_mean(centred, calibrated):
+    assert read_manifest(centred).validation.passed
+    weights = load_file(centred / "weights/transformer.safetensors")
+    ranges = load_file(calibrated / "calibration.safetensors")
+    means = [name for name in weights if name.endswith(".input_mean")]
+    # Two layers of seven inputs, of which queries, keys and values share one.
+    assert len(means) == 14
+    for name in means:
+        # Of Linears that share an input, values run in all passes, the last layer's queries do not.
+        layer = name.removesuffix(".input_mean")
+        layer = layer.replace("attn1.to_q", "attn1.to_v").replace("attn2.to_k", "attn2.to_v")
+        assert torch.equal(weights[name], ranges[f"{layer}.input.mean"])
+    for component, layers in {"text_kv": 2, "denoise": 12, "kv_update": 7}.items():
+        graph = onnx.load(centred / f"{component}.onnx", load_external_data=False).graph
+        taken_off = {n.input[1] for n in graph.node if n.op_type == "Sub"} & {
+            f"transformer.{name}" for name in means
+        }
+        assert len(taken_off) == layers
+
+
+@pytest.mark.parametrize("fault", ["mean", "bias"])
+def test_what_is_taken_off_and_not_made_up_for_fails_validation_by_name(
+    centred, vidc, tmp_path, fault
+):
+    bundle = shutil.copytree(centred, tmp_path / "bundle")
+    path = bundle / "weights/transformer.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    layer = "blocks.0.ffn.net.0.proj"
+    name = f"{layer}.input_mean" if fault == "mean" else f"{layer}.bias"
+    tensors[name] = tensors[name] + tensors[name].abs().max().clamp(min=1.0)
+    _write(path, tensors)
+    _accept(bundle)
+    status, out, err = vidc("validate", str(bundle), "--json")
+    assert status == 1, err
+    failed = {gate["component"] for gate in json.loads(out)["gates"] if not gate["passed"]}
+    assert {"denoise", "kv_update"} <= failed
+    assert not failed & {"text_kv", "vae_decode"}
+
+
 def test_it_says_what_it_is_and_by_which_ranges(quantised, calibrated, project):
     manifest = read_manifest(quantised)
     precisions = {name: engine.precision for name, engine in manifest.engines.items()}
@@ -240,6 +299,18 @@ def test_a_calibration_of_another_checkpoint_is_refused(build, calibrated, tmp_p
     output = tmp_path / "bundle"
     status, _, err = build("--precision", "int8", "--calibration", str(other), "-o", str(output))
     assert (status, "VIDC-CALIBRATION-FOREIGN" in err) == (2, True), err
+    assert not output.exists()
+
+
+def test_a_calibration_without_the_means_of_inputs_is_to_be_made_again(build, calibrated, tmp_path):
+    older = shutil.copytree(calibrated, tmp_path / "older")
+    document = json.loads((older / "calibration.json").read_text())
+    (older / "calibration.json").write_text(json.dumps(document | {"schema": 1}))
+    output = tmp_path / "bundle"
+    status, _, err = build("--precision", "int8", "--calibration", str(older), "-o", str(output))
+    assert status == 1
+    assert "VIDC-CALIBRATION-SCHEMA" in err
+    assert "run vidc calibrate again" in err
     assert not output.exists()
 
 

@@ -10,7 +10,7 @@ from transformer import Model
 from vidc.compiler.calibrate.artefact import Calibration, model_tables
 from vidc.compiler.calibrate.document import SCHEMA, Document, FileNote, PromptsNote, Rollouts
 from vidc.compiler.calibrate.groups import groups
-from vidc.compiler.calibrate.tensors import tensor_shapes
+from vidc.compiler.calibrate.tensors import SPREAD, tensor_shapes
 from vidc.compiler.quantise.attention import (
     attention_types,
     attention_weights,
@@ -22,7 +22,7 @@ from vidc.compiler.quantise.lowering import QuantizedLinear, quantized_linears, 
 from vidc.compiler.quantise.programs import placeholders, quantize, read_weights
 from vidc.compiler.quantise.rings import asked_rings, round_rings
 from vidc.compiler.quantise.tensors import quantized_types
-from vidc.compiler.quantise.weights import quantized_weights
+from vidc.compiler.quantise.weights import input_amax, input_mean, quantized_weights
 from vidc.compiler.recipe.recipe import Recipe, parse_recipe
 from vidc.compiler.stream import stream_spec
 from vidc.exporters.checkpoint.lazy import LazyTensor
@@ -37,10 +37,15 @@ def calibration(config: ModelConfig, reach: float = 1.0) -> Calibration:
     stream = stream_spec(config)
     drawn = torch.Generator().manual_seed(0)
     shapes = tensor_shapes(config, len(groups(stream)))
+    spreads = {f"{name}.{of}" for name in shapes if name.endswith(".input") for of in SPREAD}
     tensors = {
         name: reach * (torch.rand(shape, generator=drawn) + 0.1) * (1 + index / 50)
-        for index, (name, shape) in enumerate(shapes.items())
+        for index, (name, shape) in enumerate((n, s) for n, s in shapes.items() if n not in spreads)
     }
+    for name in [name for name in tensors if name.endswith(".input")]:
+        largest = tensors[name].amax(0)
+        spread = {"low": -largest / 2, "mean": largest / 4, "high": largest}
+        tensors |= {f"{name}.{of}": value for of, value in spread.items()}
     document = Document(
         SCHEMA, "ab" * 32, {}, model_tables(config), "fp32", "cpu",
         PromptsNote("synthetic", 2, "cd" * 32), 0, Rollouts("max", 6, 5), groups(stream), {},
@@ -79,19 +84,20 @@ class Quantised:
         """A component in float32 whose Linears round weights and inputs as 8 bits would."""
         component = self.model.component(name, "fp32")
         modules = dict(component.module.named_modules())
-        ranges = {
-            site: max(float(self.calibration.amax(f"{m.name}.input").max()) for m in members)
-            for site, members in sites(self.linears.values()).items()
-        }
+        shared = sites(self.linears.values())
         for layer, linear in self.linears.items():
             module = modules[f"transformer.{layer}"]
             weight = module.weight.detach()
             end = weight.abs().amax(1, keepdim=True)
             module.weight = nn.Parameter(_rounded(weight, end, linear.format.weights))
             if linear.site is not None:
-                end = torch.tensor(ranges[linear.site])
+                members = shared[linear.site]
+                mean = input_mean(members, self.calibration) if linear.format.centre else None
+                end = input_amax(members, self.calibration, mean).max()
+                if mean is not None:
+                    module.bias = nn.Parameter(module.bias.detach() + weight @ mean)
                 module.register_forward_pre_hook(
-                    partial(_round_input, end=end, form=linear.format.activations)
+                    partial(_round_input, end=end, mean=mean, form=linear.format.activations)
                 )
         return component
 
@@ -109,6 +115,7 @@ def _rounded(values: Tensor, end: Tensor, form: str) -> Tensor:
 
 
 def _round_input(
-    module: nn.Module, arguments: tuple[Tensor, ...], end: Tensor, form: str
+    module: nn.Module, arguments: tuple[Tensor, ...], end: Tensor, mean: Tensor | None, form: str
 ) -> tuple[Tensor, ...]:
-    return (_rounded(arguments[0], end, form), *arguments[1:])
+    x = arguments[0] if mean is None else arguments[0] - mean
+    return (_rounded(x, end, form), *arguments[1:])

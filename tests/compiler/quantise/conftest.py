@@ -8,10 +8,26 @@ import quantised
 from vidc.compiler.calibrate.artefact import Calibration
 from vidc.compiler.quantise.form import GRAPH, PROGRAM, Form
 from vidc.compiler.quantise.lowering import QuantizedLinear, quantized_linears
-from vidc.compiler.recipe.recipe import load_recipe
+from vidc.compiler.recipe.recipe import load_recipe, parse_recipe
 from vidc.compiler.settings.resolve import resolve
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
+
+CENTRED_INT8 = parse_recipe(
+    {
+        "description": "what is smoothed and centred",
+        "linear": [
+            {
+                "layers": ["blocks.*.attn1.**", "blocks.*.attn2.**", "blocks.*.ffn.**"],
+                "weights": "int8",
+                "activations": "int8",
+                "smooth": 0.8,
+                "centre": True,
+            }
+        ],
+    },
+    "int8-centred",
+)
 
 
 @dataclass(frozen=True)
@@ -38,14 +54,16 @@ def calibration(config):
     params=[
         ("int8-static", GRAPH),
         ("fp8-linear", GRAPH),
+        (CENTRED_INT8, GRAPH),
         ("int8-weight-only", GRAPH),
         ("fp8-linear", PROGRAM),
         ("int8-weight-only", PROGRAM),
     ],
-    ids=lambda pair: f"{pair[0]} {pair[1].name}",
+    ids=lambda pair: f"{getattr(pair[0], 'name', pair[0])} {pair[1].name}",
 )
 def model(request, config, calibration):
     recipe, form = request.param
+    recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
     weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
-    linears = quantized_linears(load_recipe(recipe), config, form)
+    linears = quantized_linears(recipe, config, form)
     return Model(weights, linears, calibration, form)

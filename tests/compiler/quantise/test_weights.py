@@ -1,17 +1,22 @@
 """Quantised weights, what is stored of them, and faults that must not get past the check."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
 
 from vidc.compiler.calibrate.artefact import Calibration
 from vidc.compiler.quantise.check import require_faithful
 from vidc.compiler.quantise.form import CPU_PROGRAM, GRAPH, NETWORK, PROGRAM
-from vidc.compiler.quantise.lowering import quantized_linears, sites
+from vidc.compiler.quantise.lowering import QuantizedLinear, quantized_linears, sites
 from vidc.compiler.quantise.tensors import quantized_types
 from vidc.compiler.quantise.weights import quantized_weights
+from vidc.compiler.recipe.formats import LinearFormat
 from vidc.compiler.recipe.recipe import load_recipe
 from vidc.compiler.settings.resolve import resolve
 from vidc.exporters.causal_wan.random_weights import random_weights
@@ -33,6 +38,11 @@ def check(found, model):
 
 def changed(found, name, change):
     return {**found, name: LazyTensor.of(change(found[name].load()))}
+
+
+def fault(layer, what):
+    """What the check says of a layer."""
+    return rf"VIDC-QUANTISE-WEIGHTS.*transformer, {re.escape(layer)}: .*{what}"
 
 
 def test_what_is_announced_is_what_is_loaded(model, stored):
@@ -87,10 +97,118 @@ def test_factors_that_are_not_divided_out_are_found(model, stored):
         check(changed(stored, name, torch.ones_like), model)
 
 
+@pytest.mark.parametrize("name", ["blocks.1.attn2.to_q.input_mean", "blocks.1.attn2.to_q.bias"])
+def test_a_mean_that_the_bias_does_not_make_up_for_is_found(model, stored, name):
+    if "blocks.1.attn2.to_q.input_mean" not in stored:
+        pytest.skip("the recipe centres nothing")
+    for change in (
+        lambda t: t + 0.01,
+        lambda t: t * 1.001,
+        torch.zeros_like,
+        lambda t: t * math.nan,
+        lambda t: t + math.inf,
+    ):
+        with pytest.raises(BuildError, match=fault("blocks.1.attn2.to_q", "does not make up for")):
+            check(changed(stored, name, change), model)
+
+
+def test_a_mean_that_is_not_the_calibration_s_is_found(model):
+    """Another mean that scale and bias make up for computes the same product, in coarser steps."""
+    site = "blocks.0.ffn.net.0.proj"
+    if not model.linears[site].format.centre:
+        pytest.skip("the recipe centres nothing")
+    tensors = dict(model.calibration.tensors)
+    tensors[f"{site}.input.mean"] = torch.zeros_like(tensors[f"{site}.input.mean"])
+    plain = Calibration(model.calibration.document, tensors)
+    made = quantized_weights(model.weights, model.linears, plain, model.form)
+    require_faithful(made, model.weights, model.linears, plain, model.form)
+    with pytest.raises(BuildError, match=fault(site, r"0 is taken off channel 0")):
+        check(made, model)
+
+
+def test_swapped_means_are_found_and_named(model, stored):
+    one, other = (f"blocks.{layer}.attn1.to_q.input_mean" for layer in (0, 1))
+    if one not in stored:
+        pytest.skip("the recipe centres nothing")
+    swapped = stored | {one: stored[other], other: stored[one]}
+    with pytest.raises(BuildError, match=fault("blocks.0.attn1.to_q", "does not make up for")):
+        check(swapped, model)
+
+
+def test_a_bias_is_the_sum_of_what_it_was_and_what_is_taken_off(model, stored):
+    """In other arithmetic; of what is not centred, it stays."""
+    for name, linear in model.linears.items():
+        before, after = (each[f"{name}.bias"].load() for each in (model.weights, stored))
+        expected = before.double()
+        if linear.format.centre:
+            weight, mean = model.weights[f"{name}.weight"], stored[f"{linear.site}.input_mean"]
+            expected = expected + (weight.load().double() * mean.load().double()).sum(1)
+        torch.testing.assert_close(after.double(), expected, rtol=1e-6, atol=1e-7)
+        assert linear.format.centre or torch.equal(before, after)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_means_far_from_zero_are_as_they_are_stored_throughout(model, dtype):
+    """In 16 bits a mean may be off by more than what is left: scales must reach to that, too."""
+    weights = {n: LazyTensor.of(t.load().to(dtype)) for n, t in model.weights.items()}
+    tensors = dict(model.calibration.tensors)
+    for name in [name for name in tensors if name.endswith(".input")]:
+        offset = 100 + tensors[f"{name}.high"]
+        for of in ("low", "mean", "high"):
+            tensors[f"{name}.{of}"] = tensors[f"{name}.{of}"] + offset
+        tensors[name] = tensors[name] + offset
+    far = Calibration(model.calibration.document, tensors)
+    made = quantized_weights(weights, model.linears, far, model.form)
+    require_faithful(made, weights, model.linears, far, model.form)
+
+
+def test_a_linear_without_a_bias_is_not_centred(model):
+    layer = "blocks.1.attn1.to_k"
+    weights = {name: t for name, t in model.weights.items() if name != f"{layer}.bias"}
+    arguments = weights, model.linears, model.calibration, model.form
+    if not model.linears[layer].format.centre:
+        assert f"{layer}.bias" not in quantized_weights(*arguments)
+        return
+    with pytest.raises(BuildError, match=rf"VIDC-QUANTISE-GRAPH.*{re.escape(layer)} has no bias"):
+        quantized_weights(*arguments)
+
+
+numbers = st.integers(-64, 64).map(lambda n: n / 8)
+"""Sums of some products of two of these are exact in float32."""
+
+
+@given(st.data(), st.integers(1, 8), st.integers(1, 8))
+def test_centring_changes_nothing_in_exact_arithmetic(calibration, data, features_in, features_out):
+    def drawn(*shape):
+        size = math.prod(shape)
+        values = data.draw(st.lists(numbers, min_size=size, max_size=size))
+        return torch.tensor(values).reshape(shape)
+
+    weight, bias = drawn(features_out, features_in), drawn(features_out)
+    mean, x = drawn(features_in), drawn(3, features_in)
+    ends = {"low": torch.minimum(x.amin(0), mean), "high": torch.maximum(x.amax(0), mean)}
+    ranges = {"a.input": x.abs().amax(0)[None], "a.input.mean": mean}
+    ranges |= {f"a.input.{of}": value for of, value in ends.items()}
+    given_ = {"a.weight": LazyTensor.of(weight), "a.bias": LazyTensor.of(bias)}
+    linears = {"a": QuantizedLinear("a", LinearFormat("fp8", "fp8", centre=True), "a")}
+    of_linear = Calibration(calibration.document, ranges)
+    for form in (GRAPH, PROGRAM):
+        found = quantized_weights(given_, linears, of_linear, form)
+        require_faithful(found, given_, linears, of_linear, form)
+        taken_off, folded = found["a.input_mean"].load(), found["a.bias"].load()
+        assert torch.equal(F.linear(x - taken_off, weight, folded), F.linear(x, weight, bias))
+        # What is rounded lies in the range that the scale gives.
+        reach = float(found["a.input_scale"].load()) * 448
+        assert float((x - taken_off).abs().max()) <= reach * (1 + 1e-6)
+
+
 def test_the_ranges_of_another_calibration_are_found(model, stored):
     if not sites(model.linears.values()):
         pytest.skip("the recipe takes no ranges")
-    other = {name: tensor * 1.5 for name, tensor in model.calibration.tensors.items()}
+    other = {
+        name: tensor if name.endswith(".input.mean") else tensor * 1.5
+        for name, tensor in model.calibration.tensors.items()
+    }
     foreign = replace(model, calibration=Calibration(model.calibration.document, other))
     with pytest.raises(BuildError, match="the calibration to"):
         check(stored, foreign)

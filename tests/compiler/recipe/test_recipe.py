@@ -18,6 +18,7 @@ weights = "int8"
 activations = "int8"
 scale = "dynamic"
 smooth = 0.5
+centre = true
 [[linear]]
 layers = ["blocks.0.ffn.net.2"]
 [[attention]]
@@ -43,7 +44,7 @@ def test_a_recipe_is_its_rules_in_their_order(tmp_path):
     assert [rule.layers for rule in found.linear] == [
         ("blocks.*.ffn.**", "proj_out"), ("blocks.0.ffn.net.2",),
     ]  # fmt: skip
-    assert found.linear[0].format == LinearFormat("int8", "int8", "dynamic", 0.5)
+    assert found.linear[0].format == LinearFormat("int8", "int8", "dynamic", 0.5, True)
     assert found.linear[1].format == LinearFormat()
     assert found.attention[0].format == AttentionFormat("fp8", "fp8", "fp8", "static", True)
 
@@ -76,7 +77,8 @@ def test_an_unknown_recipe_is_refused_with_the_nearest():
         ("smooth = 0.5", 'smooth = "0.5"', "not a finite number"),
         ('weights = "int8"', 'weights = "int4"', "did you mean 'int8'"),
         ('weights = "int8"', 'weights = "fp8"', "activations in int8 need weights in int8 too"),
-        ('activations = "int8"', "", "scale and smooth are about activations"),
+        ('activations = "int8"', "", "scale, smooth and centre are about activations"),
+        ("smooth = 0.5\ncentre = true", "centre = 0.5", "not true or false"),
         ('scale = "dynamic"', 'scale = "row"', "scale = 'row'"),
         ('layers = ["blocks.*.attn1"]', "layers = []", "names no layers"),
         ('layers = ["blocks.*.attn1"]', "", "names no layers"),
@@ -85,7 +87,7 @@ def test_an_unknown_recipe_is_refused_with_the_nearest():
         ('layers = ["blocks.*.attn1"]', 'layers = ["a b"]', "'a b' is no pattern"),
         ('keys = "fp8"', 'keys = "int8"', "queries in fp8 need keys in fp8 too"),
         ('values = "fp8"', "", "queries in fp8 need values in 8 bits too"),
-        ("centre = true", "centre = 1", "not true or false"),
+        ('values = "fp8"\ncentre = true', 'values = "fp8"\ncentre = 1', "not true or false"),
         ("[[attention]]", "[attention]", "no list of tables"),
     ],
 )
@@ -96,6 +98,9 @@ def test_what_is_wrong_is_named(old, new, says):
 
 def test_a_recipe_without_rules_is_none():
     assert "has no rules" in refused('description = "mine"')
+    assert "centre are about activations" in refused(
+        'description = "mine"\n[[linear]]\nlayers = ["a"]\nweights = "fp8"\ncentre = true'
+    )
     assert "centre is about keys" in refused(
         'description = "mine"\n[[attention]]\nlayers = ["a"]\nvalues = "fp8"\ncentre = true'
     )
@@ -104,7 +109,7 @@ def test_a_recipe_without_rules_is_none():
 layers = st.lists(st.sampled_from(["**", "blocks.*.ffn.**", "proj_out"]), min_size=1)
 linear = st.builds(
     LinearFormat, st.sampled_from(FORMATS), st.sampled_from(FORMATS), st.sampled_from(SCALES),
-    st.floats(0, 1),
+    st.floats(0, 1), st.booleans(),
 ).filter(lambda f: f.problem is None)  # fmt: skip
 attention = st.builds(
     AttentionFormat, st.sampled_from(FORMATS), st.sampled_from(FORMATS), st.sampled_from(FORMATS),

@@ -19,7 +19,7 @@ layers = st.lists(
 ).map(tuple)
 linears = [
     found
-    for parts in product(FORMATS, FORMATS, SCALES, (0.0, 0.5))
+    for parts in product(FORMATS, FORMATS, SCALES, (0.0, 0.5), (False, True))
     if (found := LinearFormat(*parts)).problem is None
 ]
 linear = st.builds(
@@ -66,7 +66,7 @@ def test_a_person_can_read_it():
         "mine",
         "what it is for",
         (
-            Rule(("blocks.*.ffn.**",), LinearFormat("int8", "int8", smooth=0.8)),
+            Rule(("blocks.*.ffn.**",), LinearFormat("int8", "int8", smooth=0.8, centre=True)),
             Rule(tuple(f"blocks.{i}.ffn.net.0.proj" for i in range(4)), LinearFormat()),
         ),
         (),
@@ -82,6 +82,7 @@ layers = ["blocks.*.ffn.**"]
 weights = "int8"
 activations = "int8"
 smooth = 0.8
+centre = true
 
 [[linear]]
 layers = [

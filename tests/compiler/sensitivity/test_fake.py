@@ -20,7 +20,7 @@ LAYER = "blocks.0.ffn.net.2"
 
 def stored(model, recipe):
     linears = linears_of(apply_recipe(recipe, model.config))
-    weights = {f"{n}.weight": LazyTensor.of(p) for n, p in _weights(model)}
+    weights = {name: LazyTensor.of(tensor) for name, tensor in _weights(model)}
     found = quantized_weights(weights, linears, model.calibration)
     return {name: tensor.load() for name, tensor in found.items() if LAYER in name}
 
@@ -28,21 +28,24 @@ def stored(model, recipe):
 def _weights(model):
     for name, module in model.network.named_modules():
         if isinstance(module, nn.Linear) and name.startswith("blocks."):
-            yield name, module.weight
+            yield f"{name}.weight", module.weight
+            yield f"{name}.bias", module.bias
 
 
-@pytest.mark.parametrize("smooth", [0.0, 0.8])
+@pytest.mark.parametrize(("smooth", "centre"), [(0.0, False), (0.8, False), (0.8, True)])
 @pytest.mark.parametrize("form", ["int8", "fp8"])
 @pytest.mark.parametrize("scale", ["static", "dynamic"])
-def test_a_linear_computes_with_what_a_build_stores(model, form, scale, smooth):
-    recipe = recipe_of(LinearFormat(form, form, scale, smooth))
+def test_a_linear_computes_with_what_a_build_stores(model, form, scale, smooth, centre):
+    recipe = recipe_of(LinearFormat(form, form, scale, smooth, centre))
     tensors, quantizer = stored(model, recipe), model.quantizer(recipe)
     original = model.linear(LAYER)
     x = torch.randn(2, 7, original.in_features, generator=torch.Generator().manual_seed(5))
     with quantizer.quantized([LAYER]):
         found = model.network.get_submodule(LAYER)(x)
     factor = tensors.get(f"{LAYER}.input_factor", torch.ones(()))
-    inputs = x.double() * factor.double()
+    mean = tensors.get(f"{LAYER}.input_mean", torch.zeros(()))
+    assert mean.any() == centre
+    inputs = (x.double() - mean.double()) * factor.double()
     largest = 127 if form == "int8" else 448
     if scale == "static":
         step = tensors[f"{LAYER}.input_scale"].double()
@@ -53,7 +56,7 @@ def test_a_linear_computes_with_what_a_build_stores(model, form, scale, smooth):
     weight = (
         tensors[f"{LAYER}.weight"].double() * tensors[f"{LAYER}.weight_scale"].double()[:, None]
     )
-    expected = (rounded * step) @ weight.T + original.bias.double()
+    expected = (rounded * step) @ weight.T + tensors[f"{LAYER}.bias"].double()
     # A value in the middle between two steps may fall to either side.
     error = (found.double() - expected).norm() / expected.norm()
     assert error < (1e-3 if scale == "dynamic" else 2e-4)
@@ -131,7 +134,13 @@ def test_in_16_bits_only_the_result_is_rounded(form):
     values = quantize(linear.weight, scale[:, None], form.weights)
     x = torch.randn(5, 64, generator=generator).to(torch.bfloat16)
     fake = FakeLinear(
-        linear, form, values, scale, None, torch.tensor(0.03) if form.scale == "static" else None
+        linear,
+        form,
+        values,
+        scale,
+        None,
+        torch.tensor(0.03) if form.scale == "static" else None,
+        None,
     )
     found, exact = fake(x), linear(x)
     assert found.dtype == torch.bfloat16

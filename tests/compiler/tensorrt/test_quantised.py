@@ -38,6 +38,8 @@ TARGET = targets()["rtx4090"]
 TYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 SMOOTH = LinearTensors("net.weight", "net.scale", "net.input_scale", "net.input_factor")
 STATIC = replace(SMOOTH, input_factor=None)
+CENTRED = replace(STATIC, input_mean="net.input_mean")
+BOTH = replace(SMOOTH, input_mean="net.input_mean")
 ALONE = replace(STATIC, input_scale=None)
 IN, OUT, ROWS = 128, 256, 64
 
@@ -49,7 +51,7 @@ class _Linear(nn.Module):
 
     def forward(self, x, *tensors):
         named = dict(zip(self.given, tensors, strict=True))
-        names = ("weight", "scale", "bias", "input_scale", "input_factor")
+        names = ("weight", "scale", "bias", "input_scale", "input_factor", "input_mean")
         # What comes before may be multiplied with a weight: it is no factor of the Linear's.
         x = x * named["net.gain"]
         return quantized_linear_qdq(x, *(named.get(f"net.{name}") for name in names))
@@ -60,7 +62,7 @@ def linear(tmp_path):
     """The graph of one Linear, of which the network's inputs are the weights."""
 
     def make(asked, kind="fp8", dtype=torch.float16):
-        sizes = {"scale": OUT, "input_scale": 1, "input_factor": IN}
+        sizes = {"scale": OUT, "input_scale": 1, "input_factor": IN, "input_mean": IN}
         given = {"net.gain": torch.empty(IN, dtype=dtype)}
         for name in asked.names:
             part = name.removeprefix("net.")
@@ -89,7 +91,9 @@ def linear(tmp_path):
 
 
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("asked", [STATIC, SMOOTH], ids=["static", "smooth"])
+@pytest.mark.parametrize(
+    "asked", [STATIC, SMOOTH, CENTRED, BOTH], ids=["static", "smooth", "centred", "both"]
+)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_a_linear_is_a_product_of_8_bits(linear, kind, asked, dtype):
     parsed = parse("toy", linear(asked, kind, dtype), RTX)
@@ -120,9 +124,9 @@ def test_scales_that_are_no_constants_do_not_fuse(linear, monkeypatch):
     scales = []
     inner = form.quantized_linear_qdq
 
-    def with_scale(x, weight, scale, bias, input_scale, factor):
+    def with_scale(x, weight, scale, bias, input_scale, *before):
         scales.append(input_scale[0])
-        return inner(x, weight, scale, bias, input_scale, factor)
+        return inner(x, weight, scale, bias, input_scale, *before)
 
     monkeypatch.setattr(form, "_dequantized", given)
     monkeypatch.setitem(globals(), "quantized_linear_qdq", with_scale)
