@@ -1,5 +1,7 @@
 """What recipes make of models."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,8 @@ from vidc.plugins.errors import UsageError
 TINY = resolve("tiny", gpu="cpu", environ={}).model
 LONGLIVE = resolve("longlive-1.3b", gpu="cpu", precision="fp32", environ={}).model
 FP8 = LinearFormat("fp8", "fp8")
+CENTRED = ("fp8", "fp8-linear", "fp8-int8-attention")
+"""Recipes that take the mean off inputs, but for those that GELU's kernel rounds."""
 HIGH = ("condition_embedder.", "proj_out")
 
 
@@ -30,15 +34,20 @@ def test_shipped_recipes_leave_what_is_outside_the_blocks_high(name):
     outside = {layer: f for layer, f in found.linear.items() if layer.startswith(HIGH)}
     assert len(outside) == 6
     assert set(outside.values()) == {LinearFormat()}
-    inside = {f for layer, f in found.linear.items() if layer not in outside}
-    assert len(inside) == 1
+    inside = {layer: f for layer, f in found.linear.items() if layer not in outside}
+    assert len({replace(f, centre=False) for f in inside.values()}) == 1
+    centred = {layer for layer, f in inside.items() if f.centre}
+    behind_gelu = {layer for layer in inside if layer.endswith(".ffn.net.2")}
+    assert len(behind_gelu) == 30
+    assert centred == (inside.keys() - behind_gelu if name in CENTRED else set())
     assert len(set(found.attention.values())) == 1
 
 
 def test_default_recipes_quantise_the_300_linears_of_the_blocks():
     for name, format_ in (("fp8", FP8), ("int8", LinearFormat("int8", "int8", "dynamic", 0.8))):
         found = apply_recipe(load_recipe(name), LONGLIVE)
-        assert list(found.linear.values()).count(format_) == 300
+        formats = [replace(f, centre=False) for f in found.linear.values()]
+        assert formats.count(format_) == 300
         assert found.flops_share > 0.99
         assert found.weights_share > 0.97
     assert all(f.computes for f in apply_recipe(load_recipe("fp8"), LONGLIVE).attention.values())
