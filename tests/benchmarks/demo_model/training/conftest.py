@@ -5,11 +5,15 @@ from threading import Lock
 
 import pytest
 import torch
+from demo_model.train_flow import trainable
 from demo_model.train_vae import Plan as VaePlan
 from demo_model.train_vae import load_vae
 from demo_model.train_vae import run as run_vae
+from demo_model.training.checkpoint import Training, save
+from demo_model.training.ema import Ema
 from demo_model.training.loop import Options
 from demo_model.training.networks import Sizes, demo_sizes
+from demo_model.training.optimizer import optimizer_for
 from demo_model.training.shelves import Encoder, Plan
 
 from vidc.compiler.validate.eager import EagerEngine
@@ -100,3 +104,15 @@ def vae_folder(sizes, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def encoder(sizes, vae_folder) -> Encoder:
     return Encoder(sizes, *load_vae(vae_folder, sizes, "cpu"), "cpu")
+
+
+@pytest.fixture(scope="session")
+def trained_folder(sizes, tmp_path_factory) -> Path:
+    """A transformer that draws something, as a stage on latents would leave it."""
+    torch.manual_seed(2)
+    modules = trainable(sizes)
+    torch.nn.init.normal_(modules["transformer"].proj_out.weight, std=0.05)
+    folder = tmp_path_factory.mktemp("trained")
+    training = Training(modules, Ema(modules), optimizer_for(modules))
+    save(folder / "checkpoint", training, {"part": "few", "step": 0})
+    return folder

@@ -4,18 +4,15 @@ import pytest
 import torch
 from demo_model import train_few_step
 from demo_model.train_few_step import Batches, FewStepLoss, run, subsets
-from demo_model.train_flow import load_trained, networks_of, trainable
+from demo_model.train_flow import load_trained, networks_of
 from demo_model.training import log
 from demo_model.training.batches import Networks, flows_of
-from demo_model.training.checkpoint import Training, save
-from demo_model.training.ema import Ema
 from demo_model.training.flow import clean_of
 from demo_model.training.forward import Angles, text_keys_values
 from demo_model.training.layout import clip_layout
 from demo_model.training.loop import Options, train
 from demo_model.training.lowered import in_bf16
 from demo_model.training.networks import new_text_encoder
-from demo_model.training.optimizer import optimizer_for
 from demo_model.training.rollout import Stream, few_steps, follow_flow
 from demo_model.training.shelves import Shelves
 
@@ -25,18 +22,6 @@ SMALL = Batches(clips=1, starts=2, flow_steps=4)
 @pytest.fixture(scope="module")
 def networks(sizes, model) -> Networks:
     return Networks(model, new_text_encoder(sizes), Angles(sizes.stream, 12, torch.device("cpu")))
-
-
-@pytest.fixture(scope="module")
-def flow_folder(sizes, tmp_path_factory):
-    """A transformer that draws something, as train_flow would leave it."""
-    torch.manual_seed(2)
-    modules = trainable(sizes)
-    torch.nn.init.normal_(modules["transformer"].proj_out.weight, std=0.05)
-    folder = tmp_path_factory.mktemp("flow")
-    training = Training(modules, Ema(modules), optimizer_for(modules))
-    save(folder / "checkpoint", training, {"step": 0})
-    return folder
 
 
 @pytest.mark.parametrize("switch", [None, 2, 5])
@@ -142,20 +127,20 @@ def test_fewer_steps_begin_and_end_as_all_do():
     assert subsets((1.0,)) == [(1.0,)]
 
 
-def test_training_runs_from_a_flow(sizes, vae_folder, flow_folder, shelf_plan, tmp_path):
+def test_training_runs_from_a_flow(sizes, vae_folder, trained_folder, shelf_plan, tmp_path):
     options = Options(tmp_path, 3, steps=2, log_steps=1)
-    run(options, sizes, vae_folder, flow_folder, shelf_plan, SMALL)
+    run(options, sizes, vae_folder, trained_folder, shelf_plan, SMALL)
     assert len(log.read(tmp_path / "log.jsonl")) == 2
     moved = load_trained(tmp_path, sizes, "cpu").state_dict()
-    begun = load_trained(flow_folder, sizes, "cpu").state_dict()
+    begun = load_trained(trained_folder, sizes, "cpu").state_dict()
     assert any(not torch.equal(moved[name], value) for name, value in begun.items())
 
 
-def test_training_lowers_the_loss(sizes, encoder, flow_folder, shelf_plan, tmp_path):
+def test_training_lowers_the_loss(sizes, encoder, trained_folder, shelf_plan, tmp_path):
     """On the same clips over and over, because every shelf is as hard as its clips are."""
     options = Options(tmp_path, 3, steps=16, rate=5e-3, warmup=1, log_steps=2)
-    modules = load_trained(flow_folder, sizes, "cpu")
-    teacher = load_trained(flow_folder, sizes, "cpu").requires_grad_(False)
+    modules = load_trained(trained_folder, sizes, "cpu")
+    teacher = load_trained(trained_folder, sizes, "cpu").requires_grad_(False)
     loss = FewStepLoss(
         networks_of(modules, sizes, shelf_plan.farthest, options),
         networks_of(teacher, sizes, 1, options),
@@ -171,14 +156,14 @@ def test_training_lowers_the_loss(sizes, encoder, flow_folder, shelf_plan, tmp_p
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_loss_reaches_what_made_the_history(
-    sizes, encoder, flow_folder, shelf_plan, tmp_path, monkeypatch, bf16
+    sizes, encoder, trained_folder, shelf_plan, tmp_path, monkeypatch, bf16
 ):
     """Both networks learn, the teacher does not, and a step follows from its number."""
     if bf16:
         monkeypatch.setattr(train_few_step, "lowered", lambda net, _, use: in_bf16(net, use))
     options = Options(tmp_path, 1)
-    modules = load_trained(flow_folder, sizes, "cpu")
-    frozen = load_trained(flow_folder, sizes, "cpu").requires_grad_(False)
+    modules = load_trained(trained_folder, sizes, "cpu")
+    frozen = load_trained(trained_folder, sizes, "cpu").requires_grad_(False)
     student = networks_of(modules, sizes, shelf_plan.farthest, options)
     teacher = networks_of(frozen, sizes, 1, options)
 

@@ -10,32 +10,18 @@ from demo_model.attributes import Colour, Direction, Scene, Shape, Thing
 from demo_model.export_weights import export
 from demo_model.import_weights import import_weights
 from demo_model.palette import OBJECTS
-from demo_model.train_flow import load_trained, networks_of, trainable
+from demo_model.train_flow import load_trained, networks_of
 from demo_model.train_following import Batches, FollowingLoss
 from demo_model.train_reader import ReaderLoss, load_reader, new_reader
 from demo_model.train_reader import run as run_reader
 from demo_model.train_vae import load_vae
 from demo_model.training import checkpoint, log
-from demo_model.training.ema import Ema
 from demo_model.training.loop import Options, train
 from demo_model.training.lowered import in_bf16
-from demo_model.training.optimizer import optimizer_for
 from demo_model.training.reader import ABSENT, attributes_of, reading_loss
 from demo_model.training.shelves import Shelves
 
 SMALL = Batches(clips=1, starts=2)
-
-
-@pytest.fixture(scope="module")
-def few_folder(sizes, tmp_path_factory):
-    """A model that draws something, as train_few_step would leave it."""
-    torch.manual_seed(2)
-    modules = trainable(sizes)
-    torch.nn.init.normal_(modules["transformer"].proj_out.weight, std=0.05)
-    folder = tmp_path_factory.mktemp("few")
-    training = checkpoint.Training(modules, Ema(modules), optimizer_for(modules))
-    checkpoint.save(folder / "checkpoint", training, {"part": "few", "step": 0})
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -94,19 +80,19 @@ def test_a_trained_reader_is_loaded_frozen(sizes, reader_folder):
     assert not any(parameter.requires_grad for parameter in reader.parameters())
 
 
-def test_training_runs(sizes, vae_folder, few_folder, reader_folder, shelf_plan, tmp_path):
-    folders = {"vae": vae_folder, "few": few_folder, "reader": reader_folder}
+def test_training_runs(sizes, vae_folder, trained_folder, reader_folder, shelf_plan, tmp_path):
+    folders = {"vae": vae_folder, "few": trained_folder, "reader": reader_folder}
     options = Options(tmp_path, 3, steps=2, log_steps=1)
     train_following.run(options, sizes, folders, shelf_plan, SMALL)
     assert len(log.read(tmp_path / "log.jsonl")) == 2
     moved = load_trained(tmp_path, sizes, "cpu").state_dict()
-    begun = load_trained(few_folder, sizes, "cpu").state_dict()
+    begun = load_trained(trained_folder, sizes, "cpu").state_dict()
     assert any(not torch.equal(moved[name], value) for name, value in begun.items())
 
 
-def following(sizes, encoder, few_folder, reader_folder, shelf_plan, options, batches=SMALL):
-    modules = load_trained(few_folder, sizes, "cpu")
-    fixed = load_trained(few_folder, sizes, "cpu").requires_grad_(False)
+def following(sizes, encoder, trained_folder, reader_folder, shelf_plan, options, batches=SMALL):
+    modules = load_trained(trained_folder, sizes, "cpu")
+    fixed = load_trained(trained_folder, sizes, "cpu").requires_grad_(False)
     student = networks_of(modules, sizes, shelf_plan.farthest, options)
     before = networks_of(fixed, sizes, 1, options)
     reader = load_reader(reader_folder, sizes, "cpu")
@@ -117,12 +103,14 @@ def following(sizes, encoder, few_folder, reader_folder, shelf_plan, options, ba
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_loss_reaches_both_networks_and_nothing_else(
-    sizes, encoder, few_folder, reader_folder, shelf_plan, tmp_path, monkeypatch, bf16
+    sizes, encoder, trained_folder, reader_folder, shelf_plan, tmp_path, monkeypatch, bf16
 ):
     if bf16:
         monkeypatch.setattr(train_following, "lowered", lambda net, _, use: in_bf16(net, use))
     options = Options(tmp_path, 1)
-    loss, modules, fixed = following(sizes, encoder, few_folder, reader_folder, shelf_plan, options)
+    loss, modules, fixed = following(
+        sizes, encoder, trained_folder, reader_folder, shelf_plan, options
+    )
     value, parts = loss(0)
     value.backward()
     idle = [n for n, p in modules.named_parameters() if p.grad is None or not p.grad.any()]
@@ -136,22 +124,22 @@ def test_a_loss_reaches_both_networks_and_nothing_else(
 
 
 def test_what_is_taught_is_read_better(
-    sizes, encoder, few_folder, reader_folder, shelf_plan, tmp_path
+    sizes, encoder, trained_folder, reader_folder, shelf_plan, tmp_path
 ):
     options = Options(tmp_path, 3, steps=12, rate=5e-3, warmup=1, log_steps=2)
     batches = Batches(clips=1, starts=2, reading=1.0)
     loss, modules, _ = following(
-        sizes, encoder, few_folder, reader_folder, shelf_plan, options, batches
+        sizes, encoder, trained_folder, reader_folder, shelf_plan, options, batches
     )
     train(options, modules, lambda step: loss(0), {})
     rows = log.read(tmp_path / "log.jsonl")
     assert rows[-1]["starts doubt"] < rows[0]["starts doubt"]
 
 
-def test_a_training_goes_on_from_shipped_weights(sizes, vae_folder, few_folder, tmp_path):
-    export(vae_folder, few_folder, tmp_path / "shipped", sizes)
+def test_a_training_goes_on_from_shipped_weights(sizes, vae_folder, trained_folder, tmp_path):
+    export(vae_folder, trained_folder, tmp_path / "shipped", sizes)
     import_weights(tmp_path / "shipped", tmp_path / "again", sizes)
-    before = load_trained(few_folder, sizes, "cpu").state_dict()
+    before = load_trained(trained_folder, sizes, "cpu").state_dict()
     after = load_trained(tmp_path / "again/few", sizes, "cpu").state_dict()
     for name, tensor in before.items():
         assert torch.equal(tensor.half().float(), after[name]), name

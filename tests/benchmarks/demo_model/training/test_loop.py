@@ -1,6 +1,7 @@
 """What every training shares: checkpoints, schedules, logs and their loop."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,6 +52,25 @@ def test_a_resumed_training_takes_the_steps_of_an_unbroken_one(tmp_path):
     assert steps == sorted(set(steps))
 
 
+def test_a_training_begins_with_another_s_mean_and_goes_on_with_its_own(tmp_path):
+    first, second, third = Line(), Line(), Line()
+    train(Options(tmp_path / "first", 1, steps=20, log_steps=5), first.network, first, {})
+    mean = weights(tmp_path / "first")
+    second_run = Options(tmp_path / "second", 1, steps=0, log_steps=5, begin=tmp_path / "first")
+    train(second_run, second.network, second, {})
+    for name, value in weights(tmp_path / "second").items():
+        assert torch.equal(value, mean[name]), name
+    # Where there is a checkpoint, that is what a run goes on from.
+    train(replace(second_run, steps=10), second.network, second, {})
+    moved = weights(tmp_path / "second")
+    train(replace(second_run, steps=10), third.network, third, {})
+    assert any(not torch.equal(moved[name], value) for name, value in mean.items())
+    for name, value in moved.items():
+        assert torch.equal(weights(tmp_path / "second")[name], value), name
+    with pytest.raises(FileNotFoundError):
+        train(replace(second_run, begin=tmp_path / "none"), Line().network, first, {})
+
+
 def test_the_first_row_of_a_resumed_run_is_the_mean_of_its_own_steps(tmp_path):
     line = Line()
     train(Options(tmp_path, 1, steps=7, log_steps=5), line.network, line, {})
@@ -76,6 +96,8 @@ def test_training_lowers_the_loss_and_keeps_the_mean_of_weights(tmp_path):
 
 def test_a_run_stops_in_time_and_the_finishing_one_ends_its_schedule(tmp_path):
     line = Line()
+    # What torch imports when it is first used takes longer than this run may.
+    train(Options(tmp_path / "first", 1, steps=1), line.network, line, {})
     taken = train(Options(tmp_path, 0.01, log_steps=5), line.network, line, {})
     assert taken > 0
     train(Options(tmp_path, 0.02, finish=True, log_steps=5), line.network, line, {})
