@@ -26,12 +26,14 @@ class Graph:
         path: the ``.onnx`` file; weights are inputs before those of the signature.
         signature: of the engine, with the states that it writes in place.
         ring_attention: names of the nodes that attend to as many slots as ``valid_length`` says.
+        operators: kinds of its nodes.
         linears: those in 8 bits, by the tensors that they read.
     """
 
     path: Path
     signature: Signature
     ring_attention: frozenset[str]
+    operators: frozenset[str]
     linears: tuple[LinearTensors, ...] = ()
 
 
@@ -65,10 +67,12 @@ def write_graph(
         widen_pads(model)
         ir.save(model, path)
     require_clean(model, parser, handled)
+    nodes = list(model.graph.all_nodes())
     return Graph(
         path,
         signature.with_in_place(_written_in_place(model, signature)),
-        frozenset(node.name or "" for node in model.graph.all_nodes() if PADDED_KEYS.matches(node)),
+        frozenset(node.name or "" for node in nodes if PADDED_KEYS.matches(node)),
+        frozenset(node.op_type for node in nodes),
         linears,
     )
 

@@ -100,17 +100,17 @@ def test_a_stream_of_captured_runs_is_what_pytorch_makes_of_it(
 ):
     fake = on_gpu()
     found = loaded(built, weights, GPU)
-    assert all(engine.captured for engine in found.values())
+    captured = {name for name, engine in found.items() if engine.captured}
+    assert captured == {name for name in found if not name.startswith("vae")}
     require_pytorchs_stream(config, weights, found, warm)
     sessions = dict(zip(found, fake.sessions, strict=True))
     assert {s.cuda["use_tf32"] for s in fake.sessions} == {"0"}
-    assert not any(s.pattern for s in fake.sessions)
-    # The ring stays where it is; the decoder's caches have two buffers.
+    assert {name for name, s in sessions.items() if not s.pattern} == captured
+    # The ring stays where it is, so that one graph serves all blocks.
     assert {name: len(s.captured) for name, s in sessions.items()} == {
-        name: 2 if name.startswith("vae") else 1 for name in sessions
+        name: int(name in captured) for name in sessions
     }
     assert sessions["denoise"].replays > 2 * 6
-    assert sessions["vae_decode"].replays >= 5
 
 
 def test_what_cannot_be_captured_runs_all_the_same(config, weights, built, on_gpu, warm):
