@@ -117,5 +117,5 @@ def _rounded(values: Tensor, end: Tensor, form: str) -> Tensor:
 def _round_input(
     module: nn.Module, arguments: tuple[Tensor, ...], end: Tensor, mean: Tensor | None, form: str
 ) -> tuple[Tensor, ...]:
-    x = arguments[0] if mean is None else arguments[0] - mean
+    x = arguments[0] if mean is None else arguments[0] - mean.to(arguments[0].device)
     return (_rounded(x, end, form), *arguments[1:])
