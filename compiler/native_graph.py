@@ -26,15 +26,15 @@ class Graph:
         path: the ``.onnx`` file; weights are inputs before those of the signature.
         signature: of the engine, with the states that it writes in place.
         ring_attention: names of the nodes that attend to as many slots as ``valid_length`` says.
-        operators: kinds of its nodes.
         linears: those in 8 bits, by the tensors that they read.
+        operators: kinds of its nodes.
     """
 
     path: Path
     signature: Signature
     ring_attention: frozenset[str]
-    operators: frozenset[str]
     linears: tuple[LinearTensors, ...] = ()
+    operators: frozenset[str] = frozenset()
 
 
 def write_graph(
@@ -72,8 +72,8 @@ def write_graph(
         path,
         signature.with_in_place(_written_in_place(model, signature)),
         frozenset(node.name or "" for node in nodes if PADDED_KEYS.matches(node)),
-        frozenset(node.op_type for node in nodes),
         linears,
+        frozenset(node.op_type for node in nodes),
     )
 
 
