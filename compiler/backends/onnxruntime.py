@@ -107,7 +107,7 @@ def _for_gpu(component: ExportedComponent, output: Path) -> CompiledEngine:
             "graph_optimization_level": _LEVEL,
             "disable_prepacking": True,
             "weights_given": True,
-            # What cuDNN works in may not be allocated while a run is captured.
+            # A convolution asks for memory while it is captured, which CUDA refuses.
             "cuda_graph": "Conv" not in graph.operators,
         },
     )

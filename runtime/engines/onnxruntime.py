@@ -248,7 +248,7 @@ def _gpu_providers(device: torch.device, captured: bool) -> list[Any]:
         "use_tf32": "0",
         # Each engine has memory of its own: no powers of two.
         "arena_extend_strategy": "kSameAsRequested",
-        # Its default builds every plan that cuDNN has for a convolution, for minutes.
+        # Its default, an exhaustive search, takes minutes for a VAE.
         "cudnn_conv_algo_search": "HEURISTIC",
     }
     # Numbers of slots and shapes are computed on the CPU where CUDA has no kernel for them.

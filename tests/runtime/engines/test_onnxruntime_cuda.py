@@ -105,12 +105,29 @@ def test_a_stream_of_captured_runs_is_what_pytorch_makes_of_it(
     require_pytorchs_stream(config, weights, found, warm)
     sessions = dict(zip(found, fake.sessions, strict=True))
     assert {s.cuda["use_tf32"] for s in fake.sessions} == {"0"}
+    assert {s.cuda["cudnn_conv_algo_search"] for s in fake.sessions} == {"HEURISTIC"}
     assert {name for name, s in sessions.items() if not s.pattern} == captured
     # The ring stays where it is, so that one graph serves all blocks.
     assert {name: len(s.captured) for name, s in sessions.items()} == {
         name: int(name in captured) for name in sessions
     }
     assert sessions["denoise"].replays > 2 * 6
+
+
+def test_each_of_two_buffers_has_a_graph(config, weights, built, on_gpu, warm):
+    """The decoder's caches have two, were it captured."""
+    fake = on_gpu()
+    captured = {
+        name: (folder, replace(entry, options={**entry.options, "cuda_graph": True}))
+        for name, (folder, entry) in built.items()
+    }
+    found = loaded(captured, weights, GPU)
+    require_pytorchs_stream(config, weights, found, warm)
+    sessions = dict(zip(found, fake.sessions, strict=True))
+    assert {name: len(s.captured) for name, s in sessions.items()} == {
+        name: 2 if name.startswith("vae") else 1 for name in sessions
+    }
+    assert sessions["vae_decode"].replays >= 5
 
 
 def test_what_cannot_be_captured_runs_all_the_same(config, weights, built, on_gpu, warm):
