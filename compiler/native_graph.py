@@ -9,6 +9,7 @@ import onnx_ir as ir
 from vidc.compiler.quantise.programs import found_linears
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.linear_tensors import LinearTensors
+from vidc.exporters.onnx.activations import widen_activations
 from vidc.exporters.onnx.constructs import PADDED_KEYS, Construct, Parser
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.onnx.lint import require_clean
@@ -65,6 +66,7 @@ def write_graph(
     model = ir.load(path)
     if parser == "onnxruntime_cuda":
         widen_pads(model)
+        widen_activations(model)
         ir.save(model, path)
     require_clean(model, parser, handled)
     nodes = list(model.graph.all_nodes())

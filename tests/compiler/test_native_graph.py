@@ -65,3 +65,16 @@ def test_onnxruntime_gets_no_node_that_it_has_no_kernel_for(tmp_path):
         require_clean(ir.load(component.onnx), "onnxruntime_cuda")
     graph = write_graph(component, "onnxruntime_cuda", tmp_path)
     require_clean(ir.load(graph.path), "onnxruntime_cuda")
+
+
+def test_onnxruntime_computes_activations_in_float32(tmp_path):
+    settings = resolve("tiny", gpu="h200", precision="bf16", assignments=SMALL, environ={})
+    component = export_component(settings.model, "transformer", "bf16", "denoise", tmp_path)
+    graph = write_graph(component, "onnxruntime_cuda", tmp_path)
+    nodes = list(ir.load(graph.path).graph.all_nodes())
+    activations = [node for node in nodes if node.op_type in ("Gelu", "Sigmoid")]
+    assert {node.op_type for node in activations} == {"Gelu", "Sigmoid"}
+    for node in activations:
+        cast = node.inputs[0].producer()
+        assert cast.op_type == "Cast"
+        assert cast.attributes["to"].as_int() == ir.DataType.FLOAT
