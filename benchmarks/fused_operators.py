@@ -128,6 +128,15 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
             tokens * sizes.ffn * (2 + dtype.itemsize),
         )  # fmt: skip
 
+    def centred() -> Arguments:
+        scale, mean = torch.ones(1, device=device) * 0.05, draw(sizes.ffn)
+        return (draw(1, tokens, sizes.ffn, dtype=BF16), dtype_name(FP8), scale, mean)
+
+    yield Case(
+        "gelu_quantize to fp8, less a mean", gelu_quantize, gelu_quantize_reference, centred,
+        tokens * sizes.ffn * (2 + FP8.itemsize) + 4 * sizes.ffn,
+    )  # fmt: skip
+
     def noised() -> Arguments:
         latent, flow, noise = (draw(*sizes.latent) for _ in range(3))
         return (latent, flow, noise, 0.9375, 0.8333)

@@ -105,22 +105,14 @@ class _Products:
         key = (x, scale, factor, mean)
         if key not in self._steps:
             dtype = weight.meta["val"].dtype
-            plain = factor is None and mean is None and dtype is _FP8
-            if x.target is gelu_quantize and plain and _alone(x, scale):
-                self._steps[key] = self._gelu(x, scale)
+            fits = factor is None and dtype is _FP8
+            if x.target is gelu_quantize and fits and _alone(x, scale, mean):
+                given = (x.args[0], dtype_name(_FP8), scale, mean)
+                self._steps[key] = insert(self.graph, gelu_quantize, given)
             else:
                 arguments = (x, scale, factor, mean, dtype)
                 self._steps[key] = insert(self.graph, quantized_input, arguments)
         return self._steps[key]
-
-    def _gelu(self, node: Any, scale: Any) -> fx.Node:
-        """The operator's call with its output in FP8."""
-        source, name = node.args[0], dtype_name(_FP8)
-        called = self.graph.call_function(gelu_quantize, (source, name, scale))
-        given = source.meta["val"]
-        with given.fake_mode:
-            called.meta["val"] = gelu_quantize(given, name, scale.meta["val"])
-        return called
 
     def _ones_for(self, rows: int, like: Any) -> fx.Node:
         """Scales of rows that are part of the output channels', made once for all products."""
@@ -155,12 +147,12 @@ def scaled_product(
     return product.reshape(*steps.shape[:-1], weight.shape[0])
 
 
-def _alone(x: fx.Node, scale: Any) -> bool:
-    """Whether all that read an input quantise it by this scale and nothing else."""
+def _alone(x: fx.Node, scale: Any, mean: Any) -> bool:
+    """Whether all that read an input quantise it by this scale and mean and nothing else."""
     return all(
         user.target is quantized_linear
         and user.args[0] is x
-        and user.args[4:] == (scale, None, None)
+        and user.args[4:] == (scale, None, mean)
         for user in x.users
     )
 

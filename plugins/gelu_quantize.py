@@ -11,13 +11,16 @@ from vidc.plugins.quantize import to_output
 _CHECKS = Checks("gelu_quantize")
 
 
-def gelu_quantize_reference(x: Tensor, dtype: str, output_scale: Tensor | None = None) -> Tensor:
+def gelu_quantize_reference(
+    x: Tensor, dtype: str, output_scale: Tensor | None = None, output_mean: Tensor | None = None
+) -> Tensor:
     """The tanh form of GELU, computed in float32 and rounded once, to the output's dtype.
 
     Args:
         x: ``[B, T, width]``, float32, bfloat16 or float16; the width a multiple of 8.
         dtype: of the output, by its name: float32, bfloat16, float16, or float8_e4m3fn.
         output_scale: float32 ``[1]`` for FP8, whose values are the result divided by it; else None.
+        output_mean: float32 ``[width]``, taken off the result before that, for FP8; or None.
 
     Returns:
         ``[B, T, width]`` of ``dtype``.
@@ -25,25 +28,36 @@ def gelu_quantize_reference(x: Tensor, dtype: str, output_scale: Tensor | None =
     Raises:
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
-    to = _check(x, dtype, output_scale)
-    return to_output(F.gelu(x.float(), approximate="tanh"), to, output_scale)
+    to = _check(x, dtype, output_scale, output_mean)
+    result = F.gelu(x.float(), approximate="tanh")
+    return to_output(result if output_mean is None else result - output_mean, to, output_scale)
 
 
-def _fake(x: Tensor, dtype: str, output_scale: Tensor | None = None) -> Tensor:
-    to = _check(x, dtype, output_scale)
+def _fake(
+    x: Tensor, dtype: str, output_scale: Tensor | None = None, output_mean: Tensor | None = None
+) -> Tensor:
+    to = _check(x, dtype, output_scale, output_mean)
     return torch.empty_like(x, dtype=to, memory_format=torch.contiguous_format)
 
 
-def _check(x: Tensor, dtype: str, output_scale: Tensor | None) -> torch.dtype:
+def _check(
+    x: Tensor, dtype: str, output_scale: Tensor | None, output_mean: Tensor | None
+) -> torch.dtype:
     _CHECKS.shape("x", x, ("B", "T", "width"))
     _CHECKS.dtype("x", x, FLOATS)
     width = x.shape[2]
     _CHECKS.that(width % VECTOR == 0, "x", f"a width that is a multiple of {VECTOR}", width)
-    return _CHECKS.output(dtype, output_scale)
+    to = _CHECKS.output(dtype, output_scale)
+    if output_mean is not None:
+        _CHECKS.that(output_scale is not None, "output_mean", f"none for {dtype}", "a tensor")
+        _CHECKS.shape("output_mean", output_mean, (width,))
+        _CHECKS.dtype("output_mean", output_mean, (torch.float32,))
+    return to
 
 
 gelu_quantize = define(
-    "gelu_quantize(Tensor x, str dtype, Tensor? output_scale=None) -> Tensor",
+    "gelu_quantize(Tensor x, str dtype, Tensor? output_scale=None,"
+    " Tensor? output_mean=None) -> Tensor",
     gelu_quantize_reference,
     _fake,
 )

@@ -29,7 +29,7 @@ Operator gate_residual_operator() {
   return {
       "gate_residual",
       {{"x", kFloats}, {"update", kFloats}, {"gate", kFloat32}},
-      false,
+      0,
       {},
       nullptr,
       [](const Attributes&) -> std::vector<Output> { return {{"output", DType::other, 0, {}}}; },
@@ -42,7 +42,7 @@ Operator gate_residual_operator() {
 Operator norm_modulate_quantize_operator() {
   return {"norm_modulate_quantize",
           {{"x", kFloats}, {"shift", kFloat32}, {"scale", kFloat32}, {"output_scale", kFloat32}},
-          true,
+          1,
           {real("eps"), text("dtype")},
           check_dtype_attribute,
           of_attribute,
@@ -59,17 +59,19 @@ Operator norm_modulate_quantize_operator() {
 
 Operator gelu_quantize_operator() {
   return {"gelu_quantize",
-          {{"x", kFloats}, {"output_scale", kFloat32}},
-          true,
+          {{"x", kFloats}, {"output_scale", kFloat32}, {"output_mean", kFloat32}},
+          2,
           {text("dtype")},
           check_dtype_attribute,
           of_attribute,
           [](const Views& in, const Attributes& attributes) {
-            check_gelu_quantize(in[0], dtype_attribute(attributes), optional(in, 1));
+            check_gelu_quantize(in[0], dtype_attribute(attributes), optional(in, 1),
+                                optional(in, 2));
           },
           [](const Views& in, const Attributes& attributes, void* const* out, void*,
              cudaStream_t stream) {
-            gelu_quantize(in[0], dtype_attribute(attributes), optional(in, 1), out[0], stream);
+            gelu_quantize(in[0], dtype_attribute(attributes), optional(in, 1), optional(in, 2),
+                          out[0], stream);
           }};
 }
 
@@ -77,7 +79,7 @@ Operator renoise_operator() {
   return {
       "renoise",
       {{"latent", kFloat32}, {"flow", kFloat32}, {"noise", kFloat32}},
-      false,
+      0,
       {real("sigma"), real("next_sigma")},
       nullptr,
       [](const Attributes&) -> std::vector<Output> { return {{"latent", DType::other, 0, {}, 0}}; },
@@ -104,7 +106,7 @@ Operator ring_attention_8bit_operator() {
            {"value_mean", kFloat32},
            {"valid_length", {DType::int64}},
            {"output_scale", kFloat32}},
-          true,
+          1,
           {text("dtype")},
           [](const Checks&, const Attributes& attributes) {
             check_ring_attention_8bit_dtype(dtype_attribute(attributes));

@@ -34,7 +34,7 @@ using Views = std::vector<TensorView>;
 struct Operator {
   const char* name;
   std::vector<Input> inputs;
-  bool last_is_optional;
+  int optional_inputs;  // how many at the end may be left out
   std::vector<Attribute> attributes;
   // Refuses attributes that no tensors would make right; null where there are none.
   void (*check_attributes)(const Checks& checks, const Attributes& attributes);

@@ -184,10 +184,10 @@ const nvinfer1::PluginFieldCollection* Plugin::getFieldsToSerialize() noexcept {
 
 void Plugin::check_counts(int32_t inputs, int32_t outputs) const {
   const int32_t most = static_cast<int32_t>(operator_.inputs.size());
-  const int32_t least = most - operator_.last_is_optional;
+  const int32_t least = most - operator_.optional_inputs;
   checks_.that(
       least <= inputs && inputs <= most, "inputs",
-      (least < most ? std::to_string(least) + " or " : "") + std::to_string(most) + " tensors",
+      (least < most ? std::to_string(least) + " to " : "") + std::to_string(most) + " tensors",
       std::to_string(inputs));
   checks_.that(outputs == getNbOutputs(), "outputs", std::to_string(getNbOutputs()) + " tensors",
                std::to_string(outputs));

@@ -96,7 +96,7 @@ template <Scales scales>
 Operator operator_of_8_bits(const char* name) {
   return {name,
           inputs_of_8_bits(),
-          true,
+          1,
           {integer("sink"), real("eps"), flag("value_transposed"), flag("quantize_query")},
           check_flags,
           outputs_of_8_bits<scales>,
@@ -115,7 +115,7 @@ Operator operator_of_8_bits(const char* name) {
 Operator qk_norm_rope_ring_write_operator() {
   return {"qk_norm_rope_ring_write",
           inputs({DType::bfloat16, DType::float16, DType::float32}, {"key_cache", {}, kQkv}),
-          false,
+          0,
           {integer("sink"), real("eps")},
           nullptr,
           [](const Attributes&) -> std::vector<Output> {

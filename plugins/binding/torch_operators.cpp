@@ -50,14 +50,15 @@ Tensor norm_modulate_quantize_cuda(const Tensor& x, const Tensor& shift, const T
 }
 
 Tensor gelu_quantize_cuda(const Tensor& x, const std::string& dtype,
-                          const std::optional<Tensor>& output_scale) {
+                          const std::optional<Tensor>& output_scale,
+                          const std::optional<Tensor>& output_mean) {
   const TensorView of_x = view("x", x);
-  const Optional of_output("output_scale", output_scale);
+  const Optional of_output("output_scale", output_scale), of_mean("output_mean", output_mean);
   const DType to = dtype_named(dtype);
-  check_gelu_quantize(of_x, to, of_output.get());
+  check_gelu_quantize(of_x, to, of_output.get(), of_mean.get());
   const DeviceGuard guard(of_x.device);
   Tensor output = allocate(x, {x.size(0), x.size(1), x.size(2)}, scalar_type_of(to));
-  gelu_quantize(of_x, to, of_output.get(), output.data_ptr(), current_stream(of_x));
+  gelu_quantize(of_x, to, of_output.get(), of_mean.get(), output.data_ptr(), current_stream(of_x));
   return output;
 }
 

@@ -14,7 +14,7 @@ void check_gate_residual(const TensorView& x, const TensorView& update, const Te
 void gate_residual(const TensorView& x, const TensorView& update, const TensorView& gate,
                    void* output, cudaStream_t stream);
 
-// `output_scale` is null where there is none.
+// `output_scale` and `output_mean` are null where there is none.
 void check_norm_modulate_quantize(const TensorView& x, const TensorView& shift,
                                   const TensorView& scale, DType dtype,
                                   const TensorView* output_scale);
@@ -22,9 +22,10 @@ void norm_modulate_quantize(const TensorView& x, const TensorView& shift, const 
                             float eps, DType dtype, const TensorView* output_scale, void* output,
                             cudaStream_t stream);
 
-void check_gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_scale);
-void gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_scale, void* output,
-                   cudaStream_t stream);
+void check_gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_scale,
+                         const TensorView* output_mean);
+void gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_scale,
+                   const TensorView* output_mean, void* output, cudaStream_t stream);
 
 void check_renoise(const TensorView& latent, const TensorView& flow, const TensorView& noise);
 void renoise(const TensorView& latent, const TensorView& flow, const TensorView& noise, float sigma,

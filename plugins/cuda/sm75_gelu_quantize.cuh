@@ -8,8 +8,10 @@ namespace vidc {
 struct GeluQuantize {
   const void* x;
   const float* output_scale;  // [1], null where the output is not quantised
+  const float* output_mean;   // [width], null where nothing is taken off
   void* output;
   int64_t vectors;
+  uint32_t row;  // vectors of one
 };
 
 // x / 2 (1 + tanh(u)) is x / (1 + exp(-2 u)), which loses nothing where tanh is close to -1.
@@ -32,6 +34,7 @@ __global__ void __launch_bounds__(kGeluThreads) gelu_quantize_kernel(const GeluQ
     if (vector < given.vectors)
       raw[step] = load_once(static_cast<const X*>(given.x) + vector * kVector);
   }
+  const uint32_t column = static_cast<uint32_t>(given.output_mean ? first % given.row : 0);
   const float inverse = given.output_scale ? 1.f / __ldg(given.output_scale) : 1.f;
 #pragma unroll
   for (int step = 0; step < kGeluSteps; ++step) {
@@ -40,7 +43,16 @@ __global__ void __launch_bounds__(kGeluThreads) gelu_quantize_kernel(const GeluQ
     float x[kVector];
     unpack(raw[step], x);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) x[i] = gelu(x[i]) * inverse;
+    for (int i = 0; i < kVector; ++i) x[i] = gelu(x[i]);
+    if (given.output_mean) {
+      float mean[kVector];
+      unpack(load_shared(given.output_mean + (column + step * kGeluThreads) % given.row * kVector),
+             mean);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) x[i] -= mean[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) x[i] *= inverse;
     store(static_cast<Output*>(given.output) + vector * kVector, x);
   }
 }

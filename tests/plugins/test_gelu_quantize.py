@@ -12,10 +12,11 @@ from vidc.plugins.gelu_quantize import gelu_quantize
 @given(
     batch=st.integers(1, 2), tokens=st.integers(1, 4), width=st.integers(1, 4).map(lambda n: 8 * n),
     dtype=st.sampled_from(FLOATS), output=st.sampled_from((*FLOATS, FP8)),
-    deviation=st.sampled_from([1e-3, 1.0, 30.0]), seed=st.integers(0, 99),
+    deviation=st.sampled_from([1e-3, 1.0, 30.0]), seed=st.integers(0, 99), less=st.booleans(),
 )  # fmt: skip
-def test_tanh_gelu_rounded_once(batch, tokens, width, dtype, output, deviation, seed):
-    held.gelu(gelu_arguments(batch, tokens, width, dtype, output, seed, deviation))
+def test_tanh_gelu_rounded_once(batch, tokens, width, dtype, output, deviation, seed, less):
+    centred = less and output is FP8
+    held.gelu(gelu_arguments(batch, tokens, width, dtype, output, seed, deviation, centred))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -24,6 +25,7 @@ def test_the_ends_of_the_range(dtype):
     assert torch.equal(gelu_quantize(x, dtype_name(dtype)), x.clamp(min=0))
 
 
-@pytest.mark.parametrize("output", [torch.float16, FP8])
-def test_it_is_an_operator_as_torch_wants_them(output):
-    torch.library.opcheck(gelu_quantize, tuple(gelu_arguments(output=output).values()))
+@pytest.mark.parametrize(("output", "centred"), [(torch.float16, False), (FP8, False), (FP8, True)])
+def test_it_is_an_operator_as_torch_wants_them(output, centred):
+    taken = gelu_arguments(output=output, centred=centred)
+    torch.library.opcheck(gelu_quantize, tuple(taken.values()))

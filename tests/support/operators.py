@@ -96,13 +96,16 @@ def norm_arguments(
 
 
 def gelu_arguments(
-    batch=1, tokens=3, width=16, dtype=FLOATS[1], output=FLOATS[1], seed=1, deviation=1.0
-):
+    batch=1, tokens=3, width=16, dtype=FLOATS[1], output=FLOATS[1], seed=1, deviation=1.0,
+    centred=False,
+):  # fmt: skip
     """What ``gelu_quantize`` takes."""
+    tensor = draw(seed)
     return {
-        "x": draw(seed)(batch, tokens, width, dtype=dtype, deviation=deviation),
+        "x": tensor(batch, tokens, width, dtype=dtype, deviation=deviation),
         "dtype": dtype_name(output),
         "output_scale": torch.tensor([0.02]) if output is FP8 else None,
+        "output_mean": tensor(width) if centred else None,
     }
 
 

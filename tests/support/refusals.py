@@ -36,6 +36,8 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
     "norm": (norm_modulate_quantize, lambda: norm_arguments(output=FP8)),
     "norm to bf16": (norm_modulate_quantize, norm_arguments),
     "gelu": (gelu_quantize, lambda: gelu_arguments(output=FP8)),
+    "gelu to bf16": (gelu_quantize, gelu_arguments),
+    "gelu less a mean": (gelu_quantize, lambda: gelu_arguments(output=FP8, centred=True)),
     "renoise": (renoise, renoise_arguments),
     "qkv": (qk_norm_rope_ring_write, lambda: qkv_arguments(RING, torch.bfloat16, 3)),
     "static": (qk_norm_rope_ring_write_static, lambda: to_8bit_arguments(RING, False)),
@@ -127,6 +129,15 @@ REFUSALS = [
         ("x", lambda t: t[..., :9], "x: expected a width that is a multiple of 8, found 9"),
         ("dtype", lambda _: "float16", "expected none for float16, found a tensor"),
         ("output_scale", lambda _: None, "a tensor for float8_e4m3fn, found none"),
+    ),
+    *_of(
+        "gelu to bf16",
+        ("output_mean", lambda _: torch.zeros(16), "expected none for bfloat16, found a tensor"),
+    ),
+    *_of(
+        "gelu less a mean",
+        ("output_mean", lambda t: t[1:], "output_mean: expected shape [16], found [15]"),
+        ("output_mean", lambda t: t.half(), "output_mean: expected float32, found float16"),
     ),
     *_of(
         "renoise",
@@ -227,6 +238,10 @@ MEMORY = [
         "norm",
         ("x", _rows_apart, "x: expected a contiguous tensor, found strides ["),
         ("scale", _misaligned, "scale: expected memory aligned to 16 bytes, found 0x"),
+    ),
+    *_of(
+        "gelu less a mean",
+        ("output_mean", _misaligned, "output_mean: expected memory aligned to 16 bytes, found 0x"),
     ),
     *_of("gelu", ("x", _rows_apart, "x: expected a contiguous tensor, found strides [")),
     *_of("renoise", ("latent", _rows_apart, "latent: expected a contiguous tensor, found strid")),

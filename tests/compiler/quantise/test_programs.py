@@ -81,17 +81,14 @@ def test_a_linear_that_is_left_out_is_found(written, monkeypatch):
 @pytest.mark.parametrize("name", LINEARS)
 def test_a_mean_that_is_not_taken_off_is_found(written, monkeypatch, name):
     found = found_linears(written(name))
-    centred = [linear for linear in found if linear.input_mean is not None]
-    # All but the one behind GELU, of the layers whose feed-forward runs.
-    feed_forwards = {"text_kv": 0, "denoise": LAYERS, "kv_update": LAYERS - 1}[name]
-    assert len(found) - len(centred) == feed_forwards
+    assert all(linear.input_mean is not None for linear in found)
     whole = programs.quantize
 
     def without(name, program, linears, types):
         whole(name, program, [replace(each, input_mean=None) for each in linears], types)
 
     monkeypatch.setattr(programs, "quantize", without)
-    layer = re.escape(centred[0].weight)
+    layer = re.escape(found[0].weight)
     with pytest.raises(BuildError, match=rf"VIDC-QUANTISE-COUNT.*{name}.*{layer}"):
         written(name)
 

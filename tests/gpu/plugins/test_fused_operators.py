@@ -68,7 +68,9 @@ def test_norm_modulate_quantize(width, dtype, output):
 def test_gelu_quantize(dtype, output):
     for width in (8, 2048, 2056, 8960):
         for deviation in (1e-3, 1.0, 30.0):
-            held.gelu(gelu_arguments(2, 3, width, dtype, output, deviation=deviation), CUDA)
+            for centred in {False, output is FP8}:
+                taken = gelu_arguments(2, 3, width, dtype, output, 1, deviation, centred)
+                held.gelu(taken, CUDA)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -124,7 +126,7 @@ def test_at_the_sizes_of_longlive(dtype):
     held.qkv(LONGLIVE, qkv_arguments(LONGLIVE, dtype, 1), CUDA)
     held.norm(norm_arguments(1, 3, 1560, 1536, FLOATS[0], dtype), CUDA)
     held.gate(gate_arguments(1, 3, 1560, 1536, (FLOATS[0], dtype)), CUDA)
-    held.gelu(gelu_arguments(1, 4680, 8960, dtype, FP8), CUDA)
+    held.gelu(gelu_arguments(1, 4680, 8960, dtype, FP8, centred=True), CUDA)
     for dynamic in (False, True):
         held.to_8bit(LONGLIVE, dynamic, to_8bit_arguments(LONGLIVE, dynamic, dtype), CUDA)
 
@@ -339,7 +341,8 @@ def to_gpu(value):
     ("name", "first", "elsewhere"),
     [
         ("gate", "x", "update"), ("gate", "x", "gate"), ("norm", "x", "shift"),
-        ("norm", "x", "output_scale"), ("gelu", "x", "output_scale"), ("renoise", "latent", "flow"),
+        ("norm", "x", "output_scale"), ("gelu", "x", "output_scale"),
+        ("gelu less a mean", "x", "output_mean"), ("renoise", "latent", "flow"),
         ("qkv", "qkv", "position"), ("qkv", "qkv", "key_cache"), ("static", "qkv", "value_scale"),
         ("dynamic", "qkv", "key_mean"),
     ],
