@@ -55,7 +55,7 @@ class Size(StrEnum):
     @property
     def radius(self) -> float:
         """Of the circle, as a share of the frame's shorter side; other shapes look as large."""
-        return {Size.SMALL: 0.098, Size.BIG: 0.148}[self]
+        return {Size.SMALL: 0.128, Size.BIG: 0.178}[self]
 
 
 class Direction(StrEnum):

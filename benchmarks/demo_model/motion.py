@@ -7,14 +7,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from demo_model.attributes import Direction, Rotation, Scene, Thing
+from demo_model.attributes import Rotation, Scene, Thing
 from demo_model.clip import Clip
-from demo_model.shapes import EXTENT
+from demo_model.shapes import EXTENT, SYMMETRY
 
 Values = npt.NDArray[np.float64]
 
-SPIN = math.radians(4)
-"""Clockwise turn of a spinning object in a frame; a star looks the same after 18 of them."""
+SPIN = math.radians(3)
+"""Clockwise turn of a spinning object in a frame; a star looks the same after 24 of them."""
+
+UPRIGHT_FRAMES = 9
+"""A stream's first block. What spins begins to after it: all that is not told by what came before
+is then as of objects that stand still. Of shapes at any angle the mean is a disc, and a disc is
+what few steps make of them."""
 
 EASE_FRAMES = 12
 """After so many frames of a new direction an object is wholly inside the edges beside its way."""
@@ -58,12 +63,14 @@ def tracks(clip: Clip, first: int, frames: int, height: int, width: int) -> list
         for (start, scene), end in zip(clip.scenes, ends, strict=True):
             thing = scene.things[index]
             if start:
-                state = _turned(state, thing.direction)
-            inside = wanted[(wanted >= start) & (wanted < end)] - start
-            parts.append(_moved(state, thing, inside.astype(np.float64), sides)[0])
+                state = replace(state, sign=thing.direction.sign or state.sign)
+            inside = wanted[(wanted >= start) & (wanted < end)].astype(np.float64)
+            parts.append(_moved(state, thing, start, inside, sides)[0])
             if end > start:
-                track, sign = _moved(state, thing, np.array([float(end - start)]), sides)
-                state = _State((track.x[0], track.y[0]), sign, track.angle[0])
+                track, sign = _moved(state, thing, start, np.array([float(end)]), sides)
+                # The next shape turns on from what is seen of this one.
+                seen = track.angle[0] % SYMMETRY.get(thing.shape, math.inf)
+                state = _State((track.x[0], track.y[0]), sign, seen)
         result.append(
             Track(
                 np.concatenate([part.x for part in parts]),
@@ -80,11 +87,7 @@ def reach(thing: Thing, sides: tuple[int, int]) -> float:
 
 
 def _starts(clip: Clip, sides: tuple[int, int]) -> list[_State]:
-    """Where objects start: two of them in different halves of the frame, beside each other.
-
-    All are upright, those that spin too: of shapes at any angle the mean is a disc, and a disc is
-    what four steps make of them.
-    """
+    """Where objects start: two of them in different halves of the frame, beside each other."""
     draw = random.Random(f"layout {clip.seed}")
     scene: Scene = clip.scenes[0][1]
     halves = [0, 1]
@@ -105,13 +108,19 @@ def _starts(clip: Clip, sides: tuple[int, int]) -> list[_State]:
     return states
 
 
-def _turned(state: _State, direction: Direction) -> _State:
-    """The state as a new scene takes it over; a bounce goes on as the object goes."""
-    return replace(state, sign=direction.sign or state.sign)
+def _moved(
+    state: _State, thing: Thing, start: int, frames: Values, sides: tuple[int, int]
+) -> tuple[Track, int]:
+    """The track at these frames, and the sign along the axis at the last of them.
 
-
-def _moved(state: _State, thing: Thing, t: Values, sides: tuple[int, int]) -> tuple[Track, int]:
-    """The track ``t`` frames later, and the sign along the axis at the last of them."""
+    Args:
+        state: at the first frame of a scene.
+        thing: in this scene. A bounce goes on as the object goes.
+        start: the scene's first frame.
+        frames: none before that.
+        sides: of a frame.
+    """
+    t = frames - start
     axis = thing.direction.axis
     keep = reach(thing, sides)
     way = thing.speed.step * min(sides) * t
@@ -125,9 +134,10 @@ def _moved(state: _State, thing: Thing, t: Values, sides: tuple[int, int]) -> tu
     inside = min(max(across, keep), sides[1 - axis] - keep)
     eased = np.clip(t / EASE_FRAMES, 0, 1)
     beside = (across + (inside - across) * eased * eased * (3 - 2 * eased)) % sides[1 - axis]
-    turning = SPIN if thing.rotation is Rotation.SPINNING else 0.0
+    turned = np.maximum(frames, UPRIGHT_FRAMES - 1) - max(start, UPRIGHT_FRAMES - 1)
+    spin = SPIN if thing.rotation is Rotation.SPINNING else 0.0
     x, y = (along, beside) if axis == 0 else (beside, along)
-    track = Track(x, y, state.angle + turning * t)
+    track = Track(x, y, state.angle + spin * turned)
     return track, int(signs[-1]) if len(t) else state.sign
 
 

@@ -22,8 +22,8 @@ TURNED = 3
 STEADY = 0.85
 """Least share of steps, leaving out those about a turn, in which an object goes at all."""
 
-QUICKEST = 30
-"""Frames between two turns of whatever bounces, at least: a small fast object takes 40."""
+QUICKEST = 26
+"""Frames between two turns of whatever bounces, at least: a big fast object takes 28."""
 
 JUMP = 0.06
 """Largest step of an object that goes on, in a frame, as a share of the shorter side."""

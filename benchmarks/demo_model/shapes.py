@@ -68,6 +68,17 @@ DISTANCES: Mapping[Shape, Distance] = MappingProxyType(
 """Of points ``x``, ``y`` (any shape, y downwards) from the outline, exact beside straight edges."""
 
 
+SYMMETRY: Mapping[Shape, float] = MappingProxyType(
+    {
+        Shape.SQUARE: math.pi / 2,
+        Shape.TRIANGLE: 2 * math.pi / 3,
+        Shape.STAR: 2 * math.pi / 5,
+        Shape.CROSS: math.pi / 2,
+    }
+)
+"""Radians after which a shape that can spin looks as it did."""
+
+
 def rotated(x: Tensor, y: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
     """Points in the frame of an object that is turned clockwise by ``angle`` radians."""
     cos, sin = torch.cos(angle), torch.sin(angle)

@@ -45,7 +45,7 @@ from demo_model.training.loop import Options, add_options, generator, options_of
 from demo_model.training.lowered import frozen, lowered
 from demo_model.training.networks import Sizes, demo_sizes
 from demo_model.training.rollout import Stream, few_steps, follow_flow
-from demo_model.training.self_forcing import Continued, History, continued, normal
+from demo_model.training.self_forcing import History, continued, normal
 from demo_model.training.shelves import Encoder, Plan, Shelf, Shelves
 from vidc.exporters.causal_wan.model import CausalWan
 
@@ -87,14 +87,6 @@ def levels_of(sigmas: Sequence[float], choose: random.Random) -> tuple[float, ..
     """The levels of a step's batches: all that the preset has, or fewer."""
     whole, *fewer = subsets(sigmas)
     return choose.choice(fewer) if fewer and choose.random() < FEWER else whole
-
-
-def later_loss(made: Continued, batch: Batch, emphasis: float) -> tuple[Tensor, Tensor]:
-    """Mean squares of errors against the clips' own blocks: as is taught, and of the last one."""
-    wanted = batch.latents[:, made.own :]
-    weight = 1 + emphasis * batch.shown[:, made.own :, :, None]
-    loss = (weight * (made.found - wanted).square()).mean()
-    return loss, (made.last - wanted[:, -1]).square().mean()
 
 
 class FewStepLoss:
@@ -146,7 +138,10 @@ class FewStepLoss:
         """The loss on blocks with a history, and the mean square error of the last one."""
         spec, history = self._sizes.stream, self._batches.history
         made = continued(student, spec, history, shelf, batch, levels, choose, draw)
-        return later_loss(made, batch, self._batches.emphasis)
+        wanted = batch.latents[:, made.own :]
+        weight = 1 + self._batches.emphasis * batch.shown[:, made.own :, :, None]
+        loss = (weight * (made.found - wanted).square()).mean()
+        return loss, (made.last - wanted[:, -1]).square().mean()
 
     def _first(
         self,

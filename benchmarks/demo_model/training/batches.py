@@ -54,7 +54,6 @@ class Batch:
         latents: clean, float32 ``[B, blocks, F, C, h, w]``.
         shown: where an object is, bool ``[B, blocks, F, h, w]``.
         tokens: int64 ``[B, 2, L]``.
-        attributes: of the object of each colour, int64 ``[B, blocks, 6, 2]``; see ``reader.py``.
         groups: of their layout.
         switched: whether the two prompts differ.
     """
@@ -62,7 +61,6 @@ class Batch:
     latents: Tensor
     shown: Tensor
     tokens: Tensor
-    attributes: Tensor
     groups: LayoutTensors
     switched: bool
 
@@ -79,15 +77,12 @@ class Batch:
 def draw_batch(shelf: Shelf, size: int, draw: torch.Generator) -> Batch:
     """``size`` different rows of a shelf, or all it has."""
     rows = torch.randperm(len(shelf.latents), generator=draw, device=draw.device)[:size]
-    switch, blocks = shelf.layout.switch, len(shelf.layout.positions)
-    prompts = [int(switch is not None and index >= switch) for index in range(blocks)]
     return Batch(
         shelf.latents[rows].float(),
         shelf.shown[rows],
         shelf.tokens[rows],
-        shelf.attributes[rows][:, prompts],
         shelf.groups,
-        switch is not None,
+        shelf.layout.switch is not None,
     )
 
 

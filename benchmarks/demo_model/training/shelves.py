@@ -19,7 +19,6 @@ from demo_model.training.clips import Prompted, numbered, tokens_of
 from demo_model.training.layout import Layout, LayoutTensors, clip_layout
 from demo_model.training.loop import precision
 from demo_model.training.networks import Sizes
-from demo_model.training.reader import attributes_of
 from demo_model.training.vae import Statistics, encode
 
 WARM_UP = 6
@@ -64,7 +63,6 @@ class Shelf:
         latents: normalised, float16 ``[N, blocks, F, C, h, w]``.
         shown: where an object is, bool ``[N, blocks, F, h, w]``.
         tokens: before and after the switch, int64 ``[N, 2, L]``.
-        attributes: the same scenes as ``attributes_of`` says, int64 ``[N, 2, 6, 2]``.
     """
 
     layout: Layout
@@ -72,7 +70,6 @@ class Shelf:
     latents: Tensor
     shown: Tensor
     tokens: Tensor
-    attributes: Tensor
 
 
 class Encoder:
@@ -207,7 +204,4 @@ class Shelves:
         device, length = self._encoder.device, self._encoder.sizes.config.transformer.text_len
         flat = [caption for pair in prompted.captions for caption in pair]
         tokens = tokens_of(flat, length, device).view(len(prompted.captions), 2, -1)
-        ends = (0, -1)
-        scenes = [attributes_of([c.scenes[end][1] for c in prompted.clips]) for end in ends]
-        attributes = torch.stack(scenes, 1).to(device)
-        return Shelf(layout, layout.tensors(device), latents, shown, tokens, attributes)
+        return Shelf(layout, layout.tensors(device), latents, shown, tokens)

@@ -5,6 +5,7 @@ import pytest
 from demo_model.attributes import Colour, Direction, Rotation, Scene, Shape, Speed, Thing
 from demo_model.clip import Clip
 from demo_model.motion import reach, tracks
+from demo_model.shapes import SYMMETRY
 from demo_model.split import Split, sample
 
 SIDES = (160, 96)
@@ -60,9 +61,27 @@ def test_two_objects_never_touch_and_stay_beside_each_other():
 
 def test_a_spinning_object_turns():
     _, track = path(Direction.LEFT, rotation=Rotation.SPINNING)
-    assert np.allclose(np.diff(track.angle), math.radians(4))
+    assert not track.angle[:9].any()
+    assert np.allclose(np.diff(track.angle[8:]), math.radians(3))
     _, still = path(Direction.LEFT)
     assert not still.angle.any()
+
+
+@pytest.mark.parametrize("at", [3, 8, 9, 40, 213])
+@pytest.mark.parametrize("shape", SYMMETRY)
+@pytest.mark.parametrize("after", SYMMETRY)
+def test_what_an_object_becomes_turns_on_from_what_is_seen(shape, after, at):
+    """Two quarter turns of a square look alike, and a star made of it must not tell them apart."""
+    before, new = (
+        Scene((Thing(s, Colour.RED, Direction.UP, rotation=Rotation.SPINNING),))
+        for s in (shape, after)
+    )
+    changed = tracks(Clip(4, ((0, before), (at, new))), 0, at + 20, 128, 128)[0].angle
+    plain = tracks(Clip.of(before, 4), 0, at + 20, 128, 128)[0].angle
+    assert np.allclose(changed[:at], plain[:at])
+    turns = (plain[at:] - changed[at:]) / SYMMETRY[shape]
+    assert np.allclose(turns, round(turns[0]))
+    assert 0 <= changed[at] < SYMMETRY[shape]
 
 
 def test_any_stretch_is_the_same_as_the_whole():
