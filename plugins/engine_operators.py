@@ -13,7 +13,7 @@ from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
 PLAIN = ("gelu_quantize", "qk_norm_rope_ring_write")
 RINGS_8BIT = ("qk_norm_rope_ring_write_static", "ring_attention_8bit")
-"""Of engines whose rings are in 8 bits; the second has a kernel for Hopper alone."""
+"""Of engines whose rings are in 8 bits."""
 OPERATORS = (*PLAIN, *RINGS_8BIT)
 """Their names, sorted; on a CPU they are their references."""
 

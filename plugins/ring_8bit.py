@@ -3,7 +3,7 @@
 Numbers are INT8 or FP8 (E4M3), all of a ring alike.
 
 Plain PyTorch, on any device; the truth that kernels are held to. What the kernel makes of it is in
-``cuda/sm90_ring_attention.h``.
+``cuda/ring_attention.h``.
 """
 
 from dataclasses import dataclass

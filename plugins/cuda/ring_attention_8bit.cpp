@@ -1,10 +1,10 @@
-// Checks of attention over a ring of 8 bits, and the choice of its kernel: there is one, for sm_90.
+// Checks of attention over a ring of 8 bits, and the choice of its kernel: one is for sm_90, one for all.
 
 #include <algorithm>
 
 #include "launch.h"
 #include "operators.h"
-#include "sm90_ring_attention.h"
+#include "ring_attention.h"
 
 namespace vidc {
 namespace {
@@ -14,22 +14,17 @@ constexpr int64_t kGroup = 16;
 constexpr int64_t kSlots = int64_t{1} << 20;
 constexpr int64_t kRows = INT32_MAX;
 
-#ifdef VIDC_SM90
 constexpr int kHopper = 9;
+#ifdef VIDC_SM90
 // Multiprocessors of a whole GH100. A workspace is for as many: TensorRT keeps its size in a plan,
 // which may run on a Hopper that has more of them than the one that it was built on.
 constexpr int kMostBlocks = 144;
+#endif
 
 int of_device(cudaDeviceAttr attribute, int device) {
   int value = 0;
   check_launch(kChecks, cudaDeviceGetAttribute(&value, attribute, device));
   return value;
-}
-
-// The kernel's library would only say that it has no code.
-void check_gpu(int device) {
-  if (of_device(cudaDevAttrComputeCapabilityMajor, device) != kHopper)
-    check_launch(kChecks, cudaErrorNoKernelImageForDevice);
 }
 
 VidcRingAttention arguments(const To8BitAttention& given, DType dtype) {
@@ -58,7 +53,6 @@ VidcRingAttention arguments(const To8BitAttention& given, DType dtype) {
   a.turns = 1;
   return a;
 }
-#endif
 
 }  // namespace
 
@@ -111,36 +105,38 @@ void check_ring_attention_8bit(const To8BitAttention& given, DType dtype) {
   if (given.output_scale) kChecks.device({&query, given.output_scale});
 }
 
-#ifdef VIDC_SM90
-
 int64_t ring_attention_8bit_workspace(const To8BitAttention& given, DType dtype) {
+#ifdef VIDC_SM90
   VidcRingAttention a = arguments(given, dtype);
   a.ctas = kMostBlocks;
   return static_cast<int64_t>(vidc_ring_attention_workspace(&a));
+#else
+  (void)given, (void)dtype;
+  return 0;
+#endif
 }
 
 void ring_attention_8bit(const To8BitAttention& given, DType dtype, void* workspace, void* output,
                          cudaStream_t stream) {
-  const int device = given.query.device;
-  check_gpu(device);
-  kChecks.that(workspace != nullptr, "workspace", "memory of the size that is asked for", "none");
   VidcRingAttention a = arguments(given, dtype);
-  a.ctas = std::min(kMostBlocks, of_device(cudaDevAttrMultiProcessorCount, device));
-  a.workspace = workspace;
   a.output = output;
-  const size_t zeroed = vidc_ring_attention_zeroed(&a);
-  check_launch(kChecks, cudaMemsetAsync(workspace, 0, zeroed, stream));
-  check_launch(kChecks, vidc_ring_attention(&a, stream));
-}
-
+  const int device = given.query.device;
+  if (of_device(cudaDevAttrComputeCapabilityMajor, device) == kHopper) {
+#ifdef VIDC_SM90
+    kChecks.that(workspace != nullptr, "workspace", "memory of the size that is asked for", "none");
+    a.ctas = std::min(kMostBlocks, of_device(cudaDevAttrMultiProcessorCount, device));
+    a.workspace = workspace;
+    const size_t zeroed = vidc_ring_attention_zeroed(&a);
+    check_launch(kChecks, cudaMemsetAsync(workspace, 0, zeroed, stream));
+    check_launch(kChecks, vidc_ring_attention(&a, stream));
+    return;
 #else
-
-int64_t ring_attention_8bit_workspace(const To8BitAttention&, DType) { return 0; }
-
-void ring_attention_8bit(const To8BitAttention&, DType, void*, void*, cudaStream_t) {
-  check_launch(kChecks, cudaErrorNoKernelImageForDevice);
-}
-
+    // The portable kernel would run, and take several times as long.
+    (void)workspace;
+    check_launch(kChecks, cudaErrorNoKernelImageForDevice);
 #endif
+  }
+  check_launch(kChecks, vidc_ring_attention_portable(&a, stream));
+}
 
 }  // namespace vidc

@@ -1,4 +1,4 @@
-// Attention over a ring of 8-bit keys and values, for sm_90. See sm90_ring_attention.h for what it
+// Attention over a ring of 8-bit keys and values, for sm_90. See ring_attention.h for what it
 // takes and gives, sm90_ring_int8.cuh and sm90_ring_e4m3.cuh for what it computes.
 //
 // A CTA has two warpgroups that compute, 64 queries each, and one that copies. Products run while other
@@ -7,7 +7,7 @@
 #pragma once
 
 #include "sm90_ptx.cuh"
-#include "sm90_ring_attention.h"
+#include "ring_attention.h"
 #include "sm90_ring_e4m3.cuh"
 #include "sm90_ring_int8.cuh"
 #include "sm90_ring_output.cuh"

@@ -2,10 +2,7 @@
 
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
+#include "ring_store.cuh"
 #include "sm90_ring_tiles.cuh"
 
 namespace vidc::ring_attention {
@@ -74,18 +71,6 @@ __device__ __forceinline__ bool unite(const Parameters& p, const StreamK& work, 
   return true;
 }
 
-__device__ __forceinline__ void store(const Parameters& p, int64_t element, float factor, float x,
-                                      float y) {
-  if (p.output_type == VIDC_BF16) {
-    reinterpret_cast<__nv_bfloat162*>(p.output)[element / 2] = __floats2bfloat162_rn(x, y);
-  } else if (p.output_type == VIDC_FP16) {
-    reinterpret_cast<__half2*>(p.output)[element / 2] = __floats2half2_rn(x, y);
-  } else {
-    reinterpret_cast<__nv_fp8x2_storage_t*>(p.output)[element / 2] = __nv_cvt_float2_to_fp8x2(
-        make_float2(x * factor, y * factor), __NV_SATFINITE, __NV_E4M3);
-  }
-}
-
 template <typename Tile>
 __device__ __forceinline__ void finish(const Parameters& p, const Self& me, const Place& at,
                                        const Tile& s) {
@@ -105,7 +90,8 @@ __device__ __forceinline__ void finish(const Parameters& p, const Self& me, cons
       const int channel = 8 * i + 2 * (me.lane % 4);
       const float2 by = *reinterpret_cast<const float2*>(scale + channel);
       const float2 plus = *reinterpret_cast<const float2*>(mean + channel);
-      store(p, start + channel, factor, __fmaf_rn(s.output[4 * i + 2 * r] * share, by.x, plus.x),
+      store(p.output, p.output_type, start + channel, factor,
+            __fmaf_rn(s.output[4 * i + 2 * r] * share, by.x, plus.x),
             __fmaf_rn(s.output[4 * i + 2 * r + 1] * share, by.y, plus.y));
     }
   }

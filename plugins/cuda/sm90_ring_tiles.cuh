@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "sm90_ptx.cuh"
-#include "sm90_ring_attention.h"
+#include "ring_attention.h"
 #include "stream_k.cuh"
 
 namespace vidc::ring_attention {

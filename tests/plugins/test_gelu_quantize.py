@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from operators import FLOATS, FP8, gelu_arguments
 
 from vidc.plugins.arguments import dtype_name
+from vidc.plugins.errors import UsageError
 from vidc.plugins.gelu_quantize import gelu_quantize
 
 
@@ -23,6 +24,11 @@ def test_tanh_gelu_rounded_once(batch, tokens, width, dtype, output, deviation, 
 def test_the_ends_of_the_range(dtype):
     x = torch.tensor([-60000.0, -100, -10, -0.0, 0, 10, 100, 60000], dtype=dtype)[None, None]
     assert torch.equal(gelu_quantize(x, dtype_name(dtype)), x.clamp(min=0))
+
+
+def test_nothing_is_taken_off_what_is_not_quantised():
+    with pytest.raises(UsageError, match="output_mean: expected none for bfloat16, found a tensor"):
+        gelu_quantize(**gelu_arguments() | {"output_mean": torch.zeros(16)})
 
 
 @pytest.mark.parametrize(("output", "centred"), [(torch.float16, False), (FP8, False), (FP8, True)])

@@ -29,7 +29,7 @@ from vidc.plugins.ring_8bit import Ring8Bit
 
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
-REAL = (*CUDA.glob("sm90_ring_*.*h"), CUDA / "stream_k.cuh")
+REAL = (*CUDA.glob("sm90_ring_*.*h"), *CUDA.glob("ring_*.*h"), CUDA / "stream_k.cuh")
 SLOTS = 500
 GARBAGE = 0x7F
 NEAR = 0.003

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import attention_layer
+import held
 import pytest
 import torch
 from attention_8bit.checks import (
@@ -18,6 +19,7 @@ from attention_8bit.checks import (
 from attention_8bit.emulation import emulate
 from operators import FP8, on
 from operators_8bit import attention_arguments
+from portable_attention import OF_WEIGHTS
 
 from vidc.compiler.inductor import compile_package
 from vidc.plugins.arguments import dtype_name
@@ -194,12 +196,12 @@ def test_aotinductor_calls_it_and_a_graph_captures_that(kernel, tmp_path):
         assert torch.equal(a, b)
 
 
-def test_another_gpu_than_hopper_is_refused(library):
+@pytest.mark.parametrize("of", FORMATS, ids=str)
+def test_another_gpu_than_hopper_has_the_portable_kernel(library, of):
     if torch.cuda.get_device_capability(CUDA) == HOPPER:
-        pytest.skip("the GPU is a Hopper")
-    given = on(CUDA, attention_arguments())
-    with pytest.raises(RuntimeError, match=r"VIDC-KERNEL-GPU.*ring_attention_8bit"):
-        ring_attention_8bit(*given.values())
+        pytest.skip("the GPU is a Hopper, which has a kernel of its own")
+    taken = attention_arguments(2, 300, 3, 128, 500, 512, 490, of=of)
+    held.attention(taken, CUDA, slack=OF_WEIGHTS)
 
 
 @pytest.mark.parametrize("elsewhere", ["key_cache", "value_mean", "valid_length"])

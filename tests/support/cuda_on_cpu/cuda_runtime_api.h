@@ -28,8 +28,12 @@ struct float2 {
 struct float4 {
   float x, y, z, w;
 };
+struct uint4 {
+  uint32_t x, y, z, w;
+};
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 
 using std::max;
 using std::min;

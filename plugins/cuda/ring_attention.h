@@ -1,4 +1,4 @@
-/* Softmax attention over a ring of 8-bit keys and values on sm_90, head sizes 64 and 128.
+/* Softmax attention over a ring of 8-bit keys and values, head sizes 64 and 128.
  *
  * With 8-bit numbers q, k, v and their scales, for each query t and each head:
  *
@@ -79,8 +79,14 @@ size_t vidc_ring_attention_workspace(const struct VidcRingAttention* arguments);
 /* Those of them, from the first, that have to be zero. */
 size_t vidc_ring_attention_zeroed(const struct VidcRingAttention* arguments);
 
-/* Enqueues the kernel; may be captured in a graph. cudaErrorInvalidValue for sizes it does not take. */
+/* Enqueues the kernel for sm_90; may be captured in a graph. cudaErrorInvalidValue for sizes it does not
+ * take. */
 cudaError_t vidc_ring_attention(const struct VidcRingAttention* arguments, cudaStream_t stream);
+
+/* Enqueues the kernel for any GPU from sm_75 on, which needs no workspace and rounds weights to float16. May
+ * be captured too. */
+cudaError_t vidc_ring_attention_portable(const struct VidcRingAttention* arguments,
+                                         cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,207 @@
+// Attention over a ring of 8 bits on any GPU with matrix units: as ring_attention.h has it.
+//
+// Products are of float16, which has every number of INT8 and E4M3, and sums are of float32; weights are
+// rounded to float16. A warp has 16 queries; a block's warps share tiles of keys and of values, which stay
+// in 8 bits until they are multiplied.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cmath>
+
+#include "ring_store.cuh"
+#include "sm75_mma.cuh"
+
+namespace vidc::ring_attention::portable {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kWarpQueries = 16;
+constexpr int kQueries = kWarpQueries * kWarps;
+constexpr int kKeys = 64;
+constexpr int kDepth = 16;  // Of a product, and of the groups that values are stored in.
+constexpr int kVector = 16;  // Bytes of a copy.
+constexpr int kPadding = 16;  // Rows then begin four banks apart, and a warp's words are in all 32.
+
+template <int kHead>
+struct Tile {
+  __align__(16) uint8_t key[kKeys][kHead + kPadding];
+  __align__(16) uint8_t value[kHead][kKeys + kPadding];
+};
+
+// The first and the last two of four numbers.
+struct Halves {
+  uint32_t low, high;
+};
+
+__device__ __forceinline__ uint32_t scaled(uint32_t pair, float factor, float offset) {
+  const __half2 result = __hfma2(*reinterpret_cast<const __half2*>(&pair),
+                                 __float2half2_rn(factor), __float2half2_rn(offset));
+  return *reinterpret_cast<const uint32_t*>(&result);
+}
+
+struct Int8 {
+  static __device__ __forceinline__ Halves halves(uint32_t word) {
+    // 0x64xy is 1024 + 0xxy, and x + 128 has no sign.
+    const uint32_t positive = word ^ 0x80808080;
+    return {scaled(__byte_perm(positive, 0x64646464, 0x4140), 1.f, -1152.f),
+            scaled(__byte_perm(positive, 0x64646464, 0x4342), 1.f, -1152.f)};
+  }
+};
+
+struct E4m3 {
+  static __device__ __forceinline__ Halves halves(uint32_t word) {
+    return {pair(__byte_perm(word, 0, 0x1404)), pair(__byte_perm(word, 0, 0x3424))};
+  }
+
+ private:
+  // Exponent and mantissa where float16 has them, whose exponent is counted from 8 less.
+  static __device__ __forceinline__ uint32_t pair(uint32_t high) {
+    return scaled((high & 0x80008000) | (high & 0x7f007f00) >> 1, 256.f, 0.f);
+  }
+};
+
+template <typename Number, int kHead>
+__global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
+  __shared__ Tile<kHead> tile;
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  const int query_tiles = (a.queries + kQueries - 1) / kQueries;
+  const int head = blockIdx.x / query_tiles % a.heads;
+  const int64_t batch = blockIdx.x / query_tiles / a.heads;
+  const int first_query = blockIdx.x % query_tiles * kQueries + warp * kWarpQueries + g;
+  const int64_t length = *a.valid_length;
+  const int valid = static_cast<int>(length < 1 ? 1 : length > a.slots ? a.slots : length);
+  const auto* all_queries = static_cast<const uint8_t*>(a.query);
+  const auto* keys = static_cast<const uint8_t*>(a.key) + (batch * a.slots * a.heads + head) * kHead;
+  const auto* values = static_cast<const uint8_t*>(a.value) +
+                       (batch * a.heads + head) * kHead * static_cast<int64_t>(a.value_slots);
+
+  uint32_t queries[kHead / kDepth][4];
+  float logit_scale[2];
+  int64_t row[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int query = first_query + 8 * r;
+    const bool there = query < a.queries;
+    row[r] = there ? ((batch * a.queries + query) * a.heads + head) * kHead : -1;
+    logit_scale[r] = 0.f;
+    if (there) {
+      logit_scale[r] = a.query_scale[(batch * a.heads + head) * a.queries + query] *
+                       (a.key_scale[head] * (1.4426950408889634f / sqrtf(kHead)));
+    }
+#pragma unroll
+    for (int step = 0; step < kHead / kDepth; ++step) {
+      // Which channel is which of a product's depth does not matter, as long as it is so for keys too.
+      uint32_t word = 0;
+      if (there)
+        word = *reinterpret_cast<const uint32_t*>(all_queries + row[r] + step * kDepth + 4 * q);
+      const Halves halves = Number::halves(word);
+      queries[step][r] = halves.low;
+      queries[step][r + 2] = halves.high;
+    }
+  }
+
+  float output[kHead / 8][4] = {};
+  float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.f, 0.f};
+  for (int first = 0; first < valid; first += kKeys) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < kKeys * kHead / kVector; i += kThreads) {
+      const int key = i / (kHead / kVector), channel = i % (kHead / kVector) * kVector;
+      uint4 copied = make_uint4(0, 0, 0, 0);
+      if (first + key < valid) {
+        const int64_t at = static_cast<int64_t>(first + key) * a.heads * kHead + channel;
+        copied = *reinterpret_cast<const uint4*>(keys + at);
+      }
+      *reinterpret_cast<uint4*>(&tile.key[key][channel]) = copied;
+    }
+    for (int i = threadIdx.x; i < kHead * kKeys / kVector; i += kThreads) {
+      const int channel = i / (kKeys / kVector), place = i % (kKeys / kVector) * kVector;
+      uint4 copied = make_uint4(0, 0, 0, 0);
+      if (first + place < valid) {
+        const int64_t at = static_cast<int64_t>(channel) * a.value_slots + first + place;
+        copied = *reinterpret_cast<const uint4*>(values + at);
+      }
+      *reinterpret_cast<uint4*>(&tile.value[channel][place]) = copied;
+    }
+    __syncthreads();
+
+    float weights[kKeys / 8][4] = {};
+#pragma unroll
+    for (int step = 0; step < kHead / kDepth; ++step) {
+#pragma unroll
+      for (int i = 0; i < kKeys / 8; ++i) {
+        const uint8_t* at = &tile.key[8 * i + g][step * kDepth + 4 * q];
+        const Halves key = Number::halves(*reinterpret_cast<const uint32_t*>(at));
+        mma::multiply(weights[i], queries[step], key.low, key.high);
+      }
+    }
+    float now[2] = {most[0], most[1]};
+#pragma unroll
+    for (int i = 0; i < kKeys / 8; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const bool counts = first + 8 * i + 2 * q + j % 2 < valid;
+        weights[i][j] = counts ? weights[i][j] * logit_scale[j / 2] : -INFINITY;
+        now[j / 2] = fmaxf(now[j / 2], weights[i][j]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      // Four lanes have a row.
+      now[r] = fmaxf(now[r], __shfl_xor_sync(~0u, now[r], 1));
+      now[r] = fmaxf(now[r], __shfl_xor_sync(~0u, now[r], 2));
+      const float factor = exp2f(most[r] - now[r]);
+      most[r] = now[r];
+      sum[r] *= factor;
+#pragma unroll
+      for (int i = 0; i < kHead / 8; ++i) {
+        output[i][2 * r] *= factor;
+        output[i][2 * r + 1] *= factor;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kKeys / 8; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        weights[i][j] = exp2f(weights[i][j] - most[j / 2]);
+        sum[j / 2] += weights[i][j];
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kKeys / kDepth; ++step) {
+      uint32_t left[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* two = &weights[2 * step + i / 2][i % 2 * 2];
+        const __half2 rounded = __floats2half2_rn(two[0], two[1]);
+        left[i] = *reinterpret_cast<const uint32_t*>(&rounded);
+      }
+#pragma unroll
+      for (int i = 0; i < kHead / 8; ++i) {
+        const uint8_t* at = &tile.value[8 * i + g][step * kDepth + 4 * q];
+        const Halves value = Number::halves(*reinterpret_cast<const uint32_t*>(at));
+        mma::multiply(output[i], left, value.low, value.high);
+      }
+    }
+  }
+
+  const float* scale = a.value_scale + head * kHead;
+  const float* mean = a.value_mean + head * kHead;
+  const float factor = a.output_scale == nullptr ? 1.f : 1.f / *a.output_scale;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+    sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+    if (row[r] < 0) continue;
+    const float share = 1.f / sum[r];
+#pragma unroll
+    for (int i = 0; i < kHead / 8; ++i) {
+      const int channel = 8 * i + 2 * q;
+      store(a.output, a.output_type, row[r] + channel, factor,
+            __fmaf_rn(output[i][2 * r] * share, scale[channel], mean[channel]),
+            __fmaf_rn(output[i][2 * r + 1] * share, scale[channel + 1], mean[channel + 1]));
+    }
+  }
+}
+
+}  // namespace vidc::ring_attention::portable

@@ -1,0 +1,94 @@
+"""The portable attention kernel's own source on a CPU, with the matrix units replaced."""
+
+import ctypes
+import math
+import shutil
+import subprocess
+from pathlib import Path
+
+import held
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operators import FP8
+from operators_8bit import attention_arguments
+from portable_attention import OF_WEIGHTS, attending
+
+from vidc import plugins
+
+CUDA = Path(next(iter(plugins.__path__))) / "cuda"
+SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
+FORMATS = (FP8, torch.int8)
+
+
+@pytest.fixture(scope="module")
+def attend(tmp_path_factory):
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    folder = tmp_path_factory.mktemp("kernel")
+    real = (CUDA / "sm75_ring_attention.cuh", *CUDA.glob("ring_*.*h"))
+    for file in (*real, *SUPPORT.iterdir()):
+        shutil.copy(file, folder)
+    flags = ["-std=c++17", "-O2", "-shared", "-fPIC", "-I."]
+    command = [compiler, *flags, "portable_ring_attention.cpp", "-o", "kernel.so"]
+    subprocess.run(command, cwd=folder, check=True, timeout=300)
+    return attending(ctypes.CDLL(str(folder / "kernel.so")).simulate)
+
+
+def check(attend, *sizes, **others):
+    held.attention(attention_arguments(*sizes, **others), attend=attend, slack=OF_WEIGHTS)
+
+
+@settings(max_examples=40)
+@given(
+    batch=st.integers(1, 2), tokens=st.integers(1, 70), heads=st.integers(1, 3),
+    head_dim=st.sampled_from([64, 128]), slots=st.integers(1, 140), more=st.integers(0, 2),
+    valid=st.integers(-1, 150), of=st.sampled_from(FORMATS), seed=st.integers(0, 99),
+    output=st.sampled_from([torch.bfloat16, torch.float16, FP8]),
+)  # fmt: skip
+def test_it_is_attention_to_what_the_numbers_stand_for(
+    attend, batch, tokens, heads, head_dim, slots, more, valid, of, seed, output
+):
+    stored = 16 * (math.ceil(slots / 16) + more)
+    check(attend, batch, tokens, heads, head_dim, slots, stored, valid, of, output, seed)
+
+
+@pytest.mark.parametrize("of", FORMATS, ids=str)
+@pytest.mark.parametrize("valid", [1, 15, 16, 63, 64, 65, 128, 139])
+def test_what_lies_behind_the_valid_slots_does_not_count(attend, of, valid):
+    taken = attention_arguments(1, 20, 2, 64, 140, 144, valid, of)
+    wanted = attend(*taken.values())
+    taken["key_cache"].view(torch.uint8)[:, valid:] = 0x7F
+    # Places, not slots: within a group of 16 they are mixed.
+    taken["value_cache"].view(torch.uint8)[..., -(-valid // 16) * 16 :] = 0x7F
+    assert torch.equal(attend(*taken.values()), wanted)
+
+
+@pytest.mark.parametrize("of", FORMATS, ids=str)
+def test_every_number_of_8_bits_is_itself_in_16(attend, of):
+    """Each of them is the value of a key that all queries see alone."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    codes = codes[torch.isfinite(codes.view(of).float())]
+    codes = torch.cat([codes, codes[: -len(codes) % 64]])
+    for numbers in codes.split(64):
+        taken = attention_arguments(1, 1, 1, 64, 1, 16, 1, of, torch.float16)
+        taken["value_cache"].view(torch.uint8)[..., 0] = numbers
+        taken["value_scale"].fill_(1)
+        taken["value_mean"].zero_()
+        found = attend(*taken.values()).flatten()
+        assert torch.equal(found.float(), numbers.view(of).float())
+
+
+def test_queries_of_zeros_see_the_mean_of_the_valid_values(attend):
+    taken = attention_arguments(1, 5, 2, 64, 100, 112, 83, torch.int8, torch.float16)
+    taken["query"].zero_()
+    taken["query_scale"].zero_()
+    held.attention(taken, attend=attend, slack=OF_WEIGHTS)
+
+
+def test_a_logit_that_rises_far_takes_all_weight(attend):
+    taken = attention_arguments(1, 20, 1, 64, 140, 144, 140, FP8)
+    taken["query_scale"].mul_(60)
+    held.attention(taken, attend=attend, slack=OF_WEIGHTS)
