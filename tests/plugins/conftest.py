@@ -1,5 +1,42 @@
 import sys
 from pathlib import Path
 
+import plugin_build
+import pytest
+from plugin_host import Host
+
 # What a kernel is compared with lies among the benchmarks, which are not installed.
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+
+@pytest.fixture(scope="module", params=plugin_build.HEADERS or [""])
+def built(request, tmp_path_factory) -> Path:
+    return plugin_build.build(tmp_path_factory.getbasetemp(), request.param)
+
+
+@pytest.fixture(scope="module")
+def host(built) -> Host:
+    return Host(built / plugin_build.LIBRARY, built / plugin_build.HOST)
+
+
+H200 = (9, 132)
+"""Compute capability and multiprocessors."""
+
+
+def record(folder: Path) -> Host:
+    host = Host(folder / plugin_build.RECORDED, folder / plugin_build.HOST)
+    host.recorder.recorded_begin(*H200)
+    return host
+
+
+@pytest.fixture
+def recorded(built) -> Host:
+    """Plugins whose launches are recorded and not made."""
+    return record(built)
+
+
+@pytest.fixture
+def recorded_for_turing(tmp_path_factory) -> Host:
+    """The same, without the kernel that is for Hopper alone."""
+    base = tmp_path_factory.getbasetemp()
+    return record(plugin_build.build(base, plugin_build.HEADERS[0], "75"))
