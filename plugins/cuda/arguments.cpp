@@ -7,7 +7,6 @@ namespace {
 
 constexpr int64_t kAlignment = 16;
 constexpr int64_t kVector = 8;
-constexpr int64_t kWidest = 8192;
 
 std::string hexadecimal(const void* address) {
   std::ostringstream out;

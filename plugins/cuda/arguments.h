@@ -11,6 +11,8 @@ namespace vidc {
 
 enum class DType { float32, float16, bfloat16, float8_e4m3fn, int8, int64, other };
 
+constexpr int64_t kWidest = 8192;  // channels of a token, where an operator has all at once
+
 // An operator refuses its arguments or cannot run: the text of vidc.plugins.errors.VidcError.
 class Error : public std::runtime_error {
  public:

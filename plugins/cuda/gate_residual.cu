@@ -7,6 +7,7 @@ namespace vidc {
 namespace {
 
 const Checks kChecks("gate_residual");
+constexpr uint32_t kEach = kGateThreads * kGateSteps;
 
 }  // namespace
 
@@ -32,16 +33,17 @@ void gate_residual(const TensorView& x, const TensorView& update, const TensorVi
   given.output = output;
   given.gate_batch_stride = gate.stride(0);
   given.gate_frame_stride = gate.stride(1);
-  given.tokens = static_cast<int>(x.size(1));
-  given.frame_tokens = static_cast<int>(x.size(1) / gate.size(1));
-  given.width = static_cast<int>(x.size(2));
-  const dim3 grid(static_cast<unsigned>(x.size(1)), static_cast<unsigned>(x.size(0)));
+  given.quads = static_cast<uint32_t>(x.elements() / kQuad);
+  given.row = static_cast<uint32_t>(x.size(2) / kQuad);
+  given.frame_tokens = static_cast<uint32_t>(x.size(1) / gate.size(1));
+  given.frames = static_cast<uint32_t>(gate.size(1));
+  const dim3 grid((given.quads + kEach - 1) / kEach);
   with_float(x.dtype, [&](auto of_x) {
     with_float(update.dtype, [&](auto of_update) {
       launch(
           kChecks,
           gate_residual_kernel<typename decltype(of_x)::type, typename decltype(of_update)::type>,
-          grid, row_threads(x.size(2)), stream, given);
+          grid, kGateThreads, stream, given);
     });
   });
 }

@@ -7,7 +7,6 @@ namespace vidc {
 namespace {
 
 const Checks kChecks("gelu_quantize");
-constexpr int kEach = kGeluThreads * kGeluSteps;
 
 }  // namespace
 
@@ -37,9 +36,11 @@ void gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_sc
   given.output_scale = output_scale ? static_cast<const float*>(output_scale->data) : nullptr;
   given.output_mean = output_mean ? static_cast<const float*>(output_mean->data) : nullptr;
   given.output = output;
-  given.vectors = x.elements() / kVector;
+  given.rows = static_cast<uint32_t>(x.size(0) * x.size(1));
   given.row = static_cast<uint32_t>(x.size(2) / kVector);
-  const dim3 grid(static_cast<unsigned>((given.vectors + kEach - 1) / kEach));
+  const int64_t threads =
+      (given.rows + kGeluRows - 1) / kGeluRows * static_cast<int64_t>(given.row);
+  const dim3 grid(static_cast<unsigned>((threads + kGeluThreads - 1) / kGeluThreads));
   with_float(x.dtype, [&](auto of_x) {
     with_float_or_fp8(dtype, [&](auto of_output) {
       launch(

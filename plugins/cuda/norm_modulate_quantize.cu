@@ -7,6 +7,7 @@ namespace vidc {
 namespace {
 
 const Checks kChecks("norm_modulate_quantize");
+static_assert(kWidest <= kNormBlockWarps * kNormWarpWidth, "the kernel's bound on a block");
 
 }  // namespace
 
@@ -40,19 +41,24 @@ void norm_modulate_quantize(const TensorView& x, const TensorView& shift, const 
   given.shift_frame_stride = shift.stride(1);
   given.scale_batch_stride = scale.stride(0);
   given.scale_frame_stride = scale.stride(1);
-  given.tokens = static_cast<int>(x.size(1));
+  given.tokens = static_cast<int>(x.size(0) * x.size(1));
+  given.frames = static_cast<int>(shift.size(1));
   given.frame_tokens = static_cast<int>(x.size(1) / shift.size(1));
   given.width = static_cast<int>(x.size(2));
   given.eps = eps;
-  const dim3 grid(static_cast<unsigned>(x.size(1)), static_cast<unsigned>(x.size(0)));
-  const int threads = row_threads(x.size(2));
   with_float(x.dtype, [&](auto of_x) {
     with_float_or_fp8(dtype, [&](auto of_output) {
       using X = typename decltype(of_x)::type;
       using Output = typename decltype(of_output)::type;
-      const auto kernel = threads <= 256 ? norm_modulate_quantize_kernel<X, Output, 256>
-                                         : norm_modulate_quantize_kernel<X, Output, kMostThreads>;
-      launch(kChecks, kernel, grid, threads, stream, given);
+      if (given.width == kNormWarpWidth) {
+        const int blocks = (given.tokens + kNormBlockWarps - 1) / kNormBlockWarps;
+        launch(kChecks, norm_modulate_quantize_kernel<X, Output, true>, dim3(blocks),
+               32 * kNormBlockWarps, stream, given);
+      } else {
+        const int warps = (given.width + kNormWarpWidth - 1) / kNormWarpWidth;
+        launch(kChecks, norm_modulate_quantize_kernel<X, Output, false>, dim3(given.tokens),
+               32 * warps, stream, given);
+      }
     });
   });
 }

@@ -1,4 +1,4 @@
-// The tanh form of GELU. A thread has 8 elements at a time, twice.
+// The tanh form of GELU. A thread has 8 channels of some rows, so that it reads their mean once.
 #pragma once
 
 #include "sm75_vector.cuh"
@@ -10,7 +10,7 @@ struct GeluQuantize {
   const float* output_scale;  // [1], null where the output is not quantised
   const float* output_mean;   // [width], null where nothing is taken off
   void* output;
-  int64_t vectors;
+  uint32_t rows;
   uint32_t row;  // vectors of one
 };
 
@@ -21,39 +21,33 @@ __device__ __forceinline__ float gelu(float x) {
   return __fdividef(x, 1.f + __expf(u));
 }
 
-constexpr int kGeluThreads = 256;
-constexpr int kGeluSteps = 2;  // of a thread, so that more loads are under way
+constexpr int kGeluThreads = 128;
+constexpr int kGeluRows = 6;  // of a thread, whose loads are all under way at once
 
 template <typename X, typename Output>
 __global__ void __launch_bounds__(kGeluThreads) gelu_quantize_kernel(const GeluQuantize given) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kGeluThreads * kGeluSteps + threadIdx.x;
-  Raw<X> raw[kGeluSteps];
+  const uint32_t thread = blockIdx.x * kGeluThreads + threadIdx.x;
+  const uint32_t group = thread / given.row, column = thread - group * given.row;
+  const uint32_t first = group * kGeluRows;
+  const auto at = [&](int step) {
+    return (static_cast<int64_t>(first + step) * given.row + column) * kVector;
+  };
+  Raw<X> raw[kGeluRows];
 #pragma unroll
-  for (int step = 0; step < kGeluSteps; ++step) {
-    const int64_t vector = first + step * kGeluThreads;
-    if (vector < given.vectors)
-      raw[step] = load_once(static_cast<const X*>(given.x) + vector * kVector);
-  }
-  const uint32_t column = static_cast<uint32_t>(given.output_mean ? first % given.row : 0);
+  for (int step = 0; step < kGeluRows; ++step)
+    if (first + step < given.rows) raw[step] = load_once(static_cast<const X*>(given.x) + at(step));
+  float mean[kVector] = {};
+  if (given.output_mean && first < given.rows)
+    unpack(load_shared(given.output_mean + column * kVector), mean);
   const float inverse = given.output_scale ? 1.f / __ldg(given.output_scale) : 1.f;
 #pragma unroll
-  for (int step = 0; step < kGeluSteps; ++step) {
-    const int64_t vector = first + step * kGeluThreads;
-    if (vector >= given.vectors) return;
+  for (int step = 0; step < kGeluRows; ++step) {
+    if (first + step >= given.rows) return;
     float x[kVector];
     unpack(raw[step], x);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) x[i] = gelu(x[i]);
-    if (given.output_mean) {
-      float mean[kVector];
-      unpack(load_shared(given.output_mean + (column + step * kGeluThreads) % given.row * kVector),
-             mean);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) x[i] -= mean[i];
-    }
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) x[i] *= inverse;
-    store(static_cast<Output*>(given.output) + vector * kVector, x);
+    for (int i = 0; i < kVector; ++i) x[i] = (gelu(x[i]) - mean[i]) * inverse;
+    store(static_cast<Output*>(given.output) + at(step), x);
   }
 }
 

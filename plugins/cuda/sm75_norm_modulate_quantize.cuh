@@ -1,5 +1,8 @@
 // Layer normalisation without weights, then a shift and scale for each latent frame.
-// A block has a token, a thread 8 channels, which stay in its registers from load to store.
+//
+// A token stays in registers from load to store. One warp has all of a token of LongLive's width:
+// its sums need no barrier, and what a barrier would hold up are the loads that fill the memory's
+// bandwidth.
 #pragma once
 
 #include "sm75_sum.cuh"
@@ -8,7 +11,7 @@
 namespace vidc {
 
 struct NormModulateQuantize {
-  const void* x;              // [batch, tokens, width]
+  const void* x;              // [tokens, width], those of all the batch
   const float* shift;         // rows of [batch, frames, width]
   const float* scale;         // the same
   const float* output_scale;  // [1], null where the output is not quantised
@@ -17,58 +20,79 @@ struct NormModulateQuantize {
   int64_t scale_batch_stride, scale_frame_stride;
   int tokens;
   int frame_tokens;
+  int frames;  // of an element of the batch
   int width;
   float eps;
 };
 
-// How many blocks of 256 threads a multiprocessor has threads for; registers are not to limit them,
-// for it takes many loads under way to fill the memory's bandwidth.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int kBlocks = 4;
-#else
-constexpr int kBlocks = 6;
-#endif
+constexpr int kNormSteps = 12;  // quads of a thread, as far apart as the token has threads
+constexpr int kNormWarpWidth = 32 * kNormSteps * kQuad;
+constexpr int kNormBlockWarps = 8;
 
-template <typename X, typename Output, int Threads>
-__global__ void __launch_bounds__(Threads, Threads == 256 ? kBlocks : 1)
+// Whole: each warp has a token that is just as wide as it takes. Else a block has one.
+template <typename X, typename Output, bool Whole>
+__global__ void __launch_bounds__(32 * kNormBlockWarps, 2)
     norm_modulate_quantize_kernel(const NormModulateQuantize given) {
+  const int width = Whole ? kNormWarpWidth : given.width;
+  const int threads = Whole ? 32 : blockDim.x;
+  const int thread = Whole ? threadIdx.x % 32 : threadIdx.x;
+  const int token = Whole ? blockIdx.x * kNormBlockWarps + threadIdx.x / 32 : blockIdx.x;
+  if (token >= given.tokens) return;
+  const int64_t row = static_cast<int64_t>(token) * width;
+  const auto channel = [&](int step) { return (step * threads + thread) * kQuad; };
+  const auto holds = [&](int step) { return Whole || channel(step) < width; };
   __shared__ float sums[kWarps], squares[kWarps];
-  const int channel = threadIdx.x * kVector;
-  const bool holds = channel < given.width;
-  const int token = blockIdx.x, batch = blockIdx.y, frame = token / given.frame_tokens;
-  const int64_t at = (static_cast<int64_t>(batch) * given.tokens + token) * given.width + channel;
-  Raw<X> raw{};
-  Raw<float> raw_shift{}, raw_scale{};
-  if (holds) {
-    raw = load_once(static_cast<const X*>(given.x) + at);
-    raw_shift = load_shared(given.shift + batch * given.shift_batch_stride +
-                            frame * given.shift_frame_stride + channel);
-    raw_scale = load_shared(given.scale + batch * given.scale_batch_stride +
-                            frame * given.scale_frame_stride + channel);
-  }
-  float x[kVector], shift[kVector], scale[kVector];
-  unpack(raw, x);
-  unpack(raw_shift, shift);
-  unpack(raw_scale, scale);
-  float sum = 0.f;
+  const auto sum_of_token = [](float value, float (&partial)[kWarps]) {
+    return Whole ? warp_sum(value) : block_sum(value, partial);
+  };
+
+  const int frame = token / given.frame_tokens, batch = frame / given.frames;
+  const int of_batch = frame - batch * given.frames;
+  const float* shifts =
+      given.shift + batch * given.shift_batch_stride + of_batch * given.shift_frame_stride;
+  const float* scales =
+      given.scale + batch * given.scale_batch_stride + of_batch * given.scale_frame_stride;
+  Raw<X, kQuad> raw[kNormSteps];
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) sum += x[i];
-  const float mean = block_sum(sum, sums) / given.width;
+  for (int step = 0; step < kNormSteps; ++step) {
+    raw[step] = {};
+    if (holds(step))
+      raw[step] = load_once<kQuad>(static_cast<const X*>(given.x) + row + channel(step));
+  }
+  const float inverse = given.output_scale ? 1.f / __ldg(given.output_scale) : 1.f;
+  float x[kNormSteps][kQuad], sum = 0.f;
+#pragma unroll
+  for (int step = 0; step < kNormSteps; ++step) {
+    unpack(raw[step], x[step]);
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) sum += x[step][i];
+  }
+  const float mean = sum_of_token(sum, sums) / width;
   // From the mean: the difference of two large sums would lose a small variance.
   float square = 0.f;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    x[i] -= mean;
-    square += x[i] * x[i];
-  }
-  const float deviation =
-      rsqrtf(block_sum(holds ? square : 0.f, squares) / given.width + given.eps);
-  if (!holds) return;
-  const float inverse = given.output_scale ? 1.f / *given.output_scale : 1.f;
+  for (int step = 0; step < kNormSteps; ++step) {
+    if (!holds(step)) continue;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i)
-    x[i] = (x[i] * deviation * (1.f + scale[i]) + shift[i]) * inverse;
-  store(static_cast<Output*>(given.output) + at, x);
+    for (int i = 0; i < kQuad; ++i) {
+      x[step][i] -= mean;
+      square += x[step][i] * x[step][i];
+    }
+  }
+  const float deviation = rsqrtf(sum_of_token(square, squares) / width + given.eps);
+
+  const float factor = deviation * inverse;
+#pragma unroll
+  for (int step = 0; step < kNormSteps; ++step) {
+    if (!holds(step)) continue;
+    float shift[kQuad], scale[kQuad];
+    unpack(load_shared<kQuad>(shifts + channel(step)), shift);
+    unpack(load_shared<kQuad>(scales + channel(step)), scale);
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i)
+      x[step][i] = x[step][i] * (scale[i] * factor + factor) + shift[i] * inverse;
+    store(static_cast<Output*>(given.output) + row + channel(step), x[step]);
+  }
 }
 
 }  // namespace vidc

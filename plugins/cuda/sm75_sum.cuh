@@ -1,4 +1,4 @@
-// Sums over a block, the same in every run: no atomics.
+// Sums over a warp or a block, in each of its threads; the same in every run: no atomics.
 #pragma once
 
 namespace vidc {
@@ -6,7 +6,7 @@ namespace vidc {
 constexpr int kMostThreads = 1024;
 constexpr int kWarps = kMostThreads / 32;
 
-// Both sums, in every thread. `partial` is shared memory of one call alone.
+// `partial` is shared memory of one call alone.
 __device__ __forceinline__ float2 block_sum(float2 value, float2 (&partial)[kWarps]) {
 #pragma unroll
   for (int offset = 16; offset; offset >>= 1) {
@@ -24,9 +24,14 @@ __device__ __forceinline__ float2 block_sum(float2 value, float2 (&partial)[kWar
   return total;
 }
 
-__device__ __forceinline__ float block_sum(float value, float (&partial)[kWarps]) {
+__device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
   for (int offset = 16; offset; offset >>= 1) value += __shfl_xor_sync(~0u, value, offset);
+  return value;
+}
+
+__device__ __forceinline__ float block_sum(float value, float (&partial)[kWarps]) {
+  value = warp_sum(value);
   const int warps = blockDim.x / 32;
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
   __syncthreads();

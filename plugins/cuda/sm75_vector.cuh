@@ -1,4 +1,4 @@
-// Eight elements of a row at a time, as 16-byte accesses, computed with as float32.
+// Elements of a row that a thread has at a time, computed with as float32.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,7 +9,8 @@
 
 namespace vidc {
 
-constexpr int kVector = 8;
+constexpr int kVector = 8;  // 16 bytes of 16-bit floats
+constexpr int kQuad = 4;    // 16 bytes of float32
 
 // Two neighbouring elements and their values in float32.
 template <typename T>
@@ -38,80 +39,92 @@ struct Packed<__half> {
   static __device__ __forceinline__ Pair pack(float a, float b) { return __floats2half2_rn(a, b); }
 };
 
-// Eight elements as they lie in memory: half the registers of their float32 values.
-template <typename T>
+// FP8 rounds to nearest even, and what is beyond the largest number becomes it.
+template <>
+struct Packed<__nv_fp8_e4m3> {
+  using Pair = __nv_fp8x2_storage_t;
+  static __device__ __forceinline__ Pair pack(float a, float b) {
+    return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+  }
+};
+
+template <>
+struct Packed<int8_t> {
+  using Pair = char2;
+  static __device__ __forceinline__ signed char round(float x) {
+    return static_cast<signed char>(__float2int_rn(fminf(fmaxf(x, -127.f), 127.f)));
+  }
+  static __device__ __forceinline__ Pair pack(float a, float b) {
+    return make_char2(round(a), round(b));
+  }
+};
+
+template <int Bytes>
+struct WordOf {
+  using Type = uint4;
+};
+template <>
+struct WordOf<8> {
+  using Type = uint2;
+};
+template <>
+struct WordOf<4> {
+  using Type = uint32_t;
+};
+
+// Elements as they lie in memory: 16-bit floats take half the registers of their float32 values.
+template <typename T, int Count = kVector>
 struct Raw {
-  uint4 words[sizeof(T) * kVector / sizeof(uint4)];
+  using Word = typename WordOf<sizeof(T) * Count>::Type;
+  static constexpr int kWords = sizeof(T) * Count / sizeof(Word);
+  Word words[kWords];
 };
 
 // Loads elements that are read once: they leave the caches to what is read again.
-template <typename T>
-__device__ __forceinline__ Raw<T> load_once(const T* from) {
-  Raw<T> raw;
+template <int Count = kVector, typename T>
+__device__ __forceinline__ Raw<T, Count> load_once(const T* from) {
+  Raw<T, Count> raw;
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(raw) / sizeof(uint4)); ++i)
-    raw.words[i] = __ldcs(reinterpret_cast<const uint4*>(from) + i);
+  for (int i = 0; i < raw.kWords; ++i)
+    raw.words[i] = __ldcs(reinterpret_cast<const typename Raw<T, Count>::Word*>(from) + i);
   return raw;
 }
 
 // Loads elements that other blocks read too.
-template <typename T>
-__device__ __forceinline__ Raw<T> load_shared(const T* from) {
-  Raw<T> raw;
+template <int Count = kVector, typename T>
+__device__ __forceinline__ Raw<T, Count> load_shared(const T* from) {
+  Raw<T, Count> raw;
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(raw) / sizeof(uint4)); ++i)
-    raw.words[i] = __ldg(reinterpret_cast<const uint4*>(from) + i);
+  for (int i = 0; i < raw.kWords; ++i)
+    raw.words[i] = __ldg(reinterpret_cast<const typename Raw<T, Count>::Word*>(from) + i);
   return raw;
 }
 
-template <typename T>
-__device__ __forceinline__ void store_raw(T* to, const Raw<T>& raw) {
+template <typename T, int Count>
+__device__ __forceinline__ void store_raw(T* to, const Raw<T, Count>& raw) {
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(raw) / sizeof(uint4)); ++i)
-    reinterpret_cast<uint4*>(to)[i] = raw.words[i];
+  for (int i = 0; i < raw.kWords; ++i)
+    reinterpret_cast<typename Raw<T, Count>::Word*>(to)[i] = raw.words[i];
 }
 
-template <typename T>
-__device__ __forceinline__ void unpack(const Raw<T>& raw, float (&to)[kVector]) {
+template <typename T, int Count>
+__device__ __forceinline__ void unpack(const Raw<T, Count>& raw, float (&to)[Count]) {
   const auto* pairs = reinterpret_cast<const typename Packed<T>::Pair*>(raw.words);
 #pragma unroll
-  for (int i = 0; i < kVector / 2; ++i) {
+  for (int i = 0; i < Count / 2; ++i) {
     const float2 pair = Packed<T>::unpack(pairs[i]);
     to[2 * i] = pair.x;
     to[2 * i + 1] = pair.y;
   }
 }
 
-template <typename T>
-__device__ __forceinline__ void store(T* to, const float (&from)[kVector]) {
-  Raw<T> raw;
+template <typename T, int Count>
+__device__ __forceinline__ void store(T* to, const float (&from)[Count]) {
+  Raw<T, Count> raw;
   auto* pairs = reinterpret_cast<typename Packed<T>::Pair*>(raw.words);
 #pragma unroll
-  for (int i = 0; i < kVector / 2; ++i) pairs[i] = Packed<T>::pack(from[2 * i], from[2 * i + 1]);
+  for (int i = 0; i < Count / 2; ++i) pairs[i] = Packed<T>::pack(from[2 * i], from[2 * i + 1]);
   store_raw(to, raw);
-}
-
-// Rounds to nearest even; what is beyond the largest number becomes it.
-template <>
-__device__ __forceinline__ void store<__nv_fp8_e4m3>(__nv_fp8_e4m3* to,
-                                                     const float (&from)[kVector]) {
-  uint2 words;
-  auto* pairs = reinterpret_cast<__nv_fp8x2_storage_t*>(&words);
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    pairs[i] = __nv_cvt_float2_to_fp8x2(make_float2(from[2 * i], from[2 * i + 1]), __NV_SATFINITE,
-                                        __NV_E4M3);
-  *reinterpret_cast<uint2*>(to) = words;
-}
-
-template <>
-__device__ __forceinline__ void store<int8_t>(int8_t* to, const float (&from)[kVector]) {
-  uint2 words;
-  auto* bytes = reinterpret_cast<int8_t*>(&words);
-#pragma unroll
-  for (int i = 0; i < kVector; ++i)
-    bytes[i] = static_cast<int8_t>(__float2int_rn(fminf(fmaxf(from[i], -127.f), 127.f)));
-  *reinterpret_cast<uint2*>(to) = words;
 }
 
 // Rounds values as storing them would.

@@ -6,7 +6,7 @@ import struct
 import plugin_build
 import pytest
 import torch
-from operators import renoise_arguments
+from operators import gate_arguments, gelu_arguments, norm_arguments, renoise_arguments
 from operators_8bit import attention_arguments
 from plugin_cases import CASES
 from plugin_host import (
@@ -19,6 +19,9 @@ from plugin_host import (
 )
 from refusals import HOPPER, MEMORY, OPERATORS
 
+from vidc.plugins.gate_residual import gate_residual
+from vidc.plugins.gelu_quantize import gelu_quantize
+from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.renoise import renoise
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
@@ -77,6 +80,24 @@ def test_memory_that_kernels_cannot_read_is_refused(recorded, refusal):
     assert f"vidc::{node.operator}: " in str(caught.value)
     assert refusal.message in str(caught.value)
     assert recorded.recorder.recorded_launches() == 0
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments", "blocks"),
+    [
+        (norm_modulate_quantize, norm_arguments(2, 3, 7, 1536), 6),  # A warp for each of 42 tokens.
+        (norm_modulate_quantize, norm_arguments(2, 3, 7, 1528), 42),
+        (norm_modulate_quantize, norm_arguments(2, 3, 7, 8192), 42),
+        (gate_residual, gate_arguments(2, 3, 7, 1536), 32),
+        (gelu_quantize, gelu_arguments(2, 20, 2048), 14),  # 6 rows, and the last 4.
+    ],
+    ids=lambda it: getattr(it, "__name__", ""),
+)
+def test_as_many_blocks_as_there_is_work_for(recorded, operator, arguments, blocks):
+    node = Node.of(operator, arguments)
+    plugin, types, shapes = ready(recorded, node)
+    plugin.enqueue(node.inputs, outputs_for(plugin, node, types, shapes))
+    assert recorded.recorder.recorded_blocks(0) == blocks
 
 
 PART = 2 * 128 * 16
