@@ -110,6 +110,7 @@ def test_videos_that_are_right_pass(true):
     long = measures.long_runs(true, 3, seed=0, late=LATE)
     assert long["passed"]
     assert long["objects right"] == 1
+    assert long["wrong"] == []
     assert long["least dB"] > 40
 
 
@@ -130,6 +131,10 @@ def test_other_prompts_are_wrong(monkeypatch, bundle):
     found, _ = measures.prompts(bundle, Counts(prompts=6, blocks=2), seed=0)
     assert not found["passed"]
     assert found["all three"] < 0.5
+    long = measures.long_runs(bundle, 4, seed=0, late=LATE)
+    assert not long["passed"]
+    assert long["objects right"] == 1 - len(long["wrong"]) / 4 < 0.5
+    assert all(any(not all(one.values()) for one in run["objects"]) for run in long["wrong"])
 
 
 def test_rows_of_a_batch_have_prompts_of_their_own(bundle):
