@@ -25,11 +25,7 @@ from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.renoise import renoise
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
-LACKING = plugin_build.lacking()
-pytestmark = [
-    pytest.mark.skipif(LACKING is not None, reason=str(LACKING)),
-    pytest.mark.xdist_group("tensorrt_plugins"),
-]
+pytestmark = plugin_build.NEEDED
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA GPU")

@@ -32,11 +32,7 @@ from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.renoise import renoise
 
-LACKING = plugin_build.lacking()
-pytestmark = [
-    pytest.mark.skipif(LACKING is not None, reason=str(LACKING)),
-    pytest.mark.xdist_group("tensorrt_plugins"),
-]
+pytestmark = plugin_build.NEEDED
 
 
 def listed(*command: object) -> str:

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 HEADERS = [
     folder for folder in os.environ.get("VIDC_TEST_TENSORRT_INCLUDE", "").split(":") if folder
@@ -29,6 +31,13 @@ def lacking() -> str | None:
         if shutil.which(tool) is None:
             return f"there is no {tool}"
     return None if HEADERS else "VIDC_TEST_TENSORRT_INCLUDE names no headers of TensorRT"
+
+
+NEEDED = [
+    pytest.mark.skipif((lack := lacking()) is not None, reason=str(lack)),
+    pytest.mark.xdist_group("tensorrt_plugins"),
+]
+"""Marks of tests that build them: skipped where that cannot be, else in one process."""
 
 
 def run(*command: object) -> str:
