@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
+from vidc.compiler.convolutions import bind_implementations
 from vidc.compiler.cxx import cxx_defect, cxx_version
 from vidc.compiler.fusion import NOTHING, fusable
 from vidc.compiler.gpu import absent
@@ -125,6 +126,7 @@ class AotInductorBackend:
             expand(program, quantized_linear, quantized_linear_reference)
             expand(program, rounded, rounded_reference)
             open_stored(program)
+            bind_implementations(program)
         constants = named_constants(program)
         with inductor_cache(component.program):
             compile_package(program, package)
