@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -134,13 +134,15 @@ def target_stages(settings: Settings) -> list[Stage]:
     return [
         *(_compile(settings, name, groups[name]) for name in groups if not _anywhere(settings)),
         _golden(settings),
+        *(_golden_quantised(settings, group) for group in _quantised(settings)),
     ]
 
 
 def stage_count(settings: Settings) -> int:
     """How many stages a build has, packaging included."""
     components = len(component_groups(settings.model))
-    quantised = len(_quantised(settings)) + len(_quantised_components(settings))
+    # Of a quantised group, weights and golden data.
+    quantised = 2 * len(_quantised(settings)) + len(_quantised_components(settings))
     loaded = len(weights_groups(settings.model))
     return loaded + quantised + 2 * components + len(_kernels(settings)) + 2
 
@@ -236,6 +238,11 @@ def graph_stage(settings: Settings, name: str) -> str:
     """The stage that writes a component's graph as a backend compiles it."""
     quantised = name in _quantised_components(settings)
     return f"quantise:{name}" if quantised else f"export:{name}"
+
+
+def golden_stage(settings: Settings) -> str:
+    """The stage that writes what a bundle is held to."""
+    return "golden:quantised" if _quantised(settings) else "golden"
 
 
 def _quantised(settings: Settings) -> tuple[str, ...]:
@@ -431,6 +438,30 @@ def _golden(settings: Settings) -> Stage:
         tools=versions("torch", *libraries),
         target=settings.target.to_json() if settings.target.is_gpu else None,
         device_bytes=golden_bytes(settings),
+    )  # fmt: skip
+
+
+def _golden_quantised(settings: Settings, group: str) -> Stage:
+    golden = _golden(settings)
+    quantized = settings.quantized(group)
+    assert quantized is not None
+    calibration = (Input(f"quantise:{group}", (DOCUMENT, TENSORS)),) if quantized.calibrated else ()
+    precisions = {each: settings.precision[each] for each in weights_groups(settings.model)}
+    return replace(
+        golden,
+        name=golden_stage(settings),
+        run=_runner(
+            "golden_quantised", config=settings.model, precisions=precisions, group=group,
+            recipe=quantized.recipe, calibrated=quantized.calibrated,
+            device_type=settings.target.device_type,
+        ),
+        entries=("vidc.compiler.stages.golden_quantised",),
+        config={
+            "model": _plain(asdict(settings.model)),
+            "precisions": precisions,
+            "rules": _rules(settings, group),
+        },
+        inputs=(Input("golden"), *golden.inputs, *calibration),
     )  # fmt: skip
 
 

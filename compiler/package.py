@@ -9,8 +9,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-from vidc.compiler.calibrate.document import DOCUMENT
-from vidc.compiler.graph import weights_stage
+from vidc.compiler.calibrate.document import DOCUMENT, TENSORS
+from vidc.compiler.graph import golden_stage, weights_stage
 from vidc.compiler.pipeline.digest import Json, sha256_tree
 from vidc.compiler.pipeline.run import Result
 from vidc.compiler.pipeline.sources import source_digest
@@ -43,7 +43,7 @@ def parts(settings: Settings) -> tuple[str, ...]:
     return (
         *(weights_stage(settings, group) for group in weights_groups(settings.model)),
         *(f"compile:{name}" for name in component_groups(settings.model)),
-        "golden",
+        golden_stage(settings),
     )
 
 
@@ -135,7 +135,7 @@ def _assemble(
     entries = {}
     for part in parts(settings):
         for name, file in results[part].files.items():
-            if name in (SOURCE_NAME, ENGINE_NAME, DOCUMENT):
+            if name in (SOURCE_NAME, ENGINE_NAME, DOCUMENT, TENSORS):
                 continue
             copy = staging / name
             copy.parent.mkdir(parents=True, exist_ok=True)

@@ -78,9 +78,7 @@ def command(
 
         precisions = {group: manifest.config["precision"][group] for group in manifest.weights}
         _tell("computing the reference", reference_seconds(config, golden.scenario, precisions))
-        golden = recompute(
-            manifest, sources, golden.scenario, lambda text: click.echo(text, err=True)
-        )
+        golden = recompute(manifest, sources, golden, lambda text: click.echo(text, err=True))
     on_cpu = loaded.device.type == "cpu"
     seconds = replay_seconds(config, golden.scenario) if on_cpu else 0.0
     _tell(f"replaying {manifest.name}", seconds)

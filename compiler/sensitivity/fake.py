@@ -1,6 +1,6 @@
 """Layers of a transformer in the numbers of 8 bits, computed in floating point."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -24,11 +24,19 @@ from vidc.compiler.quantise.tensors import (
 from vidc.compiler.quantise.weights import quantized_weights
 from vidc.compiler.recipe.apply import Quantization
 from vidc.compiler.recipe.formats import HIGH, STATIC, AttentionFormat, LinearFormat
+from vidc.compiler.sensitivity.clipping import Clipping
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.ring import ring_attention, ring_write
 from vidc.runtime.engines import Engine, Wrapper
 from vidc.runtime.states import Buffers, States
+
+See = Callable[[Tensor, Tensor, str], None]
+"""Looks at values, their scale and their format."""
+
+
+def _nothing(values: Tensor, scale: Tensor, form: str) -> None:
+    pass
 
 
 class FakeLinear(nn.Module):
@@ -42,6 +50,7 @@ class FakeLinear(nn.Module):
         factor: what its input is multiplied with before, ``[in]``, None without SmoothQuant.
         input_scale: a scalar; None where activations stay high, or have a scale a token.
         centre: what is taken off its input before, ``[in]``, and its bias then; None for neither.
+        see: is shown the input, its static scale and its format.
     """
 
     def __init__(
@@ -53,6 +62,7 @@ class FakeLinear(nn.Module):
         factor: Tensor | None,
         input_scale: Tensor | None,
         centre: tuple[Tensor, Tensor] | None,
+        see: See = _nothing,
     ) -> None:
         super().__init__()
         device = linear.weight.device
@@ -63,7 +73,7 @@ class FakeLinear(nn.Module):
             mean, bias = centre
             self._mean = mean.to(device).float()
             self.bias = nn.Parameter(bias.to(device), requires_grad=False)
-        self._format = form
+        self._format, self._see = form, see
         self._values, self._scale = values.to(device), scale.to(device).float()
         self._factor = None if factor is None else factor.to(device).float()
         self._input_scale = None if input_scale is None else input_scale.to(device).float()
@@ -78,6 +88,8 @@ class FakeLinear(nn.Module):
         form, scale = self._format.activations, self._input_scale
         if scale is None:
             scale = scale_of(inputs.abs().amax(-1, keepdim=True), form)
+        else:
+            self._see(inputs, scale, form)
         values = quantize(inputs, scale, form).float()
         out = F.linear(values, self._values.float()) * (scale * self._scale)
         return (out if self.bias is None else out + self.bias.float()).to(x.dtype)
@@ -93,11 +105,18 @@ class FakeAttention:
         form: what is quantised of it.
         calibration: its ranges.
         device: where it runs.
+        see: is shown what is rounded by a static scale, the scale and the format.
     """
 
     def __init__(
-        self, name: str, form: AttentionFormat, calibration: Calibration, device: torch.device
+        self,
+        name: str,
+        form: AttentionFormat,
+        calibration: Calibration,
+        device: torch.device,
+        see: See = _nothing,
     ) -> None:
+        self._see = see
         self._forms = {"q": form.queries, "k": form.keys, "v": form.values}
         self._static = form.scale == STATIC
         self._mean: Tensor | None = None
@@ -109,17 +128,21 @@ class FakeAttention:
         self._amax = {p: value.amax(-1, keepdim=True).to(device) for p, value in amax.items()}
 
     def quantized(self, part: str, x: Tensor) -> Tensor:
-        """Queries, keys or values (``q``, ``k``, ``v``) ``[B, T, H, D]``, the mean taken off keys.
+        """Queries, keys or values (``q``, ``k``, ``v``) ``[B, T, H, D]``, keys less their mean.
 
-        The mean is not added again: softmax does not see it.
+        The mean is added again, so that rings hold what a reader of them expects; softmax does not
+        see it.
         """
         form = self._forms[part]
         if form == HIGH:
             return x
-        values = x.float() if part != "k" or self._mean is None else x.float() - self._mean
+        mean = self._mean if part == "k" and self._mean is not None else 0.0
+        values = x.float() - mean
         amax = self._amax[part] if self._static else values.abs().amax(-1, keepdim=True)
         scale = scale_of(amax, form)
-        return (quantize(values, scale, form).float() * scale).to(x.dtype)
+        if self._static:
+            self._see(values, scale, form)
+        return (quantize(values, scale, form).float() * scale + mean).to(x.dtype)
 
 
 class FakeQuantizer:
@@ -131,11 +154,19 @@ class FakeQuantizer:
     Args:
         network: in high precision, which is changed and changed back.
         formats: of its layers.
-        calibration: of its weights.
+        calibration: of its weights; None where no layer takes ranges.
+        clipping: watches what its layers round; nobody does if None.
     """
 
-    def __init__(self, network: CausalWan, formats: Quantization, calibration: Calibration) -> None:
+    def __init__(
+        self,
+        network: CausalWan,
+        formats: Quantization,
+        calibration: Calibration | None,
+        clipping: Clipping | None = None,
+    ) -> None:
         self._network = network
+        self._clipping = clipping
         self.device = network.proj_out.weight.device
         """Where it runs."""
         self._calibration = calibration
@@ -150,6 +181,11 @@ class FakeQuantizer:
         self._stored = quantized_weights(weights, self._linears, calibration)
         self._active: dict[str, FakeAttention] = {}
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """All that have a format in 8 bits."""
+        return (*self._linears, *self._forms)
+
     @contextmanager
     def quantized(self, layers: Collection[str]) -> Iterator[None]:
         """Has these layers in 8 bits; those that have no format in 8 bits are an error, KeyError.
@@ -161,10 +197,7 @@ class FakeQuantizer:
         try:
             for name, original in originals.items():
                 self._network.set_submodule(name, self._fake(self._linears[name], original))
-            self._active = {
-                name: FakeAttention(name, self._forms[name], self._calibration, self.device)
-                for name in attention
-            }
+            self._active = {name: self._attention(name) for name in attention}
             yield
         finally:
             self._active = {}
@@ -173,7 +206,7 @@ class FakeQuantizer:
 
     def engines(self, engines: Mapping[str, Engine]) -> dict[str, Engine]:
         """The network's components, whose attention is in 8 bits where that is asked for."""
-        return {name: _FakeEngine(engine, self) for name, engine in engines.items()}
+        return {name: _FakeEngine(name, engine, self) for name, engine in engines.items()}
 
     def attention(self, ring: str) -> FakeAttention | None:
         """Of ``ring.k.0`` or another."""
@@ -183,6 +216,19 @@ class FakeQuantizer:
     def quantizes_attention(self) -> bool:
         """Whether any attention is in 8 bits at this moment."""
         return bool(self._active)
+
+    def called(self, component: str) -> None:
+        """Says whose call comes next."""
+        if self._clipping is not None:
+            self._clipping.component = component
+
+    def _seen_by(self, layer: str) -> See:
+        return _nothing if self._clipping is None else partial(self._clipping.see, layer)
+
+    def _attention(self, name: str) -> FakeAttention:
+        assert self._calibration is not None
+        see = self._seen_by(name)
+        return FakeAttention(name, self._forms[name], self._calibration, self.device, see)
 
     def _linear(self, name: str) -> nn.Linear:
         module = self._network.get_submodule(name)
@@ -206,6 +252,7 @@ class FakeQuantizer:
             (self._stored[input_mean_name(site)].load(), self._stored[bias_name(name)].load())
             if site and form.centre
             else None,
+            self._seen_by(name),
         )
 
 
@@ -215,11 +262,13 @@ def _on_cpu(tensor: Tensor) -> Tensor:
 
 
 class _FakeEngine(Wrapper):
-    def __init__(self, engine: Engine, quantizer: FakeQuantizer) -> None:
+    def __init__(self, name: str, engine: Engine, quantizer: FakeQuantizer) -> None:
         super().__init__(engine)
+        self._name = name
         self._quantizer = quantizer
 
     def run(self, buffers: Buffers, states: States) -> None:
+        self._quantizer.called(self._name)
         if not self._quantizer.quantizes_attention:
             self._engine.run(buffers, states)
             return

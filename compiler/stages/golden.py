@@ -16,6 +16,7 @@ from vidc.exporters.config import ModelConfig
 from vidc.exporters.models import PRECISIONS, components, meta_network, with_weights
 from vidc.plugins.names import TOKENIZER, weights_path
 from vidc.runtime.allocator import growing_segments
+from vidc.runtime.engines import Engine
 from vidc.runtime.faults import gpu_faults
 
 
@@ -52,7 +53,8 @@ def run(
     with exact, growing_segments(), gpu_faults(device):
         inputs, reference = _in_float32(config, weights, tokenizer, scenario, prompts, device)
         if set(precisions.values()) != {"fp32"}:
-            eager, rollout = _in_precision(config, weights, precisions, scenario, inputs, reference)
+            engines = eager_engines(config, weights, precisions, device)
+            eager, rollout = play_eager(config, engines, scenario, inputs, reference)
     Golden(scenario, inputs, reference, eager, rollout).save(workspace.output)
 
 
@@ -97,16 +99,23 @@ def _in_float32(
     return inputs, record(scenario, inputs, stream, engines)
 
 
-def _in_precision(
+def play_eager(
     config: ModelConfig,
-    weights: Mapping[str, Path],
-    precisions: Mapping[str, str],
+    engines: Mapping[str, Engine],
     scenario: Scenario,
     inputs: Inputs,
     reference: Record,
 ) -> tuple[Record, Played | None]:
+    """What engines make of a scenario: call by call from the reference's flows, and its rollout.
+
+    Args:
+        config: of the model.
+        engines: of all its components, which are PyTorch's.
+        scenario: what is played.
+        inputs: of it, on the engines' device.
+        reference: PyTorch's in float32.
+    """
     stream = stream_spec(config)
-    engines = eager_engines(config, weights, precisions, inputs.noise.device)
     eager = record(scenario, inputs, stream, engines, forced_by=reference)
     rollout = play_rollout(scenario, inputs, stream, engines) if scenario.rollout else None
     return eager, rollout

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from vidc.compiler.calibrate.artefact import read_calibration
-from vidc.compiler.calibrate.document import DOCUMENT
+from vidc.compiler.calibrate.document import DOCUMENT, TENSORS
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.quantise.attention import (
     attention_weights,
@@ -30,7 +30,7 @@ def run(
     calibration: Path | None,
     form: Form,
 ) -> None:
-    """Writes ``weights/<group>.safetensors`` and, where one was used, ``calibration.json``.
+    """Writes ``weights/<group>.safetensors`` and, where one was used, the calibration.
 
     Args:
         workspace: where to, and the weights in high precision.
@@ -60,4 +60,5 @@ def run(
     require_faithful(found, weights, linears, ranges, form)
     require_faithful_attention(found, attentions, ranges)
     if calibration is not None:
-        (workspace.output / DOCUMENT).write_bytes((calibration / DOCUMENT).read_bytes())
+        for file in (DOCUMENT, TENSORS):
+            (workspace.output / file).write_bytes((calibration / file).read_bytes())

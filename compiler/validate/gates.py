@@ -155,14 +155,20 @@ def judge(
             block=subject.block,
         )
         for subject in subjects
-        for metric, threshold in _limits(thresholds[where], (eager or {}).get(subject)).items()
+        for metric, threshold in _limits(where, thresholds, (eager or {}).get(subject)).items()
     ]
 
 
-def _limits(limits: Mapping[str, float], eager: TensorMetrics | None) -> dict[str, float]:
+def _limits(
+    where: Where, thresholds: Thresholds, eager: TensorMetrics | None
+) -> dict[str, float]:  # fmt: skip
+    limits = thresholds[where]
     found = {metric: limit for metric, limit in limits.items() if metric != OF_EAGER}
     if eager is not None and OF_EAGER in limits:
-        found["relative_l2"] = min(found["relative_l2"], limits[OF_EAGER] * eager.relative_l2)
+        # Nothing has to be nearer than float32 has to: eager may be the reference itself.
+        least = load_thresholds("fp32")[where]["relative_l2"]
+        own = max(limits[OF_EAGER] * eager.relative_l2, least)
+        found["relative_l2"] = min(found["relative_l2"], own)
     return found
 
 

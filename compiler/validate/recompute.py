@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from vidc.compiler.graph import Sources
@@ -15,19 +16,22 @@ from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.components import weights_groups
 from vidc.exporters.config import ModelConfig
+from vidc.exporters.models import PRECISIONS
 from vidc.plugins.errors import BuildError, UsageError
 from vidc.runtime.manifest import Manifest
 
 
 def recompute(
-    manifest: Manifest, sources: Sources, scenario: Scenario, note: Callable[[str], None]
+    manifest: Manifest, sources: Sources, golden: Golden, note: Callable[[str], None]
 ) -> Golden:
     """What PyTorch makes of a checkpoint in the scenario of a bundle.
+
+    What it made of a quantised model stays the bundle's own: ranges are not in a checkpoint.
 
     Args:
         manifest: of the bundle, which says what the model is and at which precisions.
         sources: of every weights group of the bundle.
-        scenario: what is played.
+        golden: of the bundle.
         note: shows a line of progress.
 
     Raises:
@@ -52,9 +56,13 @@ def recompute(
         remedy = f"free space in {folder.parent}, or set TMPDIR to a folder with more"
         with stage_errors("golden", folder, folder, None, remedy):
             device_type = manifest.target.device_type
-            return _golden(
-                config, precisions, weights, sources, scenario, prompts, device_type, folder, note
-            )
+            found = _golden(
+                config, precisions, weights, sources, golden.scenario, prompts, device_type,
+                folder, note,
+            )  # fmt: skip
+    if all(engine.precision in PRECISIONS for engine in manifest.engines.values()):
+        return found
+    return replace(found, eager=golden.eager, eager_rollout=golden.eager_rollout)
 
 
 def _golden(

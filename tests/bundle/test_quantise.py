@@ -1,7 +1,9 @@
 """A bundle in INT8, from a calibration to its validation, and what must not get that far."""
 
+import hashlib
 import json
 import math
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +13,7 @@ import onnxruntime
 import pytest
 import torch
 from modelopt_here import needs_modelopt
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 from vidc.runtime.manifest import read_manifest
 
@@ -30,7 +32,7 @@ def calibrated(project, tmp_path_factory):
     output = tmp_path_factory.mktemp("calibrated") / "calibration"
     arguments = [
         str(project.preset), "--gpu", "cpu", "--checkpoint", str(project.pipeline / "transformer"),
-        "-n", "2", "-o", str(output),
+        "-n", "8", "-o", str(output),
     ]  # fmt: skip
     made = CliRunner().invoke(command, arguments, env={"VIDC_CACHE": str(project.cache)})
     assert made.exit_code == 0, made.output
@@ -130,6 +132,17 @@ def test_it_says_what_it_is_and_by_which_ranges(quantised, calibrated, project):
     assert manifest.config["quantization"]["recipe"] == "int8-static"
     name = "weights/transformer.safetensors"
     assert (quantised / name).stat().st_size < 0.8 * (project.bundle / name).stat().st_size
+
+
+def test_engines_err_as_pytorch_does_by_the_same_recipe(quantised, vidc, monkeypatch):
+    monkeypatch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
+    status, out, err = vidc("validate", str(quantised), "--json")
+    assert status == 0, err
+    document = json.loads(out)
+    found = {row["component"]: row["relative_l2"] for row in document["components"]}
+    for name in LAYERS:
+        assert found[name] == pytest.approx(document["eager"]["components"][name], rel=0.2)
+        assert found[name] > 1e-3
 
 
 def test_its_products_are_of_integers(quantised, tmp_path):
@@ -250,11 +263,11 @@ def test_a_plan_says_what_a_change_rebuilds(build, quantised, calibrated, tmp_pa
     assert status == 0, err
     rows = {row["stage"]: row["status"] for row in json.loads(out)["stages"]}
     assert {name for name, kind in rows.items() if kind != "HIT"} == {
-        "quantise:transformer", "package",
+        "quantise:transformer", "golden:quantised", "package",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", ["wrong", "swapped"])
+@pytest.mark.parametrize("fault", ["wrong", "swapped", "skipped"])
 def test_a_scale_that_is_wrong_fails_validation_by_name(quantised, vidc, tmp_path, fault):
     bundle = shutil.copytree(quantised, tmp_path / "bundle")
     path = bundle / "weights/transformer.safetensors"
@@ -263,6 +276,9 @@ def test_a_scale_that_is_wrong_fails_validation_by_name(quantised, vidc, tmp_pat
     one, other = "blocks.0.ffn.net.2.weight_scale", "blocks.0.attn1.to_out.0.weight_scale"
     if fault == "wrong":
         tensors[one] = tensors[one] * 2
+    elif fault == "skipped":
+        # The layer gives its bias alone.
+        tensors[one] = tensors[one] * 0
     else:
         tensors[one], tensors[other] = tensors[other], tensors[one]
     _write(path, tensors)
@@ -299,6 +315,24 @@ def test_a_calibration_of_another_checkpoint_is_refused(build, calibrated, tmp_p
     output = tmp_path / "bundle"
     status, _, err = build("--precision", "int8", "--calibration", str(other), "-o", str(output))
     assert (status, "VIDC-CALIBRATION-FOREIGN" in err) == (2, True), err
+    assert not output.exists()
+
+
+def test_a_calibration_that_is_too_narrow_is_refused_by_name(build, calibrated, tmp_path):
+    narrow = shutil.copytree(calibrated, tmp_path / "narrow")
+    path = narrow / "calibration.safetensors"
+    tensors = load_file(path)
+    tensors |= {n: t / 3 for n, t in tensors.items() if n.startswith("blocks.1.ffn.net.2.input")}
+    path.write_bytes(save(tensors))
+    document = json.loads((narrow / "calibration.json").read_text())
+    content = path.read_bytes()
+    document["tensors"] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (narrow / "calibration.json").write_text(json.dumps(document))
+    output = tmp_path / "bundle"
+    status, _, err = build("--precision", "int8", "--calibration", str(narrow), "-o", str(output))
+    assert status == 1, err
+    assert "VIDC-CALIBRATION-RANGE" in err
+    assert re.search(r"denoise: .*blocks\.1\.ffn\.net\.2 .*layers of which more is: 1", err)
     assert not output.exists()
 
 

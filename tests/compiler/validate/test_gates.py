@@ -177,7 +177,8 @@ def test_a_precision_without_thresholds_is_refused():
         (3.1e-2, 1.0, 3e-2),
         (2.9e-2, math.inf, 3e-2),
         (2.9e-2, None, 3e-2),
-        (1e-9, 0.0, 0.0),
+        (9e-5, 0.0, 1e-4),
+        (1.1e-4, 0.0, 1e-4),
     ],
 )
 def test_an_engine_may_miss_little_more_than_eager_does(error, eager, threshold):

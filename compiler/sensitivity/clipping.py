@@ -1,0 +1,50 @@
+"""How much of what enters layers in 8 bits lies beyond the ranges of a calibration."""
+
+import torch
+from torch import Tensor
+
+from vidc.compiler.quantise.arithmetic import LARGEST
+from vidc.plugins.errors import GateError
+
+LIMIT = 0.1
+"""Relative L2 of what is cut off: four times what FP8 rounds off."""
+
+
+class Clipping:
+    """Watches what is rounded by static scales, component by component."""
+
+    def __init__(self) -> None:
+        self.component = ""
+        """Whose call it is."""
+        self._worst: dict[tuple[str, str], Tensor] = {}
+
+    def see(self, layer: str, values: Tensor, scale: Tensor, form: str) -> None:
+        """Values of any shape that a layer rounds by a scale that broadcasts to it."""
+        beyond = (values.abs() - scale * LARGEST[form]).clamp(min=0)
+        # Zeros have nothing to cut off.
+        error = beyond.norm() / values.norm().clamp(min=torch.finfo(torch.float32).tiny)
+        key = self.component, layer
+        self._worst[key] = torch.maximum(self._worst.get(key, torch.zeros_like(error)), error)
+
+    def worst(self) -> dict[tuple[str, str], float]:
+        """By component and layer, the largest relative L2 that a call cut off, largest first."""
+        found = {key: float(value) for key, value in self._worst.items()}
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def require_kept(self) -> None:
+        """Refuses ranges that cut off more than ``LIMIT`` of what a layer is given.
+
+        Raises:
+            GateError: ``VIDC-CALIBRATION-RANGE`` with the component and the layer.
+        """
+        over = {key: error for key, error in self.worst().items() if error > LIMIT}
+        if not over:
+            return
+        (component, layer), error = next(iter(over.items()))
+        layers = len({name for _, name in over})
+        raise GateError(
+            "VIDC-CALIBRATION-RANGE",
+            f"{component}: {error:.1%} of what enters {layer} (relative L2) is beyond its range, "
+            f"{LIMIT:.0%} may be; layers of which more is: {layers}",
+            "calibrate on prompts like those that are run, and more: vidc calibrate --prompts FILE",
+        )

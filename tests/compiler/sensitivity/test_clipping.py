@@ -1,0 +1,112 @@
+"""What lies beyond a calibration's ranges, against sums by hand, and the refusal of too much."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from modelopt_here import needs_modelopt
+from outlier import recipe_of
+
+from vidc.compiler.calibrate.artefact import Calibration
+from vidc.compiler.calibrate.rollout import scenario
+from vidc.compiler.quantise.arithmetic import LARGEST, quantize, scale_of
+from vidc.compiler.recipe.apply import apply_recipe
+from vidc.compiler.recipe.formats import AttentionFormat, LinearFormat
+from vidc.compiler.sensitivity.clipping import LIMIT, Clipping
+from vidc.compiler.sensitivity.fake import FakeQuantizer
+from vidc.compiler.validate.play import play_rollout
+from vidc.plugins.errors import GateError
+
+LAYER = "blocks.1.ffn.net.2"
+RING = recipe_of(None, AttentionFormat(values="int8"))
+EIGHTHS = st.integers(-(10**5), 10**5).map(lambda number: number / 8)
+
+
+@given(
+    st.lists(EIGHTHS, min_size=1, max_size=40),
+    st.floats(1e-3, 1e3),
+    st.sampled_from(["int8", "fp8"]),
+)
+def test_it_is_what_rounding_cannot_reach(values, amax, form):
+    given_values, scale = torch.tensor(values), scale_of(torch.tensor(amax), form)
+    clipping = Clipping()
+    clipping.see("layer", given_values, scale, form)
+    (error,) = clipping.worst().values()
+    limit = float(scale) * LARGEST[form]
+    beyond = sum(max(abs(value) - limit, 0.0) ** 2 for value in values) ** 0.5
+    norm = sum(value**2 for value in values) ** 0.5
+    assert error == pytest.approx(beyond / norm if norm else 0.0, rel=1e-4, abs=1e-6)
+    rounded = quantize(given_values, scale, form).float() * scale
+    assert float((rounded - given_values).norm()) >= beyond * (1 - 1e-4) - 1e-3
+
+
+def test_the_worst_call_of_each_component_is_kept():
+    clipping, one = Clipping(), torch.ones(())
+    for component, largest in (("denoise", 127.0), ("denoise", 254.0), ("kv_update", 130.0)):
+        clipping.component = component
+        clipping.see("a", torch.tensor([largest]), one, "int8")
+        clipping.see("b", torch.zeros(3), one, "int8")
+    expected = {("denoise", "a"): 0.5, ("kv_update", "a"): 3 / 130}
+    assert {key: value for key, value in clipping.worst().items() if value} == pytest.approx(
+        expected
+    )
+    assert next(iter(clipping.worst())) == ("denoise", "a")
+    with pytest.raises(GateError, match=r"RANGE\].*denoise: 50\.0% of what enters a "):
+        clipping.require_kept()
+
+
+@pytest.mark.parametrize(("share", "refused"), [(0.99 * LIMIT, False), (1.01 * LIMIT, True)])
+def test_the_limit_is_what_it_says(share, refused):
+    clipping = Clipping()
+    clipping.see("a", torch.tensor([448 / (1 - share)]), torch.ones(()), "fp8")
+    if not refused:
+        clipping.require_kept()
+        return
+    with pytest.raises(GateError, match=r"layers of which more is: 1"):
+        clipping.require_kept()
+
+
+def played(model, stream, recipe, calibration):
+    clipping = Clipping()
+    formats = apply_recipe(recipe, model.config)
+    quantizer = FakeQuantizer(model.network, formats, calibration, clipping)
+    with quantizer.quantized(quantizer.layers):
+        engines = quantizer.engines(model.engines)
+        play_rollout(scenario(stream), model.inputs[0], stream, engines)
+    return clipping
+
+
+def narrowed(calibration, prefix):
+    """A third of the ranges whose names begin so."""
+    tensors = dict(calibration.tensors)
+    tensors |= {name: value / 3 for name, value in tensors.items() if name.startswith(prefix)}
+    return Calibration(calibration.document, tensors)
+
+
+@needs_modelopt
+@pytest.mark.parametrize(
+    ("recipe", "ranges", "layer", "component"),
+    [
+        (recipe_of(LinearFormat("fp8", "fp8", centre=True)), f"{LAYER}.input", LAYER, "denoise"),
+        (recipe_of(), "blocks.0.attn2.", "blocks.0.attn2.to_k", "text_kv"),
+        (RING, "blocks.0.attn1.v", "blocks.0.attn1", "kv_update"),
+    ],
+)
+def test_ranges_that_are_too_narrow_are_found_where_they_are(
+    model, stream, recipe, ranges, layer, component
+):
+    good = played(model, stream, recipe, model.calibration)
+    good.require_kept()
+    # What is rounded before a layer goes a little beyond what was recorded.
+    assert max(good.worst().values()) < 0.3 * LIMIT
+    found = played(model, stream, recipe, narrowed(model.calibration, ranges))
+    cut = {key for key, error in found.worst().items() if error > LIMIT}
+    assert (component, layer) in cut
+    with pytest.raises(GateError, match="VIDC-CALIBRATION-RANGE"):
+        found.require_kept()
+
+
+@needs_modelopt
+def test_scales_by_token_cut_nothing_off(model, stream):
+    recipe = recipe_of(LinearFormat("int8", "int8", "dynamic"))
+    assert not played(model, stream, recipe, model.calibration).worst()
