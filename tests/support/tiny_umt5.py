@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 
 WIDTH = 32
@@ -34,19 +34,19 @@ def tiny_umt5() -> Any:
 
 
 def tiny_tokenizer() -> Tokenizer:
-    """A Unigram tokenizer with T5's special tokens."""
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.NFKC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.train_from_iterator(
-        CORPUS * 10,
-        trainers.UnigramTrainer(
-            vocab_size=200,
-            special_tokens=["<pad>", "</s>", "<unk>"],
-            unk_token="<unk>",
-            show_progress=False,
-        ),
-    )
+    """A Unigram tokenizer with T5's special tokens, and the words and letters of ``CORPUS``.
+
+    It is not trained: a trainer's ties are broken differently in each process.
+    """
+    normalizer, splitter = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    texts = [normalizer.normalize_str(text) for text in CORPUS]
+    words = [word for text in texts for word, _ in splitter.pre_tokenize_str(text)]
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    pieces += [(word, -4.0) for word in sorted(set(words)) if len(word) > 1]
+    pieces += [(letter, -8.0) for letter in sorted(set("".join(words)))]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=2))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>"])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", 1)]
     )
