@@ -1,11 +1,12 @@
 """Holds engines to golden data, component by component and block by block."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from vidc.compiler.validate.gates import (
+    OF_EAGER,
     Gate,
     Subject,
     Thresholds,
@@ -21,6 +22,7 @@ from vidc.compiler.validate.perceptual import Lpips
 from vidc.compiler.validate.play import Played, decode_latents, play_rollout
 from vidc.compiler.validate.report import ComponentRow, FramePair, RolloutRow
 from vidc.compiler.validate.worst import WorstTensor, calls, worst_tensors
+from vidc.plugins.errors import GateError
 from vidc.runtime.engines import Engine
 from vidc.runtime.session import DIRECT, Lanes
 from vidc.runtime.stream import StreamSpec
@@ -97,6 +99,9 @@ def hold_to_golden(
         lanes: of the bundle, where the rollout is played.
         lpips: measures the rollout's frames, too.
         trained: whether the weights are, so that frames are held to what is demanded of these.
+
+    Raises:
+        GateError: ``VIDC-VALIDATE-GOLDEN``, there is no record of PyTorch in an engine's precision.
     """
     called = [component for component, _ in golden.reference.calls]
     required = [*dict.fromkeys([*called, *stream.components, *precisions])]
@@ -106,6 +111,7 @@ def hold_to_golden(
     found = record(golden.scenario, inputs, stream, engines, forced_by=golden.reference)
     worst = worst_of_calls(found, golden.reference)
     eager = {} if golden.eager is None else worst_of_calls(golden.eager, golden.reference)
+    _require_eager(set(called), eager, precisions)
     gates, rows = _judge_components(required, worst, eager, precisions)
     signatures = {name: engine.signature for name, engine in engines.items()}
     tensors = worst_tensors(found, golden.reference, signatures)
@@ -117,6 +123,20 @@ def hold_to_golden(
     rollout = compare_rollouts(played, golden.reference.played, golden.eager_rollout, frames, lpips)
     gates += _rollout_gates(golden, rollout, precisions, trained)
     return Comparison(gates, rows, rollout, frames, tensors)
+
+
+def _require_eager(
+    called: Collection[str], eager: Collection[str], precisions: Mapping[str, str]
+) -> None:
+    for name in called:
+        precision = precisions.get(name, "fp32")
+        if name not in eager and OF_EAGER in load_thresholds(precision)[Where.COMPONENT]:
+            raise GateError(
+                "VIDC-VALIDATE-GOLDEN",
+                f"golden data do not hold what PyTorch makes of {name} in {precision}, to a "
+                "multiple of whose error it is held",
+                "build the bundle again",
+            )
 
 
 def worst_of_calls(found: Record, reference: Record) -> dict[str, TensorMetrics]:
