@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from vidc.plugins.arguments import Checks
 
+_CHECKS = Checks("qk_norm_rope")
 HEAD_SIZES = (32, 64, 128)
 """Kernels are tested for these; attention has kernels for the larger two."""
 
@@ -73,9 +74,36 @@ def qk_norm_rope_reference(
 
     Returns:
         Queries and keys, each ``[B, T, H, D]``.
+
+    Raises:
+        UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
+    _check(query, key, query_weight, key_weight, cos, sin, heads)
     rotated = _rotated_rows(query, query_weight, cos, sin, heads, eps).to(query.dtype)
     return rotated, _rotated_rows(key, key_weight, cos, sin, heads, eps).to(key.dtype)
+
+
+def _check(
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor,
+    key_weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    heads: int,
+) -> None:
+    _CHECKS.shape("query", query, ("B", "T", "H D"))
+    _CHECKS.shape("key", key, tuple(query.shape))
+    tokens, width = query.shape[1:]
+    even = heads > 0 and width % (2 * heads) == 0
+    _CHECKS.that(even, "heads", f"a number that makes an even head size of {width}", heads)
+    _CHECKS.dtype("key", key, (query.dtype,))
+    for name, weight in (("query_weight", query_weight), ("key_weight", key_weight)):
+        _CHECKS.shape(name, weight, (width,))
+        _CHECKS.dtype(name, weight, (query.dtype,))
+    for name, angles in (("cos", cos), ("sin", sin)):
+        _CHECKS.shape(name, angles, (tokens, width // heads // 2))
+        _CHECKS.dtype(name, angles, (torch.float32,))
 
 
 def _qk_norm_rope_fake(
@@ -88,14 +116,7 @@ def _qk_norm_rope_fake(
     heads: int,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    torch._check(
-        query.shape == key.shape and query.shape[2:] == query_weight.shape == key_weight.shape,
-        lambda: f"qk_norm_rope: queries {tuple(query.shape)}, keys {tuple(key.shape)}",
-    )
-    torch._check(
-        cos.shape == sin.shape == (query.shape[1], query.shape[2] // heads // 2),
-        lambda: f"qk_norm_rope: {tuple(cos.shape)} angles for queries {tuple(query.shape)}",
-    )
+    _check(query, key, query_weight, key_weight, cos, sin, heads)
     shape = (*query.shape[:2], heads, query.shape[2] // heads)
     return query.new_empty(shape), key.new_empty(shape)
 

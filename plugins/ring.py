@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from vidc.plugins.arguments import Checks
 from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 
 LIBRARY = torch.library.Library("vidc", "FRAGMENT")
@@ -20,6 +21,8 @@ LIBRARY.define(
     "ring_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor valid_length)"
     " -> Tensor"
 )
+
+_WRITE, _ATTENTION = Checks("ring_write"), Checks("ring_attention")
 
 
 def ring_slots(position: Tensor, tokens: int, window: int, sink: int) -> Tensor:
@@ -55,7 +58,11 @@ def ring_write_reference(cache: Tensor, update: Tensor, position: Tensor, sink: 
         update: ``[B, T, H, D]``, same dtype; ``T`` tokens that share no slot.
         position: absolute index of the first token, int64 ``[1]``.
         sink: in tokens.
+
+    Raises:
+        UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
+    _check_write(cache, update, position, sink)
     # PyTorch has none of these for FP8 on a CPU.
     _as_bytes(cache).index_put_(_indices(cache, update, position, sink), _as_bytes(update))
 
@@ -87,7 +94,11 @@ def ring_attention_reference(
 
     Returns:
         ``[B, T, H, D]``, scaled by ``1/sqrt(D)`` before the softmax.
+
+    Raises:
+        UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
+    _check_attention(query, key_cache, value_cache, valid_length)
     tokens, slots = query.shape[1], key_cache.shape[1]
     valid = torch.arange(slots, dtype=torch.int64, device=query.device) < valid_length
     mask = valid[None, None, None, :].expand(1, 1, tokens, slots)
@@ -96,35 +107,43 @@ def ring_attention_reference(
     ).transpose(1, 2)
 
 
-def _ring_write_fake(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> None:
-    torch._check(cache.dtype == update.dtype, lambda: "ring_write: cache and update differ in type")
-    torch._check(
-        cache.shape[0] == update.shape[0] and cache.shape[2:] == update.shape[2:],
-        lambda: f"ring_write: update {tuple(update.shape)} does not fit cache {tuple(cache.shape)}",
-    )
-    torch._check(
-        0 <= sink < cache.shape[1] and update.shape[1] <= cache.shape[1],
-        lambda: f"ring_write: {update.shape[1]} tokens, sink {sink}, {cache.shape[1]} slots",
-    )
+def _check_write(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> None:
+    _WRITE.shape("cache", cache, ("B", "S", "H", "D"))
+    batch, slots, *row = cache.shape
+    _WRITE.shape("update", update, (batch, "T", *row))
+    _WRITE.dtype("update", update, (cache.dtype,))
+    tokens = update.shape[1]
+    _WRITE.that(tokens <= slots, "update", f"at most {slots} tokens", tokens)
+    _one_number(_WRITE, "position", position)
+    _WRITE.that(0 <= sink < slots, "sink", f"from 0 to {slots - 1}", sink)
+
+
+def _check_attention(
+    query: Tensor, key_cache: Tensor, value_cache: Tensor, valid_length: Tensor
+) -> None:
+    _ATTENTION.shape("query", query, ("B", "T", "H", "D"))
+    batch, _, *row = query.shape
+    _ATTENTION.shape("key_cache", key_cache, (batch, "S", *row))
+    _ATTENTION.shape("value_cache", value_cache, (batch, key_cache.shape[1], *row))
+    for name, ring in (("key_cache", key_cache), ("value_cache", value_cache)):
+        _ATTENTION.dtype(name, ring, (query.dtype,))
+    _one_number(_ATTENTION, "valid_length", valid_length)
+
+
+def _one_number(checks: Checks, argument: str, tensor: Tensor) -> None:
+    checks.shape(argument, tensor, (1,))
+    checks.dtype(argument, tensor, (torch.int64,))
 
 
 def _ring_attention_fake(
     query: Tensor, key_cache: Tensor, value_cache: Tensor, valid_length: Tensor
 ) -> Tensor:
-    torch._check(
-        key_cache.shape == value_cache.shape
-        and query.shape[0] == key_cache.shape[0]
-        and query.shape[2:] == key_cache.shape[2:],
-        lambda: (
-            f"ring_attention: query {tuple(query.shape)}, keys {tuple(key_cache.shape)}, "
-            f"values {tuple(value_cache.shape)}"
-        ),
-    )
+    _check_attention(query, key_cache, value_cache, valid_length)
     return torch.empty_like(query, memory_format=torch.contiguous_format)
 
 
 for _name, _reference, _fake in (
-    ("ring_write", ring_write_reference, _ring_write_fake),
+    ("ring_write", ring_write_reference, _check_write),
     ("ring_attention", ring_attention_reference, _ring_attention_fake),
 ):
     LIBRARY.impl(_name, _reference, "CompositeExplicitAutograd")
