@@ -194,6 +194,7 @@ def _with_calibration(
 
     form = backend(settings.backend).form(settings.target)
     quantized_linears(quantized.recipe, settings.model, form)
+    _tell_recipe(settings)
     if folder is None:
         raise UsageError(
             "VIDC-CALIBRATION-NEEDED",
@@ -204,7 +205,6 @@ def _with_calibration(
     # Whose weights it is of is known when they are loaded; all else before minutes of exports.
     read = read_calibration(folder, settings.model)
     read.require_fits(settings.model, read.document.weights)
-    _tell_recipe(settings)
     return replace(sources, calibration=folder)
 
 

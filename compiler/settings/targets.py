@@ -121,6 +121,8 @@ def _present() -> Target:
 def match_gpu(gpu: str, compute_capability: str, memory_gb: float) -> Target:
     """The target of a GPU: of its compute capability, by its name or else the nearest in memory.
 
+    An RTX card is taken for another before a data centre's GPU is, and the other way round.
+
     Args:
         gpu: the name the driver gives, such as ``NVIDIA GeForce RTX 4090``.
         compute_capability: such as ``8.9``.
@@ -141,4 +143,9 @@ def match_gpu(gpu: str, compute_capability: str, memory_gb: float) -> Target:
     for target in alike:
         if names_gpu(target.name, gpu):
             return target
-    return min(alike, key=lambda target: abs((target.memory_gb or 0) - memory_gb))
+    card = "RTX" in gpu
+
+    def distance(target: Target) -> tuple[bool, float]:
+        return (target.name.startswith("rtx") != card, abs((target.memory_gb or 0) - memory_gb))
+
+    return min(alike, key=distance)

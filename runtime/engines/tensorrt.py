@@ -18,6 +18,10 @@ from vidc.runtime.weights import Weights
 
 CAPTURABLE = True
 _TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
+_INSTALL = {
+    "tensorrt": "tensorrt=={} --extra-index-url https://pypi.nvidia.com",
+    "tensorrt_rtx": "tensorrt-rtx=={}, from PyPI",
+}
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ def _module(product: str, entry: manifest.Engine) -> Any:
             "VIDC-ENV-TENSORRT",
             f"{entry.files[0]} needs {title} {entry.version}, which cannot be imported: "
             f"{str(error)[:200]}",
-            f"install {title} {entry.version}: `vidc explain VIDC-ENV-TENSORRT` says from where",
+            f"pip install {_INSTALL[product].format(entry.version)}",
         ) from error
     if module.__version__ != entry.version:
         raise UnavailableError(
