@@ -37,7 +37,8 @@ class Clipping:
         Raises:
             GateError: ``VIDC-CALIBRATION-RANGE`` with the component and the layer.
         """
-        over = {key: error for key, error in self.worst().items() if error > LIMIT}
+        # A NaN is in no order.
+        over = {key: error for key, error in self.worst().items() if not error <= LIMIT}
         if not over:
             return
         (component, layer), error = next(iter(over.items()))

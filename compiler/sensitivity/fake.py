@@ -120,7 +120,8 @@ class FakeAttention:
         self._forms = {"q": form.queries, "k": form.keys, "v": form.values}
         self._static = form.scale == STATIC
         self._mean: Tensor | None = None
-        amax = {part: calibration.amax(f"{name}.{part}") for part in self._forms}
+        # Queries have a scale for each token and head in every engine: nothing keeps them.
+        amax = {part: calibration.amax(f"{name}.{part}") for part in "kv"}
         if form.centre:
             self._mean = calibration.tensors[f"{name}.k.mean"].to(device)
             amax["k"] = calibration.centred_amax(f"{name}.k")
@@ -138,9 +139,10 @@ class FakeAttention:
             return x
         mean = self._mean if part == "k" and self._mean is not None else 0.0
         values = x.float() - mean
-        amax = self._amax[part] if self._static else values.abs().amax(-1, keepdim=True)
+        static = self._static and part != "q"
+        amax = self._amax[part] if static else values.abs().amax(-1, keepdim=True)
         scale = scale_of(amax, form)
-        if self._static:
+        if static:
             self._see(values, scale, form)
         return (quantize(values, scale, form).float() * scale + mean).to(x.dtype)
 

@@ -20,7 +20,7 @@ CAPTURABLE = True
 _TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 _INSTALL = {
     "tensorrt": "tensorrt=={} --extra-index-url https://pypi.nvidia.com",
-    "tensorrt_rtx": "tensorrt-rtx=={}, from PyPI",
+    "tensorrt_rtx": "tensorrt-rtx=={}",
 }
 
 

@@ -66,6 +66,13 @@ def test_the_limit_is_what_it_says(share, refused):
         clipping.require_kept()
 
 
+def test_what_is_no_number_is_refused():
+    clipping = Clipping()
+    clipping.see("a", torch.tensor([float("inf")]), torch.ones(()), "fp8")
+    with pytest.raises(GateError, match=r"RANGE\].*nan% of what enters a "):
+        clipping.require_kept()
+
+
 def played(model, stream, recipe, calibration):
     clipping = Clipping()
     formats = apply_recipe(recipe, model.config)

@@ -13,6 +13,7 @@ from vidc.compiler.recipe.apply import apply_recipe
 from vidc.compiler.recipe.formats import AttentionFormat, LinearFormat
 from vidc.compiler.sensitivity.fake import FakeAttention, FakeLinear
 from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.plugins.rounded import rounded_reference
 
 pytestmark = needs_modelopt
 LAYER = "blocks.0.ffn.net.2"
@@ -113,6 +114,21 @@ def test_keys_are_within_half_a_step(model, centre, scale):
     error = (attention.quantized("k", keys) - keys).abs()
     assert (error <= amax / 127 * 0.501).all()
     assert error.max() > 0.4 * float((amax / 127).min())
+
+
+@pytest.mark.parametrize("scale", ["static", "dynamic"])
+@pytest.mark.parametrize("form", ["int8", "fp8"])
+def test_queries_have_the_scales_that_engines_give_them(model, form, scale):
+    attention = FakeAttention(
+        "blocks.0.attn1", AttentionFormat(form, form, form, scale), model.calibration,
+        torch.device("cpu"),
+    )  # fmt: skip
+    heads, head_dim = model.calibration.tensors["blocks.0.attn1.k.low"].shape
+    # Far beyond what was recorded of them.
+    queries = 1e3 * torch.randn(2, 9, heads, head_dim, generator=torch.Generator().manual_seed(2))
+    dtype = {"int8": "int8", "fp8": "float8_e4m3fn"}[form]
+    expected = rounded_reference(queries, None, None, dtype)
+    assert torch.equal(attention.quantized("q", queries), expected)
 
 
 def test_parts_that_stay_high_stay_what_they_are(model):

@@ -161,7 +161,7 @@ def test_a_product_that_is_missing_is_named(bundle, weights, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     error = refused(bundle, weights, UnavailableError, "VIDC-ENV-TENSORRT")
     assert f"TensorRT-RTX {VERSION}" in error.message
-    assert error.hint == f"pip install tensorrt-rtx=={VERSION}, from PyPI"
+    assert error.hint == f"pip install tensorrt-rtx=={VERSION}"
 
 
 def test_another_version_is_refused(bundle, weights):
