@@ -14,7 +14,8 @@ from vidc.compiler.pipeline.digest import sha256_file, sha256_json
 from vidc.runtime.manifest import MANIFEST_NAME
 
 PACKAGES = (
-    "vidc", "torch", "triton", "numpy", "onnxruntime", "onnx", "onnxscript", "diffusers",
+    "vidc", "torch", "triton", "numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt",
+    "tensorrt-rtx", "torch-tensorrt", "onnx", "onnxscript", "diffusers",
 )  # fmt: skip
 LIMITS = {
     "max_sm_clock_mhz": "clocks.max.sm",

@@ -24,6 +24,10 @@ def test_the_fingerprint_is_stable_and_hashed(bundle):
     assert found == fingerprint(torch.device("cpu"), bundle)
     assert found["machine"]["gpu"] is None
     assert found["software"]["packages"]["torch"] == torch.__version__
+    # Each package that an engine may run on, whichever of them is here.
+    assert {"onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx"} <= set(
+        found["software"]["packages"]
+    )
     assert found["bundle"]
     (bundle / "manifest.json").write_text("{} ")
     other = fingerprint(torch.device("cpu"), bundle)
