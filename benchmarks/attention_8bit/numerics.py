@@ -98,6 +98,10 @@ def logits(head: Head, scheme: Scheme) -> Tensor:
         case "e4m3, scales per tensor":
             query = e4m3_scaled(query, query.abs().amax() / E4M3_LARGEST)
             key = e4m3_scaled(key, key.abs().amax() / E4M3_LARGEST)
+        case "e4m3, centred":
+            key = key - head.scales.key_mean[0]
+            query = e4m3_scaled(query, query.abs().amax(1, keepdim=True) / E4M3_LARGEST)
+            key = e4m3_scaled(key, key.abs().amax() / E4M3_LARGEST)
         case "e4m3, centred and smoothed":
             query, key = head.smoothed()
             query = e4m3_scaled(query, query.abs().amax(1, keepdim=True) / E4M3_LARGEST)
@@ -129,6 +133,8 @@ def values(head: Head, scheme: Scheme) -> tuple[Tensor, Tensor]:
             return e4m3(value), mean
         case "e4m3, scales per tensor":
             return e4m3_scaled(value, value.abs().amax() / E4M3_LARGEST), mean
+        case "int8, scales per tensor":
+            return int8_scaled(value, value.abs().amax() / LARGEST), mean
     mean = head.scales.value_mean[0]
     centred = value - mean
     if scheme.values == "e4m3, centred, scales per channel":
@@ -229,6 +235,19 @@ SCHEMES = (
         CHOSEN,
         name="the same, a key scale for each token",
         logits="int8, centred and smoothed, keys per token",
+    ),
+    Scheme(
+        "FP8 as engines have it",
+        "e4m3, centred",
+        "e4m3 times 2^7 of a reference",
+        "e4m3, scales per tensor",
+        sums="exact",
+    ),
+    replace(
+        CHOSEN,
+        name="INT8 as engines have it",
+        logits="int8, centred",
+        values="int8, scales per tensor",
     ),
     replace(CHOSEN, name="only logits rounded: INT8", weights="float32", values="float32"),
     Scheme(

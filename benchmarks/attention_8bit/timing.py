@@ -1,6 +1,5 @@
 """Times of attention kernels side by side: interleaved with a cold L2 cache, and back to back."""
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor
 from attention_8bit.checks import Problem, exact, relative
 from attention_8bit.inputs import Inputs
 from attention_8bit.kernel import Attention
+from vidc.compiler.bench.statistics import Summary
 
 ROUNDS = 50
 WARM_UP = 5
@@ -73,11 +73,13 @@ def compare(contenders: dict[str, Contender], inputs: Inputs, valid_length: int)
     steady = {name: _back_to_back(contender.run) for name, contender in contenders.items()}
     batch, tokens, heads, head_dim = inputs.query.shape
     operations = 4 * batch * heads * tokens * valid_length * head_dim
-    medians = {name: statistics.median(found) for name, found in times.items()}
+    summaries = {name: Summary.of(found) for name, found in times.items()}
+    medians = {name: summary.median for name, summary in summaries.items()}
     return {
         "valid_length": valid_length,
         "milliseconds": {name: round(median, 4) for name, median in medians.items()},
-        "least": {name: round(min(found), 4) for name, found in times.items()},
+        "summaries": {name: summary.to_json() for name, summary in summaries.items()},
+        "samples": times,
         "back_to_back": {name: round(time, 4) for name, time in steady.items()},
         "tflops": {name: round(operations / m / 1e9) for name, m in medians.items()},
         "against_float64": {name: round(error, 5) for name, error in errors.items()},

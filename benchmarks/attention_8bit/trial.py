@@ -33,6 +33,7 @@ from attention_8bit.checks import (
 from attention_8bit.kernel import Attention, Emulation, Library
 from attention_8bit.rivals import rivals
 from attention_8bit.timing import Contender, compare, ours
+from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 
 FORMATS = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 LENGTHS = (1, 127, 128, 129, 4680, 9360, 14040, 18720)
@@ -79,12 +80,7 @@ class Trial:
 
 
 def environment(trial: Trial) -> Iterator[Record]:
-    found: Record = {"torch": torch.__version__}
-    if trial.device.type == "cuda":
-        found["gpu"] = torch.cuda.get_device_name()
-        found["cuda"] = torch.version.cuda
-        found["cudnn"] = torch.backends.cudnn.version()
-    yield found
+    yield {"fingerprint": fingerprint(trial.device), "gpu_state": gpu_state(trial.device)}
 
 
 def products(trial: Trial, dtype: torch.dtype) -> Iterator[Record]:
