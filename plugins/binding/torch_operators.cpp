@@ -151,7 +151,8 @@ Tensor ring_attention_cuda(const Tensor& query, const Tensor& key_cache, const T
     return ring_attention_by_reference(query, key_cache, value_cache, valid_length);
   check_ring_attention_kernel(given);
   const DeviceGuard guard(given.query.device);
-  Tensor output = torch::stable::empty_like(query);
+  Tensor output = allocate(query, {query.size(0), query.size(1), query.size(2), query.size(3)},
+                           query.scalar_type());
   ring_attention(given, output.data_ptr(), current_stream(given.query));
   return output;
 }
