@@ -4,10 +4,11 @@
     python benchmarks/attention.py --small --samples 6    # a dry run, also without a GPU
 
 KERNELS is a folder of kernels as a build leaves them. ``vidc`` is the operator as engines call it,
-``whole tiles`` the same kernel, FlashAttention-4's, without halves of keys; ``fp8`` and ``int8``
-are ``ring_attention_8bit`` over the same numbers, rounded before; the others are backends of
-scaled_dot_product_attention, given exactly the valid keys. The ten short shapes are those of a
-public baseline on an L4: head size 64, float16, one of tokens, batch and heads varied at a time.
+``whole tiles`` the same kernel, FlashAttention-4's, without halves of keys; ``portable`` is the
+kernel for any GPU, of ``libvidc_torch.so``; ``fp8`` and ``int8`` are ``ring_attention_8bit`` over
+the same numbers, rounded before; the others are backends of scaled_dot_product_attention, given
+exactly the valid keys. The ten short shapes are those of a public baseline on an L4: head size 64,
+float16, one of tokens, batch and heads varied at a time.
 
 Without a GPU, or where one has no kernel for a shape, its line says so in ``missing``.
 """
@@ -35,10 +36,11 @@ from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.peaks import copy_gbps, matmul_tflops
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
+from vidc.plugins import kernel_library
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.flash_attention import flash_attention, load_kernel
-from vidc.plugins.ring import ring_attention_reference
+from vidc.plugins.ring import ring_attention, ring_attention_reference
 from vidc.plugins.ring_8bit import quantize_queries, quantize_ring
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
@@ -116,11 +118,19 @@ def by_backend(backend: SDPBackend, valid: int, query: Tensor, key: Tensor, valu
     return found.transpose(1, 2)
 
 
+def portable(*given: Tensor) -> Tensor:
+    """The operator of 16 bits, which without the library is its reference."""
+    if (fault := kernel_library.fault()) is not None:
+        raise fault
+    return ring_attention(*given)
+
+
 def ways(shape: Shape, device: torch.device) -> Iterator[tuple[str, Callable[..., Tensor], bool]]:
     """Name, call, and whether it is to take whole tiles."""
     if device.type == "cuda":
         yield "vidc", flash_attention, False
         yield "whole tiles", flash_attention, True
+        yield "portable", portable, False
         backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
     else:
         yield "vidc", ring_attention_reference, False
@@ -172,7 +182,7 @@ def measure(shape: Shape, samples: int, device: torch.device, peaks: dict[str, f
             try:
                 error = call(*sets[0]).float() - wanted
                 forms[name] = Form(call, sets, clock)
-            except RuntimeError as refusal:  # PyTorch's backends say so that they lack a kernel.
+            except (RuntimeError, UnavailableError) as refusal:  # For want of a kernel.
                 if name == "vidc":
                     raise
                 missing[name] = str(refusal).splitlines()[0]

@@ -90,6 +90,25 @@ Operator renoise_operator() {
       }};
 }
 
+RingAttention to_attention(const Views& in) { return {in[0], in[1], in[2], in[3]}; }
+
+Operator ring_attention_operator() {
+  return {
+      "ring_attention",
+      {{"query", {DType::bfloat16, DType::float16}},
+       {"key_cache", {}, 0},
+       {"value_cache", {}, 0},
+       {"valid_length", {DType::int64}}},
+      0,
+      {},
+      nullptr,
+      [](const Attributes&) -> std::vector<Output> { return {{"output", DType::other, 0, {}}}; },
+      [](const Views& in, const Attributes&) { check_ring_attention_kernel(to_attention(in)); },
+      [](const Views& in, const Attributes&, void* const* out, void*, cudaStream_t stream) {
+        ring_attention(to_attention(in), out[0], stream);
+      }};
+}
+
 // In the order of the inputs.
 To8BitAttention to_8bit_attention(const Views& in) {
   return {in[0], in[1], in[2], in[3], in[4], in[5], in[6], in[7], optional(in, 8)};
@@ -137,6 +156,7 @@ const std::vector<Operator>& operators() {
       qk_norm_rope_ring_write_operator(),
       qk_norm_rope_ring_write_static_operator(),
       qk_norm_rope_ring_write_dynamic_operator(),
+      ring_attention_operator(),
       ring_attention_8bit_operator(),
   };
   return all;

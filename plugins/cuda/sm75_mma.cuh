@@ -1,7 +1,9 @@
-// Matrix products of a warp, from registers.
+// Matrix products of a warp, from registers, and how their operands get there from shared memory.
 #pragma once
 
 #include <cstdint>
+
+#include "sm75_bf16_product.cuh"
 
 namespace vidc::mma {
 
@@ -28,6 +30,37 @@ __device__ __forceinline__ void multiply(float (&sums)[4], const uint32_t (&left
         : "r"(left[2 * half]), "r"(left[2 * half + 1]), "r"(right[half]));
   }
 #endif
+}
+
+// The same of bfloat16.
+__device__ __forceinline__ void multiply_bf16(float (&sums)[4], const uint32_t (&left)[4],
+                                              uint32_t low, uint32_t high) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(low), "r"(high));
+#else
+  multiply_bf16_by_lanes(sums, left, low, high);
+#endif
+}
+
+// Four matrices of 8 x 8 elements of 16 bits, of which lane i gives the address of row i % 8 of matrix
+// i / 8. Lane 4 g + q gets, of each, two elements from column 2 q on of row g.
+__device__ __forceinline__ void load(uint32_t (&to)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+
+// The same, but two elements from row 2 q on of column g.
+__device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
 }
 
 }  // namespace vidc::mma

@@ -11,6 +11,7 @@
 
 #include "ring_store.cuh"
 #include "sm75_mma.cuh"
+#include "sm75_online_softmax.cuh"
 
 namespace vidc::ring_attention::portable {
 
@@ -61,6 +62,10 @@ struct E4m3 {
   }
 };
 
+struct Unrounded {
+  static __device__ __forceinline__ float2 rounded(float x, float y) { return make_float2(x, y); }
+};
+
 template <typename Number, int kHead>
 __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
   __shared__ Tile<kHead> tile;
@@ -102,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
   }
 
   float output[kHead / 8][4] = {};
-  float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.f, 0.f};
+  OnlineSoftmax<Unrounded> softmax;
   for (int first = 0; first < valid; first += kKeys) {
     __syncthreads();
     for (int i = threadIdx.x; i < kKeys * kHead / kVector; i += kThreads) {
@@ -135,38 +140,7 @@ __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
         mma::multiply(weights[i], queries[step], key.low, key.high);
       }
     }
-    float now[2] = {most[0], most[1]};
-#pragma unroll
-    for (int i = 0; i < kKeys / 8; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const bool counts = first + 8 * i + 2 * q + j % 2 < valid;
-        weights[i][j] = counts ? weights[i][j] * logit_scale[j / 2] : -INFINITY;
-        now[j / 2] = fmaxf(now[j / 2], weights[i][j]);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      // Four lanes have a row.
-      now[r] = fmaxf(now[r], __shfl_xor_sync(~0u, now[r], 1));
-      now[r] = fmaxf(now[r], __shfl_xor_sync(~0u, now[r], 2));
-      const float factor = exp2f(most[r] - now[r]);
-      most[r] = now[r];
-      sum[r] *= factor;
-#pragma unroll
-      for (int i = 0; i < kHead / 8; ++i) {
-        output[i][2 * r] *= factor;
-        output[i][2 * r + 1] *= factor;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kKeys / 8; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        weights[i][j] = exp2f(weights[i][j] - most[j / 2]);
-        sum[j / 2] += weights[i][j];
-      }
-    }
+    softmax.weigh(weights, output, logit_scale, valid - first - 2 * q);
 #pragma unroll
     for (int step = 0; step < kKeys / kDepth; ++step) {
       uint32_t left[4];
@@ -190,10 +164,8 @@ __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
   const float factor = a.output_scale == nullptr ? 1.f : 1.f / *a.output_scale;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-    sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+    const float share = softmax.share(r);
     if (row[r] < 0) continue;
-    const float share = 1.f / sum[r];
 #pragma unroll
     for (int i = 0; i < kHead / 8; ++i) {
       const int channel = 8 * i + 2 * q;

@@ -28,7 +28,8 @@ def attend(tmp_path_factory):
     if compiler is None:
         pytest.skip("no C++ compiler")
     folder = tmp_path_factory.mktemp("kernel")
-    real = (CUDA / "sm75_ring_attention.cuh", *CUDA.glob("ring_*.*h"))
+    shared = ("sm75_ring_attention.cuh", "sm75_online_softmax.cuh", "sm75_bf16_product.cuh")
+    real = (*(CUDA / name for name in shared), *CUDA.glob("ring_*.*h"))
     for file in (*real, *SUPPORT.iterdir()):
         shutil.copy(file, folder)
     flags = ["-std=c++17", "-O2", "-shared", "-fPIC", "-I."]

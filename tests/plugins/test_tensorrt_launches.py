@@ -6,6 +6,7 @@ import struct
 import plugin_build
 import pytest
 import torch
+from attention_16bit import arguments as attention_16bit_arguments
 from operators import gate_arguments, gelu_arguments, norm_arguments, renoise_arguments
 from operators_8bit import attention_arguments
 from plugin_cases import CASES
@@ -23,6 +24,7 @@ from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
 from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.renoise import renoise
+from vidc.plugins.ring import ring_attention
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
 pytestmark = plugin_build.NEEDED
@@ -86,6 +88,7 @@ def test_memory_that_kernels_cannot_read_is_refused(recorded, refusal):
         (norm_modulate_quantize, norm_arguments(2, 3, 7, 8192), 42),
         (gate_residual, gate_arguments(2, 3, 7, 1536), 32),
         (gelu_quantize, gelu_arguments(2, 20, 2048), 14),  # 6 rows, and the last 4.
+        (ring_attention, attention_16bit_arguments(2, 70, 3), 12),  # 64 queries, and the last 6.
     ],
     ids=lambda it: getattr(it, "__name__", ""),
 )

@@ -1,12 +1,14 @@
 """Every operator as a plugin, with arguments of every form that it has."""
 
 import torch
+from attention_16bit import arguments as attention_16bit_arguments
 from operators import gate_arguments, norm_arguments
 from operators_8bit import attention_arguments
 from refusals import OPERATORS
 
 from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
+from vidc.plugins.ring import ring_attention
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
 CASES = {
@@ -24,5 +26,8 @@ CASES = {
     "attention in INT8": (
         ring_attention_8bit,
         lambda: attention_arguments(head_dim=128, of=torch.int8, output=torch.float16),
+    ),
+    "attention in float16": (
+        ring_attention, lambda: attention_16bit_arguments(head_dim=128, dtype=torch.float16),
     ),
 }  # fmt: skip

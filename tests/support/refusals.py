@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from attention_16bit import arguments as attention_16bit_arguments
 from operators import (
     FP8,
     Ring,
@@ -26,6 +27,7 @@ from vidc.plugins.qk_norm_rope_ring_write_8bit import (
     qk_norm_rope_ring_write_static,
 )
 from vidc.plugins.renoise import renoise
+from vidc.plugins.ring import ring_attention
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
 RING = Ring(batch=2, tokens=5, heads=3, head_dim=32, window=16, sink=3, position=10)
@@ -46,6 +48,7 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
         qk_norm_rope_ring_write_dynamic, lambda: to_8bit_arguments(RING, True, transposed=False),
     ),
     "attention": (ring_attention_8bit, attention_arguments),
+    "attention in 16 bits": (ring_attention, attention_16bit_arguments),
     "attention to FP8": (ring_attention_8bit, lambda: attention_arguments(output=FP8)),
 }  # fmt: skip
 """What the arguments of each are, before one is changed."""
@@ -215,6 +218,16 @@ REFUSALS = [
         ("output_scale", lambda _: None, "a tensor for float8_e4m3fn, found none"),
         ("output_scale", lambda t: t.half(), "output_scale: expected float32, found float16"),
     ),
+    *_of(
+        "attention in 16 bits",
+        ("query", lambda t: t[0], "query: expected shape [B, T, H, D], found [5, 3, 64]"),
+        ("query", lambda t: t.half(), "key_cache: expected float16, found bfloat16"),
+        ("key_cache", lambda t: t[:, :, 1:], "shape [2, S, 3, 64], found [2, 40, 2, 64]"),
+        ("key_cache", lambda t: t[:, 1:], "shape [2, 39, 3, 64], found [2, 40, 3, 64]"),
+        ("value_cache", lambda t: t.half(), "value_cache: expected bfloat16, found float16"),
+        ("valid_length", lambda t: t[0], "valid_length: expected shape [1], found []"),
+        ("valid_length", lambda t: t.half(), "valid_length: expected int64, found float16"),
+    ),
     *_of("as they are", ("value_transposed", lambda _: True, "shape [2, 3, 32, 16], found [2,")),
 ]
 """Of shapes and dtypes: what a trace refuses too."""
@@ -262,11 +275,18 @@ MEMORY = [
         ("value_cache", _rows_apart, "value_cache: expected a contiguous tensor, found strides ["),
         ("value_mean", _misaligned, "value_mean: expected memory aligned to 16 bytes, found 0x"),
     ),
+    *_of(
+        "attention in 16 bits",
+        ("query", _rows_apart, "query: expected a contiguous tensor, found strides ["),
+        ("key_cache", _misaligned, "key_cache: expected memory aligned to 16 bytes, found 0x"),
+        ("value_cache", _rows_apart, "value_cache: expected a contiguous tensor, found strides ["),
+    ),
     *[
         Refusal(name, argument, lambda t: t, f"{argument}: expected a CUDA device, found cpu")
         for name, argument in (
             ("gate", "x"), ("norm", "x"), ("gelu", "x"), ("renoise", "latent"), ("qkv", "qkv"),
             ("static", "qkv"), ("dynamic", "qkv"), ("attention", "query"),
+            ("attention in 16 bits", "query"),
         )
     ],
 ]  # fmt: skip

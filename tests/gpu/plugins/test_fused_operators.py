@@ -344,7 +344,7 @@ def to_gpu(value):
         ("norm", "x", "output_scale"), ("gelu", "x", "output_scale"),
         ("gelu less a mean", "x", "output_mean"), ("renoise", "latent", "flow"),
         ("qkv", "qkv", "position"), ("qkv", "qkv", "key_cache"), ("static", "qkv", "value_scale"),
-        ("dynamic", "qkv", "key_mean"),
+        ("dynamic", "qkv", "key_mean"), ("attention in 16 bits", "query", "valid_length"),
     ],
 )  # fmt: skip
 def test_tensors_of_two_devices_are_refused(name, first, elsewhere):

@@ -6,6 +6,7 @@
 import os
 from pathlib import Path
 
+import attention_16bit
 import held
 import plugin_build
 import pytest
@@ -28,6 +29,7 @@ from operators_8bit import attention_arguments
 from plugin_host import Host, Node, ready
 from portable_attention import OF_WEIGHTS
 
+from vidc.plugins.ring import ring_attention
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
 CUDA = torch.device("cuda", 0)
@@ -188,3 +190,10 @@ def test_attention_on_another_gpu_than_hopper_is_the_portable_kernel_s(host):
         pytest.skip("the GPU is a Hopper, which has a kernel of its own")
     taken = attention_arguments(2, 300, 3, 128, 500, 512, 490)
     held.attention(taken, CUDA, by_plugin(host, ring_attention_8bit), OF_WEIGHTS)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_attention_in_16_bits(host, dtype):
+    for valid in (1, 65, 490, 500):
+        taken = attention_16bit.arguments(2, 300, 3, 128, 500, valid, dtype)
+        attention_16bit.held(by_plugin(host, ring_attention), taken, CUDA)

@@ -8,6 +8,9 @@ struct __half2 {
 inline __half2 __floats2half2_rn(float x, float y) {
   return {static_cast<_Float16>(x), static_cast<_Float16>(y)};
 }
+inline float2 __half22float2(__half2 pair) {
+  return {static_cast<float>(pair.x), static_cast<float>(pair.y)};
+}
 inline __half2 __float2half2_rn(float x) { return __floats2half2_rn(x, x); }
 // Exact in double, so that it is rounded once.
 inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {

@@ -101,6 +101,10 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   const unsigned other = threadIdx.x % 32 ^ static_cast<unsigned>(mask);
   return exchange(value, [&](const uint32_t* lanes) { return bits<T>(lanes[other]); });
 }
+template <typename T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return exchange(value, [&](const uint32_t* lanes) { return bits<T>(lanes[lane]); });
+}
 inline bool __any_sync(unsigned, bool value) {
   return exchange(uint32_t{value}, [](const uint32_t* lanes) {
     return std::any_of(lanes, lanes + 32, [](uint32_t lane) { return lane != 0; });

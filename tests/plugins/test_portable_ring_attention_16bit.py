@@ -1,0 +1,129 @@
+"""The kernel of attention over a ring of 16 bits, its own source on a CPU.
+
+Matrix units are replaced by their definition, copies by such as arrive when they are waited for.
+"""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from attention_16bit import arguments, attending, held
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vidc import plugins
+
+CUDA = Path(next(iter(plugins.__path__))) / "cuda"
+SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
+SOURCES = (
+    "ring_attention_16bit.h", "sm75_ring_attention_16bit.cuh", "sm75_online_softmax.cuh",
+    "sm75_bf16_product.cuh",
+)  # fmt: skip
+DTYPES = (torch.bfloat16, torch.float16)
+both = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def compiled(folder, *flags):
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    for file in (*(CUDA / name for name in SOURCES), *SUPPORT.iterdir()):
+        shutil.copy(file, folder)
+    flags = ["-std=c++17", "-O2", "-fno-strict-aliasing", "-shared", "-fPIC", "-I.", *flags]
+    command = [compiler, *flags, "portable_ring_attention_16bit.cpp", "-o", "kernel.so"]
+    subprocess.run(command, cwd=folder, check=True, timeout=300)
+    return attending(ctypes.CDLL(str(folder / "kernel.so")).simulate)
+
+
+@pytest.fixture(scope="module")
+def attend(tmp_path_factory):
+    return compiled(tmp_path_factory.mktemp("kernel"))
+
+
+@settings(max_examples=20)
+@given(
+    batch=st.integers(1, 2), tokens=st.integers(1, 70), heads=st.integers(1, 2),
+    head_dim=st.sampled_from([64, 128]), slots=st.integers(1, 140), valid=st.integers(-1, 150),
+    dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99),
+    peak=st.sampled_from([0.0, 1.0, 30.0]), size=st.sampled_from([1e-4, 1.0, 1e4]),
+)  # fmt: skip
+def test_it_is_attention_to_the_valid_slots(
+    attend, batch, tokens, heads, head_dim, slots, valid, dtype, seed, peak, size
+):
+    held(attend, arguments(
+        batch, tokens, heads, head_dim, slots, valid, dtype, seed, peak, size
+    ))  # fmt: skip
+
+
+@both
+@pytest.mark.parametrize("valid", [1, 15, 64, 65, 139])
+def test_what_lies_behind_the_valid_slots_does_not_count(attend, dtype, valid):
+    taken = arguments(1, 5, 1, 64, 140, valid, dtype)
+    wanted = attend(*taken.values())
+    for ring in ("key_cache", "value_cache"):
+        taken[ring][:, valid:] = torch.nan
+    assert torch.equal(attend(*taken.values()), wanted)
+
+
+@both
+@pytest.mark.parametrize(("said", "meant"), [(0, 1), (-(2**40), 1), (91, 90), (2**40, 90)])
+def test_a_length_that_no_ring_has_is_the_nearest_one(attend, dtype, said, meant):
+    taken = arguments(1, 5, 1, 64, 90, said, dtype)
+    wanted = attend(*(taken | {"valid_length": torch.tensor([meant])}).values())
+    assert torch.equal(attend(*taken.values()), wanted)
+
+
+@both
+def test_every_number_is_itself_where_it_has_all_weight(attend, dtype):
+    """Each query sees one of 64 keys."""
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    numbers = torch.where(torch.isfinite(numbers), numbers, 0).view(1, 64, 16, 64)
+    one_hot = torch.eye(64, dtype=dtype)[None, :, None].expand(1, 64, 16, 64).contiguous()
+    taken = (1e3 * one_hot, one_hot, numbers, torch.tensor([64]))
+    assert torch.equal(attend(*taken), numbers)
+
+
+def test_the_largest_values_stay_what_they_are(attend):
+    """All weights but one are rounded up: by a sum of what they were the output is infinite."""
+    taken = arguments(1, 5, 1, 64, 128, 128, torch.float16)
+    logit = 8 * torch.tensor(0.5 + 0.6 * 2**-11, dtype=torch.float64).log()
+    taken["query"].fill_(1)
+    taken["key_cache"].zero_()
+    taken["key_cache"][:, 1:, :, 0] = logit
+    taken["key_cache"][:, 1:, :, 1] = logit - logit.half()
+    taken["value_cache"].fill_(65504)
+    assert torch.equal(attend(*taken.values()), torch.full_like(taken["query"], 65504))
+
+
+@both
+def test_logits_far_beyond_what_16_bits_hold_take_all_weight(attend, dtype):
+    """Products of the largest float16 numbers are 65,000 times as large."""
+    taken = arguments(1, 20, 2, 64, 140, 140, dtype)
+    size = 6e4 if dtype is torch.float16 else 1e16
+    taken["query"].fill_(size)
+    taken["key_cache"].fill_(-size)
+    taken["key_cache"][:, 77] = size
+    wanted = taken["value_cache"][:, 77:78].expand(-1, 20, -1, -1)
+    assert torch.equal(attend(*taken.values()), wanted)
+
+
+@both
+def test_a_later_key_that_outweighs_all_before_takes_them_back(attend, dtype):
+    taken = arguments(1, 20, 1, 128, 140, 140, dtype, peak=4)
+    taken["key_cache"][:, 128:] *= 8
+    held(attend, taken)
+
+
+@both
+def test_queries_of_zeros_see_the_mean_of_the_valid_values(attend, dtype):
+    held(attend, arguments(1, 5, 2, 64, 100, 83, dtype, peak=0))
+
+
+def test_bfloat16_is_multiplied_without_matrix_units_too(tmp_path):
+    """As it is on sm_75, by the kernel's own source."""
+    attend = compiled(tmp_path, "-DWITHOUT_BF16_UNITS")
+    held(attend, arguments(1, 20, 1, 64, 70, 67, torch.bfloat16))
+    held(attend, arguments(1, 5, 1, 64, 9, 9, torch.bfloat16, size=1e30))
