@@ -36,13 +36,13 @@ from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.peaks import copy_gbps, matmul_tflops
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
-from vidc.plugins import kernel_library
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.flash_attention import flash_attention, load_kernel
-from vidc.plugins.ring import ring_attention, ring_attention_reference
+from vidc.plugins.ring import ring_attention_reference
 from vidc.plugins.ring_8bit import quantize_queries, quantize_ring
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 
 WHOLE_TILES = "vidc.plugins.flash_attention.split_from"
 EIGHT_BITS = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
@@ -118,19 +118,12 @@ def by_backend(backend: SDPBackend, valid: int, query: Tensor, key: Tensor, valu
     return found.transpose(1, 2)
 
 
-def portable(*given: Tensor) -> Tensor:
-    """The operator of 16 bits, which without the library is its reference."""
-    if (fault := kernel_library.fault()) is not None:
-        raise fault
-    return ring_attention(*given)
-
-
 def ways(shape: Shape, device: torch.device) -> Iterator[tuple[str, Callable[..., Tensor], bool]]:
     """Name, call, and whether it is to take whole tiles."""
     if device.type == "cuda":
         yield "vidc", flash_attention, False
         yield "whole tiles", flash_attention, True
-        yield "portable", portable, False
+        yield "portable", ring_attention_16bit, False
         backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
     else:
         yield "vidc", ring_attention_reference, False

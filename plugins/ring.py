@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from vidc.plugins import kernel_library
 from vidc.plugins.arguments import Checks
 from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 
@@ -21,11 +20,6 @@ LIBRARY.define("ring_write(Tensor(a!) cache, Tensor update, Tensor position, int
 LIBRARY.define(
     "ring_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor valid_length)"
     " -> Tensor"
-)
-# What the library of kernels calls for a dtype or head size that its own ring_attention has not.
-LIBRARY.define(
-    "ring_attention_by_reference(Tensor query, Tensor key_cache, Tensor value_cache,"
-    " Tensor valid_length) -> Tensor"
 )
 
 _WRITE, _ATTENTION = Checks("ring_write"), Checks("ring_attention")
@@ -92,10 +86,6 @@ def ring_attention_reference(
 ) -> Tensor:
     """Softmax attention of a block's queries over the valid slots of a ring.
 
-    On CUDA, where there is the library of kernels, the operator is its kernel in bfloat16 and
-    float16 with head sizes 64 and 128, which takes contiguous tensors, and a length below 1 as 1,
-    above ``S`` as ``S``. This is the operator of other dtypes and head sizes, and without it.
-
     Args:
         query: ``[B, T, H, D]``.
         key_cache: ``[B, S, H, D]``, same dtype.
@@ -155,12 +145,9 @@ def _ring_attention_fake(
 for _name, _reference, _fake in (
     ("ring_write", ring_write_reference, _check_write),
     ("ring_attention", ring_attention_reference, _ring_attention_fake),
-    ("ring_attention_by_reference", ring_attention_reference, _ring_attention_fake),
 ):
     LIBRARY.impl(_name, _reference, "CompositeExplicitAutograd")
     torch.library.register_fake(f"vidc::{_name}", _fake, lib=LIBRARY)
-# Without the library the references serve CUDA too.
-kernel_library.fault()
 
 ring_write = torch.ops.vidc.ring_write.default
 ring_attention = torch.ops.vidc.ring_attention.default

@@ -90,11 +90,11 @@ Operator renoise_operator() {
       }};
 }
 
-RingAttention to_attention(const Views& in) { return {in[0], in[1], in[2], in[3]}; }
+RingAttention16Bit to_16bit_attention(const Views& in) { return {in[0], in[1], in[2], in[3]}; }
 
-Operator ring_attention_operator() {
+Operator ring_attention_16bit_operator() {
   return {
-      "ring_attention",
+      "ring_attention_16bit",
       {{"query", {DType::bfloat16, DType::float16}},
        {"key_cache", {}, 0},
        {"value_cache", {}, 0},
@@ -103,9 +103,9 @@ Operator ring_attention_operator() {
       {},
       nullptr,
       [](const Attributes&) -> std::vector<Output> { return {{"output", DType::other, 0, {}}}; },
-      [](const Views& in, const Attributes&) { check_ring_attention_kernel(to_attention(in)); },
+      [](const Views& in, const Attributes&) { check_ring_attention_16bit(to_16bit_attention(in)); },
       [](const Views& in, const Attributes&, void* const* out, void*, cudaStream_t stream) {
-        ring_attention(to_attention(in), out[0], stream);
+        ring_attention_16bit(to_16bit_attention(in), out[0], stream);
       }};
 }
 
@@ -156,7 +156,7 @@ const std::vector<Operator>& operators() {
       qk_norm_rope_ring_write_operator(),
       qk_norm_rope_ring_write_static_operator(),
       qk_norm_rope_ring_write_dynamic_operator(),
-      ring_attention_operator(),
+      ring_attention_16bit_operator(),
       ring_attention_8bit_operator(),
   };
   return all;

@@ -2,8 +2,6 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <array>
-
 #include "../cuda/operators.h"
 #include "tensors.h"
 
@@ -131,29 +129,16 @@ std::tuple<Tensor, Tensor> qk_norm_rope_ring_write_8bit_cuda(
   return {query, query_scale};
 }
 
-// The reference is for every dtype and head size, and so is the operator.
-Tensor ring_attention_by_reference(const Tensor& query, const Tensor& key_cache,
-                                   const Tensor& value_cache, const Tensor& valid_length) {
-  using torch::stable::detail::from;
-  std::array<StableIValue, 4> stack{from(query), from(key_cache), from(value_cache),
-                                    from(valid_length)};
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("vidc::ring_attention_by_reference", "",
-                                                      stack.data(), TORCH_ABI_VERSION));
-  return torch::stable::detail::to<Tensor>(stack[0]);
-}
-
-Tensor ring_attention_cuda(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache,
-                           const Tensor& valid_length) {
-  const RingAttention given{view("query", query), view("key_cache", key_cache),
-                            view("value_cache", value_cache), view("valid_length", valid_length)};
-  check_ring_attention(given);
-  if (!ring_attention_has_kernel(given))
-    return ring_attention_by_reference(query, key_cache, value_cache, valid_length);
-  check_ring_attention_kernel(given);
+Tensor ring_attention_16bit_cuda(const Tensor& query, const Tensor& key_cache,
+                                 const Tensor& value_cache, const Tensor& valid_length) {
+  const RingAttention16Bit given{view("query", query), view("key_cache", key_cache),
+                                 view("value_cache", value_cache),
+                                 view("valid_length", valid_length)};
+  check_ring_attention_16bit(given);
   const DeviceGuard guard(given.query.device);
   Tensor output = allocate(query, {query.size(0), query.size(1), query.size(2), query.size(3)},
                            query.scalar_type());
-  ring_attention(given, output.data_ptr(), current_stream(given.query));
+  ring_attention_16bit(given, output.data_ptr(), current_stream(given.query));
   return output;
 }
 
@@ -196,7 +181,7 @@ void register_on_cuda(torch::stable::detail::StableLibrary& library) {
                TORCH_BOX(&qk_norm_rope_ring_write_8bit_cuda<Scales::fixed>));
   library.impl("qk_norm_rope_ring_write_dynamic",
                TORCH_BOX(&qk_norm_rope_ring_write_8bit_cuda<Scales::dynamic>));
-  library.impl("ring_attention", TORCH_BOX(&ring_attention_cuda));
+  library.impl("ring_attention_16bit", TORCH_BOX(&ring_attention_16bit_cuda));
   library.impl("ring_attention_8bit", TORCH_BOX(&ring_attention_8bit_cuda));
 }
 

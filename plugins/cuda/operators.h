@@ -58,16 +58,12 @@ void check_qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& give
 void qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& given, void* query,
                                   void* query_scale, cudaStream_t stream);
 
-struct RingAttention {
+struct RingAttention16Bit {
   TensorView query, key_cache, value_cache, valid_length;
 };
 
-// What the reference refuses too, which is for every dtype and head size.
-void check_ring_attention(const RingAttention& given);
-bool ring_attention_has_kernel(const RingAttention& given);
-// And what there is no kernel for.
-void check_ring_attention_kernel(const RingAttention& given);
-void ring_attention(const RingAttention& given, void* output, cudaStream_t stream);
+void check_ring_attention_16bit(const RingAttention16Bit& given);
+void ring_attention_16bit(const RingAttention16Bit& given, void* output, cudaStream_t stream);
 
 struct To8BitAttention {
   TensorView query, query_scale, key_cache, value_cache, key_scale, value_scale, value_mean,

@@ -8,7 +8,7 @@ from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.qk_norm_rope import qk_norm_rope
 from vidc.plugins.ring import ring_attention, ring_write
 
-SCHEMAS = {2: "7bfa705218d11eec"}
+SCHEMAS = {3: "e481980d2430694c"}
 """By number, the first digits of the digest of all schemas."""
 
 

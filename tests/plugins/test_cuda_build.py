@@ -16,8 +16,7 @@ from refusals import MEMORY, REFUSALS
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UsageError
 from vidc.plugins.kernel_library import NAME
-from vidc.plugins.qk_norm_rope import qk_norm_rope
-from vidc.plugins.ring import ring_write
+from vidc.plugins.ring import PORTABLE
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURES = {"75", "80", "86", "89", "90a", "120"}
@@ -92,7 +91,7 @@ def test_it_loads_beside_a_torch_for_the_cpu_and_serves_cuda(build):
     code = """
 from vidc.plugins import gate_residual, gelu_quantize, norm_modulate_quantize, renoise
 from vidc.plugins import qk_norm_rope_ring_write, qk_norm_rope_ring_write_8bit
-from vidc.plugins import ring, ring_attention_8bit
+from vidc.plugins import ring_attention_16bit, ring_attention_8bit
 assert kernel_library.fault() is None, kernel_library.fault()
 names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("vidc::")]
 serves = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -101,27 +100,10 @@ assert not torch.cuda.is_initialized()
 """
     out, err = run(build, code)
     served = json.loads(out)
-    plain = {ring_write.name(), qk_norm_rope.name(), "vidc::ring_attention_by_reference"}
+    plain = {operator.name() for operator in PORTABLE}
     assert {name for name, there in served.items() if there} == set(served) - plain
     assert len(served) > len(plain)
     assert "previously registered" not in err
-
-
-@pytest.mark.parametrize("changed", [{"dtype": "float32"}, {"head_dim": 32}], ids=str)
-def test_attention_that_has_no_kernel_is_the_reference_s(build, changed):
-    """Eager models in float32 call the same operator."""
-    code = f"""
-from attention_16bit import arguments
-from vidc.plugins.ring import ring_attention, ring_attention_reference
-assert kernel_library.fault() is None, kernel_library.fault()
-changed = {changed}
-if "dtype" in changed:
-    changed["dtype"] = getattr(torch, changed["dtype"])
-taken = arguments(**changed).values()
-found = ring_attention.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *taken)
-print(torch.equal(found, ring_attention_reference(*taken)))
-"""
-    assert run(build, code)[0] == "True\n"
 
 
 def test_it_tells_its_abi(build):

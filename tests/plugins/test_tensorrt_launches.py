@@ -24,8 +24,8 @@ from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
 from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.renoise import renoise
-from vidc.plugins.ring import ring_attention
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 
 pytestmark = plugin_build.NEEDED
 
@@ -88,7 +88,11 @@ def test_memory_that_kernels_cannot_read_is_refused(recorded, refusal):
         (norm_modulate_quantize, norm_arguments(2, 3, 7, 8192), 42),
         (gate_residual, gate_arguments(2, 3, 7, 1536), 32),
         (gelu_quantize, gelu_arguments(2, 20, 2048), 14),  # 6 rows, and the last 4.
-        (ring_attention, attention_16bit_arguments(2, 70, 3), 12),  # 64 queries, and the last 6.
+        (
+            ring_attention_16bit,
+            attention_16bit_arguments(2, 70, 3),
+            12,
+        ),  # 64 queries, and the last 6.
     ],
     ids=lambda it: getattr(it, "__name__", ""),
 )

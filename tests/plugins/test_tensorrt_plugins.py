@@ -9,7 +9,6 @@ import sys
 import plugin_build
 import pytest
 import torch
-from attention_16bit import arguments as attention_16bit_arguments
 from operators import FP8, gate_arguments, norm_arguments, renoise_arguments
 from plugin_cases import CASES
 from plugin_host import (
@@ -32,7 +31,6 @@ from vidc.plugins.errors import UsageError
 from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.renoise import renoise
-from vidc.plugins.ring import ring_attention
 
 pytestmark = plugin_build.NEEDED
 
@@ -192,20 +190,6 @@ def test_it_refuses_in_the_words_of_the_references(host, refusal):
     with pytest.raises(RefusedError) as caught:
         told_shapes(host, Node.of(operator, shapes))
     assert str(caught.value) == str(wanted.value)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"dtype": torch.float32}, "query: expected bfloat16 or float16, found float32"),
-        ({"head_dim": 32}, "query: expected a head size of 64 or 128, found 32"),
-        ({"slots": 2**20 + 1, "heads": 1, "batch": 1}, "at most 1048576 slots, found 1048577"),
-    ],
-)
-def test_attention_refuses_what_the_reference_alone_is_for(host, changed, message):
-    shapes = {name: t.to("meta") for name, t in attention_16bit_arguments(**changed).items()}
-    with pytest.raises(RefusedError, match=f"vidc::ring_attention: .*{message}"):
-        told_shapes(host, Node.of(ring_attention, shapes))
 
 
 SIGMAS = Node.of(renoise, renoise_arguments()).attributes

@@ -8,8 +8,8 @@ from refusals import OPERATORS
 
 from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
-from vidc.plugins.ring import ring_attention
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 
 CASES = {
     **{name: (operator, arguments) for name, (operator, arguments) in OPERATORS.items()},
@@ -28,6 +28,6 @@ CASES = {
         lambda: attention_arguments(head_dim=128, of=torch.int8, output=torch.float16),
     ),
     "attention in float16": (
-        ring_attention, lambda: attention_16bit_arguments(head_dim=128, dtype=torch.float16),
+        ring_attention_16bit, lambda: attention_16bit_arguments(head_dim=128, dtype=torch.float16),
     ),
 }  # fmt: skip

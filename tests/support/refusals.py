@@ -27,8 +27,8 @@ from vidc.plugins.qk_norm_rope_ring_write_8bit import (
     qk_norm_rope_ring_write_static,
 )
 from vidc.plugins.renoise import renoise
-from vidc.plugins.ring import ring_attention
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 
 RING = Ring(batch=2, tokens=5, heads=3, head_dim=32, window=16, sink=3, position=10)
 
@@ -48,7 +48,7 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
         qk_norm_rope_ring_write_dynamic, lambda: to_8bit_arguments(RING, True, transposed=False),
     ),
     "attention": (ring_attention_8bit, attention_arguments),
-    "attention in 16 bits": (ring_attention, attention_16bit_arguments),
+    "attention in 16 bits": (ring_attention_16bit, attention_16bit_arguments),
     "attention to FP8": (ring_attention_8bit, lambda: attention_arguments(output=FP8)),
 }  # fmt: skip
 """What the arguments of each are, before one is changed."""
@@ -222,6 +222,8 @@ REFUSALS = [
         "attention in 16 bits",
         ("query", lambda t: t[0], "query: expected shape [B, T, H, D], found [5, 3, 64]"),
         ("query", lambda t: t.half(), "key_cache: expected float16, found bfloat16"),
+        ("query", lambda t: t.float(), "query: expected bfloat16 or float16, found float32"),
+        ("query", lambda t: t[..., :32], "query: expected a head size of 64 or 128, found 32"),
         ("key_cache", lambda t: t[:, :, 1:], "shape [2, S, 3, 64], found [2, 40, 2, 64]"),
         ("key_cache", lambda t: t[:, 1:], "shape [2, 39, 3, 64], found [2, 40, 3, 64]"),
         ("value_cache", lambda t: t.half(), "value_cache: expected bfloat16, found float16"),

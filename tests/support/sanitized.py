@@ -24,8 +24,8 @@ from plugin_cases import CASES
 from refusals import OPERATORS
 
 from vidc.plugins import kernel_library
-from vidc.plugins.ring import ring_attention
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 
 CUDA = torch.device("cuda", 0)
 RING = Ring(batch=2, tokens=21, heads=3, head_dim=64, window=48, sink=7, position=40)
@@ -58,7 +58,7 @@ def operators() -> None:
         for dtype in (torch.bfloat16, torch.float16):
             for valid in (1, 131, 140):
                 taken = attention_16bit.arguments(2, 70, 3, head_dim, 140, valid, dtype)
-                ring_attention(*on(CUDA, taken).values())
+                ring_attention_16bit(*on(CUDA, taken).values())
     torch.cuda.synchronize()
 
 

@@ -29,8 +29,8 @@ from operators_8bit import attention_arguments
 from plugin_host import Host, Node, ready
 from portable_attention import OF_WEIGHTS
 
-from vidc.plugins.ring import ring_attention
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 
 CUDA = torch.device("cuda", 0)
 HOPPER = (9, 0)
@@ -196,4 +196,4 @@ def test_attention_on_another_gpu_than_hopper_is_the_portable_kernel_s(host):
 def test_attention_in_16_bits(host, dtype):
     for valid in (1, 65, 490, 500):
         taken = attention_16bit.arguments(2, 300, 3, 128, 500, valid, dtype)
-        attention_16bit.held(by_plugin(host, ring_attention), taken, CUDA)
+        attention_16bit.held(by_plugin(host, ring_attention_16bit), taken, CUDA)
