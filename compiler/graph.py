@@ -17,6 +17,7 @@ from vidc.compiler.pipeline.stage import Input, Stage, Workspace
 from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.settings.resolve import Settings
+from vidc.compiler.validate.golden import QUANTISED_STAGE
 from vidc.compiler.versions import versions
 from vidc.exporters.checkpoint import checkpoint_files, lora_files
 from vidc.exporters.components import component_groups, weights_groups
@@ -242,7 +243,7 @@ def graph_stage(settings: Settings, name: str) -> str:
 
 def golden_stage(settings: Settings) -> str:
     """The stage that writes what a bundle is held to."""
-    return "golden:quantised" if _quantised(settings) else "golden"
+    return QUANTISED_STAGE if _quantised(settings) else "golden"
 
 
 def _quantised(settings: Settings) -> tuple[str, ...]:
