@@ -19,6 +19,7 @@ from vidc.compiler.pipeline.store import Store
 from vidc.compiler.recipe.apply import Quantization, apply_recipe
 from vidc.compiler.recipe.recipe import Recipe, load_recipe
 from vidc.compiler.sensitivity.budget import TIME, Budget
+from vidc.compiler.sensitivity.buildable import require_buildable
 from vidc.compiler.sensitivity.choose import (
     Scored,
     by_damage,
@@ -35,6 +36,7 @@ from vidc.compiler.sensitivity.groups import (
     with_kept_high,
 )
 from vidc.compiler.sensitivity.trials import Trials
+from vidc.compiler.settings.layers import Setting
 from vidc.compiler.settings.quantization import default_recipe
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.settings.targets import Target
@@ -120,7 +122,11 @@ class Analysis:
 
 
 def make_plan(
-    recipe: str | None, model: ModelConfig, target: Target, budget: Budget | None
+    recipe: str | None,
+    model: ModelConfig,
+    target: Target,
+    budget: Budget | None,
+    backend: Setting | None = None,
 ) -> Plan:
     """What to analyse, refused where it can be known to lead nowhere.
 
@@ -129,9 +135,11 @@ def make_plan(
         model: to be quantised.
         target: whose times are predicted.
         budget: of the mix, if one is to be chosen.
+        backend: that is to build it, or None for the target's own.
 
     Raises:
-        UnavailableError: ``VIDC-RECIPE-NONE``, and what ``predict`` raises.
+        UnavailableError: ``VIDC-RECIPE-NONE``, what ``predict`` raises and, with a budget, what
+            ``require_buildable`` does.
         UsageError: ``VIDC-SENSITIVITY-GROUPS``, the recipe quantises nothing, or saves no time;
             ``VIDC-BUDGET-UNREACHABLE``; what ``load_recipe`` and ``apply_recipe`` raise.
     """
@@ -153,6 +161,7 @@ def make_plan(
         )
     plan = Plan(loaded, target, formats, groups, predict(model, target, formats), budget)
     if budget is not None:
+        require_buildable(loaded, formats, target, backend)
         unplayed = [Scored(group, math.inf, math.inf, plan.saved(group)) for group in groups]
         require_saving(unplayed)
         if budget.kind == TIME:
