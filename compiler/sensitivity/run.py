@@ -2,20 +2,29 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from vidc.compiler.calibrate.artefact import Calibration, read_calibration
+from vidc.compiler.calibrate.artefact import Calibration, model_tables, read_calibration
 from vidc.compiler.calibrate.prompts import Prompts, pairs
 from vidc.compiler.calibrate.rollout import rollout_inputs
-from vidc.compiler.calibrate.run import TRANSFORMER, loaded_groups, prompt_embeddings
+from vidc.compiler.calibrate.run import (
+    TRANSFORMER,
+    loaded_groups,
+    machine,
+    prompt_embeddings,
+    unfinished,
+)
 from vidc.compiler.graph import Sources, load_stage, slot
-from vidc.compiler.pipeline.run import Progress, run
+from vidc.compiler.pipeline.digest import sha256_json
+from vidc.compiler.pipeline.run import Progress, Result, run
+from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.pipeline.store import Store
+from vidc.compiler.publish import exclusive
 from vidc.compiler.recipe.apply import Quantization, apply_recipe
 from vidc.compiler.recipe.recipe import Recipe, load_recipe
 from vidc.compiler.sensitivity.budget import TIME, Budget
@@ -35,13 +44,15 @@ from vidc.compiler.sensitivity.groups import (
     layers_of,
     with_kept_high,
 )
-from vidc.compiler.sensitivity.trials import Trials
+from vidc.compiler.sensitivity.state import State
+from vidc.compiler.sensitivity.trials import Damage, Trials
 from vidc.compiler.settings.layers import Setting
 from vidc.compiler.settings.quantization import default_recipe
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.stages.golden import eager_engines
 from vidc.compiler.stream import stream_spec
+from vidc.compiler.versions import versions
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.errors import UnavailableError, UsageError
@@ -49,9 +60,11 @@ from vidc.plugins.names import weights_path
 from vidc.runtime.faults import gpu_faults
 
 VAE = "vae"
+_SOURCES = ("vidc.compiler.sensitivity.trials", "vidc.compiler.stages.golden", "vidc.runtime.text")
+"""Modules whose code makes a group's figures."""
 VERIFIED = 10
 """About how many rollouts a choice takes: of the time that is announced."""
-Result = TypeVar("Result")
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True)
@@ -191,6 +204,9 @@ def analyze(
 ) -> Analysis:
     """Plays every group of a plan in 8 bits, and chooses what its budget allows.
 
+    An interrupted run goes on at the first group that it did not finish, and so does one whose
+    budget cannot be reached with another budget.
+
     Args:
         plan: what to analyse.
         settings: of the model, its precision and the target it runs on here.
@@ -219,12 +235,19 @@ def analyze(
             lambda: _trials(plan, settings, prompts, seed, ranges, folders, device),
             progress,
         )
-        scored = tuple(by_damage([_score(plan, trials, group, progress) for group in plan.groups]))
-        mix = None
-        if (budget := plan.budget) is not None:
-            mix = _timed(
-                str(budget), lambda: _mix(plan, budget, settings.model, scored, trials), progress
-            )
+        key = _key(plan, settings, prompts, seed, ranges, loaded, device)
+        with exclusive(store, calibration, progress.note):
+            state = State(calibration.with_name(f".{calibration.name}.analysis.json"), key)
+            scores = [_score(plan, trials, state, group, progress) for group in plan.groups]
+            scored, mix = tuple(by_damage(scores)), None
+            if (budget := plan.budget) is not None:
+                mix = _timed(
+                    str(budget),
+                    lambda: _mix(plan, budget, settings.model, scored, trials, state),
+                    progress,
+                )
+            state.remove()
+            unfinished(calibration).unlink(missing_ok=True)
     return Analysis(
         plan, scored, trials.compared, len(prompts), settings.precision[TRANSFORMER], mix
     )
@@ -264,21 +287,61 @@ def _trials(
     )
 
 
-def _score(plan: Plan, trials: Trials, group: LayerGroup, progress: Progress) -> Scored:
-    damage = _timed(group.pattern, lambda: trials.damage(group.layers), progress)
+def _key(
+    plan: Plan,
+    settings: Settings,
+    prompts: Prompts,
+    seed: int,
+    calibration: Calibration,
+    loaded: Mapping[str, Result],
+    device: torch.device,
+) -> str:
+    """Of all that a group's figures depend on: what a group costs, and a budget, are no part."""
+    forms = plan.formats
+    return sha256_json(
+        {
+            "model": model_tables(settings.model),
+            "precision": dict(settings.precision),
+            "prompts": [prompts.kind, len(prompts), prompts.sha256],
+            "seed": seed,
+            "ranges": calibration.document.tensors.sha256,
+            "weights": {stage: result.digests for stage, result in loaded.items()},
+            "layers": {group.pattern: list(group.layers) for group in plan.groups},
+            "formats": {n: asdict(f) for n, f in (*forms.linear.items(), *forms.attention.items())},
+            "sources": source_digest(_SOURCES),
+            "tools": versions("torch"),
+            "machine": machine(device),
+        }
+    )
+
+
+def _score(
+    plan: Plan, trials: Trials, state: State, group: LayerGroup, progress: Progress
+) -> Scored:
+    def play() -> Damage:
+        return _timed(group.pattern, lambda: trials.damage(group.layers), progress)
+
+    known = state.has_group(group.pattern)
+    damage = state.damage(group.pattern, play)
+    if known:
+        progress.finished(group.pattern, True, 0.0)
     return Scored(group, damage.sqnr_db, damage.psnr_db, plan.saved(group))
 
 
 def _mix(
-    plan: Plan, budget: Budget, model: ModelConfig, scored: tuple[Scored, ...], trials: Trials
+    plan: Plan,
+    budget: Budget,
+    model: ModelConfig,
+    scored: tuple[Scored, ...],
+    trials: Trials,
+    state: State,
 ) -> Mix:
+    def measure(mixed: Sequence[Scored]) -> float:
+        groups = [each.group for each in mixed]
+        return state.psnr([g.pattern for g in groups], lambda: trials.psnr(layers_of(groups)))
+
     seconds = plan.costs.seconds
-    choice = choose(
-        budget,
-        scored,
-        seconds,
-        lambda mixed: trials.psnr(layers_of([each.group for each in mixed])),
-    )
+    choice = choose(budget, scored, seconds, measure)
     kept = tuple(each for each in scored if each not in choice.groups)
     high = {each.group for each in kept}
     description = plan.recipe.description
@@ -295,7 +358,7 @@ def _mix(
     )
 
 
-def _timed(name: str, work: Callable[[], Result], progress: Progress) -> Result:
+def _timed(name: str, work: Callable[[], Done], progress: Progress) -> Done:
     progress.started(name)
     started = time.perf_counter()
     done = work()
