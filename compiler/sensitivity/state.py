@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vidc.compiler.pipeline.atomic import read_json, write_json
-from vidc.compiler.pipeline.digest import sha256_json
+from vidc.compiler.pipeline.digest import Json, sha256_json
 from vidc.compiler.pipeline.disk import stage_errors
 from vidc.compiler.publish import OTHER_OUTPUT
 from vidc.compiler.sensitivity.trials import Damage
@@ -61,7 +61,7 @@ class State:
         self._path.unlink(missing_ok=True)
 
     def _save(self, name: str) -> None:
-        figures = {"groups": self._groups, "mixes": self._mixes}
+        figures: dict[str, Json] = {"groups": self._groups, "mixes": self._mixes}
         document = {"key": self._key, "sha256": sha256_json(figures), **figures}
         with stage_errors(name, self._path.parent, self._path, None, OTHER_OUTPUT):
             write_json(self._path, document)

@@ -32,9 +32,9 @@ class QuantizationConfig:
         """Whether its recipe takes ranges from a calibration."""
         linear = (rule.format for rule in self.recipe.linear)
         attention = (rule.format for rule in self.recipe.attention)
-        return any(f.computes and (f.scale == "static" or f.smooth) for f in linear) or any(
-            f != AttentionFormat() and (f.scale == "static" or f.centre) for f in attention
-        )
+        return any(
+            f.computes and (f.scale == "static" or f.smooth or f.centre) for f in linear
+        ) or any(f != AttentionFormat() and (f.scale == "static" or f.centre) for f in attention)
 
     @property
     def rings(self) -> str | None:
