@@ -454,13 +454,14 @@ def _golden_quantised(settings: Settings, group: str) -> Stage:
         run=_runner(
             "golden_quantised", config=settings.model, precisions=precisions, group=group,
             recipe=quantized.recipe, calibrated=quantized.calibrated,
-            device_type=settings.target.device_type,
+            device_type=settings.target.device_type, form=_form(settings),
         ),
         entries=("vidc.compiler.stages.golden_quantised",),
         config={
             "model": _plain(asdict(settings.model)),
             "precisions": precisions,
             "rules": _rules(settings, group),
+            "form": _form(settings).name,
         },
         inputs=(Input("golden"), *golden.inputs, *calibration),
     )  # fmt: skip

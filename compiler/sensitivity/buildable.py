@@ -1,6 +1,7 @@
-"""Whether engines can hold a recipe, before hours go into choosing a part of it."""
+"""What engines hold of a recipe, known before hours go into choosing a part of it."""
 
 from vidc.compiler.backends import backend
+from vidc.compiler.quantise.form import PROGRAM, Form
 from vidc.compiler.quantise.lowering import require_lowered
 from vidc.compiler.recipe.apply import Quantization
 from vidc.compiler.recipe.recipe import Recipe
@@ -9,6 +10,7 @@ from vidc.compiler.settings.layers import Setting
 from vidc.compiler.settings.precision import require_built
 from vidc.compiler.settings.quantization import TRANSFORMER, precision_of
 from vidc.compiler.settings.targets import Target
+from vidc.plugins.errors import UnavailableError
 
 
 def require_buildable(
@@ -33,3 +35,12 @@ def require_buildable(
     chosen = choose_builder(asked, target, Setting(target.name, target.name)).value
     require_built({TRANSFORMER: precision}, chosen, target)
     require_lowered(recipe.name, formats, backend(chosen).form(target))
+
+
+def planned_form(target: Target, asked: Setting | None) -> Form:
+    """How the backend that would build takes what is quantised; a program's where none would."""
+    try:
+        chosen = choose_builder(asked, target, Setting(target.name, target.name)).value
+    except UnavailableError:
+        return PROGRAM
+    return backend(chosen).form(target)

@@ -25,10 +25,11 @@ from vidc.compiler.pipeline.run import Progress, Result, run
 from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.publish import exclusive
+from vidc.compiler.quantise.form import Form
 from vidc.compiler.recipe.apply import Quantization, apply_recipe
 from vidc.compiler.recipe.recipe import Recipe, load_recipe
 from vidc.compiler.sensitivity.budget import TIME, Budget
-from vidc.compiler.sensitivity.buildable import require_buildable
+from vidc.compiler.sensitivity.buildable import planned_form, require_buildable
 from vidc.compiler.sensitivity.choose import (
     Scored,
     by_damage,
@@ -75,6 +76,7 @@ class Plan:
         recipe: that quantises all groups.
         target: whose times are predicted.
         formats: what the recipe makes of the model.
+        form: of the backend that would build it.
         groups: of its layers.
         costs: predicted.
         budget: of the mix, None where none is to be chosen.
@@ -83,6 +85,7 @@ class Plan:
     recipe: Recipe
     target: Target
     formats: Quantization
+    form: Form
     groups: tuple[LayerGroup, ...]
     costs: Costs
     budget: Budget | None
@@ -172,7 +175,9 @@ def make_plan(
             f"recipe {loaded.name} leaves every layer in high precision: there is nothing to rank",
             "pass --recipe with one that quantises, such as int8-static or fp8",
         )
-    plan = Plan(loaded, target, formats, groups, predict(model, target, formats), budget)
+    form = planned_form(target, backend)
+    costs = predict(model, target, formats, form)
+    plan = Plan(loaded, target, formats, form, groups, costs, budget)
     if budget is not None:
         require_buildable(loaded, formats, target, backend)
         unplayed = [Scored(group, math.inf, math.inf, plan.saved(group)) for group in groups]
@@ -282,7 +287,7 @@ def _trials(
         stream,
         {name: engine for name, engine in engines.items() if not name.startswith("vae_")},
         {name: engine for name, engine in engines.items() if name.startswith("vae_decode")},
-        FakeQuantizer(network, plan.formats, calibration),
+        FakeQuantizer(network, plan.formats, calibration, form=plan.form),
         inputs,
     )
 
@@ -308,6 +313,7 @@ def _key(
             "weights": {stage: result.digests for stage, result in loaded.items()},
             "layers": {group.pattern: list(group.layers) for group in plan.groups},
             "formats": {n: asdict(f) for n, f in (*forms.linear.items(), *forms.attention.items())},
+            "products": plan.form.products,
             "sources": source_digest(_SOURCES),
             "tools": versions("torch"),
             "machine": machine(device),
