@@ -35,7 +35,8 @@ def announcement(settings: Settings) -> str | None:
         return None
     chosen = scenario(settings)
     precisions = {group: settings.precision[group] for group in weights_groups(settings.model)}
-    reference = about(reference_seconds(settings.model, chosen, precisions))
+    quantized = settings.quantization is not None
+    reference = about(reference_seconds(settings.model, chosen, precisions, quantized))
     if not reference:
         return None
     what = "a rollout" if chosen.rollout else "every component without a rollout"
@@ -46,11 +47,23 @@ def announcement(settings: Settings) -> str | None:
 
 
 def reference_seconds(
-    config: ModelConfig, scenario: Scenario, precisions: Mapping[str, str]
+    config: ModelConfig,
+    scenario: Scenario,
+    precisions: Mapping[str, str],
+    quantized: bool = False,
 ) -> float:
-    """PyTorch eager playing in float32 and, where they differ, in the groups' precisions."""
+    """PyTorch eager playing in float32 and, where they differ, in the groups' precisions.
+
+    Args:
+        config: of the model.
+        scenario: what is played.
+        precisions: of each weights group, high.
+        quantized: whether it plays a recipe's numbers, too, as stage ``golden:quantised`` does.
+    """
     seconds = _seconds(components_flops(config, scenario))
     if set(precisions.values()) != {"fp32"}:
+        seconds += _seconds(_played_flops(config, scenario))
+    if quantized:
         seconds += _seconds(_played_flops(config, scenario))
     return seconds
 

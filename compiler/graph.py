@@ -17,6 +17,7 @@ from vidc.compiler.pipeline.stage import Input, Stage, Workspace
 from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.settings.resolve import Settings
+from vidc.compiler.validate.golden import QUANTISED_STAGE
 from vidc.compiler.versions import versions
 from vidc.exporters.checkpoint import checkpoint_files, lora_files
 from vidc.exporters.components import component_groups, weights_groups
@@ -242,7 +243,7 @@ def graph_stage(settings: Settings, name: str) -> str:
 
 def golden_stage(settings: Settings) -> str:
     """The stage that writes what a bundle is held to."""
-    return "golden:quantised" if _quantised(settings) else "golden"
+    return QUANTISED_STAGE if _quantised(settings) else "golden"
 
 
 def _quantised(settings: Settings) -> tuple[str, ...]:
@@ -453,13 +454,14 @@ def _golden_quantised(settings: Settings, group: str) -> Stage:
         run=_runner(
             "golden_quantised", config=settings.model, precisions=precisions, group=group,
             recipe=quantized.recipe, calibrated=quantized.calibrated,
-            device_type=settings.target.device_type,
+            device_type=settings.target.device_type, form=_form(settings),
         ),
         entries=("vidc.compiler.stages.golden_quantised",),
         config={
             "model": _plain(asdict(settings.model)),
             "precisions": precisions,
             "rules": _rules(settings, group),
+            "form": _form(settings).name,
         },
         inputs=(Input("golden"), *golden.inputs, *calibration),
     )  # fmt: skip

@@ -5,9 +5,10 @@ either one scale for each operand, or one for each row of the input and each out
 second it is: recipes mean a scale for each output channel, and over a layer's products at
 LongLive's sizes it costs 4 % of their time (314 us instead of 302 on an H200). The input's scale is
 one number and part of the output channels', so that all products of as many rows share ones for
-their rows; both are in the weights file as they are read. A weight as it is stored, ``[out, in]``,
-is the column-major operand that the product wants. Where the input stays as it is, a kernel of the
-compiler's makes the weight one of 16 bits, and what is saved is memory.
+their rows; both are in the weights file as they are read. Where a recipe has a scale for each
+token, rows have these, computed by the operations that round them. A weight as it is stored,
+``[out, in]``, is the column-major operand that the product wants. Where the input stays as it is, a
+kernel of the compiler's makes the weight one of 16 bits, and what is saved is memory.
 
 An input is quantised by what makes it: GELU by ``gelu_quantize``, which then writes FP8, and
 anything else by operations that a compiler fuses with those before. ``norm_modulate_quantize`` is
@@ -22,13 +23,18 @@ import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
-from vidc.compiler.quantise.programs import found_linears
+from vidc.compiler.quantise.programs import ARGUMENTS, found_linears, is_dynamic
 from vidc.exporters.lowering import insert
 from vidc.exporters.program import weight_names
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import BuildError
 from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.quantized_linear import dequantized_linear, quantized_input, quantized_linear
+from vidc.plugins.quantized_linear import (
+    dequantized_linear,
+    quantized_input,
+    quantized_linear,
+    quantized_tokens,
+)
 
 _SCALED = torch.ops.aten._scaled_mm.default
 _FULL = torch.ops.aten.full.default
@@ -45,7 +51,7 @@ def lower_products(program: ExportedProgram) -> None:
     Raises:
         BuildError: ``VIDC-QUANTISE-COUNT``, not every weight in 8 bits is read as it was meant.
     """
-    asked = {linear.weight: linear.input_scale is not None for linear in found_linears(program)}
+    asked = {linear.weight: linear.computes for linear in found_linears(program)}
     products = _Products(program.graph)
     for node in program.graph.find_nodes(op="call_function", target=quantized_linear):
         products.replace(node)
@@ -81,14 +87,19 @@ class _Products:
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
         self._steps: dict[tuple[Any, ...], fx.Node] = {}
+        self._tokens: dict[tuple[Any, ...], tuple[fx.Node, fx.Node]] = {}
         self._ones: dict[int, fx.Node] = {}
 
     def replace(self, node: fx.Node) -> None:
         """Puts operations in the place of one call."""
-        x, weight, scale, bias, input_scale, *before = node.args
+        x, weight, scale, bias, input_scale, *before = node.args[:ARGUMENTS]
         value = node.meta["val"]
         with self.graph.inserting_before(node):
-            if input_scale is None:
+            if is_dynamic(node):
+                steps, tokens = self._by_token(x, weight, *before)
+                arguments = (steps, weight, scale, bias, tokens, value.dtype)
+                result = insert(self.graph, scaled_product, arguments)
+            elif input_scale is None:
                 result = insert(self.graph, dequantized_linear, (x, weight, scale, bias))
             else:
                 steps = self._quantized(x, weight, input_scale, *before)
@@ -114,6 +125,15 @@ class _Products:
                 self._steps[key] = insert(self.graph, quantized_input, arguments)
         return self._steps[key]
 
+    def _by_token(self, x: Any, weight: Any, factor: Any, mean: Any) -> tuple[fx.Node, fx.Node]:
+        """The input in 8 bits and its tokens' scales, which Linears that read it share."""
+        key = (x, factor, mean)
+        if key not in self._tokens:
+            arguments = (x, factor, mean, weight.meta["val"].dtype)
+            steps, scales = insert(self.graph, quantized_tokens, arguments)
+            self._tokens[key] = steps, scales
+        return self._tokens[key]
+
     def _ones_for(self, rows: int, like: Any) -> fx.Node:
         """Scales of rows that are part of the output channels', made once for all products."""
         if rows not in self._ones:
@@ -127,7 +147,7 @@ class _Products:
 
 
 def scaled_product(
-    steps: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, ones: Tensor, dtype: Any
+    steps: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, of_rows: Tensor, dtype: Any
 ) -> Tensor:
     """The product of quantised operands.
 
@@ -136,13 +156,14 @@ def scaled_product(
         weight: float8_e4m3fn ``[out, in]``.
         scale: of each output channel of the product, float32 ``[out]``.
         bias: ``[out]`` of ``dtype``, or None.
-        ones: float32 ``[rows, 1]``.
+        of_rows: the scale of each row, float32 ``[..., 1]``: ones where it is part of ``scale``.
         dtype: of the result, ``[..., out]``.
     """
     rows = steps.reshape(-1, steps.shape[-1])
+    scales = of_rows if of_rows.ndim == 2 else of_rows.reshape(-1, 1)
     # Sums of the matrix units as they are: errors of rounding inputs to FP8 are larger by far.
     product = torch._scaled_mm(
-        rows, weight.t(), ones, scale[None], bias=bias, out_dtype=dtype, use_fast_accum=True
+        rows, weight.t(), scales, scale[None], bias=bias, out_dtype=dtype, use_fast_accum=True
     )
     return product.reshape(*steps.shape[:-1], weight.shape[0])
 
@@ -152,7 +173,7 @@ def _alone(x: fx.Node, scale: Any, mean: Any) -> bool:
     return all(
         user.target is quantized_linear
         and user.args[0] is x
-        and user.args[4:] == (scale, None, mean)
+        and user.args[4:ARGUMENTS] == (scale, None, mean)
         for user in x.users
     )
 

@@ -1,6 +1,6 @@
 """The tensors of a quantised Linear, by name."""
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 
 @dataclass(frozen=True)
@@ -10,9 +10,11 @@ class LinearTensors:
     Attributes:
         weight: in 8 bits.
         weight_scale: one an output channel.
-        input_scale: of one element, or None where the input stays in high precision.
+        input_scale: of one element, or None where the input stays in high precision or is
+            ``dynamic``.
         input_factor: what the input is multiplied with before it is quantised, or None.
         input_mean: what is taken off it before that, or None.
+        dynamic: whether the input has a scale for each token, which is no weight.
     """
 
     weight: str
@@ -20,8 +22,14 @@ class LinearTensors:
     input_scale: str | None = None
     input_factor: str | None = None
     input_mean: str | None = None
+    dynamic: bool = field(default=False, kw_only=True)
+
+    @property
+    def computes(self) -> bool:
+        """Whether its input is quantised, too."""
+        return self.dynamic or self.input_scale is not None
 
     @property
     def names(self) -> tuple[str, ...]:
         """Those that there are."""
-        return tuple(name for name in astuple(self) if name is not None)
+        return tuple(name for name in astuple(self) if isinstance(name, str))

@@ -11,6 +11,8 @@ from vidc.plugins.arguments import FLOATS, Checks
 from vidc.plugins.quantize import LARGEST, quantize
 
 _CHECKS = Checks("quantized_linear")
+_LEAST = 2.0**-100
+"""Of a token's range: one over the scale of a smaller one, or of zeros, would not be finite."""
 
 
 def quantized_linear_reference(
@@ -21,6 +23,7 @@ def quantized_linear_reference(
     input_scale: Tensor | None,
     input_factor: Tensor | None,
     input_mean: Tensor | None,
+    dynamic: bool = False,
 ) -> Tensor:
     """The product, its scale and the bias; computed in float32 and rounded once.
 
@@ -28,13 +31,14 @@ def quantized_linear_reference(
         x: ``[..., in]``, float32, bfloat16 or float16.
         weight: ``[out, in]``, float8_e4m3fn or int8.
         scale: of each output channel of the product, float32 ``[out]``: the weight's, times the
-            input's where that is quantised.
+            input's where that is quantised by one number.
         bias: ``[out]`` of the dtype of ``x``, or None.
-        input_scale: float32 ``[1]``; None where the input stays as it is.
+        input_scale: float32 ``[1]``; None where the input stays as it is, or is ``dynamic``.
         input_factor: what the input is multiplied with before it is quantised, float32 ``[in]``,
             or None.
         input_mean: what is taken off the input before that, float32 ``[in]``, or None. The bias has
             the product of the weight and this.
+        dynamic: whether each token of the input is quantised by a scale of its own.
 
     Returns:
         ``[..., out]``, of the dtype of ``x``.
@@ -42,11 +46,15 @@ def quantized_linear_reference(
     Raises:
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
-    _check(x, weight, scale, bias, input_scale, input_factor, input_mean)
+    _check(x, weight, scale, bias, input_scale, input_factor, input_mean, dynamic)
     values = x.float()
-    if input_scale is not None:
-        values = quantized_input(x, input_scale, input_factor, input_mean, weight.dtype).float()
-    product = F.linear(values, weight.float()) * scale
+    if dynamic:
+        steps, tokens = quantized_tokens(x, input_factor, input_mean, weight.dtype)
+        product = F.linear(steps.float(), weight.float()) * (tokens * scale)
+    else:
+        if input_scale is not None:
+            values = quantized_input(x, input_scale, input_factor, input_mean, weight.dtype).float()
+        product = F.linear(values, weight.float()) * scale
     return (product if bias is None else product + bias.float()).to(x.dtype)
 
 
@@ -54,8 +62,21 @@ def quantized_input(
     x: Tensor, scale: Tensor, factor: Tensor | None, mean: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
     """The input as the product takes it; the arguments are those of the operator."""
+    return quantize(_prepared(x, factor, mean), scale, dtype)
+
+
+def quantized_tokens(
+    x: Tensor, factor: Tensor | None, mean: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """As ``quantized_input``, and the scales by which it is: each token's, float32 ``[..., 1]``."""
+    values = _prepared(x, factor, mean)
+    scale = values.abs().amax(-1, keepdim=True).clamp(min=_LEAST) / LARGEST[dtype]
+    return quantize(values, scale, dtype), scale
+
+
+def _prepared(x: Tensor, factor: Tensor | None, mean: Tensor | None) -> Tensor:
     values = x.float() if mean is None else x.float() - mean
-    return quantize(values if factor is None else values * factor, scale, dtype)
+    return values if factor is None else values * factor
 
 
 def dequantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
@@ -74,8 +95,9 @@ def _fake(
     input_scale: Tensor | None,
     input_factor: Tensor | None,
     input_mean: Tensor | None,
+    dynamic: bool = False,
 ) -> Tensor:
-    _check(x, weight, scale, bias, input_scale, input_factor, input_mean)
+    _check(x, weight, scale, bias, input_scale, input_factor, input_mean, dynamic)
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
@@ -87,6 +109,7 @@ def _check(
     input_scale: Tensor | None,
     input_factor: Tensor | None,
     input_mean: Tensor | None,
+    dynamic: bool,
 ) -> None:
     _CHECKS.dtype("x", x, FLOATS)
     _CHECKS.shape("weight", weight, ("out", x.shape[-1]))
@@ -106,14 +129,16 @@ def _check(
             _CHECKS.shape(name, given, sizes)
             _CHECKS.dtype(name, given, (torch.float32,))
     for name, given in (("input_factor", input_factor), ("input_mean", input_mean)):
-        alone = given is not None and input_scale is None
+        alone = given is not None and input_scale is None and not dynamic
         _CHECKS.that(not alone, name, "none without input_scale", "a tensor")
+    both = dynamic and input_scale is not None
+    _CHECKS.that(not both, "input_scale", "none beside a scale for each token", "a tensor")
 
 
 LIBRARY = torch.library.Library("vidc", "FRAGMENT")
 LIBRARY.define(
     "quantized_linear(Tensor x, Tensor weight, Tensor scale, Tensor? bias, Tensor? input_scale,"
-    " Tensor? input_factor, Tensor? input_mean) -> Tensor"
+    " Tensor? input_factor, Tensor? input_mean, bool dynamic=False) -> Tensor"
 )
 LIBRARY.impl("quantized_linear", quantized_linear_reference, "CompositeExplicitAutograd")
 torch.library.register_fake("vidc::quantized_linear", _fake, lib=LIBRARY)

@@ -59,6 +59,8 @@ def calibrate(
     output: Path,
     cache: Path,
     progress: Progress,
+    *,
+    analyzed: bool = False,
 ) -> Calibrated:
     """Writes the calibration of a model's transformer to ``output``.
 
@@ -73,6 +75,8 @@ def calibrate(
         output: a folder that is new or holds an older calibration.
         cache: where results of stages are kept.
         progress: is told of each stage and prompt.
+        analyzed: whether an analysis follows: if that is interrupted, the next run has the ranges
+            at once, from a file that ``analyze`` removes.
 
     Raises:
         UsageError: ``VIDC-BUILD-OUTPUT``.
@@ -111,7 +115,8 @@ def calibrate(
             ranges = _ranges(settings, prompts, unsized, folders, output, progress)
             with replacing(output, "calibrate") as staging:
                 write_calibration(staging, unsized, finished(ranges))
-            _unfinished(output).unlink(missing_ok=True)
+            if not analyzed:
+                unfinished(output).unlink(missing_ok=True)
     return Calibrated(output, unsized)
 
 
@@ -130,8 +135,8 @@ def _require_device(settings: Settings) -> None:
         )
 
 
-def _unfinished(output: Path) -> Path:
-    """The file that an interrupted run leaves beside its folder."""
+def unfinished(output: Path) -> Path:
+    """The file that an interrupted run leaves beside its folder, an absolute path."""
     return output.with_name(f".{output.name}.unfinished.safetensors")
 
 
@@ -144,8 +149,8 @@ def _ranges(
     progress: Progress,
 ) -> Mapping[str, Tensor]:
     """The ranges of all prompts, from where an earlier run stopped."""
-    device, path = torch.device(note.device), _unfinished(output)
-    key = sha256_json({**plain(note), "machine": _machine(device)})
+    device, path = torch.device(note.device), unfinished(output)
+    key = sha256_json({**plain(note), "machine": machine(device)})
     state = State.load(path, key)
     for index in range(state.done):
         progress.finished(_name(index, prompts), True, 0.0)
@@ -190,7 +195,7 @@ def _name(index: int, prompts: Prompts) -> str:
     return f"prompt {index + 1}/{len(prompts)}"
 
 
-def _machine(device: torch.device) -> str:
+def machine(device: torch.device) -> str:
     """What may round differently: its ranges are not mixed with another's."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

@@ -61,7 +61,8 @@ class Asked:
                 f"the recipe cannot be written to {file}: {why}",
                 "name another file with --recipe-file",
             )
-        return make_plan(self.recipe, settings.model, target, budget)
+        asked = settings.asked_backend
+        return make_plan(self.recipe, settings.model, target, budget, asked)
 
     def prompts(self, all_of_them: "Prompts") -> "Prompts":
         """Those that an analysis plays: the first few."""

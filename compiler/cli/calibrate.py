@@ -54,7 +54,7 @@ def command(
 
     Runs the sampler in PyTorch, a rollout for each prompt: the cache fills, is full, and the prompt
     is switched. What is recorded holds for every target and precision. After an interruption the
-    same command goes on where it was.
+    same command goes on where it was, in an analysis too.
 
     With --analyze, groups of layers are then put in 8 bits, one at a time, and the same rollouts
     are held to those in high precision: as frames where there is a VAE, else as latents. Times are
@@ -86,7 +86,9 @@ def command(
         steps += stage_count(few) - len(few) + step_count(plan)
     analysis, cache = None, cache_root(os.environ)
     with stage_progress(steps) as progress:
-        done = calibrate(settings, sources, found, seed, folder, cache, progress)
+        done = calibrate(
+            settings, sources, found, seed, folder, cache, progress, analyzed=plan is not None
+        )
         if plan is not None:
             analysis = analyze(plan, settings, sources, few, seed, done.output, cache, progress)
     _print(done, analysis, asked, as_json)

@@ -44,7 +44,7 @@ def require_faithful(
         found: as they are stored.
         weights: in high precision.
         linears: by layer.
-        calibration: where a Linear has a site.
+        calibration: where a Linear is ``calibrated``.
         form: of what reads them.
 
     Raises:
@@ -56,7 +56,7 @@ def require_faithful(
             factor = found[input_factor_name(linear.site)].load().float()
         stored = found[weight_scale_name(name, form)]
         scale = stored.load().float()
-        if form.products and linear.site is not None:
+        if form.products and linear.site is not None and linear.static:
             scale = scale / found[input_scale_name(linear.site)].load()
         source = weights[weight_name(name)].load()
         values = found[weight_name(name)].load().float()
@@ -65,7 +65,8 @@ def require_faithful(
             mean = found[input_mean_name(linear.site)].load()
             bias, before = (each[bias_name(name)].load() for each in (found, weights))
             _check_bias(name, bias, before, source.double() * mean.double())
-    for site, members in sites(linears.values()).items():
+    ranged = [linear for linear in linears.values() if linear.calibrated]
+    for site, members in sites(ranged).items():
         assert calibration is not None
         _check_input(site, members, found, calibration)
 
@@ -122,7 +123,7 @@ def _check_input(
     found: Mapping[str, LazyTensor],
     calibration: Calibration,
 ) -> None:
-    stored, form = found[input_scale_name(site)], members[0].format
+    form = members[0].format
     factor = found[input_factor_name(site)].load().double() if form.smooth else 1.0
     names = [f"{member.name}.input" for member in members]
     if form.centre:
@@ -131,6 +132,9 @@ def _check_input(
         reach = [_reach(calibration, name, mean.double()) for name in names]
     else:
         reach = [calibration.amax(name) for name in names]
+    if not members[0].static:
+        return  # Its scales are its tokens' own.
+    stored = found[input_scale_name(site)]
     expected = max(float((each * factor).max()) for each in reach)
     if form.centre and expected == 0:
         return  # Nothing but the mean was seen: there is no range to reach to.

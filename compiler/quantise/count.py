@@ -54,5 +54,5 @@ def require_asked(
 
 
 def _pairs(linears: Collection[LinearTensors]) -> str:
-    inputs = sum(linear.input_scale is not None for linear in linears)
+    inputs = sum(linear.computes for linear in linears)
     return f"{len(linears)} weights and {inputs} inputs of Linears in 8 bits"

@@ -13,6 +13,7 @@ class Form:
         products: whether scales are those of products, the weight's times the input's, in float32,
             as kernels take them; else they are the weights' own, in the dtype that weights had.
         integers: whether products of INT8 are computed.
+        tokens: whether inputs of products may have a scale for each token, computed as they come.
         attention: the formats in which self-attention is, all of it in one with static scales.
         rings: the formats in which keys and values are kept, with static scales, while queries to
             them stay in high precision.
@@ -23,6 +24,7 @@ class Form:
     lacks: str
     products: bool
     integers: bool = False
+    tokens: bool = False
     attention: tuple[str, ...] = ()
     rings: tuple[str, ...] = ()
     ring_lacks: str = ""
@@ -46,6 +48,7 @@ PROGRAM = Form(
     "program",
     "which engines of aoti do not have yet",
     products=True,
+    tokens=True,
     attention=("fp8", "int8"),
     rings=("fp8", "int8"),
 )
@@ -55,6 +58,7 @@ CPU_PROGRAM = Form(
     "which engines of aoti for a CPU do not have",
     products=True,
     integers=True,
+    tokens=True,
     attention=("fp8", "int8"),
     rings=("fp8", "int8"),
 )

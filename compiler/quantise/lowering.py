@@ -24,13 +24,24 @@ class QuantizedLinear:
     Attributes:
         name: of the layer.
         format: weights in 8 bits, activations perhaps.
-        site: the layer whose name the input's scale goes by: Linears that read one tensor in one
-            format share its scale, so that it is quantised once. None where activations stay high.
+        site: the layer whose name the input goes by: Linears that read one tensor in one format
+            share its scale, factor and mean, so that it is quantised once. None where activations
+            stay high.
     """
 
     name: str
     format: LinearFormat
     site: str | None
+
+    @property
+    def static(self) -> bool:
+        """Whether its input has one scale, which is known before."""
+        return self.site is not None and self.format.scale == STATIC
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether its numbers take ranges of a calibration."""
+        return self.static or bool(self.format.smooth) or self.format.centre
 
 
 def quantized_linears(
@@ -86,7 +97,7 @@ def require_lowered(recipe: str, formats: Quantization, form: Form) -> None:
             "leave out its activations: weights alone in INT8 save memory, as in int8-weight-only",
         )
     dynamic = next((n for n, f in formats.linear.items() if f.scale != STATIC), None)
-    if dynamic is not None:
+    if dynamic is not None and not form.tokens:
         raise _unlowered(
             recipe,
             f"a scale for each token in {dynamic}, {form.lacks}",

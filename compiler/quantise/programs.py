@@ -32,6 +32,8 @@ from vidc.plugins.quantized_linear import quantized_linear
 from vidc.plugins.signature import Signature
 
 _LINEAR = torch.ops.aten.linear.default
+ARGUMENTS = 7
+"""Of ``vidc::quantized_linear``, the tensors."""
 _MULTIPLE = 16
 """Of channels, which products in 8 bits take."""
 
@@ -175,7 +177,7 @@ def quantize(
             read = ", ".join(sorted(str(user.target) for user in users)) or "nothing"
             raise _wrong(component, linear, f"is read by {read} instead of one Linear")
         sizes = types[linear.weight].shape
-        if linear.input_scale is not None and any(size % _MULTIPLE for size in sizes):
+        if linear.computes and any(size % _MULTIPLE for size in sizes):
             raise _wrong(component, linear, f"is {list(sizes)}: no multiples of {_MULTIPLE}")
         given: Any = node.args[0]
         known = (
@@ -200,6 +202,8 @@ def quantize(
             weights.after_any(placeholder, linear.input_scale),
             weights.after_any(placeholder, linear.input_factor),
             weights.after_any(placeholder, linear.input_mean),
+            # What is static stays as it was before there was any other.
+            *([True] if linear.dynamic else []),
         )
         node.kwargs = {}
     program.graph_module.recompile()
@@ -224,10 +228,16 @@ def found_linears(program: ExportedProgram) -> list[LinearTensors]:
     names = weight_names(program)
     found = []
     for node in program.graph.find_nodes(op="call_function", target=quantized_linear):
-        _, weight, scale, _, *of_input = node.args
+        _, weight, scale, _, *of_input = node.args[:ARGUMENTS]
         read = [None if each is None else names[each.name] for each in of_input]
-        found.append(LinearTensors(names[weight.name], names[scale.name], *read))
+        tensors = LinearTensors(names[weight.name], names[scale.name], *read)
+        found.append(replace(tensors, dynamic=is_dynamic(node)))
     return found
+
+
+def is_dynamic(call: fx.Node) -> bool:
+    """Whether a call of ``vidc::quantized_linear`` gives its input a scale for each token."""
+    return len(call.args) > ARGUMENTS and bool(call.args[ARGUMENTS])
 
 
 class _Weights:

@@ -75,7 +75,9 @@ def quantized_types(
         dtype = torch.float32 if form.products else weight.dtype
         types[weight_scale_name(layer, form)] = TensorType((features_out,), dtype)
         if linear.site is not None:
-            types[input_scale_name(linear.site)] = TensorType((1,) if form.products else (), dtype)
+            if linear.static:
+                shape = (1,) if form.products else ()
+                types[input_scale_name(linear.site)] = TensorType(shape, dtype)
             if linear.format.smooth:
                 types[input_factor_name(linear.site)] = TensorType((features_in,), dtype)
             if linear.format.centre:
@@ -100,9 +102,10 @@ def linear_tensors(group: str, linear: QuantizedLinear, form: Form) -> LinearTen
     return LinearTensors(
         f"{group}.{weight}",
         f"{group}.{scale}",
-        f"{group}.{input_scale_name(site)}",
+        f"{group}.{input_scale_name(site)}" if linear.static else None,
         f"{group}.{input_factor_name(site)}" if linear.format.smooth else None,
         f"{group}.{input_mean_name(site)}" if linear.format.centre else None,
+        dynamic=not linear.static,
     )
 
 

@@ -33,7 +33,7 @@ def quantized_weights(
     Args:
         weights: in high precision.
         linears: by layer.
-        calibration: of these weights; needed where a Linear has a site.
+        calibration: of these weights; needed where a Linear is ``calibrated``.
         form: of what reads them.
 
     Raises:
@@ -42,9 +42,10 @@ def quantized_weights(
     """
     made: dict[str, Callable[[], Tensor]] = {}
     types = quantized_types(weights, linears, form)
-    for site, members in sites(linears.values()).items():
+    ranged = [linear for linear in linears.values() if linear.calibrated]
+    for site, members in sites(ranged).items():
         if calibration is None:
-            raise ValueError(f"{site} has a static scale, and there is no calibration")
+            raise ValueError(f"{site} takes ranges, and there is no calibration")
         mean: Callable[[], Tensor] | None = None
         if members[0].format.centre:
             # As it is stored: what is taken off must be what scales and biases make up for.
@@ -53,13 +54,15 @@ def quantized_weights(
             made |= {bias_name(m.name): partial(_bias, weights, m.name, mean) for m in members}
         inputs = partial(_inputs, members, calibration, mean)
         factors = cache(partial(_factors, weights, members, inputs))
-        made[input_scale_name(site)] = partial(_input_scale, members, inputs, factors)
+        scale = partial(_input_scale, members, inputs, factors) if members[0].static else None
+        if scale is not None:
+            made[input_scale_name(site)] = scale
         if members[0].format.smooth:
             made[input_factor_name(site)] = partial(_reciprocal, factors)
         for member in members:
-            made |= _weight(weights, member, form, factors, made[input_scale_name(site)])
+            made |= _weight(weights, member, form, factors, scale)
     for linear in linears.values():
-        if linear.site is None:
+        if not linear.calibrated:
             made |= _weight(weights, linear, form)
     return {
         name: LazyTensor(

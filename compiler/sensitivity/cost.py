@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from vidc.compiler.calibrate.tensors import linear_sizes
 from vidc.compiler.estimate import CPU_FLOPS_A_CORE, cores
+from vidc.compiler.quantise.form import NETWORK, Form
 from vidc.compiler.quantise.lowering import QuantizedLinear, linears_of, sites
 from vidc.compiler.recipe.apply import Quantization, denoising_rows
 from vidc.compiler.recipe.formats import HIGH, AttentionFormat
@@ -39,14 +40,18 @@ class Costs:
     saved: Mapping[str, float]
 
 
-def predict(model: ModelConfig, target: Target, formats: Quantization) -> Costs:
+def predict(
+    model: ModelConfig, target: Target, formats: Quantization, form: Form = NETWORK
+) -> Costs:
     """The costs of a model's layers on a target.
 
     A roofline: a layer takes what its multiply-adds take at the peak of the precision that they
     are in, or what its bytes take at the memory's peak, whichever is longer. A Linear reads its
     weight and its input and writes its output; where its input is in 8 bits, reading it in high
     precision and writing it in 8 bits comes on top, shared by the Linears that read the same one
-    (kernels that fuse this save more). Weights alone in 8 bits save their bytes, not the products.
+    (kernels that fuse this save more). Weights alone in 8 bits save no time: every backend makes
+    them of high precision before the product, in a pass of its own. Nor do products of INT8 where
+    the backend's form computes none, whatever the target's peak for them is.
     A self-attention reads its ring once, and multiplies in 8 bits where queries are.
 
     Peaks are never reached, so times are too short, all of them alike: shares of the whole are
@@ -55,16 +60,22 @@ def predict(model: ModelConfig, target: Target, formats: Quantization) -> Costs:
     High precision is 16 bits on a GPU and float32 on a CPU, of which the target's file has no
     peaks: there they are those of this machine's cores, in round numbers.
 
+    Args:
+        model: whose layers.
+        target: that they run on.
+        formats: of its layers.
+        form: of the backend that builds them; one that computes all of it if nobody says.
+
     Raises:
         UnavailableError: ``VIDC-TARGET-PRECISION``, the target does not have a format;
             ``VIDC-SENSITIVITY-PEAKS``, its file lacks a peak.
     """
-    return _Roofline(model, target).costs(formats)
+    return _Roofline(model, target, form).costs(formats)
 
 
 class _Roofline:
-    def __init__(self, model: ModelConfig, target: Target) -> None:
-        self._model = model
+    def __init__(self, model: ModelConfig, target: Target, form: Form) -> None:
+        self._model, self._form = model, form
         self._target = target
         self._high = instead(target.precisions) if target.is_gpu else "fp32"
         self._bandwidth = self._peak("memory", _GIGA)
@@ -91,10 +102,12 @@ class _Roofline:
         self, linear: QuantizedLinear, features_in: int, features_out: int, readers: int
     ) -> float:
         form, name = linear.format, linear.name
-        if not form.computes:
-            return self._product(
-                name, features_in, features_out, self._high, form.weights, self._high
-            )
+        if not form.computes or (form.activations == "int8" and not self._form.integers):
+            self._require(form.weights)
+            both = BYTES[form.weights] + BYTES[self._high]
+            dequantizing = features_in * features_out * both / self._bandwidth
+            high = self._linear(name, features_in, features_out)
+            return dequantizing * self._calls(name) + high
         both = BYTES[self._high] + BYTES[form.activations]
         quantizing = self._rows(name) * features_in * both / self._bandwidth / readers
         weights, inputs = form.weights, form.activations

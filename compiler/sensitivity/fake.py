@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vidc.compiler.calibrate.artefact import Calibration
 from vidc.compiler.quantise.arithmetic import quantize, scale_of
+from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.quantise.lowering import QuantizedLinear, linears_of
 from vidc.compiler.quantise.tensors import (
     bias_name,
@@ -46,11 +47,12 @@ class FakeLinear(nn.Module):
         linear: in high precision.
         form: of the quantised one.
         values: its weight in 8 bits, ``[out, in]``.
-        scale: of each output channel, ``[out]``.
+        scale: of each output channel, ``[out]``: with ``products`` the input's is part of it.
         factor: what its input is multiplied with before, ``[in]``, None without SmoothQuant.
         input_scale: a scalar; None where activations stay high, or have a scale a token.
         centre: what is taken off its input before, ``[in]``, and its bias then; None for neither.
         see: is shown the input, its static scale and its format.
+        products: whether static scales are those of products, as programs have them.
     """
 
     def __init__(
@@ -63,8 +65,10 @@ class FakeLinear(nn.Module):
         input_scale: Tensor | None,
         centre: tuple[Tensor, Tensor] | None,
         see: See = _nothing,
+        products: bool = False,
     ) -> None:
         super().__init__()
+        self._products = products
         device = linear.weight.device
         # The network asks its layers for their dtype.
         self.weight, self.bias = linear.weight, linear.bias
@@ -88,10 +92,12 @@ class FakeLinear(nn.Module):
         form, scale = self._format.activations, self._input_scale
         if scale is None:
             scale = scale_of(inputs.abs().amax(-1, keepdim=True), form)
+            spread = scale * self._scale
         else:
             self._see(inputs, scale, form)
+            spread = self._scale if self._products else scale * self._scale
         values = quantize(inputs, scale, form).float()
-        out = F.linear(values, self._values.float()) * (scale * self._scale)
+        out = F.linear(values, self._values.float()) * spread
         return (out if self.bias is None else out + self.bias.float()).to(x.dtype)
 
 
@@ -158,6 +164,8 @@ class FakeQuantizer:
         formats: of its layers.
         calibration: of its weights; None where no layer takes ranges.
         clipping: watches what its layers round; nobody does if None.
+        form: of the backend whose numbers they are: graphs have scales in the weights' dtype,
+            programs in float32.
     """
 
     def __init__(
@@ -166,8 +174,9 @@ class FakeQuantizer:
         formats: Quantization,
         calibration: Calibration | None,
         clipping: Clipping | None = None,
+        form: Form = GRAPH,
     ) -> None:
-        self._network = network
+        self._network, self._form = network, form
         self._clipping = clipping
         self.device = network.proj_out.weight.device
         """Where it runs."""
@@ -180,7 +189,7 @@ class FakeQuantizer:
             for name in self._linears
             if self._linear(name).bias is not None
         }
-        self._stored = quantized_weights(weights, self._linears, calibration)
+        self._stored = quantized_weights(weights, self._linears, calibration, form)
         self._active: dict[str, FakeAttention] = {}
 
     @property
@@ -248,13 +257,14 @@ class FakeQuantizer:
             original,
             form,
             self._stored[weight_name(name)].load(),
-            self._stored[weight_scale_name(name)].load(),
+            self._stored[weight_scale_name(name, self._form)].load(),
             self._stored[input_factor_name(site)].load() if site and form.smooth else None,
             self._stored[input_scale_name(site)].load() if site and static else None,
             (self._stored[input_mean_name(site)].load(), self._stored[bias_name(name)].load())
             if site and form.centre
             else None,
             self._seen_by(name),
+            self._form.products,
         )
 
 

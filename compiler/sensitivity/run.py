@@ -2,23 +2,34 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from vidc.compiler.calibrate.artefact import Calibration, read_calibration
+from vidc.compiler.calibrate.artefact import Calibration, model_tables, read_calibration
 from vidc.compiler.calibrate.prompts import Prompts, pairs
 from vidc.compiler.calibrate.rollout import rollout_inputs
-from vidc.compiler.calibrate.run import TRANSFORMER, loaded_groups, prompt_embeddings
+from vidc.compiler.calibrate.run import (
+    TRANSFORMER,
+    loaded_groups,
+    machine,
+    prompt_embeddings,
+    unfinished,
+)
 from vidc.compiler.graph import Sources, load_stage, slot
-from vidc.compiler.pipeline.run import Progress, run
+from vidc.compiler.pipeline.digest import sha256_json
+from vidc.compiler.pipeline.run import Progress, Result, run
+from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.pipeline.store import Store
+from vidc.compiler.publish import exclusive
+from vidc.compiler.quantise.form import Form
 from vidc.compiler.recipe.apply import Quantization, apply_recipe
 from vidc.compiler.recipe.recipe import Recipe, load_recipe
 from vidc.compiler.sensitivity.budget import TIME, Budget
+from vidc.compiler.sensitivity.buildable import planned_form, require_buildable
 from vidc.compiler.sensitivity.choose import (
     Scored,
     by_damage,
@@ -34,12 +45,15 @@ from vidc.compiler.sensitivity.groups import (
     layers_of,
     with_kept_high,
 )
-from vidc.compiler.sensitivity.trials import Trials
+from vidc.compiler.sensitivity.state import State
+from vidc.compiler.sensitivity.trials import Damage, Trials
+from vidc.compiler.settings.layers import Setting
 from vidc.compiler.settings.quantization import default_recipe
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.stages.golden import eager_engines
 from vidc.compiler.stream import stream_spec
+from vidc.compiler.versions import versions
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.errors import UnavailableError, UsageError
@@ -47,9 +61,11 @@ from vidc.plugins.names import weights_path
 from vidc.runtime.faults import gpu_faults
 
 VAE = "vae"
+_SOURCES = ("vidc.compiler.sensitivity.trials", "vidc.compiler.stages.golden", "vidc.runtime.text")
+"""Modules whose code makes a group's figures."""
 VERIFIED = 10
 """About how many rollouts a choice takes: of the time that is announced."""
-Result = TypeVar("Result")
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,7 @@ class Plan:
         recipe: that quantises all groups.
         target: whose times are predicted.
         formats: what the recipe makes of the model.
+        form: of the backend that would build it.
         groups: of its layers.
         costs: predicted.
         budget: of the mix, None where none is to be chosen.
@@ -68,6 +85,7 @@ class Plan:
     recipe: Recipe
     target: Target
     formats: Quantization
+    form: Form
     groups: tuple[LayerGroup, ...]
     costs: Costs
     budget: Budget | None
@@ -120,7 +138,11 @@ class Analysis:
 
 
 def make_plan(
-    recipe: str | None, model: ModelConfig, target: Target, budget: Budget | None
+    recipe: str | None,
+    model: ModelConfig,
+    target: Target,
+    budget: Budget | None,
+    backend: Setting | None = None,
 ) -> Plan:
     """What to analyse, refused where it can be known to lead nowhere.
 
@@ -129,9 +151,11 @@ def make_plan(
         model: to be quantised.
         target: whose times are predicted.
         budget: of the mix, if one is to be chosen.
+        backend: that is to build it, or None for the target's own.
 
     Raises:
-        UnavailableError: ``VIDC-RECIPE-NONE``, and what ``predict`` raises.
+        UnavailableError: ``VIDC-RECIPE-NONE``, what ``predict`` raises and, with a budget, what
+            ``require_buildable`` does.
         UsageError: ``VIDC-SENSITIVITY-GROUPS``, the recipe quantises nothing, or saves no time;
             ``VIDC-BUDGET-UNREACHABLE``; what ``load_recipe`` and ``apply_recipe`` raise.
     """
@@ -151,8 +175,11 @@ def make_plan(
             f"recipe {loaded.name} leaves every layer in high precision: there is nothing to rank",
             "pass --recipe with one that quantises, such as int8-static or fp8",
         )
-    plan = Plan(loaded, target, formats, groups, predict(model, target, formats), budget)
+    form = planned_form(target, backend)
+    costs = predict(model, target, formats, form)
+    plan = Plan(loaded, target, formats, form, groups, costs, budget)
     if budget is not None:
+        require_buildable(loaded, formats, target, backend)
         unplayed = [Scored(group, math.inf, math.inf, plan.saved(group)) for group in groups]
         require_saving(unplayed)
         if budget.kind == TIME:
@@ -182,6 +209,9 @@ def analyze(
 ) -> Analysis:
     """Plays every group of a plan in 8 bits, and chooses what its budget allows.
 
+    An interrupted run goes on at the first group that it did not finish, and so does one whose
+    budget cannot be reached with another budget.
+
     Args:
         plan: what to analyse.
         settings: of the model, its precision and the target it runs on here.
@@ -210,12 +240,19 @@ def analyze(
             lambda: _trials(plan, settings, prompts, seed, ranges, folders, device),
             progress,
         )
-        scored = tuple(by_damage([_score(plan, trials, group, progress) for group in plan.groups]))
-        mix = None
-        if (budget := plan.budget) is not None:
-            mix = _timed(
-                str(budget), lambda: _mix(plan, budget, settings.model, scored, trials), progress
-            )
+        key = _key(plan, settings, prompts, seed, ranges, loaded, device)
+        with exclusive(store, calibration, progress.note):
+            state = State(calibration.with_name(f".{calibration.name}.analysis.json"), key)
+            scores = [_score(plan, trials, state, group, progress) for group in plan.groups]
+            scored, mix = tuple(by_damage(scores)), None
+            if (budget := plan.budget) is not None:
+                mix = _timed(
+                    str(budget),
+                    lambda: _mix(plan, budget, settings.model, scored, trials, state),
+                    progress,
+                )
+            state.remove()
+            unfinished(calibration).unlink(missing_ok=True)
     return Analysis(
         plan, scored, trials.compared, len(prompts), settings.precision[TRANSFORMER], mix
     )
@@ -250,26 +287,67 @@ def _trials(
         stream,
         {name: engine for name, engine in engines.items() if not name.startswith("vae_")},
         {name: engine for name, engine in engines.items() if name.startswith("vae_decode")},
-        FakeQuantizer(network, plan.formats, calibration),
+        FakeQuantizer(network, plan.formats, calibration, form=plan.form),
         inputs,
     )
 
 
-def _score(plan: Plan, trials: Trials, group: LayerGroup, progress: Progress) -> Scored:
-    damage = _timed(group.pattern, lambda: trials.damage(group.layers), progress)
+def _key(
+    plan: Plan,
+    settings: Settings,
+    prompts: Prompts,
+    seed: int,
+    calibration: Calibration,
+    loaded: Mapping[str, Result],
+    device: torch.device,
+) -> str:
+    """Of all that a group's figures depend on: what a group costs, and a budget, are no part."""
+    forms = plan.formats
+    return sha256_json(
+        {
+            "model": model_tables(settings.model),
+            "precision": dict(settings.precision),
+            "prompts": [prompts.kind, len(prompts), prompts.sha256],
+            "seed": seed,
+            "ranges": calibration.document.tensors.sha256,
+            "weights": {stage: result.digests for stage, result in loaded.items()},
+            "layers": {group.pattern: list(group.layers) for group in plan.groups},
+            "formats": {n: asdict(f) for n, f in (*forms.linear.items(), *forms.attention.items())},
+            "products": plan.form.products,
+            "sources": source_digest(_SOURCES),
+            "tools": versions("torch"),
+            "machine": machine(device),
+        }
+    )
+
+
+def _score(
+    plan: Plan, trials: Trials, state: State, group: LayerGroup, progress: Progress
+) -> Scored:
+    def play() -> Damage:
+        return _timed(group.pattern, lambda: trials.damage(group.layers), progress)
+
+    known = state.has_group(group.pattern)
+    damage = state.damage(group.pattern, play)
+    if known:
+        progress.finished(group.pattern, True, 0.0)
     return Scored(group, damage.sqnr_db, damage.psnr_db, plan.saved(group))
 
 
 def _mix(
-    plan: Plan, budget: Budget, model: ModelConfig, scored: tuple[Scored, ...], trials: Trials
+    plan: Plan,
+    budget: Budget,
+    model: ModelConfig,
+    scored: tuple[Scored, ...],
+    trials: Trials,
+    state: State,
 ) -> Mix:
+    def measure(mixed: Sequence[Scored]) -> float:
+        groups = [each.group for each in mixed]
+        return state.psnr([g.pattern for g in groups], lambda: trials.psnr(layers_of(groups)))
+
     seconds = plan.costs.seconds
-    choice = choose(
-        budget,
-        scored,
-        seconds,
-        lambda mixed: trials.psnr(layers_of([each.group for each in mixed])),
-    )
+    choice = choose(budget, scored, seconds, measure)
     kept = tuple(each for each in scored if each not in choice.groups)
     high = {each.group for each in kept}
     description = plan.recipe.description
@@ -286,7 +364,7 @@ def _mix(
     )
 
 
-def _timed(name: str, work: Callable[[], Result], progress: Progress) -> Result:
+def _timed(name: str, work: Callable[[], Done], progress: Progress) -> Done:
     progress.started(name)
     started = time.perf_counter()
     done = work()

@@ -1,6 +1,7 @@
 """The recipe of a build whose transformer is in 8 bits, and what the rest of it stays in."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,9 +32,9 @@ class QuantizationConfig:
         """Whether its recipe takes ranges from a calibration."""
         linear = (rule.format for rule in self.recipe.linear)
         attention = (rule.format for rule in self.recipe.attention)
-        return any(f.computes and (f.scale == "static" or f.smooth) for f in linear) or any(
-            f != AttentionFormat() and (f.scale == "static" or f.centre) for f in attention
-        )
+        return any(
+            f.computes and (f.scale == "static" or f.smooth or f.centre) for f in linear
+        ) or any(f != AttentionFormat() and (f.scale == "static" or f.centre) for f in attention)
 
     @property
     def rings(self) -> str | None:
@@ -113,6 +114,23 @@ def default_recipe(precision: str, target: Target) -> str | None:
 def default_reason(precision: str, target: Target) -> str:
     """Why it takes that one."""
     return str(getattr(target.recipes, f"{precision}_reason"))
+
+
+def precision_of(recipe: Recipe) -> str:
+    """The precision that a build of a recipe is asked for by: ``fp8`` or ``int8``.
+
+    Raises:
+        UsageError: ``VIDC-RECIPE-PRECISION``, there is none for all of its formats.
+    """
+    for precision in EIGHT_BITS:
+        with suppress(UsageError):
+            _require_of(recipe, Setting(precision, "tried"))
+            return precision
+    raise UsageError(
+        "VIDC-RECIPE-PRECISION",
+        f"recipe {recipe.name} has layers in formats that no --precision builds together",
+        "write its Linears all in one format, and attention in that one, or in INT8 beside FP8",
+    )
 
 
 def high_layers(layers: Sequence[Layer], high: str) -> list[Layer]:

@@ -73,6 +73,12 @@ class Settings:
     tensorrt: TensorRtConfig = field(default_factory=TensorRtConfig)
     calibrate: CalibrateConfig = field(default_factory=CalibrateConfig)
 
+    @property
+    def asked_backend(self) -> Setting | None:
+        """The backend and who asked for it; None where nobody did."""
+        origin = self.origins["backend"]
+        return None if origin == DEFAULT else Setting(self.backend, origin)
+
     def quantized(self, group: str) -> QuantizationConfig | None:
         """What of a weights group is in 8 bits."""
         return self.quantization if group == TRANSFORMER else None

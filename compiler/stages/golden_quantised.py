@@ -7,6 +7,7 @@ import torch
 
 from vidc.compiler.calibrate.artefact import read_calibration
 from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.quantise.form import Form
 from vidc.compiler.recipe.apply import apply_recipe
 from vidc.compiler.recipe.recipe import Recipe
 from vidc.compiler.sensitivity.clipping import Clipping
@@ -28,6 +29,7 @@ def run(
     recipe: Recipe,
     calibrated: bool,
     device_type: str,
+    form: Form,
 ) -> None:
     """Writes ``golden/`` again, with eager's record that of the quantised model.
 
@@ -42,6 +44,7 @@ def run(
         recipe: by which.
         calibrated: whether it takes ranges.
         device_type: where, ``cpu`` or ``cuda``.
+        form: of the backend, whose scales these are.
 
     Raises:
         GateError: ``VIDC-CALIBRATION-RANGE``, ranges cut off what the model computes.
@@ -60,7 +63,7 @@ def run(
         assert isinstance(network, CausalWan)
         formats = apply_recipe(recipe, config)
         clipping = Clipping()
-        quantizer = FakeQuantizer(network, formats, calibration, clipping)
+        quantizer = FakeQuantizer(network, formats, calibration, clipping, form)
         with quantizer.quantized(quantizer.layers):
             eager, rollout = play_eager(
                 config, quantizer.engines(engines), golden.scenario,

@@ -1,5 +1,6 @@
 """Holds engines to golden data, component by component and block by block."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -101,7 +102,8 @@ def hold_to_golden(
         trained: whether the weights are, so that frames are held to what is demanded of these.
 
     Raises:
-        GateError: ``VIDC-VALIDATE-GOLDEN``, there is no record of PyTorch in an engine's precision.
+        GateError: ``VIDC-VALIDATE-GOLDEN``, there is no record of PyTorch in the precision of an
+            engine or a rollout that is held to a multiple of its error, or that error is no number.
     """
     called = [component for component, _ in golden.reference.calls]
     required = [*dict.fromkeys([*called, *stream.components, *precisions])]
@@ -121,22 +123,43 @@ def hold_to_golden(
     played = play_rollout(golden.scenario, inputs, stream, engines, lanes, keep=blocks)
     frames = _frames(played, golden.reference.played, engines, device)
     rollout = compare_rollouts(played, golden.reference.played, golden.eager_rollout, frames, lpips)
+    _require_eager_rollout(rollout, precisions)
     gates += _rollout_gates(golden, rollout, precisions, trained)
     return Comparison(gates, rows, rollout, frames, tensors)
 
 
 def _require_eager(
-    called: Collection[str], eager: Collection[str], precisions: Mapping[str, str]
+    called: Collection[str], eager: Mapping[str, TensorMetrics], precisions: Mapping[str, str]
 ) -> None:
     for name in called:
         precision = precisions.get(name, "fp32")
-        if name not in eager and OF_EAGER in load_thresholds(precision)[Where.COMPONENT]:
-            raise GateError(
-                "VIDC-VALIDATE-GOLDEN",
-                f"golden data do not hold what PyTorch makes of {name} in {precision}, to a "
-                "multiple of whose error it is held",
-                "build the bundle again",
-            )
+        if OF_EAGER in load_thresholds(precision)[Where.COMPONENT]:
+            _require_finite(name, precision, eager.get(name))
+
+
+def _require_eager_rollout(rows: Sequence[RolloutRow], precisions: Mapping[str, str]) -> None:
+    precision = precisions.get("denoise", "fp32")
+    if OF_EAGER in load_thresholds(precision)[Where.ROLLOUT]:
+        whole = next(row for row in rows if row.block is None)
+        _require_finite("the rollout", precision, whole.eager)
+
+
+def _require_finite(what: str, precision: str, eager: TensorMetrics | None) -> None:
+    """Refuses a record of PyTorch that is missing, or of which no limit follows."""
+    if eager is not None and math.isfinite(eager.relative_l2):
+        return
+    problem = (
+        f"do not hold what PyTorch makes of {what} in {precision}"
+        if eager is None
+        else f"hold NaN or Inf in what PyTorch makes of {what} in {precision}"
+    )
+    raise GateError(
+        "VIDC-VALIDATE-GOLDEN",
+        f"golden data {problem}, to a multiple of whose error it is held",
+        "build the bundle again; if it stays, try a precision with more range"
+        if eager is not None
+        else "build the bundle again",
+    )
 
 
 def worst_of_calls(found: Record, reference: Record) -> dict[str, TensorMetrics]:

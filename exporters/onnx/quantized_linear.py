@@ -27,12 +27,15 @@ def quantized_linear_qdq(
     input_scale: Tensor | None,
     input_factor: Tensor | None,
     input_mean: Tensor | None,
+    dynamic: bool = False,
 ) -> Tensor:
     """``vidc::quantized_linear`` for export alone.
 
     Its input is quantised from float32; the product is given in the dtype of ``x``, and scaled in
     float32.
     """
+    if dynamic:
+        raise ValueError("a network holds no scale for each token, and one is asked for")
     unit = UNIT[weight.dtype]
     values, spread = x, 1 / unit
     if input_scale is not None:

@@ -3,13 +3,17 @@
 import json
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import quantised
 
 from vidc.compiler import build as building
 from vidc.compiler.backends.onnxruntime import OnnxRuntimeBackend
 from vidc.compiler.build import build, finish, plan_finish
+from vidc.compiler.calibrate.artefact import write_calibration
+from vidc.compiler.calibrate.document import DOCUMENT, TENSORS
 from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.pipeline.plan import Status
@@ -92,6 +96,48 @@ def test_finishing_that_was_interrupted_goes_on_where_it_was(
     again = finish(portable, tmp_path / "bundle", cache, LineProgress())
     assert [stage.name for stage in again.stages if not stage.hit] == ["package"]
     assert contents(tmp_path / "bundle") == contents(finished)
+
+
+def test_a_build_in_8_bits_is_planned_with_what_it_is_held_to(project, tmp_path):
+    """Ranges come with the folder: stage golden:quantised reads them, and no other calibration."""
+    settings, sources = project.resolve(precision="int8", recipe="int8-static")
+    made = quantised.calibration(settings.model, reach=3.0)
+    digest = read_manifest(project.bundle).weights["transformer"].source["digest"]
+    (tmp_path / "calibration").mkdir()
+    document = replace(made.document, weights=digest)
+    write_calibration(tmp_path / "calibration", document, made.tensors)
+    sources = replace(sources, calibration=tmp_path / "calibration")
+    begin(settings, sources, tmp_path / "begun", project.cache, LineProgress())
+    shutil.rmtree(tmp_path / "calibration")
+
+    portable = open_portable(tmp_path / "begun")
+    done = portable.document.stages
+    assert {"quantise:transformer", "quantise:denoise", "quantise:text_kv"} <= set(done)
+    assert {DOCUMENT, TENSORS} <= set(done["quantise:transformer"].files)
+    rows = plan_finish(portable, tmp_path / "bundle", tmp_path / "cache")
+    left = [row.stage for row in rows if row.stage not in done]
+    assert left[-3:] == ["golden", "golden:quantised", "package"]
+    assert all(stage.startswith("compile:") for stage in left[:-3])
+    found = {row.stage: row for row in rows}
+    for name in ("quantise:transformer", "quantise:denoise"):
+        assert found[name].status is Status.MISS
+        assert found[name].key == done[name].components.key
+    assert found["golden:quantised"].status is Status.UNKNOWN
+
+
+def test_a_build_in_8_bits_is_finished_as_one_machine_makes_it(project, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
+    settings, sources = project.resolve(precision="int8", recipe="int8-weight-only")
+    begin(settings, sources, tmp_path / "begun", project.cache, LineProgress())
+    portable, output = open_portable(tmp_path / "begun"), tmp_path / "bundle"
+    done = finish(portable, output, project.cache, LineProgress())
+    keys = {stage.name: stage.key for stage in done.stages}
+    assert read_manifest(output).stages == keys
+    assert "golden:quantised" in keys
+    rows = plan_finish(portable, output, project.cache)
+    assert {row.status for row in rows} == {Status.HIT}
+    whole = building.plan(settings, sources, output, project.cache)
+    assert {row.stage: row.key for row in whole} == {row.stage: row.key for row in rows} == keys
 
 
 @pytest.fixture

@@ -172,6 +172,30 @@ def test_weights_alone_need_no_calibration(build, project, monkeypatch, tmp_path
     assert kinds["torch.int8"] == LAYERS["text_kv"] + LAYERS["denoise"]
 
 
+@pytest.mark.xdist_group("aoti")
+def test_scales_for_each_token_need_no_calibration(build, vidc, monkeypatch, tmp_path):
+    monkeypatch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
+    output = tmp_path / "bundle"
+    status, _, err = build(
+        "--precision", "fp8", "--recipe", "fp8-dynamic", "--backend", "aoti", "-o", str(output)
+    )
+    assert status == 0, err
+    document = read_manifest(output)
+    assert (document.validation.passed, document.validation.level) == (True, "rollout")
+    assert document.calibration is None
+    weights = load_file(output / "weights/transformer.safetensors")
+    assert not any("input_" in name for name in weights)
+    kinds = Counter(str(tensor.dtype) for tensor in weights.values())
+    assert kinds["torch.float8_e4m3fn"] == LAYERS["text_kv"] + LAYERS["denoise"]
+    status, out, err = vidc("validate", str(output), "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    errors = {row["component"]: row["relative_l2"] for row in found["components"]}
+    for name in LAYERS:
+        assert errors[name] == pytest.approx(found["eager"]["components"][name], rel=0.2)
+        assert errors[name] > 5e-3
+
+
 @pytest.fixture(
     scope="module",
     params=[

@@ -1,4 +1,5 @@
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,9 @@ def test_each_part_of_a_scenario_takes_its_time(cores):
     assert reference_seconds(model, SWITCHED, FP32) == pytest.approx(alone)
     mixed = reference_seconds(model, SWITCHED, {**FP32, "transformer": "bf16"})
     assert mixed == pytest.approx(alone + seconds - 8 * decode)
+    # What a recipe makes of it is played besides, whatever the rest is in.
+    narrow = reference_seconds(model, SWITCHED, FP32, quantized=True)
+    assert narrow == pytest.approx(mixed)
 
 
 def test_what_is_not_decoded_takes_no_time(cores):
@@ -98,3 +102,15 @@ def test_minutes_of_a_cpu_are_announced_and_none_of_a_gpu(cores):
     assert "on this CPU" in text
     assert announcement(on_gpu(settings())) is None
     assert announcement(settings("tiny")) is None
+
+
+def test_a_recipe_s_reference_is_announced_too(cores):
+    cores(1)
+    high = settings("longlive-1.3b", "precision.default=fp32")
+    narrow = resolve("longlive-1.3b", gpu="cpu", precision="int8", environ={})
+    assert high.precision == narrow.precision
+
+    def minutes(settings):
+        return int(re.search(r"about (\d+) minutes", announcement(settings))[1])
+
+    assert minutes(narrow) == pytest.approx(2 * minutes(high), abs=1)

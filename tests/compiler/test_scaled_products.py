@@ -98,6 +98,32 @@ def test_a_lowered_program_rounds_weights_and_inputs(model, exported, fp8, name,
     require_imitated(model, fp8, program, name)
 
 
+@pytest.fixture(scope="module")
+def dynamic(model):
+    return Quantised(model, load_recipe("fp8-dynamic"))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", transformer.COMPONENTS)
+def test_a_lowered_program_gives_each_token_a_scale(model, exported, dynamic, name, fused):
+    program, fusion = lowered(exported, dynamic, name, fused)
+    calls = program.graph.find_nodes(op="call_function", target=SCALED)
+    assert set(found_products(program).values()) == {True}
+    # Inputs are scaled once, whatever reads them; no row has a scale that is a constant.
+    scales = {call.args[2] for call in calls}
+    assert not any(scale.target is torch.ops.aten.full.default for scale in scales)
+    assert len(scales) == len({call.args[0] for call in calls})
+    for call in calls:
+        rows = call.args[0].meta["val"].shape[0]
+        assert call.args[2].meta["val"].shape == (rows, 1)
+    assert not any("input_scale" in weight for weight in program.state_dict)
+    written = program.graph.find_nodes(op="call_function", target=gelu_quantize)
+    assert not any(call.args[1] == "float8_e4m3fn" for call in written)
+    assert fusion.left == ()
+    program.graph.lint()
+    require_imitated(model, dynamic, program, name)
+
+
 def test_weights_alone_are_dequantised(model, exported):
     quantised = Quantised(model, load_recipe("int8-weight-only"))
     program, fusion = lowered(exported, quantised, "denoise", fused=True)

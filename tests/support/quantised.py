@@ -90,7 +90,11 @@ class Quantised:
             weight = module.weight.detach()
             end = weight.abs().amax(1, keepdim=True)
             module.weight = nn.Parameter(_rounded(weight, end, linear.format.weights))
-            if linear.site is not None:
+            if linear.site is not None and not linear.static:
+                module.register_forward_pre_hook(
+                    partial(_round_tokens, form=linear.format.activations)
+                )
+            elif linear.site is not None:
                 members = shared[linear.site]
                 mean = input_mean(members, self.calibration) if linear.format.centre else None
                 end = input_amax(members, self.calibration, mean).max()
@@ -112,6 +116,13 @@ def _rounded(values: Tensor, end: Tensor, form: str) -> Tensor:
     scale = end / ENDS[form]
     steps = (values / scale).clamp(-ENDS[form], ENDS[form])
     return (steps.round() if form == "int8" else steps.to(torch.float8_e4m3fn).float()) * scale
+
+
+def _round_tokens(
+    module: nn.Module, arguments: tuple[Tensor, ...], form: str
+) -> tuple[Tensor, ...]:
+    end = arguments[0].abs().amax(-1, keepdim=True)
+    return (_rounded(arguments[0], end, form), *arguments[1:])
 
 
 def _round_input(

@@ -6,7 +6,7 @@ import pytest
 import quantised
 
 from vidc.compiler.calibrate.artefact import Calibration
-from vidc.compiler.quantise.form import GRAPH, PROGRAM, Form
+from vidc.compiler.quantise.form import CPU_PROGRAM, GRAPH, PROGRAM, Form
 from vidc.compiler.quantise.lowering import QuantizedLinear, quantized_linears
 from vidc.compiler.recipe.recipe import load_recipe, parse_recipe
 from vidc.compiler.settings.resolve import resolve
@@ -58,6 +58,8 @@ def calibration(config):
         ("int8-weight-only", GRAPH),
         ("fp8-linear", PROGRAM),
         ("int8-weight-only", PROGRAM),
+        ("fp8-dynamic", PROGRAM),
+        ("int8", CPU_PROGRAM),
     ],
     ids=lambda pair: f"{getattr(pair[0], 'name', pair[0])} {pair[1].name}",
 )

@@ -51,7 +51,7 @@ def written(model, tmp_path):
     return write
 
 
-@pytest.mark.parametrize("recipe", ["fp8-linear", "int8-weight-only"])
+@pytest.mark.parametrize("recipe", ["fp8-linear", "fp8-dynamic", "int8-weight-only"])
 @pytest.mark.parametrize("name", LINEARS)
 def test_every_linear_of_the_recipe_is_a_call(written, name, recipe):
     program = written(name, recipe)
@@ -59,8 +59,10 @@ def test_every_linear_of_the_recipe_is_a_call(written, name, recipe):
     assert len(found) == LINEARS[name]
     calls = program.graph.find_nodes(op="call_function", target=quantized_linear)
     assert {call.args[1].meta["val"].dtype for call in calls} == {
-        FP8 if recipe == "fp8-linear" else torch.int8
+        torch.int8 if recipe == "int8-weight-only" else FP8
     }
+    assert all(each.computes == (recipe != "int8-weight-only") for each in found)
+    assert all(each.dynamic == (recipe == "fp8-dynamic") for each in found)
     assert all((each.input_scale is not None) == (recipe == "fp8-linear") for each in found)
     assert set(weight_names(program).values()) == set(program.state_dict)
     placeholders = [node.name for node in program.graph.find_nodes(op="placeholder")]
@@ -76,6 +78,17 @@ def test_a_linear_that_is_left_out_is_found(written, monkeypatch):
     )
     with pytest.raises(BuildError, match=r"VIDC-QUANTISE-COUNT.*text_kv.*attn2\.to_k"):
         written("text_kv")
+
+
+def test_a_token_s_scale_that_is_left_out_is_found(written, monkeypatch):
+    whole = programs.quantize
+
+    def without(name, program, linears, types):
+        whole(name, program, [replace(each, dynamic=False) for each in linears], types)
+
+    monkeypatch.setattr(programs, "quantize", without)
+    with pytest.raises(BuildError, match=r"VIDC-QUANTISE-COUNT.*4 inputs.*0 inputs.*attn2\.to_k"):
+        written("text_kv", "fp8-dynamic")
 
 
 @pytest.mark.parametrize("name", LINEARS)

@@ -203,8 +203,8 @@ def test_centring_changes_nothing_in_exact_arithmetic(calibration, data, feature
 
 
 def test_the_ranges_of_another_calibration_are_found(model, stored):
-    if not sites(model.linears.values()):
-        pytest.skip("the recipe takes no ranges")
+    if not any(linear.static for linear in model.linears.values()):
+        pytest.skip("the recipe has no scale of an input")
     other = {
         name: tensor if name.endswith(".input.mean") else tensor * 1.5
         for name, tensor in model.calibration.tensors.items()
@@ -236,11 +236,8 @@ def test_queries_keys_and_values_share_an_input_where_they_read_one(config):
         ),
         ("kv-int8", NETWORK, "its cache update takes 16 or 32 bits alone"),
         ("int8", GRAPH, "a scale for each token in blocks.0.attn1.to_q"),
-        (
-            "int8",
-            CPU_PROGRAM,
-            "in blocks.0.attn1.to_q, which engines of aoti for a CPU do not have",
-        ),
+        ("fp8-dynamic", NETWORK, "to_q, which networks of TensorRT do not hold yet"),
+        ("int8", PROGRAM, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
         ("int8-static", PROGRAM, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
     ],
 )
@@ -276,3 +273,22 @@ def test_longlive_s_weights_take_half_the_bytes_of_bf16(recipe):
     types = quantized_types(weights, linears, PROGRAM)
     after = sum(math.prod(kind.shape) * kind.dtype.itemsize for kind in types.values())
     assert 0.5 < after / sum(weight.nbytes for weight in weights.values()) < 0.52
+
+
+def test_scales_for_each_token_take_no_ranges(config):
+    weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
+    linears = quantized_linears(load_recipe("fp8-dynamic"), config, CPU_PROGRAM)
+    made = quantized_weights(weights, linears, None, CPU_PROGRAM)
+    require_faithful(made, weights, linears, None, CPU_PROGRAM)
+    assert not any(".input_" in name for name in made)
+    layer = "blocks.0.ffn.net.2"
+    wrong = changed(made, f"{layer}.product_scale", lambda t: t * 2)
+    with pytest.raises(BuildError, match=fault(layer, "")):
+        require_faithful(wrong, weights, linears, None, CPU_PROGRAM)
+
+
+def test_smoothed_inputs_with_scales_for_each_token_take_ranges(config):
+    weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
+    linears = quantized_linears(load_recipe("int8"), config, CPU_PROGRAM)
+    with pytest.raises(ValueError, match="takes ranges, and there is no calibration"):
+        quantized_weights(weights, linears, None, CPU_PROGRAM)

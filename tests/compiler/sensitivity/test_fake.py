@@ -3,16 +3,19 @@
 import pytest
 import torch
 from modelopt_here import needs_modelopt
-from outlier import INT8, recipe_of
+from outlier import INT8, planted, recipe_of
 from torch import nn
 
 from vidc.compiler.quantise.arithmetic import quantize, scale_of
+from vidc.compiler.quantise.form import GRAPH, PROGRAM
 from vidc.compiler.quantise.lowering import linears_of
 from vidc.compiler.quantise.weights import quantized_weights
 from vidc.compiler.recipe.apply import apply_recipe
 from vidc.compiler.recipe.formats import AttentionFormat, LinearFormat
-from vidc.compiler.sensitivity.fake import FakeAttention, FakeLinear
+from vidc.compiler.recipe.recipe import load_recipe
+from vidc.compiler.sensitivity.fake import FakeAttention, FakeLinear, FakeQuantizer
 from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.models import meta_network, with_weights
 from vidc.plugins.rounded import rounded_reference
 
 pytestmark = needs_modelopt
@@ -162,3 +165,23 @@ def test_in_16_bits_only_the_result_is_rounded(form):
     assert found.dtype == torch.bfloat16
     error = (found.float() - exact.float()).norm() / exact.float().norm()
     assert 0.003 < error < 0.06
+
+
+def test_scales_are_of_the_dtype_that_the_backend_stores(model):
+    """A channel of small weights has a scale that float16 holds in coarse steps, float32 not."""
+    weights = {name: tensor.half() for name, tensor in planted(model.config).items()}
+    weights[f"{LAYER}.weight"] *= 2**-14
+    network = with_weights(meta_network(model.config, "transformer", "fp16"), weights)
+    linear = network.get_submodule(LAYER)
+    x = torch.eye(linear.in_features).half() * 2**12
+    formats = apply_recipe(load_recipe("int8-weight-only"), model.config)
+    errors = []
+    for form in (PROGRAM, GRAPH):
+        quantizer = FakeQuantizer(network, formats, None, form=form)
+        with quantizer.quantized([LAYER]), torch.no_grad():
+            found = network.get_submodule(LAYER)(x).float()
+        exact = linear(x).float()
+        errors.append(float((found - exact).norm() / (exact - linear.bias.float()).norm()))
+    of_program, of_graph = errors
+    assert of_program < 0.02
+    assert not of_graph < 2 * of_program

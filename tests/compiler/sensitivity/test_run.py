@@ -14,6 +14,7 @@ from vidc.compiler.recipe.recipe import Recipe, load_recipe
 from vidc.compiler.recipe.write import recipe_toml
 from vidc.compiler.sensitivity.budget import Budget
 from vidc.compiler.sensitivity.run import make_plan
+from vidc.compiler.settings.layers import Setting
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
 from vidc.plugins.errors import UnavailableError, UsageError
@@ -113,6 +114,13 @@ def test_the_table_and_what_is_said_without_a_vae(run, tmp_path):
         (("--analyze", "--recipe", "fp8"), 3, "VIDC-SENSITIVITY-PEAKS]"),
         (("--analyze", "--recipe", "fp8", "--for", "t4"), 3, "VIDC-TARGET-PRECISION]"),
         (("--analyze", "--for", "h10"), 2, "VIDC-CONFIG-TARGET]"),
+        (("--budget", "psnr=30", "--for", "h100"), 3, "VIDC-RECIPE-LOWERING]"),
+        (("--budget", "psnr=30", "--for", "b200", "--backend", "aoti"), 3, "VIDC-BACKEND-TARGET]"),
+        (
+            ("--budget", "psnr=30", "--for", "a100", "--backend", "onnxruntime"),
+            3,
+            "VIDC-BACKEND-PRECISION]",
+        ),
         (("--budget", "psnr=30", "--recipe-file", "recipe.json"), 2, "VIDC-CLI-USAGE]"),
         (("--analyze", "--recipe-file", "recipe.toml"), 2, "VIDC-CLI-USAGE]"),
         (("--recipe-file", "recipe.toml"), 2, "VIDC-CLI-USAGE]"),
@@ -161,3 +169,39 @@ def test_a_recipe_that_leaves_nothing_to_choose(tmp_path):
     assert len(make_plan("int8-weight-only", LONGLIVE, H100, None).groups) == 150
     with pytest.raises(UsageError, match=r"VIDC-SENSITIVITY-GROUPS.*save time"):
         make_plan("int8-weight-only", LONGLIVE, H100, Budget("psnr", 30.0))
+
+
+def kept_in_8_bits(tmp_path, linear, attention):
+    file = tmp_path / "kept.toml"
+    file.write_text(
+        f'description = "both"\n[[linear]]\nlayers = ["blocks.**"]\nweights = "{linear}"\n'
+        f'activations = "{linear}"\n'
+        f'[[attention]]\nlayers = ["blocks.**"]\nkeys = "{attention}"\nvalues = "{attention}"\n'
+    )
+    return str(file)
+
+
+def test_a_budget_is_for_what_the_backend_holds(tmp_path):
+    budget, aoti = Budget("psnr", 30.0), Setting("aoti", "--backend")
+    tiny = resolve("tiny", gpu="cpu", environ={}).model
+    attention = tmp_path / "attention.toml"
+    attention.write_text(
+        'description = "all"\n[[linear]]\nlayers = ["blocks.**"]\nweights = "int8"\n'
+        'activations = "int8"\n[[attention]]\nlayers = ["blocks.**"]\nqueries = "int8"\n'
+        'keys = "int8"\nvalues = "int8"\n'
+    )
+    with pytest.raises(UnavailableError, match=r"VIDC-RECIPE-LOWERING.*attn1 in 8 bits"):
+        make_plan(str(attention), tiny, targets()["cpu"], budget)
+    assert make_plan(str(attention), tiny, targets()["cpu"], budget, aoti).groups
+    # What nobody chooses from is ranked all the same.
+    assert make_plan(str(attention), tiny, targets()["cpu"], None).groups
+
+
+@pytest.mark.parametrize(("linear", "attention", "fits"), [("fp8", "int8", 1), ("int8", "fp8", 0)])
+def test_a_budget_is_for_what_one_precision_builds(tmp_path, linear, attention, fits):
+    file = kept_in_8_bits(tmp_path, linear, attention)
+    if fits:
+        assert make_plan(file, LONGLIVE, H100, Budget("psnr", 30.0)).groups
+    else:
+        with pytest.raises(UsageError, match=r"VIDC-RECIPE-PRECISION.*kept.*together"):
+            make_plan(file, LONGLIVE, H100, Budget("psnr", 30.0))

@@ -128,7 +128,7 @@ def test_an_engine_may_not_err_much_more_than_eager(model, mixed, eager_error, p
         (name, {key: value * (1 + eager_error) for key, value in written.items()})
         for name, written in mixed.reference.calls
     ]
-    golden = replace(mixed, eager=replace(mixed.eager, calls=calls), eager_rollout=None)
+    golden = replace(mixed, eager=replace(mixed.eager, calls=calls))
     engines = model.engines | {"denoise": Louder(model.engines["denoise"])}
     precisions = dict.fromkeys(engines, "bf16")
     gates = hold_to_golden(golden, model.stream, engines, precisions, CPU).gates
@@ -332,3 +332,35 @@ def test_without_a_record_of_pytorch_in_the_same_precision_nothing_is_judged(
     for data in (golden, replace(mixed, eager=replace(mixed.eager, calls=without))):
         with pytest.raises(GateError, match=rf"VIDC-VALIDATE-GOLDEN.*kv_update in {precision}"):
             hold_to_golden(data, model.stream, model.engines, precisions, CPU)
+
+
+def test_a_rollout_without_pytorchs_own_is_not_held_to_less(model, mixed):
+    data = replace(mixed, eager_rollout=None)
+    with pytest.raises(GateError, match=r"VIDC-VALIDATE-GOLDEN.*makes of the rollout in bf16"):
+        held(model, data, precisions=dict.fromkeys(model.engines, "bf16"))
+    # In float16 and in 8 bits a rollout is held to no multiple of PyTorch's.
+    assert held(model, data, precisions=dict.fromkeys(model.engines, "int8")).gates
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8", "fp8"])
+def test_an_error_of_pytorch_that_is_no_number_gives_no_limit(model, mixed, precision):
+    calls = [
+        (name, {key: value.clone() for key, value in written.items()})
+        for name, written in mixed.eager.calls
+    ]
+    written = next(written for name, written in calls if name == "kv_update")
+    next(iter(written.values())).view(-1)[0] = torch.inf
+    data = replace(mixed, eager=replace(mixed.eager, calls=calls))
+    precisions = dict.fromkeys(model.engines, precision)
+    expected = rf"NaN or Inf in what PyTorch makes of kv_update in {precision}"
+    with pytest.raises(GateError, match=expected):
+        held(model, data, precisions=precisions)
+
+
+def test_an_error_of_pytorchs_rollout_that_is_no_number_gives_no_limit(model, mixed):
+    first, *rest = mixed.eager_rollout.latents
+    latents = [torch.full_like(first, torch.nan), *rest]
+    data = replace(mixed, eager_rollout=replace(mixed.eager_rollout, latents=latents))
+    expected = "VIDC-VALIDATE-GOLDEN.*NaN or Inf in what PyTorch makes of the rollout in bf16"
+    with pytest.raises(GateError, match=expected):
+        held(model, data, precisions=dict.fromkeys(model.engines, "bf16"))

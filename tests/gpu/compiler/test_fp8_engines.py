@@ -55,10 +55,10 @@ def engine(target, model, attention_cubin, tmp_path_factory):
     kernels = {"flash_attention": attention_cubin("bfloat16", 64).parent}
     made: dict[tuple[str, str], Engine] = {}
 
-    def engine(name: str, quantised: Quantised, precision: str) -> Engine:
-        if (name, precision) in made:
-            return made[name, precision]
-        folder = tmp_path_factory.mktemp(f"{name}-{precision}")
+    def engine(name: str, quantised: Quantised, precision: str, recipe: str) -> Engine:
+        if (name, recipe) in made:
+            return made[name, recipe]
+        folder = tmp_path_factory.mktemp(f"{name}-{recipe}")
         exported = export_component(model.config, "transformer", "bf16", name, folder)
         component = replace(exported, folder=tmp_path_factory.mktemp(f"{name}-quantised"))
         weights = {key: value.bfloat16() for key, value in model.weights.items()}
@@ -81,8 +81,8 @@ def engine(target, model, attention_cubin, tmp_path_factory):
             dict(built.options), built.requires,
         )  # fmt: skip
         loaded = Weights({"transformer": output / "transformer.safetensors"}, CUDA)
-        made[name, precision] = load_engine(output, entry, loaded, CUDA)
-        return made[name, precision]
+        made[name, recipe] = load_engine(output, entry, loaded, CUDA)
+        return made[name, recipe]
 
     return engine
 
@@ -111,14 +111,15 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    ("precision", "recipe"), [("fp8", "fp8-linear"), ("int8", "int8-weight-only")]
+    ("precision", "recipe"),
+    [("fp8", "fp8-linear"), ("fp8", "fp8-dynamic"), ("int8", "int8-weight-only")],
 )
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
 def test_engines_round_as_their_recipe_says(engine, model, name, precision, recipe):
     quantised = Quantised(model, load_recipe(recipe))
     plain = played(eager(model.component(name, "fp32")))
     rounded = played(eager(quantised.imitated(name)))
-    found = played(engine(name, quantised, precision))
+    found = played(engine(name, quantised, precision, recipe))
     for tensor, expected in rounded.items():
         # bf16 makes some values round to their neighbour in FP8; a wrong scale costs far more.
         allowed = 2e-2 + 0.5 * error(expected, plain[tensor])

@@ -1,0 +1,49 @@
+"""What golden data must be of before a bundle is held to them."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from vidc.compiler.validate.check import validate
+from vidc.compiler.validate.golden import QUANTISED_STAGE
+from vidc.compiler.validate.scenario import Scenario
+from vidc.plugins.errors import GateError
+from vidc.runtime.session import DIRECT
+
+SCENARIO = Scenario(blocks=2, switch_after=1, rollout=False)
+
+
+@pytest.fixture(scope="module")
+def golden(model, tmp_path_factory):
+    """Golden data of the model in bfloat16."""
+    return model.golden(tmp_path_factory.mktemp("golden"), SCENARIO, "bf16")
+
+
+def judged(model, golden, precision, stages):
+    engines = {
+        name: SimpleNamespace(precision="bf16" if name.startswith("vae_") else precision)
+        for name in model.engines
+    }
+    weights = {"transformer": SimpleNamespace(source={"random_weights": 1})}
+    manifest = SimpleNamespace(name="tiny-cpu", engines=engines, stages=stages, weights=weights)
+    bundle = SimpleNamespace(
+        device=torch.device("cpu"), stream=model.stream, engines=model.engines, lanes=DIRECT
+    )
+    return validate(manifest, bundle, golden)
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_engines_in_8_bits_are_not_held_to_golden_data_of_no_recipe(model, golden, precision):
+    expected = rf"VIDC-VALIDATE-GOLDEN.*tiny-cpu has text_kv in {precision}.*golden:quantised"
+    with pytest.raises(GateError, match=expected):
+        judged(model, golden, precision, {"golden": "0" * 64})
+    assert judged(model, golden, precision, {"golden": "", QUANTISED_STAGE: ""}).passed
+
+
+def test_golden_data_of_no_recipe_are_enough_for_high_precision(model, golden):
+    assert judged(model, golden, "bf16", {"golden": ""}).passed
+    without = replace(golden, eager=None)
+    with pytest.raises(GateError, match="VIDC-VALIDATE-GOLDEN"):
+        judged(model, without, "bf16", {"golden": ""})
