@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from vidc.compiler.backends import GraphError
 from vidc.compiler.native_graph import Graph
+from vidc.compiler.tensorrt.log import Log
 from vidc.compiler.tensorrt.product import Product
 from vidc.compiler.tensorrt.quantised import require_quantized
 from vidc.plugins.errors import BuildError
@@ -23,28 +24,8 @@ class Network:
 
     builder: Any
     definition: Any
-    log: "Log"
+    log: Log
     keep: tuple[Any, ...]
-
-
-class Log:
-    """What goes wrong while a product parses and builds."""
-
-    def __init__(self, module: Any) -> None:
-        errors: list[str] = []
-        severe = (module.ILogger.ERROR, module.ILogger.INTERNAL_ERROR)
-
-        class Logger(module.ILogger):  # type: ignore[misc]  # known at run time alone
-            def __init__(self) -> None:
-                module.ILogger.__init__(self)
-
-            def log(self, severity: Any, text: str) -> None:
-                if severity in severe:
-                    errors.append(text)
-
-        self.logger = Logger()
-        self.errors = errors
-        """The first one first."""
 
 
 def parse(component: str, graph: Graph, product: Product) -> Network:
