@@ -116,11 +116,25 @@ class _Edges:
             found.update(nodes_of(layer.metadata))
             if layer.type == self._kinds.DEQUANTIZE:
                 continue
-            before = self._given.get(layer.get_input(0).name)
-            while before is not None and (before.type in self._views or self._scales(before)):
+            before, scaled = self._given.get(layer.get_input(0).name), False
+            while before is not None:
+                if self._scales(before):
+                    scaled = True
+                # A power of two follows the scale; before that, a constant is the network's own.
+                elif before.type not in self._views and (scaled or not self._by_constant(before)):
+                    break
                 found.update(nodes_of(before.metadata))
                 before = self._given.get(before.get_input(0).name)
         return frozenset(found)
+
+    def _by_constant(self, layer: Any) -> bool:
+        """Whether a layer computes with a constant."""
+        if layer.type != self._kinds.ELEMENTWISE:
+            return False
+        given = self._given.get(layer.get_input(1).name)
+        while given is not None and given.num_inputs == 1:
+            given = self._given.get(given.get_input(0).name)
+        return given is not None and given.type == self._kinds.CONSTANT
 
     def _scales(self, layer: Any) -> bool:
         """Whether a layer computes with a scale, factor or mean of a quantised input."""
