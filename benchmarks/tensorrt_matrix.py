@@ -83,19 +83,11 @@ def build(case: Case) -> dict[str, Any]:
     """A row: how long it took, the most memory of the process, and what the engine is."""
     sizes = config(case.model)
     with TemporaryDirectory() as folder:
-        exported, output = Path(folder, "export"), Path(folder, "engine")
-        exported.mkdir()
-        output.mkdir()
-        group = component_groups(sizes)[case.component]
         started = time.perf_counter()
-        high = HIGH if case.precision in EIGHT_BITS else case.precision
-        component = export_component(sizes, group, high, case.component, exported)
-        if case.precision in EIGHT_BITS:
-            component = quantized(case, sizes, component, Path(folder, "quantised"))
+        component = exported(case, sizes, Path(folder))
         between = time.perf_counter()
-        engine = backend.compile(component, targets()[case.target], {}, output)
+        signature, file = compiled(case, component, Path(folder))
         ended = time.perf_counter()
-        file = output / engine.files[0]
         found = inspect_plan(file)
         assert found.network is not None
         return asdict(case) | {
@@ -110,8 +102,28 @@ def build(case: Case) -> dict[str, Any]:
             "products": len(found.network.quantized),
             "products_in_8_bits": len(found.plan.products or ()),
             "layers": found.network.layers,
-            "wrong": wrong(case, sizes, engine.signature, found, file.read_bytes()),
+            "wrong": wrong(case, sizes, signature, found, file.read_bytes()),
         }
+
+
+def exported(case: Case, sizes: ModelConfig, folder: Path) -> ExportedComponent:
+    """The component in the case's precision."""
+    high = HIGH if case.precision in EIGHT_BITS else case.precision
+    made = folder / "export"
+    made.mkdir()
+    group = component_groups(sizes)[case.component]
+    component = export_component(sizes, group, high, case.component, made)
+    if case.precision not in EIGHT_BITS:
+        return component
+    return quantized(case, sizes, component, folder / "quantised")
+
+
+def compiled(case: Case, component: ExportedComponent, folder: Path) -> tuple[Signature, Path]:
+    """The engine's signature, and its plan."""
+    output = folder / "engine"
+    output.mkdir()
+    engine = backend.compile(component, targets()[case.target], {}, output)
+    return engine.signature, output / engine.files[0]
 
 
 def quantized(
@@ -166,6 +178,8 @@ def wrong(
             says.append("not every attention over the ring reads its valid length")
         if found.plan.fused_attentions != len(network.attentions):
             says.append(f"{found.plan.fused_attentions} of {len(network.attentions)} fused")
+        fused = found.fused or {}
+        says += [f"{name} is not one kernel" for name, whole in fused.items() if not whole]
     return says + wrong_products(case, sizes, found)
 
 

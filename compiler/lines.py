@@ -42,12 +42,16 @@ def _line(error: GraphError, settings: Settings) -> str | None:
     network = meta_network(settings.model, group, precision)
     component = components(settings.model, group, network, precision)[error.component]
     program = export_program(component, keep_sources=True)
-    quantized, form = settings.quantized(group), backend(settings.backend).form(settings.target)
+    form = backend(settings.backend).form(settings.target)
+    quantized = settings.quantized(group)
     if quantized is not None and form != GRAPH:
         # Values of a quantised program have other numbers.
         linears = quantized_linears(quantized.recipe, settings.model, form)
         quantize_linears(error.component, program, group, network.state_dict(), linears)
-    signature, operators = native_form(program, component.signature, component.aligned)
+    if settings.target.is_gpu:
+        signature, operators = native_form(program, component.signature, component.aligned)
+    else:
+        signature, operators = component.signature, {}  # The portable graph.
     translated, _ = translated_program(program, signature, operators)
     # Results go by the names of the signature, as in the graph.
     (results,) = translated.graph.output_node().args

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from vidc.compiler.graph_values import require_clean_graph
 from vidc.compiler.quantise.programs import found_linears
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.onnx.activations import widen_activations
 from vidc.exporters.onnx.constructs import PADDED_KEYS, Construct, Parser
 from vidc.exporters.onnx.export import export_onnx
-from vidc.exporters.onnx.lint import require_clean
 from vidc.exporters.onnx.native_ring import native_form
 from vidc.exporters.onnx.pad import widen_pads
 from vidc.exporters.program import load_program
@@ -56,7 +56,7 @@ def write_graph(
         handled: what the caller says to the parser otherwise.
 
     Raises:
-        BuildError: ``VIDC-EXPORT-LINT``, the parser would take it for something else.
+        GraphError: ``VIDC-EXPORT-LINT``, the parser would take it for something else.
     """
     program = load_program(component.program)
     linears = tuple(found_linears(program))
@@ -68,7 +68,7 @@ def write_graph(
         widen_pads(model)
         widen_activations(model)
         ir.save(model, path)
-    require_clean(model, parser, handled)
+    require_clean_graph(component.name, model, parser, handled)
     nodes = list(model.graph.all_nodes())
     return Graph(
         path,

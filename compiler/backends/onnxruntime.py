@@ -73,12 +73,12 @@ class OnnxRuntimeBackend:
 def _for_cpu(component: ExportedComponent, output: Path) -> CompiledEngine:
     import onnx_ir
 
-    from vidc.exporters.onnx.lint import require_clean
+    from vidc.compiler.graph_values import require_clean_graph
     from vidc.exporters.onnx.quantize import unsigned_inputs
     from vidc.exporters.onnx.states import aliasable_states
 
     model = onnx_ir.load(component.onnx)
-    require_clean(model, "onnxruntime")
+    require_clean_graph(component.name, model, "onnxruntime")
     if unsigned_inputs(model):
         onnx_ir.save(model, output / component.onnx.name)
     else:

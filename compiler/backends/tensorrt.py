@@ -11,9 +11,12 @@ from vidc.compiler.gpu import absent
 from vidc.compiler.quantise.form import NETWORK, Form
 from vidc.compiler.settings.schema import EIGHT_BITS
 from vidc.compiler.settings.targets import Target
+from vidc.compiler.tensorrt.engine_layers import ENGINE, EngineLayers
+from vidc.compiler.tensorrt.plan import eight_bit_products
 from vidc.compiler.tensorrt.product import Product, product_for
 from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
+from vidc.runtime.strict import plain
 
 NAME = "tensorrt"
 FOLDER = "engines/tensorrt"
@@ -62,7 +65,7 @@ class TensorRtBackend:
         output: Path,
         means: Means = WITHOUT_LIMITS,
     ) -> CompiledEngine:
-        """Builds the component's plan, and describes the network it was built from.
+        """Builds the component's plan, and describes its layers and the network it was built from.
 
         Raises:
             UnavailableError: ``VIDC-ENV-TENSORRT``.
@@ -71,9 +74,10 @@ class TensorRtBackend:
         """
         from vidc.compiler.native_graph import write_graph
         from vidc.compiler.tensorrt.build import build_plan
+        from vidc.compiler.tensorrt.built_layers import built_layers
         from vidc.compiler.tensorrt.description import describe_network
         from vidc.compiler.tensorrt.network import parse
-        from vidc.compiler.tensorrt.plan import LAYERS, eight_bit_products
+        from vidc.compiler.tensorrt.plan import LAYERS
         from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 
         product = _product(target)
@@ -86,17 +90,32 @@ class TensorRtBackend:
         file = output / FOLDER / f"{component.name}.plan"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(plan)
-        layers = file.with_suffix(LAYERS)
         description = describe_network(network, product)
-        layers.write_text(json.dumps(description, indent=1, sort_keys=True) + "\n")
+        layers = built_layers(plan, network.log, product)
+        beside = {LAYERS: json.dumps(description, indent=1, sort_keys=True)}
+        if layers is not None:
+            beside[ENGINE] = json.dumps(plain(layers), sort_keys=True)
+        for ending, text in beside.items():
+            file.with_suffix(ending).write_text(f"{text}\n")
+        files = (file, *map(file.with_suffix, beside))
         return CompiledEngine(
             loader=NAME,
             version=product.version() or "",
-            files=tuple(path.relative_to(output).as_posix() for path in (file, layers)),
+            files=tuple(path.relative_to(output).as_posix() for path in files),
             signature=graph.signature,
             options={"product": product.name},
-            notes=_notes(component.name, description, eight_bit_products(plan)),
+            notes=_notes(component.name, description, _in_8_bits(plan, description, layers)),
         )
+
+
+def _in_8_bits(
+    plan: bytes, description: Mapping[str, Any], layers: EngineLayers | None
+) -> Collection[str] | None:
+    """The products that a plan computes in 8 bits, None where neither it nor its layers say."""
+    found = eight_bit_products(plan)
+    if found is not None or layers is None:
+        return found
+    return [p["name"] for p in description["quantized"] if layers.in_8_bits(p["name"])]
 
 
 def _notes(

@@ -104,13 +104,16 @@ def require_graphs(manifest: Manifest) -> None:
                 "VIDC-VALIDATE-DEBUG",
                 f"the engine of {name} is one of {entry.backend}, which has no values between its "
                 "inputs and its outputs to look at",
-                f"build with --backend {LOADER}: the graph it runs is the one that others compile",
+                f"build the same with --backend {LOADER} --gpu cpu: it runs the same program as a "
+                "portable graph. Where that passes, program and weights are right, and what "
+                f"{entry.backend} made of them is not",
             )
         if manifest.target.device_type != "cpu":
             raise UsageError(
                 "VIDC-VALIDATE-DEBUG",
                 f"the engine of {name} runs on {manifest.target.name}, and is looked into on a CPU",
-                f"build with --backend {LOADER} --gpu cpu",
+                f"build the same with --backend {LOADER} --gpu cpu: it runs the same program as a "
+                "portable graph, whose ring is written by other operators than on a GPU",
             )
 
 

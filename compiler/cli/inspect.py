@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def command(path: Path, component: str | None, as_json: bool) -> None:
     """Show what a bundle, a graph or an engine holds.
 
-    PATH is a bundle's folder, an .onnx file, a .pt2 package or a .plan of TensorRT.
+    PATH is a bundle's folder, an .onnx file, a .pt2 package or a .plan of TensorRT, which is
+    loaded where the GPU and the version that it was built for are.
     """
     from vidc.compiler.inspect.subject import Subject, subject_of
 
@@ -234,16 +235,17 @@ def _plan_text(found: "InspectedPlan") -> str:
         ("size", byte_size(plan.bytes)),
         (
             "fused attention",
-            _fused(plan.fused_attentions, None if network is None else len(network.attentions)),
+            _fused(_kernels(found), None if network is None else len(network.attentions)),
         ),
         ("products in 8 bits", _products(found)),
+        *_engine_head(found),
     ]
+    tables = [columns(head)]
+    if found.engine is not None:
+        tables.append(_layers_text("kernels", found.engine.kinds))
     if network is None:
-        return columns(head)
-    kinds = [
-        (kind, str(sum(types.values())), _names(types))
-        for kind, types in sorted(network.layers.items(), key=lambda each: -sum(each[1].values()))
-    ]
+        return "\n\n".join(tables)
+    fused = found.fused
     attentions = [
         (
             attention.name,
@@ -252,12 +254,13 @@ def _plan_text(found: "InspectedPlan") -> str:
             str(list(attention.keys)),
             "valid length" if attention.reads_length else "all",
             "yes" if attention.must_fuse else "or taken apart",
+            "not known" if fused is None else "yes" if fused[attention.name] else "NO",
         )
         for attention in network.attentions
     ]
-    tables = [columns(head), columns([("layers", "number", "by type"), *kinds])]
+    tables.append(_layers_text("layers", network.layers))
     if attentions:
-        header = ("attention", "type", "queries", "keys", "attends to", "must fuse")
+        header = ("attention", "type", "queries", "keys", "attends to", "must fuse", "is fused")
         tables.append(columns([header, *attentions]))
     quantized = [(p.name, p.weight, p.weights, p.inputs) for p in network.quantized]
     if quantized:
@@ -267,7 +270,45 @@ def _plan_text(found: "InspectedPlan") -> str:
         "not fuse"
         for product in found.unfused
     ]
+    tables += [
+        f"warning: {', '.join(layer.nodes) or layer.name} did not fuse: {layer.name} is a kernel "
+        "that only quantises or dequantises"
+        for layer in found.apart
+    ]
     return "\n\n".join(tables)
+
+
+def _engine_head(found: "InspectedPlan") -> list[tuple[str, ...]]:
+    """Whose word the layers are, and what memory they take."""
+    engine = found.engine
+    rows = []
+    if engine is None:
+        rows.append(("kernels", "not known"))
+    else:
+        said = "the engine" if engine.said_by == "inspector" else "its builder"
+        rows.append(
+            ("kernels", f"{len(engine.layers)}, as {said} says; --json has tactics and formats")
+        )
+        memory = (f"{name} {byte_size(size)}" for name, size in engine.memory.items())
+        rows.append(("memory", ", ".join(memory) or "not said"))
+    if found.not_loaded is not None:
+        rows.append(("not loaded", found.not_loaded))
+    return list(rows)
+
+
+def _layers_text(title: str, layers: dict[str, dict[str, int]]) -> str:
+    rows = [
+        (kind, str(sum(types.values())), _names(types))
+        for kind, types in sorted(layers.items(), key=lambda each: -sum(each[1].values()))
+    ]
+    return columns([(title, "number", "by type"), *rows])
+
+
+def _kernels(found: "InspectedPlan") -> int | None:
+    """How many kernels are a whole attention."""
+    if found.engine is None:
+        return found.plan.fused_attentions
+    return sum(layer.is_attention for layer in found.engine.layers)
 
 
 def _fused(kernels: int | None, attentions: int | None) -> str:
@@ -283,9 +324,10 @@ def _fused(kernels: int | None, attentions: int | None) -> str:
 
 def _products(found: "InspectedPlan") -> str:
     products, network = found.plan.products, found.network
-    if products is None:
+    if products is None and (network is None or found.engine is None):
         return "cannot be counted without a GPU"
     if network is None:
+        assert products is not None
         return str(len(products))
     meant = sum(product.computes for product in network.quantized)
     apart = len(found.unfused)

@@ -1,4 +1,4 @@
-"""What a plan of TensorRT's holds: its own bytes, and the network it was built from."""
+"""What a plan of TensorRT's holds: its bytes, its layers, and the network it was built from."""
 
 import json
 from dataclasses import dataclass
@@ -6,11 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from vidc.compiler.inspect.changes import Sections, sections
+from vidc.compiler.tensorrt.built_layers import inspected_layers
+from vidc.compiler.tensorrt.engine_layers import (
+    ENGINE,
+    EngineLayer,
+    EngineLayers,
+    require_printable,
+)
 from vidc.compiler.tensorrt.plan import LAYERS, Plan, describe_plan
-from vidc.plugins.errors import GateError
+from vidc.compiler.tensorrt.product import PRODUCTS
+from vidc.plugins.errors import GateError, UnavailableError
 from vidc.runtime.strict import plain, read
 
-MAX_DESCRIPTION_BYTES = 2**24
+MAX_DESCRIPTION_BYTES = 2**26
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Attention:
     must_fuse: bool
 
     def __post_init__(self) -> None:
-        _require_printable(self.name, self.dtype)
+        require_printable(self.name, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -56,21 +64,26 @@ class QuantizedProduct:
     computes: bool
 
     def __post_init__(self) -> None:
-        _require_printable(self.name, self.weight, self.weights, self.inputs)
+        require_printable(self.name, self.weight, self.weights, self.inputs)
 
 
 @dataclass(frozen=True)
 class Network:
-    """What a plan was built from; layers are counted by kind and by the type they give."""
+    """What a plan was built from; layers are counted by kind and by the type they give.
+
+    ``rounding`` names the nodes of ONNX that are Q or DQ, or only scale for them.
+    """
 
     layers: dict[str, dict[str, int]]
     attentions: tuple[Attention, ...]
     quantized: tuple[QuantizedProduct, ...] = ()
+    rounding: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require_printable(
-            *self.layers, *(dtype for types in self.layers.values() for dtype in types)
-        )
+        require_printable(
+            *self.layers, *(dtype for types in self.layers.values() for dtype in types),
+            *self.rounding,
+        )  # fmt: skip
         for each in (self.attentions, self.quantized):
             names = [named.name for named in each]
             if len(set(names)) != len(names):
@@ -79,30 +92,65 @@ class Network:
 
 @dataclass(frozen=True)
 class InspectedPlan:
-    """A plan, and the network that lies beside it as the backend leaves it, if it does."""
+    """A plan, and what lies beside it as the backend leaves it.
+
+    Attributes:
+        plan: what its bytes say.
+        network: that it was built from; None where that is not known.
+        engine: its layers, of the engine that was loaded or else as its builder said them; None
+            where nobody said them.
+        not_loaded: why the product's own inspector was not asked on this machine; None if it was.
+    """
 
     plan: Plan
     network: Network | None
+    engine: EngineLayers | None = None
+    not_loaded: str | None = None
 
     @property
     def unfused(self) -> tuple[QuantizedProduct, ...]:
         """Products that are meant to be computed in 8 bits and are not: Q and DQ did not fuse."""
-        if self.plan.products is None or self.network is None:
+        if self.network is None:
+            return ()
+        found = self.plan.products
+        if self.engine is not None:
+            found = tuple(p.name for p in self.network.quantized if self.engine.in_8_bits(p.name))
+        if found is None:
             return ()
         meant = (product for product in self.network.quantized if product.computes)
-        return tuple(product for product in meant if product.name not in self.plan.products)
+        return tuple(product for product in meant if product.name not in found)
+
+    @property
+    def apart(self) -> tuple[EngineLayer, ...]:
+        """Layers that only quantise or dequantise: their Q or DQ is in no other kernel."""
+        if self.engine is None or self.network is None:
+            return ()
+        return self.engine.apart(frozenset(self.network.rounding))
+
+    @property
+    def fused(self) -> dict[str, bool] | None:
+        """Of each attention of the network, whether it is one kernel; None if that is not known."""
+        if self.engine is None or self.network is None:
+            return None
+        return {each.name: self.engine.fused(each.name) for each in self.network.attentions}
 
 
 def inspect_plan(path: Path) -> InspectedPlan:
-    """What is known of the plan in a file.
+    """What is known of the plan in a file, which is loaded where there is a GPU for it.
 
     Raises:
         GateError: what ``describe_plan`` raises; ``VIDC-BUNDLE-MALFORMED``, ``VIDC-BUNDLE-FIELD``:
-            the description of its network is none.
+            what describes its network or its layers does not.
     """
-    described = path.with_suffix(LAYERS)
     plan = describe_plan(path)
-    return InspectedPlan(plan, _network(described) if described.exists() else None)
+    network = _read(path.with_suffix(LAYERS), Network, "a network")
+    engine = _read(path.with_suffix(ENGINE), EngineLayers, "an engine's layers")
+    not_loaded = None
+    try:
+        engine = inspected_layers(path.read_bytes(), PRODUCTS[plan.product])
+    except (GateError, UnavailableError) as error:
+        not_loaded = error.message
+    return InspectedPlan(plan, network, engine, not_loaded)
 
 
 def compare_plans(old: InspectedPlan, new: InspectedPlan) -> Sections:
@@ -118,11 +166,18 @@ def _subjects(found: InspectedPlan) -> dict[str, dict[str, Any]]:
         subjects["attentions"] = {
             attention.name: plain(attention) for attention in found.network.attentions
         }
+        subjects["fused"] = found.fused or {}
         subjects["products"] = {product.name: plain(product) for product in found.network.quantized}
+    if found.engine is not None:
+        subjects["kernels"] = dict(found.engine.kinds)
+        subjects["memory"] = dict(found.engine.memory)
     return subjects
 
 
-def _network(path: Path) -> Network:
+def _read(path: Path, kind: type[Any], what: str) -> Any:
+    """What a file says, None where there is none."""
+    if not path.exists():
+        return None
     try:
         if path.stat().st_size > MAX_DESCRIPTION_BYTES:
             raise ValueError("it is too large")
@@ -130,13 +185,7 @@ def _network(path: Path) -> Network:
     except (OSError, ValueError, RecursionError) as error:
         raise GateError(
             "VIDC-BUNDLE-MALFORMED",
-            f"{path} does not describe a network: {str(error)[:200]}",
+            f"{path} does not describe {what}: {str(error)[:200]}",
             "copy it again from where it was built, or delete it to see the plan alone",
         ) from error
-    network: Network = read(document, Network, path.name)
-    return network
-
-
-def _require_printable(*texts: str) -> None:
-    if not all(text.isprintable() for text in texts):
-        raise ValueError("a name holds what cannot be printed")
+    return read(document, kind, path.name)

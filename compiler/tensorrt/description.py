@@ -5,12 +5,12 @@ from typing import Any
 
 from vidc.compiler.tensorrt.network import Network, attention_layers
 from vidc.compiler.tensorrt.product import Product
-from vidc.compiler.tensorrt.quantised import quantized_products
+from vidc.compiler.tensorrt.quantised import quantized_products, rounding_nodes
 
 
 def describe_network(network: Network, product: Product) -> dict[str, Any]:
-    """A network's layers by kind and by the type they give, its attentions and its products with
-    weights in 8 bits, as JSON values."""
+    """A network's layers by kind and by the type they give, its attentions, its products with
+    weights in 8 bits and the nodes that only round for these, as JSON values."""
     module, definition = product.module(), network.definition
     layers = [definition.get_layer(index) for index in range(definition.num_layers)]
     kinds = Counter((_name(layer.type), _name(layer.get_output(0).dtype)) for layer in layers)
@@ -38,7 +38,12 @@ def describe_network(network: Network, product: Product) -> dict[str, Any]:
         }
         for each in quantized_products(module, definition)
     ]
-    return {"layers": found, "attentions": attentions, "quantized": quantized}
+    return {
+        "layers": found,
+        "attentions": attentions,
+        "quantized": quantized,
+        "rounding": sorted(rounding_nodes(module, definition)),
+    }
 
 
 def _name(value: Any) -> str:

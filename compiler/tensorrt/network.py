@@ -1,20 +1,18 @@
 """Parses a graph into a strongly typed network, and says on its layers what a parser drops."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from vidc.compiler.backends import GraphError
+from vidc.compiler.graph_values import values_of
 from vidc.compiler.native_graph import Graph
+from vidc.compiler.tensorrt.log import Log
 from vidc.compiler.tensorrt.product import Product
 from vidc.compiler.tensorrt.quantised import require_quantized
-from vidc.plugins.errors import BuildError
 
 VALID_LENGTH = "valid_length"
-_NEAR = 64
-"""Values behind a node among which its operator's own is looked for."""
 
 
 @dataclass(frozen=True)
@@ -23,28 +21,8 @@ class Network:
 
     builder: Any
     definition: Any
-    log: "Log"
+    log: Log
     keep: tuple[Any, ...]
-
-
-class Log:
-    """What goes wrong while a product parses and builds."""
-
-    def __init__(self, module: Any) -> None:
-        errors: list[str] = []
-        severe = (module.ILogger.ERROR, module.ILogger.INTERNAL_ERROR)
-
-        class Logger(module.ILogger):  # type: ignore[misc]  # known at run time alone
-            def __init__(self) -> None:
-                module.ILogger.__init__(self)
-
-            def log(self, severity: Any, text: str) -> None:
-                if severity in severe:
-                    errors.append(text)
-
-        self.logger = Logger()
-        self.errors = errors
-        """The first one first."""
 
 
 def parse(component: str, graph: Graph, product: Product) -> Network:
@@ -55,9 +33,9 @@ def parse(component: str, graph: Graph, product: Product) -> Network:
 
     Raises:
         UnavailableError: ``VIDC-ENV-TENSORRT``.
-        GraphError: ``VIDC-TENSORRT-PARSE``, with the component, the node and the parser's reason.
-        BuildError: ``VIDC-TENSORRT-PARSE``, it dropped an attention; ``VIDC-QUANTISE-COUNT``, its
-            Linears in 8 bits are not the graph's.
+        GraphError: ``VIDC-TENSORRT-PARSE``, with the component, the node and the parser's reason;
+            or it dropped an attention.
+        BuildError: ``VIDC-QUANTISE-COUNT``, its Linears in 8 bits are not the graph's.
     """
     module = product.module()
     log = Log(module)
@@ -69,11 +47,13 @@ def parse(component: str, graph: Graph, product: Product) -> Network:
     found = _attend_to_valid_keys(module, definition, graph.ring_attention)
     if found != graph.ring_attention:
         missing = sorted(graph.ring_attention - found)
-        raise BuildError(
+        raise GraphError(
             "VIDC-TENSORRT-PARSE",
             f"{component}: {product.title} made no attention layer of {missing[0]}, the first of "
             f"{len(missing)}",
             f"use a version of {product.title} that this vidc was tested with",
+            component,
+            values_of(ir.load(graph.path), missing[0]),
         )
     require_quantized(component, module, definition, graph.linears)
     return Network(builder, definition, log, (parser,))
@@ -129,21 +109,5 @@ def _not_parsed(component: str, graph: Graph, product: Product, parser: Any) -> 
         f"use a version of {product.title} that this vidc was tested with; `vidc inspect` on the "
         "exported graph lists what parsers refuse",
         component,
-        values_of(graph.path, first.node_name()) if first else (),
+        values_of(ir.load(graph.path), first.node_name()) if first else (),
     )
-
-
-def values_of(graph: Path, name: str) -> tuple[str, ...]:
-    """The names of what a node gives and of what is computed from that, the nearest first.
-
-    Of the nodes that an operator of PyTorch's becomes, only the last gives a value of its name.
-    """
-    waiting = [node for node in ir.load(graph).graph.all_nodes() if node.name == name]
-    found = list[str]()
-    for node in waiting:
-        if len(found) >= _NEAR:
-            break
-        found += [value.name for value in node.outputs if value.name and value.name not in found]
-        following = [user for value in node.outputs for user in value.consumers()]
-        waiting += [user for user in following if user not in waiting]
-    return tuple(found[:_NEAR])

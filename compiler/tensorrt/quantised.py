@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from vidc.compiler.quantise.count import require_asked
-from vidc.compiler.quantise.tensors import input_factor_name, input_mean_name
+from vidc.compiler.quantise.tensors import input_factor_name, input_mean_name, input_scale_name
+from vidc.compiler.tensorrt.engine_layers import nodes_of
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.plugins.errors import BuildError
+
+_OF_INPUTS = (input_scale_name(""), input_factor_name(""), input_mean_name(""))
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ class QuantizedProduct:
 def quantized_products(module: Any, definition: Any) -> list[QuantizedProduct]:
     """Every product whose weight is in 8 bits, and what it is scaled by."""
     return _Edges(module, definition).products()
+
+
+def rounding_nodes(module: Any, definition: Any) -> frozenset[str]:
+    """The nodes of ONNX that are Q, DQ or nothing but what these take to scale their inputs."""
+    return _Edges(module, definition).rounding()
 
 
 def require_quantized(
@@ -98,6 +106,42 @@ class _Edges:
                 QuantizedProduct(layer.name, tensors, type_name(weight), type_name(inputs))
             )
         return found
+
+    def rounding(self) -> frozenset[str]:
+        """The nodes that each Q and DQ is, and those that bring it to scale or are views."""
+        found = set[str]()
+        for layer in self._layers:
+            if layer.type not in (self._kinds.QUANTIZE, self._kinds.DEQUANTIZE):
+                continue
+            found.update(nodes_of(layer.metadata))
+            if layer.type == self._kinds.DEQUANTIZE:
+                continue
+            before, scaled = self._given.get(layer.get_input(0).name), False
+            while before is not None:
+                if self._scales(before):
+                    scaled = True
+                # A power of two follows the scale; before that, a constant is the network's own.
+                elif before.type not in self._views and (scaled or not self._by_constant(before)):
+                    break
+                found.update(nodes_of(before.metadata))
+                before = self._given.get(before.get_input(0).name)
+        return frozenset(found)
+
+    def _by_constant(self, layer: Any) -> bool:
+        """Whether a layer computes with a constant."""
+        if layer.type != self._kinds.ELEMENTWISE:
+            return False
+        given = self._given.get(layer.get_input(1).name)
+        while given is not None and given.num_inputs == 1:
+            given = self._given.get(given.get_input(0).name)
+        return given is not None and given.type == self._kinds.CONSTANT
+
+    def _scales(self, layer: Any) -> bool:
+        """Whether a layer computes with a scale, factor or mean of a quantised input."""
+        if layer.type != self._kinds.ELEMENTWISE:
+            return False
+        name = self._source(layer.get_input(1)) or ""
+        return name.endswith(_OF_INPUTS)
 
     def _quantized(self, tensor: Any) -> tuple[Any, str | None, str | None, str | None]:
         """An input before its DQ; the names of its scale, factor and mean. None for what is not."""

@@ -12,6 +12,8 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from vidc.exporters.onnx import rounding
+
 Parser = Literal["tensorrt", "tensorrt_rtx", "onnxruntime", "onnxruntime_cuda"]
 """``onnxruntime`` is that of a CPU."""
 
@@ -210,6 +212,48 @@ CONSTRUCTS = (
         "mode 'circular' is a parse error",
         "use ScatterND with computed slots",
         _is_circular_scatter,
+    ),
+    Construct(
+        "rounding-scale-given",
+        _TENSORRT,
+        "a scale that is no constant is taken, and what it scales is computed in high precision",
+        "give Q and DQ a constant, and multiply with what is not known before Q and behind DQ",
+        rounding.scale_is_no_constant,
+    ),
+    Construct(
+        "rounding-scale-sign",
+        _TENSORRT,
+        "a scale that is not positive is a parse error",
+        "clamp scales when they are calibrated",
+        rounding.scale_is_not_positive,
+    ),
+    Construct(
+        "rounding-scale-shape",
+        _TENSORRT,
+        "scales that are neither one, nor as many as the axis is long, are a parse error",
+        "give one scale, or one for each index of the axis",
+        rounding.scale_does_not_fit,
+    ),
+    Construct(
+        "rounding-zero-point",
+        _TENSORRT,
+        "a zero point other than zero is a parse error",
+        "round symmetrically, without a zero point",
+        rounding.zero_point_is_not_zero,
+    ),
+    Construct(
+        "rounding-unsigned",
+        _TENSORRT,
+        "uint8, which Q is of where it names no type, is taken for int8",
+        "set output_dtype, or give an int8 zero point",
+        rounding.steps_are_unsigned,
+    ),
+    Construct(
+        "rounding-saturate",
+        _TENSORRT,
+        "saturate = 0 is ignored: what is out of FP8's range becomes its largest value",
+        "leave saturate out, which is 1",
+        rounding.does_not_saturate,
     ),
     Construct(
         "custom-operator-aborts",

@@ -1,6 +1,6 @@
 """Refuses graphs that a parser would take and compute something else from."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -35,19 +35,33 @@ def lint(model: ir.Model, parser: Parser) -> list[Finding]:
     ]
 
 
+def unhandled(
+    model: ir.Model, parser: Parser, handled: Collection[Construct] = ()
+) -> list[Finding]:
+    """What ``lint`` finds beside what the caller says to the parser otherwise."""
+    return [found for found in lint(model, parser) if found.construct not in handled]
+
+
+def complaint(model: ir.Model, parser: Parser, findings: Sequence[Finding]) -> str:
+    """What is wrong with a graph, in a line about the first of some findings."""
+    first = findings[0]
+    more = f" (the first of {len(findings)} findings)" if len(findings) > 1 else ""
+    return (
+        f"{parser} would not compute {model.graph.name} as exported: "
+        f"{first.op_type} {first.node!r} ({first.construct.code}): {first.construct.reason}{more}"
+    )
+
+
 def require_clean(model: ir.Model, parser: Parser, handled: Collection[Construct] = ()) -> None:
     """Refuses a graph in which ``lint`` finds something other than what the caller handles.
 
     Raises:
         BuildError: ``VIDC-EXPORT-LINT`` naming the first node and the reason.
     """
-    findings = [found for found in lint(model, parser) if found.construct not in handled]
+    findings = unhandled(model, parser, handled)
     if findings:
-        first, reason = findings[0], findings[0].construct.reason
-        more = f" (the first of {len(findings)} findings)" if len(findings) > 1 else ""
         raise BuildError(
             "VIDC-EXPORT-LINT",
-            f"{parser} would not compute {model.graph.name} as exported: "
-            f"{first.op_type} {first.node!r} ({first.construct.code}): {reason}{more}",
-            first.construct.remedy,
+            complaint(model, parser, findings),
+            findings[0].construct.remedy,
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from packaging.version import InvalidVersion, Version
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -17,6 +18,8 @@ from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
 CAPTURABLE = True
+_NUMBERS = 3
+"""Of a version, without which two are not the same: major, minor and patch."""
 _TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 _INSTALL = {
     "tensorrt": "tensorrt=={} --extra-index-url https://pypi.nvidia.com",
@@ -157,7 +160,7 @@ def _module(product: str, entry: manifest.Engine) -> Any:
             f"{str(error)[:200]}",
             f"pip install {_INSTALL[product].format(entry.version)}",
         ) from error
-    if module.__version__ != entry.version:
+    if not _same_version(entry.version, module.__version__):
         raise UnavailableError(
             "VIDC-ENGINE-VERSION",
             f"{entry.files[0]} was built by {title} {entry.version}, and {module.__version__} is "
@@ -165,6 +168,26 @@ def _module(product: str, entry: manifest.Engine) -> Any:
             f"install {title} {entry.version}, or build the bundle again",
         )
     return module
+
+
+def _same_version(built: str, here: str) -> bool:
+    """Whether two versions are of the same libraries.
+
+    A package and its module do not always say all of it: ``10.13.3.9.post1`` is ``10.13.3.9`` in
+    another wheel, and ``10.13.3`` for short.
+    """
+    try:
+        first, second = Version(built), Version(here)
+    except InvalidVersion:
+        return built == here
+    told = min(len(first.release), len(second.release))
+    if told < _NUMBERS and first.release != second.release:
+        return False
+    return (first.release[:told], first.pre, first.dev) == (
+        second.release[:told],
+        second.pre,
+        second.dev,
+    )
 
 
 _Tensor = tuple[str, tuple[int, ...], torch.dtype | None]

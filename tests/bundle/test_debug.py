@@ -144,6 +144,17 @@ def test_engines_without_a_graph_are_refused_first(project, tmp_path, vidc):
     assert "denoise" in err
 
 
+@pytest.mark.parametrize("backend", ["aoti", "tensorrt", "torch_tensorrt"])
+def test_what_to_do_about_engines_without_a_graph_is_said(project, backend):
+    document = read_manifest(project.bundle)
+    engine = replace(document.engines["denoise"], backend=backend, loader=backend)
+    with pytest.raises(UsageError, match=f"denoise is one of {backend}") as caught:
+        require_graphs(replace(document, engines={"denoise": engine}))
+    assert caught.value.code == "VIDC-VALIDATE-DEBUG"
+    assert "--backend onnxruntime --gpu cpu" in caught.value.hint
+    assert f"what {backend} made of them is not" in caught.value.hint
+
+
 def test_engines_of_a_gpu_are_refused(project):
     document = read_manifest(project.bundle)
     gpu = replace(document.target, name="h200", compute_capability="9.0")

@@ -1,18 +1,20 @@
 import pickle
+import re
 
 import onnx_ir as ir
 import pytest
 
-from vidc.compiler.backends import GraphError
+from vidc.compiler.backends import GraphError, backend
+from vidc.compiler.graph_values import values_of
 from vidc.compiler.lines import naming_lines
 from vidc.compiler.native_graph import write_graph
 from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.tensorrt.network import values_of
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.plugins.errors import BuildError
 
-SETTINGS = resolve("tiny", gpu="cpu", environ={})
+SETTINGS = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
+ON_CPU = resolve("tiny", gpu="cpu", environ={})
 
 
 def complaint(*values):
@@ -52,10 +54,32 @@ def graph(tmp_path_factory):
     ],
 )
 def test_a_node_that_pytorch_has_no_value_of_gets_its_operators_line(graph, kind, code):
-    node = next(node for node in ir.load(graph).graph.all_nodes() if node.op_type == kind)
+    model = ir.load(graph)
+    node = next(node for node in model.graph.all_nodes() if node.op_type == kind)
     with pytest.raises(BuildError, match="; it comes from ") as caught, naming_lines(SETTINGS):
-        raise complaint(*values_of(graph, node.name))
+        raise complaint(*values_of(model, node.name))
     assert code in caught.value.message.lower()
+
+
+def test_a_graph_that_lint_refuses_for_a_gpu_names_the_line(tmp_path):
+    component = export_component(SETTINGS.model, "transformer", "fp16", "denoise", tmp_path)
+    with pytest.raises(BuildError) as caught, naming_lines(SETTINGS):
+        write_graph(component, "tensorrt_rtx", tmp_path)
+    assert caught.value.code == "VIDC-EXPORT-LINT"
+    assert caught.value.message.startswith("denoise: tensorrt_rtx would not compute denoise")
+    assert "attention-padded-keys" in caught.value.message
+    assert re.search(r"; it comes from .*layers\.py:\d+: .*ring_attention\(", caught.value.message)
+
+
+def test_a_graph_that_lint_refuses_for_a_cpu_names_the_line(tmp_path):
+    component = export_component(ON_CPU.model, "transformer", "bf16", "denoise", tmp_path)
+    output = tmp_path / "engine"
+    output.mkdir()
+    with pytest.raises(BuildError) as caught, naming_lines(ON_CPU):
+        backend("onnxruntime").compile(component, ON_CPU.target, {}, output)
+    assert caught.value.code == "VIDC-EXPORT-LINT"
+    assert "attention-bf16" in caught.value.message
+    assert re.search(r"; it comes from .*\.py:\d+: .*attention\(", caught.value.message)
 
 
 @pytest.mark.parametrize("values", [(), ("absent",)])

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from vidc.compiler.tensorrt.engine_layers import ENGINE, EngineLayer, EngineLayers, EngineTensor
 from vidc.compiler.tensorrt.plan import LAYERS, describe_plan
 from vidc.plugins.errors import GateError
+from vidc.runtime.strict import plain
 
 PLAN = (
     b"vtrt" + bytes(20) + bytes([1, 7, 1, 116]) + b"... accelerators={sm89 sm120 } ..."
@@ -179,3 +181,93 @@ def test_two_plans_are_compared(vidc, plan, tmp_path):
     assert "ring.keys: [1, 2, 16, 64] -> [1, 2, 32, 64]" in out
     assert "fused.inputs: fp8 -> half" in out
     assert "sm120" in out
+
+
+def kernel(name, *nodes, kind="kgen", dtype="half"):
+    tensor = EngineTensor(dtype, (64, 128), "(Linear) Row major linear format")
+    return EngineLayer(name, kind, f"{name}_0x1", (tensor, tensor), (tensor,), nodes)
+
+
+LAYERS_SAID = EngineLayers(
+    "builder",
+    (
+        kernel("_gemm_mha_v2_myl0_1", "ring"),
+        kernel("__myl_Softmax", "text"),
+        kernel("fmha_v2", "third", "view"),
+        kernel("gemm_1", "fused", kind="gemm", dtype="fp8"),
+        kernel("gemm_2", "apart", kind="gemm"),
+        kernel("__myl_MulCast", "q_1"),
+        kernel("__myl_GeluMulCast", "gelu", "q_2"),
+    ),
+    {"activation": 2**20, "scratch": 4096},
+)
+
+
+@pytest.fixture
+def described(plan):
+    network = {**NETWORK, "rounding": ["q_1", "q_2", "dq_1"]}
+    plan.with_suffix(LAYERS).write_text(json.dumps(network))
+    plan.with_suffix(ENGINE).write_text(json.dumps(plain(LAYERS_SAID)))
+    return plan
+
+
+def test_which_attention_became_one_kernel_is_said_of_each(vidc, described):
+    status, out, _ = vidc("inspect", str(described))
+    assert status == 0
+    lines = [line.split() for line in out.splitlines()]
+    fused = {line[0]: line[-1] for line in lines if line and line[0] in ("ring", "text", "third")}
+    assert fused == {"ring": "yes", "text": "NO", "third": "yes"}
+    assert "7, as its builder says" in out
+    assert "memory" in out
+    assert "torch finds no CUDA device here" in out
+
+
+def test_a_kernel_that_only_rounds_is_warned_of(vidc, described):
+    _, out, _ = vidc("inspect", str(described))
+    warnings = [line for line in out.splitlines() if line.startswith("warning: ")]
+    assert any(line.startswith("warning: q_1 did not fuse: __myl_MulCast") for line in warnings)
+    assert not any("q_2" in line for line in warnings)
+
+
+@pytest.mark.parametrize("magic", [b"vtrt", b"ftrt"])
+def test_layers_say_what_a_plan_does_not(vidc, described, magic):
+    described.write_bytes(magic + PLAN[4:])
+    document = json.loads(vidc("inspect", str(described), "--json")[1])
+    assert document["engine"]["layers"][0]["name"] == "_gemm_mha_v2_myl0_1"
+    assert document["engine"]["layers"][3]["inputs"][0]["dtype"] == "fp8"
+    _, out, _ = vidc("inspect", str(described))
+    assert "2 of 3: 1 TAKEN APART" in out
+    assert "apart multiplies transformer.apart.weight in high precision" in out
+    assert "fused multiplies" not in out
+
+
+def test_kernels_of_two_plans_are_compared(vidc, described, tmp_path):
+    other = tmp_path / "other.plan"
+    other.write_bytes(PLAN)
+    other.with_suffix(LAYERS).write_text(described.with_suffix(LAYERS).read_text())
+    changed = plain(LAYERS_SAID)
+    changed["layers"] = changed["layers"][1:]
+    changed["memory"]["activation"] = 5
+    other.with_suffix(ENGINE).write_text(json.dumps(changed))
+    _, out, _ = vidc("diff", str(described), str(other))
+    assert "kgen.half: 5 -> 4" in out
+    assert "ring: True -> False" in out
+    assert "activation: 1048576 -> 5" in out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"said_by": "builder", "layers": [{"name": 1}], "memory": {}}',
+        '{"said_by": "\\u001b[2J", "layers": [], "memory": {}}',
+        '{"said_by": "builder", "layers": [{"name": "\\u001b"}], "memory": {}}',
+        '{"said_by": "builder", "layers": [], "memory": {"a": 1.5}}',
+    ],
+)
+def test_what_describes_no_layers_is_refused(vidc, described, text):
+    described.with_suffix(ENGINE).write_text(text)
+    status, out, err = vidc("inspect", str(described))
+    assert (status, out) == (1, "")
+    assert "VIDC-BUNDLE-MALFORMED" in err or "VIDC-BUNDLE-FIELD" in err

@@ -13,7 +13,8 @@ from vidc.compiler.backends import GraphError, Means
 from vidc.compiler.native_graph import Graph
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.tensorrt.build import build_plan
-from vidc.compiler.tensorrt.network import Log, Network, attention_layers, parse
+from vidc.compiler.tensorrt.log import Log
+from vidc.compiler.tensorrt.network import Network, attention_layers, parse
 from vidc.compiler.tensorrt.plan import fused_attentions
 from vidc.compiler.tensorrt.product import PRODUCTS
 from vidc.plugins.errors import BuildError

@@ -19,6 +19,7 @@ from vidc.compiler.recipe.recipe import load_recipe
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.tensorrt.build import build_plan
+from vidc.compiler.tensorrt.engine_layers import EngineLayers
 from vidc.compiler.tensorrt.network import parse
 from vidc.compiler.tensorrt.plan import eight_bit_products
 from vidc.compiler.tensorrt.product import PRODUCTS
@@ -216,7 +217,8 @@ def test_a_linear_that_the_graph_lost_is_refused(text_kv, tmp_path, monkeypatch)
 
 
 def test_what_did_not_fuse_is_noted(text_kv, tmp_path, monkeypatch):
-    monkeypatch.setattr("vidc.compiler.tensorrt.plan.eight_bit_products", lambda plan: ())
+    monkeypatch.setattr("vidc.compiler.backends.tensorrt.eight_bit_products", lambda plan: ())
+    monkeypatch.setattr(EngineLayers, "in_8_bits", lambda self, product: False)
     engine = backend.compile(text_kv, TARGET, {}, tmp_path)
     (note,) = engine.notes
     assert "text_kv: 2 of 2 products are computed in high precision" in note

@@ -1,6 +1,7 @@
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -47,6 +48,21 @@ class Case:
     parsers: set[str]
 
 
+def rounded(
+    q: str = "(x, s, z)", dq: str = "(b, s, z)", scale: str = "float s = {0.5}", zero: str = "0"
+) -> ir.Model:
+    """A product of which the first operand is rounded."""
+    kind = "uint8" if zero.startswith("u") else "int8"
+    text = f"""<ir_version: 10, opset_import: ["" : 24]>
+    graph (float[4, 8] x, float[8, 8] w, float given) => (float[4, 8] y)
+    <{scale}, {kind} z = {{{zero.removeprefix("u")}}}> {{
+      [q] b = QuantizeLinear{q}
+      [dq] c = DequantizeLinear{dq}
+      [product] y = MatMul(c, w)
+    }}"""
+    return ir.from_onnx_text(text)
+
+
 TENSORRT = {"tensorrt", "tensorrt_rtx"}
 ONNXRUNTIME = {"onnxruntime", "onnxruntime_cuda"}
 PAD = "zeros = Constant<value_ints = [0, 0, 0, 0, 0, 0, 0, 0]>() y = Pad(q, zeros)"
@@ -68,6 +84,16 @@ OFFENDING = {
     "tensor-scatter-circular": Case(
         other('w = TensorScatter<mode = "circular">(k, q, length) y = Attention(q, w, v)'),
         TENSORRT,
+    ),
+    "rounding-scale-given": Case(rounded("(x, given, z)", "(b, given, z)"), TENSORRT),
+    "rounding-scale-sign": Case(rounded(scale="float s = {-0.5}"), TENSORRT),
+    "rounding-scale-shape": Case(
+        rounded("(x, s)", "(b, s)", "float[3] s = {0.5, 0.5, 0.5}"), TENSORRT
+    ),
+    "rounding-zero-point": Case(rounded(zero="3"), TENSORRT),
+    "rounding-unsigned": Case(rounded("(x, s)", "(b, s)"), TENSORRT),
+    "rounding-saturate": Case(
+        rounded("<output_dtype = 17, saturate = 0>(x, s)", "(b, s)"), TENSORRT
     ),
     "custom-operator-aborts": Case(other("y = vidc.ring_attention(q, k, v)"), {"tensorrt_rtx"}),
     "custom-operator": Case(other("y = vidc.ring_attention(q, k, v)"), ONNXRUNTIME),
@@ -100,6 +126,63 @@ def test_a_construct_is_found_for_its_parsers_alone(code):
 )
 def test_what_every_parser_computes_is_clean(model, parser):
     assert lint(model, parser) == []
+
+
+EIGHT = "{0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5}"
+CLEAN = {
+    "scalar": rounded(),
+    "one": rounded(scale="float[1] s = {0.5}", q="<output_dtype = 3>(x, s)", dq="(b, s)"),
+    "channels": rounded("<output_dtype = 3>(x, s)", "(b, s)", f"float[8] s = {EIGHT}"),
+    "negative axis": rounded(
+        "<output_dtype = 3, axis = -1>(x, s)", "<axis = -1>(b, s)", f"float[8] s = {EIGHT}"
+    ),
+    "blocks": rounded(
+        "<output_dtype = 3, block_size = 4>(x, s)",
+        "<block_size = 4>(b, s)",
+        f"float[4, 2] s = {EIGHT}",
+    ),
+    "fp8": rounded("<output_dtype = 17>(x, s)", "(b, s)"),
+}
+
+
+def with_shapes(model: ir.Model) -> ir.Model:
+    return ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(model)))
+
+
+@pytest.mark.parametrize("name", CLEAN)
+@pytest.mark.parametrize("parser", PARSERS)
+def test_rounding_that_every_parser_computes_is_clean(name, parser):
+    assert lint(with_shapes(CLEAN[name]), parser) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        (rounded(scale="float s = {0.0}"), "rounding-scale-sign"),
+        (rounded("<axis = 5>(x, s, z)", scale=f"float[8] s = {EIGHT}"), "rounding-scale-shape"),
+        (rounded("<axis = 0>(x, s, z)", scale=f"float[8] s = {EIGHT}"), "rounding-scale-shape"),
+        (
+            rounded("<block_size = 3>(x, s, z)", scale=f"float[4, 2] s = {EIGHT}"),
+            "rounding-scale-shape",
+        ),
+        (rounded(zero="u0"), "rounding-unsigned"),
+        (rounded(zero="u128"), "rounding-zero-point"),
+        (rounded("<output_dtype = 2>(x, s)"), "rounding-unsigned"),
+    ],
+)
+def test_rounding_that_is_taken_for_something_else_is_found(model, code):
+    first = lint(with_shapes(model), "tensorrt")
+    assert code in {found.construct.code for found in first if found.op_type == "QuantizeLinear"}
+
+
+def test_a_scale_in_another_file_is_not_read(tmp_path):
+    model = rounded()
+    scale = model.graph.initializers["s"]
+    scale.const_value = ir.ExternalTensor(
+        "absent", 0, 4, ir.DataType.FLOAT, shape=ir.Shape(()), name="s", base_dir=tmp_path
+    )
+    scale.shape = ir.Shape(())
+    assert lint(model, "tensorrt_rtx") == []
 
 
 def test_f32_that_may_be_decomposed_is_clean():

@@ -170,6 +170,45 @@ def test_another_version_is_refused(bundle, weights):
     assert VERSION in error.message
 
 
+@pytest.mark.parametrize(
+    ("built", "here"),
+    [
+        ("10.13.3.9", "10.13.3.9"),
+        ("10.13.3.9.post1", "10.13.3.9"),
+        ("10.13.3.9", "10.13.3.9.post2"),
+        ("10.13.3.9.post1", "10.13.3"),
+        ("1.7.1.116", "1.7.1.116+cu13"),
+    ],
+)
+def test_the_same_version_in_another_wheel_is_taken(bundle, weights, product, built, here):
+    folder, entries = bundle
+    product.__version__ = here
+    entry = replace(entries["text_kv"], version=built)
+    assert load(folder, entry, Weights(weights, CPU), CPU).signature == entry.signature
+
+
+@pytest.mark.parametrize(
+    ("built", "here"),
+    [
+        ("10.13.3.9", "10.15.1.29"),
+        ("10.1.3.9", "10.13.3.9"),
+        ("10.13.3.9", "10.13.3.10"),
+        ("10.13.3.9", "10.13.2.9"),
+        ("10.13", "10.13.3"),
+        ("10.13.3.9", "11.13.3.9"),
+        ("10.13.0", "10.13.0rc1"),
+        ("10.13.0.dev1", "10.13.0"),
+        ("10.13.3.9.post1", "10.13.4.post1"),
+        ("", "10.13.3"),
+        ("10.13.3.9", "unknown"),
+    ],
+)
+def test_a_version_that_only_looks_alike_is_refused(bundle, weights, product, built, here):
+    product.__version__ = here
+    error = refused(bundle, weights, UnavailableError, "VIDC-ENGINE-VERSION", version=built)
+    assert f"{here} is installed" in error.message
+
+
 def test_a_plan_that_does_not_load_is_refused(bundle, weights):
     folder, _ = bundle
     (folder / "damaged.plan").write_bytes(b"nothing")

@@ -1,0 +1,47 @@
+"""From a node of a graph that is refused to the values by which PyTorch's program knows it."""
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from vidc.compiler.backends import GraphError
+from vidc.exporters.onnx.constructs import Construct, Parser
+from vidc.exporters.onnx.lint import complaint, unhandled
+
+_NEAR = 64
+"""Values behind a node among which its operator's own is looked for."""
+
+
+def values_of(model: ir.Model, name: str) -> tuple[str, ...]:
+    """The names of what a node gives and of what is computed from that, the nearest first.
+
+    Of the nodes that an operator of PyTorch's becomes, only the last gives a value of its name.
+    """
+    waiting = [node for node in model.graph.all_nodes() if node.name == name]
+    found = list[str]()
+    for node in waiting:
+        if len(found) >= _NEAR:
+            break
+        found += [value.name for value in node.outputs if value.name and value.name not in found]
+        following = [user for value in node.outputs for user in value.consumers()]
+        waiting += [user for user in following if user not in waiting]
+    return tuple(found[:_NEAR])
+
+
+def require_clean_graph(
+    component: str, model: ir.Model, parser: Parser, handled: Collection[Construct] = ()
+) -> None:
+    """``require_clean`` of a component's graph, with what leads to the line of Python.
+
+    Raises:
+        GraphError: ``VIDC-EXPORT-LINT``, with the component, the first node and the reason.
+    """
+    findings = unhandled(model, parser, handled)
+    if findings:
+        raise GraphError(
+            "VIDC-EXPORT-LINT",
+            f"{component}: {complaint(model, parser, findings)}",
+            findings[0].construct.remedy,
+            component,
+            values_of(model, findings[0].node),
+        )
