@@ -104,7 +104,10 @@ class TensorRtBackend:
             files=tuple(path.relative_to(output).as_posix() for path in files),
             signature=graph.signature,
             options={"product": product.name},
-            notes=_notes(component.name, description, _in_8_bits(plan, description, layers)),
+            notes=(
+                *_notes(component.name, description, _in_8_bits(plan, description, layers)),
+                *_untold(component.name, product, layers),
+            ),
         )
 
 
@@ -129,6 +132,16 @@ def _notes(
     return (
         f"{component}: {len(apart)} of {len(meant)} products are computed in high precision, as "
         f"their Q and DQ did not fuse: `vidc inspect` lists them, {apart[0]['weight']} first",
+    )
+
+
+def _untold(component: str, product: Product, layers: EngineLayers | None) -> tuple[str, ...]:
+    """Says that nobody said the layers of a plan."""
+    if layers is not None:
+        return ()
+    return (
+        f"{component}: {product.title} did not say its plan's layers: `vidc inspect` has those of "
+        "the network alone",
     )
 
 
