@@ -62,7 +62,9 @@ class Batches:
         starts: first blocks.
         history: of rolled-out clips.
         emphasis: how much more an error counts where an object of a rolled-out clip is.
-        flow_steps: of the teacher from pure noise; from lower levels fewer.
+        flow_steps: of the teacher from pure noise; from lower levels fewer. With one its answer is
+            taken as it is, for a teacher that has few steps itself and whose first blocks are to
+            stay.
         guidance: of the teacher on first blocks.
     """
 
@@ -174,6 +176,8 @@ class FewStepLoss:
 
     def _way(self, level: float) -> list[float]:
         """Levels from one down to 0, evenly in the sampler's time."""
+        if self._batches.flow_steps == 1:
+            return [level, 0.0]
         shift = self._sizes.config.sampler.shift
         share = level / (shift - (shift - 1) * level)
         count = max(2, round(self._batches.flow_steps * share))
@@ -215,12 +219,12 @@ def main() -> None:
     parser.add_argument("--flow", type=Path, required=True, help="what train_flow left")
     parser.add_argument("--clips", type=int, default=Batches.clips)
     parser.add_argument("--starts", type=int, default=Batches.starts)
+    parser.add_argument("--flow-steps", type=int, default=Batches.flow_steps)
     parser.add_argument("--guidance", type=float, default=Batches.guidance)
     parser.set_defaults(shelf_blocks=8)
     arguments = parser.parse_args()
-    batches = replace(
-        Batches(), clips=arguments.clips, starts=arguments.starts, guidance=arguments.guidance
-    )
+    names = ("clips", "starts", "flow_steps", "guidance")
+    batches = Batches(**{name: getattr(arguments, name) for name in names})
     sizes = demo_sizes(arguments.preset)
     options, plan = options_of(arguments), plan_of(arguments)
     run(options, sizes, arguments.vae, arguments.flow, plan, batches)

@@ -1,5 +1,7 @@
 """Rolling a stream out, and teaching it few steps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from demo_model import train_few_step
@@ -179,3 +181,19 @@ def test_a_loss_reaches_what_made_the_history(
     assert all(parameter.grad is None for parameter in frozen.parameters())
     with torch.no_grad():
         assert float(loss()(3)[0]) == float(loss()(3)[0])
+
+
+def test_a_teacher_of_few_steps_is_taken_at_its_word(
+    sizes, encoder, trained_folder, shelf_plan, tmp_path
+):
+    """So first blocks of a student that is still the teacher have nothing to learn."""
+    options = Options(tmp_path, 1)
+    modules = load_trained(trained_folder, sizes, "cpu").requires_grad_(False)
+    networks = networks_of(modules, sizes, shelf_plan.farthest, options)
+
+    def starts(flow_steps: int) -> float:
+        plan = replace(SMALL, flow_steps=flow_steps)
+        shelves = Shelves(encoder, shelf_plan, 1)
+        return float(FewStepLoss(networks, networks, shelves, sizes, plan, options)(0)[1]["starts"])
+
+    assert starts(1) < 1e-9 < starts(8)
