@@ -31,7 +31,7 @@ def values_of(model: ir.Model, name: str) -> tuple[str, ...]:
 def require_clean_graph(
     component: str, model: ir.Model, parser: Parser, handled: Collection[Construct] = ()
 ) -> None:
-    """``require_clean`` of a component's graph, with what leads to the line of Python.
+    """Refuses a component's graph in which ``lint`` finds what the caller does not handle.
 
     Raises:
         GraphError: ``VIDC-EXPORT-LINT``, with the component, the first node and the reason.

@@ -20,7 +20,7 @@ _CHECKS = Checks("ring_attention_8bit")
 _OUTPUTS = (torch.bfloat16, torch.float16, torch.float8_e4m3fn)
 _HEAD_SIZES = (64, 128)
 _SLOTS = 2**20
-_ROWS = 2**31 - 1
+_ROWS = 2**31 - 128
 
 
 class To8BitAttention(NamedTuple):

@@ -12,7 +12,7 @@ from vidc.compiler.quantise.form import NETWORK, Form
 from vidc.compiler.settings.schema import EIGHT_BITS
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.tensorrt.engine_layers import ENGINE, EngineLayers
-from vidc.compiler.tensorrt.plan import eight_bit_products
+from vidc.compiler.tensorrt.plan import LAYERS, eight_bit_products
 from vidc.compiler.tensorrt.product import Product, product_for
 from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
@@ -77,7 +77,6 @@ class TensorRtBackend:
         from vidc.compiler.tensorrt.built_layers import built_layers
         from vidc.compiler.tensorrt.description import describe_network
         from vidc.compiler.tensorrt.network import parse
-        from vidc.compiler.tensorrt.plan import LAYERS
         from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 
         product = _product(target)

@@ -76,7 +76,7 @@ def calibrate(
         cache: where results of stages are kept.
         progress: is told of each stage and prompt.
         analyzed: whether an analysis follows: if that is interrupted, the next run has the ranges
-            at once, from a file that ``analyze`` removes.
+            at once, from a file that is left until then.
 
     Raises:
         UsageError: ``VIDC-BUILD-OUTPUT``.
@@ -169,7 +169,7 @@ def _ranges(
         progress.started(name)
         found = rollouts.ranges(index, embeddings[index])
         state = State(index + 1, merged(state.ranges, found))
-        with stage_errors(name, output.parent, path, None, OTHER_OUTPUT):
+        with stage_errors(name, output.parent, output.parent, None, OTHER_OUTPUT):
             state.save(path, key)
         progress.finished(name, False, time.perf_counter() - started)
     return state.ranges

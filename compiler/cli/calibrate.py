@@ -93,6 +93,10 @@ def command(
             analysis = analyze(plan, settings, sources, few, seed, done.output, cache, progress)
     _print(done, analysis, asked, as_json)
 
+    from vidc.compiler.sensitivity.run import forget
+
+    forget(done.output)
+
 
 def _print(done: "Calibrated", analysis: "Analysis | None", asked: Asked, as_json: bool) -> None:
     document: dict[str, Any] = {

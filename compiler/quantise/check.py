@@ -124,16 +124,17 @@ def _check_input(
     calibration: Calibration,
 ) -> None:
     form = members[0].format
-    factor = found[input_factor_name(site)].load().double() if form.smooth else 1.0
     names = [f"{member.name}.input" for member in members]
     if form.centre:
         mean = found[input_mean_name(site)].load()
         _check_mean(site, mean, torch.stack([calibration.mean(name) for name in names]))
+    if not members[0].static:
+        return  # Its scales are its tokens' own.
+    factor = found[input_factor_name(site)].load().double() if form.smooth else 1.0
+    if form.centre:
         reach = [_reach(calibration, name, mean.double()) for name in names]
     else:
         reach = [calibration.amax(name) for name in names]
-    if not members[0].static:
-        return  # Its scales are its tokens' own.
     stored = found[input_scale_name(site)]
     expected = max(float((each * factor).max()) for each in reach)
     if form.centre and expected == 0:

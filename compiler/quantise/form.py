@@ -12,7 +12,8 @@ class Form:
         lacks: ends the sentence about what a recipe asks for and it does not hold.
         products: whether scales are those of products, the weight's times the input's, in float32,
             as kernels take them; else they are the weights' own, in the dtype that weights had.
-        integers: whether products of INT8 are computed.
+        integers: whether products of INT8 are held.
+        emulated: whether what is in 8 bits is computed in float32, which saves no time.
         tokens: whether inputs of products may have a scale for each token, computed as they come.
         attention: the formats in which self-attention is, all of it in one with static scales.
         rings: the formats in which keys and values are kept, with static scales, while queries to
@@ -24,6 +25,7 @@ class Form:
     lacks: str
     products: bool
     integers: bool = False
+    emulated: bool = False
     tokens: bool = False
     attention: tuple[str, ...] = ()
     rings: tuple[str, ...] = ()
@@ -58,6 +60,7 @@ CPU_PROGRAM = Form(
     "which engines of aoti for a CPU do not have",
     products=True,
     integers=True,
+    emulated=True,
     tokens=True,
     attention=("fp8", "int8"),
     rings=("fp8", "int8"),

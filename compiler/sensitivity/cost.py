@@ -91,7 +91,8 @@ class _Roofline:
         rings = {name: self._ring(name, AttentionFormat()) for name in formats.attention}
         for name, form in formats.attention.items():
             if form != AttentionFormat():
-                saved[name] = rings[name] - self._ring(name, form)
+                less = rings[name] - self._ring(name, form)
+                saved[name] = 0.0 if self._form.emulated else less
         total = sum(seconds.values()) + sum(rings.values()) + self._text_attention() + self._patch()
         return Costs(self._high, total, saved)
 
@@ -102,7 +103,8 @@ class _Roofline:
         self, linear: QuantizedLinear, features_in: int, features_out: int, readers: int
     ) -> float:
         form, name = linear.format, linear.name
-        if not form.computes or (form.activations == "int8" and not self._form.integers):
+        held = not self._form.emulated and (form.activations != "int8" or self._form.integers)
+        if not (form.computes and held):
             self._require(form.weights)
             both = BYTES[form.weights] + BYTES[self._high]
             dequantizing = features_in * features_out * both / self._bandwidth

@@ -61,7 +61,7 @@ from vidc.plugins.names import weights_path
 from vidc.runtime.faults import gpu_faults
 
 VAE = "vae"
-_SOURCES = ("vidc.compiler.sensitivity.trials", "vidc.compiler.stages.golden", "vidc.runtime.text")
+_SOURCES = ("vidc.compiler.sensitivity.run", "vidc.compiler.stages.golden", "vidc.runtime.text")
 """Modules whose code makes a group's figures."""
 VERIFIED = 10
 """About how many rollouts a choice takes: of the time that is announced."""
@@ -210,7 +210,7 @@ def analyze(
     """Plays every group of a plan in 8 bits, and chooses what its budget allows.
 
     An interrupted run goes on at the first group that it did not finish, and so does one whose
-    budget cannot be reached with another budget.
+    budget cannot be reached with another budget, until ``forget``.
 
     Args:
         plan: what to analyse.
@@ -242,7 +242,7 @@ def analyze(
         )
         key = _key(plan, settings, prompts, seed, ranges, loaded, device)
         with exclusive(store, calibration, progress.note):
-            state = State(calibration.with_name(f".{calibration.name}.analysis.json"), key)
+            state = State(_state(calibration), key)
             scores = [_score(plan, trials, state, group, progress) for group in plan.groups]
             scored, mix = tuple(by_damage(scores)), None
             if (budget := plan.budget) is not None:
@@ -251,11 +251,23 @@ def analyze(
                     lambda: _mix(plan, budget, settings.model, scored, trials, state),
                     progress,
                 )
-            state.remove()
-            unfinished(calibration).unlink(missing_ok=True)
     return Analysis(
         plan, scored, trials.compared, len(prompts), settings.precision[TRANSFORMER], mix
     )
+
+
+def forget(calibration: Path) -> None:
+    """Removes what an interrupted run would go on from, once its results are where they belong.
+
+    Args:
+        calibration: the folder of a calibration, an absolute path.
+    """
+    _state(calibration).unlink(missing_ok=True)
+    unfinished(calibration).unlink(missing_ok=True)
+
+
+def _state(calibration: Path) -> Path:
+    return calibration.with_name(f".{calibration.name}.analysis.json")
 
 
 def has_vae(sources: Sources) -> bool:

@@ -11,6 +11,10 @@ from vidc.compiler.pipeline.disk import stage_errors
 from vidc.compiler.publish import OTHER_OUTPUT
 from vidc.compiler.sensitivity.trials import Damage
 
+_DAMAGED = (
+    OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""Raised where a file is not what was written."""
 _MOST = 2**22
 """Bytes: far above any real file."""
 
@@ -56,14 +60,11 @@ class State:
             self._save("a mix")
         return float.fromhex(self._mixes[mix])
 
-    def remove(self) -> None:
-        """Removes the file."""
-        self._path.unlink(missing_ok=True)
-
     def _save(self, name: str) -> None:
         figures: dict[str, Json] = {"groups": self._groups, "mixes": self._mixes}
         document = {"key": self._key, "sha256": sha256_json(figures), **figures}
-        with stage_errors(name, self._path.parent, self._path, None, OTHER_OUTPUT):
+        folder = self._path.parent
+        with stage_errors(name, folder, folder, None, OTHER_OUTPUT):
             write_json(self._path, document)
 
 
@@ -78,7 +79,7 @@ def _read(path: Path, key: str) -> dict[str, Any] | None:
         values = [value for pair in figures["groups"].values() for value in pair]
         if any(math.isnan(float.fromhex(value)) for value in [*values, *figures["mixes"].values()]):
             return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except _DAMAGED:
         # Whatever became of the file, the beginning is right.
         return None
     return figures

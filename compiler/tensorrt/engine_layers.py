@@ -141,7 +141,10 @@ def layers_from_log(messages: Iterable[str]) -> EngineLayers | None:
         if message.startswith(_HEAD):
             lines = message.removeprefix(_HEAD).partition("\n\n")[0].split("\n")
             matches = [_LAYER.fullmatch(line) for line in lines if line]
-            found = [_from_line(match) for match in matches if match is not None]
+            try:
+                found = [_from_line(match) for match in matches if match is not None]
+            except ValueError:  # A number that is none, or a name that cannot be shown.
+                return None
             layers = tuple(found) if len(found) == len(matches) else None
     return None if layers is None else EngineLayers("builder", layers, memory)
 

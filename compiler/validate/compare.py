@@ -113,7 +113,7 @@ def hold_to_golden(
     found = record(golden.scenario, inputs, stream, engines, forced_by=golden.reference)
     worst = worst_of_calls(found, golden.reference)
     eager = {} if golden.eager is None else worst_of_calls(golden.eager, golden.reference)
-    _require_eager(set(called), eager, precisions)
+    _require_eager(dict.fromkeys(called), eager, precisions)
     gates, rows = _judge_components(required, worst, eager, precisions)
     signatures = {name: engine.signature for name, engine in engines.items()}
     tensors = worst_tensors(found, golden.reference, signatures)

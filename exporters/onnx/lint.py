@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from vidc.exporters.onnx.constructs import CONSTRUCTS, Construct, Parser
-from vidc.plugins.errors import BuildError
 
 
 @dataclass(frozen=True)
@@ -50,18 +49,3 @@ def complaint(model: ir.Model, parser: Parser, findings: Sequence[Finding]) -> s
         f"{parser} would not compute {model.graph.name} as exported: "
         f"{first.op_type} {first.node!r} ({first.construct.code}): {first.construct.reason}{more}"
     )
-
-
-def require_clean(model: ir.Model, parser: Parser, handled: Collection[Construct] = ()) -> None:
-    """Refuses a graph in which ``lint`` finds something other than what the caller handles.
-
-    Raises:
-        BuildError: ``VIDC-EXPORT-LINT`` naming the first node and the reason.
-    """
-    findings = unhandled(model, parser, handled)
-    if findings:
-        raise BuildError(
-            "VIDC-EXPORT-LINT",
-            complaint(model, parser, findings),
-            findings[0].construct.remedy,
-        )

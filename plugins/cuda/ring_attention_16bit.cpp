@@ -9,7 +9,7 @@ namespace {
 
 const Checks kChecks("ring_attention_16bit");
 constexpr int64_t kSlots = int64_t{1} << 20;
-constexpr int64_t kRows = INT32_MAX;
+constexpr int64_t kRows = (int64_t{1} << 31) - 128;  // Tiles are counted in 32 bits.
 
 }  // namespace
 

@@ -12,7 +12,7 @@ namespace {
 const Checks kChecks("ring_attention_8bit");
 constexpr int64_t kGroup = 16;
 constexpr int64_t kSlots = int64_t{1} << 20;
-constexpr int64_t kRows = INT32_MAX;
+constexpr int64_t kRows = (int64_t{1} << 31) - 128;  // Tiles are counted in 32 bits.
 
 constexpr int kHopper = 9;
 #ifdef VIDC_SM90

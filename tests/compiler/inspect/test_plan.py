@@ -211,7 +211,8 @@ def described(plan):
     return plan
 
 
-def test_which_attention_became_one_kernel_is_said_of_each(vidc, described):
+def test_which_attention_became_one_kernel_is_said_of_each(vidc, described, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     status, out, _ = vidc("inspect", str(described))
     assert status == 0
     lines = [line.split() for line in out.splitlines()]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from vidc.compiler import estimate
-from vidc.compiler.quantise.form import NETWORK, PROGRAM
+from vidc.compiler.quantise.form import CPU_PROGRAM, NETWORK, PROGRAM
 from vidc.compiler.recipe.apply import apply_recipe
 from vidc.compiler.recipe.recipe import load_recipe
 from vidc.compiler.sensitivity import cost
@@ -76,6 +76,12 @@ def test_products_that_a_backend_does_not_compute_save_no_time():
     assert found == predict(LONGLIVE, H100, weights, PROGRAM).saved
     assert max(found.values()) == 0
     assert predict(LONGLIVE, H100, formats, NETWORK).saved["blocks.0.ffn.net.2"] > 0
+
+
+@pytest.mark.parametrize("recipe", ["int8-static", "int8-weight-only", "kv-int8"])
+def test_what_is_computed_in_float32_saves_no_time(recipe):
+    formats, cpu = apply_recipe(load_recipe(recipe), TINY), targets()["cpu"]
+    assert max(predict(TINY, cpu, formats, CPU_PROGRAM).saved.values()) <= 0
 
 
 def test_what_runs_once_a_prompt_saves_nothing_of_a_block():

@@ -170,7 +170,7 @@ def test_in_16_bits_only_the_result_is_rounded(form):
 def test_scales_are_of_the_dtype_that_the_backend_stores(model):
     """A channel of small weights has a scale that float16 holds in coarse steps, float32 not."""
     weights = {name: tensor.half() for name, tensor in planted(model.config).items()}
-    weights[f"{LAYER}.weight"] *= 2**-14
+    weights[f"{LAYER}.weight"] *= 2**-13
     network = with_weights(meta_network(model.config, "transformer", "fp16"), weights)
     linear = network.get_submodule(LAYER)
     x = torch.eye(linear.in_features).half() * 2**12
@@ -184,4 +184,4 @@ def test_scales_are_of_the_dtype_that_the_backend_stores(model):
         errors.append(float((found - exact).norm() / (exact - linear.bias.float()).norm()))
     of_program, of_graph = errors
     assert of_program < 0.02
-    assert not of_graph < 2 * of_program
+    assert of_graph > 2 * of_program

@@ -11,7 +11,7 @@ from vidc.compiler.calibrate.run import calibrate
 from vidc.compiler.graph import Sources
 from vidc.compiler.sensitivity import run as running
 from vidc.compiler.sensitivity.budget import Budget
-from vidc.compiler.sensitivity.run import analyze, make_plan
+from vidc.compiler.sensitivity.run import analyze, forget, make_plan
 from vidc.compiler.sensitivity.trials import Damage
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.stream import stream_spec
@@ -81,12 +81,15 @@ def go(settings, prompts, cache, calibrated, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "_trials", lambda *_: MadeUp())
 
     def run(noted, recipe="int8-static", budget=FLOOR, precision=None):
-        shutil.copytree(calibrated.parent, tmp_path, dirs_exist_ok=True)
+        if not (tmp_path / "calibration").exists():
+            shutil.copytree(calibrated.parent, tmp_path, dirs_exist_ok=True)
         here = settings if precision is None else replace(settings, precision=precision)
         plan = make_plan(recipe, settings.model, settings.target, budget)
         output = tmp_path / "calibration"
         done = calibrate(settings, SOURCES, prompts, 0, output, cache, noted, analyzed=True)
-        return analyze(plan, here, SOURCES, prompts, 0, done.output, cache, noted)
+        analysis = analyze(plan, here, SOURCES, prompts, 0, done.output, cache, noted)
+        forget(done.output)
+        return analysis
 
     return run
 

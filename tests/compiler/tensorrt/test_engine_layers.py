@@ -153,7 +153,17 @@ def test_what_a_builder_says():
     assert (found.in_8_bits("node_linear_9"), found.in_8_bits("node_linear_8")) == (True, False)
 
 
-@pytest.mark.parametrize("log", [[], LOG[:3], ["Layers:\nLayer(kgen): a, Tactic: 0x1, x -> y"]])
+@pytest.mark.parametrize(
+    "log",
+    [
+        [],
+        LOG[:3],
+        ["Layers:\nLayer(kgen): a, Tactic: 0x1, x -> y"],
+        [text.replace("node_linear_9_myl0_59", "bell\x07") for text in LOG],
+        [text.replace("Dimensions: [],", "Dimensions: [-],") for text in LOG],
+    ],
+    ids=["nothing", "no layers", "other words", "not printable", "no number"],
+)
 def test_a_builder_that_says_nothing_or_in_other_words_is_not_guessed_at(log):
     assert layers_from_log(log) is None
 

@@ -7,9 +7,10 @@ import onnxruntime
 import pytest
 import torch
 
+from vidc.compiler.backends import GraphError
+from vidc.compiler.graph_values import require_clean_graph
 from vidc.exporters.onnx.constructs import CONSTRUCTS
-from vidc.exporters.onnx.lint import lint, require_clean
-from vidc.plugins.errors import BuildError
+from vidc.exporters.onnx.lint import lint
 
 PARSERS = ["tensorrt", "tensorrt_rtx", "onnxruntime", "onnxruntime_cuda"]
 
@@ -220,15 +221,14 @@ def test_onnxruntime_refuses_what_the_table_says_it_refuses(code):
 
 @pytest.mark.parametrize("name", ["text_kv", "denoise", "kv_update", "recache_6"])
 def test_exported_components_are_clean_for_onnxruntime(export, name):
-    require_clean(export(name, window=6, batch=2).model, "onnxruntime")
+    assert lint(export(name, window=6, batch=2).model, "onnxruntime") == []
 
 
 def test_bf16_is_clean_for_tensorrt_and_refused_for_onnxruntime(export):
     model = export("denoise", dtype=torch.bfloat16).model
-    require_clean(model, "tensorrt")
-    require_clean(model, "tensorrt_rtx")
-    with pytest.raises(BuildError, match="bfloat16 attention") as raised:
-        require_clean(model, "onnxruntime")
+    assert lint(model, "tensorrt") == lint(model, "tensorrt_rtx") == []
+    with pytest.raises(GraphError, match="bfloat16 attention") as raised:
+        require_clean_graph("denoise", model, "onnxruntime")
     assert raised.value.code == "VIDC-EXPORT-LINT"
     attention_names = [node.name for node in model.graph if node.op_type == "Attention"]
     assert attention_names[0] in raised.value.message
