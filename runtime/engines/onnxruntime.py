@@ -44,6 +44,9 @@ _TYPE_NAMES = {
     "float16": "tensor(float16)",
     "bfloat16": "tensor(bfloat16)",
 }
+EXACT_PRODUCTS = ("session.x64quantprecision", "1")
+"""A setting: on x86 without VNNI products of INT8 are exact, as they are elsewhere. By default they
+saturate there, at sums of two of 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class Options:
         options.add_session_config_entry(
             "session.disable_prepacking", str(int(self.disable_prepacking))
         )
+        options.add_session_config_entry(*EXACT_PRODUCTS)
         return options
 
 
