@@ -195,7 +195,7 @@ def test_without_modelopt_it_says_what_to_install(settings, prompts, cache, tmp_
 def test_what_takes_minutes_is_announced(vidc, cache, tmp_path, monkeypatch):
     monkeypatch.setenv("VIDC_CACHE", str(cache))
 
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(running, "calibrate", stop)
