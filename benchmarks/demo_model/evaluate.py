@@ -65,7 +65,10 @@ def table(found: dict[str, Any]) -> str:
         ("switch followed, others stay", f"{switch['follows and others stay']:.1%}", "80 %"),
         (f"background after {long['blocks']} blocks, median", f"{long['median dB']:.2f} dB", ""),
         ("runs with a background of 25 dB", f"{long['runs of enough dB']:.1%}", "90 %"),
-        ("runs with objects still right", f"{long['objects right']:.1%}", "90 %"),
+        *(
+            (f"runs with objects right, {where}", f"{share:.1%}", "90 %" if "last" in where else "")
+            for where, share in long["objects right"].items()
+        ),
     ]
     lines = ["| | found | asked |", "|---|---|---|"]
     lines += [f"| {what} | {value} | {asked} |" for what, value, asked in rows]
@@ -93,7 +96,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     for name in ("clips", "prompts", "blocks", "switches", "runs"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Counts, name))
-    parser.add_argument("--long-blocks", type=int, default=LATE, help="of a long run; 5 n")
+    parser.add_argument(
+        "--long-blocks", type=int, default=LATE, help="of a long run; 5 n, at least 10"
+    )
     options = parser.parse_args()
     names = ("clips", "prompts", "blocks", "switches", "runs")
     counts = Counts(**{name: getattr(options, name) for name in names})

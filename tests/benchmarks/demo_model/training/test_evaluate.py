@@ -109,7 +109,7 @@ def test_videos_that_are_right_pass(true):
     assert set(switched["follows by change"]) == {"colour", "direction", "shape"}
     long = measures.long_runs(true, 3, seed=0, late=LATE)
     assert long["passed"]
-    assert long["objects right"] == 1
+    assert set(long["objects right"].values()) == {1}
     assert long["wrong"] == []
     assert long["least dB"] > 40
 
@@ -133,8 +133,27 @@ def test_other_prompts_are_wrong(monkeypatch, bundle):
     assert found["all three"] < 0.5
     long = measures.long_runs(bundle, 4, seed=0, late=LATE)
     assert not long["passed"]
-    assert long["objects right"] == 1 - len(long["wrong"]) / 4 < 0.5
+    assert long["objects right"]["last blocks"] == 1 - len(long["wrong"]) / 4 < 0.5
     assert all(any(not all(one.values()) for one in run["objects"]) for run in long["wrong"])
+
+
+def test_objects_that_go_wrong_late_are_wrong_in_the_last_blocks_alone(monkeypatch, bundle):
+    def turning(bundle, scripts, *rest, **more):
+        late = [scripts[-1], *scripts[:-1]]
+        pairs = zip(
+            true_videos(bundle, scripts, *rest, **more),
+            true_videos(bundle, late, *rest, **more), strict=True,
+        )  # fmt: skip
+        for video, other in pairs:
+            yield torch.cat([video[:, :57], other[:, 57:]], 1)
+
+    monkeypatch.setattr(measures, "videos", turning)
+    long = measures.long_runs(bundle, 4, seed=0, late=LATE)
+    assert not long["passed"]
+    right = long["objects right"]
+    assert right["first blocks"] == right["block 5"] == 1
+    assert right["last blocks"] == 1 - len(long["wrong"]) / 4 < 0.5
+    assert right[f"block {LATE}"] < 0.5
 
 
 def test_rows_of_a_batch_have_prompts_of_their_own(bundle):
@@ -188,7 +207,7 @@ def test_everything_is_judged_and_written(bundle):
     assert [row["steps"] for row in found["steps"]] == [4, 3, 2]
     assert found["steps"][0]["dB against all steps"] is None
     assert found["steps"][1]["dB against all steps"] > 0
-    assert table(found).count("\n") == 15
+    assert table(found).count("\n") == 18
 
 
 def test_videos_by_a_recipe_are_held_to_those_in_float32(sizes, bundle):
