@@ -43,6 +43,7 @@ class Arguments(ctypes.Structure):
         ("output_type", ctypes.c_int32),
         ("ctas", ctypes.c_int32),
         ("turns", ctypes.c_int32),
+        ("token_scales", ctypes.c_int32),
     )
 
 

@@ -47,23 +47,39 @@ def check(attend, *sizes, **others):
     batch=st.integers(1, 2), tokens=st.integers(1, 70), heads=st.integers(1, 3),
     head_dim=st.sampled_from([64, 128]), slots=st.integers(1, 140), more=st.integers(0, 2),
     valid=st.integers(-1, 150), of=st.sampled_from(FORMATS), seed=st.integers(0, 99),
-    output=st.sampled_from([torch.bfloat16, torch.float16, FP8]),
+    output=st.sampled_from([torch.bfloat16, torch.float16, FP8]), dynamic=st.booleans(),
 )  # fmt: skip
 def test_it_is_attention_to_what_the_numbers_stand_for(
-    attend, batch, tokens, heads, head_dim, slots, more, valid, of, seed, output
+    attend, batch, tokens, heads, head_dim, slots, more, valid, of, seed, output, dynamic
 ):
     stored = 16 * (math.ceil(slots / 16) + more)
-    check(attend, batch, tokens, heads, head_dim, slots, stored, valid, of, output, seed)
+    sizes = (batch, tokens, heads, head_dim, slots, stored)
+    check(attend, *sizes, valid, of, output, seed, dynamic)
 
 
+@pytest.mark.parametrize("step", [-20, -6, 6, 20])
+def test_scales_of_tokens_may_differ_by_any_number_of_digits(attend, step):
+    """From one key to the next, and from one tile to the next; values that end up small, too."""
+    taken = attention_arguments(2, 20, 3, 64, 140, 144, 140, torch.int8, dynamic=True)
+    exponents = torch.arange(140) % 4 / 3 + torch.arange(140) // 64
+    taken["value_scale"].mul_(10 ** (step * exponents / 3))
+    for tensor in (taken["value_mean"], taken["value_scale"][:, 2]):
+        tensor.mul_(0)
+    held.attention(taken, attend=attend, slack=OF_WEIGHTS)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("of", FORMATS, ids=str)
 @pytest.mark.parametrize("valid", [1, 15, 16, 63, 64, 65, 128, 139])
-def test_what_lies_behind_the_valid_slots_does_not_count(attend, of, valid):
-    taken = attention_arguments(1, 20, 2, 64, 140, 144, valid, of)
+def test_what_lies_behind_the_valid_slots_does_not_count(attend, of, valid, dynamic):
+    taken = attention_arguments(1, 20, 2, 64, 140, 144, valid, of, dynamic=dynamic)
     wanted = attend(*taken.values())
     taken["key_cache"].view(torch.uint8)[:, valid:] = 0x7F
     # Places, not slots: within a group of 16 they are mixed.
     taken["value_cache"].view(torch.uint8)[..., -(-valid // 16) * 16 :] = 0x7F
+    if dynamic:
+        for name in ("key_scale", "value_scale"):
+            taken[name][..., valid:] = torch.nan
     assert torch.equal(attend(*taken.values()), wanted)
 
 

@@ -212,8 +212,14 @@ def attention(
     valid = min(max(int(taken["valid_length"]), 1), slots)
     at = stored_at(torch.arange(valid))
     query = taken["query"].double() * taken["query_scale"].double().mT[..., None]
-    key = taken["key_cache"].double()[:, :valid] * taken["key_scale"].double()[:, None]
-    value = taken["value_cache"].double()[..., at] * taken["value_scale"].double()[..., None]
+    key_scale, value_scale = taken["key_scale"].double(), taken["value_scale"].double()
+    if key_scale.dim() == 3:
+        key_scale = key_scale[..., :valid].mT[..., None]
+        value_scale = value_scale[:, :, None, :valid]
+    else:
+        key_scale, value_scale = key_scale[:, None], value_scale[..., None]
+    key = taken["key_cache"].double()[:, :valid] * key_scale
+    value = taken["value_cache"].double()[..., at] * value_scale
     wanted = scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.mT)
     wanted = wanted.transpose(1, 2) + taken["value_mean"].double()
     assert found.dtype == getattr(torch, taken["dtype"])

@@ -50,6 +50,7 @@ def attention_arguments(
     of: torch.dtype = FP8,
     output: torch.dtype = torch.bfloat16,
     seed: int = 1,
+    dynamic: bool = False,
 ) -> dict[str, object]:
     """What ``ring_attention_8bit`` takes; logits are some units apart."""
     tensor = draw(seed)
@@ -67,8 +68,8 @@ def attention_arguments(
         "query_scale": scales(batch, heads, tokens),
         "key_cache": numbers(batch, slots, heads, head_dim),
         "value_cache": numbers(batch, heads, head_dim, stored),
-        "key_scale": scales(heads),
-        "value_scale": scales(heads, head_dim),
+        "key_scale": scales(batch, heads, slots) if dynamic else scales(heads),
+        "value_scale": scales(batch, heads, slots) if dynamic else scales(heads, head_dim),
         "value_mean": tensor(heads, head_dim),
         "valid_length": torch.tensor([valid]),
         "dtype": dtype_name(output),

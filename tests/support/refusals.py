@@ -48,6 +48,9 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
         qk_norm_rope_ring_write_dynamic, lambda: to_8bit_arguments(RING, True, transposed=False),
     ),
     "attention": (ring_attention_8bit, attention_arguments),
+    "attention by scales of tokens": (
+        ring_attention_8bit, lambda: attention_arguments(dynamic=True)
+    ),
     "attention in 16 bits": (ring_attention_16bit, attention_16bit_arguments),
     "attention to FP8": (ring_attention_8bit, lambda: attention_arguments(output=FP8)),
 }  # fmt: skip
@@ -214,6 +217,26 @@ REFUSALS = [
         ("output_scale", lambda _: torch.ones(1), "expected none for bfloat16, found a tensor"),
     ),
     *_of(
+        "attention by scales of tokens",
+        (
+            "key_scale",
+            lambda t: t[..., 1:],
+            "key_scale: expected shape [2, 3, 40], found [2, 3, 39]",
+        ),
+        (
+            "key_scale",
+            lambda t: t[0, :, 0],
+            "value_scale: expected shape [3, 64], found [2, 3, 40]",
+        ),
+        ("key_scale", lambda t: t.half(), "key_scale: expected float32, found float16"),
+        (
+            "value_scale",
+            lambda t: t[0, :, :64],
+            "value_scale: expected shape [2, 3, 40], found [3, 40]",
+        ),
+        ("value_mean", lambda t: t[1:], "value_mean: expected shape [3, 64], found [2, 64]"),
+    ),
+    *_of(
         "attention to FP8",
         ("output_scale", lambda _: None, "a tensor for float8_e4m3fn, found none"),
         ("output_scale", lambda t: t.half(), "output_scale: expected float32, found float16"),
@@ -276,6 +299,11 @@ MEMORY = [
         ("key_cache", _misaligned, "key_cache: expected memory aligned to 16 bytes, found 0x"),
         ("value_cache", _rows_apart, "value_cache: expected a contiguous tensor, found strides ["),
         ("value_mean", _misaligned, "value_mean: expected memory aligned to 16 bytes, found 0x"),
+    ),
+    *_of(
+        "attention by scales of tokens",
+        ("key_scale", _rows_apart, "key_scale: expected a contiguous tensor, found strides ["),
+        ("value_scale", _misaligned, "value_scale: expected memory aligned to 16 bytes, found 0x"),
     ),
     *_of(
         "attention in 16 bits",
