@@ -1,13 +1,22 @@
 """How much of what enters layers in 8 bits lies beyond the ranges of a calibration."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 from torch import Tensor
 
 from vidc.compiler.quantise.arithmetic import LARGEST
 from vidc.plugins.errors import GateError
 
-LIMIT = 0.1
-"""Relative L2 of what is cut off: four times what FP8 rounds off."""
+Limits = Mapping[str, float]
+"""By form, the relative L2 of what may be cut off."""
+
+OF_LINEARS: Limits = MappingProxyType({"fp8": 0.03, "int8": 0.1})
+"""In FP8 about what is rounded off anyway: its steps grow with the values, so that a narrow range
+gains nothing. In INT8 more, for a narrower range is a finer one."""
+OF_RINGS: Limits = MappingProxyType({"fp8": 0.1, "int8": 0.1})
+"""Of keys and values, whose first block is unlike all others."""
 
 
 class Clipping:
@@ -17,13 +26,15 @@ class Clipping:
         self.component = ""
         """Whose call it is."""
         self._worst: dict[tuple[str, str], Tensor] = {}
+        self._limits: dict[tuple[str, str], float] = {}
 
-    def see(self, layer: str, values: Tensor, scale: Tensor, form: str) -> None:
+    def see(self, layer: str, limits: Limits, values: Tensor, scale: Tensor, form: str) -> None:
         """Values of any shape that a layer rounds by a scale that broadcasts to it."""
         beyond = (values.abs() - scale * LARGEST[form]).clamp(min=0)
         # Zeros have nothing to cut off.
         error = beyond.norm() / values.norm().clamp(min=torch.finfo(torch.float32).tiny)
         key = self.component, layer
+        self._limits[key] = limits[form]
         self._worst[key] = torch.maximum(self._worst.get(key, torch.zeros_like(error)), error)
 
     def worst(self) -> dict[tuple[str, str], float]:
@@ -32,13 +43,13 @@ class Clipping:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def require_kept(self) -> None:
-        """Refuses ranges that cut off more than ``LIMIT`` of what a layer is given.
+        """Refuses ranges that cut off more of what a layer is given than its limit.
 
         Raises:
             GateError: ``VIDC-CALIBRATION-RANGE`` with the component and the layer.
         """
         # A NaN is in no order.
-        over = {key: error for key, error in self.worst().items() if not error <= LIMIT}
+        over = {k: error for k, error in self.worst().items() if not error <= self._limits[k]}
         if not over:
             return
         (component, layer), error = next(iter(over.items()))
@@ -46,6 +57,6 @@ class Clipping:
         raise GateError(
             "VIDC-CALIBRATION-RANGE",
             f"{component}: {error:.1%} of what enters {layer} (relative L2) is beyond its range, "
-            f"{LIMIT:.0%} may be; layers of which more is: {layers}",
+            f"{self._limits[component, layer]:.0%} may be; layers of which more is: {layers}",
             "calibrate on prompts like those that are run, and more: vidc calibrate --prompts FILE",
         )

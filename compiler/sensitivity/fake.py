@@ -25,7 +25,7 @@ from vidc.compiler.quantise.tensors import (
 from vidc.compiler.quantise.weights import quantized_weights
 from vidc.compiler.recipe.apply import Quantization
 from vidc.compiler.recipe.formats import HIGH, STATIC, AttentionFormat, LinearFormat
-from vidc.compiler.sensitivity.clipping import Clipping
+from vidc.compiler.sensitivity.clipping import OF_LINEARS, OF_RINGS, Clipping, Limits
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.ring import ring_attention, ring_write
@@ -233,12 +233,12 @@ class FakeQuantizer:
         if self._clipping is not None:
             self._clipping.component = component
 
-    def _seen_by(self, layer: str) -> See:
-        return _nothing if self._clipping is None else partial(self._clipping.see, layer)
+    def _seen_by(self, layer: str, limits: Limits) -> See:
+        return _nothing if self._clipping is None else partial(self._clipping.see, layer, limits)
 
     def _attention(self, name: str) -> FakeAttention:
         assert self._calibration is not None
-        see = self._seen_by(name)
+        see = self._seen_by(name, OF_RINGS)
         return FakeAttention(name, self._forms[name], self._calibration, self.device, see)
 
     def _linear(self, name: str) -> nn.Linear:
@@ -263,7 +263,7 @@ class FakeQuantizer:
             (self._stored[input_mean_name(site)].load(), self._stored[bias_name(name)].load())
             if site and form.centre
             else None,
-            self._seen_by(name),
+            self._seen_by(name, OF_LINEARS),
             self._form.products,
         )
 

@@ -12,7 +12,7 @@ from vidc.compiler.calibrate.rollout import scenario
 from vidc.compiler.quantise.arithmetic import LARGEST, quantize, scale_of
 from vidc.compiler.recipe.apply import apply_recipe
 from vidc.compiler.recipe.formats import AttentionFormat, LinearFormat
-from vidc.compiler.sensitivity.clipping import LIMIT, Clipping
+from vidc.compiler.sensitivity.clipping import OF_LINEARS, OF_RINGS, Clipping
 from vidc.compiler.sensitivity.fake import FakeQuantizer
 from vidc.compiler.validate.play import play_rollout
 from vidc.plugins.errors import GateError
@@ -30,7 +30,7 @@ EIGHTHS = st.integers(-(10**5), 10**5).map(lambda number: number / 8)
 def test_it_is_what_rounding_cannot_reach(values, amax, form):
     given_values, scale = torch.tensor(values), scale_of(torch.tensor(amax), form)
     clipping = Clipping()
-    clipping.see("layer", given_values, scale, form)
+    clipping.see("layer", OF_LINEARS, given_values, scale, form)
     (error,) = clipping.worst().values()
     limit = float(scale) * LARGEST[form]
     beyond = sum(max(abs(value) - limit, 0.0) ** 2 for value in values) ** 0.5
@@ -44,8 +44,8 @@ def test_the_worst_call_of_each_component_is_kept():
     clipping, one = Clipping(), torch.ones(())
     for component, largest in (("denoise", 127.0), ("denoise", 254.0), ("kv_update", 130.0)):
         clipping.component = component
-        clipping.see("a", torch.tensor([largest]), one, "int8")
-        clipping.see("b", torch.zeros(3), one, "int8")
+        clipping.see("a", OF_LINEARS, torch.tensor([largest]), one, "int8")
+        clipping.see("b", OF_LINEARS, torch.zeros(3), one, "int8")
     expected = {("denoise", "a"): 0.5, ("kv_update", "a"): 3 / 130}
     assert {key: value for key, value in clipping.worst().items() if value} == pytest.approx(
         expected
@@ -55,20 +55,34 @@ def test_the_worst_call_of_each_component_is_kept():
         clipping.require_kept()
 
 
-@pytest.mark.parametrize(("share", "refused"), [(0.99 * LIMIT, False), (1.01 * LIMIT, True)])
-def test_the_limit_is_what_it_says(share, refused):
-    clipping = Clipping()
-    clipping.see("a", torch.tensor([448 / (1 - share)]), torch.ones(()), "fp8")
-    if not refused:
+@pytest.mark.parametrize("form", ["int8", "fp8"])
+@pytest.mark.parametrize("limits", [OF_LINEARS, OF_RINGS])
+def test_the_limit_is_what_it_says(limits, form):
+    clipping, limit = Clipping(), limits[form]
+
+    def see(layer, share):
+        largest = torch.tensor([LARGEST[form] / (1 - share)])
+        clipping.see(layer, limits, largest, torch.ones(()), form)
+
+    see("a", 0.99 * limit)
+    clipping.require_kept()
+    see("b", 1.01 * limit)
+    with pytest.raises(GateError, match=rf"enters b .* {limit:.0%} may be.*is: 1"):
         clipping.require_kept()
-        return
-    with pytest.raises(GateError, match=r"layers of which more is: 1"):
+
+
+def test_each_layer_has_a_limit_of_its_own():
+    clipping = Clipping()
+    for layer, limits, share in (("ring", OF_RINGS, 0.08), ("linear", OF_LINEARS, 0.05)):
+        largest = torch.tensor([LARGEST["fp8"] / (1 - share)])
+        clipping.see(layer, limits, largest, torch.ones(()), "fp8")
+    with pytest.raises(GateError, match=r" 5\.0% of what enters linear .* 3% may be.*is: 1"):
         clipping.require_kept()
 
 
 def test_what_is_no_number_is_refused():
     clipping = Clipping()
-    clipping.see("a", torch.tensor([float("inf")]), torch.ones(()), "fp8")
+    clipping.see("a", OF_LINEARS, torch.tensor([float("inf")]), torch.ones(()), "fp8")
     with pytest.raises(GateError, match=r"RANGE\].*nan% of what enters a "):
         clipping.require_kept()
 
@@ -105,9 +119,9 @@ def test_ranges_that_are_too_narrow_are_found_where_they_are(
     good = played(model, stream, recipe, model.calibration)
     good.require_kept()
     # What is rounded before a layer goes a little beyond what was recorded.
-    assert max(good.worst().values()) < 0.3 * LIMIT
+    assert max(good.worst().values()) < 0.03
     found = played(model, stream, recipe, narrowed(model.calibration, ranges))
-    cut = {key for key, error in found.worst().items() if error > LIMIT}
+    cut = {key for key, error in found.worst().items() if error > 0.1}
     assert (component, layer) in cut
     with pytest.raises(GateError, match="VIDC-CALIBRATION-RANGE"):
         found.require_kept()
