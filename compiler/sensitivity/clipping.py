@@ -16,7 +16,7 @@ OF_LINEARS: Limits = MappingProxyType({"fp8": 0.03, "int8": 0.1})
 """In FP8 about what is rounded off anyway: its steps grow with the values, so that a narrow range
 gains nothing. In INT8 more, for a narrower range is a finer one."""
 OF_RINGS: Limits = MappingProxyType({"fp8": 0.1, "int8": 0.1})
-"""Of keys and values, whose first block is unlike all others."""
+"""Of keys and values: the ranges of six prompts cut off 6 % in the demo's first layer."""
 
 
 class Clipping:

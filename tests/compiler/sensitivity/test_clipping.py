@@ -19,6 +19,7 @@ from vidc.plugins.errors import GateError
 
 LAYER = "blocks.1.ffn.net.2"
 RING = recipe_of(None, AttentionFormat(values="int8"))
+FP8_RING = recipe_of(None, AttentionFormat(values="fp8"))
 EIGHTHS = st.integers(-(10**5), 10**5).map(lambda number: number / 8)
 
 
@@ -97,10 +98,10 @@ def played(model, stream, recipe, calibration):
     return clipping
 
 
-def narrowed(calibration, prefix):
-    """A third of the ranges whose names begin so."""
+def narrowed(calibration, prefix, share=1 / 3):
+    """A share of the ranges whose names begin so."""
     tensors = dict(calibration.tensors)
-    tensors |= {name: value / 3 for name, value in tensors.items() if name.startswith(prefix)}
+    tensors |= {name: value * share for name, value in tensors.items() if name.startswith(prefix)}
     return Calibration(calibration.document, tensors)
 
 
@@ -124,6 +125,29 @@ def test_ranges_that_are_too_narrow_are_found_where_they_are(
     cut = {key for key, error in found.worst().items() if error > 0.1}
     assert (component, layer) in cut
     with pytest.raises(GateError, match="VIDC-CALIBRATION-RANGE"):
+        found.require_kept()
+
+
+@needs_modelopt
+@pytest.mark.parametrize(
+    ("recipe", "ranges", "layer", "refused"),
+    [
+        (recipe_of(LinearFormat("fp8", "fp8")), "blocks.0.attn2.", "blocks.0.attn2.to_k", True),
+        (recipe_of(), "blocks.0.attn2.", "blocks.0.attn2.to_k", False),
+        (RING, "blocks.0.attn1.v", "blocks.0.attn1", False),
+        (FP8_RING, "blocks.0.attn1.v", "blocks.0.attn1", False),
+    ],
+)  # fmt: skip
+def test_a_linear_in_fp8_may_lose_less_than_one_in_int8_and_than_rings(
+    model, stream, recipe, ranges, layer, refused
+):
+    found = played(model, stream, recipe, narrowed(model.calibration, ranges, 0.6))
+    lost = max(error for (_, name), error in found.worst().items() if name == layer)
+    assert 0.03 < lost < 0.1
+    if refused:
+        with pytest.raises(GateError, match=r"VIDC-CALIBRATION-RANGE.* 3% may be"):
+            found.require_kept()
+    else:
         found.require_kept()
 
 
