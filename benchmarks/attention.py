@@ -6,9 +6,10 @@
 KERNELS is a folder of kernels as a build leaves them. ``vidc`` is the operator as engines call it,
 ``whole tiles`` the same kernel, FlashAttention-4's, without halves of keys; ``portable`` is the
 kernel for any GPU, of ``libvidc_torch.so``; ``fp8`` and ``int8`` are ``ring_attention_8bit`` over
-the same numbers, rounded before; the others are backends of scaled_dot_product_attention, given
-exactly the valid keys. The ten short shapes are those of a public baseline on an L4: head size 64,
-float16, one of tokens, batch and heads varied at a time.
+the same numbers, rounded before, and ``by token`` the same where keys and values have a scale for
+each token, which the kernel for any GPU reads; the others are backends of
+scaled_dot_product_attention, given exactly the valid keys. The ten short shapes are those of a
+public baseline on an L4: head size 64, float16, one of tokens, batch and heads varied at a time.
 
 Without a GPU, or where one has no kernel for a shape, its line says so in ``missing``.
 """
@@ -39,13 +40,14 @@ from vidc.compiler.bench.verdict import judge
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.flash_attention import flash_attention, load_kernel
+from vidc.plugins.quantize import quantize_heads
 from vidc.plugins.ring import ring_attention_reference
-from vidc.plugins.ring_8bit import quantize_queries, quantize_ring
+from vidc.plugins.ring_8bit import quantize_queries, quantize_ring, transpose_values
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 
 WHOLE_TILES = "vidc.plugins.flash_attention.split_from"
-EIGHT_BITS = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
+FP8 = torch.float8_e4m3fn
 PRODUCT = 8192
 """The side of the product in FP8 that 8 bits are measured against."""
 QUERIES_AT_ONCE = 512
@@ -132,7 +134,7 @@ def ways(shape: Shape, device: torch.device) -> Iterator[tuple[str, Callable[...
         yield f"sdpa {name}", partial(by_backend, backend, shape.valid), False
 
 
-def in_8_bits(query: Tensor, key: Tensor, value: Tensor, length: Tensor, to: torch.dtype) -> Any:
+def in_8_bits(to: torch.dtype, query: Tensor, key: Tensor, value: Tensor, length: Tensor) -> Any:
     """Arguments of ``ring_attention_8bit`` from the 16-bit operator's; scales from all keys."""
     scales = calibrate(query.float(), key.float(), value.float(), to)
     ring = quantize_ring(key, value, scales, to)
@@ -141,9 +143,27 @@ def in_8_bits(query: Tensor, key: Tensor, value: Tensor, length: Tensor, to: tor
             scales.value_mean, length, dtype_name(query.dtype))  # fmt: skip
 
 
+def by_token(to: torch.dtype, query: Tensor, key: Tensor, value: Tensor, length: Tensor) -> Any:
+    """The same, with a scale for each token's head, as a ring with dynamic scales has."""
+    zero = torch.zeros_like(query[0, 0], dtype=torch.float32)
+    numbers, of_query = quantize_heads(query.float(), to)
+    keys, of_keys = quantize_heads(key.float(), to)
+    values, of_values = quantize_heads(value.float(), to)
+    return (numbers, of_query, keys, transpose_values(values), of_keys, of_values, zero, length,
+            dtype_name(query.dtype))  # fmt: skip
+
+
+EIGHT_BITS = {
+    f"{name}{suffix}": partial(rounded, to)
+    for name, to in (("fp8", FP8), ("int8", torch.int8))
+    for suffix, rounded in (("", in_8_bits), (" by token", by_token))
+}
+"""What rounds a 16-bit operator's arguments, by the name of the way."""
+
+
 def scaled_tflops(device: torch.device) -> float:
     """TFLOP/s of a square product in FP8."""
-    a, b = (torch.randn(PRODUCT, PRODUCT, device=device).to(EIGHT_BITS["fp8"]) for _ in range(2))
+    a, b = (torch.randn(PRODUCT, PRODUCT, device=device).to(FP8) for _ in range(2))
     one = torch.ones((), device=device)
     product = partial(torch._scaled_mm, a, b.t(), one, one, out_dtype=torch.bfloat16)
     form = Form(partial(product, use_fast_accum=True), [()], Clock(device))
@@ -181,9 +201,9 @@ def measure(shape: Shape, samples: int, device: torch.device, peaks: dict[str, f
                 missing[name] = str(refusal).splitlines()[0]
                 continue
             errors[name] = float(error.norm() / wanted.norm())
-    for name, dtype in EIGHT_BITS.items():
+    for name, in_bits in EIGHT_BITS.items():
         try:
-            rounded = [in_8_bits(*each, dtype) for each in sets]
+            rounded = [in_bits(*each) for each in sets]
             error = ring_attention_8bit(*rounded[0]).float() - wanted
             forms[name] = Form(ring_attention_8bit, rounded, clock)
         except (RuntimeError, UnavailableError) as refusal:  # Of another GPU, or for want of it.

@@ -14,12 +14,9 @@ from torch import Tensor
 from vidc.plugins.arguments import Checks
 from vidc.plugins.definition import define
 from vidc.plugins.qk_norm_rope import check_qkv, normalise_and_rotate, split_heads
-from vidc.plugins.quantize import LARGEST, quantize
+from vidc.plugins.quantize import quantize, quantize_heads
 from vidc.plugins.ring import ring_slots
 from vidc.plugins.transposed_values import GROUP, stored_at
-
-_SMALLEST = 1e-30
-"""Taken for a head's largest value where that is less: the scale's inverse has to be finite."""
 
 
 class To8BitRing(NamedTuple):
@@ -90,8 +87,8 @@ def qk_norm_rope_ring_write_dynamic_reference(*arguments: Any) -> tuple[Tensor, 
     given = To8BitRing(*arguments)
     _check(_DYNAMIC, given)
     key, value, slots = _keys_values(given)
-    key, given.key_scale[:, :, slots] = _by_largest(key, given.key_cache.dtype)
-    value, given.value_scale[:, :, slots] = _by_largest(value, given.key_cache.dtype)
+    key, given.key_scale[:, :, slots] = quantize_heads(key, given.key_cache.dtype)
+    value, given.value_scale[:, :, slots] = quantize_heads(value, given.key_cache.dtype)
     _write(given, key, value, slots)
     return _queries(given)
 
@@ -110,14 +107,8 @@ def _queries(given: To8BitRing) -> tuple[Tensor, Tensor]:
     query, *_ = split_heads(given.qkv, given.key_cache.shape[3])
     query = normalise_and_rotate(query, given.query_weight, given.cos, given.sin, given.eps)
     if given.quantize_query:
-        return _by_largest(query, given.key_cache.dtype)
+        return quantize_heads(query, given.key_cache.dtype)
     return query.to(given.qkv.dtype), query.new_empty((0, query.shape[2], query.shape[1]))
-
-
-def _by_largest(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Float32 ``[B, T, H, D]`` quantised for each token and head; the scales, ``[B, H, T]``."""
-    scale = x.abs().amax(-1, keepdim=True).clamp(min=_SMALLEST) / LARGEST[dtype]
-    return quantize(x, scale, dtype), scale.squeeze(-1).transpose(1, 2).contiguous()
 
 
 def _write(given: To8BitRing, key: Tensor, value: Tensor, slots: Tensor) -> None:

@@ -10,6 +10,9 @@ from torch import Tensor
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 """By 8-bit dtype; INT8 leaves out -128, so that it is symmetric."""
 
+_LEAST = 1e-30
+"""Taken for a row's largest value where that is less: the scale's inverse has to be finite."""
+
 
 def quantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Quantises float32 by scales that broadcast against it.
@@ -22,6 +25,21 @@ def quantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     largest = LARGEST[dtype]
     scaled = (x * scale.reciprocal()).clamp(-largest, largest)
     return (scaled.round() if dtype is torch.int8 else scaled).to(dtype)
+
+
+def row_scale(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The scales that follow from the largest value of each row of float32 ``[..., D]``.
+
+    Returns:
+        Float32 ``[..., 1]``.
+    """
+    return x.abs().amax(-1, keepdim=True).clamp(min=_LEAST) / LARGEST[dtype]
+
+
+def quantize_heads(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Float32 ``[B, T, H, D]`` by a scale for each token and head, and these, ``[B, H, T]``."""
+    scale = row_scale(x, dtype)
+    return quantize(x, scale, dtype), scale.squeeze(-1).transpose(1, 2).contiguous()
 
 
 def to_output(x: Tensor, dtype: torch.dtype, scale: Tensor | None) -> Tensor:

@@ -8,11 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vidc.plugins.arguments import FLOATS, Checks
-from vidc.plugins.quantize import LARGEST, quantize
+from vidc.plugins.quantize import LARGEST, quantize, row_scale
 
 _CHECKS = Checks("quantized_linear")
-_LEAST = 2.0**-100
-"""Of a token's range: one over the scale of a smaller one, or of zeros, would not be finite."""
 
 
 def quantized_linear_reference(
@@ -70,7 +68,7 @@ def quantized_tokens(
 ) -> tuple[Tensor, Tensor]:
     """As ``quantized_input``, and the scales by which it is: each token's, float32 ``[..., 1]``."""
     values = _prepared(x, factor, mean)
-    scale = values.abs().amax(-1, keepdim=True).clamp(min=_LEAST) / LARGEST[dtype]
+    scale = row_scale(values, dtype)
     return quantize(values, scale, dtype), scale
 
 

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vidc.plugins.quantize import LARGEST, quantize
-
-LEAST = 1e-30
-"""Taken for a query's largest number where that is less: the scale's inverse has to be finite."""
+from vidc.plugins.quantize import quantize, quantize_heads
 
 KEY_ORDER = (0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15)
 """Which key of each 16 a place of the transposed values holds.
@@ -74,9 +71,7 @@ def quantize_queries(
     Returns:
         ``dtype`` ``[B, T, H, D]`` and float32 ``[B, H, T]``.
     """
-    smoothed = query.float() * scales.smooth
-    scale = smoothed.abs().amax(dim=3, keepdim=True).clamp(min=LEAST) / LARGEST[dtype]
-    return quantize(smoothed, scale, dtype), scale[..., 0].transpose(1, 2).contiguous()
+    return quantize_heads(query.float() * scales.smooth, dtype)
 
 
 def quantize_ring(

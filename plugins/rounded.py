@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from vidc.plugins.arguments import FLOATS, Checks, dtype_name
-from vidc.plugins.quantize import LARGEST, quantize
+from vidc.plugins.quantize import LARGEST, quantize, row_scale
 
 _CHECKS = Checks("rounded")
 _FORMATS = {dtype_name(dtype): dtype for dtype in LARGEST}
-_SMALLEST = 1e-30
-"""Taken for a head's largest value where that is less: the scale's inverse has to be finite."""
 
 
 def rounded_reference(x: Tensor, scale: Tensor | None, mean: Tensor | None, dtype: str) -> Tensor:
@@ -33,10 +31,7 @@ def rounded_reference(x: Tensor, scale: Tensor | None, mean: Tensor | None, dtyp
     """
     to = _check(x, scale, mean, dtype)
     values = x.float() if mean is None else x.float() - mean
-    if scale is None:
-        by = values.abs().amax(-1, keepdim=True).clamp(min=_SMALLEST) / LARGEST[to]
-    else:
-        by = scale[:, None]
+    by = row_scale(values, to) if scale is None else scale[:, None]
     values = quantize(values, by, to).float() * by
     return (values if mean is None else values + mean).to(x.dtype)
 
