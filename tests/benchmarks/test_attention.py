@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "attention.py"
+# Values have no common part here: what 8 bits lose is not hidden by it.
+LARGEST_ERRORS = {"fp8": 0.06, "fp8 by token": 0.06, "int8": 0.03, "int8 by token": 0.03}
 
 
 def test_a_dry_run_measures_every_way_of_every_shape():
@@ -18,9 +20,8 @@ def test_a_dry_run_measures_every_way_of_every_shape():
     assert ring["operations"] == 4 * 2 * 24 * 60 * 64
     assert short["shape"]["dtype"] == "float16"
     for result in (ring, short):
-        assert set(result["ways"]) == {"vidc", "sdpa math", "fp8", "int8"}
+        assert set(result["ways"]) == {"vidc", "sdpa math", *LARGEST_ERRORS}
         for name, way in result["ways"].items():
             assert len(way["samples"]) == way["n"] == 6
             assert way["tflops"] == pytest.approx(result["operations"] / way["median"] / 1e9)
-            # Values have no common part here: what 8 bits lose is not hidden by it.
-            assert 0 < way["relative_l2"] < {"fp8": 0.06, "int8": 0.03}.get(name, 1e-2)
+            assert 0 < way["relative_l2"] < LARGEST_ERRORS.get(name, 1e-2)
