@@ -13,7 +13,7 @@ from operator import getitem
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
@@ -107,6 +107,31 @@ def fuse(program: ExportedProgram) -> Fusion:
     return Fusion(tuple(sorted(operators)), packed, tuple(left))
 
 
+def call_ring_writes(program: ExportedProgram) -> tuple[str, ...]:
+    """Makes a program call ``qk_norm_rope_ring_write``, its three projections laid side by side.
+
+    Weights stay as they are, for engines that read them from outside by their names.
+
+    Args:
+        program: what ``export_program`` returns; changed in place.
+
+    Returns:
+        Why a call was not made, a line each; empty where all were.
+
+    Raises:
+        ValueError: as of ``fuse``.
+    """
+    left: dict[str, None] = {}
+    calls = program.graph.find_nodes(op="call_function", target=qk_norm_rope)
+    for call in [_RingWrite(program, node) for node in calls]:
+        try:
+            call.lay_side_by_side()
+        except UsageError as error:
+            left[error.message] = None
+    program.graph_module.recompile()
+    return tuple(left)
+
+
 def _to_stored(node: Any) -> bool:
     """Whether the keys of a call of ``qk_norm_rope`` become ones of 8 bits."""
     return any(user.target is stored for result in node.users for user in result.users)
@@ -163,6 +188,7 @@ class _RingWrite:
         ]
         _require(len(key_writes) == len(value_writes) == 1, node, "one ring takes each")
         self.writes = (*key_writes, *value_writes)
+        self.position, self.sink = (self.writes[0].kwargs[name] for name in ("position", "sink"))
         self.caches = [cache for write in self.writes for cache in write.kwargs["_all_bases"]]
         _require(all(cache.op == "placeholder" for cache in self.caches), node, "rings are states")
         self.projections = (query, key, _unviewed(value_writes[0].kwargs["update"]))
@@ -184,32 +210,57 @@ class _RingWrite:
         Raises:
             UsageError: the operator does not take these sizes; nothing is changed then.
         """
-        rows = self.projections[0].meta["val"]
-        position, sink = (self.writes[0].kwargs[name] for name in ("position", "sink"))
-        read = (*self.given, position)
-        every = [node.meta["val"] for node in (*read, *self.caches)]
-        with rows.fake_mode:
-            packed_rows = rows.new_empty((*rows.shape[:2], 3 * rows.shape[2]))
-            queries = qk_norm_rope_ring_write(packed_rows, *every, sink, self.eps)
+        rows, queries = self._results()
         first = self.projections[0]
         packed = dict(self._pack(index) for index in self._packed_arguments())
         with self.graph.inserting_before(self.node):
-            qkv = _called(self.graph, first.target, first.args, packed_rows)
-            names = [a.name for a in qk_norm_rope_ring_write._schema.arguments if not a.is_write]
-            values = (queries, *(cache.meta["val"] for cache in self.caches))
-            call = _called(self.graph, _FUNCTIONALISED, (qk_norm_rope_ring_write,), values)
-            call.kwargs = {
-                **dict(zip(names, (qkv, *read, sink, self.eps), strict=True)),
-                "_key_cache_base_index": 0,
-                "_value_cache_base_index": 1,
-                "_all_bases": self.caches,
-            }
-            results = [
-                _called(self.graph, getitem, (call, index), value)
-                for index, value in enumerate(values)
-            ]
-        self._replace(results)
+            self._call(_called(self.graph, first.target, first.args, rows), queries)
+        packed_away = [
+            other.args[index]
+            for other in self.projections[1:]
+            for index in self._packed_arguments()
+        ]
+        for node in (*self.projections, *packed_away):
+            self.graph.erase_node(node)
         return packed
+
+    def lay_side_by_side(self) -> None:
+        """Makes the operator's call of what the projections give, as they are.
+
+        Raises:
+            UsageError: the operator does not take these sizes; nothing is changed then.
+        """
+        rows, queries = self._results()
+        # Behind all three: values may be projected after queries and keys were rotated.
+        order = {node: index for index, node in enumerate(self.graph.nodes)}
+        with self.graph.inserting_before(max(self.writes, key=order.__getitem__)):
+            laid = (list(self.projections), -1)
+            self._call(_called(self.graph, torch.ops.aten.cat.default, laid, rows), queries)
+
+    def _results(self) -> tuple[Tensor, Tensor]:
+        """What the packed projections and the operator give, without data."""
+        rows = self.projections[0].meta["val"]
+        every = [node.meta["val"] for node in (*self.given, self.position, *self.caches)]
+        with rows.fake_mode:
+            packed_rows = rows.new_empty((*rows.shape[:2], 3 * rows.shape[2]))
+            return packed_rows, qk_norm_rope_ring_write(packed_rows, *every, self.sink, self.eps)
+
+    def _call(self, qkv: fx.Node, queries: Tensor) -> None:
+        """Calls the operator where the graph inserts, in the place of what it fuses."""
+        names = [a.name for a in qk_norm_rope_ring_write._schema.arguments if not a.is_write]
+        values = (queries, *(cache.meta["val"] for cache in self.caches))
+        call = _called(self.graph, _FUNCTIONALISED, (qk_norm_rope_ring_write,), values)
+        read = (qkv, *self.given, self.position, self.sink, self.eps)
+        call.kwargs = {
+            **dict(zip(names, read, strict=True)),
+            "_key_cache_base_index": 0,
+            "_value_cache_base_index": 1,
+            "_all_bases": self.caches,
+        }
+        results = [
+            _called(self.graph, getitem, (call, index), value) for index, value in enumerate(values)
+        ]
+        self._replace(results)
 
     def _packed_arguments(self) -> list[int]:
         first = self.projections[0]
@@ -260,13 +311,6 @@ class _RingWrite:
         while view is not value:
             view, erased = view.args[0], view
             self.graph.erase_node(erased)
-        packed_away = [
-            other.args[index]
-            for other in self.projections[1:]
-            for index in self._packed_arguments()
-        ]
-        for node in (*self.projections, *packed_away):
-            self.graph.erase_node(node)
 
 
 def _called(graph: fx.Graph, target: Any, arguments: tuple[Any, ...], value: Any) -> Any:

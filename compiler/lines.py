@@ -31,10 +31,12 @@ def naming_lines(settings: Settings) -> Iterator[None]:
 
 def _line(error: GraphError, settings: Settings) -> str | None:
     from vidc.compiler.bisect.reference import python_line
+    from vidc.compiler.native_graph import ring_form
     from vidc.compiler.quantise.programs import quantize_linears
+    from vidc.compiler.tensorrt.plugins import plugin_ring
+    from vidc.compiler.tensorrt.product import product_for
     from vidc.exporters.models import components, meta_network
     from vidc.exporters.onnx.export import translated_program
-    from vidc.exporters.onnx.native_ring import native_form
     from vidc.exporters.program import export_program
 
     group = component_groups(settings.model)[error.component]
@@ -49,7 +51,13 @@ def _line(error: GraphError, settings: Settings) -> str | None:
         linears = quantized_linears(quantized.recipe, settings.model, form)
         quantize_linears(error.component, program, group, network.state_dict(), linears)
     if settings.target.is_gpu:
-        signature, operators = native_form(program, component.signature, component.aligned)
+        product = product_for(settings.target) if settings.backend == "tensorrt" else None
+        plugins = (
+            product is not None and plugin_ring(component.signature, component.aligned, product)[0]
+        )
+        signature, operators, _ = ring_form(
+            program, component.signature, component.aligned, plugins
+        )
     else:
         signature, operators = component.signature, {}  # The portable graph.
     translated, _ = translated_program(program, signature, operators)

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
+from torch.export import ExportedProgram
 
+from vidc.compiler.fusion import call_ring_writes
 from vidc.compiler.graph_values import require_clean_graph
 from vidc.compiler.quantise.programs import found_linears
 from vidc.exporters.artifact import ExportedComponent
@@ -13,10 +15,15 @@ from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.onnx.activations import widen_activations
 from vidc.exporters.onnx.constructs import PADDED_KEYS, Construct, Parser
 from vidc.exporters.onnx.export import export_onnx
+from vidc.exporters.onnx.functional import Operators
 from vidc.exporters.onnx.native_ring import native_form
 from vidc.exporters.onnx.pad import widen_pads
+from vidc.exporters.onnx.plugin_ring import PLUGINS, RING_WRITE
 from vidc.exporters.program import load_program
 from vidc.plugins.signature import Access, Signature, state_output
+
+_UPDATES = ("TensorScatter", RING_WRITE)
+"""Kinds of nodes that write a ring where it lies."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Graph:
         ring_attention: names of the nodes that attend to as many slots as ``valid_length`` says.
         linears: those in 8 bits, by the tensors that they read.
         operators: kinds of its nodes.
+        notes: what a user ought to know of it.
     """
 
     path: Path
@@ -36,6 +44,7 @@ class Graph:
     ring_attention: frozenset[str]
     linears: tuple[LinearTensors, ...] = ()
     operators: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
 def write_graph(
@@ -43,24 +52,28 @@ def write_graph(
     parser: Parser,
     folder: Path,
     handled: Collection[Construct] = (),
+    plugins: bool = False,
 ) -> Graph:
     """Writes a component's graph for a parser into ``folder``.
 
     Weights stay outside, so that the engines of a bundle share them and none holds any. A ring
-    whose blocks never straddle its wrap is written in place; any other is copied.
+    whose blocks never straddle its wrap is written in place; any other by a plugin, or copied.
 
     Args:
         component: what to write.
         parser: who reads it.
         folder: where to.
         handled: what the caller says to the parser otherwise.
+        plugins: whether the ring is to be in vidc's plugins.
 
     Raises:
         GraphError: ``VIDC-EXPORT-LINT``, the parser would take it for something else.
     """
     program = load_program(component.program)
     linears = tuple(found_linears(program))
-    signature, operators = native_form(program, component.signature, component.aligned)
+    signature, operators, notes = ring_form(
+        program, component.signature, component.aligned, plugins
+    )
     path = folder / f"{component.name}.onnx"
     export_onnx(component.name, program, signature, None, path, operators)
     model = ir.load(path)
@@ -76,7 +89,25 @@ def write_graph(
         frozenset(node.name or "" for node in nodes if PADDED_KEYS.matches(node)),
         linears,
         frozenset(node.op_type for node in nodes),
+        notes,
     )
+
+
+def ring_form(
+    program: ExportedProgram, signature: Signature, aligned: bool, plugins: bool
+) -> tuple[Signature, Operators, tuple[str, ...]]:
+    """A component's signature and operators for a GPU, and what of its ring is not as it could be.
+
+    Args:
+        program: of the component; changed in place where plugins are called.
+        signature: the component's.
+        aligned: whether no block straddles the ring's wrap.
+        plugins: whether vidc's plugins are called.
+    """
+    left = call_ring_writes(program) if plugins else ()
+    signature, operators = native_form(program, signature, aligned and not plugins)
+    notes = tuple(f"the ring of some layers is copied in every pass: {why}" for why in left)
+    return signature, {**operators, **PLUGINS} if plugins else operators, notes
 
 
 def _written_in_place(model: ir.Model, signature: Signature) -> frozenset[str]:
@@ -85,7 +116,7 @@ def _written_in_place(model: ir.Model, signature: Signature) -> frozenset[str]:
 
     def updated(name: str) -> bool:
         producer = producers[state_output(name)]
-        return producer is not None and producer.op_type == "TensorScatter"
+        return producer is not None and producer.op_type in _UPDATES
 
     return frozenset(
         state.name

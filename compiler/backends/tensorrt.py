@@ -16,6 +16,8 @@ from vidc.compiler.tensorrt.plan import LAYERS, eight_bit_products
 from vidc.compiler.tensorrt.product import Product, product_for
 from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
+from vidc.plugins import tensorrt_library
+from vidc.plugins.abi import PLUGIN_ABI
 from vidc.runtime.strict import plain
 
 NAME = "tensorrt"
@@ -42,7 +44,12 @@ class TensorRtBackend:
         """The product, and what translates programs for it."""
         product = _product(target)
         found = versions("torch", "onnx", "onnxscript", "onnx-ir")
-        return found | {product.name: product.version() or "none"}
+        found |= {product.name: product.version() or "none"}
+        if not product.plugins:
+            return found
+        # Not the library itself: plans call its plugins, and hold none of their code.
+        there = tensorrt_library.fault() is None
+        return found | {tensorrt_library.NAME: f"ABI {PLUGIN_ABI}" if there else "none"}
 
     def anywhere(self, target: Target) -> bool:
         """TensorRT-RTX builds without a GPU."""
@@ -68,7 +75,7 @@ class TensorRtBackend:
         """Builds the component's plan, and describes its layers and the network it was built from.
 
         Raises:
-            UnavailableError: ``VIDC-ENV-TENSORRT``.
+            UnavailableError: ``VIDC-ENV-TENSORRT``, ``VIDC-KERNEL-LIBRARY``, ``VIDC-KERNEL-ABI``.
             BuildError: ``VIDC-EXPORT-LINT``, ``VIDC-TENSORRT-PARSE``, ``VIDC-TENSORRT-BUILD``,
                 ``VIDC-TENSORRT-MEMORY``, ``VIDC-QUANTISE-COUNT``.
         """
@@ -77,14 +84,16 @@ class TensorRtBackend:
         from vidc.compiler.tensorrt.built_layers import built_layers
         from vidc.compiler.tensorrt.description import describe_network
         from vidc.compiler.tensorrt.network import parse
+        from vidc.compiler.tensorrt.plugins import plugin_ring
         from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 
         product = _product(target)
         product.module()  # Before a minute of translation.
+        plugins, left = plugin_ring(component.signature, component.aligned, product)
         with TemporaryDirectory() as folder:
             handled = (PADDED_KEYS, *UNFUSED)
-            graph = write_graph(component, product.name, Path(folder), handled)
-            network = parse(component.name, graph, product)
+            graph = write_graph(component, product.name, Path(folder), handled, plugins)
+            network = parse(component.name, graph, product, plugins)
         plan = build_plan(component.name, network, product, target, means)
         file = output / FOLDER / f"{component.name}.plan"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -102,8 +111,9 @@ class TensorRtBackend:
             version=product.version() or "",
             files=tuple(path.relative_to(output).as_posix() for path in files),
             signature=graph.signature,
-            options={"product": product.name},
+            options={"product": product.name, "plugins": plugins},
             notes=(
+                *(f"{component.name}: {note}" for note in (*left, *graph.notes)),
                 *_notes(component.name, description, _in_8_bits(plan, description, layers)),
                 *_untold(component.name, product, layers),
             ),

@@ -39,6 +39,8 @@ def build_plan(
         config.set_flag(module.BuilderFlag.REQUIRE_USER_ALLOCATION)
     if product.anywhere:
         _build_for(module, config, target)
+    if network.plugins:  # Which write rings where they lie.
+        config.set_preview_feature(module.PreviewFeature.ALIASED_PLUGIN_IO_10_03, True)
     limit = _workspace_bytes(product, target, means)
     if limit is not None:
         config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, limit)

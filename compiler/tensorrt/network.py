@@ -11,33 +11,41 @@ from vidc.compiler.native_graph import Graph
 from vidc.compiler.tensorrt.log import Log
 from vidc.compiler.tensorrt.product import Product
 from vidc.compiler.tensorrt.quantised import require_quantized
+from vidc.plugins import tensorrt_library
 
 VALID_LENGTH = "valid_length"
 
 
 @dataclass(frozen=True)
 class Network:
-    """A parsed network, and what must live as long as it does."""
+    """A parsed network, and what must live as long as it does.
+
+    ``plugins`` says whether it has some of vidc's.
+    """
 
     builder: Any
     definition: Any
     log: Log
     keep: tuple[Any, ...]
+    plugins: bool = False
 
 
-def parse(component: str, graph: Graph, product: Product) -> Network:
-    """The network of a graph.
+def parse(component: str, graph: Graph, product: Product, plugins: bool = False) -> Network:
+    """The network of a graph; with ``plugins``, one that calls vidc's.
 
     Attention over the ring is given the valid length of its keys, which the parser leaves out, and
     must become one fused kernel where it is of 16 bits; any other attention may be taken apart.
 
     Raises:
-        UnavailableError: ``VIDC-ENV-TENSORRT``.
+        UnavailableError: ``VIDC-ENV-TENSORRT``; ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``,
+            the library of plugins is missing or of other operators.
         GraphError: ``VIDC-TENSORRT-PARSE``, with the component, the node and the parser's reason;
             or it dropped an attention.
         BuildError: ``VIDC-QUANTISE-COUNT``, its Linears in 8 bits are not the graph's.
     """
     module = product.module()
+    if plugins:
+        tensorrt_library.register(module)
     log = Log(module)
     builder = module.Builder(log.logger)
     definition = builder.create_network(_strongly_typed(module))
@@ -56,7 +64,7 @@ def parse(component: str, graph: Graph, product: Product) -> Network:
             values_of(ir.load(graph.path), missing[0]),
         )
     require_quantized(component, module, definition, graph.linears)
-    return Network(builder, definition, log, (parser,))
+    return Network(builder, definition, log, (parser,), plugins)
 
 
 def attention_layers(module: Any, definition: Any) -> list[Any]:

@@ -24,6 +24,7 @@ class Product:
         install: the command for that.
         capabilities: compute capabilities that its engines run on.
         anywhere: whether it builds without a GPU. One that does not builds for the GPU it runs on.
+        plugins: whether its networks may hold plugins.
     """
 
     name: "Parser"
@@ -32,6 +33,7 @@ class Product:
     install: str
     capabilities: frozenset[str]
     anywhere: bool
+    plugins: bool
 
     def version(self) -> str | None:
         """The installed version, None where there is none."""
@@ -63,6 +65,7 @@ _RTX = Product(
     install="pip install 'vidc[rtx]', which takes tensorrt-rtx from PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "12.0", "12.1"}),
     anywhere=True,
+    plugins=False,
 )
 _ENTERPRISE = Product(
     name="tensorrt",
@@ -72,6 +75,7 @@ _ENTERPRISE = Product(
     "NVIDIA's own index, not on PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "12.1"}),
     anywhere=False,
+    plugins=True,
 )
 PRODUCTS: Mapping[str, Product] = {product.name: product for product in (_RTX, _ENTERPRISE)}
 

@@ -15,7 +15,8 @@ from vidc.plugins.ring import PORTABLE
 from vidc.plugins.signature import Signature
 
 Operators = Mapping[torch._ops.OpOverload, Callable[..., Any]]
-"""Own operators, each with a functional form; a mutating one's returns the mutated tensor."""
+"""Own operators, each with a functional form; a mutating one's returns what it returns, and then
+the mutated tensors."""
 
 
 def functional_program(
@@ -102,8 +103,9 @@ class _Replacing(fx.Interpreter):
         """One call, replaced if it is of an operator that ONNX lacks."""
         if target is torch.ops.higher_order.auto_functionalized_v2:
             (operator,) = args
-            # Its results are the operator's own, none here, and then the mutated tensor.
-            return None, self.operators[operator](*functionalized_arguments(operator, kwargs))
+            results = self.operators[operator](*functionalized_arguments(operator, kwargs))
+            # The operator's own, None for none, and then the mutated tensors.
+            return results if operator._schema.returns else (None, results)
         if target is torch.ops.aten.copy.default:
             tensor, values = args
             return values.to(tensor.dtype).expand(tensor.shape)

@@ -10,6 +10,7 @@ from packaging.version import InvalidVersion, Version
 from safetensors import SafetensorError
 from torch import Tensor
 
+from vidc.plugins import tensorrt_library
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Role, Signature, state_output
 from vidc.runtime import manifest
@@ -34,10 +35,12 @@ class Options:
     Attributes:
         product: the Python module that loads it: ``tensorrt`` or ``tensorrt_rtx``.
         names: of the plan's tensors, with those of the bundle; others have one name in both.
+        plugins: whether it calls those of ``libvidc_plugins.so``.
     """
 
     product: str
     names: dict[str, str] = field(default_factory=dict)
+    plugins: bool = False
 
     def __post_init__(self) -> None:
         if self.product not in _TITLES:
@@ -113,13 +116,17 @@ def load(
 
     Raises:
         UnavailableError: ``VIDC-ENV-TENSORRT``, its product is not installed;
-            ``VIDC-ENGINE-VERSION``, another version is; ``VIDC-ENGINE-LOAD``, it does not load.
+            ``VIDC-ENGINE-VERSION``, another version is; ``VIDC-ENGINE-LOAD``, it does not load;
+            ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``, the plugins that it calls are missing or
+            of other operators.
         GateError: ``VIDC-BUNDLE-FIELD``, its options are not ``Options``;
             ``VIDC-ENGINE-SIGNATURE``, the plan's tensors are not those of the manifest.
     """
     file, signature = entry.files[0], entry.signature
     options: Options = read(entry.options, Options, f"options of {file}")
     module = _module(options.product, entry)
+    if options.plugins:
+        tensorrt_library.register(module)
     runtime = module.Runtime(module.Logger(module.Logger.ERROR))
     engine = runtime.deserialize_cuda_engine((folder / file).read_bytes())
     if engine is None:

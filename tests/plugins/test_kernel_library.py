@@ -1,11 +1,10 @@
 """Finding, checking and loading the library; what is built and bound is in test_cuda_build.py."""
 
 import ctypes
-import shutil
-import subprocess
 
 import pytest
 import torch
+from shared_library import shared_library
 
 from vidc.plugins import kernel_library, renoise
 from vidc.plugins.abi import PLUGIN_ABI
@@ -18,17 +17,7 @@ HERE = kernel_library.fault() is None
 @pytest.fixture
 def compiled(tmp_path):
     """A library of C functions."""
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler")
-
-    def compiled(source):
-        (tmp_path / "library.c").write_text(source)
-        library = tmp_path / kernel_library.NAME
-        command = ["cc", "-shared", "-fPIC", "-o", library, tmp_path / "library.c"]
-        subprocess.run(command, check=True, capture_output=True)
-        return library
-
-    return compiled
+    return lambda source: shared_library(source, tmp_path / kernel_library.NAME)
 
 
 @pytest.mark.skipif(HERE, reason="the library of kernels is installed")

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import fake_tensorrt
 import pytest
@@ -9,6 +10,7 @@ import torch
 import transformer
 from quantised import Quantised
 from safetensors.torch import save_file
+from shared_library import shared_library
 from torch import nn
 
 from vidc.compiler.native_graph import write_graph
@@ -24,6 +26,8 @@ from vidc.exporters.components import component_groups
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.exporters.program import export_program, save_program
+from vidc.plugins import tensorrt_library
+from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
@@ -233,3 +237,30 @@ def test_a_plan_of_other_tensors_is_refused(bundle, weights):
 
 def test_a_weight_that_the_bundle_lacks_is_refused(bundle, weights):
     refused(bundle, {"vae": weights["vae"]}, GateError, "VIDC-ENGINE-SIGNATURE")
+
+
+WITH_PLUGINS = {"product": "tensorrt_rtx", "plugins": True}
+
+
+def test_a_plan_that_calls_plugins_is_loaded_after_their_library(
+    bundle, weights, product, monkeypatch, tmp_path
+):
+    shared_library(
+        f"int vidc_plugin_abi(void) {{ return {PLUGIN_ABI}; }}", tmp_path / tensorrt_library.NAME
+    )
+    monkeypatch.setattr(tensorrt_library, "files", lambda package: tmp_path)
+    events = []
+    registry = SimpleNamespace(load_library=events.append)
+    product.get_plugin_registry = lambda: registry
+    runtime = product.Runtime
+    product.Runtime = lambda logger: events.append("runtime") or runtime(logger)
+    folder, entries = bundle
+    entry = replace(entries["text_kv"], options=WITH_PLUGINS)
+    load(folder, entry, Weights(weights, CPU), CPU)
+    assert events == [str(tmp_path / tensorrt_library.NAME), "runtime"]
+
+
+def test_one_without_their_library_is_refused(bundle, weights, monkeypatch, tmp_path):
+    monkeypatch.setattr(tensorrt_library, "files", lambda package: tmp_path)
+    error = refused(bundle, weights, UnavailableError, "VIDC-KERNEL-LIBRARY", options=WITH_PLUGINS)
+    assert tensorrt_library.NAME in error.message

@@ -1,0 +1,80 @@
+"""The ring in vidc's own plugins for TensorRT: written in place, wherever a block wraps.
+
+A node is named as the operator is, has its arguments in their order for inputs, and the numbers
+among them for attributes: TensorRT's parser looks for a plugin of that name.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vidc.exporters.onnx.functional import Operators
+from vidc.plugins.errors import UsageError
+from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ring import ring_attention
+from vidc.plugins.ring_attention_16bit import ring_attention_16bit
+from vidc.plugins.signature import Signature
+
+RING_WRITE = "qk_norm_rope_ring_write"
+_REGISTERED = {"plugin_namespace": "vidc", "plugin_version": "1"}
+"""Where TensorRT's parser looks."""
+
+
+def refusal(signature: Signature) -> str | None:
+    """Why attention over a component's rings is not one of the plugins, None where it is."""
+    keys = next((state for state in signature.states if state.name.startswith("ring.k.")), None)
+    if keys is None:
+        return "it has no ring"
+    ring = torch.empty(keys.shape, dtype=keys.torch_dtype, device="meta")
+    length = torch.empty(1, dtype=torch.int64, device="meta")
+    try:
+        ring_attention_16bit(ring[:, :1], ring, ring, length)
+    except UsageError as error:
+        return error.message
+    return None
+
+
+def _ring_write(
+    qkv: Tensor,
+    query_weight: Tensor,
+    key_weight: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    position: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    sink: int,
+    eps: float,
+) -> tuple[Tensor, ...]:
+    """``qk_norm_rope_ring_write``, for export alone: queries and both caches."""
+    query = key_cache.new_empty((*qkv.shape[:2], *key_cache.shape[2:]))
+    return _plugin(
+        RING_WRITE,
+        (qkv, query_weight, key_weight, cos, sin, position, key_cache, value_cache),
+        {"sink": sink, "eps": eps},
+        (query, key_cache, value_cache),
+    )
+
+
+def _ring_attention(query: Tensor, *ring: Tensor) -> Tensor:
+    (attended,) = _plugin("ring_attention_16bit", (query, *ring), {}, (query,))
+    return attended
+
+
+def _plugin(
+    name: str, inputs: tuple[Tensor, ...], attributes: dict[str, Any], like: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    results = torch.onnx.ops.symbolic_multi_out(
+        f"vidc::{name}",
+        inputs,
+        {**attributes, **_REGISTERED},
+        dtypes=[tensor.dtype for tensor in like],
+        shapes=[tensor.shape for tensor in like],
+        version=1,
+    )
+    return tuple(results)
+
+
+PLUGINS: Operators = {qk_norm_rope_ring_write: _ring_write, ring_attention: _ring_attention}
+"""Own operators in this form, as ``vidc.plugins.ring.PORTABLE`` has them in the portable one."""
