@@ -10,10 +10,11 @@
 #include <memory>
 #include <vector>
 
-struct Dim {
-  unsigned x = 0;
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
-inline Dim threadIdx, blockIdx, gridDim, blockDim;
+inline dim3 threadIdx(0, 0, 0), blockIdx(0, 0, 0), gridDim, blockDim;
 
 namespace fibers {
 
@@ -29,6 +30,8 @@ inline ucontext_t scheduler;
 inline std::vector<Fiber> all;
 inline std::function<void()> body;
 inline bool progress;
+// The last thread first: what is read of others without waiting for them is not there yet.
+inline bool backwards = false;
 // What happens by itself once all threads wait; false if nothing does.
 inline std::function<bool()> when_idle;
 
@@ -66,7 +69,8 @@ inline bool run(unsigned threads, std::function<void()> kernel) {
   for (bool left = true; left;) {
     left = false;
     progress = false;
-    for (unsigned i = 0; i < threads; ++i) {
+    for (unsigned turn = 0; turn < threads; ++turn) {
+      const unsigned i = backwards ? threads - 1 - turn : turn;
       if (all[i].done) continue;
       left = true;
       threadIdx.x = i;
