@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 from attention_8bit.checks import (
+    ASKED,
     Problem,
     check_products,
     check_single_keys,
+    exact,
     first_wrong,
     problem,
     relative,
@@ -128,6 +130,13 @@ def test_many_short_tiles_for_one_block(library, inputs):
 
 def test_parts_of_a_large_head(library, inputs):
     check(library, inputs(100, 3, 128), 500, ctas=2)
+
+
+def test_it_is_as_near_to_float64_as_was_asked(library, inputs):
+    at = inputs(100, 2, 128)
+    for valid_length in (250, 500):
+        found = Simulation(library).run(at.spoiled(valid_length), valid_length, ctas=3)
+        assert relative(found, exact(at.inputs, valid_length)) < ASKED
 
 
 def test_a_workspace_serves_again_and_for_another_length(library, inputs):
