@@ -184,6 +184,35 @@ def test_an_output_in_fp8_is_divided_by_its_scale(library, inputs):
     assert ((found.float() - wanted).abs() <= 2.0**-4 * wanted.abs() * 1.01 + 2.0**-10).all()
 
 
+CLAMPED = pytest.mark.xfail(strict=True, reason="the clamp of a scale leaves NaN out")
+
+
+@pytest.mark.parametrize(
+    "part", ["query", "key", "value", pytest.param("query_scale", marks=CLAMPED)]
+)
+def test_a_nan_shows_where_it_counts(library, part):
+    """In a query's head, in a head, or in a channel of every query, in FP8: INT8 has none.
+
+    No kernel writes a query's scale that is NaN; its numbers are.
+    """
+    at = problem(5, SLOTS, 2, 64, 1, torch.device("cpu"), torch.float8_e4m3fn)
+    counts = torch.zeros(1, 5, 2, 64, dtype=torch.bool)
+    if part == "query":
+        at.query.view(torch.uint8)[0, 2, 1, 5] = GARBAGE
+        counts[0, 2, 1] = True
+    elif part == "key":
+        at.ring.key.view(torch.uint8)[0, 3, 1, 5] = GARBAGE
+        counts[0, :, 1] = True
+    elif part == "value":
+        at.ring.value.view(torch.uint8)[0, 1, 5, 3] = GARBAGE
+        counts[0, :, 1, 5] = True
+    else:
+        at.query_scale[0, 1, 2] = torch.nan
+        counts[0, 2, 1] = True
+    found = Simulation(library).run(at, SLOTS, ctas=1)
+    assert torch.equal(found.isnan(), counts)
+
+
 @pytest.mark.parametrize("rows", [304, 320, 512])
 def test_rows_of_values_may_be_any_multiple_of_16(library, inputs, rows):
     at = inputs(70, 2, 64)
