@@ -19,7 +19,8 @@ from plugin_host import (
     describe,
     ready,
 )
-from refusals import HOPPER, MEMORY, OPERATORS
+from refusal_matrix import MEMORY
+from refusals import HOPPER, OPERATORS
 
 from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
@@ -79,8 +80,7 @@ def test_memory_that_kernels_cannot_read_is_refused(recorded, refusal):
     plugin, types, shapes = ready(recorded, node)
     with pytest.raises(RefusedError) as caught:
         plugin.enqueue(node.inputs, outputs_for(plugin, node, types, shapes))
-    assert f"vidc::{node.operator}: " in str(caught.value)
-    assert refusal.message in str(caught.value)
+    refusal.check(str(caught.value))
     assert recorded.recorder.recorded_launches() == 0
 
 

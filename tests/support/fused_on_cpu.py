@@ -6,7 +6,7 @@
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ SUPPORT = Path(__file__).parent / "cuda_on_cpu"
 SOURCES = (
     "arguments.cpp", "launch.cpp", "gate_residual.cu", "gelu_quantize.cu",
     "norm_modulate_quantize.cu", "renoise.cu", "qk_norm_rope_ring_write.cu",
-    "qk_norm_rope_ring_write_8bit.cu",
+    "qk_norm_rope_ring_write_8bit.cu", "ring_attention_8bit.cpp", "ring_attention_16bit.cpp",
 )  # fmt: skip
 FLAGS = (
     "-std=c++17", "-O1", "-fno-strict-aliasing", "-fPIC", "-D__shared__=static", "-I.",
@@ -104,9 +104,7 @@ class Kernels:
             overload: the operator.
             backwards: whether the last thread of a block runs first.
         """
-        run = getattr(self.library, f"run_{overload._schema.name.partition('::')[2]}")
-        run.restype = ctypes.c_char_p
-        schema = overload._schema.arguments
+        run, schema = self.entry(overload)
         written = [a.alias_info is not None and a.alias_info.is_write for a in schema]
 
         def call(*values: Any) -> Any:
@@ -138,11 +136,47 @@ class Kernels:
 
         return call
 
+    def entry(self, overload: torch._ops.OpOverload) -> tuple[Any, Any]:
+        """The C interface of an operator, and the arguments of its schema."""
+        run = getattr(self.library, f"run_{overload._schema.name.partition('::')[2]}")
+        run.restype = ctypes.c_char_p
+        return run, overload._schema.arguments
+
+    def refusal(
+        self, overload: torch._ops.OpOverload, taken: dict[str, Any], **devices: int
+    ) -> str:
+        """What is said of arguments as they are, on GPUs or where else; empty if nothing is."""
+        outputs = [torch.empty(1 << 20, dtype=torch.uint8) for _ in range(2)]
+        try:
+            self.raw(*self.entry(overload), list(taken.values()), outputs, devices)
+        except RefusedError as error:
+            return str(error)
+        return ""
+
     @staticmethod
-    def raw(run: Any, schema: Any, values: list[Any], outputs: list[Tensor]) -> None:
-        """Calls the C interface; raises RefusedError by what it says."""
+    def raw(
+        run: Any,
+        schema: Any,
+        values: list[Any],
+        outputs: list[Tensor],
+        devices: Mapping[str, int] | None = None,
+    ) -> None:
+        """Calls the C interface; raises RefusedError by what it says.
+
+        Args:
+            run: of an operator, with its schema's arguments.
+            schema: them.
+            values: what they are.
+            outputs: where to.
+            devices: on which GPU a tensor of a name is said to be, negative for none.
+        """
         pairs = list(zip(schema, values, strict=True))
-        tensors = [Given.of(v) for argument, v in pairs if "Tensor" in str(argument.type)]
+        said_of = devices or {}
+        tensors = [
+            Given.of(v, said_of.get(argument.name, 0))
+            for argument, v in pairs
+            if "Tensor" in str(argument.type)
+        ]
         others = [numbers(v) for argument, v in pairs if "Tensor" not in str(argument.type)]
         places = (ctypes.c_void_p * 2)(*(output.data_ptr() for output in outputs))
         said = run((Given * len(tensors))(*tensors), *others, places)

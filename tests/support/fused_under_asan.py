@@ -70,9 +70,8 @@ def operators(kernels: Kernels) -> None:
 def planted(kernels: Kernels) -> None:
     """An output that is one element short."""
     taken = gate_arguments()
-    schema = gate_residual._schema.arguments
     output = torch.empty(taken["x"].numel() - 1)
-    kernels.raw(kernels.library.run_gate_residual, schema, list(taken.values()), [output])
+    kernels.raw(*kernels.entry(gate_residual), list(taken.values()), [output])
 
 
 if __name__ == "__main__":

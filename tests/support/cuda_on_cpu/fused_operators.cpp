@@ -1,6 +1,16 @@
 // The fused operators behind a C interface, their kernels on a CPU: tests/support/fused_on_cpu.py.
 
 #include "operators.h"
+#include "ring_attention.h"
+#include "ring_attention_16bit.h"
+
+// Attention is checked and not run: its kernels have simulations of their own.
+cudaError_t vidc_ring_attention_portable(const VidcRingAttention*, cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t vidc_ring_attention_16bit(const VidcRingAttention16Bit*, cudaStream_t) {
+  return cudaSuccess;
+}
 
 namespace {
 
@@ -129,6 +139,29 @@ const char* run_qk_norm_rope_ring_write_dynamic(const Given* t, int64_t sink, do
                                                 int64_t value_transposed, int64_t quantize_query,
                                                 void* const* outputs) {
   return to_8bit(Scales::dynamic, t, sink, eps, value_transposed, quantize_query, outputs);
+}
+
+const char* run_ring_attention_16bit(const Given* t, void* const* outputs) {
+  return saying([&] {
+    const RingAttention16Bit given{view("query", t[0]), view("key_cache", t[1]),
+                                   view("value_cache", t[2]), view("valid_length", t[3])};
+    check_ring_attention_16bit(given);
+    ring_attention_16bit(given, outputs[0], nullptr);
+  });
+}
+
+const char* run_ring_attention_8bit(const Given* t, const char* dtype, void* const* outputs) {
+  return saying([&] {
+    const Optional output_scale("output_scale", t[8]);
+    const To8BitAttention given{view("query", t[0]),       view("query_scale", t[1]),
+                                view("key_cache", t[2]),   view("value_cache", t[3]),
+                                view("key_scale", t[4]),   view("value_scale", t[5]),
+                                view("value_mean", t[6]),  view("valid_length", t[7]),
+                                output_scale.get()};
+    const DType to = dtype_named(dtype);
+    check_ring_attention_8bit(given, to);
+    ring_attention_8bit(given, to, nullptr, outputs[0], nullptr);
+  });
 }
 
 }  // extern "C"
