@@ -26,10 +26,11 @@ def sanitizer() -> str | None:
 def watched(tmp_path_factory):
     if (library := sanitizer()) is None:
         pytest.skip("g++ has no AddressSanitizer")
-    flags = ("-fsanitize=address", "-fno-omit-frame-pointer", "-g1")
+    # Not stacks: threads' are left in the middle and serve again.
+    flags = ("-fsanitize=address", "--param=asan-stack=0", "-fno-omit-frame-pointer", "-g1")
     built = fused_on_cpu.compiled(tmp_path_factory.mktemp("asan"), *flags)
     # Python's and torch's own memory is not looked for leaks.
-    options = f"exitcode={CODE}:detect_leaks=0:detect_stack_use_after_return=0"
+    options = f"exitcode={CODE}:detect_leaks=0"
 
     def run(what: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

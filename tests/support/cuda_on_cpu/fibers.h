@@ -22,9 +22,10 @@ constexpr size_t kStackBytes = 256 << 10;
 
 struct Fiber {
   ucontext_t context;
-  std::unique_ptr<char[]> stack;
   bool done = false;
 };
+// Kept from block to block.
+inline std::vector<std::unique_ptr<char[]>> stacks;
 
 inline ucontext_t scheduler;
 inline std::vector<Fiber> all;
@@ -58,10 +59,11 @@ inline bool run(unsigned threads, std::function<void()> kernel) {
   body = std::move(kernel);
   all = std::vector<Fiber>(threads);
   blockDim.x = threads;
-  for (Fiber& fiber : all) {
-    fiber.stack.reset(new char[kStackBytes]);
+  while (stacks.size() < threads) stacks.emplace_back(new char[kStackBytes]);
+  for (unsigned i = 0; i < threads; ++i) {
+    Fiber& fiber = all[i];
     getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_sp = stacks[i].get();
     fiber.context.uc_stack.ss_size = kStackBytes;
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, enter, 0);
