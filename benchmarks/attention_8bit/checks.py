@@ -11,16 +11,16 @@ from attention_8bit.calibration import calibrate
 from attention_8bit.emulation import emulate, products
 from attention_8bit.inputs import Inputs, draw
 from attention_8bit.kernel import POISON, TILE, Attention, first_products
-from vidc.plugins.quantize import LARGEST
-from vidc.plugins.ring_8bit import (
-    KEY_ORDER,
+from attention_8bit.ring import (
     Ring8Bit,
     RingScales,
     quantize_queries,
     quantize_ring,
-    restore_values,
     transpose_values,
 )
+from vidc.plugins.quantize import LARGEST
+from vidc.plugins.ring_8bit import restore_values
+from vidc.plugins.transposed_values import GROUP
 
 AGAINST_EMULATION = 0.006
 """Relative L2: bfloat16's 0.0017, and weights that the approximate exponential moved by one."""
@@ -72,8 +72,7 @@ class Problem:
         worst_key, worst_value = WORST[dtype]
         key[:, valid_length:] = worst_key
         # Places, not keys: within the last group of 16 that holds a valid key they are mixed.
-        group = len(KEY_ORDER)
-        value[..., -(-valid_length // group) * group :] = worst_value
+        value[..., -(-valid_length // GROUP) * GROUP :] = worst_value
         return replace(self, ring=Ring8Bit(key.view(dtype), value.view(dtype)))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attention_8bit.emulation import emulate, products
-from vidc.plugins.ring_8bit import Ring8Bit, RingScales
+from attention_8bit.ring import Ring8Bit, RingScales
 
 FORMATS = {torch.int8: 0, torch.float8_e4m3fn: 1}
 OUTPUT_TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float8_e4m3fn: 2}

@@ -25,9 +25,9 @@ from attention_8bit.checks import (
 )
 from attention_8bit.emulation import emulate
 from attention_8bit.kernel import FORMATS, OUTPUT_TYPES, TILE, Arguments
+from attention_8bit.ring import Ring8Bit
 
 from vidc import plugins
-from vidc.plugins.ring_8bit import Ring8Bit
 
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"

@@ -81,7 +81,7 @@ def test_an_output_in_fp8_is_divided_by_the_scale_on_the_gpu(kernel, of):
 
 @pytest.mark.parametrize("rows", [18720, 18816])
 def test_rows_of_values_need_no_padding(kernel, rows):
-    """The ring write's are as long as the ring, those of ``ring_8bit`` a multiple of 128."""
+    """The ring write's are as long as the ring, those of benchmarks a multiple of 128."""
     at = problem(140, 18720, 2, 128, 1, CUDA, FP8)
     taken = attention_arguments(1, 140, 2, 128, 18720, rows)
     taken |= {
