@@ -70,8 +70,6 @@ struct VidcRingAttention {
   int32_t output_type;
   /* Thread blocks, at most as many as run at once; 0 for one on each multiprocessor. */
   int32_t ctas;
-  /* If not 0, the two warpgroups of a block multiply in turns. */
-  int32_t turns;
   /* If not 0, keys and values have a scale for each token and head. */
   int32_t token_scales;
 };

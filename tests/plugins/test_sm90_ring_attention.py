@@ -59,10 +59,7 @@ class Simulation:
         self.library = library
         self.workspace = None
 
-    def run(
-        self, at, valid_length, ctas, turns=True, dtype=torch.bfloat16, products=None,
-        output_scale=None,
-    ):  # fmt: skip
+    def run(self, at, valid_length, ctas, dtype=torch.bfloat16, products=None, output_scale=None):
         batch, tokens, heads, head_dim = at.query.shape
         tiles = batch * heads * -(-tokens // TILE)
         if self.workspace is None:
@@ -81,7 +78,7 @@ class Simulation:
             output.data_ptr(), self.workspace.data_ptr(),
             None if products is None else products.data_ptr(),
             batch, tokens, at.ring.key.shape[1], at.ring.value.shape[3], heads, head_dim,
-            FORMATS[at.query.dtype], OUTPUT_TYPES[dtype], ctas, turns,
+            FORMATS[at.query.dtype], OUTPUT_TYPES[dtype], ctas,
         )  # fmt: skip
         assert self.library(arguments) == 0, "the threads block each other"
         assert self.workspace[: 2 * tiles].eq(0).all()
@@ -97,8 +94,8 @@ def inputs(request):
     return make
 
 
-def check(library, at, valid_length, ctas, turns=True):
-    found = Simulation(library).run(at.spoiled(valid_length), valid_length, ctas, turns)
+def check(library, at, valid_length, ctas):
+    found = Simulation(library).run(at.spoiled(valid_length), valid_length, ctas)
     wanted = emulate(at.query, at.query_scale, at.ring, at.scales, valid_length)
     besides = rounding(at, valid_length)
     assert first_wrong(found, wanted, besides) is None
@@ -106,9 +103,8 @@ def check(library, at, valid_length, ctas, turns=True):
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("turns", [False, True])
-def test_whole_tiles(library, inputs, head_dim, turns):
-    check(library, inputs(140, 1, head_dim), 300, ctas=2, turns=turns)
+def test_whole_tiles(library, inputs, head_dim):
+    check(library, inputs(140, 1, head_dim), 300, ctas=2)
 
 
 @pytest.mark.parametrize("valid_length", [1, 127, 128, 129, 255, 257, 497, 500])
