@@ -27,6 +27,7 @@ from unittest import mock
 
 import torch
 from attention_8bit.calibration import calibrate
+from attention_8bit.ring import quantize_queries, quantize_ring, transpose_values
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -42,7 +43,6 @@ from vidc.plugins.errors import UnavailableError
 from vidc.plugins.flash_attention import flash_attention, load_kernel
 from vidc.plugins.quantize import quantize_heads
 from vidc.plugins.ring import ring_attention_reference
-from vidc.plugins.ring_8bit import quantize_queries, quantize_ring, transpose_values
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 

@@ -1,7 +1,8 @@
 """Operator ``ring_attention_16bit``: ``ring_attention`` by a kernel for any GPU from sm_75 on.
 
 ``ring_attention`` is what exported programs say, and plain PyTorch on every device; this is what
-may stand for it where FlashAttention-4 has no kernel.
+may stand for it where FlashAttention-4 has no kernel. On Hopper it runs too, and takes some four
+times as long as FlashAttention-4 (docs/performance.md): engines for Hopper never call it.
 """
 
 import torch

@@ -1,10 +1,15 @@
 """Operator ``ring_attention_8bit``: queries in 8 bits attend to a ring in 8 bits.
 
 The ring is what ``qk_norm_rope_ring_write_static`` or ``_dynamic`` writes where its values are
-transposed and its queries quantised, or ``ring_8bit.py`` makes: so keys and values may lack means,
-and values have a scale for each channel, or keys and values one for each token and head. The kernel
-for Hopper takes static scales alone: a ring with a scale for each token is read by the kernel that
-every GPU has, which takes several times as long there.
+transposed and its queries quantised, or has such a layout: so keys and values may lack means,
+and values have a scale for each channel, or keys and values one for each token and head.
+
+The kernel for Hopper takes static scales alone. A ring with a scale for each token is read by the
+kernel that every GPU has, on Hopper too, where it takes some eight times as long
+(docs/performance.md); no engine has such a ring.
+
+NaN in FP8 reaches the output by the reference and by Hopper's kernel. The kernel for every GPU
+takes NaN among numbers of FP8 for 480, so there it does not; INT8 has none.
 """
 
 from typing import Any, NamedTuple

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from attention_8bit.ring import RingScales
 from vidc.plugins.quantize import LARGEST
-from vidc.plugins.ring_8bit import RingScales
 
 BALANCE = 0.5
 """How much of an outlying pair of channels moves from the keys to the queries: 1 is all of it."""

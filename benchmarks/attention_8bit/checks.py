@@ -11,21 +11,27 @@ from attention_8bit.calibration import calibrate
 from attention_8bit.emulation import emulate, products
 from attention_8bit.inputs import Inputs, draw
 from attention_8bit.kernel import POISON, TILE, Attention, first_products
-from vidc.plugins.quantize import LARGEST
-from vidc.plugins.ring_8bit import (
-    KEY_ORDER,
+from attention_8bit.ring import (
     Ring8Bit,
     RingScales,
     quantize_queries,
     quantize_ring,
-    restore_values,
     transpose_values,
 )
+from vidc.plugins.quantize import LARGEST
+from vidc.plugins.ring_8bit import restore_values
+from vidc.plugins.transposed_values import GROUP
 
 AGAINST_EMULATION = 0.006
 """Relative L2: bfloat16's 0.0017, and weights that the approximate exponential moved by one."""
-AGAINST_FLOAT64 = {torch.int8: 0.03, torch.float8_e4m3fn: 0.04}
-"""In FP8 the rounded inputs alone, with exact weights, are at up to 0.032: heads of 64 channels."""
+ASKED = 0.03
+"""Of any 8-bit kernel against float64, relative L2."""
+AGAINST_FLOAT64 = {
+    (torch.int8, 64): ASKED, (torch.int8, 128): ASKED, (torch.float8_e4m3fn, 128): ASKED,
+    (torch.float8_e4m3fn, 64): 0.04,
+}  # fmt: skip
+"""By dtype and head size. FP8 misses what was asked with heads of 64 channels: the rounded inputs
+alone, with exact weights, are at up to 0.032 there."""
 FEW_QUERIES = 64
 """Fewer may be twice as far: a single one is no mean."""
 ELEMENT = 0.1
@@ -66,8 +72,7 @@ class Problem:
         worst_key, worst_value = WORST[dtype]
         key[:, valid_length:] = worst_key
         # Places, not keys: within the last group of 16 that holds a valid key they are mixed.
-        group = len(KEY_ORDER)
-        value[..., -(-valid_length // group) * group :] = worst_value
+        value[..., -(-valid_length // GROUP) * GROUP :] = worst_value
         return replace(self, ring=Ring8Bit(key.view(dtype), value.view(dtype)))
 
 
@@ -244,9 +249,10 @@ def check_output(
     error = relative(output, exact(at.inputs, valid_length))
     few = at.query.shape[1] < FEW_QUERIES
     besides = rounding(at, valid_length)
+    limit = AGAINST_FLOAT64[at.query.dtype, at.query.shape[3]]
     problem = None
     if not close <= AGAINST_EMULATION + rounded_apart(emulated, besides, few):
         problem = first_wrong(output, emulated, besides) or "many small differences"
-    elif not error <= AGAINST_FLOAT64[at.query.dtype] * (2 if few else 1):
+    elif not error <= limit * (2 if few else 1):
         problem = "close to the emulation, but that is too far from float64"
     return Found(close, error, problem)

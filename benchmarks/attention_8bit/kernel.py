@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attention_8bit.emulation import emulate, products
-from vidc.plugins.ring_8bit import Ring8Bit, RingScales
+from attention_8bit.ring import Ring8Bit, RingScales
 
 FORMATS = {torch.int8: 0, torch.float8_e4m3fn: 1}
 OUTPUT_TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float8_e4m3fn: 2}
@@ -42,7 +42,6 @@ class Arguments(ctypes.Structure):
         ("format", ctypes.c_int32),
         ("output_type", ctypes.c_int32),
         ("ctas", ctypes.c_int32),
-        ("turns", ctypes.c_int32),
         ("token_scales", ctypes.c_int32),
     )
 
@@ -61,7 +60,6 @@ class Attention(Protocol):
         output: Tensor | None = None,
         products: Tensor | None = None,
         ctas: int = 0,
-        turns: bool = True,
     ) -> Tensor: ...
 
 
@@ -85,7 +83,6 @@ class Library:
         output: Tensor | None = None,
         products: Tensor | None = None,
         ctas: int = 0,
-        turns: bool = True,
     ) -> Tensor:
         if output is None:
             output = torch.empty(query.shape, dtype=torch.bfloat16, device=query.device)
@@ -112,7 +109,6 @@ class Library:
             FORMATS[query.dtype],
             OUTPUT_TYPES[output.dtype],
             ctas,
-            turns,
         )
         arguments.workspace = self._workspace(arguments, query.device).data_ptr()
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -147,7 +143,6 @@ class Emulation:
         output: Tensor | None = None,
         products: Tensor | None = None,
         ctas: int = 0,
-        turns: bool = True,
     ) -> Tensor:
         found = emulate(query, query_scale, ring, scales, int(valid_length))
         if products is not None:

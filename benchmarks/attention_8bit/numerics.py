@@ -20,8 +20,8 @@ from torch import Tensor
 from attention_8bit.calibration import calibrate
 from attention_8bit.emulation import E4M3_AT_REFERENCE, E4M3_SLACK
 from attention_8bit.inputs import SINKS, Inputs, draw
+from attention_8bit.ring import RingScales
 from vidc.plugins.quantize import LARGEST as LARGEST_OF
-from vidc.plugins.ring_8bit import RingScales
 
 BLOCK = 128
 DEPTH = 32

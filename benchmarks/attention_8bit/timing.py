@@ -29,19 +29,14 @@ class Contender:
 
 
 def ours(name: str, attend: Attention, at: Problem, valid_length: int) -> dict[str, Contender]:
-    """Ring attention of one format, without and with turns of its warpgroups."""
+    """Ring attention of one format."""
     length = torch.tensor([valid_length], device=at.query.device)
     output = torch.empty(at.query.shape, dtype=torch.bfloat16, device=at.query.device)
 
-    def with_turns(turns: bool) -> Contender:
-        def run() -> Tensor:
-            return attend(
-                at.query, at.query_scale, at.ring, at.scales, length, output=output, turns=turns
-            )
+    def run() -> Tensor:
+        return attend(at.query, at.query_scale, at.ring, at.scales, length, output=output)
 
-        return Contender(run, run)
-
-    return {name: with_turns(False), f"{name}_turns": with_turns(True)}
+    return {name: Contender(run, run)}
 
 
 def compare(contenders: dict[str, Contender], inputs: Inputs, valid_length: int) -> dict[str, Any]:

@@ -136,17 +136,16 @@ def repeats(trial: Trial, dtype: torch.dtype) -> Iterator[Record]:
         at = trial.problem(dtype, 128, batch, heads).first_queries(count)
         for valid in (trial.lengths[2], trial.lengths[-1]):
             length = trial.length(valid)
-            for turns in (False, True):
-                first = trial.run(at, length, turns=turns).view(torch.int16)
-                differ = [
-                    int((trial.run(at, length, turns=turns).view(torch.int16) != first).sum())
-                    for _ in range(REPEATS_SMALL if trial.small else REPEATS)
-                ]
-                wrong = f"runs differ in {differ} elements" if any(differ) else None
-                yield {
-                    "batch": batch, "heads": heads, "queries": count, "valid_length": valid,
-                    "turns": turns, "problem": wrong,
-                }  # fmt: skip
+            first = trial.run(at, length).view(torch.int16)
+            differ = [
+                int((trial.run(at, length).view(torch.int16) != first).sum())
+                for _ in range(REPEATS_SMALL if trial.small else REPEATS)
+            ]
+            wrong = f"runs differ in {differ} elements" if any(differ) else None
+            yield {
+                "batch": batch, "heads": heads, "queries": count, "valid_length": valid,
+                "problem": wrong,
+            }  # fmt: skip
 
 
 def shares(trial: Trial, dtype: torch.dtype) -> Iterator[Record]:

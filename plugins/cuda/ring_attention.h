@@ -20,7 +20,7 @@
  *                                        at 16 g + i, ORDER = 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15
  *   value_scale   float  [H, D]          of tokens [B, H, S], not negative
  *   value_mean    float  [H, D]
- *   valid_length  int64  [1]             from 1 to S; read when the kernel runs
+ *   valid_length  int64  [1]             below 1 it counts as 1, above S as S; read when the kernel runs
  *   output_scale  float  [1]             what the output is divided by if it is e4m3, else null
  *   output               [B, T, H, D]    of output_type
  *
@@ -70,8 +70,6 @@ struct VidcRingAttention {
   int32_t output_type;
   /* Thread blocks, at most as many as run at once; 0 for one on each multiprocessor. */
   int32_t ctas;
-  /* If not 0, the two warpgroups of a block multiply in turns. */
-  int32_t turns;
   /* If not 0, keys and values have a scale for each token and head. */
   int32_t token_scales;
 };

@@ -52,7 +52,6 @@ VidcRingAttention arguments(const To8BitAttention& given, DType dtype) {
   a.output_type = dtype == DType::bfloat16  ? VIDC_BF16
                   : dtype == DType::float16 ? VIDC_FP16
                                             : VIDC_E4M3;
-  a.turns = 1;
   a.token_scales = of_tokens(given);
   return a;
 }

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kTransposeThreads)
     value_transpose_kernel(const ValueTranspose given) {
   constexpr int kLanes = HeadDim / kVector;
   constexpr int kSteps = kTileSlots * kLanes / kTransposeThreads;
-  __shared__ alignas(16) Output tile[kTileSlots][HeadDim];
+  __shared__ __align__(16) Output tile[kTileSlots][HeadDim];
   __shared__ TileSlots shared_slots;
   const int head = blockIdx.y, batch = blockIdx.z;
   if (threadIdx.x == 0) shared_slots = tile_slots(given.ring, given.tokens, blockIdx.x);

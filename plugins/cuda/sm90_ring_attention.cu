@@ -83,7 +83,7 @@ size_t part_bytes(const VidcRingAttention& a) {
   return sizeof(float4) * kGroupThreads * kGroups * (a.head_dim / 8 + 1);
 }
 
-template <typename Tile, bool kTurns, bool kDump>
+template <typename Tile, bool kDump>
 cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   constexpr int kHead = Tile::kHead;
   const auto size = [](int n) { return static_cast<cuuint64_t>(n); };
@@ -125,17 +125,16 @@ cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   p.logit_scale = static_cast<float>(1.4426950408889634 / std::sqrt(kHead));
 
   constexpr int kBytes = sizeof(Shared<kHead>);
-  error = cudaFuncSetAttribute(kernel<Tile, kTurns, kDump>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  error = cudaFuncSetAttribute(kernel<Tile, kDump>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               kBytes);
   if (error != cudaSuccess) return error;
-  kernel<Tile, kTurns, kDump><<<grid, kThreads, kBytes, stream>>>(p, queries, keys, values);
+  kernel<Tile, kDump><<<grid, kThreads, kBytes, stream>>>(p, queries, keys, values);
   return cudaGetLastError();
 }
 
 template <typename Tile>
 cudaError_t dispatch(const VidcRingAttention& a, cudaStream_t stream) {
-  if (a.products != nullptr) return launch<Tile, true, true>(a, stream);
-  return a.turns ? launch<Tile, true, false>(a, stream) : launch<Tile, false, false>(a, stream);
+  return a.products == nullptr ? launch<Tile, false>(a, stream) : launch<Tile, true>(a, stream);
 }
 
 template <template <int> class Tile>

@@ -45,25 +45,25 @@ struct Turns {
 
 // From one block of keys, the `count`-th of this CTA, to the next. Before and after it the last
 // block's weights are rounded, those of the one before it are multiplied, and nothing is under way.
-template <bool kTurns, typename Tile>
+template <typename Tile>
 __device__ __forceinline__ void step(const Self& me, const Turns& turns, Tile& s, uint32_t query,
                                      unsigned count, int valid, Shared<Tile::kHead>& shared) {
   const Stage<kStages> now(count), next(count + 1);
   s.take_weights();
   s.clear_sums();
   ptx::barrier_wait(&shared.key_full[next.stage], next.parity);
-  if (kTurns) turns.take();
+  turns.take();
   s.issue_logits(query, ptx::shared_address(shared.key[next.stage]));
   // Waiting here, not later, keeps the assembler from adding before the products are issued.
   ptx::barrier_wait(&shared.value_full[now.stage], now.parity);
   s.add();
   s.issue_values(ptx::shared_address(shared.value[now.stage]));
-  if (kTurns && !Tile::kTurnUntilMaxima) turns.give();
+  if (!Tile::kTurnUntilMaxima) turns.give();
   ptx::products_wait<1>();
   ptx::pin(s.sums);
   me.release(&shared.key_empty[next.stage]);
   s.mask(valid);
-  if constexpr (kTurns && Tile::kTurnUntilMaxima) {
+  if constexpr (Tile::kTurnUntilMaxima) {
     s.exponentiate([&](float known) { return turns.give_after(known, &shared.zero); });
   } else {
     s.exponentiate();
@@ -75,7 +75,7 @@ __device__ __forceinline__ void step(const Self& me, const Turns& turns, Tile& s
   me.release(&shared.value_empty[now.stage]);
 }
 
-template <typename Tile, bool kTurns, bool kDump>
+template <typename Tile, bool kDump>
 __device__ __forceinline__ void compute(const Parameters& p, Shared<Tile::kHead>& shared) {
   constexpr int kHead = Tile::kHead;
   const Self me;
@@ -83,7 +83,7 @@ __device__ __forceinline__ void compute(const Parameters& p, Shared<Tile::kHead>
   Segment segment;
   Tile s;
   unsigned count = 0;
-  if (kTurns && me.group == 1) turns.give();
+  if (me.group == 1) turns.give();
 
 #pragma unroll 1
   for (int index = 0; shared.work.segment(blockIdx.x, index, segment); ++index) {
@@ -108,7 +108,7 @@ __device__ __forceinline__ void compute(const Parameters& p, Shared<Tile::kHead>
     s.exponentiate();
 #pragma unroll 1
     for (int valid = shared.valid - (segment.begin + 1) * kKeys; valid > valid_after; valid -= kKeys) {
-      step<kTurns>(me, turns, s, query, count++, valid, shared);
+      step(me, turns, s, query, count++, valid, shared);
     }
     me.release(&shared.query_empty[q.stage]);
 
@@ -131,7 +131,7 @@ __device__ __forceinline__ void compute(const Parameters& p, Shared<Tile::kHead>
   }
 }
 
-template <typename Tile, bool kTurns, bool kDump>
+template <typename Tile, bool kDump>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(const __grid_constant__ Parameters p, const __grid_constant__ CUtensorMap queries,
            const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x == 0) copy(p, queries, keys, values, shared);
   } else {
     ptx::take_registers<kComputeRegisters>();
-    compute<Tile, kTurns, kDump>(p, shared);
+    compute<Tile, kDump>(p, shared);
   }
 }
 

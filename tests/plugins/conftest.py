@@ -1,6 +1,8 @@
+import shutil
 import sys
 from pathlib import Path
 
+import fused_on_cpu
 import plugin_build
 import pytest
 from plugin_host import Host
@@ -12,6 +14,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 @pytest.fixture(scope="module", params=plugin_build.HEADERS or [""])
 def built(request, tmp_path_factory) -> Path:
     return plugin_build.build(tmp_path_factory.getbasetemp(), request.param)
+
+
+@pytest.fixture(scope="session")
+def built_for_cpu(tmp_path_factory) -> Path:
+    """The fused operators' kernels for a CPU."""
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++")
+    return fused_on_cpu.compiled(tmp_path_factory.mktemp("fused"))
 
 
 @pytest.fixture(scope="module")

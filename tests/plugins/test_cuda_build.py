@@ -11,7 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from refusals import MEMORY, REFUSALS
+from refusal_matrix import ELSEWHERE, KINDS, MEMORY
+from refusals import REFUSALS
 
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UsageError
@@ -144,11 +145,11 @@ def test_what_the_library_needs_is_in_every_torch(build):
 
 def test_the_library_refuses_in_the_words_of_the_references(build):
     code = """
-import refusals
-print(json.dumps(refusals.of_kernels(refusals.REFUSALS)))
+import refusal_matrix, refusals
+print(json.dumps(refusals.of_kernels([*refusals.REFUSALS, *refusal_matrix.KINDS])))
 """
     said = json.loads(run(build, code)[0])
-    for refusal in REFUSALS:
+    for refusal in (*REFUSALS, *KINDS):
         operator, taken = refusal.call()
         with pytest.raises(UsageError) as caught:
             operator(*taken.values())
@@ -158,14 +159,13 @@ print(json.dumps(refusals.of_kernels(refusals.REFUSALS)))
 def test_the_library_refuses_memory_that_its_kernels_cannot_read(build):
     code = """
 import refusals
-print(json.dumps(refusals.of_kernels(refusals.MEMORY)))
+from refusal_matrix import ELSEWHERE, MEMORY
+print(json.dumps(refusals.of_kernels([*MEMORY, *ELSEWHERE])))
 """
     said = json.loads(run(build, code)[0])
-    for refusal in MEMORY:
-        operator, _ = refusal.call()
-        found = said[str(refusal)]
-        assert found.startswith(f"[VIDC-KERNEL-ARGUMENT] {operator.name()}: "), refusal
-        assert refusal.message in found
+    for refusal in (*MEMORY, *ELSEWHERE):
+        assert said[str(refusal)].startswith("[VIDC-KERNEL-ARGUMENT] "), refusal
+        refusal.check(said[str(refusal)])
 
 
 def test_a_wheel_holds_the_library_where_it_is_looked_for(build, tmp_path):

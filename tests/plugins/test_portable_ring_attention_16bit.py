@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidc import plugins
+from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
@@ -120,6 +121,23 @@ def test_a_later_key_that_outweighs_all_before_takes_them_back(attend, dtype):
 @both
 def test_queries_of_zeros_see_the_mean_of_the_valid_values(attend, dtype):
     held(attend, arguments(1, 5, 2, 64, 100, 83, dtype, peak=0))
+
+
+@both
+@pytest.mark.parametrize(
+    ("argument", "at", "count"),
+    [
+        ("query", (0, 2, 1, 5), 64),
+        ("key_cache", (0, 3, 1, 5), 320),
+        ("value_cache", (0, 3, 1, 5), 5),
+    ],
+)
+def test_nan_shows_where_it_counts(attend, dtype, argument, at, count):
+    """In a query's head, in a head, or in a channel of every query; as in the reference."""
+    taken = arguments(dtype=dtype)
+    taken[argument][at] = torch.nan
+    for form in (attend, ring_attention_16bit):
+        assert int(form(*taken.values()).isnan().sum()) == count
 
 
 def test_bfloat16_is_multiplied_without_matrix_units_too(tmp_path):

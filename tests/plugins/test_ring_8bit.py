@@ -2,18 +2,12 @@
 
 import pytest
 import torch
+from attention_8bit.ring import RingScales, quantize_queries, quantize_ring, transpose_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.plugins.ring_8bit import (
-    KEY_ORDER,
-    RingScales,
-    attend,
-    quantize_queries,
-    quantize_ring,
-    restore_values,
-    transpose_values,
-)
+from vidc.plugins.ring_8bit import attend, restore_values
+from vidc.plugins.transposed_values import ORDER
 
 LANES = 32
 WARPS = 4
@@ -53,8 +47,8 @@ def test_values_come_back(slots, seed):
 def test_the_order_of_keys_is_what_the_header_says():
     value = torch.arange(32, dtype=torch.int8)[None, :, None, None]
     row = transpose_values(value)[0, 0, 0]
-    assert row[:16].tolist() == list(KEY_ORDER)
-    assert row[16:32].tolist() == [16 + key for key in KEY_ORDER]
+    assert row[:16].tolist() == list(ORDER)
+    assert row[16:32].tolist() == [16 + key for key in ORDER]
     assert row[32:].tolist() == [0] * 96
 
 

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 from attention_8bit.checks import (
+    ASKED,
     Problem,
     check_products,
     check_single_keys,
+    exact,
     first_wrong,
     problem,
     relative,
@@ -23,9 +25,9 @@ from attention_8bit.checks import (
 )
 from attention_8bit.emulation import emulate
 from attention_8bit.kernel import FORMATS, OUTPUT_TYPES, TILE, Arguments
+from attention_8bit.ring import Ring8Bit
 
 from vidc import plugins
-from vidc.plugins.ring_8bit import Ring8Bit
 
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
@@ -57,10 +59,7 @@ class Simulation:
         self.library = library
         self.workspace = None
 
-    def run(
-        self, at, valid_length, ctas, turns=True, dtype=torch.bfloat16, products=None,
-        output_scale=None,
-    ):  # fmt: skip
+    def run(self, at, valid_length, ctas, dtype=torch.bfloat16, products=None, output_scale=None):
         batch, tokens, heads, head_dim = at.query.shape
         tiles = batch * heads * -(-tokens // TILE)
         if self.workspace is None:
@@ -79,7 +78,7 @@ class Simulation:
             output.data_ptr(), self.workspace.data_ptr(),
             None if products is None else products.data_ptr(),
             batch, tokens, at.ring.key.shape[1], at.ring.value.shape[3], heads, head_dim,
-            FORMATS[at.query.dtype], OUTPUT_TYPES[dtype], ctas, turns,
+            FORMATS[at.query.dtype], OUTPUT_TYPES[dtype], ctas,
         )  # fmt: skip
         assert self.library(arguments) == 0, "the threads block each other"
         assert self.workspace[: 2 * tiles].eq(0).all()
@@ -95,8 +94,8 @@ def inputs(request):
     return make
 
 
-def check(library, at, valid_length, ctas, turns=True):
-    found = Simulation(library).run(at.spoiled(valid_length), valid_length, ctas, turns)
+def check(library, at, valid_length, ctas):
+    found = Simulation(library).run(at.spoiled(valid_length), valid_length, ctas)
     wanted = emulate(at.query, at.query_scale, at.ring, at.scales, valid_length)
     besides = rounding(at, valid_length)
     assert first_wrong(found, wanted, besides) is None
@@ -104,9 +103,8 @@ def check(library, at, valid_length, ctas, turns=True):
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("turns", [False, True])
-def test_whole_tiles(library, inputs, head_dim, turns):
-    check(library, inputs(140, 1, head_dim), 300, ctas=2, turns=turns)
+def test_whole_tiles(library, inputs, head_dim):
+    check(library, inputs(140, 1, head_dim), 300, ctas=2)
 
 
 @pytest.mark.parametrize("valid_length", [1, 127, 128, 129, 255, 257, 497, 500])
@@ -128,6 +126,13 @@ def test_many_short_tiles_for_one_block(library, inputs):
 
 def test_parts_of_a_large_head(library, inputs):
     check(library, inputs(100, 3, 128), 500, ctas=2)
+
+
+def test_it_is_as_near_to_float64_as_was_asked(library, inputs):
+    at = inputs(100, 2, 128)
+    for valid_length in (250, 500):
+        found = Simulation(library).run(at.spoiled(valid_length), valid_length, ctas=3)
+        assert relative(found, exact(at.inputs, valid_length)) < ASKED
 
 
 def test_a_workspace_serves_again_and_for_another_length(library, inputs):
@@ -173,6 +178,35 @@ def test_an_output_in_fp8_is_divided_by_its_scale(library, inputs):
     assert wanted.abs().max() > 40
     # A step of E4M3, for those that were rounded to fp16 before.
     assert ((found.float() - wanted).abs() <= 2.0**-4 * wanted.abs() * 1.01 + 2.0**-10).all()
+
+
+CLAMPED = pytest.mark.xfail(strict=True, reason="the clamp of a scale leaves NaN out")
+
+
+@pytest.mark.parametrize(
+    "part", ["query", "key", "value", pytest.param("query_scale", marks=CLAMPED)]
+)
+def test_a_nan_shows_where_it_counts(library, part):
+    """In a query's head, in a head, or in a channel of every query, in FP8: INT8 has none.
+
+    No kernel writes a query's scale that is NaN; its numbers are.
+    """
+    at = problem(5, SLOTS, 2, 64, 1, torch.device("cpu"), torch.float8_e4m3fn)
+    counts = torch.zeros(1, 5, 2, 64, dtype=torch.bool)
+    if part == "query":
+        at.query.view(torch.uint8)[0, 2, 1, 5] = GARBAGE
+        counts[0, 2, 1] = True
+    elif part == "key":
+        at.ring.key.view(torch.uint8)[0, 3, 1, 5] = GARBAGE
+        counts[0, :, 1] = True
+    elif part == "value":
+        at.ring.value.view(torch.uint8)[0, 1, 5, 3] = GARBAGE
+        counts[0, :, 1, 5] = True
+    else:
+        at.query_scale[0, 1, 2] = torch.nan
+        counts[0, 2, 1] = True
+    found = Simulation(library).run(at, SLOTS, ctas=1)
+    assert torch.equal(found.isnan(), counts)
 
 
 @pytest.mark.parametrize("rows", [304, 320, 512])

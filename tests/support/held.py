@@ -42,9 +42,9 @@ def _output(found: Tensor, wanted: Tensor, slack: float, scale: Tensor | None) -
     rounded_once(found, wanted, slack)
 
 
-def gate(taken: dict, device: torch.device = CPU) -> None:
+def gate(taken: dict, device: torch.device = CPU, operator=gate_residual) -> None:
     """``gate_residual``."""
-    found, _ = run(gate_residual, taken, device)
+    found, _ = run(operator, taken, device)
     x, update = taken["x"].double(), taken["update"].double()
     gated = update * per_token(taken["gate"], x.shape[1])
     assert found.dtype == taken["x"].dtype
@@ -60,9 +60,9 @@ def normed(taken: dict) -> Tensor:
     return unit * (1 + per_token(taken["scale"], tokens)) + per_token(taken["shift"], tokens)
 
 
-def norm(taken: dict, device: torch.device = CPU) -> None:
+def norm(taken: dict, device: torch.device = CPU, operator=norm_modulate_quantize) -> None:
     """``norm_modulate_quantize``."""
-    found, _ = run(norm_modulate_quantize, taken, device)
+    found, _ = run(operator, taken, device)
     x = taken["x"].double()
     # Float32 has 7 digits of x, of which the mean takes some away.
     spread = (x.var(-1, correction=0) + EPS).sqrt().min().item()
@@ -71,9 +71,9 @@ def norm(taken: dict, device: torch.device = CPU) -> None:
     _output(found, normed(taken), slack, taken["output_scale"])
 
 
-def gelu(taken: dict, device: torch.device = CPU) -> None:
+def gelu(taken: dict, device: torch.device = CPU, operator=gelu_quantize) -> None:
     """``gelu_quantize``."""
-    found, _ = run(gelu_quantize, taken, device)
+    found, _ = run(operator, taken, device)
     x = taken["x"].double()
     wanted = x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     if taken["output_mean"] is not None:
@@ -82,9 +82,9 @@ def gelu(taken: dict, device: torch.device = CPU) -> None:
     _output(found, wanted, 1e-6, taken["output_scale"])
 
 
-def renoised(taken: dict, device: torch.device = CPU) -> None:
+def renoised(taken: dict, device: torch.device = CPU, operator=renoise) -> None:
     """``renoise``."""
-    _, after = run(renoise, taken, device)
+    _, after = run(operator, taken, device)
     clean = taken["latent"].double() - taken["sigma"] * taken["flow"].double()
     noise, sigma = taken["noise"].double(), taken["next_sigma"]
     largest = max(clean.abs().max().item(), noise.abs().max().item())
@@ -111,9 +111,11 @@ def _others(ring: Ring, slots: Tensor) -> Tensor:
     return kept
 
 
-def qkv(ring: Ring, taken: dict, device: torch.device = CPU) -> None:
+def qkv(
+    ring: Ring, taken: dict, device: torch.device = CPU, operator=qk_norm_rope_ring_write
+) -> None:
     """``qk_norm_rope_ring_write``: what it writes, and that it writes nothing else."""
-    found, after = run(qk_norm_rope_ring_write, taken, device)
+    found, after = run(operator, taken, device)
     query, key, value = _heads(ring, taken)
     slots = ring.slots()
     for stored, x, weight in (
@@ -141,9 +143,11 @@ def _one_step(stored: Tensor, scale: Tensor, wanted: Tensor, slack: Tensor | flo
     assert (excess <= 1.01 * step).all()
 
 
-def to_8bit(ring: Ring, dynamic: bool, taken: dict, device: torch.device = CPU) -> None:
+def to_8bit(
+    ring: Ring, dynamic: bool, taken: dict, device: torch.device = CPU, operator=None
+) -> None:
     """``qk_norm_rope_ring_write_static`` or ``_dynamic``."""
-    (found, query_scale), after = run(TO_8BIT[dynamic], taken, device)
+    (found, query_scale), after = run(operator or TO_8BIT[dynamic], taken, device)
     query, key, value = _heads(ring, taken)
     slots, dtype = ring.slots(), taken["key_cache"].dtype
 

@@ -61,12 +61,13 @@ HOPPER = frozenset({"attention", "attention to FP8"})
 
 @dataclass(frozen=True)
 class Refusal:
-    """An argument changed to one that is refused, and the end of what is said of it."""
+    """An argument changed to one that is refused, and what is said of it, somewhere and at last."""
 
     of: str
     argument: str
     change: Callable[[Any], Any]
     message: str
+    found: str = ""
 
     def call(self) -> tuple[torch._ops.OpOverload, dict[str, Any]]:
         """The operator, and what to call it with."""
@@ -76,23 +77,19 @@ class Refusal:
         return operator, taken
 
     def __str__(self) -> str:
-        return f"{self.of}: {self.message}"
+        return f"{self.of}: {self.message}{self.found}"
+
+    def check(self, said: str) -> None:
+        """Holds what was said to it: it names the operator and the argument, and what came."""
+        operator, _ = OPERATORS[self.of]
+        first = said.partition("\n")[0].removeprefix("[VIDC-KERNEL-ARGUMENT] ")
+        assert first.startswith(f"{operator.name()}: "), said
+        assert self.message in first, said
+        assert first.endswith(self.found), said
 
 
 def _of(operator: str, *cases: tuple[str, Callable[[Any], Any], str]) -> list[Refusal]:
     return [Refusal(operator, *case) for case in cases]
-
-
-def _misaligned(tensor: torch.Tensor) -> torch.Tensor:
-    memory = torch.empty(tensor.nbytes + 24, dtype=torch.int8)
-    start = -memory.data_ptr() % 16 + tensor.itemsize
-    view = memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-    view.copy_(tensor)
-    return view
-
-
-def _rows_apart(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.cat([tensor, tensor], -1)[..., : tensor.shape[-1]]
 
 
 REFUSALS = [
@@ -256,71 +253,6 @@ REFUSALS = [
     *_of("as they are", ("value_transposed", lambda _: True, "shape [2, 3, 32, 16], found [2,")),
 ]
 """Of shapes and dtypes: what a trace refuses too."""
-
-MEMORY = [
-    *_of(
-        "gate",
-        ("x", lambda t: t.transpose(1, 2).contiguous().transpose(1, 2), "x: expected a contiguous"),
-        ("update", _rows_apart, "update: expected a contiguous tensor, found strides ["),
-        ("update", _misaligned, "update: expected memory aligned to 16 bytes, found 0x"),
-        ("gate", lambda t: t.flip(2).transpose(1, 2).contiguous().transpose(1, 2), "gate: expected"
-         " contiguous rows at multiples of 16 bytes, found strides ["),
-        ("gate", lambda t: torch.cat([t, t[..., :1]], -1)[..., :-1], "gate: expected contiguous r"),
-        ("gate", _misaligned, "gate: expected memory aligned to 16 bytes, found 0x"),
-    ),
-    *_of(
-        "norm",
-        ("x", _rows_apart, "x: expected a contiguous tensor, found strides ["),
-        ("scale", _misaligned, "scale: expected memory aligned to 16 bytes, found 0x"),
-    ),
-    *_of(
-        "gelu less a mean",
-        ("output_mean", _misaligned, "output_mean: expected memory aligned to 16 bytes, found 0x"),
-    ),
-    *_of("gelu", ("x", _rows_apart, "x: expected a contiguous tensor, found strides [")),
-    *_of("renoise", ("latent", _rows_apart, "latent: expected a contiguous tensor, found strid")),
-    *_of(
-        "qkv",
-        ("qkv", _rows_apart, "qkv: expected a contiguous tensor, found strides ["),
-        ("cos", _rows_apart, "cos: expected a contiguous tensor, found strides ["),
-        ("key_cache", _rows_apart, "key_cache: expected a contiguous tensor, found strides ["),
-        ("value_cache", _misaligned, "value_cache: expected memory aligned to 16 bytes, found 0x"),
-    ),
-    *_of(
-        "dynamic",
-        ("value_cache", _rows_apart, "value_cache: expected a contiguous tensor, found strides ["),
-        ("key_scale", _rows_apart, "key_scale: expected a contiguous tensor, found strides ["),
-        ("key_mean", _misaligned, "key_mean: expected memory aligned to 16 bytes, found 0x"),
-    ),
-    *_of(
-        "attention",
-        ("query", _rows_apart, "query: expected a contiguous tensor, found strides ["),
-        ("query_scale", lambda t: t.mT.contiguous().mT, "query_scale: expected a contiguous tenso"),
-        ("key_cache", _misaligned, "key_cache: expected memory aligned to 16 bytes, found 0x"),
-        ("value_cache", _rows_apart, "value_cache: expected a contiguous tensor, found strides ["),
-        ("value_mean", _misaligned, "value_mean: expected memory aligned to 16 bytes, found 0x"),
-    ),
-    *_of(
-        "attention by scales of tokens",
-        ("key_scale", _rows_apart, "key_scale: expected a contiguous tensor, found strides ["),
-        ("value_scale", _misaligned, "value_scale: expected memory aligned to 16 bytes, found 0x"),
-    ),
-    *_of(
-        "attention in 16 bits",
-        ("query", _rows_apart, "query: expected a contiguous tensor, found strides ["),
-        ("key_cache", _misaligned, "key_cache: expected memory aligned to 16 bytes, found 0x"),
-        ("value_cache", _rows_apart, "value_cache: expected a contiguous tensor, found strides ["),
-    ),
-    *[
-        Refusal(name, argument, lambda t: t, f"{argument}: expected a CUDA device, found cpu")
-        for name, argument in (
-            ("gate", "x"), ("norm", "x"), ("gelu", "x"), ("renoise", "latent"), ("qkv", "qkv"),
-            ("static", "qkv"), ("dynamic", "qkv"), ("attention", "query"),
-            ("attention in 16 bits", "query"),
-        )
-    ],
-]  # fmt: skip
-"""Of memory: what only a kernel refuses, here with tensors on the CPU."""
 
 
 def of_kernels(refusals: list[Refusal]) -> dict[str, str]:

@@ -17,19 +17,16 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import attention_16bit
 import portable_attention
 import torch
-from operators import FP8, Ring, on
-from operators_8bit import arguments as to_8bit_arguments
+from operators import FP8, on
 from operators_8bit import attention_arguments
 from plugin_cases import CASES
-from refusals import OPERATORS
+from sanitizer_cases import ring_writes, rows
 
 from vidc.plugins import kernel_library
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 
 CUDA = torch.device("cuda", 0)
-RING = Ring(batch=2, tokens=21, heads=3, head_dim=64, window=48, sink=7, position=40)
-"""A block that wraps."""
 
 
 def library(name: str):
@@ -44,11 +41,9 @@ def operators() -> None:
     """Every operator; attention also by the kernel that this GPU would not be given."""
     for operator, arguments in CASES.values():
         operator(*on(CUDA, arguments()).values())
-    for dynamic in (False, True):
-        for to in (FP8, torch.int8):
-            name = "dynamic" if dynamic else "static"
-            taken = to_8bit_arguments(RING, dynamic, to=to)
-            OPERATORS[name][0](*on(CUDA, taken).values())
+    for calls in (rows, ring_writes):
+        for operator, taken in calls():
+            operator(*on(CUDA, taken).values())
     portable = portable_attention.attending(library("vidc_ring_attention_portable"))
     for head_dim in (64, 128):
         for of in (FP8, torch.int8):

@@ -15,8 +15,7 @@ from attention_8bit.checks import (
 )
 from attention_8bit.emulation import emulate
 from attention_8bit.kernel import Emulation
-
-from vidc.plugins.ring_8bit import Ring8Bit
+from attention_8bit.ring import Ring8Bit
 
 CPU = torch.device("cpu")
 INT8 = torch.int8

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import planted_race
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "support" / "sanitized.py"
@@ -40,3 +41,17 @@ def test_what_is_written_behind_an_output_is_seen():
     done = watched("memcheck", "planted")
     assert done.returncode == CODE, done.stdout + done.stderr
     assert "Invalid __global__ write" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+@pytest.mark.parametrize("race", [False, True])
+def test_a_race_between_warps_is_seen(tmp_path, race):
+    """In a sum whose barrier was taken out, and none where it is."""
+    program = planted_race.build(tmp_path, race)
+    done = subprocess.run(
+        [str(TOOL), "--tool=racecheck", f"--error-exitcode={CODE}", program],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert "launched" in done.stdout
+    assert done.returncode == (CODE if race else 0), done.stdout + done.stderr
+    assert ("Race reported" in done.stdout) == race, done.stdout

@@ -2,6 +2,7 @@
 
 #include "cuda_runtime_api.h"
 
+using __half = _Float16;
 struct __half2 {
   _Float16 x, y;
 };

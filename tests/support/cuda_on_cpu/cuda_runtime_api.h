@@ -13,7 +13,9 @@
 #define __device__
 #define __host__
 #define __global__
+#ifndef __shared__  // Where blocks run one after another, what threads share may be static.
 #define __shared__
+#endif
 #define __forceinline__ inline
 #define __grid_constant__
 #define __launch_bounds__(...)
@@ -28,11 +30,18 @@ struct float2 {
 struct float4 {
   float x, y, z, w;
 };
+struct uint2 {
+  uint32_t x, y;
+};
 struct uint4 {
   uint32_t x, y, z, w;
 };
+struct char2 {
+  signed char x, y;
+};
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline char2 make_char2(signed char x, signed char y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 
 using std::max;
@@ -48,6 +57,10 @@ To bits(From value) {
 inline float __int_as_float(int32_t x) { return bits<float>(x); }
 inline int32_t __float_as_int(float x) { return bits<int32_t>(x); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __expf(float x) { return std::exp(x); }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
 inline float __fmul_ru(float a, float b) {
   const double exact = double{a} * double{b};
   const float nearest = static_cast<float>(exact);
@@ -68,6 +81,14 @@ inline uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t c) {
 inline void __threadfence() {}
 template <typename T>
 T __ldcg(const T* pointer) {
+  return *pointer;
+}
+template <typename T>
+T __ldcs(const T* pointer) {
+  return *pointer;
+}
+template <typename T>
+T __ldg(const T* pointer) {
   return *pointer;
 }
 template <typename T>

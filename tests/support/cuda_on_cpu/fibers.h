@@ -10,10 +10,11 @@
 #include <memory>
 #include <vector>
 
-struct Dim {
-  unsigned x = 0;
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
-inline Dim threadIdx, blockIdx, gridDim, blockDim;
+inline dim3 threadIdx(0, 0, 0), blockIdx(0, 0, 0), gridDim, blockDim;
 
 namespace fibers {
 
@@ -21,14 +22,17 @@ constexpr size_t kStackBytes = 256 << 10;
 
 struct Fiber {
   ucontext_t context;
-  std::unique_ptr<char[]> stack;
   bool done = false;
 };
+// Kept from block to block.
+inline std::vector<std::unique_ptr<char[]>> stacks;
 
 inline ucontext_t scheduler;
 inline std::vector<Fiber> all;
 inline std::function<void()> body;
 inline bool progress;
+// The last thread first: what is read of others without waiting for them is not there yet.
+inline bool backwards = false;
 // What happens by itself once all threads wait; false if nothing does.
 inline std::function<bool()> when_idle;
 
@@ -55,10 +59,11 @@ inline bool run(unsigned threads, std::function<void()> kernel) {
   body = std::move(kernel);
   all = std::vector<Fiber>(threads);
   blockDim.x = threads;
-  for (Fiber& fiber : all) {
-    fiber.stack.reset(new char[kStackBytes]);
+  while (stacks.size() < threads) stacks.emplace_back(new char[kStackBytes]);
+  for (unsigned i = 0; i < threads; ++i) {
+    Fiber& fiber = all[i];
     getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_sp = stacks[i].get();
     fiber.context.uc_stack.ss_size = kStackBytes;
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, enter, 0);
@@ -66,7 +71,8 @@ inline bool run(unsigned threads, std::function<void()> kernel) {
   for (bool left = true; left;) {
     left = false;
     progress = false;
-    for (unsigned i = 0; i < threads; ++i) {
+    for (unsigned turn = 0; turn < threads; ++turn) {
+      const unsigned i = backwards ? threads - 1 - turn : turn;
       if (all[i].done) continue;
       left = true;
       threadIdx.x = i;

@@ -6,7 +6,7 @@ namespace {
 
 using namespace vidc::ring_attention;
 
-template <typename Tile, bool kTurns, bool kDump>
+template <typename Tile, bool kDump>
 int launch(const VidcRingAttention& a, Parameters p) {
   constexpr int kHead = Tile::kHead;
   const auto* query = static_cast<const uint8_t*>(a.query);
@@ -25,7 +25,7 @@ int launch(const VidcRingAttention& a, Parameters p) {
               fibers::Barrier());
     vidc::ptx::phase_barriers.clear();
     vidc::ptx::forget_products();
-    if (!fibers::run(kThreads, [&] { kernel<Tile, kTurns, kDump>(p, queries, keys, values); })) {
+    if (!fibers::run(kThreads, [&] { kernel<Tile, kDump>(p, queries, keys, values); })) {
       return 1;
     }
   }
@@ -34,8 +34,7 @@ int launch(const VidcRingAttention& a, Parameters p) {
 
 template <typename Tile>
 int dispatch(const VidcRingAttention& a, const Parameters& p) {
-  if (a.products != nullptr) return launch<Tile, true, true>(a, p);
-  return a.turns ? launch<Tile, true, false>(a, p) : launch<Tile, false, false>(a, p);
+  return a.products == nullptr ? launch<Tile, false>(a, p) : launch<Tile, true>(a, p);
 }
 
 template <template <int> class Tile>

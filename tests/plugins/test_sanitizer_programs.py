@@ -1,0 +1,56 @@
+"""What is run under compute-sanitizer on a GPU, as far as a machine without one can tell."""
+
+import re
+import shutil
+import subprocess
+
+import planted_race
+import pytest
+from operators import Ring
+from sanitizer_cases import RINGS, ring_writes, rows
+
+from vidc.plugins.renoise import renoise
+
+
+@pytest.mark.parametrize("calls", [rows, ring_writes])
+def test_the_calls_are_what_operators_take(calls):
+    """On a CPU, by their references."""
+    for operator, taken in calls():
+        if max(v.numel() for v in taken.values() if hasattr(v, "numel")) < 10_000:
+            operator(*taken.values())
+
+
+def test_every_fused_operator_is_called_with_one_warp_and_with_many():
+    widths: dict[str, set[int]] = {}
+    for operator, taken in (*rows(), *ring_writes()):
+        first = next(iter(taken.values()))
+        width = first.shape[-1] // (3 if "qkv" in taken else 1)
+        widths.setdefault(operator.name(), set()).add(width)
+    assert len(widths) == 7
+    del widths[renoise.name()]  # Its threads know nothing of each other.
+    for name, found in widths.items():
+        assert min(found) <= 256, name
+        assert {1536, 8192} <= found, name
+    assert {ring.head_dim for ring in RINGS} == {32, 64, 128}
+
+
+def wraps(ring: Ring) -> bool:
+    return sorted(ring.slots().tolist()) != ring.slots().tolist()
+
+
+def test_blocks_wrap_and_begin_in_the_sink():
+    assert any(wraps(ring) for ring in RINGS)
+    assert any(ring.position < ring.sink for ring in RINGS)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+def test_a_planted_race_is_a_barrier_less(tmp_path):
+    barriers = []
+    for race in (False, True):
+        folder = tmp_path / str(race)
+        folder.mkdir()
+        source = planted_race.sources(folder, race)
+        command = ["nvcc", "-std=c++17", "-arch=sm_75", "-ptx", source, "-o", folder / "race.ptx"]
+        subprocess.run(command, check=True, timeout=300)
+        barriers.append(len(re.findall(r"\bbar(rier)?\.", (folder / "race.ptx").read_text())))
+    assert barriers == [2, 0]  # Of the mean and of the deviation.

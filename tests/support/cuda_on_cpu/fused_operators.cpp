@@ -1,0 +1,167 @@
+// The fused operators behind a C interface, their kernels on a CPU: tests/support/fused_on_cpu.py.
+
+#include "operators.h"
+#include "ring_attention.h"
+#include "ring_attention_16bit.h"
+
+// Attention is checked and not run: its kernels have simulations of their own.
+cudaError_t vidc_ring_attention_portable(const VidcRingAttention*, cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t vidc_ring_attention_16bit(const VidcRingAttention16Bit*, cudaStream_t) {
+  return cudaSuccess;
+}
+
+namespace {
+
+using namespace vidc;
+
+// A tensor, or none where there is no dtype; on a CUDA device unless its number is negative.
+struct Given {
+  void* data;
+  const char* dtype;
+  const int64_t* sizes;
+  const int64_t* strides;
+  int32_t rank;
+  int32_t device;
+};
+
+TensorView view(const char* name, const Given& given) {
+  const std::string where = given.device < 0 ? "cpu" : "cuda:" + std::to_string(given.device);
+  return {name, given.data, dtype_named(given.dtype), given.rank, given.sizes, given.strides,
+          given.device, where};
+}
+
+struct Optional {
+  Optional(const char* name, const Given& given) : is(given.dtype) {
+    if (is) of = view(name, given);
+  }
+  const TensorView* get() const { return is ? &of : nullptr; }
+  bool is;
+  TensorView of{};
+};
+
+// What was refused, or null.
+template <typename Body>
+const char* saying(Body body) {
+  static std::string said;
+  try {
+    body();
+    return nullptr;
+  } catch (const std::exception& error) {
+    said = error.what();
+    return said.c_str();
+  }
+}
+
+QkvToRing qkv_to_ring(const Given* t, int64_t sink, double eps) {
+  return {view("qkv", t[0]),       view("query_weight", t[1]), view("key_weight", t[2]),
+          view("cos", t[3]),       view("sin", t[4]),          view("position", t[5]),
+          view("key_cache", t[6]), view("value_cache", t[7]),  sink,
+          static_cast<float>(eps)};
+}
+
+const char* to_8bit(Scales scales, const Given* t, int64_t sink, double eps,
+                    int64_t value_transposed, int64_t quantize_query, void* const* outputs) {
+  return saying([&] {
+    const Optional mean("key_mean", t[10]);
+    const QkvTo8BitRing given{qkv_to_ring(t, sink, eps), view("key_scale", t[8]),
+                              view("value_scale", t[9]), mean.get(),
+                              value_transposed != 0,     quantize_query != 0};
+    check_qk_norm_rope_ring_write_8bit(scales, given);
+    qk_norm_rope_ring_write_8bit(scales, given, outputs[0], outputs[1], nullptr);
+  });
+}
+
+}  // namespace
+
+// Each takes its tensors, then its numbers in the schema's order, then where its outputs go.
+extern "C" {
+
+void run_backwards(int last_thread_first) { fibers::backwards = last_thread_first != 0; }
+
+const char* run_gate_residual(const Given* t, void* const* outputs) {
+  return saying([&] {
+    const TensorView x = view("x", t[0]), update = view("update", t[1]), gate = view("gate", t[2]);
+    check_gate_residual(x, update, gate);
+    gate_residual(x, update, gate, outputs[0], nullptr);
+  });
+}
+
+const char* run_norm_modulate_quantize(const Given* t, double eps, const char* dtype,
+                                       void* const* outputs) {
+  return saying([&] {
+    const TensorView x = view("x", t[0]), shift = view("shift", t[1]), scale = view("scale", t[2]);
+    const Optional output_scale("output_scale", t[3]);
+    const DType to = dtype_named(dtype);
+    check_norm_modulate_quantize(x, shift, scale, to, output_scale.get());
+    norm_modulate_quantize(x, shift, scale, static_cast<float>(eps), to, output_scale.get(),
+                           outputs[0], nullptr);
+  });
+}
+
+const char* run_gelu_quantize(const Given* t, const char* dtype, void* const* outputs) {
+  return saying([&] {
+    const TensorView x = view("x", t[0]);
+    const Optional scale("output_scale", t[1]), mean("output_mean", t[2]);
+    const DType to = dtype_named(dtype);
+    check_gelu_quantize(x, to, scale.get(), mean.get());
+    gelu_quantize(x, to, scale.get(), mean.get(), outputs[0], nullptr);
+  });
+}
+
+const char* run_renoise(const Given* t, double sigma, double next_sigma, void* const*) {
+  return saying([&] {
+    const TensorView latent = view("latent", t[0]), flow = view("flow", t[1]),
+                     noise = view("noise", t[2]);
+    check_renoise(latent, flow, noise);
+    renoise(latent, flow, noise, static_cast<float>(sigma), static_cast<float>(next_sigma),
+            nullptr);
+  });
+}
+
+const char* run_qk_norm_rope_ring_write(const Given* t, int64_t sink, double eps,
+                                        void* const* outputs) {
+  return saying([&] {
+    const QkvToRing given = qkv_to_ring(t, sink, eps);
+    check_qk_norm_rope_ring_write(given);
+    qk_norm_rope_ring_write(given, outputs[0], nullptr);
+  });
+}
+
+const char* run_qk_norm_rope_ring_write_static(const Given* t, int64_t sink, double eps,
+                                               int64_t value_transposed, int64_t quantize_query,
+                                               void* const* outputs) {
+  return to_8bit(Scales::fixed, t, sink, eps, value_transposed, quantize_query, outputs);
+}
+
+const char* run_qk_norm_rope_ring_write_dynamic(const Given* t, int64_t sink, double eps,
+                                                int64_t value_transposed, int64_t quantize_query,
+                                                void* const* outputs) {
+  return to_8bit(Scales::dynamic, t, sink, eps, value_transposed, quantize_query, outputs);
+}
+
+const char* run_ring_attention_16bit(const Given* t, void* const* outputs) {
+  return saying([&] {
+    const RingAttention16Bit given{view("query", t[0]), view("key_cache", t[1]),
+                                   view("value_cache", t[2]), view("valid_length", t[3])};
+    check_ring_attention_16bit(given);
+    ring_attention_16bit(given, outputs[0], nullptr);
+  });
+}
+
+const char* run_ring_attention_8bit(const Given* t, const char* dtype, void* const* outputs) {
+  return saying([&] {
+    const Optional output_scale("output_scale", t[8]);
+    const To8BitAttention given{view("query", t[0]),       view("query_scale", t[1]),
+                                view("key_cache", t[2]),   view("value_cache", t[3]),
+                                view("key_scale", t[4]),   view("value_scale", t[5]),
+                                view("value_mean", t[6]),  view("valid_length", t[7]),
+                                output_scale.get()};
+    const DType to = dtype_named(dtype);
+    check_ring_attention_8bit(given, to);
+    ring_attention_8bit(given, to, nullptr, outputs[0], nullptr);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,81 @@
+"""Refusals of every operator's every tensor: its dtype, shape, layout, alignment and device."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from refusals import OPERATORS, Refusal
+from torch import Tensor
+
+from vidc.plugins.arguments import dtype_name
+
+ROWS = frozenset({"gate", "shift", "scale"})
+"""Whose rows may lie apart."""
+INTEGERS = frozenset({"position", "valid_length"})
+
+
+def tensors() -> Iterator[tuple[str, str, Tensor]]:
+    """Each operator, by the name of its case, with each of its tensors."""
+    for name, (_, arguments) in OPERATORS.items():
+        for argument, value in arguments().items():
+            if isinstance(value, Tensor):
+                yield name, argument, value
+
+
+def _apart(tensor: Tensor) -> Tensor:
+    """The same, with as much memory behind each element."""
+    strides = [2 * stride for stride in tensor.contiguous().stride()]
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+
+
+def _misaligned(tensor: Tensor) -> Tensor:
+    memory = torch.empty(tensor.nbytes + 24, dtype=torch.int8)
+    start = -memory.data_ptr() % 16 + tensor.itemsize
+    view = memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+    return view.copy_(tensor)
+
+
+def _to(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    return lambda tensor: tensor.to(dtype)
+
+
+def kinds() -> Iterator[Refusal]:
+    """Of another dtype, and of another number of dimensions: what a trace refuses too."""
+    for name, argument, tensor in tensors():
+        wrong = torch.float32 if argument in INTEGERS else torch.int64
+        said = f"{argument}: expected "
+        yield Refusal(name, argument, _to(wrong), said, f", found {dtype_name(wrong)}")
+        shape = [1, *tensor.shape]
+        yield Refusal(name, argument, lambda t: t[None], said, f", found {shape}")
+
+
+def memory() -> Iterator[Refusal]:
+    """Of another layout or alignment: what only a kernel refuses. One number has neither."""
+    for name, argument, tensor in tensors():
+        if tensor.numel() == 1:
+            continue
+        rows = argument in ROWS
+        wanted = "contiguous rows at multiples of 16 bytes" if rows else "a contiguous tensor"
+        apart = f", found strides {[2 * stride for stride in tensor.contiguous().stride()]}"
+        yield Refusal(name, argument, _apart, f"{argument}: expected {wanted}", apart)
+        aligned = f"{argument}: expected memory aligned to 16 bytes, found 0x"
+        yield Refusal(name, argument, _misaligned, aligned)
+
+
+KINDS = list(kinds())
+ROWS_APART = [
+    Refusal(
+        "gate", "gate", lambda t: torch.cat([t, t[..., :1]], -1)[..., :-1],
+        "gate: expected contiguous rows at multiples of 16 bytes", ", found strides [50, 25, 1]",
+    ),
+    Refusal(
+        "norm", "shift", lambda t: torch.cat([t, t[..., :1]], -1)[..., :-1],
+        "shift: expected contiguous rows at multiples of 16 bytes", ", found strides [50, 25, 1]",
+    ),
+]  # fmt: skip
+MEMORY = [*memory(), *ROWS_APART]
+ELSEWHERE = [
+    Refusal(name, next(iter(arguments())), lambda t: t,
+            f"{next(iter(arguments()))}: expected a CUDA device", ", found cpu")
+    for name, (_, arguments) in OPERATORS.items()
+]  # fmt: skip
+"""The operator as it is on a CPU, where kernels are called by themselves."""

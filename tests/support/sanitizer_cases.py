@@ -1,0 +1,75 @@
+"""Calls of the fused operators for a tool that watches memory: on a GPU, and on a CPU.
+
+Rows of a part of a warp up to a block's 32 warps, LongLive's among them, and those beside: what
+sums over warps does nothing where there is one.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from operators import (
+    FLOATS,
+    FP8,
+    Ring,
+    gate_arguments,
+    gelu_arguments,
+    norm_arguments,
+    qkv_arguments,
+    renoise_arguments,
+)
+from operators_8bit import arguments as to_8bit_arguments
+
+from vidc.plugins.gate_residual import gate_residual
+from vidc.plugins.gelu_quantize import gelu_quantize
+from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
+from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.qk_norm_rope_ring_write_8bit import (
+    qk_norm_rope_ring_write_dynamic,
+    qk_norm_rope_ring_write_static,
+)
+from vidc.plugins.renoise import renoise
+
+Call = tuple[torch._ops.OpOverload, dict[str, Any]]
+WIDTHS = (8, 24, 264, 1528, 1536, 5120, 8192)
+RINGS = (
+    Ring(batch=1, tokens=5, heads=3, head_dim=32, window=16, sink=3, position=10),
+    Ring(batch=2, tokens=21, heads=3, head_dim=64, window=48, sink=7, position=40),
+    Ring(batch=1, tokens=70, heads=2, head_dim=128, window=160, sink=40, position=130),
+    Ring(batch=1, tokens=9, heads=12, head_dim=128, window=16, sink=0, position=2**33),
+    Ring(batch=1, tokens=3, heads=64, head_dim=128, window=16, sink=2, position=1),
+)
+"""Blocks that wrap, begin in the sink, and have few and many warps to a token."""
+
+
+def rows() -> Iterator[Call]:
+    """Of every width and pair of dtypes, a number of rows that no group of them divides."""
+    for width in WIDTHS:
+        for dtype in FLOATS:
+            yield gate_residual, gate_arguments(2, 3, 3, width, (dtype, dtype))
+            for output in (*FLOATS, FP8):
+                yield norm_modulate_quantize, norm_arguments(2, 3, 3, width, dtype, output)
+                yield (
+                    gelu_quantize,
+                    gelu_arguments(1, 7, width, dtype, output, centred=output is FP8),
+                )
+    for size in range(1, 10):
+        yield renoise, renoise_arguments((1, 1, 1, 1, size))
+
+
+def ring_writes() -> Iterator[Call]:
+    """Of every head size; 8 bits with scales, values and queries of every form."""
+    for ring in RINGS:
+        for dtype in FLOATS:
+            yield qk_norm_rope_ring_write, qkv_arguments(ring, dtype, 1)
+        for dynamic, operator in (
+            (False, qk_norm_rope_ring_write_static), (True, qk_norm_rope_ring_write_dynamic),
+        ):  # fmt: skip
+            for to in (FP8, torch.int8):
+                for transposed in (False, True):
+                    yield (
+                        operator,
+                        to_8bit_arguments(
+                            ring, dynamic, to=to, transposed=transposed, quantized=transposed
+                        ),
+                    )
