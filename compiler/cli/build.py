@@ -212,11 +212,12 @@ def _with_calibration(
 
 
 def _tell_recipe(settings: Settings) -> None:
-    """Says which recipe was chosen, and why."""
+    """Says which recipe was chosen, and why; of one that was named, what the target's notes are."""
     quantized = settings.quantization
     assert quantized is not None
-    why = "as --recipe says"
+    why, notes = "as --recipe says", settings.target.notes
     if settings.origins["quantization.recipe"] != "--recipe":
+        notes = ()
         from vidc.compiler.settings.quantization import default_reason
 
         reason = default_reason(quantized.precision, settings.target)
@@ -227,6 +228,8 @@ def _tell_recipe(settings: Settings) -> None:
         f"{settings.precision['transformer']}",
         err=True,
     )
+    for note in notes:
+        click.echo(f"{settings.target.name}: {note}", err=True)
 
 
 def _calibrate_command(settings: Settings, flags: Flags, given: Given) -> str:
