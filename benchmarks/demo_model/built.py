@@ -31,7 +31,10 @@ from vidc.compiler.recipe.apply import apply_recipe
 from vidc.compiler.settings.environment import cache_root
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.validate.check import Validation, validate
+from vidc.compiler.validate.golden import Golden
 from vidc.plugins.errors import GateError
+from vidc.runtime.bundle import load
+from vidc.runtime.manifest import read_manifest
 
 CHECKPOINT = Path(__file__).parents[2] / "configs/demo"
 RECIPES = {
@@ -82,6 +85,9 @@ def validated(recipe: str, calibration: Path, output: Path) -> tuple[Validation,
         except GateError:
             if not found:
                 raise
+    if not found:
+        # The bundle was there already.
+        found.append(validate(read_manifest(output), load(output), Golden.load(output)))
     return found[-1], apply_recipe(settings.quantization.recipe, model).flops_share
 
 
