@@ -7,7 +7,7 @@
 A fault is planted in the weights of a bundle that passes, whose manifest is then made to fit, and
 `vidc validate` has to fail. A calibration on noise alone, whose prompts are the preset's and whose
 latents are noise in every pass, must not become a bundle of quantised Linears; its weights in one
-must fail too. Rings alone are as good with it.
+must fail too. Rings alone are not tried with it.
 """
 
 import argparse

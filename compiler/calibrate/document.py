@@ -1,22 +1,59 @@
 """What a calibration says of itself: `calibration.json`."""
 
+import hashlib
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vidc.compiler.calibrate.groups import Group
 
-SCHEMA = 2
+SCHEMA = 3
 DOCUMENT = "calibration.json"
 TENSORS = "calibration.safetensors"
+TEXTS = "texts"
+"""The kind of prompts that are kept."""
+MAX_TEXTS = 2**19
+"""Bytes of all of them as JSON: half of what is read of the document."""
+
+
+def texts_json(texts: Sequence[str]) -> bytes:
+    """Prompts as the document has them."""
+    return json.dumps(texts).encode()
+
+
+def texts_sha256(texts: Sequence[str]) -> str:
+    """Hex digest of prompts, whatever file they came in."""
+    return hashlib.sha256(texts_json(texts)).hexdigest()
 
 
 @dataclass(frozen=True)
 class PromptsNote:
-    """What it was prompted with: ``kind`` as of ``Prompts``, how many, and their digest."""
+    """What it was prompted with.
+
+    Attributes:
+        kind: as of ``Prompts``.
+        count: how many.
+        sha256: their digest.
+        texts: of kind ``texts`` all of them in their order; none of the others, whose embeddings
+            are too large to keep.
+
+    Raises:
+        ValueError: the texts are not those that ``kind``, ``count`` and ``sha256`` say.
+    """
 
     kind: str
     count: int
     sha256: str
+    texts: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.kind != TEXTS:
+            wrong = bool(self.texts)
+        else:
+            wrong = (len(self.texts), texts_sha256(self.texts)) != (self.count, self.sha256)
+        if wrong:
+            raise ValueError("its texts are not those of its kind, count and sha256")
 
 
 @dataclass(frozen=True)

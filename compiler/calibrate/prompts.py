@@ -12,12 +12,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from vidc.compiler.calibrate.document import MAX_TEXTS, TEXTS, texts_json, texts_sha256
 from vidc.compiler.settings.files import shipped_text
 from vidc.compiler.validate.golden import synthetic_prompts
 from vidc.plugins.errors import UsageError
 from vidc.runtime.stream import StreamSpec
 
-TEXTS, EMBEDDINGS, SYNTHETIC = "texts", "embeddings", "synthetic"
+EMBEDDINGS, SYNTHETIC = "embeddings", "synthetic"
 SHIPPED_TEXTS = "calibration_prompts.txt"
 _HINT = (
     "give --prompts a .safetensors file with one tensor [N, L, E] or several [L, E], or, for a "
@@ -47,7 +48,7 @@ class Prompts:
     def sha256(self) -> str:
         """Hex digest of the prompts themselves, whatever file they came in."""
         if self.embeddings is None:
-            return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()
+            return texts_sha256(self.texts)
         return hashlib.sha256(self.embeddings.contiguous().numpy().tobytes()).hexdigest()
 
     def embedded(self, encode: Callable[[str], Tensor] | None) -> Tensor:
@@ -116,7 +117,12 @@ def _texts(found: Any, where: str, count: int) -> Prompts:
     texts = [text.strip() for text in found if text.strip()]
     if not texts:
         raise _unreadable(where, "holds no prompt")
-    return Prompts(TEXTS, tuple(texts[:count]))
+    texts = texts[:count]
+    if len(texts_json(texts)) > MAX_TEXTS:
+        raise _unreadable(
+            where, f"holds prompts of {len(texts_json(texts)):,} bytes, {MAX_TEXTS:,} may be kept"
+        )
+    return Prompts(TEXTS, tuple(texts))
 
 
 def _embeddings(path: Path, stream: StreamSpec) -> Tensor:

@@ -104,7 +104,7 @@ def calibrate(
             model=model_tables(settings.model),
             precision=settings.precision[TRANSFORMER],
             device=device.type,
-            prompts=document.PromptsNote(prompts.kind, len(prompts), prompts.sha256),
+            prompts=document.PromptsNote(prompts.kind, len(prompts), prompts.sha256, prompts.texts),
             seed=seed,
             recipe=document.Rollouts("max", played.blocks, played.switch_after),
             groups=groups(stream),

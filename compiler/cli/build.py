@@ -171,6 +171,7 @@ def _with_calibration(
     Raises:
         UsageError: ``VIDC-CALIBRATION-NEEDED`` with the command that makes one;
             ``VIDC-CALIBRATION-UNUSED``; what ``read_calibration`` raises.
+        GateError: ``VIDC-CALIBRATION-ZERO``.
         UnavailableError: ``VIDC-RECIPE-LOWERING``.
     """
     quantized = settings.quantization
@@ -190,10 +191,11 @@ def _with_calibration(
 
     from vidc.compiler.backends import backend
     from vidc.compiler.calibrate.artefact import read_calibration
-    from vidc.compiler.quantise.lowering import quantized_linears
+    from vidc.compiler.quantise.heads import require_heads
+    from vidc.compiler.quantise.lowering import lowered_formats
 
     form = backend(settings.backend).form(settings.target)
-    quantized_linears(quantized.recipe, settings.model, form)
+    formats = lowered_formats(quantized.recipe, settings.model, form)
     _tell_recipe(settings)
     if folder is None:
         raise UsageError(
@@ -205,15 +207,17 @@ def _with_calibration(
     # Whose weights it is of is known when they are loaded; all else before minutes of exports.
     read = read_calibration(folder, settings.model)
     read.require_fits(settings.model, read.document.weights)
+    require_heads(formats.attention, read)
     return replace(sources, calibration=folder)
 
 
 def _tell_recipe(settings: Settings) -> None:
-    """Says which recipe was chosen, and why."""
+    """Says which recipe was chosen, and why; of one that was named, what the target's notes are."""
     quantized = settings.quantization
     assert quantized is not None
-    why = "as --recipe says"
+    why, notes = "as --recipe says", settings.target.notes
     if settings.origins["quantization.recipe"] != "--recipe":
+        notes = ()
         from vidc.compiler.settings.quantization import default_reason
 
         reason = default_reason(quantized.precision, settings.target)
@@ -224,6 +228,8 @@ def _tell_recipe(settings: Settings) -> None:
         f"{settings.precision['transformer']}",
         err=True,
     )
+    for note in notes:
+        click.echo(f"{settings.target.name}: {note}", err=True)
 
 
 def _calibrate_command(settings: Settings, flags: Flags, given: Given) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 from vidc.compiler.calibrate.artefact import Calibration
 from vidc.compiler.quantise.arithmetic import DTYPES, LARGEST, scale_of
 from vidc.compiler.quantise.form import Form
+from vidc.compiler.quantise.heads import reach, require_heads
 from vidc.compiler.quantise.lowering import lowered_formats
 from vidc.compiler.quantise.tensors import TensorType
 from vidc.compiler.recipe.formats import AttentionFormat
@@ -94,32 +95,29 @@ def attention_weights(
 
     Raises:
         ValueError: there is no calibration, and it is needed.
+        GateError: ``VIDC-CALIBRATION-ZERO``, a head has nothing to round.
     """
     made: dict[str, Callable[[], Tensor]] = {}
     for each in attentions.values():
         if calibration is None:
             raise ValueError(f"{each.name} has static scales, and there is no calibration")
+        require_heads({each.name: each.format}, calibration)
         made |= _scales(each, calibration)
     types = attention_types(attentions)
     return {name: LazyTensor(t.shape, t.dtype, made[name]) for name, t in types.items()}
 
 
 def _scales(each: QuantizedAttention, calibration: Calibration) -> dict[str, Callable[[], Tensor]]:
-    key = f"{each.name}.k"
-
-    def scale(amax: Tensor) -> Tensor:
-        return scale_of(amax.amax(1), each.format.keys).contiguous()
-
-    def of_keys() -> Tensor:
-        centred = each.format.centre
-        return scale(calibration.centred_amax(key) if centred else calibration.amax(key))
+    def scale(part: str) -> Tensor:
+        seen = reach(calibration, each.name, part, each.format)
+        return scale_of(seen, each.format.keys).contiguous()
 
     made: dict[str, Callable[[], Tensor]] = {
-        each.key_scale: of_keys,
-        each.value_scale: lambda: scale(calibration.amax(f"{each.name}.v")),
+        each.key_scale: lambda: scale("k"),
+        each.value_scale: lambda: scale("v"),
     }
     if each.key_mean is not None:
-        made[each.key_mean] = lambda: calibration.tensors[f"{key}.mean"].contiguous()
+        made[each.key_mean] = lambda: calibration.mean(f"{each.name}.k").contiguous()
     return made
 
 

@@ -26,6 +26,7 @@ from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.publish import exclusive
 from vidc.compiler.quantise.form import Form
+from vidc.compiler.quantise.heads import require_heads
 from vidc.compiler.recipe.apply import Quantization, apply_recipe
 from vidc.compiler.recipe.recipe import Recipe, load_recipe
 from vidc.compiler.sensitivity.budget import TIME, Budget
@@ -224,11 +225,13 @@ def analyze(
 
     Raises:
         UsageError: ``VIDC-BUDGET-UNREACHABLE``; what ``read_calibration`` raises.
+        GateError: ``VIDC-CALIBRATION-ZERO``, what ``require_heads`` raises.
         UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
         VidcError: what the stages and the store raise.
     """
     device = torch.device(settings.target.device_type)
     ranges = read_calibration(calibration, settings.model)
+    require_heads(plan.formats.attention, ranges)
     vae = (VAE,) if has_vae(sources) else ()
     needed = (*loaded_groups(prompts), *vae)
     with Store(cache) as store, gpu_faults(device):

@@ -42,6 +42,7 @@ def run(
 
     Raises:
         UsageError: ``VIDC-CALIBRATION-FOREIGN`` and what else ``read_calibration`` raises.
+        GateError: ``VIDC-CALIBRATION-ZERO``, a head has nothing to round.
         BuildError: ``VIDC-QUANTISE-WEIGHTS``.
     """
     loaded = workspace.inputs[f"load:{group}"]

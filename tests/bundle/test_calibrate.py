@@ -24,6 +24,7 @@ def test_a_calibration_with_texts_belongs_to_the_bundle_s_weights(
     settings, _ = project.resolve()
     found = read_calibration(output, settings.model)
     assert (found.document.prompts.kind, found.document.prompts.count) == ("texts", 2)
+    assert found.document.prompts.texts == ("a red fox", "a hen")
     weights = read_manifest(project.bundle).weights["transformer"].source["digest"]
     found.require_fits(settings.model, weights)
 

@@ -386,6 +386,35 @@ def test_a_calibration_that_is_too_narrow_is_refused_by_name(build, calibrated, 
     assert not output.exists()
 
 
+@pytest.mark.parametrize(("part", "what"), [("k", "keys"), ("v", "values")])
+def test_a_head_that_is_dead_is_refused_where_its_ring_is_rounded(
+    project, vidc, monkeypatch, tmp_path, part, what
+):
+    monkeypatch.setenv("VIDC_CACHE", str(project.cache))
+    pipeline = shutil.copytree(project.pipeline, tmp_path / "pipeline")
+    (path,) = (pipeline / "transformer").glob("*.safetensors")
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    for of in ("weight", "bias"):
+        # Two heads of 24 channels.
+        tensors[f"blocks.1.attn1.to_{part}.{of}"][24:] = 0
+    path.write_bytes(save(tensors))
+    given = (str(project.preset), "--gpu", "cpu", "--checkpoint")
+    ranges = str(tmp_path / "calibration")
+    status, _, err = vidc(
+        "calibrate", *given, str(pipeline / "transformer"), "-n", "1", "-o", ranges
+    )
+    assert status == 0, err
+    rest = ("--precision", "int8", "--calibration", ranges, "-o", str(tmp_path / "b"), "--plan")
+    build = ("build", *given, str(pipeline), *rest)
+    status, _, err = vidc(*build, "--recipe", "kv-int8")
+    assert status == 1
+    assert "VIDC-CALIBRATION-ZERO" in err
+    assert f"blocks.1.attn1: the {what} of head 1 are zero throughout" in err
+    # A recipe that rounds no ring does not care.
+    status, _, err = vidc(*build, "--recipe", "int8-static")
+    assert status == 0, err
+
+
 def test_a_calibration_without_the_means_of_inputs_is_to_be_made_again(build, calibrated, tmp_path):
     older = shutil.copytree(calibrated, tmp_path / "older")
     document = json.loads((older / "calibration.json").read_text())

@@ -48,7 +48,7 @@ def calibration(config: ModelConfig, reach: float = 1.0) -> Calibration:
         tensors |= {f"{name}.{of}": value for of, value in spread.items()}
     document = Document(
         SCHEMA, "ab" * 32, {}, model_tables(config), "fp32", "cpu",
-        PromptsNote("synthetic", 2, "cd" * 32), 0, Rollouts("max", 6, 5), groups(stream), {},
+        PromptsNote("synthetic", 2, "cd" * 32, ()), 0, Rollouts("max", 6, 5), groups(stream), {},
         FileNote(0, ""),
     )  # fmt: skip
     return Calibration(document, tensors)

@@ -59,7 +59,7 @@ def made(model: ModelConfig, stream: StreamSpec) -> Made:
         model=model_tables(model),
         precision="fp32",
         device="cpu",
-        prompts=PromptsNote("synthetic", 2, "cd" * 32),
+        prompts=PromptsNote("synthetic", 2, "cd" * 32, ()),
         seed=0,
         recipe=Rollouts("max", 6, 5),
         groups=groups(stream),

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from vidc.compiler.calibrate import artefact
 from vidc.compiler.calibrate.artefact import read_calibration, write_calibration
-from vidc.compiler.calibrate.document import DOCUMENT, TENSORS
+from vidc.compiler.calibrate.document import DOCUMENT, TENSORS, PromptsNote, texts_sha256
 from vidc.plugins.errors import GateError, UsageError, VidcError
 
 WEIGHTS = "ab" * 32
@@ -102,7 +102,7 @@ def test_what_the_digest_vouches_for_and_is_no_safetensors_file(made, model, tmp
     assert refused(folder, model).code == "VIDC-CALIBRATION-DAMAGED"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[" * 100_000, "3", '{"schema": 2}', "\x00"])
+@pytest.mark.parametrize("content", ["", "{", "[" * 100_000, "3", '{"schema": 3}', "\x00"])
 def test_a_document_that_is_none(made, model, tmp_path, content):
     folder = made.write(tmp_path / "made")
     (folder / DOCUMENT).write_text(content)
@@ -128,13 +128,36 @@ def test_a_document_with_a_field_that_is_wrong(made, model, tmp_path, fields):
     assert refused(folder, model).code == "VIDC-CALIBRATION-FIELD"
 
 
-@pytest.mark.parametrize("schema", [1, 3])
+def test_prompts_that_are_texts_are_kept_and_are_those_of_their_digest(made, model, tmp_path):
+    texts = ("a fox", "ein Igel \u00fcber Gras")
+    note = PromptsNote("texts", 2, texts_sha256(texts), texts)
+    kept = replace(made, document=replace(made.document, prompts=note))
+    folder = kept.write(tmp_path / "made")
+    assert read_calibration(folder, model).document.prompts == note
+    written = json.loads((folder / DOCUMENT).read_text())["prompts"]
+    assert written["texts"] == list(texts)
+    for wrong in (
+        {"texts": ["a fox", "a hen"]},
+        {"texts": []},
+        {"texts": [*texts, "a hen"]},
+        {"texts": "a fox"},
+        {"texts": [1, 2]},
+        {"count": 3},
+        {"kind": "embeddings"},
+    ):
+        edit(folder, prompts=written | wrong)
+        assert refused(folder, model).code == "VIDC-CALIBRATION-FIELD"
+    edit(folder, prompts={name: value for name, value in written.items() if name != "texts"})
+    assert refused(folder, model).code == "VIDC-CALIBRATION-FIELD"
+
+
+@pytest.mark.parametrize("schema", [1, 2, 4])
 def test_another_schema_is_named(made, model, tmp_path, schema):
     folder = made.write(tmp_path / "made")
     edit(folder, schema=schema)
     error = refused(folder, model)
     assert error.code == "VIDC-CALIBRATION-SCHEMA"
-    assert f"schema {schema}, this vidc reads 2" in error.message
+    assert f"schema {schema}, this vidc reads 3" in error.message
     assert "run vidc calibrate again" in error.hint
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from vidc.compiler.calibrate.document import MAX_TEXTS
 from vidc.compiler.calibrate.prompts import default_prompts, pairs, read_prompts
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.scenario import Scenario
@@ -92,6 +93,15 @@ def test_a_rollout_switches_to_the_next_prompt(stream):
 def test_files_without_prompts(stream, tmp_path, name, content):
     (tmp_path / name).write_text(content)
     assert refused(tmp_path / name, stream) == "VIDC-CALIBRATE-PROMPTS"
+
+
+def test_more_text_than_a_calibration_keeps(stream, tmp_path):
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps(["a fox", "x" * MAX_TEXTS]))
+    with pytest.raises(UsageError, match=r"VIDC-CALIBRATE-PROMPTS.*524,288 may be kept"):
+        read_prompts(path, stream, 2, texts=True)
+    # Those that are not taken do not count.
+    assert read_prompts(path, stream, 1, texts=True).texts == ("a fox",)
 
 
 @pytest.mark.parametrize("name", ["missing.txt", "missing.safetensors"])

@@ -77,7 +77,7 @@ def test_a_calibration_says_what_it_is(settings, prompts, whole):
     assert sorted(path.name for path in whole.parent.iterdir()) == ["calibration"]
     assert (document.precision, document.device, document.seed) == ("fp32", "cpu", 0)
     assert vars(document.prompts) == {
-        "kind": "synthetic", "count": 3, "sha256": prompts.sha256,
+        "kind": "synthetic", "count": 3, "sha256": prompts.sha256, "texts": (),
     }  # fmt: skip
     assert vars(document.recipe) == {"method": "max", "blocks": 6, "switch_after": 5}
     assert document.versions.keys() == {"torch", "nvidia-modelopt", "vidc"}

@@ -14,7 +14,7 @@ from vidc.compiler.quantise.attention import (
 from vidc.compiler.quantise.form import PROGRAM
 from vidc.compiler.recipe.recipe import load_recipe
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.plugins.errors import BuildError
+from vidc.plugins.errors import BuildError, GateError
 
 LAYER = "blocks.0.attn1"
 
@@ -49,6 +49,25 @@ def test_keys_that_are_not_centred_reach_further(calibration, attentions):
     largest = calibration.amax(f"{LAYER}.k").amax(1)
     torch.testing.assert_close(found[f"{LAYER}.key_scale"].load() * 448, largest)
     require_faithful_attention(found, plain, calibration)
+
+
+@pytest.mark.parametrize("part", ["k", "v"])
+def test_a_head_of_which_nothing_is_left_to_round_is_named(calibration, attentions, part):
+    """Zero throughout; or, of keys that are centred, the same throughout."""
+    name, tensors = f"{LAYER}.{part}", dict(calibration.tensors)
+    for of in ("", ".low", ".mean", ".high"):
+        tensors[name + of] = tensors[name + of].clone()
+        tensors[name + of][..., 1, :] = 0 if part == "v" else 0.5
+    dead = replace(calibration, tensors=tensors)
+    said = {"k": "keys of head 1 are their mean", "v": "values of head 1 are zero"}[part]
+    with pytest.raises(GateError, match=rf"VIDC-CALIBRATION-ZERO.*{LAYER}: the {said}"):
+        attention_weights(attentions, dead)
+    plain = {
+        name: replace(each, format=replace(each.format, centre=False))
+        for name, each in attentions.items()
+    }
+    if part == "k":
+        require_faithful_attention(attention_weights(plain, dead), plain, dead)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,9 @@ def error(found, expected):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-@pytest.mark.parametrize("recipe", ["fp8-int8-attention", "int8-static", "fp8-dynamic", "int8"])
+@pytest.mark.parametrize(
+    "recipe", ["fp8-int8-attention", "int8-static", "int8-attention", "fp8-dynamic", "int8"]
+)
 def test_an_engine_computes_what_the_program_means(recipe, tmp_path):
     model = transformer.model(*SMALL)
     component = model.component("denoise", "fp32")

@@ -51,8 +51,8 @@ def test_a_recipe_is_its_rules_in_their_order(tmp_path):
 
 def test_every_shipped_recipe_is_good():
     assert recipe_names() == (
-        "fp8", "fp8-dynamic", "fp8-int8-attention", "fp8-linear", "int8", "int8-static",
-        "int8-weight-only", "kv-fp8", "kv-int8",
+        "fp8", "fp8-dynamic", "fp8-int8-attention", "fp8-linear", "int8", "int8-attention",
+        "int8-static", "int8-weight-only", "kv-fp8", "kv-int8",
     )  # fmt: skip
     for name in recipe_names():
         assert load_recipe(name).name == name

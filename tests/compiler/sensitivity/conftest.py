@@ -34,8 +34,8 @@ def model(config, stream) -> Model:
     ranges = finished(merged(rollouts.weights(), rollouts.ranges(0, prompts)))
     document = Document(
         SCHEMA, "ab" * 32, {}, model_tables(config), "fp32", "cpu",
-        PromptsNote("embeddings", 1, "cd" * 32), 0, RolloutsNote("max", 6, 5), groups(stream), {},
-        FileNote(0, ""),
+        PromptsNote("embeddings", 1, "cd" * 32, ()), 0, RolloutsNote("max", 6, 5), groups(stream),
+        {}, FileNote(0, ""),
     )  # fmt: skip
     inputs = [rollout_inputs(stream, 0, 0, prompts)]
     return Model(config, network, engines, Calibration(document, ranges), inputs)

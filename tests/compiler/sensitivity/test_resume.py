@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from modelopt_here import needs_modelopt
 
+from vidc.compiler.calibrate.artefact import read_calibration, write_calibration
 from vidc.compiler.calibrate.prompts import default_prompts
 from vidc.compiler.calibrate.run import calibrate
 from vidc.compiler.graph import Sources
@@ -15,7 +16,7 @@ from vidc.compiler.sensitivity.run import analyze, forget, make_plan
 from vidc.compiler.sensitivity.trials import Damage
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.stream import stream_spec
-from vidc.plugins.errors import UsageError
+from vidc.plugins.errors import GateError, UsageError
 
 pytestmark = needs_modelopt
 SOURCES = Sources({}, seed=1)
@@ -150,3 +151,19 @@ def test_a_truncated_file_is_not_taken_up(go, groups, tmp_path):
     noted = Noted()
     go(noted, budget=None)
     assert not noted.done[groups[0]]
+
+
+def test_a_dead_head_is_refused_before_anything_is_played(
+    settings, prompts, cache, calibrated, tmp_path
+):
+    found = read_calibration(calibrated, settings.model)
+    values = found.tensors["blocks.1.attn1.v"].clone()
+    values[:, 1] = 0
+    (tmp_path / "dead").mkdir()
+    tensors = {**found.tensors, "blocks.1.attn1.v": values}
+    write_calibration(tmp_path / "dead", found.document, tensors)
+    plan = make_plan("kv-int8", settings.model, settings.target, None)
+    noted = Noted()
+    with pytest.raises(GateError, match=r"VIDC-CALIBRATION-ZERO.*blocks\.1\.attn1: .* head 1"):
+        analyze(plan, settings, SOURCES, prompts, 0, tmp_path / "dead", cache, noted)
+    assert not noted.done
