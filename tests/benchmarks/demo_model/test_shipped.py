@@ -7,7 +7,7 @@ from pathlib import Path
 
 from demo_model.evaluation.eager import eager_bundle
 from demo_model.evaluation.videos import Script, videos
-from demo_model.export_weights import DIGESTS, FILES, MOST_BYTES, NOTICE
+from demo_model.export_weights import DIGESTS, FILES, MOST_BYTES, NOTICE, NOTICE_TEXT
 from demo_model.grammar import parse
 from demo_model.score import read, score
 from demo_model.split import Split, distinct, split_of
@@ -28,6 +28,7 @@ def test_each_file_is_the_one_that_was_written():
     }
     assert found == {path: entry["sha256"] for path, entry in document["files"].items()}
     assert {*FILES.values(), NOTICE} <= set(found)
+    assert (FOLDER / NOTICE).read_text() == NOTICE_TEXT
     assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= MOST_BYTES
 
 
