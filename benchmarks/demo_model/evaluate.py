@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from demo_model.evaluation import measures
+from demo_model.evaluation.detail import details
 from demo_model.evaluation.eager import eager_bundle
 from demo_model.evaluation.measures import LATE, Counts
 from demo_model.evaluation.switches import switches
@@ -37,7 +38,7 @@ from vidc.plugins.names import weights_path
 from vidc.runtime import load
 from vidc.runtime.bundle import Bundle
 
-PARTS = ("vae", "steps", "switch", "long")
+PARTS = ("vae", "detail", "steps", "switch", "long")
 
 
 def evaluate(
@@ -48,6 +49,7 @@ def evaluate(
     whole, *fewer = subsets(bundle.stream.sigmas)
     for name, measure in (
         ("vae", lambda: measures.vae(bundle, counts.clips)),
+        ("detail", lambda: details(bundle, counts.clips, seed)),
         ("steps", lambda: measures.steps(bundle, [whole, *reversed(fewer)], counts, seed)),
         ("switch", lambda: switches(bundle, counts.switches, seed)),
         ("long", lambda: measures.long_runs(bundle, counts.runs, seed, late)),
@@ -76,8 +78,10 @@ def weights(folder: Path) -> dict[str, str]:
 def table(found: dict[str, Any]) -> str:
     """The figures as Markdown."""
     prompts, switch, long = found["prompts"], found["switch"], found["long"]
+    detail = found["detail"]
     rows = [
         ("VAE, held-out clips", f"{found['vae']['mean dB']:.2f} dB", "30 dB"),
+        (f"detail of grounds, of {detail['drawn']:.3f} drawn", f"{detail['made']:.3f}", ""),
         *((name, f"{prompts[name]:.1%}", "90 %") for name in ("colour", "shape", "direction")),
         ("switch followed, others stay", f"{switch['follows and others stay']:.1%}", "80 %"),
         (f"background after {long['blocks']} blocks, median", f"{long['median dB']:.2f} dB", ""),

@@ -230,7 +230,7 @@ def test_everything_is_judged_and_written(bundle):
     assert [row["steps"] for row in found["steps"]] == [4, 3, 2]
     assert found["steps"][0]["dB against all steps"] is None
     assert found["steps"][1]["dB against all steps"] > 0
-    assert table(found).count("\n") == 18
+    assert table(found).count("\n") == 19
     part = evaluate(bundle, counts, seed=0, only="switch")
     assert set(part) == {"switch", "seconds", "passed"}
     assert part["switch"] == found["switch"]
