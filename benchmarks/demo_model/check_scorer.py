@@ -18,7 +18,7 @@ from demo_model.attributes import Background, Rotation
 from demo_model.background import background_psnr
 from demo_model.clip import frames_of
 from demo_model.damage import as_jpeg, blurred, noisy
-from demo_model.evaluation.measures import BACKGROUND_DB, EARLY, LATE
+from demo_model.evaluation.measures import BACKGROUND_DB, EARLY, LATE, Counts
 from demo_model.evaluation.switches import AFTER, BLOCKS
 from demo_model.find import find
 from demo_model.light import PERIOD
@@ -144,7 +144,7 @@ def check_long(count: int) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clips", type=int, default=300)
+    parser.add_argument("--clips", type=int, default=100)
     parser.add_argument("--frames", type=int, default=frames_of(7))
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -165,12 +165,12 @@ def check(clips: int, frames: int) -> tuple[dict[str, dict[str, float]], bool]:
         print(json.dumps({name: rates}), file=sys.stderr, flush=True)
 
     each = ("colour", "shape", "direction")
+    clean = REQUIRED["clean"]
+    take("switches", check_switches(Counts.switches), clean, "before", "follows", "stays")
+    take("long", check_long(Counts.runs), clean, "right", "of these right")
     for damage in DAMAGES:
         take(damage, check_clips(clips, frames, damage), REQUIRED.get(damage, 0.0), *each)
-    clean = REQUIRED["clean"]
     take("clean, 241 frames", check_clips(clips // 10, 241, "clean"), clean, *each)
-    take("switches", check_switches(clips // 3), clean, "before", "follows", "stays")
-    take("long", check_long(clips // 3), clean, "right", "of these right")
     take("without objects", check_absent(clips // 2), 0.0)
     unseen = (*found["without objects"].values(), found["switches"]["follows without a switch"])
     decibels = found["long"]["least background PSNR, dB"]
