@@ -24,43 +24,64 @@ from typing import Any
 import torch
 
 from demo_model.evaluation import measures
+from demo_model.evaluation.detail import details
 from demo_model.evaluation.eager import eager_bundle
 from demo_model.evaluation.measures import LATE, Counts
+from demo_model.evaluation.switches import switches
 from demo_model.train_few_step import subsets
 from demo_model.training.networks import PRESET
 from vidc.compiler.bench.fingerprint import fingerprint
+from vidc.compiler.pipeline.digest import sha256_file
 from vidc.compiler.settings.presets import load_preset
 from vidc.compiler.settings.tables import read_model
+from vidc.plugins.names import weights_path
 from vidc.runtime import load
 from vidc.runtime.bundle import Bundle
 
+PARTS = ("vae", "detail", "steps", "switch", "long")
 
-def evaluate(bundle: Bundle, counts: Counts, seed: int, late: int = LATE) -> dict[str, Any]:
-    """Everything that is asked, by name."""
+
+def evaluate(
+    bundle: Bundle, counts: Counts, seed: int, late: int = LATE, only: str | None = None
+) -> dict[str, Any]:
+    """Everything that is asked, by name, or ``only`` one part of it."""
     found: dict[str, Any] = {}
     whole, *fewer = subsets(bundle.stream.sigmas)
     for name, measure in (
         ("vae", lambda: measures.vae(bundle, counts.clips)),
+        ("detail", lambda: details(bundle, counts.clips, seed)),
         ("steps", lambda: measures.steps(bundle, [whole, *reversed(fewer)], counts, seed)),
-        ("switch", lambda: measures.switches(bundle, counts.switches, seed)),
+        ("switch", lambda: switches(bundle, counts.switches, seed)),
         ("long", lambda: measures.long_runs(bundle, counts.runs, seed, late)),
     ):
+        if only not in (None, name):
+            continue
         started = time.perf_counter()
         found[name] = measure()
         found.setdefault("seconds", {})[name] = time.perf_counter() - started
         print(f"{name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
-    # The bundle's own steps come first among all that were tried.
-    found["prompts"] = {**found["steps"][0], "asked": measures.RIGHT}
+    if "steps" in found:
+        # The bundle's own steps come first among all that were tried.
+        found["prompts"] = {**found["steps"][0], "asked": measures.RIGHT}
     judged = ("vae", "prompts", "switch", "long")
-    found["passed"] = all(found[name]["passed"] for name in judged)
+    found["passed"] = all(found[name]["passed"] for name in judged if name in found)
     return found
+
+
+def weights(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files with weights of a bundle, or of a folder as checkpoints have it."""
+    own = folder / Path(weights_path("any")).parent
+    files = sorted((own if own.is_dir() else folder).rglob("*.safetensors"))
+    return {path.relative_to(folder).as_posix(): sha256_file(path) for path in files}
 
 
 def table(found: dict[str, Any]) -> str:
     """The figures as Markdown."""
     prompts, switch, long = found["prompts"], found["switch"], found["long"]
+    detail = found["detail"]
     rows = [
         ("VAE, held-out clips", f"{found['vae']['mean dB']:.2f} dB", "30 dB"),
+        (f"detail of grounds, of {detail['drawn']:.3f} drawn", f"{detail['made']:.3f}", ""),
         *((name, f"{prompts[name]:.1%}", "90 %") for name in ("colour", "shape", "direction")),
         ("switch followed, others stay", f"{switch['follows and others stay']:.1%}", "80 %"),
         (f"background after {long['blocks']} blocks, median", f"{long['median dB']:.2f} dB", ""),
@@ -99,6 +120,7 @@ def main() -> int:
     parser.add_argument(
         "--long-blocks", type=int, default=LATE, help="of a long run; 5 n, at least 10"
     )
+    parser.add_argument("--only", choices=PARTS, help="measure this part alone")
     options = parser.parse_args()
     names = ("clips", "prompts", "blocks", "switches", "runs")
     counts = Counts(**{name: getattr(options, name) for name in names})
@@ -107,18 +129,20 @@ def main() -> int:
             bundle = _eager(options.bundle, options.batch, Path(folder))
         else:
             bundle = load(options.bundle)
-        found = evaluate(bundle, counts, options.seed, options.long_blocks)
+        found = evaluate(bundle, counts, options.seed, options.long_blocks, options.only)
     document = {
         "schema": 1,
         "counts": vars(counts),
         "seed": options.seed,
         "batch": bundle.stream.batch,
         "engines": "PyTorch, float32" if options.eager else "of the bundle",
+        "weights": weights(options.bundle),
         **found,
         "fingerprint": fingerprint(bundle.device, None if options.eager else options.bundle),
     }
     print(json.dumps(document, indent=1))
-    print(table(found), file=sys.stderr)
+    if options.only is None:
+        print(table(found), file=sys.stderr)
     return 0 if found["passed"] else 1
 
 

@@ -43,11 +43,15 @@ NOTICE = "NOTICE.md"
 NOTICE_TEXT = """\
 # Weights of the demo model
 
-Trained from random initial weights by the scripts in `benchmarks/demo_model`, on clips that
+Trained from random initial weights by scripts of `benchmarks/demo_model`, on clips that
 `benchmarks/demo_model/render.py` draws from seeds. No other data and no other model's weights went
 into them. They are part of this project and come under its licence, Apache-2.0 (see `LICENSE`).
 
-`digests.json` lists the files with their SHA-256, and how long each stage was trained.
+The weights that ship descend from three stages whose scripts are no longer there: commit 126e2ab
+has those of two, that of the third was never committed. `benchmarks/demo_model/README.md` lists
+every stage.
+
+`digests.json` lists the files with their SHA-256, and how long the last run of each part took.
 """
 
 

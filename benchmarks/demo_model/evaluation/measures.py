@@ -9,18 +9,16 @@ from typing import Any
 from torch import Tensor
 
 from demo_model.background import background_psnr
-from demo_model.clip import LATENT_STRIDE, frames_of
+from demo_model.clip import frames_of
 from demo_model.evaluation.videos import Script, reconstructed, videos, with_levels
 from demo_model.light import PERIOD
 from demo_model.render import render
-from demo_model.score import BLOCK, Score, read, score, score_switch
+from demo_model.score import BLOCK, Score, read, score
 from demo_model.split import Example, Split, distinct, sample
-from demo_model.switch import sample_switch
 from vidc.runtime.bundle import Bundle
 
 VAE_DB = 30.0
 RIGHT = 0.9
-FOLLOWS = 0.8
 BACKGROUND_DB = 25.0
 
 EARLY, LATE = 5, 100
@@ -30,9 +28,6 @@ Objects are read from ``EARLY`` blocks at either end, as many as a prompt's vide
 frames of one block what spins is seen at a few angles alone, and whether its shape is read right
 there says which they were, at the start as at the end.
 """
-
-AFTER_SWITCH = 3
-"""Blocks made after a switch: one to follow it in, and two to see whether it was followed."""
 
 
 @dataclass(frozen=True)
@@ -120,41 +115,6 @@ def steps(
             }
         )
     return rows
-
-
-def switches(bundle: Bundle, count: int, seed: int) -> dict[str, Any]:
-    """How often a new prompt is followed, and whether what it does not name stays."""
-    cases = [sample_switch(Split.HELD_OUT, index) for index in range(count)]
-    batch = bundle.stream.batch
-    before = follows = stays = others = both = 0
-    kinds: dict[str, list[bool]] = {}
-    for at in range(0, count, batch):
-        part = cases[at : at + batch]
-        # Before the ring is full, when it is, and after: each recomputes another stretch.
-        block = 2 + (at // batch) % 5
-        frame = LATENT_STRIDE * (block * bundle.stream.block - 1) + 1
-        scripts = [Script(*case.captions) for case in part]
-        made = videos(bundle, scripts, block + AFTER_SWITCH, seed + 1000 + at, block)
-        for video, case in zip(made, part, strict=True):
-            found = score_switch(video, frame, case)
-            before += found.before
-            follows += found.follows
-            both += found.follows and found.stays
-            kinds.setdefault(case.changed.value, []).append(found.follows)
-            if len(case.after.things) > 1:
-                others += 1
-                stays += found.stays
-    return {
-        "cases": count,
-        "before": before / count,
-        "follows": follows / count,
-        "others": others,
-        "others stay": stays / others if others else None,
-        "follows and others stay": both / count,
-        "follows by change": {kind: statistics.fmean(found) for kind, found in kinds.items()},
-        "asked": FOLLOWS,
-        "passed": both / count >= FOLLOWS,
-    }
 
 
 def long_runs(bundle: Bundle, runs: int, seed: int, late: int = LATE) -> dict[str, Any]:

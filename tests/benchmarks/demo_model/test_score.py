@@ -1,17 +1,29 @@
 """The scorer: right on clips whose attributes are known, and wrong where they are wrong."""
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
-from demo_model.attributes import Background, Colour, Direction, Scene, Shape, Size, Speed, Thing
-from demo_model.clip import Clip
+from demo_model.attributes import (
+    Background,
+    Colour,
+    Direction,
+    Rotation,
+    Scene,
+    Shape,
+    Size,
+    Speed,
+    Thing,
+)
+from demo_model.clip import Clip, frames_of
 from demo_model.damage import as_jpeg, blurred, noisy
+from demo_model.evaluation.measures import EARLY, LATE
 from demo_model.find import find
 from demo_model.path import follows
 from demo_model.render import render
-from demo_model.score import ABSENT, read, score, score_switch
-from demo_model.split import Split, sample
+from demo_model.score import ABSENT, BLOCK, read, score, score_switch
+from demo_model.split import Split, distinct, sample
 from demo_model.switch import sample_switch
 from demo_model.textures import grounds
 
@@ -38,6 +50,19 @@ def test_the_scorer_reads_what_the_generator_drew(damage, count, least):
     assert extra == 0
     for name in ("colour", "shape", "direction"):
         assert sum(getattr(one, name) for one in scores) >= least * len(scores), name
+
+
+def test_the_scorer_reads_what_the_generator_drew_1200_frames_into_a_stream():
+    """As the evaluation reads its long runs: the prompts, and the 60 frames up to block 100."""
+    examples = list(islice(distinct(Split.HELD_OUT, 100), 8))
+    things = [thing for example in examples for thing in example.scene.things]
+    assert sum(thing.rotation is Rotation.SPINNING for thing in things) >= 3
+    late = frames_of(3 * LATE)
+    for example in examples:
+        clip = render([example.clip], EARLY * BLOCK, first=late - EARLY * BLOCK)[0]
+        assert [one.right for one in score(read(clip), example.scene)] == [3] * len(
+            example.scene.things
+        ), example.caption
 
 
 def clip_of(*things: Thing, frames: int = 13, seed: int = 11) -> torch.Tensor:

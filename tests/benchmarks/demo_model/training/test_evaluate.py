@@ -3,16 +3,18 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from demo_model import contact_sheet, show
 from demo_model.clip import Clip, frames_of
-from demo_model.evaluate import evaluate, table
-from demo_model.evaluation import measures
+from demo_model.evaluate import evaluate, table, weights
+from demo_model.evaluation import measures, switches
 from demo_model.evaluation.measures import Counts
 from demo_model.evaluation.videos import Script, reconstructed, videos, with_levels
+from demo_model.export_weights import DIGESTS, FILES
 from demo_model.grammar import parse
 from demo_model.recipes import compared, rows
 from demo_model.render import render
@@ -23,6 +25,8 @@ from demo_model.training.networks import new_text_encoder
 from demo_model.training.vae import Statistics, decode, encode
 from quantised import calibration
 
+from vidc.compiler.settings.presets import load_preset
+from vidc.compiler.settings.tables import read_model
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.causal_wan.components import components as wan_components
@@ -89,12 +93,14 @@ def stubborn_videos(bundle, scripts, blocks, seed, switch=None, kept=lambda bloc
 @pytest.fixture
 def true(monkeypatch, bundle):
     monkeypatch.setattr(measures, "videos", true_videos)
+    monkeypatch.setattr(switches, "videos", true_videos)
     return bundle
 
 
 @pytest.fixture
 def stubborn(monkeypatch, bundle):
     monkeypatch.setattr(measures, "videos", stubborn_videos)
+    monkeypatch.setattr(switches, "videos", stubborn_videos)
     return bundle
 
 
@@ -103,10 +109,14 @@ def test_videos_that_are_right_pass(true):
     assert found["passed"]
     assert found["all three"] == 1
     assert len(made) == 6
-    switched = measures.switches(true, 9, seed=0)
+    switched = switches.switches(true, 9, seed=0)
     assert switched["passed"]
     assert (switched["before"], switched["follows and others stay"]) == (1, 1)
     assert set(switched["follows by change"]) == {"colour", "direction", "shape"}
+    assert [found["cases"] for found in switched["by blocks before the switch"].values()] == [
+        2, 2, 2, 2, 1,
+    ]  # fmt: skip
+    assert switched["wrong"] == []
     long = measures.long_runs(true, 3, seed=0, late=LATE)
     assert long["passed"]
     assert set(long["objects right"].values()) == {1}
@@ -114,10 +124,23 @@ def test_videos_that_are_right_pass(true):
     assert long["least dB"] > 40
 
 
+@pytest.mark.parametrize("size", [1, 8, 50])
+def test_a_switch_comes_before_and_after_the_ring_is_full_whatever_the_batch(size):
+    made = list(switches.batches(100, size))
+    assert sorted(index for _, part in made for index in part) == list(range(100))
+    assert all(len(part) <= size for _, part in made)
+    blocks = {index: block for block, part in made for index in part}
+    assert blocks == {index: switches.BLOCKS[index % 5] for index in range(100)}
+    stream = stream_spec(read_model(load_preset("demo").layer))
+    full = stream.window // stream.block
+    assert min(blocks.values()) < full < max(blocks.values())
+
+
 def test_videos_that_are_not_fail(stubborn):
-    switched = measures.switches(stubborn, 6, seed=0)
+    switched = switches.switches(stubborn, 6, seed=0)
     assert not switched["passed"]
     assert switched["follows"] < 0.3
+    assert len(switched["wrong"]) == 6
     long = measures.long_runs(stubborn, 2, seed=0, late=LATE)
     assert not long["passed"]
     assert long["mean dB"] < 25
@@ -207,7 +230,16 @@ def test_everything_is_judged_and_written(bundle):
     assert [row["steps"] for row in found["steps"]] == [4, 3, 2]
     assert found["steps"][0]["dB against all steps"] is None
     assert found["steps"][1]["dB against all steps"] > 0
-    assert table(found).count("\n") == 18
+    assert table(found).count("\n") == 19
+    part = evaluate(bundle, counts, seed=0, only="switch")
+    assert set(part) == {"switch", "seconds", "passed"}
+    assert part["switch"] == found["switch"]
+
+
+def test_what_was_judged_is_known_by_its_digests():
+    folder = Path(__file__).parents[4] / "configs/demo"
+    known = json.loads((folder / DIGESTS).read_text())["files"]
+    assert weights(folder) == {path: known[path]["sha256"] for path in sorted(FILES.values())}
 
 
 def test_videos_by_a_recipe_are_held_to_those_in_float32(sizes, bundle):
