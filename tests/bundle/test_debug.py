@@ -12,8 +12,10 @@ import torch
 from onnx import helper, numpy_helper
 from safetensors.torch import load_file
 
-from vidc.compiler.bisect.debug import INPUTS, require_graphs
-from vidc.plugins.errors import UsageError
+from vidc.compiler.bisect.debug import INPUTS, require_debuggable
+from vidc.compiler.cxx import Defect
+from vidc.compiler.settings.targets import targets
+from vidc.plugins.errors import UnavailableError
 from vidc.runtime.integrity import file_entry
 from vidc.runtime.manifest import MANIFEST_NAME, read_manifest
 
@@ -132,36 +134,59 @@ def test_the_report_is_there_before_what_may_fail(project, tmp_path, vidc):
     assert (tmp_path / "bundle.report.html").is_file()
 
 
-def test_engines_without_a_graph_are_refused_first(project, tmp_path, vidc):
+def of_backend(bundle, name, target=None):
+    """The manifest of a bundle as if a backend had built its engines."""
+    document = read_manifest(bundle)
+    engines = {
+        component: replace(engine, backend=name, loader=name)
+        for component, engine in document.engines.items()
+    }
+    config = {**document.config, "backend": name}
+    if target is not None:
+        config |= {"target": targets()[target].to_json()}
+        capability = targets()[target].compute_capability
+        made_for = replace(document.target, name=target, compute_capability=capability)
+        document = replace(document, target=made_for)
+    return replace(document, engines=engines, config=config)
+
+
+def test_an_engine_that_cannot_be_built_here_is_refused_first(project, tmp_path, vidc, monkeypatch):
     bundle = tmp_path / "bundle"
     shutil.copytree(project.bundle, bundle)
     document = json.loads((bundle / MANIFEST_NAME).read_text())
-    document["engines"]["denoise"]["loader"] = "aoti"
+    document["engines"]["denoise"] |= {"backend": "aoti", "loader": "aoti"}
     (bundle / MANIFEST_NAME).write_text(json.dumps(document))
+    defect = Defect("c++ is not there", "install one")
+    monkeypatch.setattr("vidc.compiler.backends.aoti.cxx_defect", lambda: defect)
     status, out, err = vidc("validate", str(bundle), "--debug")
-    assert (status, out) == (2, "")
+    assert (status, out) == (3, "")
     assert "VIDC-VALIDATE-DEBUG" in err
     assert "denoise" in err
+    assert "c++ is not there" in err
 
 
-@pytest.mark.parametrize("backend", ["aoti", "tensorrt", "torch_tensorrt"])
-def test_what_to_do_about_engines_without_a_graph_is_said(project, backend):
-    document = read_manifest(project.bundle)
-    engine = replace(document.engines["denoise"], backend=backend, loader=backend)
-    with pytest.raises(UsageError, match=f"denoise is one of {backend}") as caught:
-        require_graphs(replace(document, engines={"denoise": engine}))
+@pytest.mark.parametrize(
+    ("backend", "target", "why"),
+    [
+        ("aoti", "h100", "no CUDA device"),
+        ("tensorrt", "h100", "TensorRT is not installed"),
+        ("torch_tensorrt", "rtx4090", "not installed"),
+    ],
+)
+def test_what_to_do_where_an_engine_cannot_be_built_is_said(project, backend, target, why):
+    if backend == "aoti" and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UnavailableError, match=f"{backend} cannot build for {target}") as caught:
+        require_debuggable(of_backend(project.bundle, backend, target))
     assert caught.value.code == "VIDC-VALIDATE-DEBUG"
+    assert why in caught.value.message
     assert "--backend onnxruntime --gpu cpu" in caught.value.hint
     assert f"what {backend} made of them is not" in caught.value.hint
 
 
-def test_engines_of_a_gpu_are_refused(project):
-    document = read_manifest(project.bundle)
-    gpu = replace(document.target, name="h200", compute_capability="9.0")
-    with pytest.raises(UsageError, match="runs on h200") as caught:
-        require_graphs(replace(document, target=gpu))
-    assert caught.value.code == "VIDC-VALIDATE-DEBUG"
-    assert "--gpu cpu" in caught.value.hint
+def test_engines_that_can_be_built_here_are_looked_into(project):
+    require_debuggable(of_backend(project.bundle, "onnxruntime"))
+    require_debuggable(of_backend(project.bundle, "aoti"))
 
 
 def test_where_nothing_failed_there_is_nothing_to_debug(project, tmp_path, vidc):
