@@ -30,12 +30,13 @@ def _line(error: GraphError, settings: Settings) -> str | None:
     from vidc.compiler.bisect.reference import python_line
     from vidc.exporters.onnx.export import translated_program
     from vidc.exporters.onnx.native_ring import native_form
+    from vidc.exporters.onnx.stored import STORED
 
     made = component_program(settings, error.component)
     if settings.target.is_gpu:
         signature, operators = native_form(made.program, made.signature, made.aligned)
     else:
-        signature, operators = made.signature, {}  # The portable graph.
+        signature, operators = made.signature, STORED  # The portable graph.
     translated, _ = translated_program(made.program, signature, operators)
     # Results go by the names of the signature, as in the graph.
     (results,) = translated.graph.output_node().args

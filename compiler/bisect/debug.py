@@ -12,10 +12,11 @@ from vidc.compiler.backends import Means, backend
 from vidc.compiler.bisect.capture import given_at_first_error
 from vidc.compiler.bisect.given import given_to
 from vidc.compiler.bisect.graph import EngineGraph
+from vidc.compiler.bisect.graph_reference import graph_reference
 from vidc.compiler.bisect.probe import EngineProgram
 from vidc.compiler.bisect.program import component_program
 from vidc.compiler.bisect.rebuild import Rebuilder
-from vidc.compiler.bisect.reference import Reference, graph_reference, program_reference
+from vidc.compiler.bisect.reference import Reference, program_reference
 from vidc.compiler.bisect.reproduce import Reproduction, reproduce
 from vidc.compiler.bisect.search import Finding, Values, first_wrong, relative_error
 from vidc.compiler.quantise.form import CPU_PROGRAM, PROGRAM
@@ -223,14 +224,15 @@ def _with_graph(
     note: Callable[[str], None],
 ) -> tuple[Values, Reference]:
     entry = manifest.engines[name]
-    made = component_program(_settings(manifest, entry), name)
-    given = given_to(bundle.engines[name], entry.signature, kept, weights)
+    settings = _settings(manifest, entry)
+    made = component_program(settings, name)
+    given = given_to(bundle.engines[name], made.signature, kept, weights)
     options: Options = read(entry.options, Options, f"options of {name}")
     engine = EngineGraph(
         folder / entry.files[0], options.session_options(), given.kept,
         entry.signature.graph_outputs(),
     )  # fmt: skip
-    return engine, graph_reference(made, given)
+    return engine, graph_reference(settings, made, given)
 
 
 def _with_builds(

@@ -35,9 +35,11 @@ class ComponentProgram:
 
 
 def component_program(settings: Settings, name: str) -> ComponentProgram:
-    """Exports a component once more, quantised where the backend takes quantised programs.
+    """Exports a component once more, quantised as its backend takes it.
 
-    Exported graphs hold no lines, or a blank line in the model's source would change every engine.
+    Linears that are to be in 8 bits in a graph of ONNX are left as they are: that is done to the
+    graph. Exported graphs hold no lines, or a blank line in the model's source would change every
+    engine.
 
     Args:
         settings: of the build.
@@ -53,9 +55,10 @@ def component_program(settings: Settings, name: str) -> ComponentProgram:
     program, signature = export_program(component, keep_sources=True), component.signature
     form = backend(settings.backend).form(settings.target)
     quantized = settings.quantized(group)
-    if quantized is not None and form != GRAPH:
-        linears = quantized_linears(quantized.recipe, settings.model, form)
-        quantize_linears(name, program, group, network.state_dict(), linears)
+    if quantized is not None:
+        if form != GRAPH:
+            linears = quantized_linears(quantized.recipe, settings.model, form)
+            quantize_linears(name, program, group, network.state_dict(), linears)
         attentions = quantized_attention(quantized.recipe, settings.model, form)
         rings = asked_rings(program, signature, group, attentions)
         signature = quantize_rings(program, signature, group, rings, attentions)

@@ -12,7 +12,6 @@ from torch.export import ExportedProgram
 from vidc.compiler.bisect.given import Given
 from vidc.compiler.bisect.program import ComponentProgram
 from vidc.compiler.bisect.rewire import result_nodes
-from vidc.exporters.onnx.export import translated_program
 from vidc.exporters.program import argument_placeholders
 
 _TORCH = Path(torch.__file__).parent
@@ -85,15 +84,6 @@ def program_reference(made: ComponentProgram, given: Given, device: torch.device
     """What PyTorch has for the values of a program that a backend compiles."""
     arguments = [spec.name for spec in made.signature.arguments]
     return Reference(made.program, arguments, result_nodes(made), given.find, device)
-
-
-def graph_reference(made: ComponentProgram, given: Given) -> Reference:
-    """What PyTorch has for the values of the portable graph that a program is translated to."""
-    program, inputs = translated_program(made.program, made.signature)
-    (nodes,) = program.graph.output_node().args
-    # Results go by the names of the signature, as in the graph.
-    results = dict(zip(made.signature.graph_outputs(), nodes, strict=True))
-    return Reference(program, inputs, results, given.find, torch.device("cpu"))
 
 
 def python_line(node: fx.Node) -> str | None:

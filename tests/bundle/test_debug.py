@@ -12,12 +12,16 @@ import torch
 from onnx import helper, numpy_helper
 from safetensors.torch import load_file
 
+from vidc.compiler.backends import aoti
 from vidc.compiler.bisect.debug import INPUTS, require_debuggable
+from vidc.compiler.convolutions import bind_implementations
 from vidc.compiler.cxx import Defect
 from vidc.compiler.settings.targets import targets
+from vidc.exporters.export import export_component
 from vidc.plugins.errors import UnavailableError
 from vidc.runtime.integrity import file_entry
 from vidc.runtime.manifest import MANIFEST_NAME, read_manifest
+from vidc.runtime.strict import plain
 
 
 def tampered(project, folder: Path, component: str, edit) -> Path:
@@ -187,6 +191,65 @@ def test_what_to_do_where_an_engine_cannot_be_built_is_said(project, backend, ta
 def test_engines_that_can_be_built_here_are_looked_into(project):
     require_debuggable(of_backend(project.bundle, "onnxruntime"))
     require_debuggable(of_backend(project.bundle, "aoti"))
+
+
+def wrong_activation(program):
+    """The first GELU of a program as another activation."""
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.gelu.default):
+        node.target, node.kwargs = torch.ops.aten.relu.default, {}
+        break
+    program.graph_module.recompile()
+
+
+def test_the_operator_that_a_compiler_gets_wrong_is_found(project, tmp_path, vidc, monkeypatch):
+    """A backend that miscompiles one operator, whenever it is asked."""
+
+    def miscompile(program):
+        wrong_activation(program)
+        bind_implementations(program)
+
+    monkeypatch.setattr("vidc.compiler.backends.aoti.bind_implementations", miscompile)
+    bundle = tmp_path / "bundle"
+    shutil.copytree(project.bundle, bundle)
+    settings, _ = project.resolve(backend="aoti")
+    exported, built = tmp_path / "exported", tmp_path / "built"
+    exported.mkdir()
+    component = export_component(settings.model, "transformer", "fp32", "text_kv", exported)
+    engine = aoti.backend.compile(component, settings.target, {}, built)
+    document = json.loads((bundle / MANIFEST_NAME).read_text())
+    for name in engine.files:
+        (bundle / name).parent.mkdir(parents=True, exist_ok=True)
+        entry = file_entry(shutil.copy(built / name, bundle / name))
+        document["files"][name] = {"size": entry.size, "sha256": entry.sha256}
+    document["engines"]["text_kv"] |= {
+        "backend": "aoti",
+        "loader": engine.loader,
+        "version": engine.version,
+        "files": list(engine.files),
+        "signature": engine.signature.to_json(),
+        "options": dict(engine.options),
+        "requires": plain(engine.requires),
+    }
+    (bundle / MANIFEST_NAME).write_text(json.dumps(document))
+
+    status, out, _ = vidc("validate", str(bundle), "--debug", "--json")
+    assert status == 1
+    found = {entry["component"]: entry for entry in json.loads(out)["debug"]}
+    assert {entry["cause"] for name, entry in found.items() if name != "text_kv"} == {INPUTS}
+    finding, shown = found["text_kv"]["finding"], found["text_kv"]["reproduction"]
+    assert finding["operator"] == f"aten.gelu.default {finding['name']!r}"
+    assert finding["error"] > finding["limit"]
+    assert "self.activation(self.linear_1(x))" in finding["line"]
+    assert shown["nodes"] == 1
+
+    # The graph says what is right; what the engine of that part alone makes of it lies beside.
+    tensors = load_file(shown["tensors"])
+    session = onnxruntime.InferenceSession(shown["graph"], providers=["CPUExecutionProvider"])
+    feeds = {node.name: tensors[node.name].numpy() for node in session.get_inputs()}
+    right = torch.from_numpy(session.run(None, feeds)[0])
+    torch.testing.assert_close(right, tensors["expected"])
+    error = (tensors["found"] - right).norm() / right.norm()
+    assert error == pytest.approx(shown["error"], rel=1e-3)
 
 
 def test_where_nothing_failed_there_is_nothing_to_debug(project, tmp_path, vidc):

@@ -60,5 +60,16 @@ def component(settings, name):
     made = component_program(settings, name)
     drawn_weights = random_weights(settings.model.transformer, seed=1)
     weights = {f"transformer.{key}": value for key, value in drawn_weights}
+    for key, value in made.program.state_dict.items():
+        if key not in weights or weights[key].dtype != value.dtype:
+            weights[key] = in_8_bits(value)
     kept = drawn(made.signature)
     return made, Given(kept, zeros(made.signature) | kept, weights)
+
+
+def in_8_bits(like):
+    """A weight in 8 bits, or one of the scales that come with these."""
+    generator = torch.Generator().manual_seed(like.numel())
+    if like.dtype == torch.int8:
+        return torch.randint(-127, 128, like.shape, dtype=torch.int8, generator=generator)
+    return (torch.rand(like.shape, generator=generator) * 1e-3 + 1e-3).to(like.dtype)
