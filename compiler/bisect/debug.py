@@ -66,8 +66,8 @@ class Diagnosis:
             lines.append(f"  from {found.line}")
         if found.fused:
             lines.append(
-                "  it is right once the values before it are outputs, too: what the backend fuses "
-                "there is wrong"
+                "  it is right once other values before it are outputs, too: what the backend "
+                "fuses there is wrong"
             )
         shown = self.reproduction
         lines.append(
@@ -121,10 +121,11 @@ def require_debuggable(manifest: Manifest) -> None:
         GateError: what ``recorded_settings`` raises.
         UsageError: ``VIDC-CONFIG-BACKEND``.
     """
-    built = {e.backend: n for n, e in manifest.engines.items() if not _has_graph(e, manifest)}
-    for name in built.values():
-        entry = manifest.engines[name]
+    by_backend = {entry.backend: (name, entry) for name, entry in manifest.engines.items()}
+    for name, entry in by_backend.values():
         settings = _settings(manifest, entry)
+        if _has_graph(entry, manifest):
+            continue
         reason = backend(entry.backend).unavailable(settings.target)
         if reason is not None:
             raise UnavailableError(
@@ -174,13 +175,27 @@ def debug(
             continue
         look = _with_graph if _has_graph(manifest.engines[name], manifest) else _with_builds
         engine, reference = look(name, kept, folder, bundle, manifest, weights, note)
-        found.append(_diagnosis(name, limits[name], engine, reference, output))
+        found.append(diagnose(name, limits[name], engine, reference, output))
     return found
 
 
-def _diagnosis(
+def diagnose(
     name: str, limit: float, engine: Values, reference: Reference, output: Path
 ) -> Diagnosis:
+    """A diagnosis of one component.
+
+    Args:
+        name: its name.
+        limit: of relative L2, which its results leave in a scenario.
+        engine: its values as they are computed.
+        reference: of them.
+        output: a folder for what shows the error; made where there is something to write.
+
+    Raises:
+        UsageError: ``VIDC-VALIDATE-REPORT``.
+        VidcError: what building an engine raises.
+    """
+
     def wrong(found: Mapping[str, Tensor]) -> list[str]:
         expected = reference.values(found)
         return [n for n in found if not relative_error(found[n], expected[n]) <= limit]

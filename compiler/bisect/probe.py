@@ -66,7 +66,7 @@ class EngineProgram:
         self._names |= {node: name for name, node in self._results.items()}
         self._nodes = {self._name(node): node for node in made.program.graph.nodes}
         self.inputs = frozenset(made.signature.graph_inputs())
-        self.names = [self._name(n) for n in made.program.graph.nodes if _is_float(n)]
+        self.names = [self._name(node) for node in _computed(made.program.graph) if _is_float(node)]
         # What a state becomes is given by its write: its layout is the backend's business.
         states = {state_output(state.name) for state in made.signature.states}
         self.cuts = frozenset(self.names) - states
@@ -181,6 +181,15 @@ def _include_weights(path: Path, signature: Signature, weights: Weights) -> None
         value.const_value = ir.tensor(weights[value.name].cpu(), name=value.name)
         model.graph.register_initializer(value)
     ir.save(model, path)
+
+
+def _computed(graph: fx.Graph) -> list[fx.Node]:
+    """Nodes whose values depend on what a program is given, in order; others are constants."""
+    found: dict[fx.Node, None] = dict.fromkeys(graph.find_nodes(op="placeholder"))
+    for node in graph.nodes:
+        if any(source in found for source in node.all_input_nodes):
+            found[node] = None
+    return list(found)
 
 
 def _is_float(node: fx.Node) -> bool:

@@ -86,7 +86,7 @@ class Finding:
         limit: the tolerance that it leaves.
         line: of Python that it comes from, where that is known.
         right: values before it that keep to the tolerance.
-        fused: whether it is right once the values before it are outputs, too.
+        fused: whether it is right once other values before it are outputs, too.
     """
 
     name: str
@@ -120,19 +120,26 @@ def first_wrong(
     shared = [name for name in engine.names if name in reference.names]
     right: dict[str, None] = {}
     found: Finding | None = None
-    while suspects := _before(engine, results if found is None else [found.name], shared, right):
-        if found is not None and suspects == [found.name]:
+    asked: set[str] = set()
+    while True:
+        suspects, edge = _before(engine, results if found is None else [found.name], shared, right)
+        if not suspects:
+            return None if found is None else replace(found, right=tuple(right), fused=True)
+        chosen = _spread(suspects)
+        # Outputs too, so that what is wrong is wrong apart from what it is computed from.
+        names = [*edge[: AT_ONCE - len(chosen)], *chosen]
+        if found is not None and suspects == [found.name] and asked.issuperset(names):
             return replace(found, right=tuple(right))
-        errors = _errors(engine, reference, _spread(suspects))
+        errors = _errors(engine, reference, names)
         shared = [name for name in shared if errors.get(name, 0) is not None]
-        wrong = [name for name, e in errors.items() if e is not None and not e <= limit]
-        right |= dict.fromkeys(n for n, e in errors.items() if e is not None and e <= limit)
+        wrong = [(name, e) for name, e in errors.items() if e is not None and not e <= limit]
         if wrong:
-            first, error = wrong[0], errors[wrong[0]]
-            assert error is not None
-            line = reference.line(first)
-            found = Finding(first, engine.operator(first), error, limit, line, tuple(right))
-    return None if found is None else replace(found, right=tuple(right), fused=True)
+            (first, error), asked = wrong[0], set(names)
+            operator, line = engine.operator(first), reference.line(first)
+            found = Finding(first, operator, error, limit, line, tuple(right))
+            if first in right:  # With other values as outputs it was.
+                return replace(found, right=tuple(n for n in right if n != first), fused=True)
+        right |= dict.fromkeys(n for n, e in errors.items() if e is not None and e <= limit)
 
 
 def cut(engine: Values, name: str, known: Collection[str], depth: int) -> list[str]:
@@ -168,15 +175,21 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 def _before(
     engine: Values, wrong: Collection[str], shared: Sequence[str], right: Collection[str]
-) -> list[str]:
-    """Shared values that these are computed from, themselves included, back to right ones."""
-    seen, todo = set[str](), [*wrong]
+) -> tuple[list[str], list[str]]:
+    """Shared values that these are computed from, themselves included, back to right ones.
+
+    Returns:
+        Those, and the right ones.
+    """
+    seen, edge, todo = set[str](), set[str](), [*wrong]
     while todo:
         name = todo.pop()
-        if name not in seen and name not in right:
+        if name in right:
+            edge.add(name)
+        elif name not in seen:
             seen.add(name)
             todo += engine.sources(name)
-    return [name for name in shared if name in seen]
+    return [name for name in shared if name in seen], [name for name in shared if name in edge]
 
 
 def _spread(names: Sequence[str]) -> list[str]:
