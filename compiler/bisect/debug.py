@@ -269,7 +269,7 @@ def _with_builds(
     engine = EngineProgram(
         made, bundle.engines[name], rebuilder, given, form not in (PROGRAM, CPU_PROGRAM)
     )
-    return engine, program_reference(made, given, bundle.device)
+    return engine, program_reference(made, given)
 
 
 def _limits(validation: Validation) -> dict[str, float]:

@@ -46,8 +46,12 @@ def given_to(
         for spec in signature.states
         if not spec.reads
     }
+
+    def weight(name: str) -> Tensor:
+        return engine.weight(name).cpu()
+
     own = {
-        name: as_program(engine.signature[name], signature[name], tensor, engine.weight)
+        name: as_program(engine.signature[name], signature[name], tensor, weight)
         for name, tensor in kept.items()
     }
     return Given(kept, unread | own, weights)

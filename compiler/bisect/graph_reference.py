@@ -49,7 +49,7 @@ def graph_reference(settings: Settings, made: ComponentProgram, given: Given) ->
     (nodes,) = program.graph.output_node().args
     # Results go by the names of the signature, as in the graph.
     results = dict(zip(made.signature.graph_outputs(), nodes, strict=True))
-    return Reference(program, inputs, results, given.find, torch.device("cpu"))
+    return Reference(program, inputs, results, given.find)
 
 
 def _linears(settings: Settings, component: str, inputs: tuple[str, ...]) -> list[LinearTensors]:

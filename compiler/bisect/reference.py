@@ -19,14 +19,13 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 
 
 class Reference:
-    """A component's program, run by PyTorch.
+    """A component's program, run by PyTorch on a CPU, for which it was exported.
 
     Args:
         program: it.
         arguments: names of its arguments, in order.
         results: its nodes that go by other names than their own.
         find: gives an argument or a weight by its name.
-        device: that it runs on.
     """
 
     def __init__(
@@ -35,7 +34,6 @@ class Reference:
         arguments: Iterable[str],
         results: Mapping[str, fx.Node],
         find: Callable[[str], Tensor],
-        device: torch.device,
     ) -> None:
         self._program = program
         self._nodes = {
@@ -47,7 +45,6 @@ class Reference:
         }
         self._targets = {s.arg.name: s.target for s in program.graph_signature.input_specs}
         self._find = find
-        self._device = device
 
     @property
     def names(self) -> Collection[str]:
@@ -60,7 +57,7 @@ class Reference:
 
     @torch.no_grad()
     def values(self, names: Collection[str]) -> dict[str, Tensor]:
-        """These values, some of ``names``, on the CPU."""
+        """These values, some of ``names``."""
         wanted: dict[fx.Node, list[str]] = {}
         for name in names:
             wanted.setdefault(self._nodes[name], []).append(name)
@@ -73,17 +70,17 @@ class Reference:
         target = self._targets[node.name]
         if target in self._program.constants:
             constant: Tensor = self._program.constants[target]
-            return constant.to(self._device)
+            return constant
         if not node.users:
             return None
         name = self._arguments[node.name] if target is None else target
-        return self._find(name).to(self._device)
+        return self._find(name).cpu()
 
 
-def program_reference(made: ComponentProgram, given: Given, device: torch.device) -> Reference:
+def program_reference(made: ComponentProgram, given: Given) -> Reference:
     """What PyTorch has for the values of a program that a backend compiles."""
     arguments = [spec.name for spec in made.signature.arguments]
-    return Reference(made.program, arguments, result_nodes(made), given.find, device)
+    return Reference(made.program, arguments, result_nodes(made), given.find)
 
 
 def python_line(node: fx.Node) -> str | None:
@@ -110,5 +107,5 @@ class _Watched(fx.Interpreter):
         """One node; a value that is wanted is copied, as later nodes may write over it."""
         value = super().run_node(n)
         if n in self._wanted:
-            self._found[n] = value.to("cpu", copy=True)
+            self._found[n] = value.clone()
         return value

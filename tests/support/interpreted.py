@@ -9,8 +9,6 @@ from vidc.compiler.bisect.rewire import result_nodes, with_outputs
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import DTYPES
 
-CPU = torch.device("cpu")
-
 
 class Interpreted:
     """Makes engines as ``Rebuilder`` does, and counts them.
@@ -32,7 +30,7 @@ class Interpreted:
         made = with_outputs(made, [])  # A copy.
         self.fault(made.program)
         own = {**zeros(made.signature), **given}
-        reference = program_reference(made, Given(given, own, self.weights), CPU)
+        reference = program_reference(made, Given(given, own, self.weights))
         return reference.values(result_nodes(made))
 
     def once(self, engine, signature, given):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from interpreted import CPU, Interpreted, component
+from interpreted import Interpreted, component
 
 from vidc.compiler.bisect.debug import INPUTS, OPTIMISER, REBUILT, diagnose
 from vidc.compiler.bisect.probe import EngineProgram
@@ -52,7 +52,7 @@ def test_the_cause_is_told(text_kv, tmp_path, kind, fault, cause):
     made, given = text_kv
     rebuilder = kind(made, given.weights, fault)
     engine = EngineProgram(made, None, rebuilder, given, native=False)
-    reference = program_reference(made, given, CPU)
+    reference = program_reference(made, given)
     found = diagnose("text_kv", 1e-4, engine, reference, tmp_path / "debug")
     assert found.cause == cause
     assert (found.finding is None) == (cause is not None)

@@ -4,7 +4,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from interpreted import CPU, Interpreted, component
+from interpreted import Interpreted, component
 from safetensors.torch import load_file
 
 from vidc.compiler.bisect.probe import EngineProgram
@@ -31,7 +31,7 @@ def look(denoise):
         made, given = denoise
         rebuilder = Interpreted(made, given.weights, fault)
         engine = EngineProgram(made, None, rebuilder, given, native)
-        return engine, rebuilder, program_reference(made, given, CPU)
+        return engine, rebuilder, program_reference(made, given)
 
     return looked
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import fake_tensorrt
 import pytest
-from interpreted import CPU, component
+import torch
+from interpreted import component
 from safetensors.torch import save_file
 
 from vidc.compiler.backends import Means
@@ -18,6 +19,7 @@ from vidc.compiler.tensorrt.product import PRODUCTS
 from vidc.runtime.manifest import PORTABLE, Engine
 from vidc.runtime.weights import Weights
 
+CPU = torch.device("cpu")
 FP32 = {"transformer": "fp32", "vae": "fp32", "text_encoder": "fp32"}
 
 
@@ -34,7 +36,7 @@ def probed(settings, name, folder):
     rebuilder = Rebuilder(folder, entry, settings.target, given.weights, CPU, Means())
     native = settings.backend != "aoti"
     engine = EngineProgram(made, None, rebuilder, given, native)
-    return engine, program_reference(made, given, CPU)
+    return engine, program_reference(made, given)
 
 
 def worst(engine, reference, names):
