@@ -121,8 +121,9 @@ def require_debuggable(manifest: Manifest) -> None:
         GateError: what ``recorded_settings`` raises.
         UsageError: ``VIDC-CONFIG-BACKEND``.
     """
-    by_backend = {entry.backend: (name, entry) for name, entry in manifest.engines.items()}
-    for name, entry in by_backend.values():
+    first = {entry.backend: name for name, entry in reversed(manifest.engines.items())}
+    for name in first.values():
+        entry = manifest.engines[name]
         settings = _settings(manifest, entry)
         if _has_graph(entry, manifest):
             continue
