@@ -3,11 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vidc.compiler.backends import GraphError, backend
-from vidc.compiler.quantise.form import GRAPH
-from vidc.compiler.quantise.lowering import quantized_linears
+from vidc.compiler.backends import GraphError
 from vidc.compiler.settings.resolve import Settings
-from vidc.exporters.components import component_groups
 from vidc.plugins.errors import BuildError
 
 
@@ -15,8 +12,7 @@ from vidc.plugins.errors import BuildError
 def naming_lines(settings: Settings) -> Iterator[None]:
     """Names the line in an error of the block, where it is known.
 
-    Exported graphs hold no lines, or a blank line in the model's source would change every engine:
-    the component is exported once more, with them.
+    Exported graphs hold no lines: the component is exported once more, with them.
 
     Raises:
         BuildError: a GraphError's code and message, with the line behind it.
@@ -30,37 +26,22 @@ def naming_lines(settings: Settings) -> Iterator[None]:
 
 
 def _line(error: GraphError, settings: Settings) -> str | None:
+    from vidc.compiler.bisect.program import component_program
     from vidc.compiler.bisect.reference import python_line
     from vidc.compiler.native_graph import ring_form
-    from vidc.compiler.quantise.programs import quantize_linears
     from vidc.compiler.tensorrt.plugins import plugin_ring
     from vidc.compiler.tensorrt.product import product_for
-    from vidc.exporters.models import components, meta_network
     from vidc.exporters.onnx.export import translated_program
-    from vidc.exporters.program import export_program
+    from vidc.exporters.onnx.stored import STORED
 
-    group = component_groups(settings.model)[error.component]
-    precision = settings.precision[group]
-    network = meta_network(settings.model, group, precision)
-    component = components(settings.model, group, network, precision)[error.component]
-    program = export_program(component, keep_sources=True)
-    form = backend(settings.backend).form(settings.target)
-    quantized = settings.quantized(group)
-    if quantized is not None and form != GRAPH:
-        # Values of a quantised program have other numbers.
-        linears = quantized_linears(quantized.recipe, settings.model, form)
-        quantize_linears(error.component, program, group, network.state_dict(), linears)
+    made = component_program(settings, error.component)
     if settings.target.is_gpu:
         product = product_for(settings.target) if settings.backend == "tensorrt" else None
-        plugins = (
-            product is not None and plugin_ring(component.signature, component.aligned, product)[0]
-        )
-        signature, operators, _ = ring_form(
-            program, component.signature, component.aligned, plugins
-        )
+        plugins = product is not None and plugin_ring(made.signature, made.aligned, product)[0]
+        signature, operators, _ = ring_form(made.program, made.signature, made.aligned, plugins)
     else:
-        signature, operators = component.signature, {}  # The portable graph.
-    translated, _ = translated_program(program, signature, operators)
+        signature, operators = made.signature, STORED  # The portable graph.
+    translated, _ = translated_program(made.program, signature, operators)
     # Results go by the names of the signature, as in the graph.
     (results,) = translated.graph.output_node().args
     nodes = {node.name: node for node in translated.graph.nodes}

@@ -1,6 +1,6 @@
 """Own operators of a program in the form that a backend wants them in."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,9 +39,7 @@ def inline(
             user.replace_all_uses_with(result)
             graph.erase_node(user)
         graph.erase_node(node)
-    for spec in program.graph_signature.output_specs:
-        if spec.arg.name in renamed:
-            spec.arg = TensorArgument(name=renamed[spec.arg.name])
+    _rename_results(program, renamed)
     program.graph_module.recompile()
 
 
@@ -55,18 +53,22 @@ def expand(
         operator: returns one tensor or several.
         form: takes the operator's arguments and returns as many.
     """
-    graph = program.graph
+    graph, renamed = program.graph, {}
     for node in graph.find_nodes(op="call_function", target=operator):
         with graph.inserting_before(node):
             results = insert(graph, form, node.args)
         if isinstance(results, fx.Node):
+            renamed[node.name] = results.name
             node.replace_all_uses_with(results)
             graph.erase_node(node)
             continue
         for user in tuple(node.users):
-            user.replace_all_uses_with(results[user.args[1]])
+            result = results[user.args[1]]
+            renamed[user.name] = result.name
+            user.replace_all_uses_with(result)
             graph.erase_node(user)
         graph.erase_node(node)
+    _rename_results(program, renamed)
     program.graph_module.recompile()
 
 
@@ -83,6 +85,13 @@ def replace(
     for node in program.graph.find_nodes(op="call_function", target=operator):
         node.target = other
     program.graph_module.recompile()
+
+
+def _rename_results(program: ExportedProgram, renamed: Mapping[str, str]) -> None:
+    """Says which nodes' values a program returns in the place of these."""
+    for spec in program.graph_signature.output_specs:
+        if spec.arg.name in renamed:
+            spec.arg = TensorArgument(name=renamed[spec.arg.name])
 
 
 def functionalized_arguments(operator: torch._ops.OpOverload, kwargs: Any) -> list[Any]:

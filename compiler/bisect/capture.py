@@ -23,7 +23,7 @@ class _Captured(Wrapper):
     def run(self, buffers: Buffers, states: States) -> None:
         if self._left == 0:
             self.given = {
-                spec.name: argument(spec, buffers, states).cpu().clone()
+                spec.name: spec.original(argument(spec, buffers, states)).to("cpu", copy=True)
                 for spec in self.signature.arguments
                 if spec.reads
             }
@@ -41,7 +41,7 @@ def given_at_first_error(
 ) -> dict[str, Tensor] | None:
     """What a component reads in its first call of the golden scenario that errs above a limit.
 
-    None where no call does.
+    None where no call does. States have the axes of the component, and the engine's dtypes.
 
     Args:
         golden: of the bundle.

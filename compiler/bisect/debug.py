@@ -1,27 +1,38 @@
 """Looks into the components of a bundle that failed: where they begin to differ, what shows it."""
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from vidc.compiler.backends import Means, backend
 from vidc.compiler.bisect.capture import given_at_first_error
+from vidc.compiler.bisect.given import given_to
 from vidc.compiler.bisect.graph import EngineGraph
-from vidc.compiler.bisect.reference import Reference
+from vidc.compiler.bisect.graph_reference import graph_reference
+from vidc.compiler.bisect.probe import EngineProgram
+from vidc.compiler.bisect.program import component_program
+from vidc.compiler.bisect.rebuild import Rebuilder
+from vidc.compiler.bisect.reference import Reference, program_reference
 from vidc.compiler.bisect.reproduce import Reproduction, reproduce
-from vidc.compiler.bisect.search import Finding, first_wrong, relative_error
-from vidc.compiler.settings.tables import model_from_json
+from vidc.compiler.bisect.search import Finding, Values, first_wrong, relative_error
+from vidc.compiler.quantise.form import CPU_PROGRAM, PROGRAM
+from vidc.compiler.settings.recorded import recorded_settings
+from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.validate.check import Validation
 from vidc.compiler.validate.gates import Where
-from vidc.exporters.components import component_groups
-from vidc.plugins.errors import UsageError
+from vidc.plugins.errors import UnavailableError, UsageError
 from vidc.runtime.bundle import Bundle
 from vidc.runtime.engines.onnxruntime import Options
-from vidc.runtime.manifest import Manifest
+from vidc.runtime.manifest import Engine, Manifest
 from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
-LOADER = "onnxruntime"
+GRAPHS = "onnxruntime"
+"""The loader of portable graphs."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,8 @@ class Diagnosis:
 
     Attributes:
         component: its name.
-        finding: the first value that differs; None where each keeps to the tolerance.
+        finding: the first value that differs; None where each that was looked at keeps to the
+            tolerance.
         reproduction: the part of the graph that shows it; None where none does by itself.
         cause: what it is then, where no value differs.
     """
@@ -52,6 +64,11 @@ class Diagnosis:
         ]
         if found.line is not None:
             lines.append(f"  from {found.line}")
+        if found.fused:
+            lines.append(
+                "  it is right once other values before it are outputs, too: what the backend "
+                "fuses there is wrong"
+            )
         shown = self.reproduction
         lines.append(
             "  no part of the graph shows it by itself"
@@ -82,92 +99,118 @@ class Diagnosis:
 
 
 INPUTS = (
-    "it makes of what it was given what PyTorch makes of it: a component before it gave it wrong "
-    "states"
+    "it makes of what it was given what PyTorch makes of it with the bundle's weights: a component "
+    "before it gave it wrong states, or the weights are not those that the golden data come from"
 )
 OPTIMISER = (
-    "each of its values is right once it is an output of the graph, and its outputs are not "
-    "without that: what ONNX Runtime's optimiser makes of it is wrong"
+    "each of its values is right once it is an output, and its outputs are not without that: what "
+    "the backend's optimiser makes of it is wrong"
+)
+REBUILT = (
+    "an engine that is built of it here and now is right, and the bundle's is not: it was built "
+    "otherwise, or its files are damaged; build the bundle again"
 )
 NEVER = "no call of it errs by more than its limit in relative L2: another metric failed"
 
 
-def require_graphs(manifest: Manifest) -> None:
-    """Refuses a bundle whose engines cannot be looked into.
+def require_debuggable(manifest: Manifest) -> None:
+    """Refuses a bundle whose engines cannot be looked into here.
 
     Raises:
-        UsageError: ``VIDC-VALIDATE-DEBUG``, naming one.
+        UnavailableError: ``VIDC-VALIDATE-DEBUG``, one cannot be built here.
+        GateError: what ``recorded_settings`` raises.
+        UsageError: ``VIDC-CONFIG-BACKEND``.
     """
-    for name, entry in manifest.engines.items():
-        if entry.loader != LOADER:
-            raise UsageError(
+    first = {entry.backend: name for name, entry in reversed(manifest.engines.items())}
+    for name in first.values():
+        entry = manifest.engines[name]
+        settings = _settings(manifest, entry)
+        if _has_graph(entry, manifest):
+            continue
+        reason = backend(entry.backend).unavailable(settings.target)
+        if reason is not None:
+            raise UnavailableError(
                 "VIDC-VALIDATE-DEBUG",
-                f"the engine of {name} is one of {entry.backend}, which has no values between its "
-                "inputs and its outputs to look at",
-                f"build the same with --backend {LOADER} --gpu cpu: it runs the same program as a "
-                "portable graph. Where that passes, program and weights are right, and what "
-                f"{entry.backend} made of them is not",
-            )
-        if manifest.target.device_type != "cpu":
-            raise UsageError(
-                "VIDC-VALIDATE-DEBUG",
-                f"the engine of {name} runs on {manifest.target.name}, and is looked into on a CPU",
-                f"build the same with --backend {LOADER} --gpu cpu: it runs the same program as a "
-                "portable graph, whose ring is written by other operators than on a GPU",
+                f"the engine of {name} has to be built again with values between its layers as "
+                f"outputs, and {entry.backend} cannot build for {settings.target.name} here: "
+                f"{reason}",
+                "run it where the bundle was built, or build the same with --backend onnxruntime "
+                "--gpu cpu, whose graph needs no building: where that passes, program and weights "
+                f"are right, and what {entry.backend} made of them is not",
             )
 
 
-def debug(folder: Path, bundle: Bundle, validation: Validation, output: Path) -> list[Diagnosis]:
-    """A diagnosis of every component that failed, in the order of their first calls.
-
-    Args:
-        folder: of the bundle, of which ``require_graphs`` is true.
-        bundle: loaded from it.
-        validation: of it.
-        output: a folder for what shows the errors; made where there is something to write.
-
-    Raises:
-        UsageError: ``VIDC-VALIDATE-REPORT``, what shows an error cannot be written to ``output``.
-    """
-    manifest = validation.manifest
-    weights = Weights({n: folder / w.path for n, w in manifest.weights.items()}, bundle.device)
-    limits = _limits(validation)
-    called = dict.fromkeys(name for name, _ in validation.golden.reference.calls if name in limits)
-    return [
-        _diagnosis(name, limits[name], folder, bundle, validation, weights, output)
-        for name in called
-    ]
-
-
-def _diagnosis(
-    name: str,
-    limit: float,
+def debug(
     folder: Path,
     bundle: Bundle,
     validation: Validation,
-    weights: Weights,
     output: Path,
+    note: Callable[[str], None] = print,
+) -> list[Diagnosis]:
+    """A diagnosis of every component that failed, in the order of their first calls.
+
+    Args:
+        folder: of the bundle, which ``require_debuggable`` let pass.
+        bundle: loaded from it.
+        validation: of it.
+        output: a folder for what shows the errors; made where there is something to write.
+        note: shows a line of progress.
+
+    Raises:
+        UsageError: ``VIDC-VALIDATE-REPORT``, what shows an error cannot be written to ``output``.
+        VidcError: what a backend and a loader raise, where an engine is built again.
+    """
+    manifest = validation.manifest
+    files = {name: folder / entry.path for name, entry in manifest.weights.items()}
+    weights = Weights(files, bundle.device)
+    limits = _limits(validation)
+    called = dict.fromkeys(name for name, _ in validation.golden.reference.calls if name in limits)
+    found = []
+    for name in called:
+        note(f"looking into {name}")
+        kept = given_at_first_error(
+            validation.golden, bundle.stream, bundle.engines, bundle.device, name, limits[name]
+        )
+        if kept is None:
+            found.append(Diagnosis(name, None, None, NEVER))
+            continue
+        look = _with_graph if _has_graph(manifest.engines[name], manifest) else _with_builds
+        engine, reference = look(name, kept, folder, bundle, manifest, weights, note)
+        found.append(diagnose(name, limits[name], engine, reference, output))
+    return found
+
+
+def diagnose(
+    name: str, limit: float, engine: Values, reference: Reference, output: Path
 ) -> Diagnosis:
-    entry = validation.manifest.engines[name]
-    config = model_from_json(validation.manifest.config)
-    given = given_at_first_error(
-        validation.golden, bundle.stream, bundle.engines, bundle.device, name, limit
-    )
-    if given is None:
-        return Diagnosis(name, None, None, NEVER)
-    reference = Reference(config, component_groups(config)[name], entry.precision, name)
-    given |= {n: weights[n] for n in reference.inputs if n not in given}
-    options: Options = read(entry.options, Options, f"options of {name}")
-    graph = EngineGraph(folder / entry.files[0], options.session_options())
-    finding = first_wrong(graph, reference, given, limit)
+    """A diagnosis of one component.
+
+    Args:
+        name: its name.
+        limit: of relative L2, which its results leave in a scenario.
+        engine: its values as they are computed.
+        reference: of them.
+        output: a folder for what shows the error; made where there is something to write.
+
+    Raises:
+        UsageError: ``VIDC-VALIDATE-REPORT``.
+        VidcError: what building an engine raises.
+    """
+
+    def wrong(found: Mapping[str, Tensor]) -> list[str]:
+        expected = reference.values(found)
+        return [n for n in found if not relative_error(found[n], expected[n]) <= limit]
+
+    results = wrong(engine.results())
+    if not results:
+        return Diagnosis(name, None, None, INPUTS)
+    finding = first_wrong(engine, reference, results, limit)
     if finding is None:
-        results = entry.signature.graph_outputs()
-        found, expected = graph.values(results, given), reference.values(results, given)
-        right = all(relative_error(found[n], expected[n]) <= limit for n in results)
-        return Diagnosis(name, None, None, INPUTS if right else OPTIMISER)
+        still = wrong(engine.values(results))
+        return Diagnosis(name, None, None, OPTIMISER if still else REBUILT)
     try:
         output.mkdir(exist_ok=True)
-        shown = reproduce(finding, graph, reference, given, options.session_options(), output)
+        shown = reproduce(name, finding, engine, reference, output)
     except OSError as error:
         raise UsageError(
             "VIDC-VALIDATE-REPORT",
@@ -175,6 +218,59 @@ def _diagnosis(
             "make room there, or move the bundle to a folder that you may write to",
         ) from error
     return Diagnosis(name, finding, shown, None)
+
+
+def _has_graph(entry: Engine, manifest: Manifest) -> bool:
+    """Whether an engine is a portable graph, whose values need no building."""
+    return entry.loader == GRAPHS and manifest.target.device_type == "cpu"
+
+
+def _settings(manifest: Manifest, entry: Engine) -> Settings:
+    settings = recorded_settings(manifest.config, {}, f"config of {manifest.name}")
+    return replace(settings, backend=entry.backend)
+
+
+def _with_graph(
+    name: str,
+    kept: Mapping[str, Tensor],
+    folder: Path,
+    bundle: Bundle,
+    manifest: Manifest,
+    weights: Weights,
+    note: Callable[[str], None],
+) -> tuple[Values, Reference]:
+    entry = manifest.engines[name]
+    settings = _settings(manifest, entry)
+    made = component_program(settings, name)
+    given = given_to(bundle.engines[name], made.signature, kept, weights)
+    options: Options = read(entry.options, Options, f"options of {name}")
+    engine = EngineGraph(
+        folder / entry.files[0], options.session_options(), given.kept,
+        entry.signature.graph_outputs(),
+    )  # fmt: skip
+    return engine, graph_reference(settings, made, given)
+
+
+def _with_builds(
+    name: str,
+    kept: Mapping[str, Tensor],
+    folder: Path,
+    bundle: Bundle,
+    manifest: Manifest,
+    weights: Weights,
+    note: Callable[[str], None],
+) -> tuple[Values, Reference]:
+    entry = manifest.engines[name]
+    settings = _settings(manifest, entry)
+    made = component_program(settings, name)
+    given = given_to(bundle.engines[name], made.signature, kept, weights)
+    means = Means(settings.tensorrt.workspace_bytes, None, note)
+    rebuilder = Rebuilder(folder, entry, settings.target, weights, bundle.device, means)
+    form = backend(entry.backend).form(settings.target)
+    engine = EngineProgram(
+        made, bundle.engines[name], rebuilder, given, form not in (PROGRAM, CPU_PROGRAM)
+    )
+    return engine, program_reference(made, given)
 
 
 def _limits(validation: Validation) -> dict[str, float]:

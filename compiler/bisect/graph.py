@@ -1,6 +1,6 @@
-"""An engine's graph with some of its values as outputs, and a part of it that stands alone."""
+"""The graph of an ONNX Runtime engine: some of its values as outputs, and parts of it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,93 +17,108 @@ _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class EngineGraph:
-    """The graph of an ONNX Runtime engine.
+    """The graph of an ONNX Runtime engine, run on a CPU.
 
     Args:
         path: the ``.onnx`` file, beside its weights.
         options: those that the engine's own session has.
+        given: its inputs, by name.
+        outputs: names of those that the engine has.
     """
 
-    def __init__(self, path: Path, options: onnxruntime.SessionOptions) -> None:
+    def __init__(
+        self,
+        path: Path,
+        options: onnxruntime.SessionOptions,
+        given: Mapping[str, Tensor],
+        outputs: Collection[str],
+    ) -> None:
         self._model = onnx.load(path, load_external_data=False)
         self._folder = path.parent
         self._options = options
         self._options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
+        self._given = given
+        self._outputs = outputs
         graph = self._model.graph
         self._producers = {name: node for node in graph.node for name in node.output}
         self._types = {info.name: info for info in (*graph.value_info, *graph.output)}
-
-    @property
-    def inputs(self) -> Collection[str]:
-        """Names of the graph's inputs."""
-        return [value.name for value in self._model.graph.input]
-
-    @property
-    def floats(self) -> list[str]:
-        """Names of the floating-point values that nodes give, in the order they are computed."""
-        return [
+        self.inputs = frozenset(value.name for value in graph.input)
+        self.names = [
             name
-            for node in self._model.graph.node
+            for node in graph.node
             for name in node.output
             if name in self._types and self._types[name].type.tensor_type.elem_type in FLOATS
         ]
+        self.cuts = frozenset(self.names)
+
+    def results(self) -> dict[str, Tensor]:
+        """What it returns, without any other values as outputs."""
+        return self.values(self._outputs)
+
+    def sources(self, name: str) -> Collection[str]:
+        """What the node of a value reads; nothing of an input or a weight."""
+        node = self._producers.get(name)
+        return () if node is None else [source for source in node.input if source]
 
     def operator(self, name: str) -> str:
         """The operator of the node that gives a value, and the node's name."""
         node = self._producers[name]
         return f"{node.op_type} {node.name!r}"
 
-    def values(self, names: Collection[str], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """These values, as ONNX Runtime computes them.
-
-        Args:
-            names: some of ``floats``.
-            given: at least ``inputs``.
-        """
+    def values(self, names: Collection[str]) -> dict[str, Tensor]:
+        """These values, as ONNX Runtime computes them."""
         model = ModelProto()
         model.CopyFrom(self._model)
         del model.graph.output[:]
         model.graph.output.extend(self._types[name] for name in names)
-        return run(model.SerializeToString(), self._options, names, given)
+        return _run(model.SerializeToString(), self._options, names, self._given)
 
-    def before(self, name: str, known: Collection[str], depth: int) -> list[str]:
-        """Where to cut the graph before a value, and what of its inputs lies before the cut.
-
-        Args:
-            name: of the value.
-            known: values that may be cut at.
-            depth: at how many of them, from the value back, the cut comes.
-        """
-        initializers = {tensor.name for tensor in self._model.graph.initializer}
-        inputs = frozenset(self.inputs)
-        cut, seen, todo = [], {name}, [(source, depth) for source in self._producers[name].input]
-        while todo:
-            value, left = todo.pop()
-            if not value or value in initializers or value in seen:
-                continue
-            seen.add(value)
-            left -= value in known
-            if value in inputs or left == 0:
-                cut.append(value)
-            else:
-                todo += [(source, left) for source in self._producers[value].input]
-        return cut
-
-    def part(self, inputs: Iterable[str], output: str) -> ModelProto:
+    def part(self, inputs: Sequence[str], output: str) -> "GraphPart":
         """The nodes between these values, with their weights inside."""
         model = Extractor(self._model).extract_model(list(inputs), [output])
         model.graph.name = f"{self._model.graph.name} up to {output}"
         load_external_data_for_model(model, str(self._folder))
-        return model
+        return GraphPart(model, self._options, self._given)
 
 
-def run(
+class GraphPart:
+    """A graph that stands alone, with one output.
+
+    Args:
+        model: it, weights inside.
+        options: those that the engine's own session has.
+        given: inputs of the whole, by name.
+    """
+
+    def __init__(
+        self, model: ModelProto, options: onnxruntime.SessionOptions, given: Mapping[str, Tensor]
+    ) -> None:
+        self._model = model
+        self._options = options
+        self._given = given
+        self.nodes = len(model.graph.node)
+
+    def value(self, given: Mapping[str, Tensor]) -> Tensor:
+        """Its output, as ONNX Runtime computes it."""
+        (output,) = (value.name for value in self._model.graph.output)
+        model = self._model.SerializeToString()
+        return _run(model, self._options, [output], {**self._given, **given})[output]
+
+    def save(
+        self, path: Path, given: Mapping[str, Tensor], results: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Writes it, and returns its inputs and ``results``."""
+        onnx.save(self._model, path)
+        values = {**self._given, **given}
+        return {value.name: values[value.name] for value in self._model.graph.input} | {**results}
+
+
+def _run(
     model: bytes,
     options: onnxruntime.SessionOptions,
     names: Collection[str],
     given: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Outputs of a serialised model, run by ONNX Runtime on a CPU."""
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     taken = [node.name for node in session.get_inputs()]
     feeds = {name: np.ascontiguousarray(given[name].numpy()) for name in taken}

@@ -1,50 +1,50 @@
-"""What PyTorch has for every value of a component's graph, and the line it comes from."""
+"""What PyTorch has for every value of a component's program, and the line it comes from."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.export.graph_signature import InputKind
+from torch.export import ExportedProgram
 
-from vidc.exporters.config import ModelConfig
-from vidc.exporters.models import components, meta_network
-from vidc.exporters.onnx.export import translated_program
-from vidc.exporters.program import export_program
+from vidc.compiler.bisect.given import Given
+from vidc.compiler.bisect.program import ComponentProgram
+from vidc.compiler.bisect.rewire import result_nodes
+from vidc.exporters.program import argument_placeholders
 
 _TORCH = Path(torch.__file__).parent
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 
 
 class Reference:
-    """A component's program in the precision of its engine, run by PyTorch.
+    """A component's program, run by PyTorch on a CPU, for which it was exported.
 
     Args:
-        config: of the model.
-        group: the weights group that the component runs on.
-        precision: of the engine.
-        component: its name.
+        program: it.
+        arguments: names of its arguments, in order.
+        results: its nodes that go by other names than their own.
+        find: gives an argument or a weight by its name.
     """
 
-    def __init__(self, config: ModelConfig, group: str, precision: str, component: str) -> None:
-        made = components(config, group, meta_network(config, group, precision), precision)
-        program = export_program(made[component], keep_sources=True)
-        signature = made[component].signature
-        translated, self.inputs = translated_program(program, signature)
-        self._module = translated.graph_module
-        (results,) = self._module.graph.output_node().args
-        calls = (node for node in self._module.graph.nodes if node.op == "call_function")
-        # Results go by the names of the signature, as in the graph.
-        self._nodes = {node.name: node for node in calls} | dict(
-            zip(signature.graph_outputs(), results, strict=True)
-        )
-        self._constants = {
-            spec.arg.name: translated.constants[spec.target]
-            for spec in translated.graph_signature.input_specs
-            if spec.kind is not InputKind.USER_INPUT
+    def __init__(
+        self,
+        program: ExportedProgram,
+        arguments: Iterable[str],
+        results: Mapping[str, fx.Node],
+        find: Callable[[str], Tensor],
+    ) -> None:
+        self._program = program
+        self._nodes = {
+            node.name: node for node in program.graph.nodes if node.op == "call_function"
+        } | dict(results)
+        placeholders = argument_placeholders(program)
+        self._arguments = {
+            node.name: name for node, name in zip(placeholders, arguments, strict=True)
         }
+        self._targets = {s.arg.name: s.target for s in program.graph_signature.input_specs}
+        self._find = find
 
     @property
     def names(self) -> Collection[str]:
@@ -56,23 +56,31 @@ class Reference:
         return python_line(self._nodes[name])
 
     @torch.no_grad()
-    def values(self, names: Collection[str], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """These values, on a CPU.
+    def values(self, names: Collection[str]) -> dict[str, Tensor]:
+        """These values, some of ``names``."""
+        wanted: dict[fx.Node, list[str]] = {}
+        for name in names:
+            wanted.setdefault(self._nodes[name], []).append(name)
+        given = [self._given(node) for node in self._program.graph.find_nodes(op="placeholder")]
+        found: dict[fx.Node, Tensor] = {}
+        _Watched(self._program.graph_module, wanted, found).run(*given)
+        return {name: found[node] for node, called in wanted.items() for name in called}
 
-        Args:
-            names: some of ``names``.
-            given: at least ``inputs``.
-        """
-        wanted = {self._nodes[name]: name for name in names}
-        found: dict[str, Tensor] = {}
-        values = iter([given[name] for name in self.inputs])
-        placeholders = self._module.graph.find_nodes(op="placeholder")
-        arguments = [
-            self._constants[node.name] if node.name in self._constants else next(values)
-            for node in placeholders
-        ]
-        _Watched(self._module, wanted, found).run(*arguments)
-        return found
+    def _given(self, node: fx.Node) -> Tensor | None:
+        target = self._targets[node.name]
+        if target in self._program.constants:
+            constant: Tensor = self._program.constants[target]
+            return constant
+        if not node.users:
+            return None
+        name = self._arguments[node.name] if target is None else target
+        return self._find(name).cpu()
+
+
+def program_reference(made: ComponentProgram, given: Given) -> Reference:
+    """What PyTorch has for the values of a program that a backend compiles."""
+    arguments = [spec.name for spec in made.signature.arguments]
+    return Reference(made.program, arguments, result_nodes(made), given.find)
 
 
 def python_line(node: fx.Node) -> str | None:
@@ -86,7 +94,10 @@ class _Watched(fx.Interpreter):
     """Runs a graph and keeps some of its values."""
 
     def __init__(
-        self, module: fx.GraphModule, wanted: Mapping[fx.Node, str], found: dict[str, Tensor]
+        self,
+        module: fx.GraphModule,
+        wanted: Collection[fx.Node],
+        found: dict[fx.Node, Tensor],
     ) -> None:
         super().__init__(module)
         self._wanted = wanted
@@ -96,5 +107,5 @@ class _Watched(fx.Interpreter):
         """One node; a value that is wanted is copied, as later nodes may write over it."""
         value = super().run_node(n)
         if n in self._wanted:
-            self._found[self._wanted[n]] = value.clone()
+            self._found[n] = value.clone()
         return value

@@ -1,17 +1,12 @@
 """Writes the smallest graph that shows a wrong value, what it takes and what it should give."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
-import onnxruntime
 from safetensors.torch import save_file
-from torch import Tensor
 
-from vidc.compiler.bisect.graph import EngineGraph, run
 from vidc.compiler.bisect.reference import Reference
-from vidc.compiler.bisect.search import Finding, relative_error
+from vidc.compiler.bisect.search import Finding, Values, cut, relative_error
 
 MOST_DEPTH = 64
 """Known values that the largest part spans."""
@@ -23,8 +18,9 @@ class Reproduction:
 
     Attributes:
         graph: the ``.onnx`` file, weights inside.
-        tensors: its inputs, and ``expected``, as safetensors.
-        nodes: how many it has.
+        tensors: its inputs, what its output is ``expected`` to be and what the engine's is
+            ``found`` to be, as safetensors.
+        nodes: how many operations it has, as the engine's program counts them.
         error: of its output against PyTorch's, relative L2.
         inputs: their names.
     """
@@ -37,41 +33,37 @@ class Reproduction:
 
 
 def reproduce(
-    finding: Finding,
-    graph: EngineGraph,
-    reference: Reference,
-    given: Mapping[str, Tensor],
-    options: onnxruntime.SessionOptions,
-    folder: Path,
+    component: str, finding: Finding, engine: Values, reference: Reference, folder: Path
 ) -> Reproduction | None:
     """The smallest part before a wrong value that gives it from right inputs, written to a folder.
 
-    None where no part does: the error then needs more of the graph than ``MOST_DEPTH`` values.
+    An engine of each part alone is built as the whole was and tells. None where no part does: the
+    error then needs more of the graph than ``MOST_DEPTH`` values.
 
     Args:
+        component: its name, which files go by.
         finding: the wrong value.
-        graph: of the engine.
+        engine: that has it.
         reference: of its component.
-        given: as in ``first_wrong``.
-        options: those that the engine's own session has.
         folder: an existing one.
     """
-    expected = reference.values([finding.name], given)[finding.name]
+    expected = reference.values([finding.name])[finding.name]
+    before: list[str] = []
     depth = 1
     while depth <= MOST_DEPTH:
-        inputs = graph.before(finding.name, finding.right, depth)
-        part = graph.part(inputs, finding.name)
-        known = [name for name in inputs if name in reference.names]
-        values = reference.values(known, given)
-        values |= {name: given[name] for name in inputs if name not in values}
-        found = run(part.SerializeToString(), options, [finding.name], values)[finding.name]
+        inputs = cut(engine, finding.name, finding.right, depth)
+        depth *= 2
+        if inputs == before:
+            continue  # The same part.
+        before, part = inputs, engine.part(inputs, finding.name)
+        given = reference.values([name for name in inputs if name in engine.cuts])
+        found = part.value(given)
         error = relative_error(found, expected)
         if not error <= finding.limit:
-            file = folder / f"{part.graph.name.partition(' ')[0]}.onnx"
-            onnx.save(part, file)
+            file = folder / f"{component}.onnx"
+            contents = part.save(file, given, {"expected": expected, "found": found})
             tensors = file.with_suffix(".safetensors")
-            contents = {**values, "expected": expected}
             save_file({name: value.contiguous() for name, value in contents.items()}, tensors)
-            return Reproduction(file, tensors, len(part.graph.node), error, tuple(inputs))
-        depth *= 2
+            taken = tuple(name for name in contents if name not in ("expected", "found"))
+            return Reproduction(file, tensors, part.nodes, error, taken)
     return None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--debug",
     is_flag=True,
     help="Find where a component that fails begins to differ, and write what shows it to "
-    "BUNDLE.debug.",
+    "BUNDLE.debug. Engines but portable graphs are built again for that, a few times each.",
 )
 @sources_options
 @json_option
@@ -65,9 +65,9 @@ def command(
     if video is not None:
         _require_video(video, bundle, manifest)
     if debug:
-        from vidc.compiler.bisect.debug import require_graphs
+        from vidc.compiler.bisect.debug import require_debuggable
 
-        require_graphs(manifest)
+        require_debuggable(manifest)
     config = model_from_json(manifest.config)
     sources = given.resolve(config)[1] if given.any else None
     click.echo("checking files and loading engines", err=True)
@@ -98,7 +98,7 @@ def command(
     diagnoses: list[Diagnosis] = []
     try:
         diagnoses = _debug(bundle, loaded, validation) if debug else []
-    except UsageError as error:
+    except VidcError as error:
         failure = failure or error
     if as_json:
         found = {"debug": [each.to_json() for each in diagnoses]} if debug else {}
@@ -141,13 +141,16 @@ def _print(validation: "Validation", page: Path, video: Path | None) -> None:
 
 def _debug(path: Path, loaded: "Bundle", validation: "Validation") -> "list[Diagnosis]":
     from vidc.compiler.bisect.debug import debug
+    from vidc.runtime.faults import gpu_faults
 
     if validation.passed:
         click.echo("no gate failed: there is nothing to debug", err=True)
         return []
     click.echo("looking for the first values that differ", err=True)
     folder = path.absolute()
-    found = debug(folder, loaded, validation, folder.with_name(f"{folder.name}.debug"))
+    output = folder.with_name(f"{folder.name}.debug")
+    with gpu_faults(loaded.device):
+        found = debug(folder, loaded, validation, output, lambda text: click.echo(text, err=True))
     if not found:
         click.echo("no component errs by itself: the errors grow from block to block", err=True)
     return found

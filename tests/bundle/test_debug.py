@@ -12,10 +12,16 @@ import torch
 from onnx import helper, numpy_helper
 from safetensors.torch import load_file
 
-from vidc.compiler.bisect.debug import INPUTS, require_graphs
-from vidc.plugins.errors import UsageError
+from vidc.compiler.backends import aoti
+from vidc.compiler.bisect.debug import INPUTS, require_debuggable
+from vidc.compiler.convolutions import bind_implementations
+from vidc.compiler.cxx import Defect
+from vidc.compiler.settings.targets import targets
+from vidc.exporters.export import export_component
+from vidc.plugins.errors import UnavailableError
 from vidc.runtime.integrity import file_entry
 from vidc.runtime.manifest import MANIFEST_NAME, read_manifest
+from vidc.runtime.strict import plain
 
 
 def tampered(project, folder: Path, component: str, edit) -> Path:
@@ -132,36 +138,113 @@ def test_the_report_is_there_before_what_may_fail(project, tmp_path, vidc):
     assert (tmp_path / "bundle.report.html").is_file()
 
 
-def test_engines_without_a_graph_are_refused_first(project, tmp_path, vidc):
+def of_backend(bundle, name, target=None):
+    """The manifest of a bundle as if a backend had built its engines."""
+    document = read_manifest(bundle)
+    engines = {
+        component: replace(engine, backend=name, loader=name)
+        for component, engine in document.engines.items()
+    }
+    config = {**document.config, "backend": name}
+    if target is not None:
+        precision = dict.fromkeys(config["precision"], "fp16")
+        config |= {"target": targets()[target].to_json(), "precision": precision}
+        capability = targets()[target].compute_capability
+        made_for = replace(document.target, name=target, compute_capability=capability)
+        document = replace(document, target=made_for)
+    return replace(document, engines=engines, config=config)
+
+
+def test_an_engine_that_cannot_be_built_here_is_refused_first(project, tmp_path, vidc, monkeypatch):
     bundle = tmp_path / "bundle"
     shutil.copytree(project.bundle, bundle)
     document = json.loads((bundle / MANIFEST_NAME).read_text())
-    document["engines"]["denoise"]["loader"] = "aoti"
+    document["engines"]["denoise"] |= {"backend": "aoti", "loader": "aoti"}
     (bundle / MANIFEST_NAME).write_text(json.dumps(document))
+    defect = Defect("c++ is not there", "install one")
+    monkeypatch.setattr("vidc.compiler.backends.aoti.cxx_defect", lambda: defect)
     status, out, err = vidc("validate", str(bundle), "--debug")
-    assert (status, out) == (2, "")
+    assert (status, out) == (3, "")
     assert "VIDC-VALIDATE-DEBUG" in err
     assert "denoise" in err
+    assert "c++ is not there" in err
 
 
-@pytest.mark.parametrize("backend", ["aoti", "tensorrt", "torch_tensorrt"])
-def test_what_to_do_about_engines_without_a_graph_is_said(project, backend):
-    document = read_manifest(project.bundle)
-    engine = replace(document.engines["denoise"], backend=backend, loader=backend)
-    with pytest.raises(UsageError, match=f"denoise is one of {backend}") as caught:
-        require_graphs(replace(document, engines={"denoise": engine}))
+@pytest.mark.parametrize(
+    ("backend", "target"), [("aoti", "h100"), ("tensorrt", "h100"), ("torch_tensorrt", "rtx4090")]
+)
+def test_what_to_do_where_an_engine_cannot_be_built_is_said(project, backend, target):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UnavailableError, match=f"{backend} cannot build for {target}") as caught:
+        require_debuggable(of_backend(project.bundle, backend, target))
     assert caught.value.code == "VIDC-VALIDATE-DEBUG"
     assert "--backend onnxruntime --gpu cpu" in caught.value.hint
     assert f"what {backend} made of them is not" in caught.value.hint
 
 
-def test_engines_of_a_gpu_are_refused(project):
-    document = read_manifest(project.bundle)
-    gpu = replace(document.target, name="h200", compute_capability="9.0")
-    with pytest.raises(UsageError, match="runs on h200") as caught:
-        require_graphs(replace(document, target=gpu))
-    assert caught.value.code == "VIDC-VALIDATE-DEBUG"
-    assert "--gpu cpu" in caught.value.hint
+def test_engines_that_can_be_built_here_are_looked_into(project):
+    require_debuggable(of_backend(project.bundle, "onnxruntime"))
+    require_debuggable(of_backend(project.bundle, "aoti"))
+
+
+def wrong_activation(program):
+    """The first GELU of a program as another activation."""
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.gelu.default):
+        node.target, node.kwargs = torch.ops.aten.relu.default, {}
+        break
+    program.graph_module.recompile()
+
+
+def test_the_operator_that_a_compiler_gets_wrong_is_found(project, tmp_path, vidc, monkeypatch):
+    """A backend that miscompiles one operator, whenever it is asked."""
+
+    def miscompile(program):
+        wrong_activation(program)
+        bind_implementations(program)
+
+    monkeypatch.setattr("vidc.compiler.backends.aoti.bind_implementations", miscompile)
+    bundle = tmp_path / "bundle"
+    shutil.copytree(project.bundle, bundle)
+    settings, _ = project.resolve(backend="aoti")
+    exported, built = tmp_path / "exported", tmp_path / "built"
+    exported.mkdir()
+    component = export_component(settings.model, "transformer", "fp32", "text_kv", exported)
+    engine = aoti.backend.compile(component, settings.target, {}, built)
+    document = json.loads((bundle / MANIFEST_NAME).read_text())
+    for name in engine.files:
+        (bundle / name).parent.mkdir(parents=True, exist_ok=True)
+        entry = file_entry(shutil.copy(built / name, bundle / name))
+        document["files"][name] = {"size": entry.size, "sha256": entry.sha256}
+    document["engines"]["text_kv"] |= {
+        "backend": "aoti",
+        "loader": engine.loader,
+        "version": engine.version,
+        "files": list(engine.files),
+        "signature": engine.signature.to_json(),
+        "options": dict(engine.options),
+        "requires": plain(engine.requires),
+    }
+    (bundle / MANIFEST_NAME).write_text(json.dumps(document))
+
+    status, out, _ = vidc("validate", str(bundle), "--debug", "--json")
+    assert status == 1
+    found = {entry["component"]: entry for entry in json.loads(out)["debug"]}
+    assert {entry["cause"] for name, entry in found.items() if name != "text_kv"} == {INPUTS}
+    finding, shown = found["text_kv"]["finding"], found["text_kv"]["reproduction"]
+    assert finding["operator"] == f"aten.gelu.default {finding['name']!r}"
+    assert finding["error"] > finding["limit"]
+    assert "self.activation(self.linear_1(x))" in finding["line"]
+    assert shown["nodes"] == 1
+
+    # The graph says what is right; what the engine of that part alone makes of it lies beside.
+    tensors = load_file(shown["tensors"])
+    session = onnxruntime.InferenceSession(shown["graph"], providers=["CPUExecutionProvider"])
+    feeds = {node.name: tensors[node.name].numpy() for node in session.get_inputs()}
+    right = torch.from_numpy(session.run(None, feeds)[0])
+    torch.testing.assert_close(right, tensors["expected"])
+    error = (tensors["found"] - right).norm() / right.norm()
+    assert error == pytest.approx(shown["error"], rel=1e-3)
 
 
 def test_where_nothing_failed_there_is_nothing_to_debug(project, tmp_path, vidc):

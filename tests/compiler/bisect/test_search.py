@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vidc.compiler.bisect.graph import EngineGraph
-from vidc.compiler.bisect.search import relative_error
+from vidc.compiler.bisect.search import cut, relative_error
 from vidc.runtime.engines.onnxruntime import Options
 
 TEXT = """
@@ -27,20 +27,20 @@ def graph(tmp_path: Path) -> EngineGraph:
     model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(TEXT))
     path = tmp_path / "toy.onnx"
     onnx.save(model, path)
-    return EngineGraph(path, Options("ORT_ENABLE_ALL", True).session_options())
+    given = {"x": torch.tensor([1.0, 2.0]), "state": torch.tensor([10.0, 20.0])}
+    return EngineGraph(path, Options("ORT_ENABLE_ALL", True).session_options(), given, ["y"])
 
 
 def test_values_between_the_layers_are_outputs(graph):
-    given = {"x": torch.tensor([1.0, 2.0]), "state": torch.tensor([10.0, 20.0])}
-    assert graph.floats == ["a", "b", "c", "y"]
-    found = graph.values(["a", "c"], given)
+    assert graph.names == ["a", "b", "c", "y"]
+    found = graph.values(["a", "c"])
     assert found["a"].tolist() == [3, 8]
     assert found["c"].tolist() == [-13, -28]
     assert graph.operator("c") == "Neg 'third'"
 
 
 @pytest.mark.parametrize(
-    ("known", "depth", "cut"),
+    ("known", "depth", "begins"),
     [
         ({"a", "b", "c"}, 1, {"a", "c"}),
         ({"a", "b", "c"}, 2, {"b", "x"}),
@@ -49,12 +49,18 @@ def test_values_between_the_layers_are_outputs(graph):
         (set(), 1, {"x", "state"}),
     ],
 )
-def test_a_part_begins_at_known_values(graph, known, depth, cut):
-    inputs = graph.before("y", known, depth)
+def test_a_part_begins_at_known_values(graph, tmp_path, known, depth, begins):
+    inputs = cut(graph, "y", known, depth)
     part = graph.part(inputs, "y")
-    assert set(inputs) == cut
-    assert {value.name for value in part.graph.input} == cut
-    onnx.checker.check_model(part)
+    assert set(inputs) == begins
+    path = tmp_path / "part.onnx"
+    given = {"a": torch.tensor([3.0, 8.0]), "b": torch.tensor([13.0, 28.0])}
+    given["c"] = -given["b"]
+    taken = part.save(path, {name: given[name] for name in inputs if name in given}, {})
+    model = onnx.load(path)
+    assert {value.name for value in model.graph.input} == begins == taken.keys()
+    onnx.checker.check_model(model)
+    assert part.value(given).tolist() == [-39, -224]
 
 
 def test_infinities_of_a_mask_are_no_error():
