@@ -13,7 +13,7 @@ from vidc.compiler.settings.schema import EIGHT_BITS
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.tensorrt.engine_layers import ENGINE, EngineLayers
 from vidc.compiler.tensorrt.plan import LAYERS, eight_bit_products
-from vidc.compiler.tensorrt.product import Product, product_for
+from vidc.compiler.tensorrt.product import Product, product_for, unserved
 from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
 from vidc.runtime.strict import plain
@@ -52,7 +52,7 @@ class TensorRtBackend:
         """Needs the target's product, and TensorRT its GPU."""
         product = product_for(target)
         if product is None:
-            return "it is built for GPUs alone"
+            return unserved(target)
         if product.version() is None:
             return f"{product.title} is not installed: {product.install}"
         return None if product.anywhere else absent(target)
