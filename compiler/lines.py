@@ -30,6 +30,8 @@ def naming_lines(settings: Settings) -> Iterator[None]:
 
 
 def _line(error: GraphError, settings: Settings) -> str | None:
+    from torch.fx.traceback import preserve_node_meta
+
     from vidc.compiler.bisect.reference import python_line
     from vidc.compiler.quantise.programs import quantize_linears
     from vidc.exporters.models import components, meta_network
@@ -48,11 +50,17 @@ def _line(error: GraphError, settings: Settings) -> str | None:
         # Values of a quantised program have other numbers.
         linears = quantized_linears(quantized.recipe, settings.model, form)
         quantize_linears(error.component, program, group, network.state_dict(), linears)
-    if settings.target.is_gpu:
-        signature, operators = native_form(program, component.signature, component.aligned)
+    signature = component.signature
+    if settings.backend == "torch_tensorrt":
+        from vidc.compiler.torch_tensorrt.convert import given_program
+
+        with preserve_node_meta():
+            translated, _, signature = given_program(program, signature, component.aligned)
+    elif settings.target.is_gpu:
+        signature, operators = native_form(program, signature, component.aligned)
+        translated, _ = translated_program(program, signature, operators)
     else:
-        signature, operators = component.signature, {}  # The portable graph.
-    translated, _ = translated_program(program, signature, operators)
+        translated, _ = translated_program(program, signature, {})  # The portable graph.
     # Results go by the names of the signature, as in the graph.
     (results,) = translated.graph.output_node().args
     nodes = {node.name: node for node in translated.graph.nodes}

@@ -12,9 +12,7 @@ from vidc.compiler.portable.begin import begin
 from vidc.compiler.settings.resolve import resolve
 from vidc.plugins.errors import UnavailableError
 
-SAYS = (
-    "TensorRT-RTX is not installed: pip install 'vidc[rtx]', which takes tensorrt-rtx from PyPI"
-)
+SAYS = "TensorRT-RTX is not installed: pip install 'vidc[rtx]', which takes tensorrt-rtx from PyPI"
 
 
 @pytest.fixture(autouse=True)
