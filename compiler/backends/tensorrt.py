@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +17,7 @@ from vidc.compiler.tensorrt.plan import LAYERS, eight_bit_products
 from vidc.compiler.tensorrt.product import Product, product_for, unserved
 from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
+from vidc.runtime.manifest import PORTABLE
 from vidc.runtime.strict import plain
 
 NAME = "tensorrt"
@@ -102,7 +104,11 @@ class TensorRtBackend:
             version=product.version() or "",
             files=tuple(path.relative_to(output).as_posix() for path in files),
             signature=graph.signature,
-            options={"product": product.name},
+            options={
+                "product": product.name,
+                **({"version_compatible": True} if means.version_compatible else {}),
+            },
+            requires=replace(PORTABLE, compute_capabilities=means.capabilities),
             notes=(
                 *_notes(component.name, description, _in_8_bits(plan, description, layers)),
                 *_untold(component.name, product, layers),

@@ -92,12 +92,13 @@ def unserved(target: Target) -> str:
     if target.tensorrt is None or target.compute_capability is None:
         return "it is built for GPUs alone"
     product = PRODUCTS[target.tensorrt]
-    served = ", ".join(sorted(product.capabilities, key=_numbers))
+    served = ", ".join(sorted(product.capabilities, key=numbers))
     return (
         f"{product.title} serves GPUs of compute capability {served}, and {target.name} has "
         f"{target.compute_capability}"
     )
 
 
-def _numbers(capability: str) -> tuple[int, ...]:
+def numbers(capability: str) -> tuple[int, ...]:
+    """A compute capability as what orders it."""
     return tuple(int(number) for number in capability.split("."))
