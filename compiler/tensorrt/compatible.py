@@ -10,8 +10,8 @@ from vidc.exporters.components import weights_groups
 from vidc.plugins.errors import UnavailableError
 
 CODE = "VIDC-TENSORRT-COMPATIBLE"
-SINCE = {"bf16": "8.0", "fp8": "8.9"}
-"""The first compute capability of what not every GPU has."""
+SINCE = {"fp32": "8.0", "bf16": "8.0", "fp8": "8.9"}
+"""The first compute capability of what not every GPU has. On 7.5 TensorRT-RTX has no fp32."""
 AMPERE = "8.0"
 """The first compute capability that TensorRT's level ``AMPERE_PLUS`` is for."""
 

@@ -1,6 +1,7 @@
 """Plans for GPUs of other compute capabilities and for later versions."""
 
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -17,12 +18,12 @@ from vidc.compiler.tensorrt.network import Network
 from vidc.compiler.tensorrt.plan import describe_plan
 from vidc.compiler.tensorrt.product import PRODUCTS, numbers
 from vidc.exporters.export import export_component
-from vidc.plugins.errors import UnavailableError
+from vidc.plugins.errors import BuildError, UnavailableError
 
 HARDWARE, VERSION = "tensorrt.hardware_compatible=true", "tensorrt.version_compatible=true"
 AMPERE_PLUS = ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "12.1")
 RTX = {
-    "fp32": ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1"),
+    "fp32": ("8.0", "8.6", "8.9", "12.0", "12.1"),
     "fp16": ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1"),
     "bf16": ("8.0", "8.6", "8.9", "12.0", "12.1"),
     "fp8": ("8.9", "12.0", "12.1"),
@@ -38,9 +39,22 @@ def settings(target, precision, *assignments, name="tensorrt"):
     "target", [t for t in targets().values() if t.is_gpu], ids=lambda t: t.name
 )
 def test_the_capabilities_that_a_precision_asks_for_are_those_of_the_targets(target):
-    for precision in ("fp32", "fp16", "bf16", "fp8", "int8"):
+    for precision in ("fp16", "bf16", "fp8", "int8"):
         has = numbers(target.compute_capability) >= numbers(SINCE.get(precision, "0.0"))
-        assert has == (precision in target.precisions or precision == "fp32")
+        assert has == (precision in target.precisions)
+
+
+def test_rtx_multiplies_no_fp32_on_turing(tmp_path):
+    pytest.importorskip("tensorrt_rtx")
+    chosen = settings("rtx4090", "fp32")
+    component = export_component(chosen.model, "transformer", "fp32", "text_kv", tmp_path)
+    for wanted in (("7.5",), RTX["fp32"]):
+        output = tmp_path / f"for{len(wanted)}"
+        output.mkdir()
+        means = Means(capabilities=wanted, note=lambda _: None)
+        refuses = pytest.raises(BuildError, match="FP32 GEMM is not supported")
+        with refuses if wanted == ("7.5",) else nullcontext():
+            backend.compile(component, chosen.target, {}, output, means)
 
 
 @pytest.mark.parametrize("precision", RTX)
