@@ -17,6 +17,7 @@ from vidc.compiler.pipeline.stage import Input, Stage, Workspace
 from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.settings.resolve import Settings
+from vidc.compiler.tensorrt.compatible import compatible
 from vidc.compiler.validate.golden import QUANTISED_STAGE
 from vidc.compiler.versions import versions
 from vidc.exporters.checkpoint import checkpoint_files, lora_files
@@ -354,12 +355,25 @@ def _compile_work(settings: Settings, group: str) -> Work:
     )
 
 
-def _limits(settings: Settings) -> dict[str, int]:
-    """What engines' builders must keep to, of the settings that the backend reads."""
-    workspace = settings.tensorrt.workspace_bytes
-    if settings.backend not in ("tensorrt", "torch_tensorrt") or workspace is None:
+def _limits(settings: Settings) -> dict[str, Json]:
+    """What engines' builders must keep to, of the settings that the backend reads.
+
+    Raises:
+        UnavailableError: ``VIDC-TENSORRT-COMPATIBLE``, it cannot.
+    """
+    asked = settings.tensorrt
+    if settings.backend not in ("tensorrt", "torch_tensorrt"):
         return {}
-    return {"workspace_bytes": workspace}
+    found: dict[str, Json] = {}
+    if asked.workspace_bytes is not None:
+        found["workspace_bytes"] = asked.workspace_bytes
+    if asked.hardware_compatible or asked.version_compatible:
+        wanted = compatible(settings)
+        if wanted.capabilities:
+            found["capabilities"] = list(wanted.capabilities)
+        if wanted.version:
+            found["version_compatible"] = True
+    return found
 
 
 def _compile(settings: Settings, name: str, group: str) -> Stage:

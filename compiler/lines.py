@@ -26,6 +26,8 @@ def naming_lines(settings: Settings) -> Iterator[None]:
 
 
 def _line(error: GraphError, settings: Settings) -> str | None:
+    from torch.fx.traceback import preserve_node_meta
+
     from vidc.compiler.bisect.program import component_program
     from vidc.compiler.bisect.reference import python_line
     from vidc.compiler.native_graph import ring_form
@@ -35,13 +37,20 @@ def _line(error: GraphError, settings: Settings) -> str | None:
     from vidc.exporters.onnx.stored import STORED
 
     made = component_program(settings, error.component)
-    if settings.target.is_gpu:
+    signature = made.signature
+    if settings.backend == "torch_tensorrt":
+        from vidc.compiler.torch_tensorrt.convert import given_program
+
+        with preserve_node_meta():
+            translated, _, signature = given_program(made.program, signature, made.aligned)
+    elif settings.target.is_gpu:
         product = product_for(settings.target) if settings.backend == "tensorrt" else None
-        plugins = product is not None and plugin_ring(made.signature, made.aligned, product)[0]
-        signature, operators, _ = ring_form(made.program, made.signature, made.aligned, plugins)
+        later = settings.tensorrt.version_compatible
+        plugins = product is not None and plugin_ring(signature, made.aligned, product, later)[0]
+        signature, operators, _ = ring_form(made.program, signature, made.aligned, plugins)
+        translated, _ = translated_program(made.program, signature, operators)
     else:
-        signature, operators = made.signature, STORED  # The portable graph.
-    translated, _ = translated_program(made.program, signature, operators)
+        translated, _ = translated_program(made.program, signature, STORED)  # The portable graph.
     # Results go by the names of the signature, as in the graph.
     (results,) = translated.graph.output_node().args
     nodes = {node.name: node for node in translated.graph.nodes}

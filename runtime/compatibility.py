@@ -128,18 +128,31 @@ def _check_device(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
         raise _wrong_device(manifest, "torch finds no CUDA device here")
     name = torch.cuda.get_device_name(device)
     capability = "{}.{}".format(*torch.cuda.get_device_capability(device))
-    if capability != target.compute_capability:
+    if capability not in _capabilities(manifest, target.compute_capability):
         raise _wrong_device(manifest, f"this is {name} (compute capability {capability})")
+    if capability != target.compute_capability:
+        return (
+            f"{manifest.name} was tuned and validated for {target.name} and runs here on {name}, "
+            f"of compute capability {capability}, which its engines were built for as well",
+        )
     if not names_gpu(target.name, name):
         return (f"{manifest.name} was tuned for {target.name} and runs here on {name}",)
     return ()
+
+
+def _capabilities(manifest: Manifest, target: str) -> tuple[str, ...]:
+    """Those that every engine of a bundle runs on."""
+    found = [e.requires.compute_capabilities or (target,) for e in manifest.engines.values()]
+    first = found[0] if found else (target,)
+    return tuple(each for each in first if all(each in engine for engine in found))
 
 
 def _wrong_device(manifest: Manifest, found: str) -> UnavailableError:
     target = manifest.target
     wanted = target.name
     if target.compute_capability is not None:
-        wanted += f" (compute capability {target.compute_capability})"
+        named = ", ".join(_capabilities(manifest, target.compute_capability))
+        wanted += f" (compute capability {named})"
     return UnavailableError(
         "VIDC-BUNDLE-GPU",
         f"{manifest.name} was built for {wanted}; {found}",

@@ -104,11 +104,20 @@ class Requirements:
         cpu_features: instructions its code uses, by the names of ``torch.cpu.get_capabilities()``.
         operators: of ``vidc.plugins.engine_operators``, whose kernels on a GPU come from the
             library of kernels, of the manifest's ``plugin_abi``.
+        compute_capabilities: of the GPUs that it runs on; none for the target's alone.
     """
 
     torch: str | None
     cpu_features: tuple[str, ...]
     operators: tuple[str, ...]
+    compute_capabilities: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for capability in self.compute_capabilities:
+            _require(
+                _CAPABILITY.fullmatch(capability) is not None,
+                f"compute_capabilities holds {capability[:64]!r}, which is not like '9.0'",
+            )
 
 
 PORTABLE = Requirements(torch=None, cpu_features=(), operators=())

@@ -44,12 +44,16 @@ class Means:
 
     Attributes:
         workspace_bytes: of the GPU's memory that a layer may work in; None is all that there is.
+        capabilities: compute capabilities that engines shall run on; none for the target's alone.
+        version_compatible: whether later versions of the tool shall load them.
         kept: a folder for what makes later builds faster and is no part of engines; None where
             there is none.
         note: shows a line of progress.
     """
 
     workspace_bytes: int | None = None
+    capabilities: tuple[str, ...] = ()
+    version_compatible: bool = False
     kept: Path | None = None
     note: Callable[[str], None] = print
 

@@ -72,6 +72,8 @@ class AotInductorBackend:
 
     def unavailable(self, target: Target) -> str | None:
         """Needs a C++ compiler that works and, for a GPU, one of its compute capability."""
+        if not self.precisions(target):
+            return f"it builds for GPUs of compute capability {', '.join(CAPABILITIES)} alone"
         if target.is_gpu and (reason := absent(target)) is not None:
             return reason
         defect = cxx_defect()

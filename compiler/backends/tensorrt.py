@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,11 +14,12 @@ from vidc.compiler.settings.schema import EIGHT_BITS
 from vidc.compiler.settings.targets import Target
 from vidc.compiler.tensorrt.engine_layers import ENGINE, EngineLayers
 from vidc.compiler.tensorrt.plan import LAYERS, eight_bit_products
-from vidc.compiler.tensorrt.product import Product, product_for
+from vidc.compiler.tensorrt.product import Product, product_for, unserved
 from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
 from vidc.plugins import tensorrt_library
 from vidc.plugins.abi import PLUGIN_ABI
+from vidc.runtime.manifest import PORTABLE
 from vidc.runtime.strict import plain
 
 NAME = "tensorrt"
@@ -59,7 +61,7 @@ class TensorRtBackend:
         """Needs the target's product, and TensorRT its GPU."""
         product = product_for(target)
         if product is None:
-            return "it is built for GPUs alone"
+            return unserved(target)
         if product.version() is None:
             return f"{product.title} is not installed: {product.install}"
         return None if product.anywhere else absent(target)
@@ -89,7 +91,9 @@ class TensorRtBackend:
 
         product = _product(target)
         product.module()  # Before a minute of translation.
-        plugins, left = plugin_ring(component.signature, component.aligned, product)
+        plugins, left = plugin_ring(
+            component.signature, component.aligned, product, means.version_compatible
+        )
         with TemporaryDirectory() as folder:
             handled = (PADDED_KEYS, *UNFUSED)
             graph = write_graph(component, product.name, Path(folder), handled, plugins)
@@ -111,7 +115,12 @@ class TensorRtBackend:
             version=product.version() or "",
             files=tuple(path.relative_to(output).as_posix() for path in files),
             signature=graph.signature,
-            options={"product": product.name, "plugins": plugins},
+            options={
+                "product": product.name,
+                **({"version_compatible": True} if means.version_compatible else {}),
+                **({"plugins": True} if plugins else {}),
+            },
+            requires=replace(PORTABLE, compute_capabilities=means.capabilities),
             notes=(
                 *(f"{component.name}: {note}" for note in (*left, *graph.notes)),
                 *_notes(component.name, description, _in_8_bits(plan, description, layers)),

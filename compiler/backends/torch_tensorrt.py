@@ -7,6 +7,7 @@ from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
 from vidc.compiler.gpu import absent
 from vidc.compiler.quantise.form import NETWORK, Form
 from vidc.compiler.settings.targets import Target
+from vidc.compiler.tensorrt.product import unserved
 from vidc.compiler.torch_tensorrt.package import Package, package_for
 from vidc.compiler.versions import versions
 from vidc.exporters.artifact import ExportedComponent
@@ -46,7 +47,7 @@ class TorchTensorRtBackend:
         """Needs the package for the target's product, that product, and the GPU."""
         package = package_for(target)
         if package is None:
-            return "it is built for GPUs alone"
+            return unserved(target)
         if package.version() is None:
             return f"{package.distribution} is not installed: {package.install}"
         if package.product.version() is None:

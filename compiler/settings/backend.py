@@ -60,10 +60,11 @@ def choose_builder(asked: Setting | None, target: Target, gpu: Setting) -> Setti
             "pass --gpu cpu; `vidc export` needs no backend",
         )
     if backend is not None:
+        reason = backends.backend(backend.value).unavailable(target)
         raise UnavailableError(
             "VIDC-BACKEND-TARGET",
             f"backend {backend.value} ({backend.origin}) builds nothing for {target.name} "
-            f"({where})",
+            f"({where}): {reason}",
             f"pass --backend {first}",
         )
     return Setting(first, DEFAULT)

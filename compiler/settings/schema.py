@@ -81,9 +81,13 @@ class TensorRtConfig(Table):
     Attributes:
         workspace_gb: 10^9 bytes of the GPU's memory that a layer may work in, beside weights and
             activations; None is all that the target has.
+        hardware_compatible: for GPUs of other compute capabilities too.
+        version_compatible: for later versions of TensorRT too.
     """
 
     workspace_gb: float | None = None
+    hardware_compatible: bool = False
+    version_compatible: bool = False
 
     def __post_init__(self) -> None:
         limit = self.workspace_gb

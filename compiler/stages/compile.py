@@ -1,7 +1,7 @@
 """Stage ``compile``: one exported component to an engine."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ def run(
     backend_name: str,
     target: Target,
     workspace_bytes: int | None = None,
+    capabilities: Sequence[str] = (),
+    version_compatible: bool = False,
 ) -> None:
     """Writes the engine's files and its description.
 
@@ -34,6 +36,8 @@ def run(
         backend_name: what compiles it.
         target: what for.
         workspace_bytes: as ``Means`` has it.
+        capabilities: the same.
+        version_compatible: the same.
 
     Raises:
         UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
@@ -48,7 +52,9 @@ def run(
     chosen = backend(backend_name)
     device = "cpu" if chosen.anywhere(target) else target.device_type
     with gpu_faults(torch.device(device)):
-        means = Means(workspace_bytes, workspace.kept, workspace.note)
+        means = Means(
+            workspace_bytes, tuple(capabilities), version_compatible, workspace.kept, workspace.note
+        )
         engine = chosen.compile(exported, target, kernels, workspace.output, means)
     document = {
         "backend": backend_name,

@@ -38,9 +38,14 @@ def build_plan(
     if hasattr(module.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
         config.set_flag(module.BuilderFlag.REQUIRE_USER_ALLOCATION)
     if product.anywhere:
-        _build_for(module, config, target)
+        _build_for(module, config, means.capabilities or (target.compute_capability or "",))
+    elif means.capabilities:
+        config.hardware_compatibility_level = module.HardwareCompatibilityLevel.AMPERE_PLUS
     if network.plugins:  # Which write rings where they lie.
         config.set_preview_feature(module.PreviewFeature.ALIASED_PLUGIN_IO_10_03, True)
+    if means.version_compatible:
+        # With the runtime that loads it inside: without, that library has to be found elsewhere.
+        config.set_flag(module.BuilderFlag.VERSION_COMPATIBLE)
     limit = _workspace_bytes(product, target, means)
     if limit is not None:
         config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, limit)
@@ -69,10 +74,11 @@ def build_plan(
     return bytes(plan)
 
 
-def _build_for(module: Any, config: Any, target: Target) -> None:
-    capability = (target.compute_capability or "").replace(".", "")
-    config.num_compute_capabilities = 1
-    config.set_compute_capability(getattr(module.ComputeCapability, f"SM{capability}"), 0)
+def _build_for(module: Any, config: Any, capabilities: tuple[str, ...]) -> None:
+    config.num_compute_capabilities = len(capabilities)
+    for index, capability in enumerate(capabilities):
+        name = f"SM{capability.replace('.', '')}"
+        config.set_compute_capability(getattr(module.ComputeCapability, name), index)
 
 
 def _timings(product: Product, target: Target, means: Means) -> Timings | None:

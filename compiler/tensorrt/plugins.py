@@ -7,7 +7,7 @@ from vidc.plugins.signature import Signature
 
 
 def plugin_ring(
-    signature: Signature, aligned: bool, product: Product
+    signature: Signature, aligned: bool, product: Product, version_compatible: bool = False
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether the ring is in plugins, and why it is copied where they might have had it.
 
@@ -19,11 +19,15 @@ def plugin_ring(
         signature: of the component.
         aligned: whether no block straddles the wrap.
         product: that builds.
+        version_compatible: whether later versions of it shall load the plan.
     """
     if aligned or not any(state.name.startswith("ring.") for state in signature.states):
         return False, ()
     if not product.plugins:
         reason = f"{product.title} takes no plugins, and blocks straddle its wrap"
+    elif version_compatible:
+        # The runtime that such a plan brings along would have to be given the library.
+        reason = f"a plan for later versions of {product.title} calls no plugins"
     elif (fault := tensorrt_library.fault()) is not None:
         reason = f"{fault.message}; {fault.hint}"
     elif (refused := refusal(signature)) is not None:

@@ -81,8 +81,28 @@ PRODUCTS: Mapping[str, Product] = {product.name: product for product in (_RTX, _
 
 
 def product_for(target: Target) -> Product | None:
-    """The product that a target names, which is the same on every machine; None for a CPU."""
+    """The product that a target names, which is the same on every machine.
+
+    None for a CPU, and for a GPU that the product does not serve: ``unserved`` says so.
+    """
     if target.tensorrt is None or target.compute_capability is None:
         return None
     product = PRODUCTS[target.tensorrt]
     return product if target.compute_capability in product.capabilities else None
+
+
+def unserved(target: Target) -> str:
+    """Why no product builds for a target of which ``product_for`` is None."""
+    if target.tensorrt is None or target.compute_capability is None:
+        return "it is built for GPUs alone"
+    product = PRODUCTS[target.tensorrt]
+    served = ", ".join(sorted(product.capabilities, key=numbers))
+    return (
+        f"{product.title} serves GPUs of compute capability {served}, and {target.name} has "
+        f"{target.compute_capability}"
+    )
+
+
+def numbers(capability: str) -> tuple[int, ...]:
+    """A compute capability as what orders it."""
+    return tuple(int(number) for number in capability.split("."))

@@ -1,8 +1,9 @@
 """Converts a component's program into a plan."""
 
 import logging
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from tempfile import TemporaryDirectory
 from torch import fx
 from torch.export import ExportedProgram
 
-from vidc.compiler.backends import Means
+from vidc.compiler.backends import GraphError, Means
 from vidc.compiler.torch_tensorrt.converters import (
     CACHE_UPDATE,
     SYMBOLIC,
@@ -30,6 +31,10 @@ from vidc.plugins.signature import Access, Signature, state_output
 _BUILDER = "torch_tensorrt [TensorRT Conversion Context]"
 """The logger of what TensorRT says."""
 _OUT_OF_MEMORY = ("out of memory", "outofmemory", "bad_alloc")
+_WHILE = "\n\nWhile executing "
+"""Begins what FX adds to an error, in which it quotes the node and the lines that it kept."""
+_NODE = re.compile(r"While executing (.{1,200})")
+_VALUE = re.compile(r"Original traceback:\nvalue ([A-Za-z0-9_]{1,128})")
 
 
 @dataclass(frozen=True)
@@ -55,16 +60,14 @@ def convert(component: ExportedComponent, package: Package, means: Means) -> Con
 
     Raises:
         UnavailableError: ``VIDC-ENV-TORCH-TENSORRT``, ``VIDC-ENV-TENSORRT``.
-        BuildError: ``VIDC-TORCH-TENSORRT-CONVERT``, with the component and the package's reason;
-            ``VIDC-TENSORRT-MEMORY``.
+        GraphError: ``VIDC-TORCH-TENSORRT-CONVERT``, with the component, the node and the package's
+            reason.
+        BuildError: ``VIDC-TENSORRT-MEMORY``.
     """
     package.module()  # Before a minute of tracing.
     register(package.product)
     program = load_program(component.program)
-    signature, operators = native_form(program, component.signature, component.aligned)
-    if not component.aligned:
-        operators = {**operators, ring_write: copied_ring_write}
-    functional, inputs = functional_program(program, signature, operators)
+    functional, inputs, signature = given_program(program, component.signature, component.aligned)
     placeholders = argument_placeholders(functional)
     given = {node.name: name for node, name in zip(placeholders, inputs, strict=True)}
     results = enumerate(signature.graph_outputs())
@@ -73,6 +76,21 @@ def convert(component: ExportedComponent, package: Package, means: Means) -> Con
         names=given | {f"output{index}": name for index, name in results},
         signature=signature.with_in_place(_written_in_place(functional, signature)),
     )
+
+
+def given_program(
+    program: ExportedProgram, signature: Signature, aligned: bool
+) -> tuple[ExportedProgram, tuple[str, ...], Signature]:
+    """What the package is given of a component's program.
+
+    Returns:
+        The program, the names of its inputs, and the signature with its states as they lie there.
+    """
+    signature, operators = native_form(program, signature, aligned)
+    if not aligned:
+        operators = {**operators, ring_write: copied_ring_write}
+    functional, inputs = functional_program(program, signature, operators)
+    return functional, inputs, signature
 
 
 def _plan(
@@ -85,6 +103,10 @@ def _plan(
     from torch_tensorrt import Input
     from torch_tensorrt.dynamo import convert_exported_program_to_serialized_trt_engine
 
+    for node in program.graph.nodes:
+        # Programs keep no lines of Python. What stands in their place outlives the package's own
+        # lowering, which gives nodes other names, and is in what FX says of one that fails.
+        node.meta["stack_trace"] = f"value {node.name}"
     values = [node.meta["val"] for node in placeholders]
     inputs = [Input(shape=tuple(value.shape), dtype=value.dtype) for value in values]
     with _said() as errors, redirect_stdout(sys.stderr), TemporaryDirectory() as folder:
@@ -151,19 +173,37 @@ def _said() -> Iterator[list[str]]:
 
 def _refused(component: str, package: Package, error: Exception, errors: list[str]) -> BuildError:
     # It wraps what went wrong, and may quote the whole graph around it.
-    cause: BaseException = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    reason = "; ".join([f"{type(cause).__name__}: {str(cause).strip()[:300]}", *errors[:1]])
+    chain: list[BaseException] = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    cause = chain[-1]
+    said = _text(cause).partition(_WHILE)[0].strip()
+    first = f"{type(cause).__name__}: {said[:300]}"
+    reason = "; ".join([first, *errors[:1]])
     if any(word in reason.lower() for word in _OUT_OF_MEMORY):
         return BuildError(
             "VIDC-TENSORRT-MEMORY",
             f"{component}: {package.distribution} ran out of memory: {reason[:400]}",
             "free memory, or build with a smaller stream; what other components gave is kept",
         )
-    return BuildError(
+    node, value = (_first(pattern, chain) for pattern in (_NODE, _VALUE))
+    where = "" if node is None else f" at node {value or node}"
+    return GraphError(
         "VIDC-TORCH-TENSORRT-CONVERT",
         f"{component}: {package.distribution} {package.version()} with {package.product.title} "
-        f"{package.product.version()} makes no plan of its program: {reason[:500]}",
+        f"{package.product.version()} makes no plan of its program{where}: {reason[:500]}",
         "pass --backend tensorrt, which builds for the same targets",
+        component,
+        () if value is None else (value,),
     )
+
+
+def _first(pattern: re.Pattern[str], chain: Iterable[BaseException]) -> str | None:
+    """What a pattern finds in the text of an error, or of one behind it."""
+    matches = (pattern.search(_text(error)) for error in chain)
+    return next((match[1] for match in matches if match is not None), None)
+
+
+def _text(error: BaseException) -> str:
+    """What an error says; a KeyError puts quotes around it, and escapes its lines."""
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

@@ -36,15 +36,20 @@ class Options:
         product: the Python module that loads it: ``tensorrt`` or ``tensorrt_rtx``.
         names: of the plan's tensors, with those of the bundle; others have one name in both.
         plugins: whether it calls those of ``libvidc_plugins.so``.
+        version_compatible: whether it holds the runtime of the version that built it, so that later
+            ones load it, and run that code.
     """
 
     product: str
     names: dict[str, str] = field(default_factory=dict)
     plugins: bool = False
+    version_compatible: bool = False
 
     def __post_init__(self) -> None:
         if self.product not in _TITLES:
             raise ValueError(f"product = {self.product[:64]!r} is none of {', '.join(_TITLES)}")
+        if self.version_compatible and self.product != "tensorrt":
+            raise ValueError(f"version_compatible: {self.product} has no such plans")
 
 
 class TensorRtEngine:
@@ -124,10 +129,12 @@ def load(
     """
     file, signature = entry.files[0], entry.signature
     options: Options = read(entry.options, Options, f"options of {file}")
-    module = _module(options.product, entry)
+    module = _module(options, entry)
     if options.plugins:
         tensorrt_library.register(module)
     runtime = module.Runtime(module.Logger(module.Logger.ERROR))
+    if options.version_compatible:
+        runtime.engine_host_code_allowed = True
     engine = runtime.deserialize_cuda_engine((folder / file).read_bytes())
     if engine is None:
         raise _not_loaded(entry, options.product, "it is not for this GPU or this version")
@@ -156,7 +163,8 @@ def load(
     return TensorRtEngine(engine, context, signature, taken, names, device)
 
 
-def _module(product: str, entry: manifest.Engine) -> Any:
+def _module(options: Options, entry: manifest.Engine) -> Any:
+    product = options.product
     title = _TITLES[product]
     try:
         module = import_module(product)
@@ -167,14 +175,27 @@ def _module(product: str, entry: manifest.Engine) -> Any:
             f"{str(error)[:200]}",
             f"pip install {_INSTALL[product].format(entry.version)}",
         ) from error
-    if not _same_version(entry.version, module.__version__):
+    later = options.version_compatible and _later_version(entry.version, module.__version__)
+    if not later and not _same_version(entry.version, module.__version__):
+        load = "this one loads in no older version, and in no later one than the next major's"
+        if not options.version_compatible:
+            load = "plans load in the version that built them"
         raise UnavailableError(
             "VIDC-ENGINE-VERSION",
             f"{entry.files[0]} was built by {title} {entry.version}, and {module.__version__} is "
-            "installed: plans load in the version that built them",
+            f"installed: {load}",
             f"install {title} {entry.version}, or build the bundle again",
         )
     return module
+
+
+def _later_version(built: str, here: str) -> bool:
+    """Whether a version loads what an older one built to be compatible: 11 loads plans of 10."""
+    try:
+        first, second = Version(built), Version(here)
+    except InvalidVersion:
+        return False
+    return first <= second and second.major <= first.major + 1
 
 
 def _same_version(built: str, here: str) -> bool:

@@ -3,6 +3,7 @@ import re
 
 import onnx_ir as ir
 import pytest
+import torch
 
 from vidc.compiler.backends import GraphError, backend
 from vidc.compiler.graph_values import values_of
@@ -11,7 +12,9 @@ from vidc.compiler.native_graph import write_graph
 from vidc.compiler.settings.resolve import resolve
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
+from vidc.exporters.onnx.native_ring import NATIVE
 from vidc.plugins.errors import BuildError
+from vidc.plugins.ring import ring_attention
 
 SETTINGS = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
 ON_CPU = resolve("tiny", gpu="cpu", environ={})
@@ -69,6 +72,27 @@ def test_a_graph_that_lint_refuses_for_a_gpu_names_the_line(tmp_path):
     assert caught.value.message.startswith("denoise: tensorrt_rtx would not compute denoise")
     assert "attention-padded-keys" in caught.value.message
     assert re.search(r"; it comes from .*layers\.py:\d+: .*ring_attention\(", caught.value.message)
+
+
+def test_what_a_real_parser_refuses_is_named_with_node_and_line(tmp_path, monkeypatch):
+    pytest.importorskip("tensorrt_rtx")
+
+    def unknown_to_it(query, key_cache, value_cache, valid_length):
+        return torch.onnx.ops.symbolic(
+            "Bernoulli", (query,), dtype=query.dtype, shape=query.shape, version=22
+        )
+
+    monkeypatch.setitem(NATIVE, ring_attention, unknown_to_it)
+    component = export_component(SETTINGS.model, "transformer", "fp16", "denoise", tmp_path)
+    output = tmp_path / "engine"
+    output.mkdir()
+    with pytest.raises(BuildError) as caught, naming_lines(SETTINGS):
+        backend("tensorrt").compile(component, SETTINGS.target, {}, output)
+    assert caught.value.code == "VIDC-TENSORRT-PARSE"
+    message = caught.value.message
+    assert re.match(r"denoise: TensorRT-RTX 1\.\S+ does not parse its graph at node '", message)
+    assert "(Bernoulli)" in message
+    assert re.search(r"; it comes from .*layers\.py:\d+: .*ring_attention\(", message)
 
 
 def test_a_graph_that_lint_refuses_for_a_cpu_names_the_line(tmp_path):

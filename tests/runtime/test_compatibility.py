@@ -10,7 +10,7 @@ from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
 from vidc.runtime import compatibility
 from vidc.runtime.compatibility import check, require_driver
-from vidc.runtime.manifest import Manifest, Requirements
+from vidc.runtime.manifest import Engine, Manifest, Requirements
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -85,6 +85,32 @@ def test_the_same_capability_on_another_gpu_is_a_note(
     (note,) = check(gpu_manifest, CUDA)
     assert "h100" in note
     assert "NVIDIA H200" in note
+
+
+@pytest.mark.parametrize(("capability", "runs"), [((8, 6), True), ((9, 0), True), ((7, 5), False)])
+def test_a_bundle_runs_where_all_of_its_engines_do(
+    gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], runs: bool
+) -> None:
+    engine = gpu_manifest.engines["denoise"]
+
+    def named(*capabilities: str) -> Engine:
+        return replace(engine, requires=Requirements(None, (), (), capabilities))
+
+    engines = {"denoise": named("7.5", "8.6", "9.0"), "text_kv": named("8.6", "9.0")}
+    built = replace(gpu_manifest, engines=engines)
+    pretend_gpu(monkeypatch, "NVIDIA GeForce RTX 3090", capability)
+    if not runs:
+        error = refusal(built, CUDA)
+        assert error.code == "VIDC-BUNDLE-GPU"
+        assert "h100 (compute capability 8.6, 9.0)" in error.message
+        return
+    (note,) = check(built, CUDA)
+    assert "for h100 and runs here on NVIDIA GeForce RTX 3090" in note
+    assert ("of compute capability 8.6" in note) == (capability == (8, 6))
+    # Of one engine that says nothing, the bundle is for the target alone.
+    mixed = replace(built, engines={**engines, "kv_update": named()})
+    if capability == (8, 6):
+        assert refusal(mixed, CUDA).code == "VIDC-BUNDLE-GPU"
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,12 @@ def test_a_dropped_field_is_missed(
             [
                 p
                 for p in nodes(document)
-                if p and isinstance(p[-1], str) and not is_free(p[:-1]) and p[:-1] not in MAPS
+                if p
+                and isinstance(p[-1], str)
+                and not is_free(p[:-1])
+                and p[:-1] not in MAPS
+                # Bundles that were built before there was one are read.
+                and p[-1] != "compute_capabilities"
             ]
         )
     )

@@ -49,8 +49,13 @@ class Logger:
 
 
 class Runtime:
+    last: "Runtime"
+    """The one that was made last."""
+
     def __init__(self, logger: Logger) -> None:
         self.logger = logger
+        self.engine_host_code_allowed = False
+        Runtime.last = self
 
     def deserialize_cuda_engine(self, plan: bytes) -> "Engine | None":
         options = onnxruntime.SessionOptions()

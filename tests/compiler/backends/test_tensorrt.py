@@ -1,6 +1,9 @@
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from vidc.compiler.backends.tensorrt import backend
 from vidc.compiler.quantise.lowering import quantized_linears
@@ -9,7 +12,9 @@ from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.tensorrt.product import PRODUCTS, product_for
 from vidc.exporters.export import export_component
-from vidc.plugins.errors import UnavailableError
+from vidc.exporters.onnx.native_ring import NATIVE
+from vidc.plugins.errors import BuildError, UnavailableError
+from vidc.plugins.ring import ring_attention
 
 
 def test_each_gpu_has_its_product():
@@ -21,8 +26,23 @@ def test_each_gpu_has_its_product():
 
 
 def test_rtx_has_nothing_for_hopper():
-    assert "9.0" not in PRODUCTS["tensorrt_rtx"].capabilities
-    assert "9.0" in PRODUCTS["tensorrt"].capabilities
+    hopper = replace(targets()["h100"], tensorrt="tensorrt_rtx")
+    assert product_for(hopper) is None
+    assert backend.precisions(hopper) == frozenset()
+    served = "TensorRT-RTX serves GPUs of compute capability 7.5, 8.0, 8.6, 8.9, 12.0, 12.1"
+    assert backend.unavailable(hopper) == f"{served}, and h100 has 9.0"
+    assert product_for(targets()["h100"]) is PRODUCTS["tensorrt"]
+
+
+def test_a_gpu_that_its_product_does_not_serve_is_refused_with_those_that_it_does(monkeypatch):
+    hopper = replace(targets()["h100"], tensorrt="tensorrt_rtx")
+    monkeypatch.setattr("vidc.compiler.settings.resolve.find_target", lambda *_: hopper)
+    for name in ("tensorrt", "torch_tensorrt"):
+        with pytest.raises(UnavailableError, match=r"TensorRT-RTX serves .* 12\.1, and") as caught:
+            resolve("tiny", gpu="h100", backend=name, precision="fp16", environ={})
+        assert (caught.value.code, caught.value.exit_code) == ("VIDC-BACKEND-TARGET", 3)
+        assert caught.value.hint == "pass --backend aoti"
+    assert resolve("tiny", gpu="h100", precision="fp16", environ={}).backend == "aoti"
 
 
 @pytest.mark.parametrize(
@@ -95,3 +115,34 @@ def test_compiling_without_it_says_how_to_get_it(monkeypatch, tmp_path):
         backend.compile(component, settings.target, {}, tmp_path)
     assert caught.value.code == "VIDC-ENV-TENSORRT"
     assert "PyPI" in caught.value.hint
+
+
+def test_a_plugin_operator_is_refused_for_rtx_before_the_parser(monkeypatch, tmp_path):
+    """The parser of TensorRT-RTX would end the process."""
+
+    def plugin(query, key_cache, value_cache, valid_length):
+        return torch.onnx.ops.symbolic(
+            "vidc::ring_attention",
+            (query, key_cache, value_cache, valid_length),
+            dtype=query.dtype,
+            shape=query.shape,
+            version=1,
+        )
+
+    def parse(*_):
+        raise AssertionError("the parser was called")
+
+    parser = SimpleNamespace(parse=parse, parse_from_file=parse)
+    product = SimpleNamespace(OnnxParser=lambda *_: parser)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", product)
+    monkeypatch.setitem(NATIVE, ring_attention, plugin)
+    settings = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
+    component = export_component(settings.model, "transformer", "fp16", "denoise", tmp_path)
+    output = tmp_path / "engine"
+    output.mkdir()
+    with pytest.raises(BuildError) as caught:
+        backend.compile(component, settings.target, {}, output)
+    assert caught.value.code == "VIDC-EXPORT-LINT"
+    assert caught.value.message.startswith("denoise: tensorrt_rtx would not compute denoise")
+    assert "custom-operator-aborts" in caught.value.message
+    assert list(output.iterdir()) == []

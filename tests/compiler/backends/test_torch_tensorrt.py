@@ -1,6 +1,7 @@
 """The backend over a stand-in for its package: the package imports where there is a GPU alone."""
 
 import logging
+import re
 import sys
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
@@ -8,10 +9,12 @@ from types import SimpleNamespace
 import fake_torch_tensorrt
 import pytest
 import torch
+from torch import fx
 
 from vidc.compiler.backends import Means
 from vidc.compiler.backends.tensorrt import backend as by_onnx
 from vidc.compiler.backends.torch_tensorrt import backend
+from vidc.compiler.lines import naming_lines
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.torch_tensorrt import converters, package
@@ -163,8 +166,8 @@ def test_its_converter_takes_the_operators_of_the_ring_and_no_other(stand_in):
 @pytest.mark.parametrize(
     ("reason", "logged", "code", "says"),
     [
-        ("expand called", "", "VIDC-TORCH-TENSORRT-CONVERT", "KeyError: 'expand called'"),
-        ("None", "no kernel", "VIDC-TORCH-TENSORRT-CONVERT", "'None'; no kernel"),
+        ("expand called", "", "VIDC-TORCH-TENSORRT-CONVERT", "KeyError: expand called"),
+        ("None", "no kernel", "VIDC-TORCH-TENSORRT-CONVERT", "KeyError: None; no kernel"),
         ("CUDA out of memory", "", "VIDC-TENSORRT-MEMORY", "ran out of memory"),
     ],
 )
@@ -189,3 +192,46 @@ def test_what_it_does_not_convert_is_a_coded_error(
     said = capfd.readouterr()
     assert "pages of a graph" not in said.out + said.err
     assert said.out == ""
+
+
+class Converting(fx.Interpreter):
+    """Visits the nodes of a program as the package does, and fails at one kind."""
+
+    def __init__(self, module, failing, raised):
+        super().__init__(module)
+        self.failing, self.raised = failing, raised
+
+    def run_node(self, n):
+        if n.op == "call_function" and self.failing in str(n.target):
+            raise self.raised("no converter")
+        return n.meta.get("val")
+
+
+@pytest.mark.parametrize(
+    ("failing", "code", "raised", "sink"),
+    [
+        ("native_layer_norm", "self.attention_input(", KeyError, 3),
+        ("aten.gelu", "F.gelu(", RuntimeError, 2),
+        ("aten.sigmoid", "self.activation(", RuntimeError, 3),
+    ],
+)
+def test_what_it_does_not_convert_is_named_with_node_and_line(
+    stand_in, monkeypatch, tmp_path, failing, code, raised, sink
+):
+    """The package's lowering, of which PyTorch's own is the most, gives nodes other names."""
+
+    def refuse(program, **options):
+        Converting(program.run_decompositions().graph_module, failing, raised).run()
+
+    name = "convert_exported_program_to_serialized_trt_engine"
+    monkeypatch.setattr(stand_in.dynamo, name, refuse)
+    assignments = [f"stream.sink={sink}"]
+    settings = resolve("tiny", gpu="rtx4090", backend="torch_tensorrt", precision="fp16",
+                       assignments=assignments, environ={})  # fmt: skip
+    component = export_component(settings.model, "transformer", "fp16", "denoise", tmp_path)
+    with pytest.raises(BuildError) as caught, naming_lines(settings):
+        backend.compile(component, settings.target, {}, tmp_path)
+    assert caught.value.code == "VIDC-TORCH-TENSORRT-CONVERT"
+    says = r"denoise: .* of its program at node \w+: \w+Error: no converter; it comes from .*:\d+: "
+    assert re.match(says, caught.value.message)
+    assert code in caught.value.message

@@ -16,7 +16,10 @@ def known_backends(monkeypatch):
 
     def backend(name):
         builds = PRECISIONS[name]
-        return SimpleNamespace(precisions=lambda target: frozenset(builds[target.device_type]))
+        return SimpleNamespace(
+            precisions=lambda target: frozenset(builds[target.device_type]),
+            unavailable=lambda target: f"it serves no {target.device_type}",
+        )
 
     monkeypatch.setattr(backends, "names", lambda: tuple(sorted(PRECISIONS)))
     monkeypatch.setattr(backends, "backend", backend)

@@ -222,7 +222,8 @@ def test_a_gpu_that_is_there_is_not_passed_over_for_the_cpu(cpu_alone, monkeypat
 
 
 def test_a_backend_that_builds_nothing_for_the_target_names_one_that_does():
-    with pytest.raises(UnavailableError, match="builds nothing for h100") as raised:
+    says = r"builds nothing for h100 \(--gpu\): it serves no cuda"
+    with pytest.raises(UnavailableError, match=says) as raised:
         resolve("tiny", gpu="h100", backend="onnxruntime", environ={})
     assert (raised.value.code, raised.value.hint) == ("VIDC-BACKEND-TARGET", "pass --backend aoti")
 

@@ -43,6 +43,14 @@ def test_one_that_does_not_has_tensorrts_own_layers():
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_plan_for_later_versions_calls_none():
+    made = component(8)
+    plugins, (note,) = plugin_ring(made.signature, made.aligned, TENSORRT, version_compatible=True)
+    assert not plugins
+    assert "for later versions of TensorRT calls no plugins" in note
+
+
+@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("product", [TENSORRT, RTX])
 def test_what_has_no_ring_is_asked_nothing(product):
     assert decided(product, window=8, name="text_kv") == (False, ())

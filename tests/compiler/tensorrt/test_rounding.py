@@ -5,13 +5,14 @@ import pytest
 
 pytest.importorskip("tensorrt_rtx")
 
-from vidc.compiler.backends import WITHOUT_LIMITS
+from vidc.compiler.backends import WITHOUT_LIMITS, Means
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.tensorrt.build import build_plan
 from vidc.compiler.tensorrt.built_layers import built_layers
 from vidc.compiler.tensorrt.log import Log
 from vidc.compiler.tensorrt.network import Network
 from vidc.compiler.tensorrt.product import PRODUCTS
+from vidc.plugins.errors import BuildError
 
 RTX = PRODUCTS["tensorrt_rtx"]
 TEXT = """
@@ -57,12 +58,31 @@ class Parsed:
     @property
     def plan_is_in_8_bits(self):
         """Whether the product of the plan is."""
-        plan = build_plan("toy", self.network, RTX, targets()["rtx4090"], WITHOUT_LIMITS)
+        return self.is_in_8_bits(WITHOUT_LIMITS)
+
+    def is_in_8_bits(self, means):
+        """The same of a plan that is built by other means."""
+        plan = build_plan("toy", self.network, RTX, targets()["rtx4090"], means)
         return built_layers(plan, self.network.log, RTX).in_8_bits("product")
 
 
 def test_constant_scales_are_products_in_8_bits():
     assert Parsed().plan_is_in_8_bits
+
+
+EVERY = ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1")
+
+
+@pytest.mark.parametrize(("steps", "capabilities"), [(17, EVERY[3:]), (3, EVERY[1:])])
+def test_a_product_is_in_8_bits_in_a_plan_for_several_gpus(steps, capabilities):
+    parsed = Parsed(f"<output_dtype = {steps}>(x, s)", "(b, s)", steps=steps)
+    assert parsed.is_in_8_bits(Means(capabilities=capabilities))
+
+
+def test_fp8_is_in_no_plan_for_a_gpu_that_has_none():
+    parsed = Parsed("<output_dtype = 17>(x, s)", "(b, s)", steps=17)
+    with pytest.raises(BuildError, match="sm80"):
+        parsed.is_in_8_bits(Means(capabilities=("8.0", "8.9")))
 
 
 def test_a_given_scale_is_taken_and_the_product_is_not_in_8_bits():

@@ -213,6 +213,58 @@ def test_a_version_that_only_looks_alike_is_refused(bundle, weights, product, bu
     assert f"{here} is installed" in error.message
 
 
+@pytest.fixture
+def enterprise(monkeypatch):
+    fake = fake_tensorrt.module("tensorrt", VERSION)
+    monkeypatch.setitem(sys.modules, "tensorrt", fake)
+    return fake
+
+
+COMPATIBLE = {"product": "tensorrt", "version_compatible": True}
+
+
+@pytest.mark.parametrize(
+    ("built", "here"),
+    [("10.13.3.9", "10.13.3.9"), ("10.13.3.9", "10.15.1.29"), ("10.13.3.9", "11.1.0")],
+)
+def test_a_compatible_plan_loads_in_later_versions(bundle, weights, enterprise, built, here):
+    folder, entries = bundle
+    enterprise.__version__ = here
+    entry = replace(entries["text_kv"], version=built, options=COMPATIBLE)
+    assert load(folder, entry, Weights(weights, CPU), CPU).signature == entry.signature
+    # It holds a runtime, which has to be let run.
+    assert fake_tensorrt.Runtime.last.engine_host_code_allowed
+
+
+@pytest.mark.parametrize(
+    ("built", "here"),
+    [
+        ("10.15.1.29", "10.13.3.9"),
+        ("11.1.0", "10.15.1.29"),
+        ("10.13.3.9", "12.0.0"),
+        ("10.13.3.9", "unknown"),
+    ],
+)
+def test_a_compatible_plan_does_not_load_in_any_version(bundle, weights, enterprise, built, here):
+    enterprise.__version__ = here
+    error = refused(
+        bundle, weights, UnavailableError, "VIDC-ENGINE-VERSION", version=built, options=COMPATIBLE
+    )
+    assert "in no older version" in error.message
+
+
+def test_a_plan_without_a_runtime_of_its_own_may_run_none(bundle, weights, enterprise):
+    folder, entries = bundle
+    entry = replace(entries["text_kv"], options={"product": "tensorrt"})
+    load(folder, entry, Weights(weights, CPU), CPU)
+    assert not fake_tensorrt.Runtime.last.engine_host_code_allowed
+
+
+def test_rtx_has_no_plans_for_later_versions(bundle, weights):
+    options = {"product": "tensorrt_rtx", "version_compatible": True}
+    refused(bundle, weights, GateError, "VIDC-BUNDLE-FIELD", options=options)
+
+
 def test_a_plan_that_does_not_load_is_refused(bundle, weights):
     folder, _ = bundle
     (folder / "damaged.plan").write_bytes(b"nothing")
