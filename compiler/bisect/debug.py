@@ -264,7 +264,12 @@ def _with_builds(
     settings = _settings(manifest, entry)
     made = component_program(settings, name)
     given = given_to(bundle.engines[name], made.signature, kept, weights)
-    means = Means(settings.tensorrt.workspace_bytes, None, note)
+    means = Means(
+        settings.tensorrt.workspace_bytes,
+        entry.requires.compute_capabilities,
+        settings.tensorrt.version_compatible,
+        note=note,
+    )
     rebuilder = Rebuilder(folder, entry, settings.target, weights, bundle.device, means)
     form = backend(entry.backend).form(settings.target)
     engine = EngineProgram(
