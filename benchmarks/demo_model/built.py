@@ -6,7 +6,8 @@
 
 Each recipe is built for a CPU, and the figures are those of the build's own validation: 12 blocks
 against float32 with the same noise. They are kept whether its gates pass, and the bundle is
-published, or not. Recipes that are named are built alone, and the file's other rows stay.
+published, or not. Recipes that are named are built alone, and the file's other rows stay. What
+is printed are the rows of the table in docs/quality.md.
 """
 
 import argparse
@@ -122,6 +123,17 @@ def figures(validation: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def table_row(row: Mapping[str, Any]) -> str:
+    """A row of the file as docs/quality.md has it."""
+    worst, component = row["worst block"], row["worst component"]
+    error = 100 * row["components"][component]["relative L2"]
+    judged = "passes" if row["passed"] else f"**misses** {row['failed']} of {row['gates']} gates"
+    return (
+        f"| `{row['recipe']}` | `{row['backend']}` | {error:.1f}e-2, `{component}` | "
+        f"{worst['dB']:.1f} dB | {worst['SSIM']:.4f} | {judged} |"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("calibration", type=Path)
@@ -151,6 +163,7 @@ def main() -> None:
         ordered = [rows[name] for name in RECIPES if name in rows]
         # One that is interrupted keeps what it has.
         options.results.write_text(json.dumps({"schema": 1, "rows": ordered}, indent=1) + "\n")
+    print("\n".join(map(table_row, ordered)))
 
 
 if __name__ == "__main__":

@@ -259,8 +259,9 @@ def test_keys_and_values_alone_in_8_bits(cached, project, vidc, monkeypatch):
     assert worst["text_kv"] < 1e-5 < 1e-3 < worst["denoise"]
 
 
-def test_swapped_scales_of_keys_and_values_fail_validation_by_name(cached, vidc, tmp_path):
-    bundle = shutil.copytree(cached, tmp_path / "bundle")
+def failed_with_swapped_scales(bundle, vidc, folder):
+    """What fails of a copy whose keys have the values' scales, and values the keys'."""
+    bundle = shutil.copytree(bundle, folder / "swapped")
     path = bundle / "weights/transformer.safetensors"
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     for layer in range(2):
@@ -270,8 +271,28 @@ def test_swapped_scales_of_keys_and_values_fail_validation_by_name(cached, vidc,
     _accept(bundle)
     status, out, err = vidc("validate", str(bundle), "--json")
     assert status == 1, err
-    failed = {gate["component"] for gate in json.loads(out)["gates"] if not gate["passed"]}
+    return {gate["component"] for gate in json.loads(out)["gates"] if not gate["passed"]}
+
+
+def test_swapped_scales_of_keys_and_values_fail_validation_by_name(cached, vidc, tmp_path):
+    failed = failed_with_swapped_scales(cached, vidc, tmp_path)
     assert "denoise" in failed
+    assert not failed & {"text_kv", "vae_decode"}
+
+
+@pytest.mark.xdist_group("aoti")
+def test_swapped_scales_of_attention_in_8_bits_fail_validation_by_name(
+    build, calibrated, vidc, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
+    recipe, output = "fp8-int8-attention", tmp_path / "bundle"
+    status, _, err = build(
+        "--precision", "fp8", "--recipe", recipe, "--backend", "aoti",
+        "--calibration", str(calibrated), "-o", str(output),
+    )  # fmt: skip
+    assert status == 0, err
+    failed = failed_with_swapped_scales(output, vidc, tmp_path)
+    assert {"denoise", "rollout"} <= failed
     assert not failed & {"text_kv", "vae_decode"}
 
 

@@ -1,8 +1,15 @@
 """What is kept of a build's validation, whether it passes or not."""
 
-from demo_model.built import RECIPES, figures
+import json
+import re
+from pathlib import Path
+
+from demo_model.built import RECIPES, figures, table_row
 
 from vidc.compiler.recipe.recipe import recipe_names
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "benchmarks/results/demo-8bit.json"
 
 
 def gate(component, value, threshold):
@@ -33,3 +40,10 @@ def test_the_worst_of_components_and_blocks():
 
 def test_every_shipped_recipe_is_built():
     assert sorted(RECIPES) == sorted(recipe_names())
+
+
+def test_the_documentation_has_the_rows_of_the_file():
+    rows = json.loads(RESULTS.read_text())["rows"]
+    text = (ROOT / "docs/quality.md").read_text()
+    shown = re.findall(r"^\| `[\w-]+` \| `(?:aoti|onnxruntime)` \| .* dB \| .*$", text, re.M)
+    assert shown == [table_row(row) for row in rows]
