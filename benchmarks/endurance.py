@@ -10,7 +10,6 @@ hundred blocks, when the device is idle.
 import argparse
 import json
 import re
-import resource
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from vidc.compiler.bench.clock import Clock
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
+from vidc.compiler.bench.peak import peak_rss_bytes
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.validate.golden import prompt_files
 from vidc.runtime import load
@@ -31,7 +31,7 @@ CUDA_CALL = re.compile(r"cuda|cu[A-Z]")
 
 
 def memory(device: torch.device) -> dict[str, int]:
-    found = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    found = {"peak_rss_bytes": peak_rss_bytes()}
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         found["allocated_bytes"] = torch.cuda.memory_allocated(device)

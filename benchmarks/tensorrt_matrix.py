@@ -13,7 +13,6 @@ engine.
 
 import argparse
 import json
-import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from typing import Any
 
 from vidc.compiler.backends.tensorrt import backend
 from vidc.compiler.bench.fingerprint import fingerprint
+from vidc.compiler.bench.peak import peak_rss_bytes
 from vidc.compiler.inspect.plan import InspectedPlan, inspect_plan
 from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.quantise.programs import quantize_program
@@ -94,7 +94,7 @@ def build(case: Case) -> dict[str, Any]:
             "compute_capability": targets()[case.target].compute_capability,
             "export_s": between - started,
             "build_s": ended - between,
-            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_bytes": peak_rss_bytes(),
             "plan_bytes": found.plan.bytes,
             "version": found.plan.version,
             "attentions": len(found.network.attentions),

@@ -7,7 +7,6 @@ each step was done, and ``peak`` memory once the window was full and a prompt ha
 """
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from vidc.compiler.bench.peak import peak_rss_bytes
 from vidc.compiler.bench.streams import OURS, of_baselines, of_bundle
 from vidc.plugins.errors import VidcError
 from vidc.runtime import load
@@ -45,8 +45,7 @@ def main(folder: Path, prompts: tuple[Path, Path], name: str, seed: int) -> None
 
 
 def _peak(device: torch.device) -> dict[str, int]:
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak = {"peak_rss_bytes": kilobytes * (1 if sys.platform == "darwin" else 1024)}
+    peak = {"peak_rss_bytes": peak_rss_bytes()}
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         peak["peak_cuda_bytes"] = torch.cuda.max_memory_allocated(device)

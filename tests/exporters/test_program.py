@@ -15,8 +15,9 @@ from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 COMPONENTS = ["text_kv", "denoise", "kv_update", "recache_6"]
 
 EXPORT = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
+from vidc.compiler.bench.peak import peak_rss_bytes
 from vidc.exporters.config import *
 from vidc.exporters.models import components, meta_network
 from vidc.exporters.program import export_program, load_program, save_program
@@ -31,7 +32,7 @@ network = meta_network(config, "transformer", "fp32")
 component = components(config, "transformer", network, "fp32")["denoise"]
 save_program(export_program(component), path)
 load_program(path)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(peak_rss_bytes() // 1024)
 """
 SMALL = {"dim": 48, "ffn_dim": 96, "heads": 2, "freq_dim": 16, "text_len": 6, "text_dim": 20}
 # Two layers of 400 M parameters.
