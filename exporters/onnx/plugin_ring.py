@@ -35,26 +35,13 @@ def refusal(signature: Signature) -> str | None:
     return None
 
 
-def _ring_write(
-    qkv: Tensor,
-    query_weight: Tensor,
-    key_weight: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    position: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    sink: int,
-    eps: float,
-) -> tuple[Tensor, ...]:
+def _ring_write(*given: Any) -> tuple[Tensor, ...]:
     """``qk_norm_rope_ring_write``, for export alone: queries and both caches."""
+    *inputs, sink, eps = given
+    qkv, key_cache, value_cache = inputs[0], *inputs[-2:]
     query = key_cache.new_empty((*qkv.shape[:2], *key_cache.shape[2:]))
-    return _plugin(
-        RING_WRITE,
-        (qkv, query_weight, key_weight, cos, sin, position, key_cache, value_cache),
-        {"sink": sink, "eps": eps},
-        (query, key_cache, value_cache),
-    )
+    results = (query, key_cache, value_cache)
+    return _plugin(RING_WRITE, tuple(inputs), {"sink": sink, "eps": eps}, results)
 
 
 def _ring_attention(query: Tensor, *ring: Tensor) -> Tensor:
