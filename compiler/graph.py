@@ -17,7 +17,7 @@ from vidc.compiler.pipeline.stage import Input, Stage, Workspace
 from vidc.compiler.quantise.form import GRAPH, Form
 from vidc.compiler.quantise.lowering import quantized_linears
 from vidc.compiler.settings.resolve import Settings
-from vidc.compiler.tensorrt.compatible import compatible
+from vidc.compiler.tensorrt.limits import limits
 from vidc.compiler.validate.golden import QUANTISED_STAGE
 from vidc.compiler.versions import versions
 from vidc.exporters.checkpoint import checkpoint_files, lora_files
@@ -351,29 +351,8 @@ def _anywhere(settings: Settings) -> bool:
 def _compile_work(settings: Settings, group: str) -> Work:
     return Work(
         ("vidc.compiler.stages.compile", f"vidc.compiler.backends.{settings.backend}"),
-        {"precision": settings.precision[group], **_limits(settings)},
+        {"precision": settings.precision[group], **limits(settings)},
     )
-
-
-def _limits(settings: Settings) -> dict[str, Json]:
-    """What engines' builders must keep to, of the settings that the backend reads.
-
-    Raises:
-        UnavailableError: ``VIDC-TENSORRT-COMPATIBLE``, it cannot.
-    """
-    asked = settings.tensorrt
-    if settings.backend not in ("tensorrt", "torch_tensorrt"):
-        return {}
-    found: dict[str, Json] = {}
-    if asked.workspace_bytes is not None:
-        found["workspace_bytes"] = asked.workspace_bytes
-    if asked.hardware_compatible or asked.version_compatible:
-        wanted = compatible(settings)
-        if wanted.capabilities:
-            found["capabilities"] = list(wanted.capabilities)
-        if wanted.version:
-            found["version_compatible"] = True
-    return found
 
 
 def _compile(settings: Settings, name: str, group: str) -> Stage:
@@ -386,7 +365,7 @@ def _compile(settings: Settings, name: str, group: str) -> Stage:
             component=name,
             backend_name=settings.backend,
             target=target,
-            **_limits(settings),
+            **limits(settings),
         ),
         entries=work.entries,
         config=work.config,

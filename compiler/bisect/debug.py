@@ -174,8 +174,7 @@ def debug(
         if kept is None:
             found.append(Diagnosis(name, None, None, NEVER))
             continue
-        look = _with_graph if _has_graph(manifest.engines[name], manifest) else _with_builds
-        engine, reference = look(name, kept, folder, bundle, manifest, weights, note)
+        engine, reference = _look(name, kept, folder, bundle, manifest, weights, note)
         found.append(diagnose(name, limits[name], engine, reference, output))
     return found
 
@@ -230,7 +229,7 @@ def _settings(manifest: Manifest, entry: Engine) -> Settings:
     return replace(settings, backend=entry.backend)
 
 
-def _with_graph(
+def _look(
     name: str,
     kept: Mapping[str, Tensor],
     folder: Path,
@@ -239,31 +238,18 @@ def _with_graph(
     weights: Weights,
     note: Callable[[str], None],
 ) -> tuple[Values, Reference]:
-    entry = manifest.engines[name]
+    """A component's values as its engine computes them, and PyTorch's."""
+    entry, ran = manifest.engines[name], bundle.engines[name]
     settings = _settings(manifest, entry)
     made = component_program(settings, name)
-    given = given_to(bundle.engines[name], made.signature, kept, weights)
-    options: Options = read(entry.options, Options, f"options of {name}")
-    engine = EngineGraph(
-        folder / entry.files[0], options.session_options(), given.kept,
-        entry.signature.graph_outputs(),
-    )  # fmt: skip
-    return engine, graph_reference(settings, made, given)
-
-
-def _with_builds(
-    name: str,
-    kept: Mapping[str, Tensor],
-    folder: Path,
-    bundle: Bundle,
-    manifest: Manifest,
-    weights: Weights,
-    note: Callable[[str], None],
-) -> tuple[Values, Reference]:
-    entry = manifest.engines[name]
-    settings = _settings(manifest, entry)
-    made = component_program(settings, name)
-    given = given_to(bundle.engines[name], made.signature, kept, weights)
+    given = given_to(ran, made.signature, kept, weights)
+    if _has_graph(entry, manifest):
+        options: Options = read(entry.options, Options, f"options of {name}")
+        graph = EngineGraph(
+            folder / entry.files[0], options.session_options(), given.kept,
+            entry.signature.graph_outputs(),
+        )  # fmt: skip
+        return graph, graph_reference(settings, made, given)
     means = Means(
         settings.tensorrt.workspace_bytes,
         entry.requires.compute_capabilities,
@@ -271,11 +257,9 @@ def _with_builds(
         note=note,
     )
     rebuilder = Rebuilder(folder, entry, settings.target, weights, bundle.device, means)
-    form = backend(entry.backend).form(settings.target)
-    engine = EngineProgram(
-        made, bundle.engines[name], rebuilder, given, form not in (PROGRAM, CPU_PROGRAM)
-    )
-    return engine, program_reference(made, given)
+    native = backend(entry.backend).form(settings.target) not in (PROGRAM, CPU_PROGRAM)
+    program = EngineProgram(made, ran, rebuilder, given, native)
+    return program, program_reference(made, given)
 
 
 def _limits(validation: Validation) -> dict[str, float]:
