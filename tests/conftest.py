@@ -13,6 +13,15 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_inductor_cache(tmp_path_factory):
+    """A cache for each worker: inductor overwrites a file in place that another may be reading."""
+    with pytest.MonkeyPatch.context() as patch:
+        cache = tmp_path_factory.getbasetemp() / "inductor"
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        yield cache
+
+
 @pytest.fixture
 def vidc(capsys):
     """Runs a command line; returns its exit status, stdout and stderr."""
