@@ -32,7 +32,7 @@ from vidc.compiler.settings.resolve import Settings, resolve
 from vidc.compiler.stages.compile import read_engine
 from vidc.plugins.names import weights_path
 from vidc.plugins.signature import Signature, state_output
-from vidc.runtime.engines.onnxruntime import EXACT_PRODUCTS
+from vidc.runtime.engines.integer_products import ask_exact_products
 
 PARTS = ("text_kv", "denoise", "kv_update")
 GROUP = "transformer"
@@ -74,7 +74,7 @@ class Model:
         options.log_severity_level = 3
         options.intra_op_num_threads = 1
         options.add_session_config_entry("session.disable_prepacking", "1")
-        options.add_session_config_entry(*EXACT_PRODUCTS)
+        ask_exact_products(options)
         options.optimized_model_filepath = str(self.folder / f"{name}.optimised.onnx")
         if profiled:
             options.enable_profiling = True

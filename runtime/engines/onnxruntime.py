@@ -13,6 +13,7 @@ from torch import Tensor
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import DTYPE_NAMES, Signature, TensorSpec, state_output
 from vidc.runtime import manifest
+from vidc.runtime.engines.integer_products import ask_exact_products
 from vidc.runtime.engines.torch_memory import REFUSED, torch_memory
 from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.strict import read
@@ -44,9 +45,6 @@ _TYPE_NAMES = {
     "float16": "tensor(float16)",
     "bfloat16": "tensor(bfloat16)",
 }
-EXACT_PRODUCTS = ("session.x64quantprecision", "1")
-"""A setting: on x86 without VNNI products of INT8 are exact, as they are elsewhere. By default they
-saturate there, at sums of two of 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class Options:
         options.add_session_config_entry(
             "session.disable_prepacking", str(int(self.disable_prepacking))
         )
-        options.add_session_config_entry(*EXACT_PRODUCTS)
+        ask_exact_products(options)
         return options
 
 

@@ -17,7 +17,7 @@ from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.onnx.quantize import found_gemms, quantize, unsigned_inputs
 from vidc.exporters.onnx.weights import external
 from vidc.plugins.errors import BuildError
-from vidc.runtime.engines.onnxruntime import EXACT_PRODUCTS
+from vidc.runtime.engines.integer_products import ask_exact_products
 
 ROWS, WIDTH = 12, 16
 FORMS = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}
@@ -90,7 +90,7 @@ def make(tmp_path):
         ir.save(model, tmp_path / "graph.onnx")
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        options.add_session_config_entry(*EXACT_PRODUCTS)
+        ask_exact_products(options)
         options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
         opened = onnxruntime.InferenceSession(
             str(tmp_path / "graph.onnx"), options, providers=["CPUExecutionProvider"]

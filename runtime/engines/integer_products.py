@@ -1,0 +1,36 @@
+"""Exact products of INT8 in ONNX Runtime, whatever the processor.
+
+On x86 it multiplies unsigned by signed numbers in one instruction where there is VNNI, and in one
+that saturates at sums of two of 16 bits where there is none. It can be told to make weights
+unsigned, whose products are exact everywhere and, with VNNI, 2.5 times slower.
+"""
+
+from functools import cache
+
+import numpy as np
+import onnxruntime
+
+_EXACT = ("session.x64quantprecision", "1")
+_ROWS, _DEPTH, _COLUMNS = 4, 64, 16
+_PRODUCT = bytes.fromhex(
+    "080a3a5c0a180a01780a0177120179220d4d61744d756c496e74656765721201675a130a0178120e0a0c0802"
+    "12080a0208040a0208405a130a0177120e0a0c080312080a0208400a02081062130a0179120e0a0c08061208"
+    "0a0208040a02081042040a001015"
+)
+"""An ONNX graph of one MatMulInteger: uint8 ``[4, 64]`` by int8 ``[64, 16]``."""
+
+
+def ask_exact_products(options: onnxruntime.SessionOptions) -> None:
+    """Has a session's products of uint8 and int8 be exact, where they would not be."""
+    if _saturates():
+        options.add_session_config_entry(*_EXACT)
+
+
+@cache
+def _saturates() -> bool:
+    """Whether the largest product of uint8 and int8 comes out wrong on this processor."""
+    session = onnxruntime.InferenceSession(_PRODUCT, providers=["CPUExecutionProvider"])
+    left = np.full((_ROWS, _DEPTH), 255, np.uint8)
+    right = np.full((_DEPTH, _COLUMNS), 127, np.int8)
+    (product,) = session.run(["y"], {"x": left, "w": right})
+    return bool((product != 255 * 127 * _DEPTH).any())
