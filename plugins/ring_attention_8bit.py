@@ -8,8 +8,7 @@ The kernel for Hopper takes static scales alone. A ring with a scale for each to
 kernel that every GPU has, on Hopper too, where it takes some eight times as long
 (docs/performance.md); no engine has such a ring.
 
-NaN in FP8 reaches the output by the reference and by Hopper's kernel. The kernel for every GPU
-takes NaN among numbers of FP8 for 480, so there it does not; INT8 has none.
+NaN in FP8, in a scale or in a mean reaches the outputs that it counts for; INT8 has none.
 """
 
 from typing import Any, NamedTuple

@@ -48,18 +48,27 @@ struct Halves {
   uint32_t low, high;
 };
 
-__device__ __forceinline__ uint32_t scaled(uint32_t pair, float factor, float offset) {
-  const __half2 result = __hfma2(*reinterpret_cast<const __half2*>(&pair),
-                                 __float2half2_rn(factor), __float2half2_rn(offset));
-  return *reinterpret_cast<const uint32_t*>(&result);
+__device__ __forceinline__ __half2 both(float x) { return __float2half2_rn(x); }
+
+__device__ __forceinline__ __half2 as_numbers(uint32_t bits) {
+  return *reinterpret_cast<const __half2*>(&bits);
+}
+
+__device__ __forceinline__ uint32_t as_bits(__half2 numbers) {
+  return *reinterpret_cast<const uint32_t*>(&numbers);
 }
 
 struct Int8 {
   static __device__ __forceinline__ Halves halves(uint32_t word) {
     // 0x64xy is 1024 + 0xxy, and x + 128 has no sign.
     const uint32_t positive = word ^ 0x80808080;
-    return {scaled(__byte_perm(positive, 0x64646464, 0x4140), 1.f, -1152.f),
-            scaled(__byte_perm(positive, 0x64646464, 0x4342), 1.f, -1152.f)};
+    return {pair(__byte_perm(positive, 0x64646464, 0x4140)),
+            pair(__byte_perm(positive, 0x64646464, 0x4342))};
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t pair(uint32_t bits) {
+    return as_bits(__hfma2(as_numbers(bits), both(1.f), both(-1152.f)));
   }
 };
 
@@ -69,9 +78,12 @@ struct E4m3 {
   }
 
  private:
-  // Exponent and mantissa where float16 has them, whose exponent is counted from 8 less.
+  // Exponent and mantissa where float16 has them, whose exponent is counted from 8 less. What is NaN
+  // would be 480, the one number beyond 448: it alone overflows, and infinity times 0 is NaN.
   static __device__ __forceinline__ uint32_t pair(uint32_t high) {
-    return scaled((high & 0x80008000) | (high & 0x7f007f00) >> 1, 256.f, 0.f);
+    const __half2 x = as_numbers((high & 0x80008000) | (high & 0x7f007f00) >> 1);
+    const __half2 nan_or_zero = __hmul2(__hmul2(x, both(36864.f)), both(0.f));
+    return as_bits(__hfma2(x, both(256.f), nan_or_zero));
   }
 };
 

@@ -18,12 +18,13 @@ constexpr float kSmallestScaled = 1e-30f;  // The inverse of the scale of less w
 // Every thread of the warp calls it.
 template <typename Output>
 __device__ __forceinline__ float scale_of_head(const float (&x)[kVector], int lanes) {
-  float largest = kSmallestScaled;
+  // As integers, numbers without a sign are in their order, and NaN is the largest.
+  unsigned largest = __float_as_uint(kSmallestScaled);
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) largest = fmaxf(largest, fabsf(x[i]));
+  for (int i = 0; i < kVector; ++i) largest = max(largest, __float_as_uint(fabsf(x[i])));
   for (int offset = lanes / 2; offset; offset /= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
-  return largest / kLargest<Output>;
+    largest = max(largest, __shfl_xor_sync(~0u, largest, offset));
+  return __uint_as_float(largest) / kLargest<Output>;
 }
 
 template <typename Output>

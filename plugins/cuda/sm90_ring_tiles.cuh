@@ -139,7 +139,8 @@ __device__ __forceinline__ float logit_scale(const Parameters& p, const Self& me
   const int query = at.query + me.row(which);
   const int64_t sequence = static_cast<int64_t>(at.batch) * p.heads + at.head;
   const float own = query < p.queries ? p.query_scale[sequence * p.queries + query] : 0.0f;
-  return fmaxf(own * (p.key_scale[at.head] * p.logit_scale), kLeastScale);
+  const float scale = own * (p.key_scale[at.head] * p.logit_scale);
+  return scale < kLeastScale ? kLeastScale : scale;  // fmaxf would lose a NaN.
 }
 
 }  // namespace vidc::ring_attention

@@ -56,6 +56,8 @@ To bits(From value) {
 }
 inline float __int_as_float(int32_t x) { return bits<float>(x); }
 inline int32_t __float_as_int(float x) { return bits<int32_t>(x); }
+inline uint32_t __float_as_uint(float x) { return bits<uint32_t>(x); }
+inline float __uint_as_float(uint32_t x) { return bits<float>(x); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __expf(float x) { return std::exp(x); }
