@@ -24,7 +24,9 @@ import onnxruntime
 
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph import Sources, graph_stage, slot, stages, weights_stage
+from vidc.compiler.graph.quantised import graph_stage, weights_stage
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.stages import slot, stages
 from vidc.compiler.pipeline.run import run
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.settings.environment import cache_root

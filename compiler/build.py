@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vidc.compiler.device_memory import capacity
-from vidc.compiler.graph import WORKERS, Sources, slot, stages, target_stages
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.stages import WORKERS, slot, stages, target_stages
 from vidc.compiler.lines import naming_lines
 from vidc.compiler.package import (
     PACKAGE,

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidc.compiler.graph import WORKERS, Sources, export_stage, load_stage, slot
+from vidc.compiler.graph.components import export_stage
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.stages import WORKERS, slot
+from vidc.compiler.graph.weights import load_stage
 from vidc.compiler.pipeline.atomic import sync_tree
 from vidc.compiler.pipeline.run import Progress, Result, run
 from vidc.compiler.pipeline.stage import Stage

@@ -10,7 +10,8 @@ from pkgutil import iter_modules
 from typing import Any
 
 from vidc.compiler.calibrate.document import DOCUMENT, TENSORS
-from vidc.compiler.graph import golden_stage, weights_stage
+from vidc.compiler.graph.golden import golden_stage
+from vidc.compiler.graph.quantised import weights_stage
 from vidc.compiler.pipeline.digest import Json, sha256_tree
 from vidc.compiler.pipeline.run import Result
 from vidc.compiler.pipeline.sources import source_digest

@@ -36,7 +36,8 @@ from vidc.compiler.calibrate.rollout import Rollouts
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import Given
 from vidc.compiler.cli.validate import command as validate
-from vidc.compiler.graph import slot, stages, weights_stage
+from vidc.compiler.graph.quantised import weights_stage
+from vidc.compiler.graph.stages import slot, stages
 from vidc.compiler.pipeline.run import run
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.settings.environment import cache_root

@@ -207,7 +207,7 @@ def _built(base: Base, settings: Settings, progress: Progress) -> Iterator[Bundl
     """A loaded variant, whose folder lasts as long as it is in use."""
     # What builds needs more than what runs a bundle does.
     from vidc.compiler.build import build
-    from vidc.compiler.graph import Sources
+    from vidc.compiler.graph.sources import Sources
 
     weights = {group: base.folder / weights_path(group) for group in GROUPS}
     with tempfile.TemporaryDirectory(prefix="vidc-sweep-") as folder:

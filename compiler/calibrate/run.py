@@ -16,7 +16,9 @@ from vidc.compiler.calibrate.ranges import finished, merged
 from vidc.compiler.calibrate.rollout import Rollouts, scenario
 from vidc.compiler.calibrate.state import State
 from vidc.compiler.gpu import absent
-from vidc.compiler.graph import Sources, load_stage, slot
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.stages import slot
+from vidc.compiler.graph.weights import load_stage
 from vidc.compiler.pipeline.digest import sha256_json
 from vidc.compiler.pipeline.disk import stage_errors
 from vidc.compiler.pipeline.run import Progress, run

@@ -21,7 +21,7 @@ from vidc.plugins.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from vidc.compiler.build import Built
-    from vidc.compiler.graph import Sources
+    from vidc.compiler.graph.sources import Sources
 
 
 @click.command()
@@ -81,7 +81,7 @@ def command(
     cache = cache_root(os.environ)
 
     from vidc.compiler import build
-    from vidc.compiler.graph import stage_count
+    from vidc.compiler.graph.stages import stage_count
 
     if plan_only:
         print_plan(settings, build.plan(settings, sources, output, cache), as_json, {})
@@ -101,7 +101,7 @@ def _begin(
     as_json: bool,
 ) -> None:
     """Does what any machine can do, and says who does the rest."""
-    from vidc.compiler.graph import portable_work
+    from vidc.compiler.graph.stages import portable_work
     from vidc.compiler.portable import begin
 
     bundle = output or _default(settings)
@@ -132,7 +132,7 @@ def _begin(
 def _finish(folder: Path, output: Path | None, plan_only: bool, as_json: bool) -> None:
     """Builds the bundle that another machine began."""
     from vidc.compiler import build
-    from vidc.compiler.graph import stage_count
+    from vidc.compiler.graph.stages import stage_count
     from vidc.compiler.portable.begin import lacking
     from vidc.compiler.portable.read import open_portable
 

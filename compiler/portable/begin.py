@@ -8,7 +8,8 @@ from pathlib import Path
 from vidc.compiler.backends import backend
 from vidc.compiler.build import BuiltStage
 from vidc.compiler.gpu import absent
-from vidc.compiler.graph import WORKERS, Sources, portable_stages, slot
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.stages import WORKERS, portable_stages, slot
 from vidc.compiler.lines import naming_lines
 from vidc.compiler.pipeline.digest import Json, sha256_json
 from vidc.compiler.pipeline.plan import PlanRow, plan_row

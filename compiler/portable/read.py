@@ -7,7 +7,8 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from vidc.compiler.graph import Work, portable_work
+from vidc.compiler.graph.stages import portable_work
+from vidc.compiler.graph.work import Work
 from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.portable.document import DOCUMENT_NAME, SCHEMA, Components, Document
 from vidc.compiler.settings.recorded import recorded_settings

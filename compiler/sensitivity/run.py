@@ -19,7 +19,9 @@ from vidc.compiler.calibrate.run import (
     prompt_embeddings,
     unfinished,
 )
-from vidc.compiler.graph import Sources, load_stage, slot
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.stages import slot
+from vidc.compiler.graph.weights import load_stage
 from vidc.compiler.pipeline.digest import sha256_json
 from vidc.compiler.pipeline.run import Progress, Result, run
 from vidc.compiler.pipeline.sources import source_digest

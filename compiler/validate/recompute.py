@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vidc.compiler.graph import Sources
+from vidc.compiler.graph.sources import Sources
 from vidc.compiler.pipeline.disk import stage_errors
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.settings.schema import ValidateConfig

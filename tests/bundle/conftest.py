@@ -12,7 +12,7 @@ from tiny_umt5 import save_text_encoder, tiny_tokenizer, tiny_umt5
 from vidc.compiler.build import build
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import Given
-from vidc.compiler.graph import Sources
+from vidc.compiler.graph.sources import Sources
 from vidc.compiler.settings.resolve import Settings, resolve
 from vidc.compiler.validate.golden import Golden
 from vidc.exporters.causal_wan.random_weights import random_weights

@@ -13,7 +13,8 @@ from vidc.compiler import package as packaging
 from vidc.compiler import publish
 from vidc.compiler.build import build, plan
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph import Sources, load_stage
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.weights import load_stage
 from vidc.compiler.pipeline.plan import Status
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.stages.load import read_source

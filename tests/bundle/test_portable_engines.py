@@ -13,7 +13,8 @@ from vidc.compiler.build import plan_finish
 from vidc.compiler.calibrate.artefact import write_calibration
 from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph import Sources, portable_stages
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.stages import portable_stages
 from vidc.compiler.inspect.plan import inspect_plan
 from vidc.compiler.pipeline.plan import Status, plan
 from vidc.compiler.pipeline.run import run

@@ -4,7 +4,7 @@ import pytest
 
 from vidc.compiler import build
 from vidc.compiler.device_memory import _weights, capacity, compile_bytes, golden_bytes
-from vidc.compiler.graph import target_stages
+from vidc.compiler.graph.stages import target_stages
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
 from vidc.exporters.components import component_groups

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from vidc.compiler import backends
 from vidc.compiler.doctor.toolchain import probe_backends
-from vidc.compiler.graph import Sources, stages
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.stages import stages
 from vidc.compiler.pipeline.stage import Workspace
 from vidc.compiler.quantise.form import Form
 from vidc.compiler.settings.resolve import resolve

@@ -14,7 +14,7 @@ from vidc.compiler.calibrate.artefact import read_calibration
 from vidc.compiler.calibrate.document import DOCUMENT, TENSORS
 from vidc.compiler.calibrate.prompts import default_prompts
 from vidc.compiler.calibrate.run import calibrate
-from vidc.compiler.graph import Sources
+from vidc.compiler.graph.sources import Sources
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.stream import stream_spec
 from vidc.compiler.versions import versions

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vidc.compiler.graph import portable_work
+from vidc.compiler.graph.stages import portable_work
 from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.portable.document import (
     DOCUMENT_NAME,

@@ -7,7 +7,7 @@ import pytest
 
 from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph import Sources
+from vidc.compiler.graph.sources import Sources
 from vidc.compiler.portable.begin import begin
 from vidc.compiler.settings.resolve import resolve
 from vidc.plugins.errors import UnavailableError

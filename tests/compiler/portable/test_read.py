@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.graph import portable_work
+from vidc.compiler.graph.stages import portable_work
 from vidc.compiler.portable import read as reading
 from vidc.compiler.portable.document import DOCUMENT_NAME, Document
 from vidc.compiler.portable.read import is_portable, open_portable, read_portable

@@ -9,7 +9,7 @@ from modelopt_here import needs_modelopt
 from vidc.compiler.calibrate.artefact import read_calibration, write_calibration
 from vidc.compiler.calibrate.prompts import default_prompts
 from vidc.compiler.calibrate.run import calibrate
-from vidc.compiler.graph import Sources
+from vidc.compiler.graph.sources import Sources
 from vidc.compiler.sensitivity import run as running
 from vidc.compiler.sensitivity.budget import Budget
 from vidc.compiler.sensitivity.run import analyze, forget, make_plan

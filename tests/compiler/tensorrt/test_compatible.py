@@ -8,7 +8,8 @@ import pytest
 
 from vidc.compiler.backends import Means
 from vidc.compiler.backends.tensorrt import backend
-from vidc.compiler.graph import Sources, stages
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.stages import stages
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import targets
 from vidc.compiler.tensorrt.build import build_plan

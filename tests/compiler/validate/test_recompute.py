@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vidc.compiler.graph import Sources
+from vidc.compiler.graph.sources import Sources
 from vidc.compiler.settings.schema import ValidateConfig
 from vidc.compiler.settings.tables import write_tables
 from vidc.compiler.validate import recompute as module

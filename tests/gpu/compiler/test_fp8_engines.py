@@ -18,7 +18,7 @@ from vidc.compiler.build import build
 from vidc.compiler.calibrate.prompts import default_prompts
 from vidc.compiler.calibrate.run import calibrate
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph import Sources
+from vidc.compiler.graph.sources import Sources
 from vidc.compiler.quantise.programs import quantize_program
 from vidc.compiler.recipe.recipe import load_recipe
 from vidc.compiler.settings.resolve import resolve

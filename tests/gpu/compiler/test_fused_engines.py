@@ -14,7 +14,7 @@ from vidc.compiler.backends import CompiledEngine
 from vidc.compiler.backends.aoti import backend
 from vidc.compiler.build import build
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph import Sources
+from vidc.compiler.graph.sources import Sources
 from vidc.compiler.settings.resolve import resolve
 from vidc.compiler.settings.targets import Target, targets
 from vidc.compiler.validate.eager import EagerEngine

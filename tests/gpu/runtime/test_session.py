@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from vidc.compiler.build import build, finish
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph import Sources
+from vidc.compiler.graph.sources import Sources
 from vidc.compiler.portable.begin import begin
 from vidc.compiler.portable.read import open_portable
 from vidc.compiler.settings.resolve import resolve

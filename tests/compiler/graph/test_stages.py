@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from vidc.compiler import cxx, graph
-from vidc.compiler.graph import (
-    Sources,
-    load_stage,
-    portable_stages,
-    portable_work,
-    stage_count,
-    stages,
-)
+from vidc.compiler import cxx
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.stages import portable_stages, portable_work, stage_count, stages
+from vidc.compiler.graph.weights import load_stage
 from vidc.compiler.pipeline.stage import Input, Stage
 from vidc.compiler.settings.resolve import Settings, resolve
 from vidc.exporters.text_encoder.config import TextEncoderConfig
@@ -173,7 +168,7 @@ def test_the_compiler_is_asked_for_its_version_once(
 
     cxx._version.cache_clear()
     monkeypatch.setattr(subprocess, "run", count)
-    graph.stages(replace(settings, backend="aoti"), Sources({}, seed=1))
+    stages(replace(settings, backend="aoti"), Sources({}, seed=1))
     assert len(asked) == 1
 
 

@@ -1,0 +1,95 @@
+"""All stages of a build, in topological order."""
+
+import os
+
+from vidc.compiler.graph.components import export_stage, export_work
+from vidc.compiler.graph.engines import (
+    anywhere,
+    compile_stage,
+    compile_work,
+    kernel_stage,
+    kernel_work,
+    kernels,
+)
+from vidc.compiler.graph.golden import golden, golden_quantised
+from vidc.compiler.graph.quantised import (
+    quantise_component,
+    quantise_component_work,
+    quantise_weights,
+    quantise_weights_work,
+    quantised_components,
+    quantised_groups,
+)
+from vidc.compiler.graph.sources import Sources
+from vidc.compiler.graph.weights import load_stage, load_work
+from vidc.compiler.graph.work import Work
+from vidc.compiler.pipeline.stage import Stage
+from vidc.compiler.settings.resolve import Settings
+from vidc.exporters.components import component_groups, weights_groups
+
+WORKERS = min(12, len(os.sched_getaffinity(0)))
+"""Stages built side by side: each takes a GB, and one thread of Python or of a compiler.
+
+As many as a model has components."""
+
+
+def stages(settings: Settings, sources: Sources) -> list[Stage]:
+    """The stages of a build up to packaging, in topological order."""
+    return [*portable_stages(settings, sources), *target_stages(settings)]
+
+
+def portable_stages(settings: Settings, sources: Sources) -> list[Stage]:
+    """Those that any machine runs and whose results are right on every other."""
+    groups = component_groups(settings.model)
+    return [
+        *(load_stage(settings, sources, group) for group in weights_groups(settings.model)),
+        *(quantise_weights(settings, sources, group) for group in quantised_groups(settings)),
+        *(export_stage(settings, name) for name in groups),
+        *(quantise_component(settings, name) for name in quantised_components(settings)),
+        *(kernel_stage(settings, stage) for stage in kernels(settings)),
+        *(compile_stage(settings, name, groups[name]) for name in groups if anywhere(settings)),
+    ]
+
+
+def portable_work(settings: Settings) -> dict[str, Work]:
+    """What each of ``portable_stages`` does, for a machine that has neither sources nor tools."""
+    groups = component_groups(settings.model)
+    compiled = groups if anywhere(settings) else ()
+    return {
+        **{f"load:{g}": load_work(settings, g) for g in weights_groups(settings.model)},
+        **{f"quantise:{g}": quantise_weights_work(settings, g) for g in quantised_groups(settings)},
+        **{f"export:{n}": export_work(settings, n) for n in groups},
+        **{
+            f"quantise:{n}": quantise_component_work(settings, n)
+            for n in quantised_components(settings)
+        },
+        **{stage: kernel_work(settings, stage) for stage in kernels(settings)},
+        **{f"compile:{n}": compile_work(settings, groups[n]) for n in compiled},
+    }
+
+
+def target_stages(settings: Settings) -> list[Stage]:
+    """Those after ``portable_stages``, which need the machine that the bundle is for."""
+    groups = component_groups(settings.model)
+    return [
+        *(compile_stage(settings, name, groups[name]) for name in groups if not anywhere(settings)),
+        golden(settings),
+        *(golden_quantised(settings, group) for group in quantised_groups(settings)),
+    ]
+
+
+def stage_count(settings: Settings) -> int:
+    """How many stages a build has, packaging included."""
+    components = len(component_groups(settings.model))
+    # Of a quantised group, weights and golden data.
+    quantised = 2 * len(quantised_groups(settings)) + len(quantised_components(settings))
+    loaded = len(weights_groups(settings.model))
+    return loaded + quantised + 2 * components + len(kernels(settings)) + 2
+
+
+def slot(settings: Settings) -> str:
+    """Names a build among others, so that a plan can say what changed since the last."""
+    precision = "-".join(
+        settings.named_precision(group) for group in weights_groups(settings.model)
+    )
+    return f"{settings.preset}/{settings.target.name}/{settings.backend}/{precision}"
