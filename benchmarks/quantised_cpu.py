@@ -24,7 +24,7 @@ import onnxruntime
 
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph.quantised import graph_stage, weights_stage
+from vidc.compiler.graph.quantised import graph_stage_name, weights_stage_name
 from vidc.compiler.graph.sources import Sources
 from vidc.compiler.graph.stages import slot, stages
 from vidc.compiler.pipeline.run import run
@@ -51,15 +51,17 @@ class Model:
     """A transformer's components as sessions, and one stream's states."""
 
     def __init__(self, settings: Settings, sources: Sources, folder: Path) -> None:
-        wanted = {weights_stage(settings, GROUP), f"load:{GROUP}"}
+        wanted = {weights_stage_name(settings, GROUP), f"load:{GROUP}"}
         for name in PARTS:
-            wanted |= {f"export:{name}", graph_stage(settings, name), f"compile:{name}"}
+            wanted |= {f"export:{name}", graph_stage_name(settings, name), f"compile:{name}"}
         work = [stage for stage in stages(settings, sources) if stage.name in wanted]
         with Store(cache_root(os.environ)) as store:
             results = run(work, store, slot(settings), LineProgress())
         (folder / "weights").mkdir(parents=True)
         weights = folder / weights_path(GROUP)
-        shutil.copyfile(results[weights_stage(settings, GROUP)].path / weights_path(GROUP), weights)
+        shutil.copyfile(
+            results[weights_stage_name(settings, GROUP)].path / weights_path(GROUP), weights
+        )
         self.bytes = weights.stat().st_size
         self.folder, self.signatures = folder, {}
         for name in PARTS:

@@ -10,8 +10,8 @@ from pkgutil import iter_modules
 from typing import Any
 
 from vidc.compiler.calibrate.document import DOCUMENT, TENSORS
-from vidc.compiler.graph.golden import golden_stage
-from vidc.compiler.graph.quantised import weights_stage
+from vidc.compiler.graph.golden import golden_stage_name
+from vidc.compiler.graph.quantised import weights_stage_name
 from vidc.compiler.pipeline.digest import Json, sha256_tree
 from vidc.compiler.pipeline.run import Result
 from vidc.compiler.pipeline.sources import source_digest
@@ -42,9 +42,9 @@ PACKAGE = "package"
 def parts(settings: Settings) -> tuple[str, ...]:
     """The stages whose outputs a bundle is made of."""
     return (
-        *(weights_stage(settings, group) for group in weights_groups(settings.model)),
+        *(weights_stage_name(settings, group) for group in weights_groups(settings.model)),
         *(f"compile:{name}" for name in component_groups(settings.model)),
-        golden_stage(settings),
+        golden_stage_name(settings),
     )
 
 
@@ -197,7 +197,7 @@ def _manifest(
 def _calibration(settings: Settings, results: Mapping[str, Result]) -> dict[str, Any] | None:
     """What ``vidc calibrate`` says of the ranges that were used, by its own document."""
     for group in weights_groups(settings.model):
-        document = results[weights_stage(settings, group)].path / DOCUMENT
+        document = results[weights_stage_name(settings, group)].path / DOCUMENT
         if document.is_file():
             found: dict[str, Any] = json.loads(document.read_text())
             return found

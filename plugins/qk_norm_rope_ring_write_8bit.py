@@ -4,8 +4,9 @@ Static scales are the calibration's, one for each head; dynamic ones follow from
 of a token's head, and lie beside the ring. No scale spans tokens: a block is overwritten in part
 where the ring wraps.
 
-NaN stays NaN in FP8. INT8 has none, and its place has some number; a dynamic scale is NaN then.
-With static scales it is lost in such a ring; the residual beside attention still has it.
+NaN stays NaN in FP8. A dynamic scale becomes NaN, and with it all of the token's head, in INT8 too,
+which has no NaN itself. In INT8 with static scales a NaN is lost; the residual beside attention
+still has it.
 """
 
 from collections.abc import Callable

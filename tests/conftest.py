@@ -1,6 +1,7 @@
 """Settings that every test runs under."""
 
 import os
+import shutil
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,10 +17,11 @@ settings.load_profile("busy")
 @pytest.fixture(scope="session", autouse=True)
 def own_inductor_cache(tmp_path_factory):
     """A cache for each worker: inductor overwrites a file in place that another may be reading."""
+    cache = tmp_path_factory.getbasetemp() / "inductor"
     with pytest.MonkeyPatch.context() as patch:
-        cache = tmp_path_factory.getbasetemp() / "inductor"
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
         yield cache
+    shutil.rmtree(cache, ignore_errors=True)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from vidc.compiler.calibrate.rollout import Rollouts
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import Given
 from vidc.compiler.cli.validate import command as validate
-from vidc.compiler.graph.quantised import weights_stage
+from vidc.compiler.graph.quantised import weights_stage_name
 from vidc.compiler.graph.stages import slot, stages
 from vidc.compiler.pipeline.run import run
 from vidc.compiler.pipeline.store import Store
@@ -211,7 +211,7 @@ class Planter:
 
     def weights_of(self, calibration: Path) -> Weights:
         """The transformer's in 8 bits, by another calibration."""
-        name = weights_stage(self._settings, GROUP)
+        name = weights_stage_name(self._settings, GROUP)
         sources = replace(self._sources, calibration=calibration)
         work = [s for s in stages(self._settings, sources) if s.name in (name, f"load:{GROUP}")]
         with Store(self._cache) as store:

@@ -2,7 +2,7 @@
 
 from vidc.compiler.backends import backend
 from vidc.compiler.device_memory import compile_bytes
-from vidc.compiler.graph.quantised import graph_stage
+from vidc.compiler.graph.quantised import graph_stage_name
 from vidc.compiler.graph.work import Work, runner
 from vidc.compiler.pipeline.stage import Input, Stage
 from vidc.compiler.settings.resolve import Settings
@@ -18,7 +18,7 @@ def anywhere(settings: Settings) -> bool:
 
 
 def compile_work(settings: Settings, group: str) -> Work:
-    """What the stages of a group's components do."""
+    """What the stages do that compile a group's components."""
     return Work(
         ("vidc.compiler.stages.compile", f"vidc.compiler.backends.{settings.backend}"),
         {"precision": settings.precision[group], **limits(settings)},
@@ -41,7 +41,7 @@ def compile_stage(settings: Settings, name: str, group: str) -> Stage:
         entries=work.entries,
         config=work.config,
         inputs=(
-            Input(graph_stage(settings, name)),
+            Input(graph_stage_name(settings, name)),
             *(Input(stage) for stage in kernels(settings) if group == "transformer"),
         ),
         tools=dict(chosen.tools(target)),
@@ -52,12 +52,12 @@ def compile_stage(settings: Settings, name: str, group: str) -> Stage:
 
 def kernels(settings: Settings) -> dict[str, str]:
     """The stages that compile the kernels of the backend, with what each one compiles."""
-    kernels = backend(settings.backend).kernels(settings.target)
-    return {f"kernel:{kernel}": kernel for kernel in kernels}
+    wanted = backend(settings.backend).kernels(settings.target)
+    return {f"kernel:{kernel}": kernel for kernel in wanted}
 
 
 def kernel_stage(settings: Settings, stage: str) -> Stage:
-    """One of ``kernels``."""
+    """The stage that compiles one of ``kernels``."""
     work = kernel_work(settings, stage)
     kernel = kernels(settings)[stage]
     return Stage(

@@ -15,12 +15,12 @@ from vidc.compiler.versions import versions
 from vidc.exporters.components import weights_groups
 
 
-def golden_stage(settings: Settings) -> str:
+def golden_stage_name(settings: Settings) -> str:
     """The stage that writes what a bundle is held to."""
     return QUANTISED_STAGE if quantised_groups(settings) else "golden"
 
 
-def golden(settings: Settings) -> Stage:
+def golden_stage(settings: Settings) -> Stage:
     """The stage that plays PyTorch's components and rollout."""
     groups = weights_groups(settings.model)
     precisions = {group: settings.precision[group] for group in groups}
@@ -48,16 +48,16 @@ def golden(settings: Settings) -> Stage:
     )  # fmt: skip
 
 
-def golden_quantised(settings: Settings, group: str) -> Stage:
-    """The stage that plays them in the recipe's numbers."""
-    exact = golden(settings)
+def golden_quantised_stage(settings: Settings, group: str) -> Stage:
+    """The stage that plays the same in a recipe's numbers."""
+    exact = golden_stage(settings)
     quantized = settings.quantized(group)
     assert quantized is not None
     calibration = (Input(f"quantise:{group}", (DOCUMENT, TENSORS)),) if quantized.calibrated else ()
     precisions = {each: settings.precision[each] for each in weights_groups(settings.model)}
     return replace(
         exact,
-        name=golden_stage(settings),
+        name=golden_stage_name(settings),
         run=runner(
             "golden_quantised", config=settings.model, precisions=precisions, group=group,
             recipe=quantized.recipe, calibrated=quantized.calibrated,

@@ -14,12 +14,12 @@ from vidc.exporters.components import component_groups, weights_groups
 from vidc.plugins.errors import UsageError
 
 
-def weights_stage(settings: Settings, group: str) -> str:
+def weights_stage_name(settings: Settings, group: str) -> str:
     """The stage that writes a group's weights as engines take them."""
     return f"quantise:{group}" if group in quantised_groups(settings) else f"load:{group}"
 
 
-def graph_stage(settings: Settings, name: str) -> str:
+def graph_stage_name(settings: Settings, name: str) -> str:
     """The stage that writes a component's graph as a backend compiles it."""
     quantised = name in quantised_components(settings)
     return f"quantise:{name}" if quantised else f"export:{name}"
@@ -31,12 +31,12 @@ def quantised_groups(settings: Settings) -> tuple[str, ...]:
 
 
 def quantised_components(settings: Settings) -> tuple[str, ...]:
-    """The components of those groups."""
+    """The components of the groups that are quantised."""
     groups, quantised = component_groups(settings.model), quantised_groups(settings)
     return tuple(name for name, group in groups.items() if group in quantised)
 
 
-def quantise_weights(settings: Settings, sources: Sources, group: str) -> Stage:
+def quantise_weights_stage(settings: Settings, sources: Sources, group: str) -> Stage:
     """The stage that writes a group's weights by the recipe.
 
     Raises:
@@ -72,7 +72,7 @@ def quantise_weights(settings: Settings, sources: Sources, group: str) -> Stage:
 
 
 def quantise_weights_work(settings: Settings, group: str) -> Work:
-    """What the stage of ``quantise_weights`` does."""
+    """What the stage of ``quantise_weights_stage`` does."""
     return Work(
         ("vidc.compiler.stages.quantise_weights",),
         {
@@ -83,7 +83,7 @@ def quantise_weights_work(settings: Settings, group: str) -> Work:
     )
 
 
-def quantise_component(settings: Settings, name: str) -> Stage:
+def quantise_component_stage(settings: Settings, name: str) -> Stage:
     """The stage that writes a component's graph by the recipe."""
     group = component_groups(settings.model)[name]
     work = quantise_component_work(settings, name)
@@ -105,7 +105,7 @@ def quantise_component(settings: Settings, name: str) -> Stage:
 
 
 def quantise_component_work(settings: Settings, name: str) -> Work:
-    """What the stage of ``quantise_component`` does."""
+    """What the stage of ``quantise_component_stage`` does."""
     group = component_groups(settings.model)[name]
     return Work(
         ("vidc.compiler.stages.quantise_component", form_of(settings).writer),

@@ -11,11 +11,11 @@ from vidc.compiler.graph.engines import (
     kernel_work,
     kernels,
 )
-from vidc.compiler.graph.golden import golden, golden_quantised
+from vidc.compiler.graph.golden import golden_quantised_stage, golden_stage
 from vidc.compiler.graph.quantised import (
-    quantise_component,
+    quantise_component_stage,
     quantise_component_work,
-    quantise_weights,
+    quantise_weights_stage,
     quantise_weights_work,
     quantised_components,
     quantised_groups,
@@ -43,9 +43,9 @@ def portable_stages(settings: Settings, sources: Sources) -> list[Stage]:
     groups = component_groups(settings.model)
     return [
         *(load_stage(settings, sources, group) for group in weights_groups(settings.model)),
-        *(quantise_weights(settings, sources, group) for group in quantised_groups(settings)),
+        *(quantise_weights_stage(settings, sources, group) for group in quantised_groups(settings)),
         *(export_stage(settings, name) for name in groups),
-        *(quantise_component(settings, name) for name in quantised_components(settings)),
+        *(quantise_component_stage(settings, name) for name in quantised_components(settings)),
         *(kernel_stage(settings, stage) for stage in kernels(settings)),
         *(compile_stage(settings, name, groups[name]) for name in groups if anywhere(settings)),
     ]
@@ -73,8 +73,8 @@ def target_stages(settings: Settings) -> list[Stage]:
     groups = component_groups(settings.model)
     return [
         *(compile_stage(settings, name, groups[name]) for name in groups if not anywhere(settings)),
-        golden(settings),
-        *(golden_quantised(settings, group) for group in quantised_groups(settings)),
+        golden_stage(settings),
+        *(golden_quantised_stage(settings, group) for group in quantised_groups(settings)),
     ]
 
 

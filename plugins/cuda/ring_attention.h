@@ -8,7 +8,8 @@
  * or, where token_scales is not 0, with key_scale[j] and value_scale[j] of each key in place of these,
  * so keys may lack any vector that all keys of a head share, and values lack value_mean. Slots from
  * valid_length on do not reach the output and may hold anything, but in E4M3 their values no NaN: zero
- * times NaN is NaN. What is rounded to E4M3 from numbers has none.
+ * times NaN is NaN. What is rounded to E4M3 from numbers has none, and
+ * a ring is zeroed before it is filled anew.
  *
  * Layouts, all contiguous and aligned to 16 bytes; "8 bits" is int8, from -127 to 127, or e4m3:
  *

@@ -1,8 +1,9 @@
 """Exact products of INT8 in ONNX Runtime, whatever the processor.
 
-On x86 it multiplies unsigned by signed numbers in one instruction where there is VNNI, and in one
-that saturates at sums of two of 16 bits where there is none. It can be told to make weights
-unsigned, whose products are exact everywhere and, with VNNI, 2.5 times slower.
+On x86 it multiplies unsigned by signed numbers in an instruction that is exact where there is VNNI,
+and where there is none in one that adds two products in 16 bits and saturates. It can be told to
+make weights unsigned: their products are exact everywhere, and with VNNI slower
+(docs/quality.md).
 """
 
 from functools import cache
@@ -29,7 +30,9 @@ def ask_exact_products(options: onnxruntime.SessionOptions) -> None:
 @cache
 def _saturates() -> bool:
     """Whether the largest product of uint8 and int8 comes out wrong on this processor."""
-    session = onnxruntime.InferenceSession(_PRODUCT, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(_PRODUCT, options, providers=["CPUExecutionProvider"])
     left = np.full((_ROWS, _DEPTH), 255, np.uint8)
     right = np.full((_DEPTH, _COLUMNS), 127, np.int8)
     (product,) = session.run(["y"], {"x": left, "w": right})

@@ -17,6 +17,7 @@ from portable_attention import OF_WEIGHTS, attending
 
 from vidc import plugins
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.transposed_values import stored_at
 
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
@@ -76,7 +77,8 @@ def test_what_lies_behind_the_valid_slots_does_not_count(attend, of, valid, dyna
     taken = attention_arguments(1, 20, 2, 64, 140, 144, valid, of, dynamic=dynamic)
     wanted = attend(*taken.values())
     taken["key_cache"].view(torch.uint8)[:, valid:] = 0x7F
-    # Places, not slots: within a group of 16 they are mixed.
+    # Within the last group of 16 NaN would count.
+    taken["value_cache"].view(torch.uint8)[..., stored_at(torch.arange(valid, 144))] = 0x7E
     taken["value_cache"].view(torch.uint8)[..., -(-valid // 16) * 16 :] = 0x7F
     if dynamic:
         for name in ("key_scale", "value_scale"):
@@ -86,17 +88,15 @@ def test_what_lies_behind_the_valid_slots_does_not_count(attend, of, valid, dyna
 
 @pytest.mark.parametrize("of", FORMATS, ids=str)
 def test_every_number_of_8_bits_is_itself_in_16(attend, of):
-    """Each of them is the value of a key that all queries see alone."""
-    codes = torch.arange(256, dtype=torch.uint8)
-    codes = codes[torch.isfinite(codes.view(of).float())]
-    codes = torch.cat([codes, codes[: -len(codes) % 64]])
-    for numbers in codes.split(64):
+    """Each of them, NaN too, is the value of a key that all queries see alone."""
+    for numbers in torch.arange(256, dtype=torch.uint8).split(64):
         taken = attention_arguments(1, 1, 1, 64, 1, 16, 1, of, torch.float16)
         taken["value_cache"].view(torch.uint8)[..., 0] = numbers
         taken["value_scale"].fill_(1)
         taken["value_mean"].zero_()
         found = attend(*taken.values()).flatten()
-        assert torch.equal(found.float(), numbers.view(of).float())
+        wanted = numbers.view(of).float()
+        torch.testing.assert_close(found.float(), wanted, rtol=0, atol=0, equal_nan=True)
 
 
 def test_queries_of_zeros_see_the_mean_of_the_valid_values(attend):
@@ -117,22 +117,34 @@ NAN = 0x7F
 AT = {"query": (0, 2, 1, 5), "key_cache": (0, 3, 1, 5), "value_cache": (0, 1, 5, 3)}
 
 
-def not_finite(attend, of, name):
+def not_finite(attend, of, name, dynamic=False):
     """How many outputs are not, with a NaN in one of the arguments."""
-    taken = attention_arguments(2, 5, 3, 64, 40, 48, 37, of)
+    taken = attention_arguments(2, 5, 3, 64, 40, 48, 37, of, dynamic=dynamic)
     if name in AT:
         taken[name].view(torch.uint8)[AT[name]] = NAN
+    elif dynamic:
+        taken[name][1, 2, 36] = torch.nan
     else:
         taken[name].view(-1)[-1] = torch.nan
     return int(attend(*taken.values()).isnan().sum())
 
 
-@pytest.mark.parametrize(("name", "count"), [("query_scale", 64), ("value_mean", 10)])
-def test_a_scale_or_a_mean_that_is_nan_shows_where_it_counts(attend, name, count):
-    """In a query's head, or in a channel of every query."""
+@pytest.mark.parametrize("of", FORMATS, ids=str)
+@pytest.mark.parametrize(
+    ("name", "dynamic", "count"),
+    [
+        ("query_scale", False, 64),
+        ("key_scale", False, 640),
+        ("value_scale", False, 10),
+        ("value_mean", False, 10),
+        ("key_scale", True, 320),
+        ("value_scale", True, 320),
+    ],
+)
+def test_a_scale_or_a_mean_that_is_nan_shows_where_it_counts(attend, of, name, dynamic, count):
+    """In a query's head, in a head, or in a channel of every query."""
     for form in (attend, ring_attention_8bit):
-        for of in FORMATS:
-            assert not_finite(form, of, name) == count
+        assert not_finite(form, of, name, dynamic) == count
 
 
 @pytest.mark.parametrize(("name", "count"), [("query", 64), ("key_cache", 320), ("value_cache", 5)])

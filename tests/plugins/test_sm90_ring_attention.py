@@ -180,25 +180,41 @@ def test_an_output_in_fp8_is_divided_by_its_scale(library, inputs):
     assert ((found.float() - wanted).abs() <= 2.0**-4 * wanted.abs() * 1.01 + 2.0**-10).all()
 
 
-@pytest.mark.parametrize("part", ["query", "key", "value", "query_scale"])
-def test_a_nan_shows_where_it_counts(library, part):
-    """In a query's head, in a head, or in a channel of every query, in FP8: INT8 has none."""
+@pytest.mark.parametrize("part", ["query", "key", "value"])
+def test_a_nan_in_fp8_shows_where_it_counts(library, part):
+    """In a query's head, in a head, or in a channel of every query; INT8 has none."""
     at = problem(5, SLOTS, 2, 64, 1, torch.device("cpu"), torch.float8_e4m3fn)
-    counts = torch.zeros(1, 5, 2, 64, dtype=torch.bool)
-    if part == "query":
-        at.query.view(torch.uint8)[0, 2, 1, 5] = GARBAGE
-        counts[0, 2, 1] = True
-    elif part == "key":
-        at.ring.key.view(torch.uint8)[0, 3, 1, 5] = GARBAGE
-        counts[0, :, 1] = True
-    elif part == "value":
-        at.ring.value.view(torch.uint8)[0, 1, 5, 3] = GARBAGE
-        counts[0, :, 1, 5] = True
-    else:
-        at.query_scale[0, 1, 2] = torch.nan
-        counts[0, 2, 1] = True
+    numbers, where, counts = {
+        "query": (at.query, (0, 2, 1, 5), (0, 2, 1)),
+        "key": (at.ring.key, (0, 3, 1, 5), (0, slice(None), 1)),
+        "value": (at.ring.value, (0, 1, 5, 3), (0, slice(None), 1, 5)),
+    }[part]
+    numbers.view(torch.uint8)[where] = GARBAGE
     found = Simulation(library).run(at, SLOTS, ctas=1)
-    assert torch.equal(found.isnan(), counts)
+    assert torch.equal(found.isnan(), only(found, counts))
+
+
+@pytest.mark.parametrize("ctas", [1, 3])
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+@pytest.mark.parametrize("part", ["query", "key", "value", "mean"])
+def test_a_scale_or_a_mean_that_is_nan_shows_where_it_counts(library, part, dtype, ctas):
+    at = problem(5, SLOTS, 2, 64, 1, torch.device("cpu"), dtype)
+    numbers, where, counts = {
+        "query": (at.query_scale, (0, 1, 2), (0, 2, 1)),
+        "key": (at.scales.key_scale, (1,), (0, slice(None), 1)),
+        "value": (at.scales.value_scale, (1, 5), (0, slice(None), 1, 5)),
+        "mean": (at.scales.value_mean, (1, 5), (0, slice(None), 1, 5)),
+    }[part]
+    numbers[where] = torch.nan
+    found = Simulation(library).run(at, SLOTS, ctas=ctas)
+    assert torch.equal(found.isnan(), only(found, counts))
+
+
+def only(found, where):
+    """True there, and nowhere else."""
+    wanted = torch.zeros(found.shape, dtype=torch.bool)
+    wanted[where] = True
+    return wanted
 
 
 @pytest.mark.parametrize("rows", [304, 320, 512])

@@ -67,7 +67,7 @@ def test_a_processor_whose_products_are_exact_is_asked_for_nothing(monkeypatch):
 class Saturating:
     """ONNX Runtime on a processor that adds two products in 16 bits."""
 
-    def __init__(self, graph, providers):
+    def __init__(self, graph, options, providers):
         onnx.checker.check_model(onnx.load_from_string(graph))
 
     def run(self, names, given):

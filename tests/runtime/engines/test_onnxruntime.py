@@ -22,7 +22,8 @@ from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.ring import ring_write
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 from vidc.runtime import manifest
-from vidc.runtime.engines.onnxruntime import load
+from vidc.runtime.engines import integer_products
+from vidc.runtime.engines.onnxruntime import Options, load
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.strict import plain
 from vidc.runtime.weights import Weights
@@ -214,6 +215,12 @@ def test_malformed_options_are_refused(
     error = refusal(folder, replace(entry, options=options))
     assert error.code == "VIDC-BUNDLE-FIELD"
     assert "toy.onnx" in error.message
+
+
+def test_sessions_ask_for_exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integer_products, "_saturates", lambda: True)
+    options = Options("ORT_ENABLE_ALL", True).session_options()
+    assert options.get_session_config_entry("session.x64quantprecision") == "1"
 
 
 def no_graph(folder: Path) -> None:
