@@ -10,6 +10,7 @@ from vidc.compiler.graph.sources import Sources
 from vidc.compiler.graph.stages import WORKERS, slot, stages, target_stages
 from vidc.compiler.lines import naming_lines
 from vidc.compiler.package import (
+    BUNDLE,
     PACKAGE,
     engine_notes,
     key_components,
@@ -25,9 +26,8 @@ from vidc.compiler.pipeline.stage import Stage
 from vidc.compiler.pipeline.store import Store
 from vidc.compiler.portable.place import placed_stages, recorded_keys
 from vidc.compiler.portable.read import PortableBuild
-from vidc.compiler.publish import exclusive, refuse_occupied
+from vidc.compiler.publish import exclusive
 from vidc.compiler.settings.resolve import Settings
-from vidc.runtime.manifest import MANIFEST_NAME
 
 
 @dataclass(frozen=True)
@@ -79,25 +79,25 @@ def build(
         UsageError: ``VIDC-BUILD-OUTPUT``, something that is no bundle is in the way.
         VidcError: what the stages, the store and the validation raise.
     """
-    refuse_occupied(output, MANIFEST_NAME)
+    BUNDLE.refuse_occupied(output)
     return _build(settings, _whole(settings, sources), output, cache, progress)
 
 
 def finish(portable: PortableBuild, output: Path, cache: Path, progress: Progress) -> Built:
     """As ``build``, from a portable build folder; the stage keys are those of one build at once."""
-    refuse_occupied(output, MANIFEST_NAME)
+    BUNDLE.refuse_occupied(output)
     return _build(portable.settings, _rest(portable), output, cache, progress)
 
 
 def plan(settings: Settings, sources: Sources, output: Path, cache: Path) -> list[PlanRow]:
     """What ``build`` would do, stage by stage, without doing it; raises as it does."""
-    refuse_occupied(output, MANIFEST_NAME)
+    BUNDLE.refuse_occupied(output)
     return _plan(settings, _whole(settings, sources), output, cache)
 
 
 def plan_finish(portable: PortableBuild, output: Path, cache: Path) -> list[PlanRow]:
     """What ``finish`` would do, as ``plan``."""
-    refuse_occupied(output, MANIFEST_NAME)
+    BUNDLE.refuse_occupied(output)
     return _plan(portable.settings, _rest(portable), output, cache)
 
 
@@ -114,7 +114,7 @@ def _rest(portable: PortableBuild) -> _Graph:
 def _build(
     settings: Settings, graph: _Graph, output: Path, cache: Path, progress: Progress
 ) -> Built:
-    output = output.absolute()
+    output = output.resolve()
     with Store(cache) as store:
         with naming_lines(settings):
             results = run(
@@ -149,7 +149,7 @@ def _build(
 
 
 def _plan(settings: Settings, graph: _Graph, output: Path, cache: Path) -> list[PlanRow]:
-    output = output.absolute()
+    output = output.resolve()
     with Store(cache) as store:
         rows = plan_stages(graph.stages, store, graph.slot)
         keys = {row.stage: row.key for row in rows if row.key is not None}

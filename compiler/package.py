@@ -16,7 +16,7 @@ from vidc.compiler.pipeline.digest import Json, sha256_tree
 from vidc.compiler.pipeline.run import Result
 from vidc.compiler.pipeline.sources import source_digest
 from vidc.compiler.pipeline.stage import Outputs
-from vidc.compiler.publish import refuse_occupied, replacing
+from vidc.compiler.publish import Kind, replacing
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.stages.compile import ENGINE_NAME, read_engine, read_notes
 from vidc.compiler.stages.load import SOURCE_NAME, read_source
@@ -37,6 +37,7 @@ from vidc.runtime.strict import read
 
 REPORT = "report.html"
 PACKAGE = "package"
+BUNDLE = Kind(manifest.MANIFEST_NAME, lambda document: document["files"])
 
 
 def parts(settings: Settings) -> tuple[str, ...]:
@@ -111,7 +112,7 @@ def package(
         BuildError: ``VIDC-BUILD-DISK``, ``VIDC-BUILD-STAGE``.
         UsageError: ``VIDC-BUILD-OUTPUT``, something that is no bundle is in the way.
     """
-    refuse_occupied(output, manifest.MANIFEST_NAME)
+    BUNDLE.refuse_occupied(output)
     with replacing(output, PACKAGE) as staging:
         entries = _assemble(settings, results, staging)
         document = _manifest(settings, results, keys, entries)

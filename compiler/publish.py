@@ -1,10 +1,13 @@
 """Puts a finished folder in its place: whole, or not at all."""
 
+import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 from vidc.compiler.pipeline.atomic import sync, sync_tree
 from vidc.compiler.pipeline.digest import sha256_json
@@ -14,22 +17,57 @@ from vidc.compiler.pipeline.store import Store
 from vidc.plugins.errors import UsageError
 
 OTHER_OUTPUT = "free some space or choose another folder with -o"
+_ELSEWHERE = "choose another folder with -o, or remove it"
 
 
-def refuse_occupied(output: Path, document: str) -> None:
-    """Refuses to replace anything but an empty folder, or an older one with this document in it.
+@dataclass(frozen=True)
+class Kind:
+    """What a folder is that vidc writes.
 
-    Raises:
-        UsageError: ``VIDC-BUILD-OUTPUT``.
+    Attributes:
+        document: the file in it that says so.
+        listed: the paths of its other files, of what the document says.
     """
-    if not output.exists() or (output / document).exists():
-        return
-    if not output.is_dir() or any(output.iterdir()):
-        raise UsageError(
-            "VIDC-BUILD-OUTPUT",
-            f"{output} is there already and has no {document}",
-            "choose another folder with -o, or remove it",
-        )
+
+    document: str
+    listed: Callable[[dict[str, Any]], Iterable[str]]
+
+    def refuse_occupied(self, output: Path) -> None:
+        """Refuses to replace anything but an empty folder, or an older one of this kind.
+
+        Whatever its document does not list is somebody's, and would be gone.
+
+        Raises:
+            UsageError: ``VIDC-BUILD-OUTPUT``.
+        """
+        above = _existing(output.absolute().parent)
+        if not above.is_dir():
+            _refuse(f"{above} is no folder, so there can be no {output}", "choose another with -o")
+        if not output.exists():
+            return
+        if not output.is_dir():
+            _refuse(f"{output} is there already and is no folder", _ELSEWHERE)
+        files = [p for p in output.rglob("*") if p.is_symlink() or not p.is_dir()]
+        found = {path.relative_to(output).as_posix() for path in files}
+        if found and self.document not in found:
+            _refuse(f"{output} is there already and has no {self.document}", _ELSEWHERE)
+        others = sorted(found - {self.document} - self._own(output / self.document))
+        if others:
+            more = "" if len(others) == 1 else f" and {len(others) - 1} more"
+            _refuse(
+                f"{output} holds {others[0]!r}{more}, which its {self.document} does not list",
+                "move that away, or choose another folder with -o: an older one is replaced whole",
+            )
+
+    def _own(self, document: Path) -> set[str]:
+        try:
+            return set(self.listed(json.loads(document.read_bytes())))
+        except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            return set()  # Damaged, or of another version: nothing says what is vidc's.
+
+
+def _refuse(message: str, hint: str) -> NoReturn:
+    raise UsageError("VIDC-BUILD-OUTPUT", message, hint)
 
 
 @contextmanager

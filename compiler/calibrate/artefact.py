@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,9 +14,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from vidc.compiler.calibrate.document import DOCUMENT, SCHEMA, TENSORS, Document, FileNote
+from vidc.compiler.calibrate.groups import Group, groups
 from vidc.compiler.calibrate.tensors import tensor_shapes
 from vidc.compiler.settings.schema import ValidateConfig
 from vidc.compiler.settings.tables import write_tables
+from vidc.compiler.stream import stream_spec
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.errors import GateError, UsageError
 from vidc.runtime.integrity import file_entry
@@ -23,6 +26,8 @@ from vidc.runtime.strict import plain, read
 
 MAX_DOCUMENT = 2**20
 """Bytes: far above any real one."""
+_LEAST = 1e-30
+"""Of a range: the inverse of a smaller one's scale may be infinite."""
 _AGAIN = "run vidc calibrate again, or copy both of its files again"
 
 
@@ -114,22 +119,16 @@ def read_calibration(folder: Path, model: ModelConfig) -> Calibration:
             written; ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
     """
     document = _read_document(folder / DOCUMENT)
-    content = _read(folder / TENSORS, document.tensors.size)
-    if len(content) != document.tensors.size or (
-        hashlib.sha256(content).hexdigest() != document.tensors.sha256
-    ):
-        raise GateError(
-            "VIDC-CALIBRATION-DAMAGED",
-            f"{folder / TENSORS}: {len(content)} bytes that are not the {document.tensors.size} "
-            f"which {DOCUMENT} lists",
-            _AGAIN,
-        )
+    content = _read_tensors(folder / TENSORS, document.tensors)
     try:
         tensors: dict[str, Tensor] = load(content)
     except SafetensorError as error:
         raise GateError(
             "VIDC-CALIBRATION-DAMAGED", f"{folder / TENSORS} cannot be read: {error}", _AGAIN
         ) from error
+    expected = groups(stream_spec(model))
+    if document.groups != expected:
+        _foreign(f"its groups are {_shown(document.groups)}, this model's {_shown(expected)}")
     _check_shapes(tensors, tensor_shapes(model, len(document.groups)))
     _check_values(tensors)
     return Calibration(document, tensors)
@@ -137,7 +136,7 @@ def read_calibration(folder: Path, model: ModelConfig) -> Calibration:
 
 def _read_document(path: Path) -> Document:
     try:
-        value = json.loads(_read(path, MAX_DOCUMENT))
+        value = json.loads(_read(path, MAX_DOCUMENT), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise GateError("VIDC-CALIBRATION-FIELD", f"{path} is not JSON: {error}", _AGAIN) from error
     schema = value.get("schema") if isinstance(value, dict) else None
@@ -150,23 +149,48 @@ def _read_document(path: Path) -> Document:
     try:
         document: Document = read(value, Document, "calibration")
     except GateError as error:
-        raise GateError("VIDC-CALIBRATION-FIELD", error.message, _AGAIN) from error
-    if not document.groups or document.tensors.size < 0:
-        raise GateError("VIDC-CALIBRATION-FIELD", f"{path}: no groups, or a size below 0", _AGAIN)
+        message = f"{path}: {error.message}"
+        raise GateError("VIDC-CALIBRATION-FIELD", message, _AGAIN) from error
     return document
+
+
+def _read_tensors(path: Path, listed: FileNote) -> bytes:
+    with _reading(path):
+        size = path.stat().st_size
+        content = path.read_bytes() if size == listed.size else b""
+    if size != listed.size or hashlib.sha256(content).hexdigest() != listed.sha256:
+        raise GateError(
+            "VIDC-CALIBRATION-DAMAGED",
+            f"{path}: {size} bytes that are not the {listed.size} which {DOCUMENT} lists",
+            _AGAIN,
+        )
+    return content
 
 
 def _read(path: Path, limit: int) -> bytes:
     """At most one byte more than ``limit``."""
+    with _reading(path), path.open("rb") as file:
+        return file.read(limit + 1)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            return file.read(limit + 1)
+        yield
     except OSError as error:
         raise UsageError(
             "VIDC-CALIBRATION-MISSING",
             f"{path} cannot be read: {error.strerror}",
             "give the folder that vidc calibrate wrote, with both of its files",
         ) from error
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _shown(found: Sequence[Group]) -> str:
+    return ", ".join(f"{group.name} at {group.timestep}" for group in found)
 
 
 def _check_shapes(tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
@@ -187,10 +211,10 @@ def _check_values(tensors: Mapping[str, Tensor]) -> None:
                 "calibrate again with --precision fp32 or bf16",
             )
         signed = name.endswith((".mean", ".low", ".high"))
-        if not signed and (not tensor.any() or (tensor < 0).any()):
+        if not signed and (tensor.max() < _LEAST or (tensor < 0).any()):
             raise GateError(
                 "VIDC-CALIBRATION-ZERO",
-                f"{name} is zero throughout, or negative: no scale follows from it",
+                f"{name} is zero or next to it throughout, or negative: no scale follows from it",
                 "calibrate again with prompts and weights that are not zero",
             )
 

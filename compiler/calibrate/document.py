@@ -97,6 +97,10 @@ class Document:
         groups: of passes, in the order of the tensors' first dimension.
         versions: of what made it, by package.
         tensors: the other file.
+
+    Raises:
+        ValueError: ``model`` holds something that is no table, the seed is below 0, or there are no
+            prompts or no groups.
     """
 
     schema: int
@@ -111,3 +115,10 @@ class Document:
     groups: tuple[Group, ...]
     versions: dict[str, str]
     tensors: FileNote
+
+    def __post_init__(self) -> None:
+        wrong = [name for name, table in self.model.items() if not isinstance(table, dict)]
+        if wrong:
+            raise ValueError(f"its model.{wrong[0]} is no table")
+        if self.seed < 0 or self.prompts.count < 1 or not self.groups:
+            raise ValueError("its seed is below 0, or it has no prompts or no groups")

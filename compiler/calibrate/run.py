@@ -23,7 +23,7 @@ from vidc.compiler.pipeline.digest import sha256_json
 from vidc.compiler.pipeline.disk import stage_errors
 from vidc.compiler.pipeline.run import Progress, run
 from vidc.compiler.pipeline.store import Store
-from vidc.compiler.publish import OTHER_OUTPUT, exclusive, refuse_occupied, replacing
+from vidc.compiler.publish import OTHER_OUTPUT, Kind, exclusive, replacing
 from vidc.compiler.settings.resolve import Settings
 from vidc.compiler.stages.golden import eager_engines
 from vidc.compiler.stages.load import read_source
@@ -38,6 +38,7 @@ from vidc.runtime.text import TextEncoder
 
 TRANSFORMER = "transformer"
 TEXT_ENCODER = "text_encoder"
+CALIBRATION = Kind(document.DOCUMENT, lambda _: [document.TENSORS])
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ def calibrate(
         GateError: ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
         VidcError: what the stages and the store raise.
     """
-    refuse_occupied(output, document.DOCUMENT)
-    output = output.absolute()
+    CALIBRATION.refuse_occupied(output)
+    output = output.resolve()
     tools = versions("nvidia-modelopt", extra="calibrate") | versions("torch", "vidc")
     _require_device(settings)
     device = torch.device(settings.target.device_type)
@@ -165,7 +166,8 @@ def _ranges(
     rollouts = Rollouts(stream, engines, device, note.seed)
     if state.done == 0:
         state = State(0, rollouts.weights())
-    output.parent.mkdir(parents=True, exist_ok=True)
+    with stage_errors("calibrate", output.parent, output.parent, None, OTHER_OUTPUT):
+        output.parent.mkdir(parents=True, exist_ok=True)
     for index in range(state.done, len(prompts)):
         name, started = _name(index, prompts), time.perf_counter()
         progress.started(name)

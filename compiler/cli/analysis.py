@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from vidc.compiler.settings.resolve import Settings
 
 
+_PROMPTS = 2
+
+
 @dataclass(frozen=True)
 class Asked:
     """What the command line says of an analysis."""
@@ -25,8 +28,13 @@ class Asked:
     budget: str | None
     recipe: str | None
     target: str | None
-    count: int
+    given_count: int | None
     file: Path | None
+
+    @property
+    def count(self) -> int:
+        """How many prompts to analyse with."""
+        return self.given_count or _PROMPTS
 
     @property
     def any(self) -> bool:
@@ -39,9 +47,10 @@ class Asked:
         Raises:
             UsageError: ``VIDC-CLI-USAGE``.
         """
-        if not self.any and (self.recipe or self.target or self.file):
+        if not self.any and (self.recipe or self.target or self.file or self.given_count):
             raise _useless(
-                "--recipe, --for and --recipe-file are about --analyze, and it is absent"
+                "--recipe, --for, --analyze-prompts and --recipe-file are about --analyze, and it "
+                "is absent"
             )
         if self.file is not None and self.budget is None:
             raise _useless("--recipe-file is given, and without --budget no recipe is chosen")
@@ -54,7 +63,13 @@ class Asked:
 
         budget = None if self.budget is None else parse_budget(self.budget)
         target = find_target(self.target, "--for") if self.target else settings.target
-        file = self.recipe_file(folder.absolute())
+        file = self.recipe_file(folder.resolve())
+        if file.resolve().is_relative_to(folder.resolve()):
+            raise UsageError(
+                "VIDC-SENSITIVITY-OUTPUT",
+                f"the recipe would be {file}, in the calibration's folder, which is replaced whole",
+                "name another file with --recipe-file",
+            )
         if budget is not None and file.parent.exists() and (why := why_not_writable(file)):
             raise UsageError(
                 "VIDC-SENSITIVITY-OUTPUT",
@@ -103,8 +118,9 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="The target whose times are predicted.  [default: that of --gpu]",
     )  # fmt: skip
     @click.option(
-        "--analyze-prompts", "analyzed", type=click.IntRange(min=1), default=2, show_default=True,
-        help="How many of the prompts to analyze with; each is played twice for every group.",
+        "--analyze-prompts", "analyzed", type=click.IntRange(min=1),
+        help="How many of the prompts to analyze with; each is played twice for every group.  "
+        f"[default: {_PROMPTS}]",
     )  # fmt: skip
     @click.option(
         "--recipe-file", type=click.Path(path_type=Path), metavar="FILE",

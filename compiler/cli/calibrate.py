@@ -68,6 +68,10 @@ def command(
     from vidc.compiler.calibrate.run import calibrate, stage_count
 
     found = _prompts(settings, prompts, count)
+    if prompts is not None and len(found) < count:
+        click.echo(
+            f"{prompts} holds {len(found)} prompts, and -n is {count}: all are used", err=True
+        )
     if found.kind == "synthetic" and not isinstance(sources.weights("transformer"), int):
         click.echo(
             "no prompts are given and there is no text encoder: drawn embeddings stand in, whose "

@@ -16,9 +16,9 @@ from vidc.compiler.pipeline.plan import PlanRow, plan_row
 from vidc.compiler.pipeline.plan import plan as plan_stages
 from vidc.compiler.pipeline.run import Progress, run
 from vidc.compiler.pipeline.store import Store
-from vidc.compiler.portable.document import DOCUMENT_NAME, make_document
+from vidc.compiler.portable.document import FOLDER, make_document
 from vidc.compiler.portable.write import PORTABLE, holds, write_portable
-from vidc.compiler.publish import exclusive, refuse_occupied
+from vidc.compiler.publish import exclusive
 from vidc.compiler.settings.resolve import Settings
 from vidc.plugins.errors import UnavailableError
 
@@ -59,8 +59,8 @@ def begin(
         UnavailableError: ``VIDC-ENV-BACKEND``, what would compile on any machine is not installed.
         VidcError: what the stages and the store raise.
     """
-    folder = folder.absolute()
-    refuse_occupied(folder, DOCUMENT_NAME)
+    folder = folder.resolve()
+    FOLDER.refuse_occupied(folder)
     _require_tools(settings)
     with Store(cache) as store:
         with naming_lines(settings):
@@ -83,8 +83,8 @@ def begin(
 
 def plan(settings: Settings, sources: Sources, folder: Path, cache: Path) -> list[PlanRow]:
     """What ``begin`` would do, stage by stage, without doing it; raises as it does."""
-    folder = folder.absolute()
-    refuse_occupied(folder, DOCUMENT_NAME)
+    folder = folder.resolve()
+    FOLDER.refuse_occupied(folder)
     with Store(cache) as store:
         rows = plan_stages(portable_stages(settings, sources), store, slot(settings))
         keys = {row.stage: row.key for row in rows if row.key is not None}

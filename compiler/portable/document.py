@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from vidc.compiler.pipeline.digest import Json, sha256_json
 from vidc.compiler.pipeline.record import File
+from vidc.compiler.publish import Kind
 from vidc.compiler.settings.resolve import Settings
 from vidc.runtime.manifest import FileEntry, check_path
 from vidc.runtime.strict import plain
@@ -80,6 +81,16 @@ class Document:
 def stage_folder(stage: str) -> str:
     """Where the output of a stage lies: ``export/denoise`` for ``export:denoise``."""
     return stage.replace(":", "/")
+
+
+FOLDER = Kind(
+    DOCUMENT_NAME,
+    lambda document: (
+        f"{stage_folder(name)}/{path}"
+        for name, stage in document["stages"].items()
+        for path in stage["files"]
+    ),
+)
 
 
 class Finished(Protocol):

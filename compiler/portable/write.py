@@ -7,13 +7,14 @@ from pathlib import Path
 from vidc.compiler.pipeline.run import Result
 from vidc.compiler.portable.document import (
     DOCUMENT_NAME,
+    FOLDER,
     Document,
     make_document,
     stage_folder,
     write_document,
 )
 from vidc.compiler.portable.read import read_portable
-from vidc.compiler.publish import refuse_occupied, replacing
+from vidc.compiler.publish import replacing
 from vidc.compiler.settings.resolve import Settings
 from vidc.plugins.errors import VidcError
 from vidc.runtime.integrity import verify_files
@@ -50,7 +51,7 @@ def write_portable(
     document = make_document(settings, results)
     if holds(folder, document):
         return True
-    refuse_occupied(folder, DOCUMENT_NAME)
+    FOLDER.refuse_occupied(folder)
     with replacing(folder, PORTABLE) as staging:
         note(f"copying what is done to {folder}")
         for name, result in results.items():

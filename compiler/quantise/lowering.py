@@ -9,7 +9,7 @@ from vidc.compiler.recipe.apply import Quantization, apply_recipe
 from vidc.compiler.recipe.formats import FORMATS, HIGH, STATIC, AttentionFormat, LinearFormat
 from vidc.compiler.recipe.recipe import Recipe
 from vidc.exporters.config import ModelConfig
-from vidc.plugins.errors import UnavailableError
+from vidc.plugins.errors import UnavailableError, UsageError
 
 _SHARED = re.compile(r"(.*\.attn\d+)\.to_([qkv])")
 """Queries, keys and values of one attention, as far as they read the same tensor."""
@@ -51,7 +51,7 @@ def quantized_linears(
 
     Raises:
         UnavailableError: ``VIDC-RECIPE-LOWERING``, it asks for what the form does not hold.
-        UsageError: ``VIDC-RECIPE-LAYER``.
+        UsageError: ``VIDC-RECIPE-LAYER``; ``VIDC-RECIPE-PRECISION``, it has nothing in 8 bits.
     """
     return linears_of(lowered_formats(recipe, model, form))
 
@@ -59,6 +59,14 @@ def quantized_linears(
 def lowered_formats(recipe: Recipe, model: ModelConfig, form: Form) -> Quantization:
     """The formats that a recipe gives a model's layers, which a form holds; raises as above."""
     formats = apply_recipe(recipe, model)
+    if all(f.weights == HIGH for f in formats.linear.values()) and all(
+        f.keys == f.values == HIGH for f in formats.attention.values()
+    ):
+        raise UsageError(
+            "VIDC-RECIPE-PRECISION",
+            f"recipe {recipe.name} leaves every layer in high precision",
+            "add a rule with weights, keys or values in 8 bits, or build in another precision",
+        )
     require_lowered(recipe.name, formats, form)
     return formats
 

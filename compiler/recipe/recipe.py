@@ -108,7 +108,7 @@ def _rule(table: Any, kind: type[Format], where: str) -> Rule[Format]:
         if value not in choices:
             raise _wrong(f"{where}: {field} = {value!r}", nearest(value, choices))
     if found.problem is not None:
-        raise _wrong(f"{where}: {found.problem}", "change one of the two")
+        raise _wrong(f"{where}: {found.problem}", "change it, or what it goes with")
     return Rule(tuple(layers), found)
 
 

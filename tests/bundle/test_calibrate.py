@@ -45,6 +45,19 @@ def test_without_texts_a_trained_model_is_said_to_be_calibrated_on_drawn_prompts
 
 
 @needs_modelopt
+def test_fewer_prompts_than_asked_for_are_said(project, vidc, tmp_path, monkeypatch):
+    monkeypatch.setenv("VIDC_CACHE", str(project.cache))
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a red fox\n")
+    status, _, err = vidc(
+        "calibrate", str(project.preset), "--gpu", "cpu", "--checkpoint", str(project.pipeline),
+        "--prompts", str(prompts), "-n", "2", "-o", str(tmp_path / "calibration"),
+    )  # fmt: skip
+    assert status == 0, err
+    assert f"{prompts} holds 1 prompts, and -n is 2: all are used" in err
+
+
+@needs_modelopt
 def test_an_analysis_with_texts_compares_frames(project, vidc, tmp_path, monkeypatch):
     monkeypatch.setenv("VIDC_CACHE", str(project.cache))
     (tmp_path / "prompts.json").write_text(json.dumps(["a red fox", "a hen"]))

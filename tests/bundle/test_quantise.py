@@ -473,6 +473,16 @@ def test_what_does_not_fit_together_is_refused(build, tmp_path, arguments, statu
     assert not (tmp_path / "bundle").exists()
 
 
+def test_a_recipe_with_nothing_in_8_bits_is_refused(build, tmp_path):
+    recipe, output = tmp_path / "high.toml", tmp_path / "bundle"
+    rule = '[[linear]]\nlayers = ["blocks.*.ffn.**"]\nweights = "high"\nactivations = "high"\n'
+    recipe.write_text(f'description = "all of it high"\n{rule}')
+    status, _, err = build("--precision", "int8", "--recipe", str(recipe), "-o", str(output))
+    assert (status, "VIDC-RECIPE-PRECISION" in err) == (2, True), err
+    assert "recipe high leaves every layer in high precision" in err
+    assert not output.exists()
+
+
 def test_the_command_that_makes_a_calibration_is_named(build, project, tmp_path):
     _, _, err = build("--precision", "int8", "--set", "stream.batch=1", "-o", str(tmp_path / "b"))
     checkpoint = f"--checkpoint {project.pipeline}"

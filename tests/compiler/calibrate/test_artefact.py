@@ -118,14 +118,48 @@ def test_a_document_that_is_none(made, model, tmp_path, content):
         {"seed": 1.5},
         {"groups": []},
         {"groups": [{"name": "text"}]},
-        {"tensors": {"size": -1, "sha256": ""}},
+        {"seed": -1},
+        {"model": {"stream": 3}},
+        {"prompts": {"kind": "embeddings", "count": -3, "sha256": "", "texts": []}},
     ],
     ids=str,
 )
 def test_a_document_with_a_field_that_is_wrong(made, model, tmp_path, fields):
     folder = made.write(tmp_path / "made")
     edit(folder, **fields)
+    error = refused(folder, model)
+    assert error.code == "VIDC-CALIBRATION-FIELD"
+    assert str(folder / DOCUMENT) in error.message
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_a_document_with_what_is_no_number_of_json(made, model, tmp_path, number):
+    folder = made.write(tmp_path / "made")
+    edit(folder, groups=[{"name": "text", "timestep": float(number)}])
+    assert number in (folder / DOCUMENT).read_text()
     assert refused(folder, model).code == "VIDC-CALIBRATION-FIELD"
+
+
+@pytest.mark.parametrize("size", [-1, 2**50, 2**63])
+def test_a_size_that_the_file_has_not_is_not_read(made, model, tmp_path, size):
+    folder = made.write(tmp_path / "made")
+    edit(folder, tensors={"size": size, "sha256": ""})
+    error = refused(folder, model)
+    assert (error.code, str(size) in error.message) == ("VIDC-CALIBRATION-DAMAGED", True)
+
+
+@pytest.mark.parametrize("change", ["reversed", "renamed", "other timestep"])
+def test_groups_of_another_order_or_name_or_timestep_are_foreign(made, model, tmp_path, change):
+    folder = made.write(tmp_path / "made")
+    groups = json.loads((folder / DOCUMENT).read_text())["groups"]
+    if change == "reversed":
+        groups.reverse()
+    elif change == "renamed":
+        groups[1]["name"] = "foo"
+    else:
+        groups[1]["timestep"] -= 1
+    edit(folder, groups=groups)
+    assert refused(folder, model).code == "VIDC-CALIBRATION-FOREIGN"
 
 
 def test_prompts_that_are_texts_are_kept_and_are_those_of_their_digest(made, model, tmp_path):
@@ -185,7 +219,7 @@ def test_nan_and_inf_are_neither_written_nor_read(made, model, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["blocks.1.ffn.net.2.input", "proj_out.weight"])
-@pytest.mark.parametrize("value", [0.0, -1.0])
+@pytest.mark.parametrize("value", [0.0, 1e-44, -1.0])
 def test_a_range_that_is_zero_or_below(made, model, tmp_path, monkeypatch, name, value):
     bad = made.with_tensor(name, torch.full_like(made.tensors[name], value))
     with pytest.raises(GateError) as caught:

@@ -159,8 +159,18 @@ def test_an_older_calibration_is_replaced_and_nothing_else(
     with pytest.raises(UsageError, match="VIDC-BUILD-OUTPUT"):
         calibrate(settings, SOURCES, one, 0, output, cache, Noted())
     (output / "mine").rename(output / DOCUMENT)
+    (output / "notes").touch()
+    with pytest.raises(UsageError, match=r"VIDC-BUILD-OUTPUT.*notes"):
+        calibrate(settings, SOURCES, one, 0, output, cache, Noted())
+    (output / "notes").unlink()
     calibrate(settings, SOURCES, one, 0, output, cache, Noted())
     assert sorted(path.name for path in output.iterdir()) == [DOCUMENT, TENSORS]
+    link = tmp_path / "link"
+    link.symlink_to(output)
+    before = (output / DOCUMENT).stat().st_ino
+    calibrate(settings, SOURCES, one, 0, link, cache, Noted())
+    assert link.is_symlink()
+    assert (output / DOCUMENT).stat().st_ino != before
 
 
 def test_ranges_that_are_refused_are_not_published(settings, prompts, cache, tmp_path, monkeypatch):

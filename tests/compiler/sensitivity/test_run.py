@@ -143,6 +143,23 @@ def test_a_recipe_file_that_is_a_folder_is_refused_before_anything_runs(run, tmp
     assert not output.exists()
 
 
+def test_a_recipe_file_in_the_calibration_s_folder_is_refused_before_anything_runs(run, tmp_path):
+    output = tmp_path / "calibration"
+    file = output / "recipe.toml"
+    status, _, err = run("--budget", "psnr=30", "-o", str(output), "--recipe-file", str(file))
+    assert (status, "VIDC-SENSITIVITY-OUTPUT" in err) == (2, True)
+    assert "which is replaced whole" in err
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("option", ["--analyze-prompts=5", "--for=h100", "--recipe=fp8"])
+def test_what_is_about_an_analysis_is_refused_without_one(vidc, tmp_path, option):
+    arguments = ("calibrate", "tiny", "--gpu", "cpu", "--random-weights", "1", option)
+    status, _, err = vidc(*arguments, "-o", str(tmp_path / "calibration"))
+    assert (status, "VIDC-CLI-USAGE" in err) == (2, True)
+    assert not (tmp_path / "calibration").exists()
+
+
 @needs_modelopt
 def test_a_floor_that_nothing_keeps_names_what_comes_nearest(run, tmp_path):
     status, out, err = run("--budget", "psnr=119", "-o", str(tmp_path / "calibration"))
