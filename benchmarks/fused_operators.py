@@ -128,12 +128,12 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
             tokens * sizes.ffn * (2 + dtype.itemsize),
         )  # fmt: skip
 
-    def centred() -> Arguments:
+    def centered() -> Arguments:
         scale, mean = torch.ones(1, device=device) * 0.05, draw(sizes.ffn)
         return (draw(1, tokens, sizes.ffn, dtype=BF16), dtype_name(FP8), scale, mean)
 
     yield Case(
-        "gelu_quantize to fp8, less a mean", gelu_quantize, gelu_quantize_reference, centred,
+        "gelu_quantize to fp8, less a mean", gelu_quantize, gelu_quantize_reference, centered,
         tokens * sizes.ffn * (2 + FP8.itemsize) + 4 * sizes.ffn,
     )  # fmt: skip
 

@@ -24,17 +24,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from vidc.compiler.backends.tensorrt import backend
+from vidc.compiler.backends.tensorrt.backend import backend
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.bench.peak import peak_rss_bytes
+from vidc.compiler.config.quantization import TRANSFORMER, default_recipe
+from vidc.compiler.config.recipe import load_recipe
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.schema import EIGHT_BITS
+from vidc.compiler.config.targets import targets
 from vidc.compiler.inspect.plan import InspectedPlan, inspect_plan
-from vidc.compiler.quantise.lowering import quantized_linears
-from vidc.compiler.quantise.programs import quantize_program
-from vidc.compiler.recipe.recipe import load_recipe
-from vidc.compiler.settings.quantization import TRANSFORMER, default_recipe
-from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.settings.schema import EIGHT_BITS
-from vidc.compiler.settings.targets import targets
+from vidc.compiler.quantize.lowering import quantized_linears
+from vidc.compiler.quantize.programs import quantize_program
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
 from vidc.exporters.config import ModelConfig
@@ -48,9 +48,9 @@ MODELS = {
 }
 WHOLE = {"longlive-1.3b": ("longlive-1.3b", ())}
 PRECISIONS = {"fp16": "half", "bf16": "bf16", "fp8": "bf16", "int8": "bf16"}
-"""What the network's types are called; in 8 bits, those of what is not quantised."""
+"""What the network's types are called; in 8 bits, those of what is not quantized."""
 HIGH = "bf16"
-"""What is not quantised in 8 bits."""
+"""What is not quantized in 8 bits."""
 TARGETS = ("rtx4090", "rtx5090")
 RING_COMPONENTS = ("denoise", "kv_update", "recache_")
 
@@ -115,7 +115,7 @@ def exported(case: Case, sizes: ModelConfig, folder: Path) -> ExportedComponent:
     component = export_component(sizes, group, high, case.component, made)
     if case.precision not in EIGHT_BITS:
         return component
-    return quantized(case, sizes, component, folder / "quantised")
+    return quantized(case, sizes, component, folder / "quantized")
 
 
 def compiled(case: Case, component: ExportedComponent, folder: Path) -> tuple[Signature, Path]:

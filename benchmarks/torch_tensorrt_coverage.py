@@ -41,8 +41,8 @@ import torch
 from torch.export import ExportedProgram
 
 from vidc.compiler.bench.fingerprint import fingerprint
-from vidc.compiler.pipeline.sources import source_digest
-from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.store.sources import source_digest
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
 from vidc.exporters.export import export_component

@@ -32,12 +32,12 @@ from typing import Any
 from torch_tensorrt_coverage import MODELS, import_registry, told
 
 from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.backends.tensorrt.description import describe_network
+from vidc.compiler.backends.tensorrt.plan import describe_plan
+from vidc.compiler.backends.tensorrt.product import PRODUCTS
+from vidc.compiler.backends.torch_tensorrt.package import PACKAGES
 from vidc.compiler.bench.fingerprint import fingerprint
-from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.tensorrt.description import describe_network
-from vidc.compiler.tensorrt.plan import describe_plan
-from vidc.compiler.tensorrt.product import PRODUCTS
-from vidc.compiler.torch_tensorrt.package import PACKAGES
+from vidc.compiler.config.resolve import resolve
 from vidc.exporters.components import component_groups
 from vidc.exporters.export import export_component
 from vidc.plugins.errors import VidcError

@@ -1,1 +1,1 @@
-"""Presets, targets, thresholds and the error catalogue, as TOML."""
+"""Presets, targets, thresholds and the error catalog, as TOML."""

@@ -62,7 +62,7 @@ class TransformerConfig(Table):
 
 @dataclass(frozen=True)
 class VaeConfig(Table):
-    """Sizes of a Wan VAE, with the per-channel statistics that normalise its latents."""
+    """Sizes of a Wan VAE, with the per-channel statistics that normalize its latents."""
 
     base_dim: int = 96
     z_dim: int = 16

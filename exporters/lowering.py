@@ -95,7 +95,7 @@ def _rename_results(program: ExportedProgram, renamed: Mapping[str, str]) -> Non
 
 
 def functionalized_arguments(operator: torch._ops.OpOverload, kwargs: Any) -> list[Any]:
-    """The arguments of a mutating operator from those of its functionalised call.
+    """The arguments of a mutating operator from those of its functionalized call.
 
     That call holds, for a mutated argument that is a whole tensor, its index among all mutated
     tensors.

@@ -73,7 +73,7 @@ def save_program(program: ExportedProgram, path: Path) -> None:
 def load_program(path: Path) -> ExportedProgram:
     """Reads what ``save_program`` wrote; operators of namespace ``vidc`` must be imported.
 
-    Its weights and example inputs are uninitialised CPU tensors, which take no memory until
+    Its weights and example inputs are uninitialized CPU tensors, which take no memory until
     something writes them. Loading unpickles what the archive pickles: refuse files from elsewhere
     that hold pickles first.
     """
@@ -115,7 +115,7 @@ def result_names(program: ExportedProgram, signature: Signature) -> tuple[str, .
 
 
 def _on_cpu(module: nn.Module) -> nn.Module:
-    """The module, or a copy whose meta tensors are uninitialised ones on the CPU."""
+    """The module, or a copy whose meta tensors are uninitialized ones on the CPU."""
     if not any(tensor.is_meta for tensor in module.state_dict().values()):
         return module
     copied = copy.deepcopy(module)

@@ -66,11 +66,11 @@ class Checks:
         """
         allowed = {dtype_name(each): each for each in (*FLOATS, torch.float8_e4m3fn)}
         self.that(dtype in allowed, "dtype", " or ".join(allowed), dtype)
-        quantised = allowed[dtype] is torch.float8_e4m3fn
+        quantized = allowed[dtype] is torch.float8_e4m3fn
         self.that(
-            quantised == (scale is not None),
+            quantized == (scale is not None),
             "output_scale",
-            f"{'a tensor' if quantised else 'none'} for {dtype}",
+            f"{'a tensor' if quantized else 'none'} for {dtype}",
             "none" if scale is None else "a tensor",
         )
         if scale is not None:

@@ -23,10 +23,10 @@ def split_heads(qkv: Tensor, head_dim: int) -> tuple[Tensor, Tensor, Tensor]:
     return query, key, value
 
 
-def normalise_and_rotate(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """RMS normalisation over all heads, then the rotary embedding of adjacent channel pairs.
+def normalize_and_rotate(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
+    """RMS normalization over all heads, then the rotary embedding of adjacent channel pairs.
 
-    The normalised values are rounded to the dtype of ``x``, as the model rounds them; the rotation
+    The normalized values are rounded to the dtype of ``x``, as the model rounds them; the rotation
     is left in float32.
 
     Args:
@@ -60,7 +60,7 @@ def qk_norm_rope_reference(
     heads: int,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """Normalises and rotates queries and keys, in float32; each is rounded to the dtype.
+    """Normalizes and rotates queries and keys, in float32; each is rounded to the dtype.
 
     Args:
         query: a projection, ``[B, T, H D]``.

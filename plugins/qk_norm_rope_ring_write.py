@@ -5,7 +5,7 @@ from torch import Tensor
 
 from vidc.plugins.arguments import Checks
 from vidc.plugins.definition import define
-from vidc.plugins.qk_norm_rope import check_qkv, normalise_and_rotate, split_heads
+from vidc.plugins.qk_norm_rope import check_qkv, normalize_and_rotate, split_heads
 from vidc.plugins.ring import ring_write_reference
 
 _CHECKS = Checks("qk_norm_rope_ring_write")
@@ -23,7 +23,7 @@ def qk_norm_rope_ring_write_reference(
     sink: int,
     eps: float,
 ) -> Tensor:
-    """Normalises and rotates queries and keys, and writes keys and values into the ring.
+    """Normalizes and rotates queries and keys, and writes keys and values into the ring.
 
     Norm and rotation are computed in float32; each is rounded to the dtype, as in the model.
 
@@ -49,10 +49,10 @@ def qk_norm_rope_ring_write_reference(
     """
     _check(qkv, query_weight, key_weight, cos, sin, position, key_cache, value_cache, sink, eps)
     query, key, value = split_heads(qkv, key_cache.shape[3])
-    rotated = normalise_and_rotate(key, key_weight, cos, sin, eps).to(qkv.dtype)
+    rotated = normalize_and_rotate(key, key_weight, cos, sin, eps).to(qkv.dtype)
     ring_write_reference(key_cache, rotated, position, sink)
     ring_write_reference(value_cache, value, position, sink)
-    return normalise_and_rotate(query, query_weight, cos, sin, eps).to(qkv.dtype)
+    return normalize_and_rotate(query, query_weight, cos, sin, eps).to(qkv.dtype)
 
 
 def _fake(

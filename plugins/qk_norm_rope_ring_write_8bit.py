@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vidc.plugins.arguments import Checks
 from vidc.plugins.definition import define
-from vidc.plugins.qk_norm_rope import check_qkv, normalise_and_rotate, split_heads
+from vidc.plugins.qk_norm_rope import check_qkv, normalize_and_rotate, split_heads
 from vidc.plugins.quantize import quantize, quantize_heads
 from vidc.plugins.ring import ring_slots
 from vidc.plugins.transposed_values import GROUP, stored_at
@@ -62,9 +62,9 @@ class To8BitRing(NamedTuple):
 
 
 def qk_norm_rope_ring_write_static_reference(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """``qk_norm_rope_ring_write`` with keys and values quantised by a scale for each head.
+    """``qk_norm_rope_ring_write`` with keys and values quantized by a scale for each head.
 
-    Normalised queries and keys are rounded to the dtype, as in the model; what is rotated after
+    Normalized queries and keys are rounded to the dtype, as in the model; what is rotated after
     that is rounded once.
 
     Args:
@@ -100,7 +100,7 @@ def qk_norm_rope_ring_write_dynamic_reference(*arguments: Any) -> tuple[Tensor, 
 def _keys_values(given: To8BitRing) -> tuple[Tensor, Tensor, Tensor]:
     """Keys and values as float32 ``[B, T, H, D]``, and their slots."""
     _, key, value = split_heads(given.qkv, given.key_cache.shape[3])
-    key = normalise_and_rotate(key, given.key_weight, given.cos, given.sin, given.eps)
+    key = normalize_and_rotate(key, given.key_weight, given.cos, given.sin, given.eps)
     if given.key_mean is not None:
         key = key - given.key_mean
     tokens, window = given.qkv.shape[1], given.key_cache.shape[1]
@@ -109,7 +109,7 @@ def _keys_values(given: To8BitRing) -> tuple[Tensor, Tensor, Tensor]:
 
 def _queries(given: To8BitRing) -> tuple[Tensor, Tensor]:
     query, *_ = split_heads(given.qkv, given.key_cache.shape[3])
-    query = normalise_and_rotate(query, given.query_weight, given.cos, given.sin, given.eps)
+    query = normalize_and_rotate(query, given.query_weight, given.cos, given.sin, given.eps)
     if given.quantize_query:
         return quantize_heads(query, given.key_cache.dtype)
     return query.to(given.qkv.dtype), query.new_empty((0, query.shape[2], query.shape[1]))
@@ -129,11 +129,11 @@ def _write(given: To8BitRing, key: Tensor, value: Tensor, slots: Tensor) -> None
 def _fake(*arguments: Any, checks: Checks) -> tuple[Tensor, Tensor]:
     given = To8BitRing(*arguments)
     _check(checks, given)
-    qkv, quantised = given.qkv, given.quantize_query
+    qkv, quantized = given.qkv, given.quantize_query
     (batch, tokens), (heads, head_dim) = qkv.shape[:2], given.key_cache.shape[2:]
-    dtype = given.key_cache.dtype if quantised else qkv.dtype
+    dtype = given.key_cache.dtype if quantized else qkv.dtype
     query = qkv.new_empty((batch, tokens, heads, head_dim), dtype=dtype)
-    scales = (batch if quantised else 0, heads, tokens)
+    scales = (batch if quantized else 0, heads, tokens)
     return query, qkv.new_empty(scales, dtype=torch.float32)
 
 

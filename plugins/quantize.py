@@ -1,6 +1,6 @@
 """How operators round to 8 bits, in plain PyTorch.
 
-A value is ``quantised * scale``. Quantising multiplies by ``1 / scale``, rounded once to float32 as
+A value is ``quantized * scale``. Quantizing multiplies by ``1 / scale``, rounded once to float32 as
 kernels do it, rounds to nearest even, and keeps what is too large at the largest number.
 """
 
@@ -15,7 +15,7 @@ _LEAST = 1e-30
 
 
 def quantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Quantises float32 by scales that broadcast against it.
+    """Quantizes float32 by scales that broadcast against it.
 
     Args:
         x: float32.

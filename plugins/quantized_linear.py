@@ -29,14 +29,14 @@ def quantized_linear_reference(
         x: ``[..., in]``, float32, bfloat16 or float16.
         weight: ``[out, in]``, float8_e4m3fn or int8.
         scale: of each output channel of the product, float32 ``[out]``: the weight's, times the
-            input's where that is quantised by one number.
+            input's where that is quantized by one number.
         bias: ``[out]`` of the dtype of ``x``, or None.
         input_scale: float32 ``[1]``; None where the input stays as it is, or is ``dynamic``.
-        input_factor: what the input is multiplied with before it is quantised, float32 ``[in]``,
+        input_factor: what the input is multiplied with before it is quantized, float32 ``[in]``,
             or None.
         input_mean: what is taken off the input before that, float32 ``[in]``, or None. The bias has
             the product of the weight and this.
-        dynamic: whether each token of the input is quantised by a scale of its own.
+        dynamic: whether each token of the input is quantized by a scale of its own.
 
     Returns:
         ``[..., out]``, of the dtype of ``x``.
@@ -78,7 +78,7 @@ def _prepared(x: Tensor, factor: Tensor | None, mean: Tensor | None) -> Tensor:
 
 
 def dequantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """The form of a Linear whose input is not quantised: its weight becomes one of ``x``'s dtype.
+    """The form of a Linear whose input is not quantized: its weight becomes one of ``x``'s dtype.
 
     For backends without a product of 8 bits and 16; the arguments are those of the operator.
     """

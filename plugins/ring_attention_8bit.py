@@ -1,7 +1,7 @@
 """Operator ``ring_attention_8bit``: queries in 8 bits attend to a ring in 8 bits.
 
 The ring is what ``qk_norm_rope_ring_write_static`` or ``_dynamic`` writes where its values are
-transposed and its queries quantised, or has such a layout: so keys and values may lack means,
+transposed and its queries quantized, or has such a layout: so keys and values may lack means,
 and values have a scale for each channel, or keys and values one for each token and head.
 
 The kernel for Hopper takes static scales alone. A ring with a scale for each token is read by the

@@ -2,7 +2,7 @@
 
 In ``[B, H, D, S]``, as matrix instructions of 8 bits have it, the index that is summed over is
 contiguous. Within each 16 slots it is permuted: what a thread holds of the softmax's probabilities
-for two neighbouring 8-slot tiles is then what it multiplies four neighbouring bytes with.
+for two neighboring 8-slot tiles is then what it multiplies four neighboring bytes with.
 """
 
 import torch

@@ -61,7 +61,7 @@ def check_path(path: str) -> None:
     ):
         raise GateError(
             "VIDC-BUNDLE-PATH",
-            f"{path[:_MAX_PATH_PART]!r} is not a relative, normalised path inside the bundle",
+            f"{path[:_MAX_PATH_PART]!r} is not a relative, normalized path inside the bundle",
             "do not use this bundle unless you know who made it; " + _REBUILD,
         )
 

@@ -20,7 +20,7 @@ Frames = npt.NDArray[np.uint8]
 MP4_ENCODERS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "libx264": {"crf": "16", "preset": "fast"},
-        # PyAV builds without GPL parts; 118 is FFmpeg's unit of the quantiser's scale.
+        # PyAV builds without GPL parts; 118 is FFmpeg's unit of the quantizer's scale.
         "mpeg4": {"flags": "+qscale", "global_quality": str(2 * 118)},
     }
 )
@@ -224,7 +224,7 @@ def open_writer(path: Path | str, fps: int = 16) -> Iterator[VideoWriter]:
 
     The file appears, or replaces an older one, when the block ends; if the block raises, nothing
     is left behind. mp4 is encoded frame by frame; WebP and GIF keep all frames in memory until
-    the end and merge equal neighbours into one longer frame.
+    the end and merge equal neighbors into one longer frame.
 
     Args:
         path: the file to write; its folder must exist.

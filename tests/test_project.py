@@ -91,20 +91,20 @@ CODE = re.compile(r'"(VIDC(?:-[A-Z0-9]+)+)"')
 
 
 @pytest.fixture(scope="module")
-def catalogue():
+def catalog():
     return tomllib.loads((ROOT / "configs" / "errors.toml").read_text())
 
 
-def test_every_code_is_explained_and_every_explained_code_is_used(catalogue):
+def test_every_code_is_explained_and_every_explained_code_is_used(catalog):
     files = [file for _, file in sources()]
     files += [file for end in ("cpp", "cu", "cuh", "h") for file in ROOT.glob(f"plugins/*/*.{end}")]
     used = {code for file in files for code in CODE.findall(file.read_text())}
-    assert used - catalogue.keys() == set(), "used but not in configs/errors.toml"
-    assert catalogue.keys() - used == set(), "in configs/errors.toml but not used"
+    assert used - catalog.keys() == set(), "used but not in configs/errors.toml"
+    assert catalog.keys() - used == set(), "in configs/errors.toml but not used"
 
 
-def test_an_explanation_has_a_title_and_a_text(catalogue):
-    for code, entry in catalogue.items():
+def test_an_explanation_has_a_title_and_a_text(catalog):
+    for code, entry in catalog.items():
         assert entry.keys() == {"title", "explain"}, code
         assert entry["title"].strip(), code
         assert entry["explain"].strip(), code

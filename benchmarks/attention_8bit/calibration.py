@@ -19,13 +19,13 @@ def calibrate(
 ) -> RingScales:
     """Scales for queries, keys and values ``[B, T, H, D]`` like these."""
     key_mean = key.mean(dim=(0, 1))
-    centred = key - key_mean
-    smooth = _largest_of_pairs(centred) ** balance / _largest_of_pairs(query) ** (1 - balance)
+    centered = key - key_mean
+    smooth = _largest_of_pairs(centered) ** balance / _largest_of_pairs(query) ** (1 - balance)
     value_mean = value.mean(dim=(0, 1))
     return RingScales(
         smooth=smooth,
         key_mean=key_mean,
-        key_scale=(centred / smooth).abs().amax(dim=(0, 1, 3)) / LARGEST[dtype],
+        key_scale=(centered / smooth).abs().amax(dim=(0, 1, 3)) / LARGEST[dtype],
         value_mean=value_mean,
         value_scale=(value - value_mean).abs().amax(dim=(0, 1)) / LARGEST[dtype],
     )

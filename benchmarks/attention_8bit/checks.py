@@ -49,7 +49,7 @@ WORST = {torch.int8: (0x80, 0x80), torch.float8_e4m3fn: (0x7F, 0xFE)}
 
 @dataclass(frozen=True)
 class Problem:
-    """Quantised inputs on a device, and what they were made of."""
+    """Quantized inputs on a device, and what they were made of."""
 
     inputs: Inputs
     query: Tensor
@@ -238,7 +238,7 @@ class Found:
 def check_output(
     attend: Attention, at: Problem, valid_length: int, dtype: torch.dtype = torch.bfloat16
 ) -> Found:
-    """Compares with the emulation and, of the unquantised inputs, with float64."""
+    """Compares with the emulation and, of the unquantized inputs, with float64."""
     spoiled = at.spoiled(valid_length)
     length = torch.tensor([valid_length], device=at.query.device)
     output = torch.empty(at.query.shape, dtype=dtype, device=at.query.device)

@@ -9,7 +9,7 @@
 - queries: standard normal, plus one standard normal vector that all queries of a head share, and
   scaled row by row so that a row's logits over the keys have a standard deviation drawn evenly from
   0.5 to 2, in nats.
-- peaks: every fourth query is drawn towards a random key of its own, whose logit rises by 8.
+- peaks: every fourth query is drawn toward a random key of its own, whose logit rises by 8.
 - sinks: the keys of the first four slots are the head's mean key plus as much of its mean query as
   gives the head's mean logit over queries 8 more than an ordinary key's. Their values are ordinary.
 - values: ``v = g * (z + c)``: ``z`` is standard normal, ``c`` a normal offset of the channel with
@@ -73,9 +73,9 @@ def draw(
     reach = PEAK * math.sqrt(head_dim) / target.square().sum(3, keepdim=True)
     query[:, ::PEAK_EVERY] += reach * target / factor
 
-    towards = query.mean(dim=1, keepdim=True)
-    lift = SINK * math.sqrt(head_dim) / towards.square().sum(3, keepdim=True)
+    toward = query.mean(dim=1, keepdim=True)
+    lift = SINK * math.sqrt(head_dim) / toward.square().sum(3, keepdim=True)
     key = mean + factor * noise
-    key[:, :SINKS] = mean + lift * towards
+    key[:, :SINKS] = mean + lift * toward
     value = gain * (normal(batch, slots, heads, head_dim) + offset)
     return Inputs(query, key, value)

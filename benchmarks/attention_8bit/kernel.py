@@ -92,8 +92,8 @@ class Library:
         read = (*read, scales.value_mean, valid_length)
         if not all(tensor.is_contiguous() for tensor in (*read, output)):
             raise ValueError("a tensor is not contiguous")
-        quantised = output.dtype == torch.float8_e4m3fn
-        unit_scale = torch.ones(1, device=query.device) if quantised else None
+        quantized = output.dtype == torch.float8_e4m3fn
+        unit_scale = torch.ones(1, device=query.device) if quantized else None
         arguments = Arguments(
             *(tensor.data_ptr() for tensor in read),
             None if unit_scale is None else unit_scale.data_ptr(),

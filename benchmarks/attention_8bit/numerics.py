@@ -98,23 +98,23 @@ def logits(head: Head, scheme: Scheme) -> Tensor:
         case "e4m3, scales per tensor":
             query = e4m3_scaled(query, query.abs().amax() / E4M3_LARGEST)
             key = e4m3_scaled(key, key.abs().amax() / E4M3_LARGEST)
-        case "e4m3, centred":
+        case "e4m3, centered":
             key = key - head.scales.key_mean[0]
             query = e4m3_scaled(query, query.abs().amax(1, keepdim=True) / E4M3_LARGEST)
             key = e4m3_scaled(key, key.abs().amax() / E4M3_LARGEST)
-        case "e4m3, centred and smoothed":
+        case "e4m3, centered and smoothed":
             query, key = head.smoothed()
             query = e4m3_scaled(query, query.abs().amax(1, keepdim=True) / E4M3_LARGEST)
             key = e4m3_scaled(key, key.abs().amax() / E4M3_LARGEST)
-        case "int8, centred":
+        case "int8, centered":
             key = key - head.scales.key_mean[0]
             query = int8_scaled(query, query.abs().amax(1, keepdim=True) / LARGEST)
             key = int8_scaled(key, key.abs().amax() / LARGEST)
-        case "int8, centred and smoothed":
+        case "int8, centered and smoothed":
             query, key = head.smoothed()
             query = int8_scaled(query, query.abs().amax(1, keepdim=True) / LARGEST)
             key = int8_scaled(key, head.scales.key_scale[0])
-        case "int8, centred and smoothed, keys per token":
+        case "int8, centered and smoothed, keys per token":
             query, key = head.smoothed()
             query = int8_scaled(query, query.abs().amax(1, keepdim=True) / LARGEST)
             key = int8_scaled(key, key.abs().amax(1, keepdim=True) / LARGEST)
@@ -136,11 +136,11 @@ def values(head: Head, scheme: Scheme) -> tuple[Tensor, Tensor]:
         case "int8, scales per tensor":
             return int8_scaled(value, value.abs().amax() / LARGEST), mean
     mean = head.scales.value_mean[0]
-    centred = value - mean
-    if scheme.values == "e4m3, centred, scales per channel":
-        return e4m3_scaled(centred, centred.abs().amax(0) / E4M3_LARGEST), mean
-    if scheme.values == "int8, centred, scales per channel":
-        return int8_scaled(centred, head.scales.value_scale[0]), mean
+    centered = value - mean
+    if scheme.values == "e4m3, centered, scales per channel":
+        return e4m3_scaled(centered, centered.abs().amax(0) / E4M3_LARGEST), mean
+    if scheme.values == "int8, centered, scales per channel":
+        return int8_scaled(centered, head.scales.value_scale[0]), mean
     raise ValueError(scheme.values)
 
 
@@ -192,9 +192,9 @@ def truth(head: Head) -> Tensor:
 
 CHOSEN = Scheme(
     "INT8 throughout, weights by block",
-    "int8, centred and smoothed",
+    "int8, centered and smoothed",
     "uint8 of the block's maximum",
-    "int8, centred, scales per channel",
+    "int8, centered, scales per channel",
 )
 PLAIN = Scheme(
     "plain FP8, scales per tensor",
@@ -202,27 +202,27 @@ PLAIN = Scheme(
     "e4m3 times 2^8",
     "e4m3, scales per tensor",
 )
-E4M3_VALUES = "e4m3, centred, scales per channel"
+E4M3_VALUES = "e4m3, centered, scales per channel"
 SCHEMES = (
     PLAIN,
     replace(PLAIN, name="the same, 14-bit accumulators", accumulators="14 bits"),
     Scheme("plain FP8, unit scales", "e4m3, unit scales", "e4m3", "e4m3, unit scales"),
     Scheme(
-        "FP8, centred and smoothed",
-        "e4m3, centred and smoothed",
+        "FP8, centered and smoothed",
+        "e4m3, centered and smoothed",
         "e4m3 times 2^8",
         E4M3_VALUES,
     ),
     Scheme(
         "the same, weights relative to a reference",
-        "e4m3, centred and smoothed",
+        "e4m3, centered and smoothed",
         "e4m3 times 2^7 of a reference",
         E4M3_VALUES,
         sums="exact",
     ),
     Scheme(
         "INT8 logits, FP8 weights and values",
-        "int8, centred and smoothed",
+        "int8, centered and smoothed",
         "e4m3 times 2^8",
         E4M3_VALUES,
     ),
@@ -230,15 +230,15 @@ SCHEMES = (
     CHOSEN,
     replace(CHOSEN, name="the same, balance 0.3", balance=0.3),
     replace(CHOSEN, name="the same, balance 0.7", balance=0.7),
-    replace(CHOSEN, name="the same, not smoothed", logits="int8, centred"),
+    replace(CHOSEN, name="the same, not smoothed", logits="int8, centered"),
     replace(
         CHOSEN,
         name="the same, a key scale for each token",
-        logits="int8, centred and smoothed, keys per token",
+        logits="int8, centered and smoothed, keys per token",
     ),
     Scheme(
         "FP8 as engines have it",
-        "e4m3, centred",
+        "e4m3, centered",
         "e4m3 times 2^7 of a reference",
         "e4m3, scales per tensor",
         sums="exact",
@@ -246,13 +246,13 @@ SCHEMES = (
     replace(
         CHOSEN,
         name="INT8 as engines have it",
-        logits="int8, centred",
+        logits="int8, centered",
         values="int8, scales per tensor",
     ),
     replace(CHOSEN, name="only logits rounded: INT8", weights="float32", values="float32"),
     Scheme(
-        "only logits rounded: FP8, centred and smoothed",
-        "e4m3, centred and smoothed",
+        "only logits rounded: FP8, centered and smoothed",
+        "e4m3, centered and smoothed",
         "float32",
         "float32",
     ),

@@ -69,9 +69,9 @@ def quantize_ring(
     key: Tensor, value: Tensor, scales: RingScales, dtype: torch.dtype = torch.int8
 ) -> Ring8Bit:
     """A ring's keys, after RoPE, and values, both ``[B, S, H, D]``, as the kernel reads them."""
-    centred = (key.float() - scales.key_mean) / scales.smooth
+    centered = (key.float() - scales.key_mean) / scales.smooth
     return Ring8Bit(
-        quantize(centred, scales.key_scale[:, None], dtype),
+        quantize(centered, scales.key_scale[:, None], dtype),
         transpose_values(quantize(value.float() - scales.value_mean, scales.value_scale, dtype)),
     )
 

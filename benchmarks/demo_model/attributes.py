@@ -35,7 +35,7 @@ class Shape(StrEnum):
         return self in (Shape.CIRCLE, Shape.RING)
 
 
-class Colour(StrEnum):
+class Color(StrEnum):
     """Hues about 60 degrees apart, so that a blur or a small shift does not change the name."""
 
     RED = "red"
@@ -99,7 +99,7 @@ class Speed(StrEnum):
 
 
 class Rotation(StrEnum):
-    """Whether an object turns about its centre."""
+    """Whether an object turns about its center."""
 
     STILL = "still"
     SPINNING = "spinning"
@@ -134,7 +134,7 @@ class Thing:
     """
 
     shape: Shape
-    colour: Colour
+    color: Color
     direction: Direction
     size: Size = Size.BIG
     speed: Speed = Speed.SLOW
@@ -150,7 +150,7 @@ class Scene:
     """One or two objects over a background; what defaults say is what a prompt may leave out.
 
     Raises:
-        ValueError: no object or more than two, two of one colour, or two along different axes.
+        ValueError: no object or more than two, two of one color, or two along different axes.
     """
 
     things: tuple[Thing, ...]
@@ -160,7 +160,7 @@ class Scene:
     def __post_init__(self) -> None:
         if not 1 <= len(self.things) <= 2:
             raise ValueError(f"a scene has one or two objects, not {len(self.things)}")
-        if len({thing.colour for thing in self.things}) < len(self.things):
-            raise ValueError(f"both objects are {self.things[0].colour}: colours tell them apart")
+        if len({thing.color for thing in self.things}) < len(self.things):
+            raise ValueError(f"both objects are {self.things[0].color}: colors tell them apart")
         if len({thing.direction.axis for thing in self.things}) > 1:
             raise ValueError("two objects move along one axis, or they would meet")

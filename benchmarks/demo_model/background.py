@@ -28,7 +28,7 @@ def background_psnr(one: Tensor, other: Tensor) -> BackgroundPsnr:
     """Compares two stretches ``[3, T, H, W]`` in -1..1 of a clip, frame by frame.
 
     Left out is what either has an object or its shadow on, and nothing else: a picture that has
-    turned into noise or colour has no objects, and is compared as a whole. Take stretches a
+    turned into noise or color has no objects, and is compared as a whole. Take stretches a
     multiple of ``light.PERIOD`` apart, so that they should be under the same light.
 
     Raises:

@@ -22,15 +22,15 @@ from unittest.mock import patch
 
 import torch
 
-from vidc.compiler import package
 from vidc.compiler.bench.fingerprint import fingerprint
-from vidc.compiler.build import build
-from vidc.compiler.calibrate.document import DOCUMENT
+from vidc.compiler.build import package
+from vidc.compiler.build.build import build
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import Given
-from vidc.compiler.recipe.apply import apply_recipe
-from vidc.compiler.settings.environment import cache_root
-from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.config.environment import cache_root
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.quantize.apply import apply_recipe
+from vidc.compiler.quantize.document import DOCUMENT
 from vidc.compiler.validate.check import Validation, validate
 from vidc.compiler.validate.golden import Golden
 from vidc.plugins.errors import GateError

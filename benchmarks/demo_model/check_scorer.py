@@ -47,7 +47,7 @@ def examples(count: int) -> Iterator[tuple[int, Split]]:
 
 
 def check_clips(count: int, frames: int, damage: str) -> dict[str, float]:
-    things = colour = shape = direction = extra = 0
+    things = color = shape = direction = extra = 0
     for index, split in examples(count):
         example = sample(split, index)
         clip = DAMAGES[damage](render([example.clip], frames)[0], index)
@@ -55,12 +55,12 @@ def check_clips(count: int, frames: int, damage: str) -> dict[str, float]:
         scores = score(readings, example.scene)
         extra += max(0, len(readings) - len(scores))
         things += len(scores)
-        colour += sum(one.colour for one in scores)
+        color += sum(one.color for one in scores)
         shape += sum(one.shape for one in scores)
         direction += sum(one.direction for one in scores)
     return {
         "objects": things,
-        "colour": colour / things,
+        "color": color / things,
         "shape": shape / things,
         "direction": direction / things,
         "objects too many": extra,
@@ -90,7 +90,7 @@ def check_switches(count: int) -> dict[str, float]:
 
 def check_absent(count: int) -> dict[str, float]:
     """Readings of clips that have no object; each should be 0."""
-    names = ("background", "white noise", "coloured blobs", "one colour", "blobs")
+    names = ("background", "white noise", "colored blobs", "one color", "blobs")
     found: dict[str, float] = dict.fromkeys(names, 0)
     for index in range(count):
         background = list(Background)[index % len(Background)]
@@ -102,9 +102,9 @@ def check_absent(count: int) -> dict[str, float]:
         coarse = torch.randn(3, 13, 16, 16, generator=draw) * 2
         smooth = torch.nn.functional.interpolate(coarse, size=(128, 128), mode="bicubic")
         moving = [reading.shape for reading in read(smooth.clamp(-1, 1))]
-        found["coloured blobs"] += sum(shape is not None for shape in moving)
+        found["colored blobs"] += sum(shape is not None for shape in moving)
         flat = torch.rand(3, 1, 1, 1, generator=draw) * 2 - 1
-        found["one colour"] += len(find(flat.expand(-1, 13, 128, 128)))
+        found["one color"] += len(find(flat.expand(-1, 13, 128, 128)))
         frozen = [r.direction for r in read(smooth[:, :1].expand(-1, 13, -1, -1).clamp(-1, 1))]
         found["blobs"] += sum(direction is not None for direction in frozen)
     return found
@@ -164,7 +164,7 @@ def check(clips: int, frames: int) -> tuple[dict[str, dict[str, float]], bool]:
         asked.append(all(rates[what] >= least for what in judged))
         print(json.dumps({name: rates}), file=sys.stderr, flush=True)
 
-    each = ("colour", "shape", "direction")
+    each = ("color", "shape", "direction")
     clean = REQUIRED["clean"]
     take("switches", check_switches(Counts.switches), clean, "before", "follows", "stays")
     take("long", check_long(Counts.runs), clean, "right", "of these right")

@@ -20,7 +20,7 @@ class Clip:
         scenes: with the frame that each starts at, the first at 0.
 
     Raises:
-        ValueError: frames not in order, or scenes that differ in more than colour, shape and
+        ValueError: frames not in order, or scenes that differ in more than color, shape and
             direction of their objects.
     """
 
@@ -32,7 +32,7 @@ class Clip:
         if not starts or starts[0] != 0 or starts != sorted(set(starts)):
             raise ValueError(f"scenes start at 0 and then later and later, not at {starts}")
         if len({_kept(scene) for _, scene in self.scenes}) > 1:
-            raise ValueError("a switch changes colours, shapes and directions alone")
+            raise ValueError("a switch changes colors, shapes and directions alone")
 
     @classmethod
     def of(cls, scene: Scene, seed: int) -> "Clip":

@@ -30,7 +30,7 @@ def blurred(clip: Tensor, deviation: float) -> Tensor:
 
 
 def as_jpeg(clip: Tensor, quality: int) -> Tensor:
-    """A clip ``[3, T, H, W]`` after each frame was a JPEG: blocks, and colour at half the size."""
+    """A clip ``[3, T, H, W]`` after each frame was a JPEG: blocks, and color at half the size."""
     frames = []
     pixels = ((clip.clamp(-1, 1) + 1) * 127.5).round().byte().cpu()
     for frame in pixels.permute(1, 2, 3, 0).numpy():

@@ -9,7 +9,7 @@ Weights are judged without a build too, by PyTorch in float32, which a bundle is
     PYTHONPATH=benchmarks python -m demo_model.evaluate configs/demo --eager --batch 20 > demo.json
 
 Prompts, switches and clips are all held out: no training saw them, nor any that share an object's
-colour, shape and direction. Exits 1 where something that is asked is not reached.
+color, shape and direction. Exits 1 where something that is asked is not reached.
 """
 
 import argparse
@@ -31,9 +31,9 @@ from demo_model.evaluation.switches import switches
 from demo_model.train_few_step import subsets
 from demo_model.training.networks import PRESET
 from vidc.compiler.bench.fingerprint import fingerprint
-from vidc.compiler.pipeline.digest import sha256_file
-from vidc.compiler.settings.presets import load_preset
-from vidc.compiler.settings.tables import read_model
+from vidc.compiler.config.presets import load_preset
+from vidc.compiler.config.tables import read_model
+from vidc.compiler.store.digest import sha256_file
 from vidc.plugins.names import weights_path
 from vidc.runtime import load
 from vidc.runtime.bundle import Bundle
@@ -82,7 +82,7 @@ def table(found: dict[str, Any]) -> str:
     rows = [
         ("VAE, held-out clips", f"{found['vae']['mean dB']:.2f} dB", "30 dB"),
         (f"detail of grounds, of {detail['drawn']:.3f} drawn", f"{detail['made']:.3f}", ""),
-        *((name, f"{prompts[name]:.1%}", "90 %") for name in ("colour", "shape", "direction")),
+        *((name, f"{prompts[name]:.1%}", "90 %") for name in ("color", "shape", "direction")),
         ("switch followed, others stay", f"{switch['follows and others stay']:.1%}", "80 %"),
         (f"background after {long['blocks']} blocks, median", f"{long['median dB']:.2f} dB", ""),
         ("runs with a background of 25 dB", f"{long['runs of enough dB']:.1%}", "90 %"),
@@ -93,11 +93,11 @@ def table(found: dict[str, Any]) -> str:
     ]
     lines = ["| | found | asked |", "|---|---|---|"]
     lines += [f"| {what} | {value} | {asked} |" for what, value, asked in rows]
-    lines += ["", "| steps | colour | shape | direction | dB against all steps |"]
+    lines += ["", "| steps | color | shape | direction | dB against all steps |"]
     lines += ["|---|---|---|---|---|"]
     for row in found["steps"]:
         near = row["dB against all steps"]
-        shares = " | ".join(f"{row[name]:.1%}" for name in ("colour", "shape", "direction"))
+        shares = " | ".join(f"{row[name]:.1%}" for name in ("color", "shape", "direction"))
         lines.append(f"| {row['steps']} | {shares} | {'' if near is None else f'{near:.2f}'} |")
     return "\n".join(lines)
 

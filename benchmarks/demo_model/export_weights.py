@@ -45,7 +45,7 @@ NOTICE_TEXT = """\
 
 Trained from random initial weights by scripts of `benchmarks/demo_model`, on clips that
 `benchmarks/demo_model/render.py` draws from seeds. No other data and no other model's weights went
-into them. They are part of this project and come under its licence, Apache-2.0 (see `LICENSE`).
+into them. They are part of this project and come under its license, Apache-2.0 (see `LICENSE`).
 
 The weights that ship descend from three stages whose scripts are no longer there: commit 126e2ab
 has those of two, that of the third was never committed. `benchmarks/demo_model/README.md` lists

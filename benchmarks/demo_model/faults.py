@@ -6,7 +6,7 @@
 
 A fault is planted in the weights of a bundle that passes, whose manifest is then made to fit, and
 `vidc validate` has to fail. A calibration on noise alone, whose prompts are the preset's and whose
-latents are noise in every pass, must not become a bundle of quantised Linears; its weights in one
+latents are noise in every pass, must not become a bundle of quantized Linears; its weights in one
 must fail too. Rings alone are not tried with it.
 """
 
@@ -29,21 +29,21 @@ from torch import Tensor
 
 from demo_model.evaluation.eager import eager_bundle
 from vidc.compiler.bench.fingerprint import fingerprint
-from vidc.compiler.build import build
-from vidc.compiler.calibrate.artefact import read_calibration, write_calibration
-from vidc.compiler.calibrate.ranges import finished, merged
-from vidc.compiler.calibrate.rollout import Rollouts
+from vidc.compiler.build.build import build
+from vidc.compiler.build.calibration_rollouts import Rollouts
+from vidc.compiler.build.quantize_stage import weights_stage_name
+from vidc.compiler.build.stages import slot, stages
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import Given
 from vidc.compiler.cli.validate import command as validate
-from vidc.compiler.graph.quantised import weights_stage_name
-from vidc.compiler.graph.stages import slot, stages
-from vidc.compiler.pipeline.run import run
-from vidc.compiler.pipeline.store import Store
-from vidc.compiler.settings.environment import cache_root
-from vidc.compiler.settings.presets import load_preset
-from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.settings.tables import read_calibrate, read_model
+from vidc.compiler.config.environment import cache_root
+from vidc.compiler.config.presets import load_preset
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.tables import read_calibrate, read_model
+from vidc.compiler.quantize.artifact import read_calibration, write_calibration
+from vidc.compiler.quantize.ranges import finished, merged
+from vidc.compiler.store.run import run
+from vidc.compiler.store.store import Store
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.checkpoint import write_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor

@@ -1,8 +1,8 @@
-"""Objects in pixels: for each strong colour, where one compact object of it is, frame by frame.
+"""Objects in pixels: for each strong color, where one compact object of it is, frame by frame.
 
-Nothing here knows a prompt. Colours are told by hue and saturation, which light, texture and shadow
-leave alone. A frame has an object of a colour when most of that colour's pixels lie together, as
-densely as a shape's do: noise and a picture full of colour have none.
+Nothing here knows a prompt. Colors are told by hue and saturation, which light, texture and shadow
+leave alone. A frame has an object of a color when most of that color's pixels lie together, as
+densely as a shape's do: noise and a picture full of color have none.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from demo_model.attributes import Colour
+from demo_model.attributes import Color
 from demo_model.palette import OBJECTS
 
 BLUR = 1.0
@@ -26,19 +26,19 @@ COVERED = (0.58, 0.8)
 covers has about two thirds of it, and the hole of a ring is seen under a blur too."""
 
 DARKEST = 0.15
-"""A pixel whose strongest channel, in 0..1, is below has no colour."""
+"""A pixel whose strongest channel, in 0..1, is below has no color."""
 
 AREA = (0.009, 0.16)
 """Least and largest area of an object, in squares of the shorter side."""
 
 WINDOW = 0.26
-"""How far from an object's centre its pixels may be, as a share of the shorter side."""
+"""How far from an object's center its pixels may be, as a share of the shorter side."""
 
 PURITY = 0.7
-"""Least share of a colour's pixels that are its object's."""
+"""Least share of a color's pixels that are its object's."""
 
 SPREAD = 0.42
-"""Largest mean square distance from the centre over the area: 0.16 for a disc, 0.3 for a ring."""
+"""Largest mean square distance from the center over the area: 0.16 for a disc, 0.3 for a ring."""
 
 PRESENT = 0.7
 """Least share of frames that must have an object for a clip to have it."""
@@ -46,19 +46,19 @@ PRESENT = 0.7
 
 @dataclass(frozen=True)
 class Blob:
-    """An object of one colour in a clip of T frames.
+    """An object of one color in a clip of T frames.
 
     Attributes:
-        colour: its name.
-        mask: float32 ``[T, H, W]``, how much of each pixel has the colour, 0..1.
-        centre: float32 ``[T, 2]``, x and y in pixels; valid where ``seen``.
+        color: its name.
+        mask: float32 ``[T, H, W]``, how much of each pixel has the color, 0..1.
+        center: float32 ``[T, 2]``, x and y in pixels; valid where ``seen``.
         area: float32 ``[T]``, square pixels; valid where ``seen``.
         seen: bool ``[T]``, the frames that have it.
     """
 
-    colour: Colour
+    color: Color
     mask: Tensor
-    centre: Tensor
+    center: Tensor
     area: Tensor
     seen: Tensor
 
@@ -73,11 +73,11 @@ def find(clip: Tensor) -> list[Blob]:
         raise ValueError(f"a clip is [3, T, H, W], not {list(clip.shape)}")
     if not torch.isfinite(clip).all():
         raise ValueError("the clip has values that are not finite")
-    saturation, names = colours(clip)
+    saturation, names = colors(clip)
     weight = _ramp(saturation, *SATURATION)
     unit = min(clip.shape[-2:])
     found = []
-    for index, colour in enumerate(OBJECTS):
+    for index, color in enumerate(OBJECTS):
         mask = weight * (names == index)
         enough = mask.sum((1, 2)) >= AREA[0] * unit**2
         if enough.float().mean() < PRESENT:
@@ -85,18 +85,18 @@ def find(clip: Tensor) -> list[Blob]:
         core = saturation[mask >= mask.max() / 2]
         full = float(core[:: max(1, len(core) // 100_000)].quantile(0.75))
         mask = _ramp(saturation, *(share * full for share in COVERED)) * (mask > 0)
-        blob = _blob(colour, mask, enough)
+        blob = _blob(color, mask, enough)
         if blob.seen.float().mean() >= PRESENT:
             found.append(blob)
     return sorted(found, key=lambda blob: -float(blob.area[blob.seen].mean()))
 
 
-def colours(clip: Tensor) -> tuple[Tensor, Tensor]:
+def colors(clip: Tensor) -> tuple[Tensor, Tensor]:
     """Saturation of pixels, float32 ``[T, H, W]`` 0..1, and which of ``OBJECTS`` they are like."""
     red, green, blue = _smooth((clip.float() + 1) / 2).unbind(0)
     high = torch.maximum(torch.maximum(red, green), blue)
     low = torch.minimum(torch.minimum(red, green), blue)
-    # What is too dark to have a colour has a small one.
+    # What is too dark to have a color has a small one.
     saturation = (high - low) / high.clamp_min(DARKEST) * (high > DARKEST)
     hue = _hue(red, green, blue)
     limits, order = _hue_limits()
@@ -124,47 +124,47 @@ def _smooth(clip: Tensor) -> Tensor:
 
 
 def _hue(red: Tensor, green: Tensor, blue: Tensor) -> Tensor:
-    """Angle of a colour around grey, -pi..pi, red at 0."""
+    """Angle of a color around gray, -pi..pi, red at 0."""
     return torch.atan2(math.sqrt(3) / 2 * (green - blue), red - (green + blue) / 2)
 
 
 def _hue_limits() -> tuple[Tensor, Tensor]:
-    """Hues halfway between neighbours, ascending, and the index of the colour before each."""
+    """Hues halfway between neighbors, ascending, and the index of the color before each."""
     hues = _hue(*torch.tensor(list(OBJECTS.values())).unbind(1))
     order = torch.argsort(hues)
     ordered = hues[order]
     limits = (ordered[1:] + ordered[:-1]) / 2
     around = (ordered[0] + ordered[-1] + 2 * math.pi) / 2
     if around > math.pi:
-        # The gap's middle lies past pi: it is the lowest limit, and below it is the last colour.
+        # The gap's middle lies past pi: it is the lowest limit, and below it is the last color.
         return torch.cat([around[None] - 2 * math.pi, limits]), torch.cat([order[-1:], order])
     return torch.cat([limits, around[None]]), torch.cat([order, order[:1]])
 
 
-def _blob(colour: Colour, mask: Tensor, enough: Tensor) -> Blob:
+def _blob(color: Color, mask: Tensor, enough: Tensor) -> Blob:
     """The densest place of a mask in each frame, edges joined, and whether it is an object."""
     height, width = mask.shape[1:]
     unit = min(height, width)
-    centre = _densest(mask)
+    center = _densest(mask)
     x = torch.arange(width, device=mask.device) + 0.5
     y = torch.arange(height, device=mask.device) + 0.5
     for _ in range(3):
-        dx = around(x - centre[:, :1], width)
-        dy = around(y - centre[:, 1:], height)
+        dx = around(x - center[:, :1], width)
+        dy = around(y - center[:, 1:], height)
         near = (dx[:, None, :] ** 2 + dy[:, :, None] ** 2) <= (WINDOW * unit) ** 2
         inside = mask * near
         columns, rows = inside.sum(1), inside.sum(2)
         area = columns.sum(1)
         sums = torch.stack([(columns * dx).sum(1), (rows * dy).sum(1)], 1)
         offset = sums / area.clamp_min(1e-6)[:, None]
-        centre = centre + offset
+        center = center + offset
     squares = (columns * dx**2).sum(1) + (rows * dy**2).sum(1)
     variance = squares / area.clamp_min(1e-6) - (offset**2).sum(1)
     seen = enough & (area >= AREA[0] * unit**2) & (area <= AREA[1] * unit**2)
     seen &= area >= PURITY * mask.sum((1, 2))
     seen &= variance <= SPREAD * area
     size = torch.tensor([width, height], device=mask.device)
-    return Blob(colour, inside, centre % size, area, seen)
+    return Blob(color, inside, center % size, area, seen)
 
 
 def _densest(mask: Tensor) -> Tensor:

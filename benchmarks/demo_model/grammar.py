@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from demo_model.attributes import (
     Background,
-    Colour,
+    Color,
     Direction,
     Light,
     Rotation,
@@ -95,7 +95,7 @@ def _thing(thing: Thing, phrasing: Phrasing) -> str:
     speed = "" if phrasing.terse and thing.speed is Thing.speed else SPEEDS[thing.speed]
     motion = MOTIONS[thing.direction][phrasing.formal]
     moving = (speed, motion) if phrasing.speed_first else (motion, speed)
-    words = ("a", size, spin, thing.colour, thing.shape, *moving)
+    words = ("a", size, spin, thing.color, thing.shape, *moving)
     return " ".join(word for word in words if word)
 
 
@@ -106,7 +106,7 @@ def _either(words: Iterable[str]) -> str:
 _MOTION_OF = {words: motion for motion, pair in MOTIONS.items() for words in pair}
 _SPEED_OF = {word: speed for speed, word in SPEEDS.items()}
 _THING = re.compile(
-    rf"a(?: (?P<size>{_either(Size)}))?(?: (?P<spin>spinning))? (?P<colour>{_either(Colour)})"
+    rf"a(?: (?P<size>{_either(Size)}))?(?: (?P<spin>spinning))? (?P<color>{_either(Color)})"
     rf" (?P<shape>{_either(Shape)})(?: (?P<before>{_either(_SPEED_OF)}))?"
     rf" (?P<motion>{_either(_MOTION_OF)})(?: (?P<after>{_either(_SPEED_OF)}))?"
 )
@@ -151,7 +151,7 @@ def _parsed(match: re.Match[str]) -> Thing:
     speed = match["before"] or match["after"]
     return Thing(
         Shape(match["shape"]),
-        Colour(match["colour"]),
+        Color(match["color"]),
         _MOTION_OF[match["motion"]],
         Size(match["size"] or Thing.size),
         _SPEED_OF[speed] if speed else Thing.speed,
@@ -161,10 +161,10 @@ def _parsed(match: re.Match[str]) -> Thing:
 
 def single_things() -> Iterator[Thing]:
     """Every object there can be."""
-    kinds = (Shape, Colour, Direction, Size, Speed, Rotation)
-    for shape, colour, direction, size, speed, rotation in itertools.product(*kinds):
+    kinds = (Shape, Color, Direction, Size, Speed, Rotation)
+    for shape, color, direction, size, speed, rotation in itertools.product(*kinds):
         if not (shape.round and rotation is Rotation.SPINNING):
-            yield Thing(shape, colour, direction, size, speed, rotation)
+            yield Thing(shape, color, direction, size, speed, rotation)
 
 
 def count_prompts(phrasings: Iterable[Phrasing] = PHRASINGS) -> int:
@@ -179,6 +179,6 @@ def count_prompts(phrasings: Iterable[Phrasing] = PHRASINGS) -> int:
 def words() -> frozenset[str]:
     """Every word of every caption."""
     phrases = [*_MOTION_OF, *_SPEED_OF, "a and spinning over in light"]
-    closed = (Shape, Colour, Size, Background, Light)
+    closed = (Shape, Color, Size, Background, Light)
     phrases += [value for kind in closed for value in kind]
     return frozenset(word for phrase in phrases for word in phrase.split())

@@ -33,7 +33,7 @@ class Track:
     """Where one object is in each of some frames.
 
     Attributes:
-        x, y: pixels from the frame's corner to the object's centre, in the frame.
+        x, y: pixels from the frame's corner to the object's center, in the frame.
         angle: radians clockwise.
     """
 
@@ -82,7 +82,7 @@ def tracks(clip: Clip, first: int, frames: int, height: int, width: int) -> list
 
 
 def reach(thing: Thing, sides: tuple[int, int]) -> float:
-    """Pixels from an object's centre that it keeps from edges that it does not go around."""
+    """Pixels from an object's center that it keeps from edges that it does not go around."""
     return (thing.size.radius * EXTENT + MARGIN) * min(sides)
 
 

@@ -50,14 +50,14 @@ def _crops(blob: Blob, frames: Tensor) -> Tensor:
     height, width = masks.shape[1:]
     side = torch.tensor([width, height], device=masks.device)
     # An object may lie around an edge: roll it to the middle first.
-    whole = torch.floor(blob.centre[frames]).long()
+    whole = torch.floor(blob.center[frames]).long()
     rows = (torch.arange(height, device=masks.device) + whole[:, 1:] - height // 2) % height
     columns = (torch.arange(width, device=masks.device) + whole[:, :1] - width // 2) % width
     batch = torch.arange(len(frames), device=masks.device)[:, None, None]
     middle = masks[batch, rows[:, :, None], columns[:, None, :]]
-    centre = side // 2 + (blob.centre[frames] - whole)
+    center = side // 2 + (blob.center[frames] - whole)
     radius = (blob.area[frames] / math.pi).sqrt()
-    points = _grid().to(masks.device) * radius[:, None, None, None] + centre[:, None, None, :]
+    points = _grid().to(masks.device) * radius[:, None, None, None] + center[:, None, None, :]
     sampled = F.grid_sample(middle[:, None], points / side * 2 - 1, align_corners=False)
     return sampled.flatten(1)
 

@@ -1,20 +1,20 @@
-"""Colours as numbers: strong ones for objects, and dull ones for what is behind them."""
+"""Colors as numbers: strong ones for objects, and dull ones for what is behind them."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from demo_model.attributes import Background, Colour
+from demo_model.attributes import Background, Color
 
 Rgb = tuple[float, float, float]
 
-OBJECTS: Mapping[Colour, Rgb] = MappingProxyType(
+OBJECTS: Mapping[Color, Rgb] = MappingProxyType(
     {
-        Colour.RED: (0.90, 0.13, 0.12),
-        Colour.YELLOW: (0.97, 0.82, 0.10),
-        Colour.GREEN: (0.10, 0.68, 0.22),
-        Colour.CYAN: (0.10, 0.80, 0.86),
-        Colour.BLUE: (0.14, 0.30, 0.92),
-        Colour.PURPLE: (0.62, 0.16, 0.82),
+        Color.RED: (0.90, 0.13, 0.12),
+        Color.YELLOW: (0.97, 0.82, 0.10),
+        Color.GREEN: (0.10, 0.68, 0.22),
+        Color.CYAN: (0.10, 0.80, 0.86),
+        Color.BLUE: (0.14, 0.30, 0.92),
+        Color.PURPLE: (0.62, 0.16, 0.82),
     }
 )
 """RGB in 0..1; the weakest channel is at most 0.2 of the strongest."""

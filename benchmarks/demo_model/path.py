@@ -91,12 +91,12 @@ def jumps(blob: Blob) -> bool:
 def _steps(blob: Blob, stride: int) -> Tensor:
     """Ways ``[N, 2]`` over ``stride`` frames, where the object is seen at both ends."""
     if len(blob.seen) <= stride:
-        return blob.centre[:0]
+        return blob.center[:0]
     both = torch.nonzero(blob.seen[stride:] & blob.seen[:-stride])[:, 0]
     return _wrapped(blob, both + stride, both)
 
 
 def _wrapped(blob: Blob, to: Tensor, start: Tensor) -> Tensor:
     height, width = blob.mask.shape[1:]
-    way = blob.centre[to] - blob.centre[start]
+    way = blob.center[to] - blob.center[start]
     return torch.stack([around(way[:, 0], width), around(way[:, 1], height)], 1)

@@ -26,14 +26,14 @@ from torch import Tensor
 from demo_model.evaluation import measures
 from demo_model.evaluation.eager import eager_bundle
 from demo_model.evaluation.measures import Counts
+from vidc.compiler.analyze.groups import layer_groups, layers_of
 from vidc.compiler.bench.fingerprint import fingerprint
-from vidc.compiler.calibrate.artefact import Calibration, read_calibration
-from vidc.compiler.recipe.apply import apply_recipe
-from vidc.compiler.recipe.recipe import load_recipe
-from vidc.compiler.sensitivity.fake import FakeQuantizer
-from vidc.compiler.sensitivity.groups import layer_groups, layers_of
-from vidc.compiler.settings.presets import load_preset
-from vidc.compiler.settings.tables import read_model
+from vidc.compiler.config.presets import load_preset
+from vidc.compiler.config.recipe import load_recipe
+from vidc.compiler.config.tables import read_model
+from vidc.compiler.quantize.apply import apply_recipe
+from vidc.compiler.quantize.artifact import Calibration, read_calibration
+from vidc.compiler.quantize.fake import FakeQuantizer
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.metrics import psnr, ssim
 from vidc.exporters.causal_wan.model import CausalWan
@@ -45,7 +45,7 @@ BLOCK = 12
 """Frames."""
 ASKED = {"fp8": (38.0, 0.98), "int8": (35.0, 0.97)}
 """PSNR in decibels and SSIM, of the worst block."""
-SCORES = ("colour", "shape", "direction")
+SCORES = ("color", "shape", "direction")
 POINTS = 1.0
 """Of a hundred, that a score may lie below float32's."""
 

@@ -68,7 +68,7 @@ class _Layer:
     Attributes:
         x, y, angle: float32 ``[N, T]``, pixels and radians.
         radius: float32 ``[N]``, pixels.
-        colour: float32 ``[N, T, 3]``.
+        color: float32 ``[N, T, 3]``.
         share: float32 ``[N, T]``, of the second shape.
         shapes: of each clip and frame, ``[N][T]``, what it was and what it becomes.
     """
@@ -77,7 +77,7 @@ class _Layer:
     y: Tensor
     angle: Tensor
     radius: Tensor
-    colour: Tensor
+    color: Tensor
     share: Tensor
     shapes: tuple[Indices, Indices]
 
@@ -90,7 +90,7 @@ def _layer(
     before = np.zeros((len(clips), frames), np.int64)
     after = np.zeros_like(before)
     share = np.zeros((len(clips), frames), np.float32)
-    colour = np.zeros((len(clips), frames, 3), np.float32)
+    color = np.zeros((len(clips), frames, 3), np.float32)
     for n, clip in enumerate(clips):
         previous = clip.scenes[0][1].things[index]
         for start, scene in clip.scenes:
@@ -101,8 +101,8 @@ def _layer(
             before[n, now] = _SHAPES.index(previous.shape)
             after[n, now] = _SHAPES.index(thing.shape)
             share[n, now] = done
-            old, new = (np.array(OBJECTS[t.colour], np.float32) for t in (previous, thing))
-            colour[n, now] = old + (new - old) * done[:, None]
+            old, new = (np.array(OBJECTS[t.color], np.float32) for t in (previous, thing))
+            color[n, now] = old + (new - old) * done[:, None]
             previous = thing
     sizes: list[Size] = [clip.scenes[0][1].things[index].size for clip in clips]
     x, y, angle = (
@@ -111,7 +111,7 @@ def _layer(
     )
     radius = torch.tensor([size.radius * min(height, width) for size in sizes])
     shapes = (before, after)
-    return _Layer(x, y, angle, radius, torch.from_numpy(colour), torch.from_numpy(share), shapes)
+    return _Layer(x, y, angle, radius, torch.from_numpy(color), torch.from_numpy(share), shapes)
 
 
 def _paint(canvas: Tensor, clips: Tensor, layer: _Layer) -> None:
@@ -136,10 +136,10 @@ def _paint(canvas: Tensor, clips: Tensor, layer: _Layer) -> None:
     inside = (0.5 - distance).clamp_(0, 1)[..., None]
     behind = torch.roll(distance, shift, (2, 3))
     shadow = 0.4 * torch.sigmoid(-behind / 1.5)[..., None]
-    # Darker at the rim, lighter towards the upper left: looks solid, and stays one hue.
+    # Darker at the rim, lighter toward the upper left: looks solid, and stays one hue.
     rim = torch.sigmoid((distance + 1.8) * 1.6)
     shade = ((1.0 - 0.07 * (x + y)) * (1 - 0.25 * rim))[..., None]
-    colour = layer.colour.to(device)[:, :, None, None, :] * shade
+    color = layer.color.to(device)[:, :, None, None, :] * shade
     where = (
         clips.to(device)[:, None, None, None],
         torch.arange(canvas.shape[1], device=device)[None, :, None, None],
@@ -147,7 +147,7 @@ def _paint(canvas: Tensor, clips: Tensor, layer: _Layer) -> None:
         (left % width)[:, :, None, :],
     )
     ground = canvas[where] * (1 - shadow)
-    canvas[where] = torch.lerp(ground, colour, inside)
+    canvas[where] = torch.lerp(ground, color, inside)
 
 
 def _distances(layer: _Layer, x: Tensor, y: Tensor) -> Tensor:

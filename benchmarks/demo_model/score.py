@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from demo_model.attributes import Colour, Direction, Scene, Shape, Thing
+from demo_model.attributes import Color, Direction, Scene, Shape, Thing
 from demo_model.find import find
 from demo_model.outline import outline
 from demo_model.path import follows, heading, jumps
@@ -20,7 +20,7 @@ class Reading:
     """One object as the pixels show it.
 
     Attributes:
-        colour: its nearest name.
+        color: its nearest name.
         shape: none if no outline fits.
         direction: none if it stays or wanders; see ``path.heading``.
         jumps: it is somewhere that it cannot have moved to.
@@ -28,7 +28,7 @@ class Reading:
         sides: width and height of the clip in pixels.
     """
 
-    colour: Colour
+    color: Color
     shape: Shape | None
     direction: Direction | None
     jumps: bool
@@ -40,7 +40,7 @@ class Reading:
 class Score:
     """What of one object of a prompt a clip shows; all are wrong of one that is absent."""
 
-    colour: bool
+    color: bool
     shape: bool
     direction: bool
     present: bool = True
@@ -48,7 +48,7 @@ class Score:
     @property
     def right(self) -> int:
         """How many of the three are."""
-        return self.colour + self.shape + self.direction
+        return self.color + self.shape + self.direction
 
 
 ABSENT = Score(False, False, False, present=False)
@@ -63,7 +63,7 @@ def read(clip: Tensor) -> tuple[Reading, ...]:
     height, width = clip.shape[-2:]
     frames = clip.shape[1]
     return tuple(
-        Reading(blob.colour, outline(blob), heading(blob), jumps(blob), frames, (width, height))
+        Reading(blob.color, outline(blob), heading(blob), jumps(blob), frames, (width, height))
         for blob in find(clip)
     )
 
@@ -82,7 +82,7 @@ def _score(reading: Reading | None, thing: Thing) -> Score:
     if reading is None:
         return ABSENT
     return Score(
-        reading.colour is thing.colour,
+        reading.color is thing.color,
         reading.shape is thing.shape,
         follows(reading.direction, thing, reading.frames, reading.sides),
     )
@@ -123,12 +123,12 @@ def score_switch(clip: Tensor, frame: int, switch: Switch, settle: int = BLOCK) 
         )
     before = score(read(clip[:, :frame]), switch.before.scene)
     after = score(read(clip[:, frame + settle :]), switch.after)
-    whole = {reading.colour: reading for reading in read(clip)}
+    whole = {reading.color: reading for reading in read(clip)}
     others = [t for index, t in enumerate(switch.after.things) if index != switch.thing]
     stays = all(
-        thing.colour in whole
-        and not whole[thing.colour].jumps
-        and _score(whole[thing.colour], thing).right == 3
+        thing.color in whole
+        and not whole[thing.color].jumps
+        and _score(whole[thing.color], thing).right == 3
         for thing in others
     )
     return SwitchScore(before[switch.thing].right == 3, after[switch.thing].right == 3, stays)

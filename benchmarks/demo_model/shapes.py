@@ -10,7 +10,7 @@ from torch import Tensor
 from demo_model.attributes import Shape
 
 EXTENT = 1.3
-"""No shape reaches further from its centre, at any rotation."""
+"""No shape reaches further from its center, at any rotation."""
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 
@@ -36,7 +36,7 @@ def _cross(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _triangle(x: Tensor, y: Tensor) -> Tensor:
-    """Equilateral, a corner up: an edge is half as far from the centre as a corner."""
+    """Equilateral, a corner up: an edge is half as far from the center as a corner."""
     slanted = x.abs() * math.cos(math.pi / 6) - y * 0.5
     return torch.maximum(slanted, y) - EXTENT / 2
 

@@ -1,11 +1,11 @@
 """What is trained on and what is held out: never the same prompt, seed or combination.
 
-A combination is what the scorer reads: an object's colour, shape and direction. Of all 216, 48 are
-held out. They come in boxes of two colours, two shapes and two directions, which has three merits:
+A combination is what the scorer reads: an object's color, shape and direction. Of all 216, 48 are
+held out. They come in boxes of two colors, two shapes and two directions, which has three merits:
 
 - a switch of one attribute can stay among held-out combinations,
 - every value, and every pair of values, is seen in training with others,
-- each colour, shape and direction is held out equally often.
+- each color, shape and direction is held out equally often.
 
 Objects of a training scene all have training combinations, and those of a held-out scene all
 held-out ones. A caption says these three always, so that no prompt can be of both.
@@ -19,7 +19,7 @@ from enum import Enum
 
 from demo_model.attributes import (
     Background,
-    Colour,
+    Color,
     Direction,
     Light,
     Rotation,
@@ -49,11 +49,11 @@ class Split(Enum):
     HELD_OUT = "held-out"
 
 
-def split_of_thing(shape: Shape, colour: Colour, direction: Direction) -> Split:
+def split_of_thing(shape: Shape, color: Color, direction: Direction) -> Split:
     """The split that a combination belongs to."""
     s, c, d = (
         list(kind).index(value) // 2
-        for kind, value in ((Shape, shape), (Colour, colour), (Direction, direction))
+        for kind, value in ((Shape, shape), (Color, color), (Direction, direction))
     )
     held_out = (s + c + d) % 3 == 0 and (c - s) % 3 != 2
     return Split.HELD_OUT if held_out else Split.TRAIN
@@ -61,7 +61,7 @@ def split_of_thing(shape: Shape, colour: Colour, direction: Direction) -> Split:
 
 def split_of(scene: Scene) -> Split | None:
     """The split that all of a scene's objects belong to, if there is one."""
-    found = {split_of_thing(t.shape, t.colour, t.direction) for t in scene.things}
+    found = {split_of_thing(t.shape, t.color, t.direction) for t in scene.things}
     return found.pop() if len(found) == 1 else None
 
 
@@ -76,12 +76,12 @@ def split_of_seed(seed: int) -> Split:
     return Split.TRAIN if seed < SEEDS else Split.HELD_OUT
 
 
-Combination = tuple[Shape, Colour, Direction]
+Combination = tuple[Shape, Color, Direction]
 
 COMBINATIONS: dict[Split, tuple[Combination, ...]] = {
     split: tuple(
         combination
-        for combination in itertools.product(Shape, Colour, Direction)
+        for combination in itertools.product(Shape, Color, Direction)
         if split_of_thing(*combination) is split
     )
     for split in Split
@@ -119,11 +119,11 @@ def sample(split: Split, index: int) -> Example:
     plain = draw.random() < PLAIN
     things: list[Thing] = []
     while len(things) < count:
-        shape, colour, direction = draw.choice(COMBINATIONS[split])
+        shape, color, direction = draw.choice(COMBINATIONS[split])
         other = things[0] if things else None
-        if other and (other.colour is colour or other.direction.axis != direction.axis):
+        if other and (other.color is color or other.direction.axis != direction.axis):
             continue
-        things.append(_dressed(shape, colour, direction, plain, draw))
+        things.append(_dressed(shape, color, direction, plain, draw))
     if plain:
         return Example(Scene(tuple(things)), draw.choice(_TERSE), seed)
     background, light = draw.choice(list(Background)), draw.choice(list(Light))
@@ -157,11 +157,11 @@ _TERSE: Sequence[Phrasing] = [phrasing for phrasing in PHRASINGS if phrasing.ter
 
 
 def _dressed(
-    shape: Shape, colour: Colour, direction: Direction, plain: bool, draw: random.Random
+    shape: Shape, color: Color, direction: Direction, plain: bool, draw: random.Random
 ) -> Thing:
     """A combination with its other attributes, drawn unless they are to be plain."""
     if plain:
-        return Thing(shape, colour, direction)
+        return Thing(shape, color, direction)
     rotation = Rotation.STILL if shape.round else draw.choice(list(Rotation))
     size, speed = draw.choice(list(Size)), draw.choice(list(Speed))
-    return Thing(shape, colour, direction, size, speed, rotation)
+    return Thing(shape, color, direction, size, speed, rotation)

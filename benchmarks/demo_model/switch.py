@@ -1,10 +1,10 @@
-"""Prompt switches: one object gets another colour, direction or shape, and all else stays."""
+"""Prompt switches: one object gets another color, direction or shape, and all else stays."""
 
 import random
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from demo_model.attributes import Colour, Direction, Rotation, Scene, Shape, Thing
+from demo_model.attributes import Color, Direction, Rotation, Scene, Shape, Thing
 from demo_model.clip import Clip
 from demo_model.grammar import Phrasing, caption
 from demo_model.split import Example, Split, sample, split_of
@@ -13,7 +13,7 @@ from demo_model.split import Example, Split, sample, split_of
 class Changed(StrEnum):
     """What a switch changes."""
 
-    COLOUR = "colour"
+    COLOR = "color"
     DIRECTION = "direction"
     SHAPE = "shape"
 
@@ -57,7 +57,7 @@ def alternatives(scene: Scene, thing: int, changed: Changed) -> list[Scene]:
         try:
             candidate = replace(scene, things=things)
         except ValueError:
-            # Both objects of one colour, or on ways that cross.
+            # Both objects of one color, or on ways that cross.
             continue
         if split_of(candidate) is split_of(scene):
             found.append(candidate)
@@ -65,8 +65,8 @@ def alternatives(scene: Scene, thing: int, changed: Changed) -> list[Scene]:
 
 
 def _changed(thing: Thing, changed: Changed) -> list[Thing]:
-    if changed is Changed.COLOUR:
-        return [replace(thing, colour=c) for c in Colour if c is not thing.colour]
+    if changed is Changed.COLOR:
+        return [replace(thing, color=c) for c in Color if c is not thing.color]
     if changed is Changed.DIRECTION:
         return [replace(thing, direction=d) for d in Direction if _shows(thing.direction, d)]
     spinning = thing.rotation is Rotation.SPINNING
@@ -82,7 +82,7 @@ def _shows(before: Direction, after: Direction) -> bool:
 
 
 def sample_switch(split: Split, index: int) -> Switch:
-    """Switch ``index`` of a split: always the same one; colour, direction and shape take turns.
+    """Switch ``index`` of a split: always the same one; color, direction and shape take turns.
 
     Its seed is that of an example of the split, so that it belongs to no other.
     """

@@ -67,18 +67,18 @@ def grounds(
         shaped = shaped / spread[:, None, None] * 0.5 + torch.fft.rfft2(pattern)
     fine = torch.hypot(fx, fy) >= 1 / DETAIL_WAVELENGTH
     coarse = (~fine) & (torch.hypot(fx, fy) > 0)
-    detail = _normalised(torch.fft.irfft2(shaped * fine, s=(height, width)))
-    rest = _normalised(torch.fft.irfft2(shaped * coarse, s=(height, width)))
+    detail = _normalized(torch.fft.irfft2(shaped * fine, s=(height, width)))
+    rest = _normalized(torch.fft.irfft2(shaped * coarse, s=(height, width)))
     amount = torch.tensor([COARSE[b] for b in backgrounds], device=device)[:, None, None]
     field = DETAIL * detail + amount * rest
-    colour = torch.tensor([GROUNDS[b] for b in backgrounds], device=device)[:, None, None, :]
-    # Times the colour, so that dark grains are as dull as light ones; over its mean, so that the
+    color = torch.tensor([GROUNDS[b] for b in backgrounds], device=device)[:, None, None, :]
+    # Times the color, so that dark grains are as dull as light ones; over its mean, so that the
     # deviation is that of the field; halved, because the field is in units of -1..1.
-    relief = field[..., None] / (2 * colour.mean(-1, keepdim=True))
-    return (colour * (1 + relief)).clamp_(0, 1)
+    relief = field[..., None] / (2 * color.mean(-1, keepdim=True))
+    return (color * (1 + relief)).clamp_(0, 1)
 
 
-def _normalised(field: Tensor) -> Tensor:
+def _normalized(field: Tensor) -> Tensor:
     """Fields ``[B, H, W]`` with a standard deviation of 1; one that is flat stays flat."""
     return field / field.std((1, 2), keepdim=True, correction=0).clamp_min(1e-6)
 

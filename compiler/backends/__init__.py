@@ -7,8 +7,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, Self, cast
 
-from vidc.compiler.quantise.form import Form
-from vidc.compiler.settings.targets import Target
+from vidc.compiler.config.targets import Target
+from vidc.compiler.quantize.form import Form
 from vidc.exporters.artifact import ExportedComponent
 from vidc.plugins.errors import BuildError, UsageError, nearest
 from vidc.plugins.signature import Signature
@@ -86,13 +86,13 @@ class Backend(Protocol):
     """What a module ``vidc.compiler.backends.<name>`` provides as ``backend``."""
 
     def form(self, target: Target) -> Form:
-        """How it takes quantised components for a target."""
+        """How it takes quantized components for a target."""
 
     def precisions(self, target: Target) -> frozenset[str]:
         """Precisions it can build for a target; empty where it cannot build at all."""
 
     def kernels(self, target: Target) -> tuple[str, ...]:
-        """Modules of ``vidc.compiler.kernels`` whose kernels its engines call, by name."""
+        """Names of the modules of ``vidc.compiler.backends.aoti.kernels`` that it compiles."""
 
     def tools(self, target: Target) -> Mapping[str, str]:
         """Versions of the tools it uses, by name: part of a stage's key."""
@@ -124,7 +124,7 @@ class Backend(Protocol):
 
 def names() -> tuple[str, ...]:
     """Every backend's name."""
-    return tuple(sorted(module.name for module in iter_modules(__path__)))
+    return tuple(sorted(module.name for module in iter_modules(__path__) if module.ispkg))
 
 
 def backend(name: str) -> Backend:
@@ -135,4 +135,4 @@ def backend(name: str) -> Backend:
     """
     if name not in names():
         raise UsageError("VIDC-CONFIG-BACKEND", f"no backend {name!r}", nearest(name, names()))
-    return cast(Backend, import_module(f"{__name__}.{name}").backend)
+    return cast(Backend, import_module(f"{__name__}.{name}.backend").backend)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vidc.compiler.units import byte_size
+from vidc.compiler.store.units import byte_size
 
 _NAMES = {"cpu": "CPU", "gpu": "GPU", "cuda": "CUDA", "cudnn": "cuDNN", "mig": "MIG", "sm": "SM",
           "python": "Python"}  # fmt: skip

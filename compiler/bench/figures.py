@@ -4,7 +4,7 @@ import math
 
 from vidc.compiler.bench.profile import Rate
 from vidc.compiler.bench.sweep import Change
-from vidc.compiler.units import byte_size
+from vidc.compiler.store.units import byte_size
 
 _DIGITS = 4
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vidc.compiler.pipeline.digest import sha256_file, sha256_json
+from vidc.compiler.store.digest import sha256_file, sha256_json
 from vidc.runtime.manifest import MANIFEST_NAME
 
 PACKAGES = (

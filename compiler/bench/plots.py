@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vidc.compiler.bench.statistics import Summary
-from vidc.compiler.page.axes import Axis, Box, Tick, around, round_step
+from vidc.compiler.report.axes import Axis, Box, Tick, around, round_step
 
 WIDTH = 1000
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 16, 48

@@ -13,7 +13,7 @@ from vidc.compiler.bench.kernels import Kernel, kernels
 from vidc.compiler.bench.peaks import copy_gbps, matmul_tflops
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.work import Kind, Work, component_work
-from vidc.compiler.settings.targets import targets
+from vidc.compiler.config.targets import targets
 from vidc.exporters.models import PRECISIONS
 from vidc.runtime.bundle import NOT_IN_STREAM, Bundle
 from vidc.runtime.manifest import Manifest

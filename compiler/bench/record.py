@@ -14,7 +14,7 @@ from vidc.compiler.bench.statistics import CONFIDENCE, RESAMPLES
 from vidc.compiler.bench.streams import OURS
 from vidc.compiler.bench.sweep import Sweep
 from vidc.compiler.bench.verdict import LEAST_DELTA, LEAST_RATIO, Outcome, Verdict, judge
-from vidc.compiler.dotted import flatten
+from vidc.compiler.store.flatten import flatten
 from vidc.plugins.errors import UsageError
 
 SCHEMA = 1
@@ -28,7 +28,7 @@ DISCIPLINE = {
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """What is said of one figure of ours against another's.
 
     Attributes:
@@ -108,7 +108,7 @@ class Result:
         protocol: how often what was measured.
         fingerprint: of machine, software and bundle.
         streams: samples by stream and metric; ours comes first.
-        judgements: ours against every other stream, and against a stored result.
+        judgments: ours against every other stream, and against a stored result.
         steps: seconds of each of our cold starts, by what was done then.
         disturbance: share of the CPU that other processes took, where that can be told.
         gpu_state: clocks and power of the GPU as the last sample was taken.
@@ -122,7 +122,7 @@ class Result:
     protocol: Mapping[str, Any]
     fingerprint: Mapping[str, Any]
     streams: Mapping[str, Samples]
-    judgements: tuple[Judgement, ...]
+    judgments: tuple[Judgment, ...]
     steps: tuple[Mapping[str, float], ...] = ()
     disturbance: float | None = None
     gpu_state: Mapping[str, str | None] | None = None
@@ -131,10 +131,10 @@ class Result:
     notes: tuple[str, ...] = ()
 
     @property
-    def regressions(self) -> tuple[Judgement, ...]:
+    def regressions(self) -> tuple[Judgment, ...]:
         """Figures that are slower than those of a stored result."""
         return tuple(
-            each for each in self.judgements
+            each for each in self.judgments
             if each.gates and each.verdict.outcome is Outcome.SLOWER
         )  # fmt: skip
 
@@ -149,7 +149,7 @@ class Result:
             "fingerprint": dict(self.fingerprint),
             "metrics": metrics.pop(OURS),
             "baselines": metrics,
-            "verdicts": [each.to_json() for each in self.judgements],
+            "verdicts": [each.to_json() for each in self.judgments],
             "cold_starts": [dict(steps) for steps in self.steps],
             "disturbance": self.disturbance,
             "gpu_state": None if self.gpu_state is None else dict(self.gpu_state),
@@ -159,7 +159,7 @@ class Result:
         }
 
 
-def against_baselines(streams: Mapping[str, Samples]) -> list[Judgement]:
+def against_baselines(streams: Mapping[str, Samples]) -> list[Judgment]:
     """Ours against every other stream of the same run, figure by figure."""
     return [
         each
@@ -187,10 +187,10 @@ def against_stored(result: Result, stored: Stored) -> Result:
     if stored.workload != result.workload:
         apart = differences(stored.workload, result.workload)
         notes.append(f"{stored.name} is of another workload: {apart}")
-    judgements = _judgements(stored.name, result.streams[OURS], stored.samples, doubt, gates=True)
+    judgments = _judgements(stored.name, result.streams[OURS], stored.samples, doubt, gates=True)
     return replace(
         result,
-        judgements=(*result.judgements, *judgements),
+        judgments=(*result.judgments, *judgments),
         notes=(*result.notes, *notes),
     )
 
@@ -208,9 +208,9 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 def _judgements(
     against: str, ours: Samples, theirs: Samples, doubt: str | None, gates: bool
-) -> list[Judgement]:
+) -> list[Judgment]:
     return [
-        Judgement(against, name, judge(ours[name], theirs[name], doubt), gates)
+        Judgment(against, name, judge(ours[name], theirs[name], doubt), gates)
         for name, metric in METRICS.items()
         if metric.judged and name in ours and name in theirs
     ]

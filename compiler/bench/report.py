@@ -7,12 +7,12 @@ from vidc.compiler.bench.facts import facts
 from vidc.compiler.bench.figures import bare, change, figure, interval, plain, rate
 from vidc.compiler.bench.metrics import METRICS
 from vidc.compiler.bench.plots import Bars, Histogram, Timeline, bars, histogram, timeline
-from vidc.compiler.bench.record import DISCIPLINE, Judgement, Result
+from vidc.compiler.bench.record import DISCIPLINE, Judgment, Result
 from vidc.compiler.bench.statistics import LEAST_FOR_INTERVAL, LEAST_FOR_P99, Summary
 from vidc.compiler.bench.streams import OURS
 from vidc.compiler.bench.sweep import Sweep
 from vidc.compiler.bench.verdict import Outcome, Verdict
-from vidc.compiler.page.render import render
+from vidc.compiler.report.render import render
 
 HEADLINES = {
     "stream_video_fps": "video, VAE included",
@@ -45,7 +45,7 @@ class _Verdicts:
 
     against: str
     shared: str
-    rows: tuple[tuple[Judgement, str], ...]
+    rows: tuple[tuple[Judgment, str], ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def render_html(result: Result) -> str:
         ],
         drawings=[_drawing(result, name) for name in TIMELINES if rows[name]],
         comparisons=_comparisons(rows),
-        colours=dict(zip(result.streams, ("one", "two", "three", "four"), strict=False)),
+        colors=dict(zip(result.streams, ("one", "two", "three", "four"), strict=False)),
         discipline=DISCIPLINE,
         least_for_interval=LEAST_FOR_INTERVAL,
         least_for_p99=LEAST_FOR_P99,
@@ -150,16 +150,16 @@ def _because(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _verdicts(result: Result) -> list[_Verdicts]:
-    found: dict[str, list[Judgement]] = {}
-    for each in result.judgements:
+    found: dict[str, list[Judgment]] = {}
+    for each in result.judgments:
         found.setdefault(each.against, []).append(each)
     groups = []
-    for against, judgements in found.items():
-        reasons = [_because(each.verdict) for each in judgements]
+    for against, judgments in found.items():
+        reasons = [_because(each.verdict) for each in judgments]
         shared = [text for text in reasons[0] if all(text in own for own in reasons)]
         rows = [
             (each, "; ".join(text for text in own if text not in shared))
-            for each, own in zip(judgements, reasons, strict=True)
+            for each, own in zip(judgments, reasons, strict=True)
         ]
         groups.append(_Verdicts(against, "; ".join(shared), tuple(rows)))
     return groups

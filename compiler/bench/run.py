@@ -18,9 +18,9 @@ from vidc.compiler.bench.profile import profile
 from vidc.compiler.bench.record import Result, Stored, against_baselines, against_stored
 from vidc.compiler.bench.streams import OURS, of_baselines, of_bundle
 from vidc.compiler.bench.sweep import Base, Dimension, sweep, variant_settings
-from vidc.compiler.pipeline.run import Progress
-from vidc.compiler.pipeline.store import Store
-from vidc.compiler.settings.environment import cache_root
+from vidc.compiler.config.environment import cache_root
+from vidc.compiler.store.run import Progress
+from vidc.compiler.store.store import Store
 from vidc.compiler.validate.golden import prompt_files
 from vidc.plugins.errors import GateError
 from vidc.runtime.bundle import load
@@ -113,7 +113,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
         protocol={**asdict(protocol), "cold_starts": request.cold_starts},
         fingerprint=fingerprint(device, folder),
         streams=streams,
-        judgements=tuple(against_baselines(streams)),
+        judgments=tuple(against_baselines(streams)),
         steps=tuple(each.seconds for each in starts[OURS]),
         disturbance=disturbed,
         gpu_state=state,

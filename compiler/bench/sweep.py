@@ -17,11 +17,11 @@ from vidc.compiler.bench.measure import Protocol, measure
 from vidc.compiler.bench.metrics import METRICS, Samples, summaries
 from vidc.compiler.bench.streams import OURS, of_bundle
 from vidc.compiler.bench.verdict import Verdict, judge
-from vidc.compiler.pipeline.run import Progress
-from vidc.compiler.settings.environment import cache_root
-from vidc.compiler.settings.resolve import Settings, resolve
-from vidc.compiler.settings.schema import BUILD_TABLES, require_setting
-from vidc.compiler.settings.toml import to_toml
+from vidc.compiler.config.environment import cache_root
+from vidc.compiler.config.resolve import Settings, resolve
+from vidc.compiler.config.schema import BUILD_TABLES, require_setting
+from vidc.compiler.config.toml import to_toml
+from vidc.compiler.store.run import Progress
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.metrics import compare, compare_pixels
 from vidc.plugins.errors import UsageError
@@ -206,8 +206,8 @@ def variant_settings(manifest: Manifest, key: str, value: str) -> Settings:
 def _built(base: Base, settings: Settings, progress: Progress) -> Iterator[Bundle]:
     """A loaded variant, whose folder lasts as long as it is in use."""
     # What builds needs more than what runs a bundle does.
-    from vidc.compiler.build import build
-    from vidc.compiler.graph.sources import Sources
+    from vidc.compiler.build.build import build
+    from vidc.compiler.build.sources import Sources
 
     weights = {group: base.folder / weights_path(group) for group in GROUPS}
     with tempfile.TemporaryDirectory(prefix="vidc-sweep-") as folder:

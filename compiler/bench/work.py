@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import vidc.plugins.ring  # noqa: F401  components call its operators
 from vidc.compiler.bench.baseline.vae import VaeDecoder
-from vidc.compiler.settings.tables import model_from_json
+from vidc.compiler.config.tables import model_from_json
 from vidc.exporters.config import ModelConfig
 from vidc.exporters.models import PRECISIONS, components, meta_network
 from vidc.plugins.signature import Signature, TensorSpec

@@ -12,9 +12,9 @@ from vidc.compiler.cli.output import why_not_writable
 from vidc.plugins.errors import UsageError
 
 if TYPE_CHECKING:
-    from vidc.compiler.calibrate.prompts import Prompts
-    from vidc.compiler.sensitivity.run import Analysis, Plan
-    from vidc.compiler.settings.resolve import Settings
+    from vidc.compiler.analyze.run import Analysis, Plan
+    from vidc.compiler.build.calibration_prompts import Prompts
+    from vidc.compiler.config.resolve import Settings
 
 
 _PROMPTS = 2
@@ -33,7 +33,7 @@ class Asked:
 
     @property
     def count(self) -> int:
-        """How many prompts to analyse with."""
+        """How many prompts to analyze with."""
         return self.given_count or _PROMPTS
 
     @property
@@ -56,10 +56,10 @@ class Asked:
             raise _useless("--recipe-file is given, and without --budget no recipe is chosen")
 
     def plan(self, settings: "Settings", folder: Path) -> "Plan":
-        """What to analyse, and where its recipe can be written; raises as ``make_plan``."""
-        from vidc.compiler.sensitivity.budget import parse_budget
-        from vidc.compiler.sensitivity.run import make_plan
-        from vidc.compiler.settings.targets import find_target
+        """What to analyze, and where its recipe can be written; raises as ``make_plan``."""
+        from vidc.compiler.analyze.budget import parse_budget
+        from vidc.compiler.analyze.run import make_plan
+        from vidc.compiler.config.targets import find_target
 
         budget = None if self.budget is None else parse_budget(self.budget)
         target = find_target(self.target, "--for") if self.target else settings.target
@@ -143,11 +143,11 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tell_plan(plan: "Plan", settings: "Settings", prompts: int, decoded: bool) -> None:
-    """Says what is analysed and how long a CPU takes, where that is minutes."""
-    from vidc.compiler.calibrate.rollout import scenario
-    from vidc.compiler.estimate import about, latents_seconds, rollout_seconds
-    from vidc.compiler.sensitivity.run import rollout_count
-    from vidc.compiler.stream import stream_spec
+    """Says what is analyzed and how long a CPU takes, where that is minutes."""
+    from vidc.compiler.analyze.run import rollout_count
+    from vidc.compiler.build.calibration_rollouts import scenario
+    from vidc.compiler.config.stream import stream_spec
+    from vidc.compiler.validate.estimate import about, latents_seconds, rollout_seconds
 
     count = rollout_count(plan, prompts)
     played = scenario(stream_spec(settings.model))
@@ -171,8 +171,8 @@ def write_recipe(analysis: "Analysis", file: Path) -> None:
     Raises:
         UsageError: ``VIDC-SENSITIVITY-OUTPUT``.
     """
-    from vidc.compiler.recipe.write import recipe_toml
-    from vidc.compiler.sensitivity.report import summary
+    from vidc.compiler.analyze.report import summary
+    from vidc.compiler.config.write_recipe import recipe_toml
 
     assert analysis.mix is not None
     lines = ["Written by vidc calibrate --analyze; edit it, and pass it with --recipe.", ""]

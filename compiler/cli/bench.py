@@ -160,7 +160,7 @@ def _text(result: "Result") -> str:
             f"{each.verdict.speedup:.3f}x",
             "; ".join(each.verdict.reasons),
         )
-        for each in result.judgements
+        for each in result.judgments
     ]
     tables = [rows, verdicts, *_profile_tables(result), _sweep_table(result)]
     return "\n\n".join([*(columns(table) for table in tables if table), *result.notes])

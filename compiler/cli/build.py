@@ -13,15 +13,15 @@ from vidc.compiler.cli.plan import print_plan
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
 from vidc.compiler.cli.sources import Given, sources_options
-from vidc.compiler.settings.environment import cache_root
-from vidc.compiler.settings.presets import preset_names
-from vidc.compiler.settings.resolve import Settings
+from vidc.compiler.config.environment import cache_root
+from vidc.compiler.config.presets import preset_names
+from vidc.compiler.config.resolve import Settings
 from vidc.exporters.components import weights_groups
 from vidc.plugins.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from vidc.compiler.build import Built
-    from vidc.compiler.graph.sources import Sources
+    from vidc.compiler.build.build import Built
+    from vidc.compiler.build.sources import Sources
 
 
 @click.command()
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--recipe",
     metavar="R",
-    help="What --precision fp8 or int8 quantises: a name or a TOML file.  [default: the target's]",
+    help="What --precision fp8 or int8 quantizes: a name or a TOML file.  [default: the target's]",
 )
 @click.option(
     "--calibration",
@@ -71,7 +71,7 @@ def command(
     settings = replace(settings, model=model)
     sources = _with_calibration(settings, sources, calibration, flags, given)
 
-    from vidc.compiler.portable.begin import lacking
+    from vidc.compiler.build.portable_begin import lacking
 
     reason = lacking(settings)
     if reason is not None:
@@ -80,8 +80,8 @@ def command(
     output = output or _default(settings)
     cache = cache_root(os.environ)
 
-    from vidc.compiler import build
-    from vidc.compiler.graph.stages import stage_count
+    from vidc.compiler.build import build
+    from vidc.compiler.build.stages import stage_count
 
     if plan_only:
         print_plan(settings, build.plan(settings, sources, output, cache), as_json, {})
@@ -101,8 +101,8 @@ def _begin(
     as_json: bool,
 ) -> None:
     """Does what any machine can do, and says who does the rest."""
-    from vidc.compiler.graph.stages import portable_work
-    from vidc.compiler.portable import begin
+    from vidc.compiler.build import portable_begin as begin
+    from vidc.compiler.build.stages import portable_work
 
     bundle = output or _default(settings)
     bundle = bundle if bundle.name else bundle.absolute()
@@ -131,10 +131,10 @@ def _begin(
 
 def _finish(folder: Path, output: Path | None, plan_only: bool, as_json: bool) -> None:
     """Builds the bundle that another machine began."""
-    from vidc.compiler import build
-    from vidc.compiler.graph.stages import stage_count
-    from vidc.compiler.portable.begin import lacking
-    from vidc.compiler.portable.read import open_portable
+    from vidc.compiler.build import build
+    from vidc.compiler.build.portable_begin import lacking
+    from vidc.compiler.build.portable_read import open_portable
+    from vidc.compiler.build.stages import stage_count
 
     cache = cache_root(os.environ)
     portable = open_portable(folder)
@@ -158,7 +158,7 @@ def _finish(folder: Path, output: Path | None, plan_only: bool, as_json: bool) -
 
 def _is_folder(path: Path) -> bool:
     """Whether PRESET is a portable build folder, or a folder that was taken for one."""
-    from vidc.compiler.portable.read import is_portable
+    from vidc.compiler.build.portable_read import is_portable
 
     return path.is_dir() and (is_portable(path) or str(path) not in preset_names())
 
@@ -166,7 +166,7 @@ def _is_folder(path: Path) -> bool:
 def _with_calibration(
     settings: Settings, sources: "Sources", folder: Path | None, flags: Flags, given: Given
 ) -> "Sources":
-    """The sources with a calibration that fits the model, and says what is quantised by it.
+    """The sources with a calibration that fits the model, and says what is quantized by it.
 
     Raises:
         UsageError: ``VIDC-CALIBRATION-NEEDED`` with the command that makes one;
@@ -190,9 +190,9 @@ def _with_calibration(
         return sources
 
     from vidc.compiler.backends import backend
-    from vidc.compiler.calibrate.artefact import read_calibration
-    from vidc.compiler.quantise.heads import require_heads
-    from vidc.compiler.quantise.lowering import lowered_formats
+    from vidc.compiler.quantize.artifact import read_calibration
+    from vidc.compiler.quantize.heads import require_heads
+    from vidc.compiler.quantize.lowering import lowered_formats
 
     form = backend(settings.backend).form(settings.target)
     formats = lowered_formats(quantized.recipe, settings.model, form)
@@ -218,7 +218,7 @@ def _tell_recipe(settings: Settings) -> None:
     why, notes = "as --recipe says", settings.target.notes
     if settings.origins["quantization.recipe"] != "--recipe":
         notes = ()
-        from vidc.compiler.settings.quantization import default_reason
+        from vidc.compiler.config.quantization import default_reason
 
         reason = default_reason(quantized.precision, settings.target)
         why = f"the default of {settings.target.name}: {reason}"
@@ -281,7 +281,7 @@ def _print_built(built: "Built", as_json: bool) -> None:
 
 
 def _announce(settings: Settings) -> None:
-    from vidc.compiler.estimate import announcement
+    from vidc.compiler.validate.estimate import announcement
 
     if (text := announcement(settings)) is not None:
         click.echo(text, err=True)

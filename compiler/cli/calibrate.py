@@ -1,4 +1,4 @@
-"""`vidc calibrate`: the ranges that quantisation needs, from the rollouts of real prompts."""
+"""`vidc calibrate`: the ranges that quantization needs, from the rollouts of real prompts."""
 
 import os
 from dataclasses import replace
@@ -12,13 +12,13 @@ from vidc.compiler.cli.output import columns, json_option, print_json, print_tex
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
 from vidc.compiler.cli.sources import Given, sources_options
-from vidc.compiler.settings.environment import cache_root
+from vidc.compiler.config.environment import cache_root
 
 if TYPE_CHECKING:
-    from vidc.compiler.calibrate.prompts import Prompts
-    from vidc.compiler.calibrate.run import Calibrated
-    from vidc.compiler.sensitivity.run import Analysis
-    from vidc.compiler.settings.resolve import Settings
+    from vidc.compiler.analyze.run import Analysis
+    from vidc.compiler.build.calibrate import Calibrated
+    from vidc.compiler.build.calibration_prompts import Prompts
+    from vidc.compiler.config.resolve import Settings
 
 
 @click.command()
@@ -50,7 +50,7 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Record the ranges that quantisation needs.
+    """Record the ranges that quantization needs.
 
     Runs the sampler in PyTorch, a rollout for each prompt: the cache fills, is full, and the prompt
     is switched. What is recorded holds for every target and precision. After an interruption the
@@ -65,7 +65,7 @@ def command(
     model, sources = given.resolve(settings.model, vae=False)
     settings = replace(settings, model=model)
 
-    from vidc.compiler.calibrate.run import calibrate, stage_count
+    from vidc.compiler.build.calibrate import calibrate, stage_count
 
     found = _prompts(settings, prompts, count)
     if prompts is not None and len(found) < count:
@@ -84,7 +84,7 @@ def command(
     few = asked.prompts(found)
     steps = stage_count(found)
     if plan is not None:
-        from vidc.compiler.sensitivity.run import analyze, has_vae, step_count
+        from vidc.compiler.analyze.run import analyze, has_vae, step_count
 
         tell_plan(plan, settings, len(few), has_vae(sources))
         steps += stage_count(few) - len(few) + step_count(plan)
@@ -97,7 +97,7 @@ def command(
             analysis = analyze(plan, settings, sources, few, seed, done.output, cache, progress)
     _print(done, analysis, asked, as_json)
 
-    from vidc.compiler.sensitivity.run import forget
+    from vidc.compiler.analyze.run import forget
 
     forget(done.output)
 
@@ -111,7 +111,7 @@ def _print(done: "Calibrated", analysis: "Analysis | None", asked: Asked, as_jso
     }
     lines = [str(done.output)]
     if analysis is not None:
-        from vidc.compiler.sensitivity.report import analysis_json, summary, table
+        from vidc.compiler.analyze.report import analysis_json, summary, table
 
         document["analysis"] = analysis_json(analysis)
         lines.append(columns(table(analysis)))
@@ -130,9 +130,9 @@ def _print(done: "Calibrated", analysis: "Analysis | None", asked: Asked, as_jso
 
 def _tell(settings: "Settings", prompts: int) -> None:
     """Says how long a CPU takes, where that is minutes."""
-    from vidc.compiler.calibrate.rollout import scenario
-    from vidc.compiler.estimate import about, latents_seconds
-    from vidc.compiler.stream import stream_spec
+    from vidc.compiler.build.calibration_rollouts import scenario
+    from vidc.compiler.config.stream import stream_spec
+    from vidc.compiler.validate.estimate import about, latents_seconds
 
     played = scenario(stream_spec(settings.model))
     takes = about(prompts * latents_seconds(settings.model, played))
@@ -141,8 +141,8 @@ def _tell(settings: "Settings", prompts: int) -> None:
 
 
 def _prompts(settings: "Settings", path: Path | None, count: int) -> "Prompts":
-    from vidc.compiler.calibrate.prompts import default_prompts, read_prompts
-    from vidc.compiler.stream import stream_spec
+    from vidc.compiler.build.calibration_prompts import default_prompts, read_prompts
+    from vidc.compiler.config.stream import stream_spec
 
     stream, texts = stream_spec(settings.model), settings.model.text_encoder is not None
     if path is None:

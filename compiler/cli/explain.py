@@ -5,7 +5,7 @@ from importlib.resources import files
 import click
 
 from vidc.compiler.cli.output import json_option, print_json, print_text
-from vidc.compiler.settings.files import read_toml
+from vidc.compiler.config.files import read_toml
 from vidc.plugins.errors import UsageError, nearest
 
 
@@ -14,7 +14,7 @@ from vidc.plugins.errors import UsageError, nearest
 @json_option
 def command(code: str, as_json: bool) -> None:
     """Explain an error code."""
-    codes = catalogue()
+    codes = catalog()
     entry = codes.get(code.upper())
     if entry is None:
         raise UsageError("VIDC-CLI-CODE", f"no error code {code!r}", nearest(code.upper(), codes))
@@ -24,6 +24,6 @@ def command(code: str, as_json: bool) -> None:
         print_text(f"{code.upper()}: {entry['title']}\n\n{entry['explain'].strip()}")
 
 
-def catalogue() -> dict[str, dict[str, str]]:
+def catalog() -> dict[str, dict[str, str]]:
     """``title`` and ``explain`` of every code that vidc reports."""
     return read_toml(files("vidc.configs") / "errors.toml")

@@ -10,7 +10,7 @@ from vidc.compiler.cli.output import columns, json_option, print_json, print_tex
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
 from vidc.compiler.cli.sources import Given, sources_options
-from vidc.compiler.settings.environment import cache_root
+from vidc.compiler.config.environment import cache_root
 
 
 @click.command()
@@ -43,7 +43,7 @@ def command(
         model, sources = given.resolve(settings.model)
         settings = replace(settings, model=model)
 
-    from vidc.compiler.export import export, export_stages, refuse_occupied
+    from vidc.compiler.build.export_command import export, export_stages, refuse_occupied
     from vidc.exporters.components import component_groups
 
     refuse_occupied(output)

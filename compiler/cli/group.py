@@ -14,7 +14,7 @@ HELP = {
     "bench": "Measure a bundle.",
     "build": "Build a validated bundle from a checkpoint.",
     "cache": "List, verify or prune the build cache.",
-    "calibrate": "Record the ranges that quantisation needs.",
+    "calibrate": "Record the ranges that quantization needs.",
     "completion": "Print the script that completes vidc in a shell.",
     "diff": "Compare two bundles, graphs or engines.",
     "doctor": "Check this machine: what works, what is missing, what to do.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
-from vidc.compiler.units import byte_size
+from vidc.compiler.store.units import byte_size
 from vidc.plugins.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -52,19 +52,19 @@ def command(path: Path, component: str | None, as_json: bool) -> None:
 
 
 def _bundle(path: Path) -> tuple[dict[str, Any], str]:
-    from vidc.compiler.inspect.bundle import summarise_bundle
+    from vidc.compiler.inspect.bundle import summarize_bundle
     from vidc.runtime.integrity import verify
     from vidc.runtime.manifest import read_manifest
     from vidc.runtime.strict import plain
 
     manifest = read_manifest(path)
     verify(path, manifest, "fast")
-    summary = summarise_bundle(path, manifest)
+    summary = summarize_bundle(path, manifest)
     return plain(summary), _bundle_text(summary)
 
 
 def _component(path: Path, name: str) -> tuple[dict[str, Any], str]:
-    from vidc.compiler.inspect.bundle import summarise_engine
+    from vidc.compiler.inspect.bundle import summarize_engine
     from vidc.runtime.manifest import read_manifest
     from vidc.runtime.strict import plain
 
@@ -76,7 +76,7 @@ def _component(path: Path, name: str) -> tuple[dict[str, Any], str]:
             f"{path} has no component {name!r}",
             nearest(name, manifest.engines),
         )
-    summary = summarise_engine(name, engine, manifest)
+    summary = summarize_engine(name, engine, manifest)
     document = {"engine": plain(summary), "signature": engine.signature.to_json()}
     return document, f"{_engines_text((summary,))}\n\n{_signature_text(engine.signature)}"
 
@@ -272,7 +272,7 @@ def _plan_text(found: "InspectedPlan") -> str:
     ]
     tables += [
         f"warning: {', '.join(layer.nodes) or layer.name} did not fuse: {layer.name} is a kernel "
-        "that only quantises or dequantises"
+        "that only quantizes or dequantizes"
         for layer in found.apart
     ]
     return "\n\n".join(tables)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vidc.compiler.cli.output import columns, print_json, print_text
-from vidc.compiler.pipeline.plan import PlanRow
-from vidc.compiler.settings.resolve import Settings
+from vidc.compiler.config.resolve import Settings
+from vidc.compiler.store.plan import PlanRow
 
 
 def print_plan(

@@ -3,8 +3,8 @@
 import click
 
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
-from vidc.compiler.settings.presets import load_preset, preset_document, preset_names
-from vidc.compiler.settings.toml import to_toml
+from vidc.compiler.config.presets import load_preset, preset_document, preset_names
+from vidc.compiler.config.toml import to_toml
 
 
 @click.group(no_args_is_help=False)

@@ -7,7 +7,7 @@ from shutil import get_terminal_size
 
 import click
 
-from vidc.compiler.pipeline.run import Progress
+from vidc.compiler.store.run import Progress
 
 BAR_WIDTH = 30
 ERASE = "\r\x1b[K"

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from vidc.compiler.settings.resolve import Settings, resolve
+from vidc.compiler.config.resolve import Settings, resolve
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from vidc.compiler.graph.sources import Sources
+from vidc.compiler.build.sources import Sources
 from vidc.exporters.config import ModelConfig
 from vidc.exporters.text_encoder.folder import open_text_encoder
 from vidc.plugins.errors import UsageError

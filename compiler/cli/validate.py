@@ -10,7 +10,7 @@ from vidc.compiler.cli.sources import Given, sources_options
 from vidc.plugins.errors import GateError, UsageError, VidcError
 
 if TYPE_CHECKING:
-    from vidc.compiler.bisect.debug import Diagnosis
+    from vidc.compiler.debug.debug import Diagnosis
     from vidc.compiler.validate.check import Validation
     from vidc.runtime.bundle import Bundle
     from vidc.runtime.manifest import Manifest
@@ -50,9 +50,9 @@ def command(
     Replays the bundle's golden data, made by PyTorch when it was built; with a checkpoint, PyTorch
     makes them again. Exits 1 if a gate fails.
     """
-    from vidc.compiler.estimate import reference_seconds, replay_seconds
-    from vidc.compiler.settings.tables import model_from_json
+    from vidc.compiler.config.tables import model_from_json
     from vidc.compiler.validate.check import validate
+    from vidc.compiler.validate.estimate import reference_seconds, replay_seconds
     from vidc.compiler.validate.golden import Golden
     from vidc.compiler.validate.perceptual import find_lpips
     from vidc.runtime.bundle import load
@@ -65,7 +65,7 @@ def command(
     if video is not None:
         _require_video(video, bundle, manifest)
     if debug:
-        from vidc.compiler.bisect.debug import require_debuggable
+        from vidc.compiler.debug.debug import require_debuggable
 
         require_debuggable(manifest)
     config = model_from_json(manifest.config)
@@ -74,7 +74,7 @@ def command(
     loaded = load(bundle, verify="full")
     golden = Golden.load(bundle)
     if sources is not None:
-        from vidc.compiler.validate.recompute import recompute
+        from vidc.compiler.build.recompute import recompute
 
         precisions = {group: manifest.config["precision"][group] for group in manifest.weights}
         _tell("computing the reference", reference_seconds(config, golden.scenario, precisions))
@@ -140,7 +140,7 @@ def _print(validation: "Validation", page: Path, video: Path | None) -> None:
 
 
 def _debug(path: Path, loaded: "Bundle", validation: "Validation") -> "list[Diagnosis]":
-    from vidc.compiler.bisect.debug import debug
+    from vidc.compiler.debug.debug import debug
     from vidc.runtime.faults import gpu_faults
 
     if validation.passed:
@@ -206,7 +206,7 @@ def _why_not(file: Path, bundle: Path) -> str | None:
 
 
 def _tell(doing: str, seconds: float) -> None:
-    from vidc.compiler.estimate import about
+    from vidc.compiler.validate.estimate import about
 
     takes = about(seconds)
     click.echo(f"{doing}: {takes} on this CPU" if takes else doing, err=True)

@@ -6,9 +6,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
+from vidc.compiler.config.environment import cache_root
+from vidc.compiler.config.targets import match_gpu
 from vidc.compiler.doctor.finding import Finding, Status
-from vidc.compiler.settings.environment import cache_root
-from vidc.compiler.settings.targets import match_gpu
 from vidc.plugins.errors import UnavailableError
 
 LOW_SPACE_GB = 10.0

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from vidc.compiler.cxx import cxx_defect, cxx_version
+from vidc.compiler.backends.aoti.cxx import cxx_defect, cxx_version
+from vidc.compiler.config.targets import AUTO, Target, find_target, targets
 from vidc.compiler.doctor.finding import Finding, Status
-from vidc.compiler.settings.targets import AUTO, Target, find_target, targets
 from vidc.plugins.errors import UnavailableError
 
 

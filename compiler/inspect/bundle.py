@@ -87,7 +87,7 @@ class BundleSummary:
     tools: dict[str, str]
 
 
-def summarise_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
+def summarize_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
     """Describes the bundle in a folder whose files have been verified.
 
     Raises:
@@ -106,14 +106,14 @@ def summarise_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
             for group, weights in manifest.weights.items()
         },
         engines=tuple(
-            summarise_engine(name, engine, manifest) for name, engine in manifest.engines.items()
+            summarize_engine(name, engine, manifest) for name, engine in manifest.engines.items()
         ),
         session=_session_memory(manifest),
         tools=manifest.tools,
     )
 
 
-def summarise_engine(component: str, engine: Engine, manifest: Manifest) -> EngineSummary:
+def summarize_engine(component: str, engine: Engine, manifest: Manifest) -> EngineSummary:
     """Describes one engine of a bundle."""
     return EngineSummary(
         component=component,

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidc.compiler.inspect.changes import Sections, sections
-from vidc.compiler.tensorrt.built_layers import inspected_layers
-from vidc.compiler.tensorrt.engine_layers import (
+from vidc.compiler.backends.tensorrt.built_layers import inspected_layers
+from vidc.compiler.backends.tensorrt.engine_layers import (
     ENGINE,
     EngineLayer,
     EngineLayers,
     require_printable,
 )
-from vidc.compiler.tensorrt.plan import LAYERS, Plan, describe_plan
-from vidc.compiler.tensorrt.product import PRODUCTS
+from vidc.compiler.backends.tensorrt.plan import LAYERS, Plan, describe_plan
+from vidc.compiler.backends.tensorrt.product import PRODUCTS
+from vidc.compiler.inspect.changes import Sections, sections
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.runtime.strict import plain, read
 
@@ -53,7 +53,7 @@ class QuantizedProduct:
         name: of its layer.
         weight: that it reads, by its name in the bundle.
         weights: the weight's type.
-        inputs: the input's, before it is dequantised if it is quantised.
+        inputs: the input's, before it is dequantized if it is quantized.
         computes: whether it is meant to be computed in 8 bits.
     """
 
@@ -122,7 +122,7 @@ class InspectedPlan:
 
     @property
     def apart(self) -> tuple[EngineLayer, ...]:
-        """Layers that only quantise or dequantise: their Q or DQ is in no other kernel."""
+        """Layers that only quantize or dequantize: their Q or DQ is in no other kernel."""
         if self.engine is None or self.network is None:
             return ()
         return self.engine.apart(frozenset(self.network.rounding))

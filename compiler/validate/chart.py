@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeGuard
 
-from vidc.compiler.page.axes import Tick, around
+from vidc.compiler.report.axes import Tick, around
 
 WIDTH, HEIGHT = 1000, 320
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 34, 48
@@ -37,7 +37,7 @@ class Point:
 class Chart:
     """Everything the drawing needs; the origin is its upper left corner.
 
-    ``lines`` are runs of neighbouring finite points, each as the points of an SVG polyline.
+    ``lines`` are runs of neighboring finite points, each as the points of an SVG polyline.
     """
 
     points: tuple[Point, ...]
@@ -153,11 +153,11 @@ def _lay_out(
         x_ticks=tuple(Tick(x(b), str(b)) for b in range(first, last + 1, step)),
         y_ticks=y_ticks,
         threshold=threshold,
-        switches=_labelled([x(b - 0.5) for b in switches if first <= b <= last]),
+        switches=_labeled([x(b - 0.5) for b in switches if first <= b <= last]),
     )
 
 
-def _labelled(switches: Sequence[float]) -> tuple[Tick, ...]:
+def _labeled(switches: Sequence[float]) -> tuple[Tick, ...]:
     """Lines at these places, and a label at each that has room for it."""
     ticks: list[Tick] = []
     free = -math.inf

@@ -11,7 +11,7 @@ from vidc.compiler.validate.document import (
     worst_json,
 )
 from vidc.compiler.validate.gates import all_passed
-from vidc.compiler.validate.golden import QUANTISED_STAGE, Golden
+from vidc.compiler.validate.golden import QUANTIZED_STAGE, Golden
 from vidc.compiler.validate.perceptual import Absent, Lpips
 from vidc.compiler.validate.report import Report, render_html
 from vidc.exporters.models import PRECISIONS
@@ -95,7 +95,7 @@ def validate(
             precision are held to.
         UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
     """
-    _require_quantised_golden(manifest)
+    _require_quantized_golden(manifest)
     precisions = {name: engine.precision for name, engine in manifest.engines.items()}
     metric = None if isinstance(lpips, Absent) else lpips
     with gpu_faults(bundle.device):
@@ -115,20 +115,20 @@ def validate(
     return Validation(manifest, golden, comparison, reason)
 
 
-def _require_quantised_golden(manifest: Manifest) -> None:
+def _require_quantized_golden(manifest: Manifest) -> None:
     """Refuses engines in 8 bits beside golden data that know of no recipe.
 
     Their record of PyTorch is one in high precision: an engine would be held to less, or to more,
     than what its own numbers make of the model.
     """
     narrow = {n: e.precision for n, e in manifest.engines.items() if e.precision not in PRECISIONS}
-    if not narrow or QUANTISED_STAGE in manifest.stages:
+    if not narrow or QUANTIZED_STAGE in manifest.stages:
         return
     name, precision = next(iter(narrow.items()))
     raise GateError(
         "VIDC-VALIDATE-GOLDEN",
         f"{manifest.name} has {name} in {precision}, and its golden data come from no stage "
-        f"{QUANTISED_STAGE}, which plays PyTorch in the recipe's numbers",
+        f"{QUANTIZED_STAGE}, which plays PyTorch in the recipe's numbers",
         "build the bundle again",
     )
 

@@ -71,7 +71,7 @@ def compare(actual: torch.Tensor, reference: torch.Tensor) -> TensorMetrics:
 
 
 def sqnr_db(relative_l2: float) -> float:
-    """Signal to quantisation noise in dB, ``20 log10(|reference| / |actual - reference|)``.
+    """Signal to quantization noise in dB, ``20 log10(|reference| / |actual - reference|)``.
 
     That is ``-20 log10(relative_l2)``: the same figure on another scale, 6.02 dB for each bit that
     an error loses. Infinite where the two tensors are equal, minus infinity where the relative

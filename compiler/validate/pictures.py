@@ -10,7 +10,7 @@ from PIL import Image
 Picture = npt.NDArray[np.uint8]
 
 ERROR_RAMP = ((0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164))
-"""RGB of errors from zero to full scale, evenly spaced: dark to bright, readable in grey too."""
+"""RGB of errors from zero to full scale, evenly spaced: dark to bright, readable in gray too."""
 
 
 def frame_error(engine: Picture, reference: Picture) -> npt.NDArray[np.int16]:
@@ -31,7 +31,7 @@ def frame_error(engine: Picture, reference: Picture) -> npt.NDArray[np.int16]:
 
 
 def error_map(error: npt.NDArray[np.int16], full_scale: int) -> Picture:
-    """Errors [H, W] as colours uint8 [H, W, 3]; ``full_scale`` and above get the brightest."""
+    """Errors [H, W] as colors uint8 [H, W, 3]; ``full_scale`` and above get the brightest."""
     position = np.minimum(error / full_scale, 1.0)
     stops = np.linspace(0, 1, len(ERROR_RAMP))
     channels = [np.interp(position, stops, values) for values in zip(*ERROR_RAMP, strict=True)]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vidc.compiler.page.render import render
+from vidc.compiler.report.render import render
 from vidc.compiler.validate.chart import Chart, likeness_chart, rollout_chart
 from vidc.compiler.validate.gates import UPPER_LIMITS, Gate, Subject, Where, all_passed
 from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics

@@ -65,8 +65,8 @@ def side_by_side(
     for column, (panel, lines) in enumerate(zip(panels, captions, strict=True)):
         left = column * (width + GAP)
         page.paste(Image.fromarray(panel), (left, CAPTION))
-        for row, (line, colour) in enumerate(zip(lines, (TEXT, FAINT), strict=True)):
-            draw.text((left + 6, 4 + row * LINE), line, colour, font)
+        for row, (line, color) in enumerate(zip(lines, (TEXT, FAINT), strict=True)):
+            draw.text((left + 6, 4 + row * LINE), line, color, font)
     return np.asarray(page)
 
 

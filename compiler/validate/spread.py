@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from itertools import chain
 
-from vidc.compiler.page.axes import Axis, Box, Tick
+from vidc.compiler.report.axes import Axis, Box, Tick
 from vidc.compiler.validate.worst import Histogram, WorstTensor
 
 WIDTH, HEIGHT = 1000, 190

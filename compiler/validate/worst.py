@@ -15,7 +15,7 @@ from vidc.plugins.signature import Signature
 
 MOST_TENSORS = 6
 MOST_OF_COMPONENT = 2
-"""Caches of neighbouring layers err alike: more of them would hide other components."""
+"""Caches of neighboring layers err alike: more of them would hide other components."""
 MOST_OUTLIERS = 8
 BINS = 48
 

@@ -16,7 +16,7 @@ from vidc.plugins.ring import ring_attention, ring_write
 
 
 class RmsNorm(nn.Module):
-    """RMS normalisation over the whole width, across heads."""
+    """RMS normalization over the whole width, across heads."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class RmsNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Projections of one attention; ``queries`` and ``keys`` are normalised."""
+    """Projections of one attention; ``queries`` and ``keys`` are normalized."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def _frames(x: Tensor, frames: int) -> Tensor:
 
 
 def layer_norm(x: Tensor, eps: float, norm: nn.LayerNorm | None = None) -> Tensor:
-    """Layer normalisation of float32 ``[..., dim]``, affine where ``norm`` is given."""
+    """Layer normalization of float32 ``[..., dim]``, affine where ``norm`` is given."""
     weight = None if norm is None else norm.weight.float()
     bias = None if norm is None else norm.bias.float()
     return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
@@ -215,7 +215,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """As ``write_keys_values``; returns the queries, ``[B, T, H, D]``.
 
-        What a backend may make one kernel of: ``vidc.compiler.fusion`` looks for these calls.
+        What a backend may make one kernel of: the backend ``aoti`` looks for these calls.
         """
         attention = self.attn1
         queries: Tensor

@@ -11,7 +11,7 @@ from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.config import TransformerConfig
 
 QK_GAIN = 1.8
-"""Scale of normalised queries and keys: scores get a standard deviation of its square."""
+"""Scale of normalized queries and keys: scores get a standard deviation of its square."""
 
 
 def random_weights(config: TransformerConfig, seed: int) -> Iterator[tuple[str, Tensor]]:

@@ -18,7 +18,7 @@ _UNSUPPORTED = (
     "layer_replication",
 )
 _KEEPS_BASE = (None, True, False, "gaussian", "eva", "orthogonal")
-"""Initialisations that leave the base's weights as they are; the others subtract from them."""
+"""Initializations that leave the base's weights as they are; the others subtract from them."""
 
 
 @dataclass(frozen=True)

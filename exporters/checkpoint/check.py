@@ -77,7 +77,7 @@ def check_dtypes(tensors: Mapping[str, LazyTensor], source: object) -> None:
             "VIDC-CHECKPOINT-DTYPE",
             f"{source} holds {len(wrong)} tensors of a dtype that weights cannot have: "
             f"{some(wrong)}",
-            "use a checkpoint that is not quantised: float32, bfloat16 or float16",
+            "use a checkpoint that is not quantized: float32, bfloat16 or float16",
         )
 
 

@@ -1,4 +1,4 @@
-"""Recognising whose names a checkpoint uses, and giving its entries the canonical ones."""
+"""Recognizing whose names a checkpoint uses, and giving its entries the canonical ones."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ LAYOUTS = (
 )
 
 
-def recognise(names: Iterable[str]) -> Layout:
+def recognize(names: Iterable[str]) -> Layout:
     """The layout that claims the most of these names; ``UNKNOWN`` if none claims any."""
     names = list(names)
     best = max(LAYOUTS, key=lambda layout: layout.score(names))
@@ -94,7 +94,7 @@ def canonical(entries: Mapping[str, T], source: object) -> tuple[dict[str, T], L
         BuildError: ``VIDC-CHECKPOINT-MISMATCH`` if two entries get the same name.
     """
     short = {name: strip(name) for name in entries}
-    layout = recognise(short.values())
+    layout = recognize(short.values())
     # Names are converted, not entries, so that no entry of two with one name is lost.
     names = {old: new for new, old in layout.convert({old: old for old in short.values()}).items()}
     result: dict[str, T] = {}

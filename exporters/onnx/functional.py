@@ -24,7 +24,7 @@ def functional_program(
 ) -> tuple[ExportedProgram, tuple[str, ...]]:
     """Traces a program again, with its own operators replaced and with its states returned.
 
-    Weights become inputs, so that an optimiser has no values to fold or merge.
+    Weights become inputs, so that an optimizer has no values to fold or merge.
 
     Args:
         program: what ``export_program`` returns.

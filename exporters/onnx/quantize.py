@@ -1,7 +1,7 @@
-"""Quantisation of an ONNX graph: Q and DQ of the standard around its Linears.
+"""Quantization of an ONNX graph: Q and DQ of the standard around its Linears.
 
 A Linear is a Gemm with its weight as it is stored. Its weight becomes one in 8 bits that a
-DequantizeLinear reads; where its input is quantised too, QuantizeLinear and DequantizeLinear come
+DequantizeLinear reads; where its input is quantized too, QuantizeLinear and DequantizeLinear come
 before it, and its bias is added behind it. Both is what ONNX Runtime looks for to compute the
 product in integers, zero points written out included; none of it changes what the graph means.
 """
@@ -22,7 +22,7 @@ _CHANNELS = 0
 def quantize(
     model: ir.Model, gemms: Sequence[LinearTensors], tensors: Mapping[str, ir.ExternalTensor]
 ) -> None:
-    """Quantises these Linears of a graph, in place.
+    """Quantizes these Linears of a graph, in place.
 
     Args:
         model: whose weights are initializers.
@@ -30,9 +30,9 @@ def quantize(
         tensors: every initializer of a weight after that, by name.
 
     Raises:
-        BuildError: ``VIDC-QUANTISE-GRAPH``, the weight of one is not that of a Gemm alone, its
-            input is centred and its bias not its own, or Linears that share an input's scale do not
-            share the input.
+        BuildError: ``VIDC-QUANTIZE-GRAPH``, the weight of one is not that of a Gemm alone, its
+            input is centered and its bias not its own, or Linears that share an input's scale do
+            not share the input.
     """
     graph = _Graph(model, tensors)
     by_weight = {gemm.weight: gemm for gemm in gemms}
@@ -44,14 +44,14 @@ def quantize(
 
 
 def found_gemms(model: ir.Model, others: Collection[ir.Node] = ()) -> list[LinearTensors]:
-    """The quantised Linears of a graph as a parser would find them, by the graph's edges alone.
+    """The quantized Linears of a graph as a parser would find them, by the graph's edges alone.
 
     Args:
         model: the graph.
         others: its Q and DQ that belong to something else.
 
     Raises:
-        BuildError: ``VIDC-QUANTISE-GRAPH``, a Q or DQ is not part of one.
+        BuildError: ``VIDC-QUANTIZE-GRAPH``, a Q or DQ is not part of one.
     """
     found, seen = [], set(others)
     for node in model.graph:
@@ -66,7 +66,7 @@ def found_gemms(model: ir.Model, others: Collection[ir.Node] = ()) -> list[Linea
         if dequantized is not None:
             quantized = _producer(dequantized, 0, "QuantizeLinear")
             if quantized is None or _names(quantized, 1, 2) != _names(dequantized, 1, 2):
-                raise _wrong(model, node, "its input is dequantised otherwise than it is quantised")
+                raise _wrong(model, node, "its input is dequantized otherwise than it is quantized")
             seen |= {dequantized, quantized}
             (scale,) = _names(quantized, 1)
             factor, before = _by_weight(quantized, "Mul")
@@ -75,12 +75,12 @@ def found_gemms(model: ir.Model, others: Collection[ir.Node] = ()) -> list[Linea
         found.append(LinearTensors(values, weight_scale, scale, factor, mean))
     for node in model.graph:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node not in seen:
-            raise _wrong(model, node, "it belongs to no quantised Linear")
+            raise _wrong(model, node, "it belongs to no quantized Linear")
     return found
 
 
 def unsigned_inputs(model: ir.Model) -> bool:
-    """Makes quantised inputs of INT8 into UINT8 with 128 as zero, in place; whether there are any.
+    """Makes quantized inputs of INT8 into UINT8 with 128 as zero, in place; whether there are any.
 
     The numbers mean the same. ONNX Runtime multiplies unsigned inputs with signed weights ten times
     as fast on x86 as signed ones, and does this itself only for an input that one Linear reads.
@@ -99,7 +99,7 @@ def unsigned_inputs(model: ir.Model) -> bool:
 
 
 class _Graph:
-    """A graph while it is quantised."""
+    """A graph while it is quantized."""
 
     def __init__(self, model: ir.Model, tensors: Mapping[str, ir.ExternalTensor]) -> None:
         self._model = model
@@ -108,7 +108,7 @@ class _Graph:
         self._inputs: dict[str, tuple[ir.Value, ir.Value]] = {}
 
     def quantize(self, gemm: LinearTensors) -> None:
-        """Quantises one Linear."""
+        """Quantizes one Linear."""
         weight = self._initializers[gemm.weight]
         node = self._only_gemm(weight)
         if gemm.input_mean is not None:
@@ -159,7 +159,7 @@ class _Graph:
         ):
             users = ", ".join(sorted({use.node.op_type for use in uses})) or "nothing"
             raise BuildError(
-                "VIDC-QUANTISE-GRAPH",
+                "VIDC-QUANTIZE-GRAPH",
                 f"{self._model.graph.name}: {weight.name} is to be in 8 bits, and is read by "
                 f"{users} instead of one Gemm",
                 "leave the layer out of the recipe",
@@ -171,10 +171,10 @@ class _Graph:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         if bias is None or not bias.is_initializer() or len(bias.uses()) != 1:
             raise BuildError(
-                "VIDC-QUANTISE-GRAPH",
+                "VIDC-QUANTIZE-GRAPH",
                 f"{self._model.graph.name}: {gemm.weight} has no bias of its own for its input's "
                 "mean",
-                "leave centre out of the recipe's rule for this layer",
+                "leave center out of the recipe's rule for this layer",
             )
 
     def _quantized_input(self, gemm: ir.Node, dtype: ir.DataType, names: LinearTensors) -> ir.Value:
@@ -186,7 +186,7 @@ class _Graph:
             known, quantized = self._inputs[names.input_scale]
             if known is not source:
                 raise BuildError(
-                    "VIDC-QUANTISE-GRAPH",
+                    "VIDC-QUANTIZE-GRAPH",
                     f"{self._model.graph.name}: {names.weight} shares {names.input_scale} with "
                     f"others, but reads {source.name} where these read {known.name}",
                     "report it with this message",
@@ -194,7 +194,7 @@ class _Graph:
             return quantized
         stem, values, nodes = names.input_scale.removesuffix("_scale"), source, []
         for operation, name, result in (
-            ("Sub", names.input_mean, "centred"),
+            ("Sub", names.input_mean, "centered"),
             ("Mul", names.input_factor, "smoothed"),
         ):
             if name is not None:
@@ -291,7 +291,7 @@ def _names(node: ir.Node, *positions: int) -> list[str]:
 
 def _wrong(model: ir.Model, node: ir.Node, why: str) -> BuildError:
     return BuildError(
-        "VIDC-QUANTISE-GRAPH",
+        "VIDC-QUANTIZE-GRAPH",
         f"{model.graph.name}: {node.op_type} {node.name!r}: {why}",
         "report it with this message",
     )

@@ -1,7 +1,7 @@
 """A Linear in 8 bits as a network of TensorRT's computes it: Q and DQ, with its scales outside.
 
 TensorRT computes a product in 8 bits where the scales of its operands are constants of the network;
-given as inputs it dequantises both before a product of 16 bits. Engines hold no weights and no
+given as inputs it dequantizes both before a product of 16 bits. Engines hold no weights and no
 calibration, so the scales that Q and DQ have are powers of two, and the real ones are multiplied
 before and behind: what is computed is the same, and a kernel for that is there anyway.
 """
@@ -31,7 +31,7 @@ def quantized_linear_qdq(
 ) -> Tensor:
     """``vidc::quantized_linear`` for export alone.
 
-    Its input is quantised from float32; the product is given in the dtype of ``x``, and scaled in
+    Its input is quantized from float32; the product is given in the dtype of ``x``, and scaled in
     float32.
     """
     if dynamic:

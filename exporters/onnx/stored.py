@@ -61,8 +61,8 @@ def found_stored(
     """The states in 8 bits of a graph, by the graph's edges alone, and the Q and DQ of these.
 
     Raises:
-        BuildError: ``VIDC-QUANTISE-GRAPH``, one is written otherwise than by a ScatterND of what
-            was quantised, or dequantised by another scale.
+        BuildError: ``VIDC-QUANTIZE-GRAPH``, one is written otherwise than by a ScatterND of what
+            was quantized, or dequantized by another scale.
     """
     outputs = {value.name: value for value in model.graph.outputs}
     kept, nodes = {}, set[ir.Node]()
@@ -82,7 +82,7 @@ def found_stored(
             or quantized is None
             or quantized.op_type != "QuantizeLinear"
         ):
-            raise _wrong(model, state.name, "is not written by a ScatterND of quantised values")
+            raise _wrong(model, state.name, "is not written by a ScatterND of quantized values")
         scale = _given(quantized, 1).name
         reads = [node for node in written.consumers() if node.op_type != "Identity"]
         for node in reads:
@@ -106,7 +106,7 @@ def _given(node: ir.Node, position: int) -> ir.Value:
 
 def _wrong(model: ir.Model, state: str, why: str) -> BuildError:
     return BuildError(
-        "VIDC-QUANTISE-GRAPH",
+        "VIDC-QUANTIZE-GRAPH",
         f"{model.graph.name}: {state} is to be in 8 bits, and {why}",
         "report it with this message",
     )

@@ -2,7 +2,7 @@
 
 A residual block adds to what the block before it left. In bf16 that sum is rounded thirty times on
 the way to a frame, and with the norms' roundings that is a third of the error; in float32 a kernel
-that adds and normalises reads and writes two bytes more for each value.
+that adds and normalizes reads and writes two bytes more for each value.
 """
 
 from typing import Any

@@ -51,7 +51,7 @@ class VaeDecode(_Streaming):
         """Decodes one block and leaves what the next one needs in ``caches``.
 
         Args:
-            latent: float32 [B, F, C, h, w], normalised as the transformer uses it.
+            latent: float32 [B, F, C, h, w], normalized as the transformer uses it.
             caches: what ``remembered`` gives for the decoder; written in place.
 
         Returns:
@@ -77,7 +77,7 @@ class VaeEncode(_Streaming):
             caches: what ``remembered`` gives for the encoder; written in place.
 
         Returns:
-            latent: float32 [B, F, C, H / 8, W / 8], the mean of the posterior, normalised as the
+            latent: float32 [B, F, C, H / 8, W / 8], the mean of the posterior, normalized as the
                 transformer uses it.
         """
         x = frames.to(self.dtype).transpose(1, 2)

@@ -29,7 +29,7 @@ nvinfer1::PluginFieldType field_type(const Value& value);
 class Attributes {
  public:
   // Throws Error: VIDC-KERNEL-ARGUMENT unless there is each of the wanted ones, of its type, and no
-  // other; VIDC-KERNEL-ABI where what was serialised is of another ABI, or does not say of which.
+  // other; VIDC-KERNEL-ABI where what was serialized is of another ABI, or does not say of which.
   Attributes(const char* operator_name, const std::vector<Attribute>& wanted,
              const nvinfer1::PluginFieldCollection& given, nvinfer1::TensorRTPhase phase);
 

@@ -70,7 +70,7 @@ QkvTo8BitRing qkv_to_8bit_ring(const Views& in, const Attributes& attributes) {
           quantize_query(attributes)};
 }
 
-// Scales of queries are no output where queries are not quantised.
+// Scales of queries are no output where queries are not quantized.
 template <Scales scales>
 std::vector<Output> outputs_of_8_bits(const Attributes& attributes) {
   const bool quantized = quantize_query(attributes);

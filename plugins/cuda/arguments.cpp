@@ -103,9 +103,9 @@ void Checks::output_dtype(DType dtype) const {
 
 void Checks::output(DType dtype, const TensorView* scale) const {
   output_dtype(dtype);
-  const bool quantised = dtype == DType::float8_e4m3fn;
-  that(quantised == (scale != nullptr), "output_scale",
-       (quantised ? "a tensor for " : "none for ") + text(dtype), scale ? "a tensor" : "none");
+  const bool quantized = dtype == DType::float8_e4m3fn;
+  that(quantized == (scale != nullptr), "output_scale",
+       (quantized ? "a tensor for " : "none for ") + text(dtype), scale ? "a tensor" : "none");
   if (!scale) return;
   shape(*scale, {1});
   this->dtype(*scale, {DType::float32});

@@ -54,7 +54,7 @@ struct QkvTo8BitRing {
 };
 
 void check_qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& given);
-// `query_scale` is not written where queries are not quantised.
+// `query_scale` is not written where queries are not quantized.
 void qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& given, void* query,
                                   void* query_scale, cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// Two neighbouring channels of attention's output.
+// Two neighboring channels of attention's output.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -7,7 +7,7 @@ namespace vidc {
 
 struct GeluQuantize {
   const void* x;
-  const float* output_scale;  // [1], null where the output is not quantised
+  const float* output_scale;  // [1], null where the output is not quantized
   const float* output_mean;   // [width], null where nothing is taken off
   void* output;
   uint32_t rows;

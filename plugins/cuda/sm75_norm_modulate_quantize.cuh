@@ -1,4 +1,4 @@
-// Layer normalisation without weights, then a shift and scale for each latent frame.
+// Layer normalization without weights, then a shift and scale for each latent frame.
 //
 // A token stays in registers from load to store. One warp has all of a token of LongLive's width:
 // its sums need no barrier, and what a barrier would hold up are the loads that fill the memory's
@@ -14,7 +14,7 @@ struct NormModulateQuantize {
   const void* x;              // [tokens, width], those of all the batch
   const float* shift;         // rows of [batch, frames, width]
   const float* scale;         // the same
-  const float* output_scale;  // [1], null where the output is not quantised
+  const float* output_scale;  // [1], null where the output is not quantized
   void* output;
   int64_t shift_batch_stride, shift_frame_stride;
   int64_t scale_batch_stride, scale_frame_stride;

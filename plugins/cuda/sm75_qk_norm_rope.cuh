@@ -1,4 +1,4 @@
-// RMS normalisation of queries and keys over all heads, and their rotation: what every form of
+// RMS normalization of queries and keys over all heads, and their rotation: what every form of
 // qk_norm_rope_ring_write shares. A block has a token, a thread 8 channels of each.
 #pragma once
 
@@ -36,7 +36,7 @@ __device__ __forceinline__ void rotate(float (&x)[kVector], const float4& cosine
 
 // The model rounds to its dtype between norm and rotation.
 template <typename T>
-__device__ __forceinline__ void normalise(float (&x)[kVector], float factor, const Raw<T>& weight) {
+__device__ __forceinline__ void normalize(float (&x)[kVector], float factor, const Raw<T>& weight) {
   float weights[kVector];
   unpack(weight, weights);
 #pragma unroll
@@ -44,10 +44,10 @@ __device__ __forceinline__ void normalise(float (&x)[kVector], float factor, con
   round_to<T>(x);
 }
 
-// The queries and keys of this thread, normalised and rotated. Every thread of the block calls it;
+// The queries and keys of this thread, normalized and rotated. Every thread of the block calls it;
 // what threads beyond the row get has no meaning.
 template <typename T>
-__device__ __forceinline__ void normalised_and_rotated(const QkNormRope& given, int token,
+__device__ __forceinline__ void normalized_and_rotated(const QkNormRope& given, int token,
                                                        int64_t row, int channel, bool holds,
                                                        float (&query)[kVector],
                                                        float (&key)[kVector]) {
@@ -78,8 +78,8 @@ __device__ __forceinline__ void normalised_and_rotated(const QkNormRope& given, 
     query_weight = load_shared(static_cast<const T*>(given.query_weight) + channel);
     key_weight = load_shared(static_cast<const T*>(given.key_weight) + channel);
   }
-  normalise<T>(query, rsqrtf(sum.x / given.width + given.eps), query_weight);
-  normalise<T>(key, rsqrtf(sum.y / given.width + given.eps), key_weight);
+  normalize<T>(query, rsqrtf(sum.x / given.width + given.eps), query_weight);
+  normalize<T>(key, rsqrtf(sum.y / given.width + given.eps), key_weight);
   rotate(query, cosine, sine);
   rotate(key, cosine, sine);
 }

@@ -1,4 +1,4 @@
-// Queries and keys normalised and rotated, keys and values into their slots of the ring.
+// Queries and keys normalized and rotated, keys and values into their slots of the ring.
 #pragma once
 
 #include "sm75_qk_norm_rope.cuh"
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kMostThreads)
   Raw<T> value{};
   if (holds)
     value = load_once(static_cast<const T*>(given.qk.qkv) + (row * 3 + 2) * width + channel);
-  normalised_and_rotated<T>(given.qk, token, row, channel, holds, query, key);
+  normalized_and_rotated<T>(given.qk, token, row, channel, holds, query, key);
   if (!holds) return;
   store(static_cast<T*>(given.query) + row * width + channel, query);
   if (slot < 0) return;

@@ -1,4 +1,4 @@
-// Queries and keys normalised and rotated, keys and values into their slots of a ring of 8 bits.
+// Queries and keys normalized and rotated, keys and values into their slots of a ring of 8 bits.
 #pragma once
 
 #include "sm75_qk_norm_rope.cuh"
@@ -9,7 +9,7 @@ namespace vidc {
 struct QkNormRopeRingWrite8Bit {
   QkNormRope qk;
   void* query;            // [batch, tokens, width], of qkv's dtype or of the ring's
-  float* query_scale;     // [batch, heads, tokens], null where queries are not quantised
+  float* query_scale;     // [batch, heads, tokens], null where queries are not quantized
   void* key_cache;        // [batch, slots, width]
   void* value_cache;      // the same, null where values are transposed
   float* key_scale;       // [heads], or [batch, heads, slots] and written
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kMostThreads)
   Raw<T> raw_value{};
   if (holds && given.value_cache)
     raw_value = load_once(static_cast<const T*>(given.qk.qkv) + (row * 3 + 2) * width + channel);
-  normalised_and_rotated<T>(given.qk, token, row, channel, holds, query, key);
+  normalized_and_rotated<T>(given.qk, token, row, channel, holds, query, key);
 
   const int heads = width / given.qk.head_dim, head = channel / given.qk.head_dim;
   const int lanes = given.qk.head_dim / kVector;

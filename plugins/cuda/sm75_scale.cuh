@@ -14,7 +14,7 @@ constexpr float kLargest<int8_t> = 127.f;
 
 constexpr float kSmallestScaled = 1e-30f;  // The inverse of the scale of less would not be finite.
 
-// Of the head that this thread has eight channels of, together with its `lanes` - 1 neighbours.
+// Of the head that this thread has eight channels of, together with its `lanes` - 1 neighbors.
 // Every thread of the warp calls it.
 template <typename Output>
 __device__ __forceinline__ float scale_of_head(const float (&x)[kVector], int lanes) {

@@ -12,7 +12,7 @@ namespace vidc {
 constexpr int kVector = 8;  // 16 bytes of 16-bit floats
 constexpr int kQuad = 4;    // 16 bytes of float32
 
-// Two neighbouring elements and their values in float32.
+// Two neighboring elements and their values in float32.
 template <typename T>
 struct Packed;
 

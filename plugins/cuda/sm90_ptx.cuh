@@ -20,7 +20,7 @@ __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrival
                "r"(arrivals));
 }
 
-// Makes initialised barriers known to the copy engine.
+// Makes initialized barriers known to the copy engine.
 __device__ __forceinline__ void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -93,7 +93,7 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
 // added to is computed after that.
 __device__ __forceinline__ float named_barrier_arrive_after(float known, int id, int threads,
                                                             const float* zero) {
-  // No sum has these bits, those of a signalling NaN. So it always comes, with NaN too.
+  // No sum has these bits, those of a signaling NaN. So it always comes, with NaN too.
   asm volatile(
       "{\n"
       ".reg .pred computed;\n"

@@ -108,8 +108,8 @@ struct E4m3Tile {
     float sum[2][2] = {};
 #pragma unroll
     for (int i = 0; i < kKeys / 8; ++i) {
-      // Of 16 keys a thread has two neighbours and, 8 further on, two more, of each of its rows. They
-      // become four neighbours of the operand: the ring's order of keys is made for this.
+      // Of 16 keys a thread has two neighbors and, 8 further on, two more, of each of its rows. They
+      // become four neighbors of the operand: the ring's order of keys is made for this.
       const int r = i % 2, first = i / 2 * 8 + 2 * r;
       float weight[4];
 #pragma unroll

@@ -50,7 +50,7 @@ struct Int8Tile {
   };
 
   int32_t sums[kKeys / 2];
-  // In the low bytes of both halves; sums[2 i] and its neighbour are in rounded[i].
+  // In the low bytes of both halves; sums[2 i] and its neighbor are in rounded[i].
   uint32_t rounded[kKeys / 4];
   uint32_t weights[kKeys / kDepth][4];
   int32_t added[kHead / 2];
@@ -122,7 +122,7 @@ struct Int8Tile {
   }
 
   // The left operand of the product with the values. A thread's columns of 16 keys become four
-  // neighbouring ones of the operand: the ring's order of keys is made for this.
+  // neighboring ones of the operand: the ring's order of keys is made for this.
   __device__ __forceinline__ void take_weights() {
 #pragma unroll
     for (int i = 0; i < kKeys / 8; ++i) {

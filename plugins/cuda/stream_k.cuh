@@ -40,7 +40,7 @@ class StreamK {
 
   VIDC_HOST_DEVICE StreamK(int tiles, int length, int ctas)
       : length_(length), ctas_(ctas), shared_tiles_(tiles % ctas), waves_(tiles / ctas) {
-    // No share is empty: a tile's parts are those of neighbouring CTAs.
+    // No share is empty: a tile's parts are those of neighboring CTAs.
     const int parts = length < kMaxParts ? length : kMaxParts;
     sharers_ = shared_tiles_ * parts < ctas ? shared_tiles_ * parts : ctas;
   }

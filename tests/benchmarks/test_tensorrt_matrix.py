@@ -10,7 +10,7 @@ pytest.importorskip("tensorrt_rtx")
 
 from tensorrt_matrix import MODELS, PRECISIONS, TARGETS, Case, build, cases
 
-from vidc.compiler.settings.schema import EIGHT_BITS
+from vidc.compiler.config.schema import EIGHT_BITS
 
 DEMO, LONGLIVE = MODELS
 DOZEN = [
@@ -63,7 +63,7 @@ def test_the_documentation_claims_what_was_recorded():
         own = [row for c, row in rows.items() if (c.model, c.component) == (model, component)]
         eight = {row["products"] for row in own if row["precision"] in EIGHT_BITS}
         products = "".join(f"all four build, {n} of {n} products" for n in eight)
-        recorded[model, component] = ["all four build", products or "not quantised"]
+        recorded[model, component] = ["all four build", products or "not quantized"]
     text = (root / "docs" / "backends.md").read_text()
     _, _, table = text.partition("| model | component | fp16 and bf16, for 8.9 and 12.0 |")
     lines = table.partition("\n\n")[0].splitlines()[2:]

@@ -30,9 +30,9 @@ def test_the_engine_is_as_it_should_be(engine):
 def test_a_q_behind_attention_is_a_kernel_of_its_own(engine):
     """Two in the first layer; the clean pass ends with the second's keys and values."""
     _, found, _ = engine
-    quantised = {node for layer in found.apart for node in layer.nodes}
+    quantized = {node for layer in found.apart for node in layer.nodes}
     assert len(found.apart) == 2
-    assert quantised < set(found.network.rounding)
+    assert quantized < set(found.network.rounding)
 
 
 @pytest.mark.parametrize(

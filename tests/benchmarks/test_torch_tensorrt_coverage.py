@@ -10,7 +10,7 @@ import torch
 import torch_tensorrt_coverage as coverage
 from torch import nn
 
-from vidc.compiler.pipeline.sources import source_digest
+from vidc.compiler.store.sources import source_digest
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "torch-tensorrt-coverage.json"

@@ -9,11 +9,11 @@ import torch
 from diffusers import AutoencoderKLWan, WanTransformer3DModel
 from tiny_umt5 import save_text_encoder, tiny_tokenizer, tiny_umt5
 
-from vidc.compiler.build import build
+from vidc.compiler.build.build import build
+from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import Given
-from vidc.compiler.graph.sources import Sources
-from vidc.compiler.settings.resolve import Settings, resolve
+from vidc.compiler.config.resolve import Settings, resolve
 from vidc.compiler.validate.golden import Golden
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.wan_vae.random_weights import random_state_dict

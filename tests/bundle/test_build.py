@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from vidc.compiler import package as packaging
-from vidc.compiler import publish
-from vidc.compiler.build import build, plan
+from vidc.compiler.build import package as packaging
+from vidc.compiler.build.build import build, plan
+from vidc.compiler.build.load_run import read_source
+from vidc.compiler.build.load_stage import load_stage
+from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph.sources import Sources
-from vidc.compiler.graph.weights import load_stage
-from vidc.compiler.pipeline.plan import Status
-from vidc.compiler.pipeline.stage import Workspace
-from vidc.compiler.stages.load import read_source
+from vidc.compiler.store import publish
+from vidc.compiler.store.plan import Status
+from vidc.compiler.store.stage import Workspace
 from vidc.exporters.components import component_groups, weights_groups
 from vidc.exporters.models import components, meta_network
 from vidc.plugins.errors import BuildError, GateError, UsageError

@@ -4,8 +4,8 @@ import json
 
 from modelopt_here import needs_modelopt
 
-from vidc.compiler.calibrate.artefact import read_calibration
-from vidc.compiler.recipe.recipe import load_recipe
+from vidc.compiler.config.recipe import load_recipe
+from vidc.compiler.quantize.artifact import read_calibration
 from vidc.runtime.manifest import read_manifest
 
 

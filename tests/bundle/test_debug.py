@@ -13,10 +13,10 @@ from onnx import helper, numpy_helper
 from safetensors.torch import load_file
 
 from vidc.compiler.backends import aoti
-from vidc.compiler.bisect.debug import INPUTS, require_debuggable
-from vidc.compiler.convolutions import bind_implementations
-from vidc.compiler.cxx import Defect
-from vidc.compiler.settings.targets import targets
+from vidc.compiler.backends.aoti.convolutions import bind_implementations
+from vidc.compiler.backends.aoti.cxx import Defect
+from vidc.compiler.config.targets import targets
+from vidc.compiler.debug.debug import INPUTS, require_debuggable
 from vidc.exporters.export import export_component
 from vidc.plugins.errors import UnavailableError
 from vidc.runtime.integrity import file_entry
@@ -162,7 +162,7 @@ def test_an_engine_that_cannot_be_built_here_is_refused_first(project, tmp_path,
     document["engines"]["denoise"] |= {"backend": "aoti", "loader": "aoti"}
     (bundle / MANIFEST_NAME).write_text(json.dumps(document))
     defect = Defect("c++ is not there", "install one")
-    monkeypatch.setattr("vidc.compiler.backends.aoti.cxx_defect", lambda: defect)
+    monkeypatch.setattr("vidc.compiler.backends.aoti.backend.cxx_defect", lambda: defect)
     status, out, err = vidc("validate", str(bundle), "--debug")
     assert (status, out) == (3, "")
     assert "VIDC-VALIDATE-DEBUG" in err
@@ -203,7 +203,7 @@ def test_the_operator_that_a_compiler_gets_wrong_is_found(project, tmp_path, vid
         wrong_activation(program)
         bind_implementations(program)
 
-    monkeypatch.setattr("vidc.compiler.backends.aoti.bind_implementations", miscompile)
+    monkeypatch.setattr("vidc.compiler.backends.aoti.backend.bind_implementations", miscompile)
     bundle = tmp_path / "bundle"
     shutil.copytree(project.bundle, bundle)
     settings, _ = project.resolve(backend="aoti")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vidc.compiler.build import build
+from vidc.compiler.build.build import build
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.validate.check import validate
 from vidc.compiler.validate.golden import Golden

@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import quantised
+import quantized
 
-from vidc.compiler import build as building
-from vidc.compiler.backends.onnxruntime import OnnxRuntimeBackend
-from vidc.compiler.build import build, finish, plan_finish
-from vidc.compiler.calibrate.artefact import write_calibration
-from vidc.compiler.calibrate.document import DOCUMENT, TENSORS
+from vidc.compiler.backends.onnxruntime.backend import OnnxRuntimeBackend
+from vidc.compiler.build import build as building
+from vidc.compiler.build.build import build, finish, plan_finish
+from vidc.compiler.build.portable_begin import begin, plan
+from vidc.compiler.build.portable_read import open_portable
 from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.pipeline.plan import Status
-from vidc.compiler.portable.begin import begin, plan
-from vidc.compiler.portable.read import open_portable
+from vidc.compiler.quantize.artifact import write_calibration
+from vidc.compiler.quantize.document import DOCUMENT, TENSORS
+from vidc.compiler.store.plan import Status
 from vidc.runtime.manifest import read_manifest
 
 ELSEWHERE = "there is no GPU of this kind here"
@@ -99,9 +99,9 @@ def test_finishing_that_was_interrupted_goes_on_where_it_was(
 
 
 def test_a_build_in_8_bits_is_planned_with_what_it_is_held_to(project, tmp_path):
-    """Ranges come with the folder: stage golden:quantised reads them, and no other calibration."""
+    """Ranges come with the folder: stage golden:quantized reads them, and no other calibration."""
     settings, sources = project.resolve(precision="int8", recipe="int8-static")
-    made = quantised.calibration(settings.model, reach=3.0)
+    made = quantized.calibration(settings.model, reach=3.0)
     digest = read_manifest(project.bundle).weights["transformer"].source["digest"]
     (tmp_path / "calibration").mkdir()
     document = replace(made.document, weights=digest)
@@ -112,17 +112,17 @@ def test_a_build_in_8_bits_is_planned_with_what_it_is_held_to(project, tmp_path)
 
     portable = open_portable(tmp_path / "begun")
     done = portable.document.stages
-    assert {"quantise:transformer", "quantise:denoise", "quantise:text_kv"} <= set(done)
-    assert {DOCUMENT, TENSORS} <= set(done["quantise:transformer"].files)
+    assert {"quantize:transformer", "quantize:denoise", "quantize:text_kv"} <= set(done)
+    assert {DOCUMENT, TENSORS} <= set(done["quantize:transformer"].files)
     rows = plan_finish(portable, tmp_path / "bundle", tmp_path / "cache")
     left = [row.stage for row in rows if row.stage not in done]
-    assert left[-3:] == ["golden", "golden:quantised", "package"]
+    assert left[-3:] == ["golden", "golden:quantized", "package"]
     assert all(stage.startswith("compile:") for stage in left[:-3])
     found = {row.stage: row for row in rows}
-    for name in ("quantise:transformer", "quantise:denoise"):
+    for name in ("quantize:transformer", "quantize:denoise"):
         assert found[name].status is Status.MISS
         assert found[name].key == done[name].components.key
-    assert found["golden:quantised"].status is Status.UNKNOWN
+    assert found["golden:quantized"].status is Status.UNKNOWN
 
 
 def test_a_build_in_8_bits_is_finished_as_one_machine_makes_it(project, tmp_path, monkeypatch):
@@ -133,7 +133,7 @@ def test_a_build_in_8_bits_is_finished_as_one_machine_makes_it(project, tmp_path
     done = finish(portable, output, project.cache, LineProgress())
     keys = {stage.name: stage.key for stage in done.stages}
     assert read_manifest(output).stages == keys
-    assert "golden:quantised" in keys
+    assert "golden:quantized" in keys
     rows = plan_finish(portable, output, project.cache)
     assert {row.status for row in rows} == {Status.HIT}
     whole = building.plan(settings, sources, output, project.cache)
@@ -147,7 +147,7 @@ def vidc(capsys, monkeypatch, project):
     for variable in ("VIDC_GPU", "VIDC_PRECISION", "VIDC_BACKEND"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(OnnxRuntimeBackend, "precisions", lambda *_: frozenset({"fp32"}))
-    monkeypatch.setattr("vidc.compiler.portable.begin.absent", lambda *_: ELSEWHERE)
+    monkeypatch.setattr("vidc.compiler.build.portable_begin.absent", lambda *_: ELSEWHERE)
 
     def run(*arguments):
         with pytest.raises(SystemExit) as end:

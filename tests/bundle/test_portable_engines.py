@@ -5,25 +5,25 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import quantised
+import quantized
 
 pytest.importorskip("tensorrt_rtx")
 
-from vidc.compiler.build import plan_finish
-from vidc.compiler.calibrate.artefact import write_calibration
+from vidc.compiler.backends.tensorrt.network import parse
+from vidc.compiler.build import load_run as load
+from vidc.compiler.build.build import plan_finish
+from vidc.compiler.build.portable_read import open_portable
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import portable_stages
 from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph.sources import Sources
-from vidc.compiler.graph.stages import portable_stages
+from vidc.compiler.config.resolve import resolve
 from vidc.compiler.inspect.plan import inspect_plan
-from vidc.compiler.pipeline.plan import Status, plan
-from vidc.compiler.pipeline.run import run
-from vidc.compiler.pipeline.stage import Workspace
-from vidc.compiler.pipeline.store import Store
-from vidc.compiler.portable.read import open_portable
-from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.stages import load
-from vidc.compiler.tensorrt.network import parse
+from vidc.compiler.quantize.artifact import write_calibration
+from vidc.compiler.store.plan import Status, plan
+from vidc.compiler.store.run import run
+from vidc.compiler.store.stage import Workspace
+from vidc.compiler.store.store import Store
 from vidc.plugins.errors import BuildError
 
 SMALL = (
@@ -64,7 +64,7 @@ def calibration(tmp_path_factory):
     config = resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
     workspace = Workspace(tmp_path_factory.mktemp("loaded"), {}, print)
     load.run(workspace, config, "transformer", "fp16", 1, None, None)
-    made = quantised.calibration(config, reach=3.0)
+    made = quantized.calibration(config, reach=3.0)
     digest = load.read_source(workspace.output)["digest"]
     folder = tmp_path_factory.mktemp("calibration")
     write_calibration(folder, replace(made.document, weights=digest), made.tensors)
@@ -127,7 +127,7 @@ def test_out_of_memory_names_the_component_and_costs_no_other(tmp_path, monkeypa
         for stage in portable_stages(settings, Sources({}, seed=1))
         if stage.name.endswith(wanted)
     ]
-    monkeypatch.setattr("vidc.compiler.tensorrt.network.parse", parse_for_little_memory)
+    monkeypatch.setattr("vidc.compiler.backends.tensorrt.network.parse", parse_for_little_memory)
     with Store(tmp_path) as store:
         # In this process, which has the stand-in.
         with pytest.raises(BuildError, match="kv_update: TensorRT-RTX ran out of mem") as caught:
@@ -147,7 +147,7 @@ def test_a_build_in_8_bits_has_engines_of_8_bits(build, begun, calibration, prec
     assert status == 3
     stages = json.loads((folder / "build.json").read_text())["stages"]
     built = {name.removeprefix("compile:") for name in stages if name.startswith("compile:")}
-    assert {name for name in built if f"quantise:{name}" not in stages} == {
+    assert {name for name in built if f"quantize:{name}" not in stages} == {
         name for name in built if name.startswith("vae_")
     }
     for name, products in {"text_kv": 2, "denoise": 8, "kv_update": 2, "vae_decode": 0}.items():

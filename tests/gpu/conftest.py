@@ -53,7 +53,7 @@ def attention_cubin(hopper, tmp_path_factory) -> Callable[[str, int], Path]:
         if not file.exists():
             if find_spec("cutlass") is None:
                 pytest.skip("the extra cuda is not installed, VIDC_TEST_KERNELS has no kernel")
-            from vidc.compiler.kernels.flash_attention import compile_kernel
+            from vidc.compiler.backends.aoti.kernels.flash_attention import compile_kernel
 
             compile_kernel(dtype, head_dim, folder)
         return file

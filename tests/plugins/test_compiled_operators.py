@@ -5,7 +5,7 @@ import layer
 import pytest
 import torch
 
-from vidc.compiler.inductor import compile_package
+from vidc.compiler.backends.aoti.inductor import compile_package
 
 CPU = torch.device("cpu")
 OPERATORS = {

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from vidc.compiler.inductor import compile_package
+from vidc.compiler.backends.aoti.inductor import compile_package
 from vidc.plugins import flash_attention as module
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
 from vidc.plugins.flash_attention import LaunchFacts, flash_attention_sm90, load_kernel

@@ -38,7 +38,7 @@ def norm(kernels):
 
 
 def gelu(kernels):
-    taken = gelu_arguments(1, 8, 64, output=FP8, centred=True)
+    taken = gelu_arguments(1, 8, 64, output=FP8, centered=True)
     held.gelu(taken, CPU, kernels.operator(gelu_quantize))
 
 

@@ -81,8 +81,8 @@ def test_norm_modulate_quantize(
     output=outputs, seed=seeds, deviation=st.sampled_from([1e-3, 1.0, 30.0]), mean=st.booleans(),
 )  # fmt: skip
 def test_gelu_quantize(kernels, batch, tokens, width, dtype, output, seed, deviation, mean):
-    centred = mean and output is FP8
-    taken = gelu_arguments(batch, tokens, 8 * width, dtype, output, seed, deviation, centred)
+    centered = mean and output is FP8
+    taken = gelu_arguments(batch, tokens, 8 * width, dtype, output, seed, deviation, centered)
     held.gelu(taken, CPU, kernels.operator(gelu_quantize))
 
 

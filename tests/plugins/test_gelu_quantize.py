@@ -16,8 +16,8 @@ from vidc.plugins.gelu_quantize import gelu_quantize
     deviation=st.sampled_from([1e-3, 1.0, 30.0]), seed=st.integers(0, 99), less=st.booleans(),
 )  # fmt: skip
 def test_tanh_gelu_rounded_once(batch, tokens, width, dtype, output, deviation, seed, less):
-    centred = less and output is FP8
-    held.gelu(gelu_arguments(batch, tokens, width, dtype, output, seed, deviation, centred))
+    centered = less and output is FP8
+    held.gelu(gelu_arguments(batch, tokens, width, dtype, output, seed, deviation, centered))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -26,12 +26,14 @@ def test_the_ends_of_the_range(dtype):
     assert torch.equal(gelu_quantize(x, dtype_name(dtype)), x.clamp(min=0))
 
 
-def test_nothing_is_taken_off_what_is_not_quantised():
+def test_nothing_is_taken_off_what_is_not_quantized():
     with pytest.raises(UsageError, match="output_mean: expected none for bfloat16, found a tensor"):
         gelu_quantize(**gelu_arguments() | {"output_mean": torch.zeros(16)})
 
 
-@pytest.mark.parametrize(("output", "centred"), [(torch.float16, False), (FP8, False), (FP8, True)])
-def test_it_is_an_operator_as_torch_wants_them(output, centred):
-    taken = gelu_arguments(output=output, centred=centred)
+@pytest.mark.parametrize(
+    ("output", "centered"), [(torch.float16, False), (FP8, False), (FP8, True)]
+)
+def test_it_is_an_operator_as_torch_wants_them(output, centered):
+    taken = gelu_arguments(output=output, centered=centered)
     torch.library.opcheck(gelu_quantize, tuple(taken.values()))

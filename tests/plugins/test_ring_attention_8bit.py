@@ -60,7 +60,7 @@ def test_it_attends_to_what_the_ring_write_writes(of, position, dynamic):
     wide = to_8bit_arguments(ring, dynamic, to=of, mean=False)
     write = qk_norm_rope_ring_write_dynamic if dynamic else qk_norm_rope_ring_write_static
     largest = held.LARGEST[of]
-    # Rotated keys are normalised: four deviations; values have a deviation of one.
+    # Rotated keys are normalized: four deviations; values have a deviation of one.
     wide["key_scale"][:] = torch.nan if dynamic else 6 / largest
     wide["value_scale"][:] = torch.nan if dynamic else 4.5 / largest
     of_8_bits = {"key_scale", "value_scale", "key_mean", "value_transposed", "quantize_query"}

@@ -15,14 +15,14 @@ def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("centre", [True, False])
+@pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_what_is_restored_is_what_rounding_gives(dtype, to, centre):
+def test_what_is_restored_is_what_rounding_gives(dtype, to, center):
     x = drawn(2, 5, 3, 8).to(dtype)
     # Of the first head, values are cut off.
     scale = torch.tensor([1.0, 4.0, 5.0]) / (448 if to == "float8_e4m3fn" else 127)
-    mean = drawn(3, 8, seed=1) if centre else None
+    mean = drawn(3, 8, seed=1) if center else None
     kept = stored(x, scale, mean, to)
     assert (kept.dtype, kept.shape) == (FORMATS[to], x.shape)
     found = restored(kept, scale, "float32")

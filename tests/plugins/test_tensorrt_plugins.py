@@ -103,11 +103,11 @@ def test_a_plugin_goes_through_building_and_loading(host, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_serialised_makes_the_same_plugin_and_is_all_of_it(host, name):
+def test_what_is_serialized_makes_the_same_plugin_and_is_all_of_it(host, name):
     operator, arguments = CASES[name]
     node = Node.of(operator, arguments())
     made = host.create(node.operator, node.attributes)
-    fields = made.serialise()
+    fields = made.serialize()
     abi, *attributes = fields
     assert (abi.name, abi.data) == ("vidc_plugin_abi", PLUGIN_ABI.to_bytes(4, "little"))
     values = {a.name: (a.type, a.data.rstrip(b"\0")) for a in attributes}
@@ -116,7 +116,7 @@ def test_what_is_serialised_makes_the_same_plugin_and_is_all_of_it(host, name):
     del made
     again = host.create(node.operator, fields, RUNTIME)
     for plugin in (again, again.clone(), again.attach()):
-        assert plugin.serialise() == fields
+        assert plugin.serialize() == fields
         assert plugin.text("metadata") == described
     assert all(f"{a.name}=" in described for a in attributes)
 
@@ -254,7 +254,7 @@ NO_ABI = Attribute("vidc_plugin_abi", INT64, 1, bytes(8))
         ([OTHER_ABI, HALF], 1, PLUGIN_ABI + 1),
     ],
 )  # fmt: skip
-def test_what_another_abi_serialised_is_refused_before_anything_else(host, fields, phase, found):
+def test_what_another_abi_serialized_is_refused_before_anything_else(host, fields, phase, found):
     with pytest.raises(RefusedError) as caught:
         host.create("renoise", fields, phase)
     message = f"vidc::renoise: vidc_plugin_abi: expected {PLUGIN_ABI}, found {found}"

@@ -126,7 +126,7 @@ def test_a_bundle_runs_where_all_of_its_engines_do(
         ("rtx4090", "NVIDIA GeForce RTX 4080", False),
     ],
 )
-def test_gpus_are_recognised_by_name(
+def test_gpus_are_recognized_by_name(
     gpu_manifest: Manifest,
     monkeypatch: pytest.MonkeyPatch,
     target: str,

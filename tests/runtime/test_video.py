@@ -18,7 +18,7 @@ from vidc.runtime.video import check_format, open_writer
 
 
 def smooth_clip(frames: int = 24, height: int = 48, width: int = 64) -> np.ndarray:
-    """Saturated gradients that drift, so that a wrong colour matrix costs decibels."""
+    """Saturated gradients that drift, so that a wrong color matrix costs decibels."""
     t = np.linspace(0, 1, frames)[:, None, None]
     y = np.linspace(0, 1, height)[None, :, None]
     x = np.linspace(0, 1, width)[None, None, :]
@@ -88,7 +88,7 @@ def test_mp4_reads_back(tmp_path, fps):
     assert psnr(frames, clip) > 35
 
 
-def test_mp4_is_labelled_bt709(tmp_path):
+def test_mp4_is_labeled_bt709(tmp_path):
     import av
 
     write(tmp_path / "out.mp4", smooth_clip())
@@ -195,7 +195,7 @@ def test_a_missing_folder_is_reported_before_any_frame(tmp_path):
         smooth_clip()[:, :0],
         torch.zeros(2, 3, 16, 16, dtype=torch.uint8),
     ],
-    ids=["float", "one frame", "grey", "odd height", "odd width", "empty", "channels first"],
+    ids=["float", "one frame", "gray", "odd height", "odd width", "empty", "channels first"],
 )
 def test_frames_that_do_not_fit_are_refused(tmp_path, frames):
     with pytest.raises(UsageError, match="VIDC-VIDEO-FRAMES"):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from vidc.compiler.convolutions import bind_implementations
-from vidc.compiler.inductor import compile_package
+from vidc.compiler.backends.aoti.convolutions import bind_implementations
+from vidc.compiler.backends.aoti.inductor import compile_package
 
 
 class Between(nn.Module):

@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from vidc.compiler.pipeline.stage import Workspace
+from vidc.compiler.store.stage import Workspace
 
 
 def occupy(

@@ -1,7 +1,7 @@
 """A stand-in for Torch-TensorRT whose plans are ONNX graphs, which ``fake_tensorrt`` runs.
 
 It names a plan's tensors as the package does, by the program's placeholders and ``output<N>``.
-``tests/compiler/torch_tensorrt/test_plans.py`` holds it to the package where that is installed.
+``test_plans.py`` of that backend holds it to the package where that is installed.
 """
 
 import io

@@ -54,8 +54,8 @@ def gate(taken: dict, device: torch.device = CPU, operator=gate_residual) -> Non
 def normed(taken: dict) -> Tensor:
     """What ``norm_modulate_quantize`` computes, in float64."""
     x = taken["x"].double()
-    centred = x - x.mean(-1, keepdim=True)
-    unit = centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
+    centered = x - x.mean(-1, keepdim=True)
+    unit = centered / (centered.square().mean(-1, keepdim=True) + EPS).sqrt()
     tokens = x.shape[1]
     return unit * (1 + per_token(taken["scale"], tokens)) + per_token(taken["shift"], tokens)
 

@@ -2,10 +2,10 @@
 
 import torch
 
-from vidc.compiler.bisect.given import Given
-from vidc.compiler.bisect.program import component_program
-from vidc.compiler.bisect.reference import program_reference
-from vidc.compiler.bisect.rewire import result_nodes, with_outputs
+from vidc.compiler.build.program import component_program
+from vidc.compiler.debug.given import Given
+from vidc.compiler.debug.reference import program_reference
+from vidc.compiler.debug.rewire import result_nodes, with_outputs
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import DTYPES
 

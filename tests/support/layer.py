@@ -39,9 +39,9 @@ class Layer(torch.nn.Module):
         )  # fmt: skip
         hidden = gelu_quantize(hidden + query.flatten(2), "bfloat16")
         mean = hidden[0, 0].float()
-        quantised = gelu_quantize(hidden, "float8_e4m3fn", query_scale[0, 0, :1] * 0 + 0.02, mean)
+        quantized = gelu_quantize(hidden, "float8_e4m3fn", query_scale[0, 0, :1] * 0 + 0.02, mean)
         renoise(latent, latent * 2, noise, 0.9375, 0.8333)
-        return gate_residual(x, hidden, gate), quantised.view(torch.int8) + 0, query_scale
+        return gate_residual(x, hidden, gate), quantized.view(torch.int8) + 0, query_scale
 
 
 def arguments(device: torch.device) -> list[torch.Tensor]:

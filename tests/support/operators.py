@@ -97,7 +97,7 @@ def norm_arguments(
 
 def gelu_arguments(
     batch=1, tokens=3, width=16, dtype=FLOATS[1], output=FLOATS[1], seed=1, deviation=1.0,
-    centred=False,
+    centered=False,
 ):  # fmt: skip
     """What ``gelu_quantize`` takes."""
     tensor = draw(seed)
@@ -105,7 +105,7 @@ def gelu_arguments(
         "x": tensor(batch, tokens, width, dtype=dtype, deviation=deviation),
         "dtype": dtype_name(output),
         "output_scale": torch.tensor([0.02]) if output is FP8 else None,
-        "output_mean": tensor(width) if centred else None,
+        "output_mean": tensor(width) if centered else None,
     }
 
 

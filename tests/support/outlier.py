@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vidc.compiler.calibrate.artefact import Calibration
-from vidc.compiler.recipe.apply import apply_recipe
-from vidc.compiler.recipe.formats import AttentionFormat, LinearFormat
-from vidc.compiler.recipe.recipe import Recipe, Rule
-from vidc.compiler.sensitivity.fake import FakeQuantizer
+from vidc.compiler.config.formats import AttentionFormat, LinearFormat
+from vidc.compiler.config.recipe import Recipe, Rule
+from vidc.compiler.quantize.apply import apply_recipe
+from vidc.compiler.quantize.artifact import Calibration
+from vidc.compiler.quantize.fake import FakeQuantizer
 from vidc.compiler.validate.play import Inputs
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.causal_wan.random_weights import random_weights

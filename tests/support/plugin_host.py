@@ -98,7 +98,7 @@ class Host:
     def __init__(self, library: Path, host: Path) -> None:
         self.call = ctypes.CDLL(str(host))
         for name in (
-            "open", "creator_fields", "create", "clone", "serialise", "attach",
+            "open", "creator_fields", "create", "clone", "serialize", "attach",
         ):  # fmt: skip
             self._returns(name, c_void_p)
         for name in (
@@ -235,11 +235,11 @@ class Plugin:
         a, b = array(TensorDescription, inputs), array(TensorDescription, outputs)
         self._checked("on_shape_change", a, len(inputs), b, len(outputs))
 
-    def serialise(self) -> list[Attribute]:
+    def serialize(self) -> list[Attribute]:
         return [
             Attribute(field.name.decode(), field.type, field.length,
                       ctypes.string_at(field.data, field.length * self._bytes(field.type)))
-            for field in Fields.from_address(self._call("serialise"))
+            for field in Fields.from_address(self._call("serialize"))
         ]  # fmt: skip
 
     @staticmethod
@@ -280,7 +280,7 @@ class Node:
 
 
 def ready(host: Host, node: Node) -> tuple[Plugin, list[torch.dtype], list[tuple[int, ...]]]:
-    """A plugin that went through building, serialising and loading, with its outputs' types."""
+    """A plugin that went through building, serializing and loading, with its outputs' types."""
     built = host.create(node.operator, node.attributes).clone()
     types = built.output_types([tensor.dtype for tensor in node.inputs])
     shapes = built.output_shapes([tensor.shape for tensor in node.inputs])
@@ -293,7 +293,7 @@ def ready(host: Host, node: Node) -> tuple[Plugin, list[torch.dtype], list[tuple
     assert all(built.supports(index, inputs, outputs) for index in every)
     built.configure(inputs, outputs)
     size = built.workspace_bytes(inputs, outputs)
-    loaded = host.create(node.operator, built.serialise(), RUNTIME).attach()
+    loaded = host.create(node.operator, built.serialize(), RUNTIME).attach()
     if size:
         # Nobody clears it between runs.
         loaded.workspace = torch.full(

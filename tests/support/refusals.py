@@ -39,7 +39,7 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
     "norm to bf16": (norm_modulate_quantize, norm_arguments),
     "gelu": (gelu_quantize, lambda: gelu_arguments(output=FP8)),
     "gelu to bf16": (gelu_quantize, gelu_arguments),
-    "gelu less a mean": (gelu_quantize, lambda: gelu_arguments(output=FP8, centred=True)),
+    "gelu less a mean": (gelu_quantize, lambda: gelu_arguments(output=FP8, centered=True)),
     "renoise": (renoise, renoise_arguments),
     "qkv": (qk_norm_rope_ring_write, lambda: qkv_arguments(RING, torch.bfloat16, 3)),
     "static": (qk_norm_rope_ring_write_static, lambda: to_8bit_arguments(RING, False)),

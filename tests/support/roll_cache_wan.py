@@ -48,8 +48,8 @@ class RollCacheWan:
         return x / (x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt() * self.weights[name]
 
     def norm(self, x: Tensor) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        return centred / (centred.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()
+        centered = x - x.mean(-1, keepdim=True)
+        return centered / (centered.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()
 
     @staticmethod
     def gelu(x: Tensor) -> Tensor:

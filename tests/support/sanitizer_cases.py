@@ -51,7 +51,7 @@ def rows() -> Iterator[Call]:
                 yield norm_modulate_quantize, norm_arguments(2, 3, 3, width, dtype, output)
                 yield (
                     gelu_quantize,
-                    gelu_arguments(1, 7, width, dtype, output, centred=output is FP8),
+                    gelu_arguments(1, 7, width, dtype, output, centered=output is FP8),
                 )
     for size in range(1, 10):
         yield renoise, renoise_arguments((1, 1, 1, 1, size))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.config.resolve import resolve
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.component import Component
 from vidc.exporters.config import ModelConfig

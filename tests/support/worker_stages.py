@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.pipeline.run import run
-from vidc.compiler.pipeline.stage import Stage, Workspace
-from vidc.compiler.pipeline.store import Store
+from vidc.compiler.store.run import run
+from vidc.compiler.store.stage import Stage, Workspace
+from vidc.compiler.store.store import Store
 from vidc.plugins.errors import BuildError
 
 

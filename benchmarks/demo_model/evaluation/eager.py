@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 
+from vidc.compiler.build import load_run as load
+from vidc.compiler.build.golden_run import eager_engines
 from vidc.compiler.cli.sources import Given
-from vidc.compiler.pipeline.stage import Workspace
-from vidc.compiler.stages import load
-from vidc.compiler.stages.golden import eager_engines
-from vidc.compiler.stream import stream_spec
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.store.stage import Workspace
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.names import TOKENIZER, weights_path
 from vidc.runtime.bundle import TEXT_ENCODER, Bundle

@@ -161,7 +161,7 @@ def _scripts(examples: Sequence[Example]) -> list[Script]:
 
 
 def _rates(made: Sequence[Tensor], examples: Sequence[Example]) -> dict[str, Any]:
-    """Shares of all objects whose colour, shape and direction are right."""
+    """Shares of all objects whose color, shape and direction are right."""
     scores: list[Score] = []
     extra = 0
     for video, example in zip(made, examples, strict=True):
@@ -170,7 +170,7 @@ def _rates(made: Sequence[Tensor], examples: Sequence[Example]) -> dict[str, Any
         scores += found
         extra += max(0, len(readings) - len(found))
     rates = {
-        "colour": sum(one.colour for one in scores) / len(scores),
+        "color": sum(one.color for one in scores) / len(scores),
         "shape": sum(one.shape for one in scores) / len(scores),
         "direction": sum(one.direction for one in scores) / len(scores),
     }

@@ -146,7 +146,7 @@ def flow_loss(
         emphasis: how much more, at most, an error counts where an object is: objects are a tenth of
             a picture, and of the rest much is texture that noise leaves open. It grows as noise
             falls. Where noise leaves open whether there is an object, the mean that is learnt would
-            be drawn towards there being one.
+            be drawn toward there being one.
         disturbance: most deviation of the noise on a clip's history. A history that the model
             made is never exact, and one that has only seen exact ones would follow its own errors.
         draw: of everything random.

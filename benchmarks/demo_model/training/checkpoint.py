@@ -102,7 +102,7 @@ def _old(folder: Path) -> Path:
 
 
 def _flat(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """An optimiser's state under ``<parameter's index>.<name>``."""
+    """An optimizer's state under ``<parameter's index>.<name>``."""
     return {
         f"{index}.{key}": value
         for index, values in optimizer.state_dict()["state"].items()

@@ -7,7 +7,10 @@ from vidc.exporters.config import TRAINING_STEPS
 
 
 def shifted(share: Tensor, shift: float) -> Tensor:
-    """Shares of noise of the sampler's steps: ``s k / (1 + (s - 1) k)``; see compiler/stream.py."""
+    """Shares of noise of the sampler's steps: ``s k / (1 + (s - 1) k)``.
+
+    See compiler/config/stream.py.
+    """
     return shift * share / (1 + (shift - 1) * share)
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from demo_model.tokens import END, LENGTH, PAD, VOCABULARY
-from vidc.compiler.settings.presets import load_preset
-from vidc.compiler.settings.tables import read_model
-from vidc.compiler.stream import stream_spec
+from vidc.compiler.config.presets import load_preset
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.tables import read_model
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.config import ModelConfig
 from vidc.exporters.text_encoder import model as umt5

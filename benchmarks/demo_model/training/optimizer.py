@@ -103,7 +103,7 @@ class MuonAdam(torch.optim.Optimizer):
 
 
 def optimizer_for(network: nn.Module) -> MuonAdam:
-    """The optimiser of a network's parameters."""
+    """The optimizer of a network's parameters."""
     matrices: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in network.named_parameters():

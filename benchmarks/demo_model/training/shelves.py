@@ -60,7 +60,7 @@ class Shelf:
     Attributes:
         layout: of each clip.
         groups: the same on the device.
-        latents: normalised, float16 ``[N, blocks, F, C, h, w]``.
+        latents: normalized, float16 ``[N, blocks, F, C, h, w]``.
         shown: where an object is, bool ``[N, blocks, F, h, w]``.
         tokens: before and after the switch, int64 ``[N, 2, L]``.
     """
@@ -89,7 +89,7 @@ class Encoder:
         self._statistics = statistics
 
     def blocks(self, prompted: Prompted, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Normalised latents of ``count`` blocks from absolute block ``first``, and ``presence``.
+        """Normalized latents of ``count`` blocks from absolute block ``first``, and ``presence``.
 
         Float16 ``[N, count, F, C, h, w]`` and bool ``[N, count, F, h, w]``. A stretch that does not
         begin at 0 is encoded from a few latent frames earlier, because its encoder has seen a
@@ -109,7 +109,7 @@ class Encoder:
             )  # fmt: skip
             with torch.no_grad(), precision(self.device):
                 means = encode(self._vae, pixels, self.sizes.config.vae).mean
-            kept = self._statistics.normalised(means)[:, first * block - begin :]
+            kept = self._statistics.normalized(means)[:, first * block - begin :]
             made.append(kept.unflatten(1, (count, block)).half())
         shown = presence(
             prompted.clips, latents, height=stream.height, width=stream.width,

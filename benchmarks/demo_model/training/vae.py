@@ -50,14 +50,14 @@ class Statistics:
         std = std.clamp_min(LEAST_STD * float(std.max()))
         return cls(tuple(channels.mean(1).tolist()), tuple(std.tolist()))
 
-    def normalised(self, latents: Tensor) -> Tensor:
+    def normalized(self, latents: Tensor) -> Tensor:
         """Latents ``[B, C, F, h, w]`` as the transformer uses them, ``[B, F, C, h, w]``."""
         mean, std = (torch.tensor(v, device=latents.device).float() for v in (self.mean, self.std))
         shape = (1, -1, 1, 1, 1)
         return ((latents.float() - mean.view(shape)) / std.view(shape)).transpose(1, 2).contiguous()
 
     def restored(self, latents: Tensor) -> Tensor:
-        """The inverse of ``normalised``."""
+        """The inverse of ``normalized``."""
         mean, std = (torch.tensor(v, device=latents.device).float() for v in (self.mean, self.std))
         shape = (1, -1, 1, 1, 1)
         return latents.transpose(1, 2) * std.view(shape) + mean.view(shape)

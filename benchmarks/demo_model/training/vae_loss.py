@@ -17,7 +17,7 @@ class Weights:
     Attributes:
         l1, square: of the mean absolute and mean square error. The square is what PSNR counts;
             alone it would give up on a texture that it cannot yet place.
-        edges: of differences between neighbours, at full, half and quarter size and in time. A
+        edges: of differences between neighbors, at full, half and quarter size and in time. A
             network that sees textures is not to be had here, and this is where their detail is.
         divergence: of the posterior from a unit normal, small: it leaves a noise of about a tenth
             of the latents' deviation, so that the decoder takes latents that are not exact.
@@ -38,7 +38,7 @@ def reconstruction(made: Tensor, asked: Tensor, weights: Weights) -> tuple[Tenso
 
 
 def edges(error: Tensor) -> Tensor:
-    """Mean absolute differences of an error's neighbours, summed over sizes, and over time."""
+    """Mean absolute differences of an error's neighbors, summed over sizes, and over time."""
     total = torch.zeros((), device=error.device)
     if error.shape[2] > 1:
         total = total + error.diff(dim=2).abs().mean()

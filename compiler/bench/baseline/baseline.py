@@ -12,7 +12,7 @@ from vidc.compiler.bench.baseline.layers import rotary_table
 from vidc.compiler.bench.baseline.model import Transformer
 from vidc.compiler.bench.baseline.stream import BaselineSession
 from vidc.compiler.bench.baseline.vae import VaeDecoder
-from vidc.compiler.settings.tables import model_from_json
+from vidc.compiler.config.tables import model_from_json
 from vidc.exporters.config import ModelConfig
 from vidc.runtime.manifest import Manifest
 

@@ -13,7 +13,7 @@ THETA = 10000.0
 
 
 class RmsNorm(nn.Module):
-    """RMS normalisation in float32; the weight is applied after the result is rounded."""
+    """RMS normalization in float32; the weight is applied after the result is rounded."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()

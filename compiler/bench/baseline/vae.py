@@ -1,6 +1,6 @@
 """The public code's streaming VAE decoder: one latent frame after the other.
 
-Unlike diffusers' decoder it normalises in the weights' dtype instead of float32, which makes it
+Unlike diffusers' decoder it normalizes in the weights' dtype instead of float32, which makes it
 faster in half precision; in float32 the two are the same.
 """
 
@@ -202,7 +202,7 @@ class VaeDecoder(nn.Module):
         """The next frames of one clip.
 
         Args:
-            latent: ``[F, C, h, w]``, normalised as the transformer uses it.
+            latent: ``[F, C, h, w]``, normalized as the transformer uses it.
             memory: of the clip, which moves on.
 
         Returns:

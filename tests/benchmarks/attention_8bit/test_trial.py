@@ -86,11 +86,11 @@ def test_few_keys_whose_weights_are_rounded_otherwise_are_not_wrong():
     at = problem(64, 300, 1, 64, 1, CPU, FP8)
     at.query_scale.mul_(30)
     wanted = emulate(at.query, at.query_scale, at.ring, at.scales, 300)
-    centred = wanted - at.scales.value_mean
-    otherwise = wanted + centred / 16
+    centered = wanted - at.scales.value_mean
+    otherwise = wanted + centered / 16
     assert first_wrong(otherwise, wanted) is not None
     assert first_wrong(otherwise, wanted, rounding(at, 300)) is None
-    assert first_wrong(wanted + centred / 2, wanted, rounding(at, 300)) is not None
+    assert first_wrong(wanted + centered / 2, wanted, rounding(at, 300)) is not None
 
 
 def test_rounding_is_not_wrong():

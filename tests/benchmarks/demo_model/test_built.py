@@ -6,7 +6,7 @@ from pathlib import Path
 
 from demo_model.built import RECIPES, figures, table_row
 
-from vidc.compiler.recipe.recipe import recipe_names
+from vidc.compiler.config.recipe import recipe_names
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "benchmarks/results/demo-8bit.json"

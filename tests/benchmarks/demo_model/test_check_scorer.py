@@ -4,7 +4,7 @@ import pytest
 from demo_model import check_scorer
 
 RIGHT = {
-    "check_clips": {"colour": 1.0, "shape": 1.0, "direction": 1.0, "objects too many": 0},
+    "check_clips": {"color": 1.0, "shape": 1.0, "direction": 1.0, "objects too many": 0},
     "check_switches": {
         "before": 1.0, "follows": 1.0, "stays": 1.0, "follows without a switch": 0.0,
     },

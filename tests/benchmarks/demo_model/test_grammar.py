@@ -1,7 +1,7 @@
 import pytest
 from demo_model.attributes import (
     Background,
-    Colour,
+    Color,
     Direction,
     Light,
     Rotation,
@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 
 @st.composite
 def scenes(draw) -> Scene:
-    colours = draw(st.permutations(list(Colour)))
+    colors = draw(st.permutations(list(Color)))
     axis = draw(st.sampled_from((0, 1)))
     directions = [direction for direction in Direction if direction.axis == axis]
     things = []
-    for colour in colours[: draw(st.integers(1, 2))]:
+    for color in colors[: draw(st.integers(1, 2))]:
         shape = draw(st.sampled_from(Shape))
         rotation = Rotation.STILL if shape.round else draw(st.sampled_from(Rotation))
         size, speed = draw(st.sampled_from(Size)), draw(st.sampled_from(Speed))
         direction = draw(st.sampled_from(directions))
-        things.append(Thing(shape, colour, direction, size, speed, rotation))
+        things.append(Thing(shape, color, direction, size, speed, rotation))
     return Scene(tuple(things), draw(st.sampled_from(Background)), draw(st.sampled_from(Light)))
 
 
@@ -50,7 +50,7 @@ def test_there_are_more_than_a_thousand_prompts():
 
 
 def test_a_short_prompt_is_a_prompt():
-    red = Thing(Shape.SQUARE, Colour.RED, Direction.LEFT)
+    red = Thing(Shape.SQUARE, Color.RED, Direction.LEFT)
     assert parse("a red square moving left") == Scene((red,))
     assert caption(Scene((red,)), Phrasing(terse=True)) == "a red square moving left"
     assert (

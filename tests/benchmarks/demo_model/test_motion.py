@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from demo_model.attributes import Colour, Direction, Rotation, Scene, Shape, Speed, Thing
+from demo_model.attributes import Color, Direction, Rotation, Scene, Shape, Speed, Thing
 from demo_model.clip import Clip
 from demo_model.motion import reach, tracks
 from demo_model.shapes import SYMMETRY
@@ -12,7 +12,7 @@ SIDES = (160, 96)
 
 
 def path(direction, seed=3, frames=1300, **other):
-    thing = Thing(Shape.SQUARE, Colour.RED, direction, **other)
+    thing = Thing(Shape.SQUARE, Color.RED, direction, **other)
     return thing, tracks(Clip.of(Scene((thing,)), seed), 0, frames, SIDES[1], SIDES[0])[0]
 
 
@@ -73,7 +73,7 @@ def test_a_spinning_object_turns():
 def test_what_an_object_becomes_turns_on_from_what_is_seen(shape, after, at):
     """Two quarter turns of a square look alike, and a star made of it must not tell them apart."""
     before, new = (
-        Scene((Thing(s, Colour.RED, Direction.UP, rotation=Rotation.SPINNING),))
+        Scene((Thing(s, Color.RED, Direction.UP, rotation=Rotation.SPINNING),))
         for s in (shape, after)
     )
     changed = tracks(Clip(4, ((0, before), (at, new))), 0, at + 20, 128, 128)[0].angle
@@ -85,9 +85,9 @@ def test_what_an_object_becomes_turns_on_from_what_is_seen(shape, after, at):
 
 
 def test_any_stretch_is_the_same_as_the_whole():
-    one = Thing(Shape.SQUARE, Colour.RED, Direction.LEFT)
+    one = Thing(Shape.SQUARE, Color.RED, Direction.LEFT)
     scenes = [
-        Scene((Thing(Shape.SQUARE, Colour.RED, d),))
+        Scene((Thing(Shape.SQUARE, Color.RED, d),))
         for d in (Direction.UP, Direction.LEFT_AND_RIGHT, Direction.DOWN, Direction.UP_AND_DOWN)
     ]
     starts = (0, 40, 47, 100, 220)
@@ -104,7 +104,7 @@ def test_any_stretch_is_the_same_as_the_whole():
 @pytest.mark.parametrize("after", Direction)
 def test_a_switch_goes_on_from_where_the_object_is(seed, after):
     before, new = (
-        Scene((Thing(Shape.SQUARE, Colour.RED, direction, speed=Speed.FAST),))
+        Scene((Thing(Shape.SQUARE, Color.RED, direction, speed=Speed.FAST),))
         for direction in (Direction.UP, after)
     )
     at = 20 + 7 * seed

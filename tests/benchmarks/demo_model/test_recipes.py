@@ -7,7 +7,7 @@ import pytest
 from demo_model.recipes import POINTS, SCORES, lost
 
 RESULTS = Path(__file__).parents[3] / "benchmarks/results/demo-recipes.json"
-EXACT = {"colour": 0.99, "shape": 0.98, "direction": 0.97}
+EXACT = {"color": 0.99, "shape": 0.98, "direction": 0.97}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from demo_model.attributes import Colour, Direction, Rotation, Scene, Shape, Size, Thing
+from demo_model.attributes import Color, Direction, Rotation, Scene, Shape, Size, Thing
 from demo_model.clip import TRANSITION_FRAMES, Clip
 from demo_model.contact_sheet import contact_sheet
 from demo_model.motion import tracks
@@ -54,15 +54,15 @@ def test_what_cannot_be_rendered(clips):
         render(clips, 9, height=48)
 
 
-@pytest.mark.parametrize("colour", Colour)
-def test_an_object_has_its_colour_where_its_track_says(colour):
-    thing = Thing(Shape.CIRCLE, colour, Direction.LEFT, Size.SMALL)
+@pytest.mark.parametrize("color", Color)
+def test_an_object_has_its_color_where_its_track_says(color):
+    thing = Thing(Shape.CIRCLE, color, Direction.LEFT, Size.SMALL)
     clip = Clip.of(Scene((thing,)), 3)
     found = (render([clip], 60)[0] + 1) / 2
     track = tracks(clip, 0, 60, 128, 128)[0]
     for t in range(0, 60, 6):
         pixel = found[:, t, int(track.y[t]), int(track.x[t]) % 128]
-        assert pixel.numpy() == pytest.approx(OBJECTS[colour], abs=0.06)
+        assert pixel.numpy() == pytest.approx(OBJECTS[color], abs=0.06)
 
 
 @pytest.mark.parametrize("shape", Shape)
@@ -71,7 +71,7 @@ def test_an_object_covers_as_many_pixels_as_its_shape_at_any_place(shape):
     y, x = torch.meshgrid(steps, steps, indexing="ij")
     area = float((DISTANCES[shape](x, y) < 0).sum()) * 0.01**2 * (Size.SMALL.radius * 128) ** 2
     rotation = Rotation.STILL if shape.round else Rotation.SPINNING
-    thing = Thing(shape, Colour.BLUE, Direction.RIGHT, Size.SMALL, rotation=rotation)
+    thing = Thing(shape, Color.BLUE, Direction.RIGHT, Size.SMALL, rotation=rotation)
     found = render([Clip.of(Scene((thing,)), 3)], 120)[0]
     # How much more blue than red there is: 0 on stone, and 1.1 or more inside.
     covered = ((found[2] - found[0]) > 0.55).sum((1, 2))
@@ -88,7 +88,7 @@ def test_a_shape_reaches_no_further_than_it_may(shape):
 
 
 def test_edges_are_smooth():
-    thing = Thing(Shape.SQUARE, Colour.BLUE, Direction.LEFT)
+    thing = Thing(Shape.SQUARE, Color.BLUE, Direction.LEFT)
     found = render([Clip.of(Scene((thing,)), 3)], 30)[0]
     # A frame's step of 1.15 pixels changes an edge's pixels by what it uncovers, and no more.
     blue = (found[2] - found[0]).clamp_min(0).sum((1, 2))
@@ -111,7 +111,7 @@ def test_a_switch_changes_its_object_and_nothing_else():
 
 def test_a_shape_changes_little_by_little():
     star, square = (
-        Scene((Thing(shape, Colour.BLUE, Direction.RIGHT),)) for shape in (Shape.STAR, Shape.SQUARE)
+        Scene((Thing(shape, Color.BLUE, Direction.RIGHT),)) for shape in (Shape.STAR, Shape.SQUARE)
     )
     found = render([Clip(3, ((0, star), (10, square)))], 24)[0]
     covered = ((found[2] - found[0]) > 0.55).sum((1, 2)).float()

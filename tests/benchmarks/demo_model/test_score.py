@@ -7,7 +7,7 @@ import pytest
 import torch
 from demo_model.attributes import (
     Background,
-    Colour,
+    Color,
     Direction,
     Rotation,
     Scene,
@@ -48,7 +48,7 @@ def test_the_scorer_reads_what_the_generator_drew(damage, count, least):
         extra += len(readings) > len(example.scene.things)
         scores += score(readings, example.scene)
     assert extra == 0
-    for name in ("colour", "shape", "direction"):
+    for name in ("color", "shape", "direction"):
         assert sum(getattr(one, name) for one in scores) >= least * len(scores), name
 
 
@@ -69,16 +69,16 @@ def clip_of(*things: Thing, frames: int = 13, seed: int = 11) -> torch.Tensor:
     return render([Clip.of(Scene(things), seed)], frames)[0]
 
 
-RED = Thing(Shape.SQUARE, Colour.RED, Direction.LEFT)
-BLUE = Thing(Shape.STAR, Colour.BLUE, Direction.RIGHT, Size.SMALL)
+RED = Thing(Shape.SQUARE, Color.RED, Direction.LEFT)
+BLUE = Thing(Shape.STAR, Color.BLUE, Direction.RIGHT, Size.SMALL)
 
 
 def one_score(clip: torch.Tensor, *things: Thing):
-    return [(s.colour, s.shape, s.direction) for s in score(read(clip), Scene(things))]
+    return [(s.color, s.shape, s.direction) for s in score(read(clip), Scene(things))]
 
 
-def test_a_wrong_colour_is_wrong_and_nothing_else():
-    assert one_score(clip_of(replace(RED, colour=Colour.CYAN)), RED) == [(False, True, True)]
+def test_a_wrong_color_is_wrong_and_nothing_else():
+    assert one_score(clip_of(replace(RED, color=Color.CYAN)), RED) == [(False, True, True)]
 
 
 @pytest.mark.parametrize("shape", [shape for shape in Shape if shape is not Shape.SQUARE])
@@ -99,7 +99,7 @@ def test_a_mirrored_video_goes_the_wrong_way():
     assert one_score(clip.flip(1), RED, BLUE) == [(True, True, False)] * 2
 
 
-def test_swapped_shapes_and_swapped_colours_are_wrong():
+def test_swapped_shapes_and_swapped_colors_are_wrong():
     red_star, blue_square = replace(RED, shape=Shape.STAR), replace(BLUE, shape=Shape.SQUARE)
     clip = clip_of(red_star, blue_square)
     assert one_score(clip, RED, BLUE) == [(True, False, True)] * 2
@@ -178,12 +178,12 @@ def test_noise_has_no_object(seed):
 
 
 @pytest.mark.parametrize("saturation", [0.3, 0.5, 0.7, 1.0])
-def test_a_picture_full_of_one_colour_has_no_object(saturation):
+def test_a_picture_full_of_one_color_has_no_object(saturation):
     red = torch.tensor([0.8, 0.8 * (1 - saturation), 0.8 * (1 - saturation)]) * 2 - 1
     assert read(red[:, None, None, None].expand(-1, 13, 128, 128)) == ()
 
 
-def test_blots_of_colour_have_neither_shape_nor_direction():
+def test_blots_of_color_have_neither_shape_nor_direction():
     for seed in range(10):
         draw = torch.Generator().manual_seed(seed)
         coarse = torch.randn(3, 13, 12, 12, generator=draw) * 2
@@ -235,7 +235,7 @@ def test_a_switch_that_comes_too_late_is_wrong():
         assert not score_switch(render([switch.clip(54)], 60)[0], 24, switch).follows
 
 
-@pytest.mark.parametrize("change", ["colour", "shape", "direction", "gone", "moved"])
+@pytest.mark.parametrize("change", ["color", "shape", "direction", "gone", "moved"])
 def test_what_a_switch_does_not_name_must_stay(change):
     switch = next(
         s
@@ -244,12 +244,12 @@ def test_what_a_switch_does_not_name_must_stay(change):
     )
     other = 1 - switch.thing
     thing = switch.after.things[other]
-    taken = {t.colour for t in (*switch.before.scene.things, *switch.after.things)}
+    taken = {t.color for t in (*switch.before.scene.things, *switch.after.things)}
     back = next(
         d for d in Direction if d.axis == thing.direction.axis and d.sign * thing.direction.sign < 0
     )
     changes = {
-        "colour": {"colour": next(c for c in Colour if c not in taken)},
+        "color": {"color": next(c for c in Color if c not in taken)},
         "shape": {"shape": next(s for s in Shape if not s.round and s is not thing.shape)},
         "direction": {"direction": back},
     }

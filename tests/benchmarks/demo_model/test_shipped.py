@@ -16,8 +16,8 @@ from demo_model.split import Split, distinct, split_of
 from demo_model.switch import sample_switch
 from tokenizers import Tokenizer
 
-from vidc.compiler.settings.presets import load_preset
-from vidc.compiler.settings.tables import read_calibrate, read_model, read_validate
+from vidc.compiler.config.presets import load_preset
+from vidc.compiler.config.tables import read_calibrate, read_model, read_validate
 
 FOLDER = Path(__file__).parents[3] / "configs/demo"
 
@@ -64,7 +64,7 @@ def test_videos_are_of_what_held_out_prompts_ask_for(bundle):
     scores = [one for video, example in made for one in score(read(video), example.scene)]
     assert len(scores) == 18
     # All are right but one direction; one more of each may be wrong where floats round otherwise.
-    assert sum(one.colour for one in scores) >= 17
+    assert sum(one.color for one in scores) >= 17
     assert sum(one.shape for one in scores) >= 17
     assert sum(one.direction for one in scores) >= 16
 

@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-from demo_model.attributes import Background, Colour, Direction, Light, Rotation, Shape, Size, Speed
+from demo_model.attributes import Background, Color, Direction, Light, Rotation, Shape, Size, Speed
 from demo_model.grammar import PHRASINGS, parse
 from demo_model.split import (
     COMBINATIONS,
@@ -25,7 +25,7 @@ def drawn():
 
 def combinations(examples):
     things = (thing for example in examples for thing in example.scene.things)
-    return {(thing.shape, thing.colour, thing.direction) for thing in things}
+    return {(thing.shape, thing.color, thing.direction) for thing in things}
 
 
 def test_an_example_is_the_same_on_every_machine():
@@ -72,7 +72,7 @@ def test_training_sees_every_value_and_every_pair_of_values(drawn):
     scenes = [example.scene for example in drawn[Split.TRAIN]]
     things = [thing for scene in scenes for thing in scene.things]
     for name, kind in (
-        ("shape", Shape), ("colour", Colour), ("direction", Direction), ("size", Size),
+        ("shape", Shape), ("color", Color), ("direction", Direction), ("size", Size),
         ("speed", Speed), ("rotation", Rotation),
     ):  # fmt: skip
         assert {getattr(thing, name) for thing in things} == set(kind)
@@ -83,7 +83,7 @@ def test_training_sees_every_value_and_every_pair_of_values(drawn):
 
 
 def test_values_are_held_out_equally_often():
-    for position, kind in enumerate((Shape, Colour, Direction)):
+    for position, kind in enumerate((Shape, Color, Direction)):
         values = [combination[position] for combination in COMBINATIONS[Split.HELD_OUT]]
         assert {values.count(value) for value in kind} == {8}
 

@@ -39,7 +39,7 @@ def test_textures_are_real_detail(background, height, width):
 
 
 @pytest.mark.parametrize("background", Background)
-def test_seeds_draw_different_grounds_of_one_colour(background):
+def test_seeds_draw_different_grounds_of_one_color(background):
     first, second, again = pictures(background, (1, 2, 1))
     assert torch.equal(first, again)
     assert (first - second).std() > 0.1
@@ -55,7 +55,7 @@ def test_a_ground_does_not_depend_on_its_batch():
         assert torch.allclose(together[index], alone, atol=1e-5)
 
 
-def test_objects_are_strongly_coloured_and_grounds_are_not():
+def test_objects_are_strongly_colored_and_grounds_are_not():
     assert max(min(rgb) / max(rgb) for rgb in OBJECTS.values()) <= 0.2
     assert min(min(rgb) / max(rgb) for rgb in GROUNDS.values()) >= 0.75
 

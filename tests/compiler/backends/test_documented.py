@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from vidc.compiler import backends
-from vidc.compiler.settings.presets import load_preset, preset_names
-from vidc.compiler.settings.schema import EIGHT_BITS, PRECISIONS
-from vidc.compiler.settings.tables import read_model
-from vidc.compiler.settings.targets import targets
+from vidc.compiler.config.presets import load_preset, preset_names
+from vidc.compiler.config.schema import EIGHT_BITS, PRECISIONS
+from vidc.compiler.config.tables import read_model
+from vidc.compiler.config.targets import targets
 from vidc.exporters.components import component_groups
 
 TEXT = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()

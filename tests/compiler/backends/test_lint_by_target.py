@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import onnx_ir as ir
 import pytest
 
-from vidc.compiler import backends, graph_values
-from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.settings.targets import targets
+from vidc.compiler import backends
+from vidc.compiler.backends import graph_values
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.targets import targets
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx.lint import unhandled
 

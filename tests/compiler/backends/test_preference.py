@@ -1,6 +1,6 @@
 from vidc.compiler import backends
-from vidc.compiler.settings.backend import PREFERENCE
-from vidc.compiler.settings.targets import targets
+from vidc.compiler.config.backend import PREFERENCE
+from vidc.compiler.config.targets import targets
 
 
 def test_every_backend_has_its_place_for_every_device():

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from vidc.compiler import backends
+from vidc.compiler.build import compile_run as compile_stage
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import stages
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.targets import targets
 from vidc.compiler.doctor.toolchain import probe_backends
-from vidc.compiler.graph.sources import Sources
-from vidc.compiler.graph.stages import stages
-from vidc.compiler.pipeline.stage import Workspace
-from vidc.compiler.quantise.form import Form
-from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.settings.targets import targets
-from vidc.compiler.stages import compile as compile_stage
+from vidc.compiler.quantize.form import Form
+from vidc.compiler.store.stage import Workspace
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
 from vidc.exporters.component import Component
@@ -30,7 +30,7 @@ from vidc.runtime.states import Buffers, States
 from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
-NAME = "unoptimised"
+NAME = "unoptimized"
 SOURCE = """
 import shutil
 
@@ -46,7 +46,7 @@ class Backend:
         return ()
 
     def tools(self, target):
-        return {"unoptimised": "7"}
+        return {"unoptimized": "7"}
 
     def anywhere(self, target):
         return False
@@ -110,7 +110,7 @@ def test_settings_and_stages_take_it() -> None:
     settings = resolve("tiny", gpu="cpu", backend=NAME, environ={})
     assert settings.backend == NAME
     compiled = next(s for s in stages(settings, Sources({}, seed=1)) if s.name == "compile:denoise")
-    assert compiled.tools == {"unoptimised": "7"}
+    assert compiled.tools == {"unoptimized": "7"}
     assert f"{backends.__name__}.{NAME}" in compiled.entries
 
 
@@ -144,7 +144,7 @@ def test_it_compiles_a_component_that_a_loader_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", backends.names())
-def test_every_backend_says_how_it_takes_quantised_components(name):
+def test_every_backend_says_how_it_takes_quantized_components(name):
     made = backends.backend(name)
     for target in targets().values():
         if made.precisions(target):

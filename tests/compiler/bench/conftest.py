@@ -57,7 +57,7 @@ def make_result():
                     "hash": "cd" * 32,
                 },
                 "streams": streams,
-                "judgements": tuple(against_baselines(streams)),
+                "judgments": tuple(against_baselines(streams)),
                 "steps": ({"imported": 1.5, "framed": 9.5},),
                 "disturbance": 0.01,
                 "notes": ("a note",),

@@ -21,7 +21,7 @@ def store(tmp_path):
 
 
 def outcomes(result):
-    return {e.metric: e.verdict.outcome for e in result.judgements if e.against == "stored.json"}
+    return {e.metric: e.verdict.outcome for e in result.judgments if e.against == "stored.json"}
 
 
 def test_the_document_has_what_scripts_rely_on(make_result):
@@ -39,7 +39,7 @@ def test_the_document_has_what_scripts_rely_on(make_result):
 
 
 def test_only_measured_figures_are_judged(make_result):
-    judged = [each.metric for each in make_result().judgements]
+    judged = [each.metric for each in make_result().judgments]
     assert judged == [
         "block_ms", "vae_ms", "stream_ms", "switch_ms", "switch_block_ms", "cold_start_s",
     ]  # fmt: skip
@@ -66,7 +66,7 @@ def test_another_machine_leaves_everything_open(make_result, store):
     elsewhere = {"machine": {"cpu": "a CPU", "cores": 8, "gpu": None}}
     found = against_stored(result, store(make_result(), fingerprint=elsewhere))
     assert set(outcomes(found).values()) == {Outcome.CANNOT_TELL}
-    reason = found.judgements[-1].verdict.reasons[0]
+    reason = found.judgments[-1].verdict.reasons[0]
     assert reason == "stored.json is of another machine: cores 8 there, 4 here"
 
 

@@ -52,7 +52,7 @@ def test_what_cannot_be_compared_is_neither_good_nor_bad(make_result, stored):
 def test_a_reason_that_all_verdicts_share_is_given_once(make_result, stored):
     result = against_stored(make_result(), replace(stored, machine={"cpu": "other"}))
     words = Page(render_html(result)).words
-    reasons = [each.verdict.reasons for each in result.judgements if each.gates]
+    reasons = [each.verdict.reasons for each in result.judgments if each.gates]
     assert len(reasons) == 6
     shared = "before.json is of another machine"
     assert all(own[0].startswith(shared) for own in reasons)
@@ -63,10 +63,10 @@ def test_a_reason_that_all_verdicts_share_is_given_once(make_result, stored):
 
 def test_reasons_that_differ_stand_in_their_rows(make_result):
     few = make_result(n=4)
-    assert len({each.verdict.reasons for each in few.judgements}) == 2
+    assert len({each.verdict.reasons for each in few.judgments}) == 2
     words = Page(render_html(few)).words
     assert "Because" in words
-    for each in few.judgements:
+    for each in few.judgments:
         assert "; ".join(each.verdict.reasons) in words
 
 
@@ -104,7 +104,7 @@ def test_every_sample_is_drawn(make_result):
 
 def test_one_stream_alone_has_no_comparison(make_result):
     result = make_result()
-    alone = replace(result, streams={"vidc": result.streams["vidc"]}, judgements=())
+    alone = replace(result, streams={"vidc": result.streams["vidc"]}, judgments=())
     words = Page(render_html(alone)).words
     assert "Side by side" not in words
     assert "Verdicts" not in words
@@ -130,16 +130,16 @@ def test_the_page_is_accessible(make_result, stored):
     page = Page(render_html(against_stored(make_result(), stored)))
     assert page.all("html")[0]["lang"] == "en"
     assert page.all("svg")
-    assert all(svg["role"] == "img" and svg["aria-labelledby"] for svg in page.all("svg"))
+    assert all(svg["role"] == "img" and svg["aria-labeledby"] for svg in page.all("svg"))
     assert len(page.all("table")) == len(page.all("caption"))
     assert all(th.get("scope") in ("row", "col", "rowgroup") for th in page.all("th"))
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     for _, attributes in page.elements:
-        assert set((attributes.get("aria-labelledby") or "").split()) <= set(ids)
+        assert set((attributes.get("aria-labeledby") or "").split()) <= set(ids)
 
 
-def test_colours_are_defined(make_result):
+def test_colors_are_defined(make_result):
     html = render_html(make_result())
     light, dark = (set(re.findall(r"(--[a-z-]+):", block)) for block in html.split("@media")[:2])
     assert light
@@ -152,10 +152,10 @@ EVIL = """<script>alert(1)</script>"><img src=x onerror='alert(1)'>{{ 7 * 7 }}""
 
 def test_every_text_is_escaped(make_result):
     result = make_result(bundle=EVIL, workload={EVIL: EVIL}, notes=(EVIL,))
-    verdict = replace(result.judgements[0].verdict, outcome=Outcome.CANNOT_TELL, reasons=(EVIL,))
-    judgement = replace(result.judgements[0], against=EVIL, verdict=verdict)
+    verdict = replace(result.judgments[0].verdict, outcome=Outcome.CANNOT_TELL, reasons=(EVIL,))
+    judgment = replace(result.judgments[0], against=EVIL, verdict=verdict)
     fingerprint = {"machine": {EVIL: EVIL}, "software": {}, "bundle": EVIL, "hash": EVIL}
-    page = Page(render_html(replace(result, judgements=(judgement,), fingerprint=fingerprint)))
+    page = Page(render_html(replace(result, judgments=(judgment,), fingerprint=fingerprint)))
     assert not page.all("script")
     assert not page.all("img")
     assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)

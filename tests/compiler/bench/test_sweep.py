@@ -5,7 +5,7 @@ import pytest
 
 from vidc.compiler.bench.figures import change
 from vidc.compiler.bench.sweep import Change, Dimension, variant_settings
-from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.config.resolve import resolve
 from vidc.plugins.errors import UsageError, VidcError
 
 

@@ -7,8 +7,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from vidc.compiler.bench.work import Kind, component_work
-from vidc.compiler.estimate import frame_flops
-from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.validate.estimate import frame_flops
 from vidc.exporters.models import components, meta_network
 
 

@@ -7,9 +7,9 @@ import tomllib
 import pytest
 
 from vidc.compiler.cli import doctor
+from vidc.compiler.config.presets import load_preset, preset_document, preset_names
 from vidc.compiler.doctor.finding import Finding, Status
-from vidc.compiler.pipeline.store import Store
-from vidc.compiler.settings.presets import load_preset, preset_document, preset_names
+from vidc.compiler.store.store import Store
 
 
 def test_presets_are_listed_with_their_descriptions(vidc):

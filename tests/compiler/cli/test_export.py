@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 import torch
 
-from vidc.compiler import export as exporting
+from vidc.compiler.build import export_command as exporting
 from vidc.plugins.errors import BuildError, UnavailableError
 
 TEXT_KV = ("export", "tiny", "--gpu", "cpu", "--component", "text_kv")

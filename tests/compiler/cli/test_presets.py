@@ -2,8 +2,8 @@
 
 import pytest
 
-from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.settings.targets import targets
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.targets import targets
 
 
 @pytest.mark.parametrize(

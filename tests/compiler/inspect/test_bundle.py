@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vidc.compiler.inspect.bundle import Total, summarise_bundle
+from vidc.compiler.inspect.bundle import Total, summarize_bundle
 from vidc.plugins.errors import GateError
 from vidc.runtime.manifest import read_manifest
 from vidc.runtime.states import States
@@ -10,7 +10,7 @@ from vidc.runtime.states import States
 @pytest.fixture
 def summary(make_bundle):
     bundle = make_bundle()
-    return summarise_bundle(bundle, read_manifest(bundle))
+    return summarize_bundle(bundle, read_manifest(bundle))
 
 
 def test_engines_are_counted_in_tensors_and_bytes(summary):
@@ -32,7 +32,7 @@ def test_the_memory_of_a_session_is_what_states_allocate(make_bundle, summary):
 def test_a_state_written_in_place_needs_no_spare(make_bundle):
     manifest = read_manifest(make_bundle("both"))
     bundle = make_bundle(engines={"kv_update": manifest.engines["kv_update"]})
-    session = summarise_bundle(bundle, read_manifest(bundle)).session
+    session = summarize_bundle(bundle, read_manifest(bundle)).session
     assert (session.states.count, session.spares) == (1, Total(0, 0))
 
 
@@ -53,4 +53,4 @@ def test_weights_that_are_no_safetensors_are_malformed(make_bundle):
     manifest = read_manifest(bundle)
     (bundle / "weights/transformer.safetensors").write_bytes(b"\xff" * 64)
     with pytest.raises(GateError, match="VIDC-BUNDLE-MALFORMED"):
-        summarise_bundle(bundle, manifest)
+        summarize_bundle(bundle, manifest)

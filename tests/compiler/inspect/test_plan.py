@@ -4,8 +4,13 @@ import json
 
 import pytest
 
-from vidc.compiler.tensorrt.engine_layers import ENGINE, EngineLayer, EngineLayers, EngineTensor
-from vidc.compiler.tensorrt.plan import LAYERS, describe_plan
+from vidc.compiler.backends.tensorrt.engine_layers import (
+    ENGINE,
+    EngineLayer,
+    EngineLayers,
+    EngineTensor,
+)
+from vidc.compiler.backends.tensorrt.plan import LAYERS, describe_plan
 from vidc.plugins.errors import GateError
 from vidc.runtime.strict import plain
 

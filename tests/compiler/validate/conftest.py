@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidc.compiler.pipeline.stage import Workspace
-from vidc.compiler.stages import golden, load
-from vidc.compiler.stream import stream_spec
+from vidc.compiler.build import golden_run as golden
+from vidc.compiler.build import load_run as load
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.scenario import Scenario

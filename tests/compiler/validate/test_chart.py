@@ -59,8 +59,8 @@ def test_labels_of_switches_do_not_overlap():
     ticks = rollout_chart(blocks, 1e-3, [4, 5, 6, 20, 21, 39]).switches
     assert [tick.label for tick in ticks] == ["prompt switch", "", "", "prompt switch", "",
                                               "prompt switch"]  # fmt: skip
-    labelled = [tick.at for tick in ticks if tick.label]
-    assert all(b - a >= 130 for a, b in pairwise(labelled))
+    labeled = [tick.at for tick in ticks if tick.label]
+    assert all(b - a >= 130 for a, b in pairwise(labeled))
 
 
 @given(

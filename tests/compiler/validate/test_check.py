@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vidc.compiler.validate.check import validate
-from vidc.compiler.validate.golden import QUANTISED_STAGE
+from vidc.compiler.validate.golden import QUANTIZED_STAGE
 from vidc.compiler.validate.scenario import Scenario
 from vidc.plugins.errors import GateError
 from vidc.runtime.session import DIRECT
@@ -36,10 +36,10 @@ def judged(model, golden, precision, stages):
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_engines_in_8_bits_are_not_held_to_golden_data_of_no_recipe(model, golden, precision):
-    expected = rf"VIDC-VALIDATE-GOLDEN.*tiny-cpu has text_kv in {precision}.*golden:quantised"
+    expected = rf"VIDC-VALIDATE-GOLDEN.*tiny-cpu has text_kv in {precision}.*golden:quantized"
     with pytest.raises(GateError, match=expected):
         judged(model, golden, precision, {"golden": "0" * 64})
-    assert judged(model, golden, precision, {"golden": "", QUANTISED_STAGE: ""}).passed
+    assert judged(model, golden, precision, {"golden": "", QUANTIZED_STAGE: ""}).passed
 
 
 def test_golden_data_of_no_recipe_are_enough_for_high_precision(model, golden):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vidc.compiler.stages import golden as golden_stage
+from vidc.compiler.build import golden_run as golden_stage
 from vidc.compiler.validate import compare as comparing
 from vidc.compiler.validate.check import Validation
 from vidc.compiler.validate.compare import (

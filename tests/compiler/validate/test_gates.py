@@ -132,7 +132,7 @@ def test_every_threshold_names_a_metric_that_is_measured_there():
 
 
 @pytest.mark.parametrize(("precision", "psnr", "ssim"), [("fp8", 38.0, 0.98), ("int8", 35.0, 0.97)])
-def test_quantised_rollouts_are_held_to_what_is_demanded(precision, psnr, ssim):
+def test_quantized_rollouts_are_held_to_what_is_demanded(precision, psnr, ssim):
     demanded = load_demanded(precision)
     assert demanded == {"psnr_db": psnr, "ssim": ssim}
     # What holds for any weights is no stricter, and judges no other metrics.
@@ -141,7 +141,7 @@ def test_quantised_rollouts_are_held_to_what_is_demanded(precision, psnr, ssim):
     assert looser(anyway, demanded) == anyway
 
 
-def test_a_precision_that_is_not_quantised_demands_nothing_more():
+def test_a_precision_that_is_not_quantized_demands_nothing_more():
     assert load_demanded("bf16") == {}
     with pytest.raises(UsageError, match="VIDC-VALIDATE-PRECISION"):
         load_demanded("fp4")

@@ -101,7 +101,7 @@ def test_pictures_compare_the_same_either_way_and_within_bounds(seed, sigma, cou
 
 
 @given(st.integers(1, 254), st.integers(0, 255))
-def test_known_values_of_pictures_of_one_colour(levels, other):
+def test_known_values_of_pictures_of_one_color(levels, other):
     x = torch.full((1, 3, 16, 16), levels, dtype=torch.uint8)
     y = torch.full((1, 3, 16, 16), other, dtype=torch.uint8)
     metrics = compare_pixels(x, y)

@@ -15,8 +15,8 @@ def test_the_error_is_the_largest_channel_difference_without_wrapping():
 
 
 def test_the_ramp_spans_the_stated_scale():
-    colours = error_map(np.array([[0, 4, 8, 12, 16, 200]], np.int16), full_scale=16)
-    assert [tuple(c) for c in colours[0].tolist()] == [*ERROR_RAMP, ERROR_RAMP[-1]]
+    colors = error_map(np.array([[0, 4, 8, 12, 16, 200]], np.int16), full_scale=16)
+    assert [tuple(c) for c in colors[0].tolist()] == [*ERROR_RAMP, ERROR_RAMP[-1]]
 
 
 def test_the_uri_holds_the_picture_exactly():
@@ -29,7 +29,7 @@ def test_the_uri_holds_the_picture_exactly():
 @pytest.mark.parametrize(
     "other",
     [np.zeros((4, 5, 3), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros((4, 4), np.uint8)],
-    ids=["size", "dtype", "grey"],
+    ids=["size", "dtype", "gray"],
 )
 def test_frames_that_do_not_compare_are_refused(other):
     frame = np.zeros((4, 4, 3), np.uint8)

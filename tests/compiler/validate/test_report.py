@@ -169,15 +169,15 @@ def test_the_page_is_accessible():
     assert page.all("html")[0]["lang"] == "en"
     assert len(page.all("title")) >= 1
     assert all(img["alt"] for img in page.all("img"))
-    assert all(svg["role"] == "img" and svg["aria-labelledby"] for svg in page.all("svg"))
+    assert all(svg["role"] == "img" and svg["aria-labeledby"] for svg in page.all("svg"))
     assert len(page.all("table")) == len(page.all("caption")) == 3
     assert all(th.get("scope") in ("row", "col") for th in page.all("th"))
     ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
     for _, attributes in page.elements:
-        assert set((attributes.get("aria-labelledby") or "").split()) <= ids
+        assert set((attributes.get("aria-labeledby") or "").split()) <= ids
 
 
-def test_light_and_dark_define_the_same_colours():
+def test_light_and_dark_define_the_same_colors():
     html = render_html(make_report())
     light, dark = (set(re.findall(r"(--[a-z-]+):", block)) for block in html.split("@media")[:2])
     assert light

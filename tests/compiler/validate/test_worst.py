@@ -162,7 +162,7 @@ def test_the_tallest_bar_reaches_the_top_and_a_single_value_is_seen():
 
 
 @pytest.mark.parametrize(("reach", "label"), [(5e-6, "e-6"), (3e7, "e7"), (2.0, "1")])
-def test_values_of_any_size_are_labelled_in_few_digits(reach, label):
+def test_values_of_any_size_are_labeled_in_few_digits(reach, label):
     worst = look_at(torch.tensor([reach, 0.0]), torch.tensor([-reach, 0.0]))
     labels = [tick.label for tick in spread(worst).values.ticks]
     assert any(label in text for text in labels)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensors import empty_tensors
 
-from vidc.compiler.stream import stream_spec
+from vidc.compiler.config.stream import stream_spec
 from vidc.exporters.causal_wan.components import components
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.causal_wan.random_weights import random_weights

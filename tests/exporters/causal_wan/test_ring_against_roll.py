@@ -6,7 +6,7 @@ import pytest
 import torch
 from roll_cache_wan import RollCacheWan
 
-from vidc.compiler.stream import stream_spec
+from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.causal_wan.components import components
 from vidc.exporters.causal_wan.model import CausalWan

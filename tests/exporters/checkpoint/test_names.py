@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vidc.exporters.checkpoint.layout import canonical as to_canonical
-from vidc.exporters.checkpoint.layout import recognise, strip
+from vidc.exporters.checkpoint.layout import recognize, strip
 from vidc.exporters.checkpoint.names import canonical_name
 from vidc.plugins.errors import VidcError
 
@@ -97,4 +97,4 @@ def test_two_names_for_one_tensor(names: tuple[str, ...]) -> None:
     ],
 )
 def test_what_a_checkpoint_looks_like(names: list[str], layout: str) -> None:
-    assert recognise(names).name == layout
+    assert recognize(names).name == layout

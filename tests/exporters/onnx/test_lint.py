@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vidc.compiler.backends import GraphError
-from vidc.compiler.graph_values import require_clean_graph
+from vidc.compiler.backends.graph_values import require_clean_graph
 from vidc.exporters.onnx.constructs import CONSTRUCTS
 from vidc.exporters.onnx.lint import lint
 

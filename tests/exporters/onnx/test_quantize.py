@@ -23,13 +23,13 @@ ROWS, WIDTH = 12, 16
 FORMS = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}
 
 
-def tensors_of(layer, activations=True, smooth=False, centre=False):
+def tensors_of(layer, activations=True, smooth=False, center=False):
     return LinearTensors(
         f"net.{layer}.weight",
         f"net.{layer}.weight_scale",
         "net.a.input_scale" if activations else None,
         "net.a.input_factor" if smooth else None,
-        "net.a.input_mean" if centre else None,
+        "net.a.input_mean" if center else None,
     )
 
 
@@ -91,11 +91,11 @@ def make(tmp_path):
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         ask_exact_products(options)
-        options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+        options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
         opened = onnxruntime.InferenceSession(
             str(tmp_path / "graph.onnx"), options, providers=["CPUExecutionProvider"]
         )
-        graph = onnx.load(tmp_path / "optimised.onnx", load_external_data=False).graph
+        graph = onnx.load(tmp_path / "optimized.onnx", load_external_data=False).graph
         return opened, Counter(node.op_type for node in graph.node)
 
     return graph, stored, session
@@ -107,24 +107,24 @@ def external_tensors(found):
 
 
 @pytest.mark.parametrize("smooth", [False, True])
-@pytest.mark.parametrize("centre", [False, True])
+@pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_onnxruntime_computes_the_quantised_product(make, form, smooth, centre):
+def test_onnxruntime_computes_the_quantized_product(make, form, smooth, center):
     graph, stored, session = make
     x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
     found, exact = stored(form, float(x.abs().max()) * 1.5, smooth)
     model = graph()
-    asked = [tensors_of(n, smooth=smooth, centre=centre) for n in "ab"]
+    asked = [tensors_of(n, smooth=smooth, center=center) for n in "ab"]
     quantize(model, asked, external_tensors(found))
     assert found_gemms(model) == asked
     # As the backend does: signed inputs that Linears share take ONNX Runtime ten times as long.
     assert unsigned_inputs(model) == (form == "int8")
     opened, nodes = session(model, found)
-    # Linears that share an input quantise it once; INT8 becomes a product of integers.
+    # Linears that share an input quantize it once; INT8 becomes a product of integers.
     assert nodes["QuantizeLinear"] == 1
     assert (nodes["QGemm"], nodes["Gemm"]) == ((2, 0) if form == "int8" else (0, 2))
     dtype, largest = FORMS[form]
-    given = x + found["a.input_mean"] if centre else x
+    given = x + found["a.input_mean"] if center else x
     steps = x * found["a.input_factor"] / found["a.input_scale"]
     steps = steps.round().clamp(-128, largest) if form == "int8" else steps.to(dtype)
     values = opened.run(["y.a", "y.b"], {"x": given.numpy()})
@@ -191,7 +191,7 @@ def test_a_bias_that_cannot_make_up_for_a_mean_is_refused(make, bias):
     model = graph()
     gemm = next(node for node in model.graph if node.name == "linear.b")
     gemm.replace_input_with(2, None if bias == "none" else model.graph[0].inputs[2])
-    asked = [tensors_of(n, centre=True) for n in "ab"]
+    asked = [tensors_of(n, center=True) for n in "ab"]
     layer = "b" if bias == "none" else "a"
     with pytest.raises(
         BuildError, match=rf"component: net\.{layer}\.weight has no bias of its own"
@@ -202,7 +202,7 @@ def test_a_bias_that_cannot_make_up_for_a_mean_is_refused(make, bias):
 def test_a_mean_that_is_not_taken_off_is_found(make):
     graph, stored, _ = make
     found, _ = stored("fp8", 1.0, True)
-    asked = [tensors_of(n, smooth=True, centre=True) for n in "ab"]
+    asked = [tensors_of(n, smooth=True, center=True) for n in "ab"]
     model = graph()
     quantize(model, asked, external_tensors(found))
     sub = next(node for node in model.graph if node.op_type == "Sub")
@@ -210,7 +210,7 @@ def test_a_mean_that_is_not_taken_off_is_found(make):
     assert found_gemms(model) == [replace(each, input_mean=None) for each in asked]
 
 
-def test_an_input_that_is_dequantised_by_another_scale_is_refused(make):
+def test_an_input_that_is_dequantized_by_another_scale_is_refused(make):
     graph, stored, _ = make
     found, _ = stored("int8", 1.0, False)
     model = graph()
@@ -219,5 +219,5 @@ def test_an_input_that_is_dequantised_by_another_scale_is_refused(make):
         n for n in model.graph if n.op_type == "DequantizeLinear" and not n.attributes
     )
     dequantize.replace_input_with(1, model.graph.initializers["net.b.weight_scale"])
-    with pytest.raises(BuildError, match="dequantised otherwise"):
+    with pytest.raises(BuildError, match="dequantized otherwise"):
         found_gemms(model)

@@ -98,7 +98,7 @@ def run(path, given, shape):
         (True, True, True, True),
         (False, False, True, False),
     ],
-    ids=["static", "smooth", "centred", "weights"],
+    ids=["static", "smooth", "centered", "weights"],
 )
 def test_it_computes_what_the_operator_does(tmp_path, form, dtype, inputs, factor, bias, mean):
     given = drawn(dtype, form, inputs, factor, bias, mean)

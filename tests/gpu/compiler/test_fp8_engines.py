@@ -8,22 +8,22 @@ import pytest
 import torch
 import transformer
 from modelopt_here import needs_modelopt
-from quantised import Quantised
+from quantized import Quantized
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch.profiler import ProfilerActivity, profile
 
-from vidc.compiler.backends.aoti import backend
-from vidc.compiler.build import build
-from vidc.compiler.calibrate.prompts import default_prompts
-from vidc.compiler.calibrate.run import calibrate
+from vidc.compiler.backends.aoti.backend import backend
+from vidc.compiler.build.build import build
+from vidc.compiler.build.calibrate import calibrate
+from vidc.compiler.build.calibration_prompts import default_prompts
+from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph.sources import Sources
-from vidc.compiler.quantise.programs import quantize_program
-from vidc.compiler.recipe.recipe import load_recipe
-from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.settings.targets import Target, targets
-from vidc.compiler.stream import stream_spec
+from vidc.compiler.config.recipe import load_recipe
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.targets import Target, targets
+from vidc.compiler.quantize.programs import quantize_program
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.component import Component
 from vidc.exporters.export import export_component
@@ -55,16 +55,16 @@ def engine(target, model, attention_cubin, tmp_path_factory):
     kernels = {"flash_attention": attention_cubin("bfloat16", 64).parent}
     made: dict[tuple[str, str], Engine] = {}
 
-    def engine(name: str, quantised: Quantised, precision: str, recipe: str) -> Engine:
+    def engine(name: str, quantized: Quantized, precision: str, recipe: str) -> Engine:
         if (name, recipe) in made:
             return made[name, recipe]
         folder = tmp_path_factory.mktemp(f"{name}-{recipe}")
         exported = export_component(model.config, "transformer", "bf16", name, folder)
-        component = replace(exported, folder=tmp_path_factory.mktemp(f"{name}-quantised"))
+        component = replace(exported, folder=tmp_path_factory.mktemp(f"{name}-quantized"))
         weights = {key: value.bfloat16() for key, value in model.weights.items()}
         quantize_program(
-            name, exported.program, "transformer", weights, quantised.linears, component.program,
-            quantised.attentions, exported.signature,
+            name, exported.program, "transformer", weights, quantized.linears, component.program,
+            quantized.attentions, exported.signature,
         )  # fmt: skip
         output = folder / "output"
         built = backend.compile(component, target, kernels, output)
@@ -73,7 +73,7 @@ def engine(target, model, attention_cubin, tmp_path_factory):
             key.removeprefix("transformer."): value.bfloat16()
             if key.removeprefix("transformer.") in weights and value.dtype == torch.float32
             else value
-            for key, value in quantised.weights.items()
+            for key, value in quantized.weights.items()
         }
         save_file(stored, output / "transformer.safetensors")
         entry = manifest.Engine(
@@ -116,12 +116,12 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 )
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
 def test_engines_round_as_their_recipe_says(engine, model, name, precision, recipe):
-    quantised = Quantised(model, load_recipe(recipe))
+    quantized = Quantized(model, load_recipe(recipe))
     plain = played(eager(model.component(name, "fp32")))
-    rounded = played(eager(quantised.imitated(name)))
-    found = played(engine(name, quantised, precision, recipe))
+    rounded = played(eager(quantized.imitated(name)))
+    found = played(engine(name, quantized, precision, recipe))
     for tensor, expected in rounded.items():
-        # bf16 makes some values round to their neighbour in FP8; a wrong scale costs far more.
+        # bf16 makes some values round to their neighbor in FP8; a wrong scale costs far more.
         allowed = 2e-2 + 0.5 * error(expected, plain[tensor])
         assert error(found[tensor], expected) <= allowed, tensor
         assert allowed < 0.1, tensor
@@ -158,7 +158,7 @@ def test_a_bundle_in_fp8_is_validated_and_says_what_it_is(bundle_folder):
 
 
 @needs_modelopt
-def test_a_block_in_fp8_quantises_in_gelu(bundle_folder):
+def test_a_block_in_fp8_quantizes_in_gelu(bundle_folder):
     bundle = load(bundle_folder)
     session = bundle.session(seed=3)
     session.prompt(torch.randn(bundle.stream.batch, *bundle.stream.text))

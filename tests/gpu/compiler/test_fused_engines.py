@@ -11,12 +11,12 @@ from safetensors.torch import save_file
 from torch.profiler import ProfilerActivity, profile
 
 from vidc.compiler.backends import CompiledEngine
-from vidc.compiler.backends.aoti import backend
-from vidc.compiler.build import build
+from vidc.compiler.backends.aoti.backend import backend
+from vidc.compiler.build.build import build
+from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph.sources import Sources
-from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.settings.targets import Target, targets
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.targets import Target, targets
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.component import Component
 from vidc.exporters.export import export_component

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 import transformer
-from quantised import Quantised
+from quantized import Quantized
 from safetensors.torch import save_file
 from torch import nn
 
-from vidc.compiler.backends.aoti import backend
-from vidc.compiler.quantise import programs
-from vidc.compiler.quantise.form import PROGRAM
-from vidc.compiler.recipe.recipe import load_recipe
-from vidc.compiler.settings.targets import targets
+from vidc.compiler.backends.aoti.backend import backend
+from vidc.compiler.config.recipe import load_recipe
+from vidc.compiler.config.targets import targets
+from vidc.compiler.quantize import programs
+from vidc.compiler.quantize.form import PROGRAM
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.program import export_program, load_program, save_program
 from vidc.runtime import manifest
@@ -51,17 +51,17 @@ def test_an_engine_computes_what_the_program_means(
     exported = ExportedComponent(name, tmp_path, component.signature)
     save_program(export_program(component), exported.program)
     (tmp_path / "made").mkdir()
-    quantised = Quantised(model, load_recipe(recipe), PROGRAM)
+    quantized = Quantized(model, load_recipe(recipe), PROGRAM)
     plain = {key: value.bfloat16() for key, value in model.weights.items()}
     made = programs.write(
         exported, replace(exported, folder=tmp_path / "made"), "transformer", plain,
-        quantised.linears, quantised.attentions,
+        quantized.linears, quantized.attentions,
     )  # fmt: skip
     kept = {
         key: value.bfloat16()
         if key.removeprefix("transformer.") in plain and value.dtype == torch.float32
         else value
-        for key, value in quantised.weights.items()
+        for key, value in quantized.weights.items()
     }
     program = load_program(made.program)
     for weight in program.state_dict:

@@ -27,7 +27,7 @@ from refusal_matrix import KINDS, MEMORY
 from refusals import HOPPER, OPERATORS, REFUSALS
 from rings import rings
 
-from vidc.compiler.inductor import compile_package
+from vidc.compiler.backends.aoti.inductor import compile_package
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
@@ -69,8 +69,8 @@ def test_norm_modulate_quantize(width, dtype, output):
 def test_gelu_quantize(dtype, output):
     for width in (8, 2048, 2056, 8960):
         for deviation in (1e-3, 1.0, 30.0):
-            for centred in {False, output is FP8}:
-                taken = gelu_arguments(2, 3, width, dtype, output, 1, deviation, centred)
+            for centered in {False, output is FP8}:
+                taken = gelu_arguments(2, 3, width, dtype, output, 1, deviation, centered)
                 held.gelu(taken, CUDA)
 
 
@@ -127,7 +127,7 @@ def test_at_the_sizes_of_longlive(dtype):
     held.qkv(LONGLIVE, qkv_arguments(LONGLIVE, dtype, 1), CUDA)
     held.norm(norm_arguments(1, 3, 1560, 1536, FLOATS[0], dtype), CUDA)
     held.gate(gate_arguments(1, 3, 1560, 1536, (FLOATS[0], dtype)), CUDA)
-    held.gelu(gelu_arguments(1, 4680, 8960, dtype, FP8, centred=True), CUDA)
+    held.gelu(gelu_arguments(1, 4680, 8960, dtype, FP8, centered=True), CUDA)
     for dynamic in (False, True):
         held.to_8bit(LONGLIVE, dynamic, to_8bit_arguments(LONGLIVE, dynamic, dtype), CUDA)
 

@@ -22,7 +22,7 @@ from operators import FP8, on
 from operators_8bit import attention_arguments
 from portable_attention import OF_WEIGHTS
 
-from vidc.compiler.inductor import compile_package
+from vidc.compiler.backends.aoti.inductor import compile_package
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 

@@ -64,7 +64,7 @@ def by_plugin(host, operator):
         plugin.enqueue(node.inputs, [*returned, *written], stream)
         torch.cuda.synchronize()
         wanted = len(operator._schema.returns)
-        if wanted == 2 and len(returned) == 1:  # No scales of queries that are not quantised.
+        if wanted == 2 and len(returned) == 1:  # No scales of queries that are not quantized.
             _, tokens, heads, _ = returned[0].shape
             returned.append(torch.empty(0, heads, tokens, device=CUDA))
         return returned[0] if wanted == 1 else tuple(returned) or None
@@ -95,8 +95,8 @@ def test_norm_modulate_quantize(dtype, output):
 @pytest.mark.parametrize("output", [*FLOATS, FP8])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_gelu_quantize(dtype, output):
-    for centred in {False, output is FP8}:
-        held.gelu(gelu_arguments(2, 3, 8960, dtype, output, centred=centred), CUDA)
+    for centered in {False, output is FP8}:
+        held.gelu(gelu_arguments(2, 3, 8960, dtype, output, centered=centered), CUDA)
 
 
 def test_renoise():

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from vidc.compiler.build import build, finish
+from vidc.compiler.build.build import build, finish
+from vidc.compiler.build.portable_begin import begin
+from vidc.compiler.build.portable_read import open_portable
+from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.graph.sources import Sources
-from vidc.compiler.portable.begin import begin
-from vidc.compiler.portable.read import open_portable
-from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.config.resolve import resolve
 from vidc.plugins.errors import UnavailableError
 from vidc.runtime import load
 from vidc.runtime.bundle import NOT_IN_STREAM

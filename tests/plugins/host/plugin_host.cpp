@@ -163,7 +163,7 @@ HOST size_t host_workspace(IPluginV3* plugin, const DynamicPluginTensorDesc* inp
   return build(plugin)->getWorkspaceSize(inputs, input_count, outputs, output_count);
 }
 
-HOST const PluginFieldCollection* host_serialise(IPluginV3* plugin) {
+HOST const PluginFieldCollection* host_serialize(IPluginV3* plugin) {
   return runtime(plugin)->getFieldsToSerialize();
 }
 HOST IPluginV3* host_attach(IPluginV3* plugin) { return runtime(plugin)->attachToContext(nullptr); }

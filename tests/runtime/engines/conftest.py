@@ -2,9 +2,9 @@
 
 import pytest
 
-from vidc.compiler.pipeline.stage import Workspace
-from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.stages import load
+from vidc.compiler.build import load_run as load
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.store.stage import Workspace
 from vidc.plugins.names import weights_path
 
 SMALL = (

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from vidc.compiler.backends.aoti import backend
-from vidc.compiler.settings.targets import targets
-from vidc.compiler.stream import stream_spec
+from vidc.compiler.backends.aoti.backend import backend
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.targets import targets
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.metrics import compare
 from vidc.exporters.artifact import ExportedComponent

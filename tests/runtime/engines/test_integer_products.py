@@ -46,11 +46,11 @@ def linear(weight):
 @pytest.mark.parametrize(("left", "right"), [(255, 127), (255, -128), (200, 100), (255, 0)])
 def test_the_largest_products_are_exact(left, right, tmp_path):
     options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     ask_exact_products(options)
     model = linear(np.full((COLUMNS, DEPTH), right, np.int8)).SerializeToString()
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    kinds = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
+    kinds = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
     assert "QGemm" in kinds
     (product,) = session.run(["y"], {"x": np.full((ROWS, DEPTH), left, np.float32)})
     assert (product == left * right * DEPTH).all()

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from vidc.compiler.backends.onnxruntime import backend
-from vidc.compiler.settings.targets import targets
+from vidc.compiler.backends.onnxruntime.backend import backend
+from vidc.compiler.config.targets import targets
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
 from vidc.exporters.component import Component

@@ -9,10 +9,10 @@ import fake_cuda
 import pytest
 import torch
 
-from vidc.compiler.backends.onnxruntime import backend
-from vidc.compiler.settings.targets import targets
-from vidc.compiler.stages import golden
-from vidc.compiler.stream import stream_spec
+from vidc.compiler.backends.onnxruntime.backend import backend
+from vidc.compiler.build import golden_run as golden
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.targets import targets
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.scenario import Scenario

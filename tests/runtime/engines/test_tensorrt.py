@@ -8,16 +8,16 @@ import fake_tensorrt
 import pytest
 import torch
 import transformer
-from quantised import Quantised
+from quantized import Quantized
 from safetensors.torch import save_file
 from shared_library import shared_library
 from torch import nn
 
-from vidc.compiler.native_graph import write_graph
-from vidc.compiler.quantise.form import NETWORK
-from vidc.compiler.recipe.recipe import load_recipe
-from vidc.compiler.stages import golden
-from vidc.compiler.stream import stream_spec
+from vidc.compiler.backends.native_graph import write_graph
+from vidc.compiler.build import golden_run as golden
+from vidc.compiler.config.recipe import load_recipe
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.quantize.form import NETWORK
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.scenario import Scenario
@@ -101,7 +101,7 @@ def test_a_plan_in_8_bits_is_its_program(tmp_path, recipe):
     """Its weights in 8 bits and their scales come from the bundle, as all weights do."""
     model = transformer.model("model.layers=1", "stream.height=16", "stream.width=32",
                               "stream.window=9")  # fmt: skip
-    made = Quantised(model, load_recipe(recipe), NETWORK)
+    made = Quantized(model, load_recipe(recipe), NETWORK)
     component = model.component("denoise", "fp32")
     program = export_program(component)
     plain = blocks_of(program.module(), component.signature)
@@ -133,7 +133,7 @@ def test_a_plan_in_8_bits_is_its_program(tmp_path, recipe):
         found.append(buffers["flow"].clone())
     rounding = relative(expected, plain)
     assert 5e-3 < rounding < 0.5
-    # Sums in another order round to a neighbour here and there.
+    # Sums in another order round to a neighbor here and there.
     assert relative(found, expected) < 0.1 * rounding
 
 

@@ -12,12 +12,12 @@ import fake_torch_tensorrt
 import pytest
 import torch
 
-from vidc.compiler.backends.torch_tensorrt import backend
-from vidc.compiler.settings.resolve import resolve
-from vidc.compiler.settings.targets import targets
-from vidc.compiler.stages import golden
-from vidc.compiler.stream import stream_spec
-from vidc.compiler.torch_tensorrt import converters
+from vidc.compiler.backends.torch_tensorrt import converters
+from vidc.compiler.backends.torch_tensorrt.backend import backend
+from vidc.compiler.build import golden_run as golden
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.targets import targets
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.scenario import Scenario

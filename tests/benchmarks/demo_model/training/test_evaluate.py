@@ -23,11 +23,11 @@ from demo_model.tokenizer import tokenizer
 from demo_model.tokens import PAD
 from demo_model.training.networks import new_text_encoder
 from demo_model.training.vae import Statistics, decode, encode
-from quantised import calibration
+from quantized import calibration
 
-from vidc.compiler.settings.presets import load_preset
-from vidc.compiler.settings.tables import read_model
-from vidc.compiler.stream import stream_spec
+from vidc.compiler.config.presets import load_preset
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.tables import read_model
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.causal_wan.components import components as wan_components
 from vidc.exporters.text_encoder.model import component as text_component
@@ -112,7 +112,7 @@ def test_videos_that_are_right_pass(true):
     switched = switches.switches(true, 9, seed=0)
     assert switched["passed"]
     assert (switched["before"], switched["follows and others stay"]) == (1, 1)
-    assert set(switched["follows by change"]) == {"colour", "direction", "shape"}
+    assert set(switched["follows by change"]) == {"color", "direction", "shape"}
     assert [found["cases"] for found in switched["by blocks before the switch"].values()] == [
         2, 2, 2, 2, 1,
     ]  # fmt: skip
@@ -208,7 +208,7 @@ def test_a_reconstruction_is_what_the_vae_makes(sizes, bundle, vae):
     config = sizes.config.vae
     statistics = Statistics(config.latents_mean, config.latents_std)
     with torch.no_grad():
-        latents = statistics.normalised(encode(vae, clips, config).mean)
+        latents = statistics.normalized(encode(vae, clips, config).mean)
         expected = decode(vae, statistics.restored(latents)).clamp(-1, 1)
     assert (found - expected).abs().max() < 1 / 127
 
@@ -264,7 +264,7 @@ def test_videos_by_a_recipe_are_held_to_those_in_float32(sizes, bundle):
 def test_a_picture_has_a_row_before_and_a_row_after(bundle, monkeypatch):
     """Of what the prompts say: red until the switch, blue after it."""
     monkeypatch.setattr(show, "videos", true_videos)
-    prompts = [f"a big {colour} square moving left over grass" for colour in ("red", "blue")]
+    prompts = [f"a big {color} square moving left over grass" for color in ("red", "blue")]
     made = show.picture(bundle, Script(*prompts), switch=3, columns=4, seed=0)
     side, gap, row = 128, 2, 128 + contact_sheet.LINE + 4
     assert made.size == (4 * (side + gap) - gap, 2 * row)

@@ -93,15 +93,15 @@ def test_versions_of_a_block_do_not_see_each_other(networks, sizes, model):
 class Gaussian:
     """A stream whose data are normal with this deviation: its flow and where it leads are known."""
 
-    def __init__(self, deviation: float, centre: float = 0.0) -> None:
-        self.deviation, self.centre = deviation, centre
+    def __init__(self, deviation: float, center: float = 0.0) -> None:
+        self.deviation, self.center = deviation, center
 
     def flows(self, latents, levels, block):
         level = levels.view(1, 1, 1)
         variance = (1 - level) ** 2 * self.deviation**2 + level**2
-        about = latents - (1 - level) * self.centre
+        about = latents - (1 - level) * self.center
         mean = (level - (1 - level) * self.deviation**2) / variance
-        return about * mean - self.centre
+        return about * mean - self.center
 
 
 @pytest.mark.parametrize("level", [1.0, 0.625])

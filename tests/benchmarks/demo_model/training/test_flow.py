@@ -16,7 +16,7 @@ from demo_model.training.layout import Pass
 from demo_model.training.loop import Options, generator
 from demo_model.training.shelves import Shelves
 
-from vidc.compiler.stream import sigmas
+from vidc.compiler.config.stream import sigmas
 
 
 def test_levels_are_those_of_the_sampler(sizes):

@@ -55,7 +55,7 @@ def test_what_has_no_gradient_stays():
     assert not torch.equal(with_one, torch.ones(4, 4))
 
 
-def test_every_parameter_is_optimised_and_maps_by_muon(sizes):
+def test_every_parameter_is_optimized_and_maps_by_muon(sizes):
     for make in (new_transformer, new_vae, new_text_encoder):
         network = make(sizes)
         optimizer = optimizer_for(network)

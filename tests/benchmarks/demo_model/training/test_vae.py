@@ -65,7 +65,7 @@ def test_a_clip_at_once_is_encoded_as_blocks_are(sizes, vae):
     with torch.no_grad():
         posterior = encode(vae, clip, sizes.config.vae)
     statistics = statistics_of(sizes)
-    found = statistics.normalised(posterior.mean)
+    found = statistics.normalized(posterior.mean)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(statistics.restored(found), posterior.mean, atol=1e-4, rtol=0)
 
@@ -89,7 +89,7 @@ def test_statistics_are_those_of_the_latents():
     found = Statistics.of(latents)
     assert found.mean == pytest.approx((1, 1, 1), abs=0.1)
     assert found.std == pytest.approx((2, 0.5, 0.2), abs=0.1)
-    normal = found.normalised(latents)
+    normal = found.normalized(latents)
     assert normal.shape == (4, 2, 3, 16, 16)
     assert normal[:, :, 0].std() == pytest.approx(1, abs=0.01)
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from vidc.compiler.bench.baseline.baseline import FORMS, Baseline
-from vidc.compiler.settings.resolve import resolve
+from vidc.compiler.config.resolve import resolve
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.wan_vae.random_weights import random_state_dict
 from vidc.runtime.integrity import file_entry

@@ -6,7 +6,7 @@ from roll_cache_wan import RollCacheWan
 
 from vidc.compiler.bench.baseline import stream
 from vidc.compiler.bench.baseline.layers import ROTARY_FRAMES, rotary_table
-from vidc.compiler.stream import stream_spec
+from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.play import Inputs, play_rollout
 from vidc.compiler.validate.scenario import Scenario

@@ -1,0 +1,389 @@
+"""Analyzes a transformer: what each group does in 8 bits, and the mix of a budget."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from vidc.compiler.analyze.budget import TIME, Budget
+from vidc.compiler.analyze.buildable import planned_form, require_buildable
+from vidc.compiler.analyze.choose import (
+    Scored,
+    by_damage,
+    choose,
+    require_saving,
+    require_time,
+)
+from vidc.compiler.analyze.cost import Costs, predict
+from vidc.compiler.analyze.groups import (
+    LayerGroup,
+    layer_groups,
+    layers_of,
+    with_kept_high,
+)
+from vidc.compiler.analyze.state import State
+from vidc.compiler.analyze.trials import Damage, Trials
+from vidc.compiler.build.calibrate import (
+    TRANSFORMER,
+    loaded_groups,
+    machine,
+    prompt_embeddings,
+    unfinished,
+)
+from vidc.compiler.build.calibration_prompts import Prompts, pairs
+from vidc.compiler.build.calibration_rollouts import rollout_inputs
+from vidc.compiler.build.golden_run import eager_engines
+from vidc.compiler.build.load_stage import load_stage
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import slot
+from vidc.compiler.config.layers import Setting
+from vidc.compiler.config.quantization import default_recipe
+from vidc.compiler.config.recipe import Recipe, load_recipe
+from vidc.compiler.config.resolve import Settings
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.targets import Target
+from vidc.compiler.quantize.apply import Quantization, apply_recipe
+from vidc.compiler.quantize.artifact import Calibration, model_tables, read_calibration
+from vidc.compiler.quantize.fake import FakeQuantizer
+from vidc.compiler.quantize.form import Form
+from vidc.compiler.quantize.heads import require_heads
+from vidc.compiler.store.digest import sha256_json
+from vidc.compiler.store.publish import exclusive
+from vidc.compiler.store.run import Progress, Result, run
+from vidc.compiler.store.sources import source_digest
+from vidc.compiler.store.store import Store
+from vidc.compiler.store.versions import versions
+from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.config import ModelConfig
+from vidc.plugins.errors import UnavailableError, UsageError
+from vidc.plugins.names import weights_path
+from vidc.runtime.faults import gpu_faults
+
+VAE = "vae"
+_SOURCES = ("vidc.compiler.analyze.run", "vidc.compiler.build.golden_run", "vidc.runtime.text")
+"""Modules whose code makes a group's figures."""
+VERIFIED = 10
+"""About how many rollouts a choice takes: of the time that is announced."""
+Done = TypeVar("Done")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be analyzed, known before anything runs.
+
+    Attributes:
+        recipe: that quantizes all groups.
+        target: whose times are predicted.
+        formats: what the recipe makes of the model.
+        form: of the backend that would build it.
+        groups: of its layers.
+        costs: predicted.
+        budget: of the mix, None where none is to be chosen.
+    """
+
+    recipe: Recipe
+    target: Target
+    formats: Quantization
+    form: Form
+    groups: tuple[LayerGroup, ...]
+    costs: Costs
+    budget: Budget | None
+
+    def saved(self, group: LayerGroup) -> float:
+        """Seconds a block."""
+        return sum(self.costs.saved[layer] for layer in group.layers)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What a budget allows.
+
+    Attributes:
+        recipe: of the mix.
+        quantized: groups in 8 bits.
+        kept: groups that the plan's recipe quantizes and this one does not.
+        psnr_db: of the rollouts with all of the mix, played, on the worst block.
+        ratio: the predicted share of the time in high precision that a block takes.
+        flops_share: of the products with weights in a denoising pass, how much is in 8 bits.
+    """
+
+    recipe: Recipe
+    quantized: tuple[Scored, ...]
+    kept: tuple[Scored, ...]
+    psnr_db: float
+    ratio: float
+    flops_share: float
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A finished analysis.
+
+    Attributes:
+        plan: what was analyzed.
+        scored: all groups, the most damaging first.
+        compared: ``frames`` or ``latents``: what PSNR is of.
+        prompts: how many rollouts each figure is the worst of.
+        precision: that the rollouts in high precision ran in.
+        mix: of the budget, if there was one.
+    """
+
+    plan: Plan
+    scored: tuple[Scored, ...]
+    compared: str
+    prompts: int
+    precision: str
+    mix: Mix | None
+
+
+def make_plan(
+    recipe: str | None,
+    model: ModelConfig,
+    target: Target,
+    budget: Budget | None,
+    backend: Setting | None = None,
+) -> Plan:
+    """What to analyze, refused where it can be known to lead nowhere.
+
+    Args:
+        recipe: a name or a path, or None for the target's own, of FP8 where it has one.
+        model: to be quantized.
+        target: whose times are predicted.
+        budget: of the mix, if one is to be chosen.
+        backend: that is to build it, or None for the target's own.
+
+    Raises:
+        UnavailableError: ``VIDC-RECIPE-NONE``, what ``predict`` raises and, with a budget, what
+            ``require_buildable`` does.
+        UsageError: ``VIDC-SENSITIVITY-GROUPS``, the recipe quantizes nothing, or saves no time;
+            ``VIDC-BUDGET-UNREACHABLE``; what ``load_recipe`` and ``apply_recipe`` raise.
+    """
+    name = recipe or default_recipe("fp8", target) or default_recipe("int8", target)
+    if name is None:
+        raise UnavailableError(
+            "VIDC-RECIPE-NONE",
+            f"{target.name} has no recipe of its own to analyze",
+            "pass --recipe with a name or a file",
+        )
+    loaded = load_recipe(name)
+    formats = apply_recipe(loaded, model)
+    groups = layer_groups(formats)
+    if not groups:
+        raise UsageError(
+            "VIDC-SENSITIVITY-GROUPS",
+            f"recipe {loaded.name} leaves every layer in high precision: there is nothing to rank",
+            "pass --recipe with one that quantizes, such as int8-static or fp8",
+        )
+    form = planned_form(target, backend)
+    costs = predict(model, target, formats, form)
+    plan = Plan(loaded, target, formats, form, groups, costs, budget)
+    if budget is not None:
+        require_buildable(loaded, formats, target, backend)
+        unplayed = [Scored(group, math.inf, math.inf, plan.saved(group)) for group in groups]
+        require_saving(unplayed)
+        if budget.kind == TIME:
+            require_time(budget.value, unplayed, plan.costs.seconds)
+    return plan
+
+
+def rollout_count(plan: Plan, prompts: int) -> int:
+    """About how many rollouts an analysis plays."""
+    return prompts * (1 + 2 * len(plan.groups) + (VERIFIED if plan.budget else 0))
+
+
+def step_count(plan: Plan) -> int:
+    """How many steps of progress an analysis makes."""
+    return 2 + len(plan.groups) + (1 if plan.budget else 0)
+
+
+def analyze(
+    plan: Plan,
+    settings: Settings,
+    sources: Sources,
+    prompts: Prompts,
+    seed: int,
+    calibration: Path,
+    cache: Path,
+    progress: Progress,
+) -> Analysis:
+    """Plays every group of a plan in 8 bits, and chooses what its budget allows.
+
+    An interrupted run goes on at the first group that it did not finish, and so does one whose
+    budget cannot be reached with another budget, until ``forget``.
+
+    Args:
+        plan: what to analyze.
+        settings: of the model, its precision and the target it runs on here.
+        sources: where its weights come from; blocks are decoded where there are a VAE's.
+        prompts: at least one; each is a rollout of its own.
+        seed: of the noise.
+        calibration: the folder of its calibration.
+        cache: where results of stages are kept.
+        progress: is told of each group and of the mix.
+
+    Raises:
+        UsageError: ``VIDC-BUDGET-UNREACHABLE``; what ``read_calibration`` raises.
+        GateError: ``VIDC-CALIBRATION-ZERO``, what ``require_heads`` raises.
+        UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
+        VidcError: what the stages and the store raise.
+    """
+    device = torch.device(settings.target.device_type)
+    ranges = read_calibration(calibration, settings.model)
+    require_heads(plan.formats.attention, ranges)
+    vae = (VAE,) if has_vae(sources) else ()
+    needed = (*loaded_groups(prompts), *vae)
+    with Store(cache) as store, gpu_faults(device):
+        stages = [load_stage(settings, sources, group) for group in needed]
+        loaded = run(stages, store, slot(settings), progress)
+        folders = {group: loaded[f"load:{group}"].path for group in needed}
+        trials = _timed(
+            "rollouts in high precision",
+            lambda: _trials(plan, settings, prompts, seed, ranges, folders, device),
+            progress,
+        )
+        key = _key(plan, settings, prompts, seed, ranges, loaded, device)
+        with exclusive(store, calibration, progress.note):
+            state = State(_state(calibration), key)
+            scores = [_score(plan, trials, state, group, progress) for group in plan.groups]
+            scored, mix = tuple(by_damage(scores)), None
+            if (budget := plan.budget) is not None:
+                mix = _timed(
+                    str(budget),
+                    lambda: _mix(plan, budget, settings.model, scored, trials, state),
+                    progress,
+                )
+    return Analysis(
+        plan, scored, trials.compared, len(prompts), settings.precision[TRANSFORMER], mix
+    )
+
+
+def forget(calibration: Path) -> None:
+    """Removes what an interrupted run would go on from, once its results are where they belong.
+
+    Args:
+        calibration: the folder of a calibration, an absolute path.
+    """
+    _state(calibration).unlink(missing_ok=True)
+    unfinished(calibration).unlink(missing_ok=True)
+
+
+def _state(calibration: Path) -> Path:
+    return calibration.with_name(f".{calibration.name}.analysis.json")
+
+
+def has_vae(sources: Sources) -> bool:
+    """Whether blocks can be decoded."""
+    return VAE in sources.checkpoints or sources.seed is not None
+
+
+def _trials(
+    plan: Plan,
+    settings: Settings,
+    prompts: Prompts,
+    seed: int,
+    calibration: Calibration,
+    folders: Mapping[str, Path],
+    device: torch.device,
+) -> Trials:
+    stream = stream_spec(settings.model)
+    embeddings = pairs(prompt_embeddings(settings, prompts, stream, folders, device))
+    groups = [group for group in (TRANSFORMER, VAE) if group in folders]
+    weights = {group: folders[group] / weights_path(group) for group in groups}
+    engines = eager_engines(settings.model, weights, settings.precision, device)
+    network = engines["denoise"].module.transformer
+    assert isinstance(network, CausalWan)
+    inputs = [
+        rollout_inputs(stream, seed, index, pair).to(device)
+        for index, pair in enumerate(embeddings)
+    ]
+    return Trials(
+        stream,
+        {name: engine for name, engine in engines.items() if not name.startswith("vae_")},
+        {name: engine for name, engine in engines.items() if name.startswith("vae_decode")},
+        FakeQuantizer(network, plan.formats, calibration, form=plan.form),
+        inputs,
+    )
+
+
+def _key(
+    plan: Plan,
+    settings: Settings,
+    prompts: Prompts,
+    seed: int,
+    calibration: Calibration,
+    loaded: Mapping[str, Result],
+    device: torch.device,
+) -> str:
+    """Of all that a group's figures depend on: what a group costs, and a budget, are no part."""
+    forms = plan.formats
+    return sha256_json(
+        {
+            "model": model_tables(settings.model),
+            "precision": dict(settings.precision),
+            "prompts": [prompts.kind, len(prompts), prompts.sha256],
+            "seed": seed,
+            "ranges": calibration.document.tensors.sha256,
+            "weights": {stage: result.digests for stage, result in loaded.items()},
+            "layers": {group.pattern: list(group.layers) for group in plan.groups},
+            "formats": {n: asdict(f) for n, f in (*forms.linear.items(), *forms.attention.items())},
+            "products": plan.form.products,
+            "sources": source_digest(_SOURCES),
+            "tools": versions("torch"),
+            "machine": machine(device),
+        }
+    )
+
+
+def _score(
+    plan: Plan, trials: Trials, state: State, group: LayerGroup, progress: Progress
+) -> Scored:
+    def play() -> Damage:
+        return _timed(group.pattern, lambda: trials.damage(group.layers), progress)
+
+    known = state.has_group(group.pattern)
+    damage = state.damage(group.pattern, play)
+    if known:
+        progress.finished(group.pattern, True, 0.0)
+    return Scored(group, damage.sqnr_db, damage.psnr_db, plan.saved(group))
+
+
+def _mix(
+    plan: Plan,
+    budget: Budget,
+    model: ModelConfig,
+    scored: tuple[Scored, ...],
+    trials: Trials,
+    state: State,
+) -> Mix:
+    def measure(mixed: Sequence[Scored]) -> float:
+        groups = [each.group for each in mixed]
+        return state.psnr([g.pattern for g in groups], lambda: trials.psnr(layers_of(groups)))
+
+    seconds = plan.costs.seconds
+    choice = choose(budget, scored, seconds, measure)
+    kept = tuple(each for each in scored if each not in choice.groups)
+    high = {each.group for each in kept}
+    description = plan.recipe.description
+    if kept:
+        description += f"; less what --budget {budget} keeps in high precision"
+    recipe = with_kept_high(plan.recipe, plan.groups, high, description)
+    return Mix(
+        recipe,
+        tuple(each for each in scored if each in choice.groups),
+        kept,
+        choice.psnr_db,
+        1 - sum(each.saved for each in choice.groups) / seconds,
+        apply_recipe(recipe, model).flops_share,
+    )
+
+
+def _timed(name: str, work: Callable[[], Done], progress: Progress) -> Done:
+    progress.started(name)
+    started = time.perf_counter()
+    done = work()
+    progress.finished(name, False, time.perf_counter() - started)
+    return done

@@ -1,0 +1,1 @@
+"""AOTInductor: compiles a component to native code."""

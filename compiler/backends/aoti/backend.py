@@ -1,0 +1,172 @@
+"""Backend ``aoti``: native code from AOTInductor, without weights, for a CPU or a Hopper GPU."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
+from vidc.compiler.backends.aoti.convolutions import bind_implementations
+from vidc.compiler.backends.aoti.cxx import cxx_defect, cxx_version
+from vidc.compiler.backends.aoti.fusion import NOTHING, fusable
+from vidc.compiler.backends.aoti.inductor import (
+    compile_package,
+    inductor_cache,
+    named_constants,
+    used_cpu_features,
+)
+from vidc.compiler.config.gpu import absent
+from vidc.compiler.config.schema import EIGHT_BITS
+from vidc.compiler.config.targets import Target
+from vidc.compiler.quantize.form import CPU_PROGRAM, PROGRAM, Form
+from vidc.exporters.artifact import ExportedComponent
+from vidc.exporters.lowering import expand, open_stored
+from vidc.plugins import engine_operators, kernel_library
+from vidc.plugins.abi import PLUGIN_ABI
+from vidc.plugins.errors import UnavailableError
+from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
+from vidc.plugins.quantized_linear import quantized_linear, quantized_linear_reference
+from vidc.plugins.rounded import rounded, rounded_reference
+from vidc.runtime.manifest import Requirements
+
+NAME = "aoti"
+FOLDER = "engines/aoti"
+CAPABILITIES = ("9.0",)
+"""Compute capabilities of GPUs that there is an attention kernel for."""
+
+
+class AotInductorBackend:
+    """The ring's operators stay calls, on a GPU fused ones too; states are written in place."""
+
+    def form(self, target: Target) -> Form:
+        """Programs, whose calls a CPU computes as their references do."""
+        return PROGRAM if target.is_gpu else CPU_PROGRAM
+
+    def precisions(self, target: Target) -> frozenset[str]:
+        """All on a CPU; on a Hopper GPU all but fp32, which attention has not."""
+        if not target.is_gpu:
+            return frozenset({"fp32", "bf16", "fp16", *EIGHT_BITS}) & frozenset(target.precisions)
+        supported = target.compute_capability in CAPABILITIES
+        return frozenset({"bf16", "fp16", *EIGHT_BITS}) if supported else frozenset()
+
+    def kernels(self, target: Target) -> tuple[str, ...]:
+        """Attention on a GPU."""
+        return ("flash_attention",) if target.is_gpu else ()
+
+    def tools(self, target: Target) -> Mapping[str, str]:
+        """PyTorch and the C++ compiler; what code depends on: CUDA and the library, or the CPU."""
+        tools = {"torch": torch.__version__, "c++": cxx_version()}
+        if target.is_gpu:
+            # Not the library itself: engines call its operators, and hold none of its code.
+            there = kernel_library.fault() is None
+            kernels = f"ABI {PLUGIN_ABI}" if there else "none"
+            return tools | {"cuda": torch.version.cuda or "none", kernel_library.NAME: kernels}
+        cpu = (torch.backends.cpu.get_cpu_capability(), *used_cpu_features())
+        return tools | {"cpu": " ".join(cpu)}
+
+    def anywhere(self, target: Target) -> bool:
+        """No: it tries its kernels out on the GPU."""
+        return False
+
+    def unavailable(self, target: Target) -> str | None:
+        """Needs a C++ compiler that works and, for a GPU, one of its compute capability."""
+        if not self.precisions(target):
+            return f"it builds for GPUs of compute capability {', '.join(CAPABILITIES)} alone"
+        if target.is_gpu and (reason := absent(target)) is not None:
+            return reason
+        defect = cxx_defect()
+        return None if defect is None else defect.reason
+
+    def compile(
+        self,
+        component: ExportedComponent,
+        target: Target,
+        kernels: Mapping[str, Path],
+        output: Path,
+        means: Means = WITHOUT_LIMITS,
+    ) -> CompiledEngine:
+        """Compiles the component's program.
+
+        Raises:
+            UnavailableError: ``VIDC-ENV-AOTI``; of a ring in 8 bits what ``engine_operators.fault``
+                returns.
+            BuildError: ``VIDC-QUANTIZE-COUNT``.
+        """
+        defect = cxx_defect()
+        if defect is not None:
+            raise UnavailableError(
+                "VIDC-ENV-AOTI",
+                f"backend {NAME} cannot compile {component.name}: {defect.reason}",
+                defect.hint,
+            )
+        from vidc.compiler.backends.aoti.packages import strip_pickles
+        from vidc.exporters.program import load_program
+
+        package = output / FOLDER / f"{component.name}.pt2"
+        package.parent.mkdir(parents=True, exist_ok=True)
+        program = load_program(component.program)
+        channels_last: tuple[str, ...] = ()
+        fusion, notes, signature = NOTHING, tuple[str, ...](), component.signature
+        if target.is_gpu:
+            from vidc.compiler.backends.aoti.cuda import for_cuda
+            from vidc.compiler.backends.aoti.rings_8bit import is_rounded, kept_states
+
+            narrow = is_rounded(program)
+            signature = kept_states(program, signature)
+            wanted = engine_operators.RINGS_8BIT if narrow else engine_operators.PLAIN
+            fault = engine_operators.fault(torch.device("cuda"), wanted)
+            if fault is not None and narrow:
+                raise fault  # What stood for it would be another recipe.
+            notes = _notes(fusable(program), fault)
+            lowered = for_cuda(program, fault is None, component.signature)
+            program, channels_last, fusion = lowered.program, lowered.channels_last, lowered.fusion
+            notes += fusion.left
+        else:
+            expand(program, qk_norm_rope, qk_norm_rope_reference)
+            expand(program, quantized_linear, quantized_linear_reference)
+            expand(program, rounded, rounded_reference)
+            open_stored(program)
+            bind_implementations(program)
+        constants = named_constants(program)
+        with inductor_cache(component.program):
+            compile_package(program, package)
+        strip_pickles(package)
+        files = [package, *_save_constants(constants, package)]
+        for folder in kernels.values():
+            files += [Path(shutil.copy(file, package.parent)) for file in sorted(folder.iterdir())]
+        written = frozenset(s.name for s in component.signature.states if s.writes)
+        return CompiledEngine(
+            loader=NAME,
+            version=torch.__version__,
+            files=tuple(file.relative_to(output).as_posix() for file in files),
+            signature=signature.with_in_place(written),
+            options={
+                "channels_last": list(channels_last),
+                "packed": {name: list(parts) for name, parts in fusion.packed.items()},
+            },
+            requires=Requirements(torch.__version__, used_cpu_features(), fusion.operators),
+            notes=notes,
+        )
+
+
+def _notes(operators: tuple[str, ...], fault: UnavailableError | None) -> tuple[str, ...]:
+    """Says which operators are not called, and why."""
+    if fault is None or not operators:
+        return ()
+    names = " and ".join(f"vidc::{name}" for name in operators)
+    return (f"slower kernels stand for {names}: {fault.message}; {fault.hint}",)
+
+
+def _save_constants(constants: Mapping[str, Tensor], package: Path) -> list[Path]:
+    from safetensors.torch import save_file
+
+    if not constants:
+        return []
+    file = package.with_suffix(".safetensors")
+    save_file({name: value.contiguous() for name, value in constants.items()}, file)
+    return [file]
+
+
+backend = AotInductorBackend()

@@ -1,0 +1,95 @@
+"""What AOTInductor is given for a GPU: own operators lowered, convolutions channels last."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.passes import move_to_device_pass
+
+from vidc.compiler.backends.aoti.fusion import NOTHING, Fusion, fuse
+from vidc.compiler.backends.aoti.rings_8bit import lower_rings, take_rounding
+from vidc.compiler.backends.aoti.scaled_products import lower_products
+from vidc.exporters.lowering import expand, inline, open_stored, replace
+from vidc.exporters.program import weight_names
+from vidc.plugins.flash_attention import flash_attention_sm90
+from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
+from vidc.plugins.ring import ring_attention, ring_write, ring_write_of_bytes
+from vidc.plugins.signature import Signature
+from vidc.runtime.weights import CHANNELS_LAST
+
+_CONVOLUTIONS = (torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
+
+
+@dataclass(frozen=True)
+class CudaProgram:
+    """A program for a GPU.
+
+    Attributes:
+        program: it.
+        channels_last: weights that it reads channels last.
+        fusion: the fused operators that it calls.
+    """
+
+    program: ExportedProgram
+    channels_last: tuple[str, ...]
+    fusion: Fusion
+
+
+def for_cuda(program: ExportedProgram, fused: bool, signature: Signature) -> CudaProgram:
+    """A program for a Hopper GPU.
+
+    Ring writes that no fused operator does are opened up, so that they fuse with the norm and
+    rotation before them. The layout of a convolution follows its weight's: with these channels
+    last, inductor writes the convolution's input as cuDNN wants it, where cuDNN would transpose it
+    on every call.
+
+    Args:
+        program: what ``export_program`` returns, perhaps quantized; changed in place.
+        fused: whether fused operators are called, whose kernels then have to be there.
+        signature: the component's.
+
+    Raises:
+        BuildError: ``VIDC-QUANTIZE-COUNT``, ``VIDC-QUANTIZE-GRAPH``.
+        UsageError: ``VIDC-KERNEL-ARGUMENT``, no kernel takes the sizes of a ring in 8 bits.
+    """
+    fusion = lower(program, fused, signature)
+    replace(program, ring_attention, flash_attention_sm90)
+    program = move_to_device_pass(program, "cuda")
+    names = _convolved_weights(program)
+    for name in names:
+        weight = program.state_dict[name]
+        program.state_dict[name] = _channels_last(weight)
+    return CudaProgram(program, names, fusion)
+
+
+def lower(program: ExportedProgram, fused: bool, signature: Signature | None = None) -> Fusion:
+    """What of ``for_cuda`` is about all but attention in 16 bits, and right on a CPU too.
+
+    The signature is that of a component with rings in 8 bits.
+    """
+    states = {} if signature is None else take_rounding(program, signature)
+    fusion = fuse(program) if fused else NOTHING
+    called = lower_rings(program, states, fusion.left)
+    fusion = dataclasses.replace(fusion, operators=tuple(sorted({*fusion.operators, *called})))
+    lower_products(program)
+    expand(program, qk_norm_rope, qk_norm_rope_reference)
+    open_stored(program)
+    inline(program, ring_write, ring_write_of_bytes)
+    return fusion
+
+
+def _convolved_weights(program: ExportedProgram) -> tuple[str, ...]:
+    weights = weight_names(program)
+    kernels = [
+        node.args[1].name
+        for target in _CONVOLUTIONS
+        for node in program.graph.find_nodes(op="call_function", target=target)
+    ]
+    return tuple(sorted({weights[name] for name in kernels if name in weights}))
+
+
+def _channels_last(weight: Tensor) -> Tensor:
+    values = weight.detach().contiguous(memory_format=CHANNELS_LAST[weight.dim()])
+    return nn.Parameter(values, requires_grad=False) if isinstance(weight, nn.Parameter) else values

@@ -1,0 +1,335 @@
+"""Calls of vidc's fused operators in a program, in place of what they fuse.
+
+Which operators are worth a call is a matter of measurement (``docs/performance.md``): an operator
+that a compiler cannot see into keeps it from fusing what stands before and behind. So the ring
+write is called, which a compiler makes three kernels of, and the activation of the feed-forward,
+which stands alone between two products. Norm with modulation, and gate with residual, are not: a
+compiler makes one kernel of both together, in less time than the two operators take.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import TensorArgument
+
+from vidc.exporters.program import weight_names
+from vidc.plugins.arguments import dtype_name
+from vidc.plugins.errors import UsageError
+from vidc.plugins.gelu_quantize import gelu_quantize
+from vidc.plugins.qk_norm_rope import qk_norm_rope
+from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.quantized_linear import quantized_linear
+from vidc.plugins.ring import ring_write
+from vidc.plugins.stored import stored
+
+_FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
+_LINEARS: Mapping[Any, int] = {torch.ops.aten.linear.default: 2, quantized_linear: 3}
+"""Operators of projections: how many of the arguments after the input several of them pack.
+
+An input's scale, which comes behind these, they share.
+"""
+_VIEWS = (torch.ops.aten.view.default, torch.ops.aten.reshape.default)
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What ``fuse`` made of a program.
+
+    Attributes:
+        operators: names of the operators that it calls now.
+        packed: its weights that are several of the checkpoint's, one after the other along the
+            first axis.
+        left: why a call was not made, a line each; empty where all were.
+    """
+
+    operators: tuple[str, ...]
+    packed: Mapping[str, tuple[str, ...]]
+    left: tuple[str, ...]
+
+
+NOTHING = Fusion((), {}, ())
+"""Of a program that calls none."""
+
+
+def fusable(program: ExportedProgram) -> tuple[str, ...]:
+    """Names of the operators that ``fuse`` would call, were there kernels for all sizes."""
+    found = {
+        "qk_norm_rope_ring_write": program.graph.find_nodes(
+            op="call_function", target=qk_norm_rope
+        ),
+        "gelu_quantize": _gelus(program.graph),
+    }
+    return tuple(sorted(name for name, nodes in found.items() if nodes))
+
+
+def fuse(program: ExportedProgram) -> Fusion:
+    """Makes a program call the fused operators that are worth it.
+
+    Each self-attention's three projections become one product with their packed weights, whose
+    result ``qk_norm_rope_ring_write`` takes; in 8 bits too, where all three are quantized alike.
+    Elsewhere, and where its kernel has no form for the sizes, or that of ``gelu_quantize``, the
+    program is left as it is there.
+
+    Args:
+        program: what ``export_program`` returns; changed in place.
+
+    Raises:
+        ValueError: ``qk_norm_rope`` is called elsewhere than between projections and ring writes.
+    """
+    packed: dict[str, tuple[str, ...]] = {}
+    operators: set[str] = set()
+    left: dict[str, None] = {}
+    calls = program.graph.find_nodes(op="call_function", target=qk_norm_rope)
+    if any(_to_stored(node) for node in calls):
+        left["rings in 8 bits are written by the compiler's kernels, where queries are not"] = None
+    calls = [node for node in calls if not _to_stored(node)]
+    for call in [_RingWrite(program, node) for node in calls]:
+        if call.apart is not None:
+            left[call.apart] = None
+            continue
+        try:
+            packed |= call.fuse()
+            operators.add("qk_norm_rope_ring_write")
+        except UsageError as error:
+            left[error.message] = None
+    for node in _gelus(program.graph):
+        try:
+            _call_gelu(program.graph, node)
+            operators.add("gelu_quantize")
+        except UsageError as error:
+            left[error.message] = None
+    program.graph_module.recompile()
+    return Fusion(tuple(sorted(operators)), packed, tuple(left))
+
+
+def call_ring_writes(program: ExportedProgram) -> tuple[str, ...]:
+    """Makes a program call ``qk_norm_rope_ring_write``, its three projections laid side by side.
+
+    Weights stay as they are, for engines that read them from outside by their names.
+
+    Args:
+        program: what ``export_program`` returns; changed in place.
+
+    Returns:
+        Why a call was not made, a line each; empty where all were.
+
+    Raises:
+        ValueError: as of ``fuse``.
+    """
+    left: dict[str, None] = {}
+    calls = program.graph.find_nodes(op="call_function", target=qk_norm_rope)
+    for call in [_RingWrite(program, node) for node in calls]:
+        try:
+            call.lay_side_by_side()
+        except UsageError as error:
+            left[error.message] = None
+    program.graph_module.recompile()
+    return tuple(left)
+
+
+def _to_stored(node: Any) -> bool:
+    """Whether the keys of a call of ``qk_norm_rope`` become ones of 8 bits."""
+    return any(user.target is stored for result in node.users for user in result.users)
+
+
+def _gelus(graph: fx.Graph) -> list[Any]:
+    nodes: list[Any] = graph.find_nodes(op="call_function", target=torch.ops.aten.gelu.default)
+    return [node for node in nodes if node.kwargs.get("approximate") == "tanh"]
+
+
+def _call_gelu(graph: fx.Graph, node: Any) -> None:
+    """Raises UsageError where the operator does not take this tensor."""
+    source = node.args[0]
+    given = source.meta["val"]
+    dtype = dtype_name(given.dtype)
+    with given.fake_mode:
+        value = gelu_quantize(given, dtype)
+    with graph.inserting_before(node):
+        node.replace_all_uses_with(_called(graph, gelu_quantize, (source, dtype), value))
+    graph.erase_node(node)
+
+
+class _RingWrite:
+    """A call of ``qk_norm_rope`` with what is before and behind it in a layer.
+
+    Args:
+        program: with weights and their names.
+        node: the call.
+
+    Raises:
+        ValueError: other calls are around it than a layer makes.
+    """
+
+    def __init__(self, program: ExportedProgram, node: Any) -> None:
+        self.program = program
+        self.graph = program.graph
+        self.node = node
+        query, key, *given, _, self.eps = node.args
+        self.given = given
+        results = {user.args[1]: user for user in node.users}
+        self.query, self.keys = results[0], results[1]
+        _require(_is_linear(query) and _is_linear(key), node, "queries and keys are projections")
+        source = query.args[0]
+        writes: list[Any] = [
+            write
+            for write in self.graph.find_nodes(op="call_function", target=_FUNCTIONALISED)
+            if write.args[0] is ring_write
+        ]
+        key_writes = [w for w in writes if w.kwargs["update"] is self.keys]
+        value_writes = [
+            w
+            for w in writes
+            if _is_linear(origin := _unviewed(w.kwargs["update"])) and origin.args[0] is source
+        ]
+        _require(len(key_writes) == len(value_writes) == 1, node, "one ring takes each")
+        self.writes = (*key_writes, *value_writes)
+        self.position, self.sink = (self.writes[0].kwargs[name] for name in ("position", "sink"))
+        self.caches = [cache for write in self.writes for cache in write.kwargs["_all_bases"]]
+        _require(all(cache.op == "placeholder" for cache in self.caches), node, "rings are states")
+        self.projections = (query, key, _unviewed(value_writes[0].kwargs["update"]))
+        _require(key.args[0] is source, node, "one tensor is projected")
+
+    @property
+    def apart(self) -> str | None:
+        """Why its projections cannot be one product, None where they can."""
+        alike = {
+            (node.target, *node.args[1 + _LINEARS[node.target] :]) for node in self.projections
+        }
+        if len(alike) == 1:
+            return None
+        return "projections to queries, keys and values that are quantized otherwise are not packed"
+
+    def fuse(self) -> dict[str, tuple[str, ...]]:
+        """Makes the operator's call; the packed weights and what they are packed of, by name.
+
+        Raises:
+            UsageError: the operator does not take these sizes; nothing is changed then.
+        """
+        rows, queries = self._results()
+        first = self.projections[0]
+        packed = dict(self._pack(index) for index in self._packed_arguments())
+        with self.graph.inserting_before(self.node):
+            self._call(_called(self.graph, first.target, first.args, rows), queries)
+        packed_away = [
+            other.args[index]
+            for other in self.projections[1:]
+            for index in self._packed_arguments()
+        ]
+        for node in (*self.projections, *packed_away):
+            self.graph.erase_node(node)
+        return packed
+
+    def lay_side_by_side(self) -> None:
+        """Makes the operator's call of what the projections give, as they are.
+
+        Raises:
+            UsageError: the operator does not take these sizes; nothing is changed then.
+        """
+        rows, queries = self._results()
+        # Behind all three: values may be projected after queries and keys were rotated.
+        order = {node: index for index, node in enumerate(self.graph.nodes)}
+        with self.graph.inserting_before(max(self.writes, key=order.__getitem__)):
+            laid = (list(self.projections), -1)
+            self._call(_called(self.graph, torch.ops.aten.cat.default, laid, rows), queries)
+
+    def _results(self) -> tuple[Tensor, Tensor]:
+        """What the packed projections and the operator give, without data."""
+        rows = self.projections[0].meta["val"]
+        every = [node.meta["val"] for node in (*self.given, self.position, *self.caches)]
+        with rows.fake_mode:
+            packed_rows = rows.new_empty((*rows.shape[:2], 3 * rows.shape[2]))
+            return packed_rows, qk_norm_rope_ring_write(packed_rows, *every, self.sink, self.eps)
+
+    def _call(self, qkv: fx.Node, queries: Tensor) -> None:
+        """Calls the operator where the graph inserts, in the place of what it fuses."""
+        names = [a.name for a in qk_norm_rope_ring_write._schema.arguments if not a.is_write]
+        values = (queries, *(cache.meta["val"] for cache in self.caches))
+        call = _called(self.graph, _FUNCTIONALISED, (qk_norm_rope_ring_write,), values)
+        read = (qkv, *self.given, self.position, self.sink, self.eps)
+        call.kwargs = {
+            **dict(zip(names, read, strict=True)),
+            "_key_cache_base_index": 0,
+            "_value_cache_base_index": 1,
+            "_all_bases": self.caches,
+        }
+        results = [
+            _called(self.graph, getitem, (call, index), value) for index, value in enumerate(values)
+        ]
+        self._replace(results)
+
+    def _packed_arguments(self) -> list[int]:
+        first = self.projections[0]
+        end = min(1 + _LINEARS[first.target], len(first.args))
+        return [index for index in range(1, end) if first.args[index] is not None]
+
+    def _pack(self, argument: int) -> tuple[str, tuple[str, ...]]:
+        """Makes a weight of the query's projection the three of them; its name and its parts."""
+        nodes = [projection.args[argument] for projection in self.projections]
+        names = weight_names(self.program)
+        parts = tuple(names[node.name] for node in nodes)
+        _require(all(len(node.users) == 1 for node in nodes), self.node, "weights are its own")
+        layer, _, kind = parts[0].rpartition(".")
+        name = f"{layer.rpartition('.')[0]}.to_qkv.{kind}"
+        values = [node.meta["val"] for node in nodes]
+        with values[0].fake_mode:
+            nodes[0].meta["val"] = torch.cat(values)
+        state = self.program.state_dict
+        for part in parts:
+            del state[part]
+        whole = torch.empty(nodes[0].meta["val"].shape, dtype=values[0].dtype)
+        state[name] = nn.Parameter(whole, requires_grad=False)
+        specs = self.program.graph_signature.input_specs
+        for spec in [spec for spec in specs if spec.target in parts]:
+            if spec.target == parts[0]:
+                spec.target = name
+            else:
+                specs.remove(spec)
+        return name, parts
+
+    def _replace(self, results: list[fx.Node]) -> None:
+        """Puts the queries and both caches in the place of those there were."""
+        queries, *caches = results
+        self.query.replace_all_uses_with(queries)
+        renamed = {}
+        for write, cache in zip(self.writes, caches, strict=True):
+            for user in tuple(write.users):
+                renamed[user.name] = cache.name
+                user.replace_all_uses_with(cache)
+                self.graph.erase_node(user)
+        for spec in self.program.graph_signature.output_specs:
+            if spec.arg.name in renamed:
+                spec.arg = TensorArgument(name=renamed[spec.arg.name])
+        *_, value = self.projections
+        view = self.writes[1].kwargs["update"]
+        for node in (*self.writes, self.query, self.keys, self.node):
+            self.graph.erase_node(node)
+        while view is not value:
+            view, erased = view.args[0], view
+            self.graph.erase_node(erased)
+
+
+def _called(graph: fx.Graph, target: Any, arguments: tuple[Any, ...], value: Any) -> Any:
+    node = graph.call_function(target, arguments)
+    node.meta["val"] = value
+    return node
+
+
+def _unviewed(node: Any) -> Any:
+    """What a node is a view of, or the node itself."""
+    while isinstance(node, fx.Node) and node.target in _VIEWS:
+        node = node.args[0]
+    return node
+
+
+def _is_linear(node: Any) -> bool:
+    return isinstance(node, fx.Node) and node.target in _LINEARS
+
+
+def _require(holds: bool, node: fx.Node, what: str) -> None:
+    if not holds:
+        raise ValueError(f"{node.name} stands where it cannot be fused: not so that {what}")

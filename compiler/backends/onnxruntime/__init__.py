@@ -1,0 +1,1 @@
+"""ONNX Runtime: runs a component as an ONNX graph."""

@@ -1,0 +1,83 @@
+"""Which GPUs and versions a plan is for, beside those that it is built for."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from vidc.compiler.backends.tensorrt.product import Product, numbers, product_for
+from vidc.compiler.config.resolve import Settings
+from vidc.compiler.config.targets import Target
+from vidc.exporters.components import weights_groups
+from vidc.plugins.errors import UnavailableError
+
+CODE = "VIDC-TENSORRT-COMPATIBLE"
+SINCE = {"fp32": "8.0", "bf16": "8.0", "fp8": "8.9"}
+"""The first compute capability of what not every GPU has. On 7.5 TensorRT-RTX has no fp32."""
+AMPERE = "8.0"
+"""The first compute capability that TensorRT's level ``AMPERE_PLUS`` is for."""
+
+
+@dataclass(frozen=True)
+class Compatible:
+    """What a plan is asked to be compatible with.
+
+    Attributes:
+        capabilities: compute capabilities that it runs on; none for the target's alone.
+        version: whether later versions load it.
+    """
+
+    capabilities: tuple[str, ...] = ()
+    version: bool = False
+
+
+def compatible(settings: Settings) -> Compatible:
+    """What the plans of a bundle are asked to be compatible with, all of them alike.
+
+    Raises:
+        UnavailableError: ``VIDC-TENSORRT-COMPATIBLE``, the backend, or the product for this
+            target in these precisions, has nothing of the kind.
+    """
+    asked, target, product = settings.tensorrt, settings.target, product_for(settings.target)
+    if settings.backend != "tensorrt" or product is None:
+        name = "version" if asked.version_compatible else "hardware"
+        raise UnavailableError(
+            CODE,
+            f"tensorrt.{name}_compatible: backend {settings.backend} has nothing of the kind",
+            "pass --backend tensorrt, which builds for the same targets, or leave it out",
+        )
+    groups = weights_groups(settings.model)
+    precisions = {settings.named_precision(group) for group in groups}
+    precisions |= {settings.precision[group] for group in groups}
+    if asked.version_compatible and product.anywhere:
+        raise UnavailableError(
+            CODE,
+            f"tensorrt.version_compatible: plans of {product.title} load in the version that built "
+            f"them alone, and it builds for {target.name}",
+            "leave it out, and build again for another version",
+        )
+    found: tuple[str, ...] = ()
+    if asked.hardware_compatible:
+        found = _capabilities(product, target, precisions)
+    return Compatible(found, asked.version_compatible)
+
+
+def _capabilities(product: Product, target: Target, precisions: Collection[str]) -> tuple[str, ...]:
+    first = max((SINCE[p] for p in precisions if p in SINCE), key=numbers, default="0.0")
+    if not product.anywhere:
+        if numbers(target.compute_capability or "0.0") < numbers(AMPERE):
+            raise UnavailableError(
+                CODE,
+                f"tensorrt.hardware_compatible: {product.title} has it for GPUs of compute "
+                f"capability {AMPERE} and above, and {target.name} has {target.compute_capability}",
+                "leave it out, or build on a newer GPU",
+            )
+        if numbers(first) > numbers(AMPERE):
+            late = sorted(p for p in precisions if numbers(SINCE.get(p, AMPERE)) > numbers(AMPERE))
+            raise UnavailableError(
+                CODE,
+                f"tensorrt.hardware_compatible: {product.title} has it for all GPUs of compute "
+                f"capability {AMPERE} and above, of which those before {first} have no {late[0]}",
+                "leave it out, or build in fp16, bf16 or int8",
+            )
+        first = AMPERE
+    served = (each for each in product.capabilities if numbers(each) >= numbers(first))
+    return tuple(sorted(served, key=numbers))

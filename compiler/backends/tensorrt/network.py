@@ -1,0 +1,121 @@
+"""Parses a graph into a strongly typed network, and says on its layers what a parser drops."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from vidc.compiler.backends import GraphError
+from vidc.compiler.backends.graph_values import values_of
+from vidc.compiler.backends.native_graph import Graph
+from vidc.compiler.backends.tensorrt.log import Log
+from vidc.compiler.backends.tensorrt.product import Product
+from vidc.compiler.backends.tensorrt.quantized import require_quantized
+from vidc.plugins import tensorrt_library
+
+VALID_LENGTH = "valid_length"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A parsed network, and what must live as long as it does.
+
+    ``plugins`` says whether it has some of vidc's.
+    """
+
+    builder: Any
+    definition: Any
+    log: Log
+    keep: tuple[Any, ...]
+    plugins: bool = False
+
+
+def parse(component: str, graph: Graph, product: Product, plugins: bool = False) -> Network:
+    """The network of a graph; with ``plugins``, one that calls vidc's.
+
+    Attention over the ring is given the valid length of its keys, which the parser leaves out, and
+    must become one fused kernel where it is of 16 bits; any other attention may be taken apart.
+
+    Raises:
+        UnavailableError: ``VIDC-ENV-TENSORRT``; ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``,
+            the library of plugins is missing or of other operators.
+        GraphError: ``VIDC-TENSORRT-PARSE``, with the component, the node and the parser's reason;
+            or it dropped an attention.
+        BuildError: ``VIDC-QUANTIZE-COUNT``, its Linears in 8 bits are not the graph's.
+    """
+    module = product.module()
+    if plugins:
+        tensorrt_library.register(module)
+    log = Log(module)
+    builder = module.Builder(log.logger)
+    definition = builder.create_network(_strongly_typed(module))
+    parser = module.OnnxParser(definition, log.logger)
+    if not parser.parse_from_file(str(graph.path)):
+        raise _not_parsed(component, graph, product, parser)
+    found = _attend_to_valid_keys(module, definition, graph.ring_attention)
+    if found != graph.ring_attention:
+        missing = sorted(graph.ring_attention - found)
+        raise GraphError(
+            "VIDC-TENSORRT-PARSE",
+            f"{component}: {product.title} made no attention layer of {missing[0]}, the first of "
+            f"{len(missing)}",
+            f"use a version of {product.title} that this vidc was tested with",
+            component,
+            values_of(ir.load(graph.path), missing[0]),
+        )
+    require_quantized(component, module, definition, graph.linears)
+    return Network(builder, definition, log, (parser,), plugins)
+
+
+def attention_layers(module: Any, definition: Any) -> list[Any]:
+    """Every attention of a network."""
+    found = []
+    for index in range(definition.num_layers):
+        layer = definition.get_layer(index)
+        if layer.type == module.LayerType.ATTENTION_INPUT:
+            # The binding returns the base class.
+            layer.__class__ = module.IAttentionInputLayer
+            found.append(layer.attention)
+    return found
+
+
+def _strongly_typed(module: Any) -> int:
+    # TensorRT 11 and TensorRT-RTX have no other networks, and may have no flag for it.
+    flag = getattr(module.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    return 0 if flag is None else 1 << int(flag)
+
+
+def _attend_to_valid_keys(module: Any, definition: Any, ring: frozenset[str]) -> frozenset[str]:
+    lengths, found = None, set()
+    for attention in attention_layers(module, definition):
+        query = attention.get_input(0)
+        if attention.name in ring:
+            lengths = _lengths(module, definition, query.shape[0]) if lengths is None else lengths
+            attention.key_value_lengths = lengths
+            found.add(attention.name)
+        attention.decomposable = attention.name not in ring or query.dtype == module.float32
+    return frozenset(found)
+
+
+def _lengths(module: Any, definition: Any, batch: int) -> Any:
+    """The input ``valid_length``, int64 [1], as int32 [batch]."""
+    inputs = {definition.get_input(i).name: i for i in range(definition.num_inputs)}
+    given = definition.get_input(inputs[VALID_LENGTH])
+    length = definition.add_cast(given, module.int32).get_output(0)
+    return definition.add_concatenation([length] * batch).get_output(0)
+
+
+def _not_parsed(component: str, graph: Graph, product: Product, parser: Any) -> GraphError:
+    errors = [parser.get_error(index) for index in range(parser.num_errors)]
+    first = errors[0] if errors else None
+    node = f" at node {first.node_name()!r} ({first.node_operator()})" if first else ""
+    reason = first.desc()[:300] if first else "it gave no reason"
+    return GraphError(
+        "VIDC-TENSORRT-PARSE",
+        f"{component}: {product.title} {product.version()} does not parse its graph{node}: "
+        f"{reason}",
+        f"use a version of {product.title} that this vidc was tested with; `vidc inspect` on the "
+        "exported graph lists what parsers refuse",
+        component,
+        values_of(ir.load(graph.path), first.node_name()) if first else (),
+    )

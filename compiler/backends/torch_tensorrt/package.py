@@ -1,0 +1,96 @@
+"""The two packages that are imported as ``torch_tensorrt``, one for each product of TensorRT's."""
+
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from vidc.compiler.backends.tensorrt.product import PRODUCTS, Product, product_for
+from vidc.compiler.config.targets import Target
+from vidc.plugins.errors import UnavailableError
+
+CODE = "VIDC-ENV-TORCH-TENSORRT"
+_MODULE = "torch_tensorrt"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package.
+
+    Attributes:
+        distribution: what installs the module.
+        product: that it builds with.
+        options: of ``pip install`` before its name.
+        also: what it needs besides, as arguments of ``pip install`` and a reason.
+    """
+
+    distribution: str
+    product: Product
+    options: str
+    also: str
+
+    def version(self) -> str | None:
+        """The installed version, None where there is none."""
+        try:
+            return version(self.distribution)
+        except PackageNotFoundError:
+            return None
+
+    @property
+    def install(self) -> str:
+        """How to get it: a release of it is for one of torch."""
+        release = ".".join(torch.__version__.split(".")[:2])
+        return f"pip install {self.options}{self.distribution}=={release}.*{self.also}"
+
+    def module(self) -> Any:
+        """``torch_tensorrt``, imported now.
+
+        Raises:
+            UnavailableError: ``VIDC-ENV-TORCH-TENSORRT``, it is not installed, does not import, or
+                is the one for the other product.
+        """
+        try:
+            with redirect_stdout(sys.stderr):
+                module = import_module(_MODULE)
+        except Exception as error:
+            # Without a GPU it fails an assertion; without TensorRT it raises Exception itself.
+            raise UnavailableError(
+                CODE,
+                f"{self.distribution} {self.version() or '(not installed)'} cannot be imported: "
+                f"{type(error).__name__}: {str(error)[:200]}",
+                f"{self.install}; it imports on a machine with a GPU alone",
+            ) from error
+        if module.tensorrt_package_name != self.product.name:
+            raise UnavailableError(
+                CODE,
+                f"torch_tensorrt {module.__version__} builds with {module.tensorrt_package_name}, "
+                f"and the target is built for with {self.product.name}",
+                f"uninstall it, then {self.install}: two packages have this module",
+            )
+        return module
+
+
+_RTX = Package(
+    distribution="torch-tensorrt-rtx",
+    product=PRODUCTS["tensorrt_rtx"],
+    options="--no-deps ",
+    also=" dllist psutil, all on PyPI, beside 'vidc[rtx]': it asks for an older TensorRT-RTX",
+)
+_ENTERPRISE = Package(
+    distribution="torch-tensorrt",
+    product=PRODUCTS["tensorrt"],
+    options="--extra-index-url https://pypi.nvidia.com ",
+    also=": it is on PyPI, the libraries of TensorRT that it needs on NVIDIA's own index",
+)
+PACKAGES: Mapping[str, Package] = {each.product.name: each for each in (_RTX, _ENTERPRISE)}
+
+
+def package_for(target: Target) -> Package | None:
+    """The package for the product that a target names; None where there is none."""
+    product = product_for(target)
+    return None if product is None else PACKAGES[product.name]

@@ -1,0 +1,161 @@
+"""What a calibration is prompted with: a file of texts or embeddings, or prompts of vidc's own."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vidc.compiler.config.files import shipped_text
+from vidc.compiler.quantize.document import MAX_TEXTS, TEXTS, texts_json, texts_sha256
+from vidc.compiler.validate.golden import synthetic_prompts
+from vidc.plugins.errors import UsageError
+from vidc.runtime.stream import StreamSpec
+
+EMBEDDINGS, SYNTHETIC = "embeddings", "synthetic"
+SHIPPED_TEXTS = "calibration_prompts.txt"
+_HINT = (
+    "give --prompts a .safetensors file with one tensor [N, L, E] or several [L, E], or, for a "
+    "model with a text encoder, a .txt file with a prompt a line or a .json list of strings"
+)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts in their order.
+
+    Attributes:
+        kind: ``texts``, ``embeddings``, or ``synthetic``: drawn, as a build without a text encoder
+            draws them, which no trained model has ever seen.
+        texts: of kind ``texts``.
+        embeddings: of the others, float32 ``[N, L, E]`` on the CPU.
+    """
+
+    kind: str
+    texts: tuple[str, ...] = ()
+    embeddings: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts) if self.embeddings is None else len(self.embeddings)
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the prompts themselves, whatever file they came in."""
+        if self.embeddings is None:
+            return texts_sha256(self.texts)
+        return hashlib.sha256(self.embeddings.contiguous().numpy().tobytes()).hexdigest()
+
+    def embedded(self, encode: Callable[[str], Tensor] | None) -> Tensor:
+        """Embeddings of all, float32 ``[N, L, E]``; ``encode`` gives a text's, ``[1, L, E]``."""
+        if self.embeddings is not None:
+            return self.embeddings
+        assert encode is not None
+        return torch.cat([encode(text).float().cpu().clone() for text in self.texts])
+
+
+def default_prompts(
+    stream: StreamSpec, count: int, texts: bool, preset: Sequence[str] = ()
+) -> Prompts:
+    """The preset's prompts or those that ship with vidc; drawn ones where none can be encoded.
+
+    Args:
+        stream: for the shape of embeddings.
+        count: how many, at most.
+        texts: whether the model has a text encoder.
+        preset: what it says.
+
+    Raises:
+        UsageError: ``VIDC-CALIBRATE-PROMPTS``, it has no text among them.
+    """
+    if texts and preset:
+        return _texts(list(preset), "calibrate.prompts", count)
+    if texts:
+        return _texts(shipped_text(SHIPPED_TEXTS).splitlines(), SHIPPED_TEXTS, count)
+    return Prompts(SYNTHETIC, embeddings=synthetic_prompts(count, stream))
+
+
+def read_prompts(path: Path, stream: StreamSpec, count: int, texts: bool) -> Prompts:
+    """The first ``count`` prompts of a file, or all where it holds fewer.
+
+    Args:
+        path: ``.safetensors``, ``.txt`` or ``.json``; see the hint of its errors.
+        stream: whose text length and width embeddings must have.
+        count: how many, at most.
+        texts: whether the model has a text encoder.
+
+    Raises:
+        UsageError: ``VIDC-CALIBRATE-PROMPTS``, it cannot be read or holds none;
+            ``VIDC-PROMPT-SHAPE``; ``VIDC-PROMPT-NO-ENCODER``, texts without a text encoder.
+    """
+    if path.suffix == ".safetensors":
+        return Prompts(EMBEDDINGS, embeddings=_embeddings(path, stream)[:count])
+    if path.suffix not in (".txt", ".json"):
+        raise _unreadable(path, "ends in none of .safetensors, .txt and .json")
+    try:
+        content = path.read_text(encoding="utf-8")
+        found = content.splitlines() if path.suffix == ".txt" else json.loads(content)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(path, f"cannot be read: {error}") from error
+    if not texts:
+        raise UsageError(
+            "VIDC-PROMPT-NO-ENCODER",
+            f"{path} holds texts, and the model has no text encoder",
+            "add --text-encoder FOLDER, or give embeddings in a .safetensors file",
+        )
+    return _texts(found, str(path), count)
+
+
+def _texts(found: Any, where: str, count: int) -> Prompts:
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise _unreadable(where, "is not a list of strings")
+    texts = [text.strip() for text in found if text.strip()]
+    if not texts:
+        raise _unreadable(where, "holds no prompt")
+    texts = texts[:count]
+    if len(texts_json(texts)) > MAX_TEXTS:
+        raise _unreadable(
+            where, f"holds prompts of {len(texts_json(texts)):,} bytes, {MAX_TEXTS:,} may be kept"
+        )
+    return Prompts(TEXTS, tuple(texts))
+
+
+def _embeddings(path: Path, stream: StreamSpec) -> Tensor:
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, f"cannot be read: {error}") from error
+    found = []
+    for name, tensor in sorted(tensors.items()):
+        if (
+            tensor.shape[-2:] != stream.text
+            or tensor.ndim not in (2, 3)
+            or not tensor.is_floating_point()
+        ):
+            raise UsageError(
+                "VIDC-PROMPT-SHAPE",
+                f"{path}: {name} is {tensor.dtype}{list(tensor.shape)}, expected floating point "
+                f"[N, {stream.text[0]}, {stream.text[1]}] or the same without N",
+                "pad each prompt's embeddings with zeros to the model's text length",
+            )
+        found.append(tensor.reshape(-1, *stream.text).float())
+    if sum(map(len, found)) == 0:
+        raise _unreadable(path, "holds no prompt")
+    embeddings = torch.cat(found)
+    if not embeddings.isfinite().all() or not embeddings.any():
+        raise _unreadable(path, "holds NaN or Inf" if embeddings.any() else "holds only zeros")
+    return embeddings
+
+
+def _unreadable(path: Path | str, problem: str) -> UsageError:
+    return UsageError("VIDC-CALIBRATE-PROMPTS", f"{path} {problem}", _HINT)
+
+
+def pairs(embeddings: Tensor) -> Sequence[Tensor]:
+    """What each rollout is given, ``[2, L, E]``: a prompt, and the next, to which it switches."""
+    return [torch.stack(pair) for pair in zip(embeddings, embeddings.roll(-1, 0), strict=True)]

@@ -1,0 +1,158 @@
+"""Exports a model's components to a folder, for use without vidc's engines and runtime."""
+
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidc.compiler.build.export_stage import export_stage
+from vidc.compiler.build.load_stage import load_stage
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import WORKERS, slot
+from vidc.compiler.config.resolve import Settings
+from vidc.compiler.store.atomic import sync_tree
+from vidc.compiler.store.run import Progress, Result, run
+from vidc.compiler.store.stage import Stage
+from vidc.compiler.store.store import Store
+from vidc.exporters.artifact import ExportedComponent
+from vidc.exporters.components import component_groups
+from vidc.plugins.errors import BuildError, UsageError, nearest
+from vidc.plugins.names import weights_path
+
+
+@dataclass(frozen=True)
+class ExportedFiles:
+    """One component's files, by their names in the folder, and the weights they refer to."""
+
+    component: str
+    precision: str
+    onnx: str
+    program: str
+    weights: str
+
+
+@dataclass(frozen=True)
+class Export:
+    """A finished export.
+
+    Attributes:
+        output: the folder.
+        components: what is in it.
+        missing: weights files, by their paths in it, that the graphs refer to and that are not
+            there, because nothing said where the weights come from.
+    """
+
+    output: Path
+    components: tuple[ExportedFiles, ...]
+    missing: tuple[str, ...]
+
+
+def export_stages(
+    settings: Settings, sources: Sources | None, components: Sequence[str]
+) -> list[Stage]:
+    """The stages of a build that export these components and, with sources, load their weights.
+
+    Raises:
+        UsageError: ``VIDC-EXPORT-COMPONENT``, the model has no component of such a name.
+        VidcError: what ``load_stage`` raises.
+    """
+    groups = component_groups(settings.model)
+    for name in components:
+        if name not in groups:
+            raise UsageError(
+                "VIDC-EXPORT-COMPONENT",
+                f"{settings.preset} has no component {name!r}",
+                nearest(name, groups),
+            )
+    exports = [export_stage(settings, name) for name in components]
+    if sources is None:
+        return exports
+    used = dict.fromkeys(groups[name] for name in components)
+    return [*(load_stage(settings, sources, group) for group in used), *exports]
+
+
+def refuse_occupied(output: Path) -> None:
+    """Refuses to export into anything but a new or an empty folder.
+
+    Raises:
+        UsageError: ``VIDC-EXPORT-OUTPUT``.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UsageError(
+            "VIDC-EXPORT-OUTPUT",
+            f"{output} is there already and is not an empty folder",
+            "choose another folder with -o, or remove it",
+        )
+
+
+def export(
+    settings: Settings,
+    sources: Sources | None,
+    components: Sequence[str],
+    output: Path,
+    cache: Path,
+    progress: Progress,
+) -> Export:
+    """Writes ``<component>.onnx`` and ``<component>.pt2`` for each component, and the weights.
+
+    The folder appears whole or not at all. What builds left in the cache is used, and the other
+    way round.
+
+    Args:
+        settings: of the model.
+        sources: where its weights come from; without them no weights are written.
+        components: names, each once.
+        output: a folder that is new or empty.
+        cache: where results of stages are kept.
+        progress: is told of each stage.
+
+    Raises:
+        UsageError: ``VIDC-EXPORT-COMPONENT``, ``VIDC-EXPORT-OUTPUT``.
+        BuildError: ``VIDC-EXPORT-WRITE``; what the stages and the store raise.
+    """
+    refuse_occupied(output)
+    wanted = export_stages(settings, sources, components)
+    output = output.absolute()
+    staging = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
+    with Store(cache) as store:
+        results = run(wanted, store, slot(settings), progress, workers=WORKERS)
+        try:
+            staging.mkdir(parents=True)
+            for name, result in results.items():
+                _copy(name, result, staging)
+            sync_tree(staging)
+            staging.rename(output)
+        except OSError as error:
+            raise BuildError(
+                "VIDC-EXPORT-WRITE",
+                f"cannot write the export to {output}: {error}",
+                "free some space or choose another folder with -o; finished stages are kept",
+            ) from error
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    files = tuple(_files(settings, name) for name in components)
+    needed = dict.fromkeys(item.weights for item in files)
+    return Export(output, files, tuple(path for path in needed if not (output / path).exists()))
+
+
+def _copy(stage: str, result: Result, folder: Path) -> None:
+    if stage.startswith("load:"):
+        (folder / "weights").mkdir(exist_ok=True)
+        path = weights_path(stage.removeprefix("load:"))
+        shutil.copyfile(result.path / path, folder / path)
+        return
+    exported = ExportedComponent.open(result.path)
+    for file in (exported.onnx, exported.program):
+        shutil.copyfile(file, folder / file.name)
+
+
+def _files(settings: Settings, component: str) -> ExportedFiles:
+    group = component_groups(settings.model)[component]
+    return ExportedFiles(
+        component=component,
+        precision=settings.precision[group],
+        onnx=f"{component}.onnx",
+        program=f"{component}.pt2",
+        weights=weights_path(group),
+    )

@@ -1,0 +1,58 @@
+"""Adds to a backend's complaint about a graph the line of Python that it is about."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from vidc.compiler.backends import GraphError
+from vidc.compiler.config.resolve import Settings
+from vidc.plugins.errors import BuildError
+
+
+@contextmanager
+def naming_lines(settings: Settings) -> Iterator[None]:
+    """Names the line in an error of the block, where it is known.
+
+    Exported graphs hold no lines: the component is exported once more, with them.
+
+    Raises:
+        BuildError: a GraphError's code and message, with the line behind it.
+    """
+    try:
+        yield
+    except GraphError as error:
+        line = _line(error, settings)
+        where = "" if line is None else f"; it comes from {line}"
+        raise BuildError(error.code, f"{error.message}{where}", error.hint) from error
+
+
+def _line(error: GraphError, settings: Settings) -> str | None:
+    from torch.fx.traceback import preserve_node_meta
+
+    from vidc.compiler.backends.native_graph import ring_form
+    from vidc.compiler.backends.tensorrt.plugins import plugin_ring
+    from vidc.compiler.backends.tensorrt.product import product_for
+    from vidc.compiler.build.program import component_program, python_line
+    from vidc.exporters.onnx.export import translated_program
+    from vidc.exporters.onnx.stored import STORED
+
+    made = component_program(settings, error.component)
+    signature = made.signature
+    if settings.backend == "torch_tensorrt":
+        from vidc.compiler.backends.torch_tensorrt.convert import given_program
+
+        with preserve_node_meta():
+            translated, _, signature = given_program(made.program, signature, made.aligned)
+    elif settings.target.is_gpu:
+        product = product_for(settings.target) if settings.backend == "tensorrt" else None
+        later = settings.tensorrt.version_compatible
+        plugins = product is not None and plugin_ring(signature, made.aligned, product, later)[0]
+        signature, operators, _ = ring_form(made.program, signature, made.aligned, plugins)
+        translated, _ = translated_program(made.program, signature, operators)
+    else:
+        translated, _ = translated_program(made.program, signature, STORED)  # The portable graph.
+    # Results go by the names of the signature, as in the graph.
+    (results,) = translated.graph.output_node().args
+    nodes = {node.name: node for node in translated.graph.nodes}
+    nodes |= dict(zip(signature.graph_outputs(), results, strict=True))
+    lines = (python_line(nodes[value]) for value in error.values if value in nodes)
+    return next((line for line in lines if line is not None), None)

@@ -1,0 +1,112 @@
+"""Golden data computed again from a checkpoint, instead of those that the bundle holds."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from vidc.compiler.build import golden_run as golden_stage
+from vidc.compiler.build import load_run as load_stage
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.config.schema import ValidateConfig
+from vidc.compiler.config.tables import model_from_json
+from vidc.compiler.store.disk import stage_errors
+from vidc.compiler.store.stage import Workspace
+from vidc.compiler.validate.golden import Golden
+from vidc.compiler.validate.scenario import Scenario
+from vidc.exporters.components import weights_groups
+from vidc.exporters.config import ModelConfig
+from vidc.exporters.models import PRECISIONS
+from vidc.plugins.errors import BuildError, UsageError
+from vidc.runtime.manifest import Manifest
+
+
+def recompute(
+    manifest: Manifest, sources: Sources, golden: Golden, note: Callable[[str], None]
+) -> Golden:
+    """What PyTorch makes of a checkpoint in the scenario of a bundle.
+
+    What it made of a quantized model stays the bundle's own: ranges are not in a checkpoint.
+
+    Args:
+        manifest: of the bundle, which says what the model is and at which precisions.
+        sources: of every weights group of the bundle.
+        golden: of the bundle.
+        note: shows a line of progress.
+
+    Raises:
+        UsageError: ``VIDC-BUILD-SOURCES``, a weights group of the bundle has no source.
+        BuildError: ``VIDC-BUILD-DISK``, the weights do not fit the folder of temporary files.
+        VidcError: what the loading of checkpoints raises.
+    """
+    config = model_from_json(manifest.config)
+    precisions = {group: manifest.config["precision"][group] for group in weights_groups(config)}
+    prompts = ValidateConfig.from_table(manifest.config["validate"], "validate").prompts
+    weights = {group: _weights(manifest.name, sources, group) for group in precisions}
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix="vidc-validate-")
+    except OSError as error:
+        raise BuildError(
+            "VIDC-BUILD-DISK",
+            f"temporary files cannot be written: {error}",
+            "set TMPDIR to a folder with room for the weights",
+        ) from error
+    with scratch as name:
+        folder = Path(name)
+        remedy = f"free space in {folder.parent}, or set TMPDIR to a folder with more"
+        with stage_errors("golden", folder, folder, None, remedy):
+            device_type = manifest.target.device_type
+            found = _golden(
+                config, precisions, weights, sources, golden.scenario, prompts, device_type,
+                folder, note,
+            )  # fmt: skip
+    if all(engine.precision in PRECISIONS for engine in manifest.engines.values()):
+        return found
+    return replace(found, eager=golden.eager, eager_rollout=golden.eager_rollout)
+
+
+def _golden(
+    config: ModelConfig,
+    precisions: dict[str, str],
+    weights: dict[str, Path | int],
+    sources: Sources,
+    scenario: Scenario,
+    prompts: Sequence[str],
+    device_type: str,
+    folder: Path,
+    note: Callable[[str], None],
+) -> Golden:
+    inputs = {}
+    for group, precision in precisions.items():
+        output = folder / group
+        output.mkdir()
+        load_stage.run(
+            Workspace(output, {}, note),
+            config,
+            group,
+            precision,
+            weights[group],
+            sources.lora if group == "transformer" else None,
+            sources.tokenizer if group == "text_encoder" else None,
+        )
+        inputs[f"load:{group}"] = output
+    output = folder / "golden"
+    output.mkdir()
+    golden_stage.run(
+        Workspace(output, inputs, note), config, precisions, scenario, prompts, device_type
+    )
+    return Golden.load(output)
+
+
+def _weights(bundle: str, sources: Sources, group: str) -> Path | int:
+    weights = sources.checkpoints.get(group, sources.seed)
+    # A text encoder is nothing without its tokenizer, which no seed gives.
+    if weights is None or (group == "text_encoder" and isinstance(weights, int)):
+        raise UsageError(
+            "VIDC-BUILD-SOURCES",
+            f"{bundle} has a {group.replace('_', ' ')}, and nothing says where its weights come "
+            "from",
+            "give --checkpoint, --vae and --text-encoder as for its build, or none of them to use "
+            "the bundle's own reference",
+        )
+    return weights

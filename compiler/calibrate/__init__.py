@@ -1,1 +1,0 @@
-"""Records the ranges that quantisation needs, on the trajectory that a stream really takes."""

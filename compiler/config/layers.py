@@ -1,0 +1,68 @@
+"""Layers of settings, lowest precedence first, each value with the place it came from."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vidc.compiler.config.files import read_toml
+from vidc.compiler.config.schema import require_setting
+from vidc.compiler.store.flatten import flatten
+from vidc.plugins.errors import UsageError
+
+
+class Setting(NamedTuple):
+    """A value and where it was set, such as ``--gpu`` or ``preset tiny``."""
+
+    value: Any
+    origin: str
+
+
+Layer = Mapping[str, Setting]
+"""Settings by dotted name, all of one precedence."""
+
+
+def table_layer(table: Mapping[str, Any], origin: str) -> dict[str, Setting]:
+    """The settings of nested tables.
+
+    Raises:
+        UsageError: ``VIDC-CONFIG-SETTING`` for an unknown name.
+    """
+    flat = flatten(table)
+    for name in flat:
+        require_setting(name, origin)
+    return {name: Setting(value, origin) for name, value in flat.items()}
+
+
+def file_layer(file: Path) -> dict[str, Setting]:
+    """The settings of a ``--config`` file."""
+    return table_layer(read_toml(file), f"--config {file}")
+
+
+def assignment_layer(assignments: Iterable[str]) -> dict[str, Setting]:
+    """The settings of ``--set key=value``; a value that is not TOML is a string.
+
+    Raises:
+        UsageError: ``VIDC-CONFIG-SETTING`` for an unknown name or a missing ``=``.
+    """
+    layer = {}
+    for assignment in assignments:
+        name, equals, text = (part.strip() for part in assignment.partition("="))
+        if not equals:
+            raise UsageError(
+                "VIDC-CONFIG-SETTING",
+                f"--set {assignment} has no value",
+                "write --set key=value, such as --set stream.window=9",
+            )
+        origin = f"--set {name}"
+        require_setting(name, origin)
+        layer[name] = Setting(_toml_value(text), origin)
+    return layer
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text

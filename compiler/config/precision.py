@@ -1,0 +1,166 @@
+"""The precision of each weights group, from layers that set a default, a group or a target."""
+
+from collections.abc import Mapping, Sequence
+
+from vidc.compiler import backends
+from vidc.compiler.config.layers import Layer, Setting
+from vidc.compiler.config.schema import EIGHT_BITS, KV_CACHE, PRECISIONS, WEIGHTS_GROUPS
+from vidc.compiler.config.targets import Target
+from vidc.plugins.errors import UnavailableError, UsageError, nearest
+
+
+def resolve_precision(layers: Sequence[Layer], target: Target) -> dict[str, Setting]:
+    """The precision of every weights group on a target.
+
+    The highest layer that says anything about a group decides. Within a layer what is said for
+    the target (``precision.cpu.default``) comes before the rest, and a group before the default.
+
+    Args:
+        layers: lowest precedence first.
+        target: what the engines are for.
+
+    Raises:
+        UsageError: ``VIDC-CONFIG-PRECISION`` for an unknown precision, or none at all.
+        UnavailableError: ``VIDC-TARGET-PRECISION`` for one that the target does not have,
+            ``VIDC-EXPORT-KV`` for keys and values in another than the transformer's.
+    """
+    found = {group: _of_group(group, layers, target) for group in WEIGHTS_GROUPS}
+    require_one_for_keys_and_values(layers, target, found["transformer"])
+    return found
+
+
+def asked_precision(layers: Sequence[Layer], target: Target) -> Setting:
+    """What is asked for the transformer, 8 bits included; raises as ``resolve_precision``."""
+    return _of_group("transformer", layers, target)
+
+
+def require_built(precisions: Mapping[str, Setting], name: str, target: Target) -> None:
+    """Refuses precisions that a backend does not build.
+
+    Args:
+        precisions: of each weights group.
+        name: a known backend.
+        target: what the engines are for.
+
+    Raises:
+        UnavailableError: ``VIDC-BACKEND-PRECISION``, with those that it builds for the target.
+    """
+    builds = backends.backend(name).precisions(target)
+    both = [precision for precision in target.precisions if precision in builds]
+    for precision in precisions.values():
+        if precision.value not in both:
+            raise UnavailableError(
+                "VIDC-BACKEND-PRECISION",
+                f"backend {name} has no {precision.value} ({precision.origin}) on {target.name}; "
+                f"it has {', '.join(both) or 'none there'}",
+                f"pass --precision {instead(both)} or {_elsewhere(precision, name, target)}"
+                if both
+                else "pass --backend",
+            )
+
+
+def _elsewhere(precision: Setting, name: str, target: Target) -> str:
+    """What to pass for a backend other than this one."""
+    others = [each for each in backends.names() if each != name]
+    builds = (
+        each for each in others if precision.value in backends.backend(each).precisions(target)
+    )
+    return " or ".join(f"--backend {each}" for each in builds) or "another backend"
+
+
+def require_exported(precisions: Mapping[str, Setting]) -> None:
+    """Refuses precisions that no graph can be exported in.
+
+    Raises:
+        UnavailableError: ``VIDC-EXPORT-PRECISION``, with those that are exported.
+    """
+    from vidc.exporters.models import PRECISIONS as EXPORTED
+
+    for precision in precisions.values():
+        if precision.value not in EXPORTED:
+            raise UnavailableError(
+                "VIDC-EXPORT-PRECISION",
+                f"there is no export in {precision.value} ({precision.origin}); there is "
+                f"{', '.join(EXPORTED)}",
+                "pass --precision with one of these",
+            )
+
+
+def instead(precisions: Sequence[str]) -> str:
+    """What comes nearest to a lower precision: 16 bits where there are any."""
+    return next((each for each in ("bf16", "fp16") if each in precisions), precisions[0])
+
+
+def require_one_for_keys_and_values(
+    layers: Sequence[Layer], target: Target, transformer: Setting, rings: str | None = None
+) -> None:
+    """Refuses keys and values in another precision than they are kept in.
+
+    Args:
+        layers: lowest precedence first.
+        target: what the engines are for.
+        transformer: its precision, which is theirs where a recipe says nothing of them.
+        rings: what the recipe keeps them in.
+
+    Raises:
+        UnavailableError: ``VIDC-EXPORT-KV``.
+    """
+    asked = _said((f"precision.{target.name}.{KV_CACHE}", f"precision.{KV_CACHE}"), layers)
+    if asked is None:
+        return
+    _require_available(asked, target)
+    kept = transformer.value if rings is None else rings
+    if asked.value != kept:
+        recipe = f"kv-{asked.value}"
+        raise UnavailableError(
+            "VIDC-EXPORT-KV",
+            f"keys and values are asked for in {asked.value} ({asked.origin}), and would be kept "
+            f"in {kept}",
+            f"pass --precision {asked.value} --recipe {recipe} and a calibration, or "
+            f"--set precision.{KV_CACHE}={kept}"
+            if asked.value in EIGHT_BITS
+            else f"pass --set precision.{KV_CACHE}={kept}",
+        )
+
+
+def _said(names: Sequence[str], layers: Sequence[Layer]) -> Setting | None:
+    """The first of these settings that the highest layer which has any has."""
+    for layer in layers[::-1]:
+        for name in names:
+            if name in layer:
+                return layer[name]
+    return None
+
+
+def _of_group(group: str, layers: Sequence[Layer], target: Target) -> Setting:
+    names = (
+        f"precision.{target.name}.{group}",
+        f"precision.{target.name}.default",
+        f"precision.{group}",
+        "precision.default",
+    )
+    found = _said(names, layers)
+    if found is None:
+        raise UsageError(
+            "VIDC-CONFIG-PRECISION",
+            f"no precision for {group}",
+            'pass --precision or add default = "bf16" to the preset\'s [precision]',
+        )
+    _require_available(found, target)
+    return found
+
+
+def _require_available(precision: Setting, target: Target) -> None:
+    if precision.value not in PRECISIONS:
+        raise UsageError(
+            "VIDC-CONFIG-PRECISION",
+            f"no precision {precision.value!r} ({precision.origin})",
+            nearest(str(precision.value), PRECISIONS),
+        )
+    if precision.value not in target.precisions:
+        raise UnavailableError(
+            "VIDC-TARGET-PRECISION",
+            f"{target.name} has no {precision.value} ({precision.origin}); it has "
+            f"{', '.join(target.precisions)}",
+            f"pass --precision {target.precisions[0]} or another of these",
+        )

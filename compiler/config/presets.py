@@ -1,0 +1,113 @@
+"""Presets: a family with its sizes, by name or from a TOML file."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from vidc.compiler.config.files import read_toml, shipped
+from vidc.compiler.config.layers import Layer, table_layer
+from vidc.compiler.config.tables import (
+    nest,
+    read_calibrate,
+    read_model,
+    read_tensorrt,
+    read_validate,
+    write_tables,
+)
+from vidc.plugins.errors import UsageError, nearest
+
+DEFAULT_PRESET = "longlive-1.3b"
+FAMILIES = ("causal_wan",)
+HEAD = ("description", "family", "extends")
+"""What a preset says of itself, beside its settings."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A preset after ``extends``: what it inherits and what it says itself, in one layer."""
+
+    name: str
+    description: str
+    family: str
+    layer: Layer
+
+
+def preset_names() -> tuple[str, ...]:
+    """The presets shipped with vidc."""
+    return tuple(shipped("presets"))
+
+
+def load_preset(name: str) -> Preset:
+    """The preset of this name, or in the TOML file of this path.
+
+    Raises:
+        UsageError: ``VIDC-CONFIG-PRESET`` for an unknown name or an incomplete preset,
+            ``VIDC-CONFIG-FILE`` for an unreadable file, ``VIDC-CONFIG-SETTING`` for a setting
+            that does not exist.
+    """
+    table, layer, display = _read(name, Path(), ())
+    for key in ("description", "family"):
+        if not isinstance(table.get(key), str):
+            raise UsageError(
+                "VIDC-CONFIG-PRESET",
+                f"preset {display} has no {key}",
+                f'add {key} = "..." at its top, or extends = "{DEFAULT_PRESET}"',
+            )
+    if table["family"] not in FAMILIES:
+        raise UsageError(
+            "VIDC-CONFIG-PRESET",
+            f"preset {display}: no family {table['family']!r}",
+            nearest(table["family"], FAMILIES),
+        )
+    return Preset(display, table["description"], table["family"], layer)
+
+
+def preset_document(preset: Preset) -> dict[str, Any]:
+    """The preset's tables with every default, as a file that extends nothing would hold them.
+
+    Raises:
+        UsageError: as ``read_model``.
+    """
+    # TOML has no word for what is left out.
+    found = asdict(read_tensorrt(preset.layer))
+    tensorrt = {name: value for name, value in found.items() if value is not None}
+    prompts = list(read_calibrate(preset.layer).prompts)
+    return {
+        "description": preset.description,
+        "family": preset.family,
+        **write_tables(read_model(preset.layer), read_validate(preset.layer)),
+        **({"tensorrt": tensorrt} if tensorrt else {}),
+        **({"calibrate": {"prompts": prompts}} if prompts else {}),
+        "precision": nest(preset.layer).get("precision", {}),
+    }
+
+
+def _read(name: str, folder: Path, chain: tuple[str, ...]) -> tuple[Mapping[str, Any], Layer, str]:
+    """The preset's top level and its settings, each over what it extends, and its name."""
+    file, display = _locate(name, folder)
+    if str(file) in chain:
+        raise UsageError(
+            "VIDC-CONFIG-PRESET",
+            f"preset {display} extends itself: {' -> '.join((*chain, str(file)))}",
+            "remove one of the extends",
+        )
+    table = read_toml(file)
+    head: Mapping[str, Any] = {key: table.pop(key) for key in HEAD if key in table}
+    layer: Layer = table_layer(table, f"preset {display}")
+    if "extends" in head:
+        beside = file.parent if isinstance(file, Path) else Path()
+        inherited, below, _ = _read(str(head["extends"]), beside, (*chain, str(file)))
+        head, layer = {**inherited, **head}, {**below, **layer}
+    return head, layer, display
+
+
+def _locate(name: str, folder: Path) -> tuple[Path | Traversable, str]:
+    if name.endswith(".toml"):
+        file = folder / name
+        return file, file.stem
+    known = shipped("presets")
+    if name not in known:
+        raise UsageError("VIDC-CONFIG-PRESET", f"no preset {name!r}", nearest(name, known))
+    return known[name], name

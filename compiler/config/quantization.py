@@ -1,0 +1,197 @@
+"""The recipe of a build whose transformer is in 8 bits, and what the rest of it stays in."""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vidc.compiler.config.formats import HIGH, AttentionFormat, LinearFormat
+from vidc.compiler.config.layers import Layer, Setting
+from vidc.compiler.config.recipe import Recipe, load_recipe, parse_recipe
+from vidc.compiler.config.schema import EIGHT_BITS
+from vidc.compiler.config.targets import Target
+from vidc.plugins.errors import UnavailableError, UsageError
+
+TRANSFORMER = "transformer"
+
+
+@dataclass(frozen=True)
+class QuantizationConfig:
+    """What a build quantizes of its transformer.
+
+    Attributes:
+        precision: ``fp8`` or ``int8``: what its engines are called by.
+        recipe: which layers, and how.
+    """
+
+    precision: str
+    recipe: Recipe
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether its recipe takes ranges from a calibration."""
+        linear = (rule.format for rule in self.recipe.linear)
+        attention = (rule.format for rule in self.recipe.attention)
+        return any(
+            f.computes and (f.scale == "static" or f.smooth or f.center) for f in linear
+        ) or any(f != AttentionFormat() and (f.scale == "static" or f.center) for f in attention)
+
+    @property
+    def rings(self) -> str | None:
+        """The format of the window's keys and values, where every rule about them has one."""
+        rules = self.recipe.attention
+        formats = {kind for rule in rules for kind in (rule.format.keys, rule.format.values)}
+        (found,) = formats if len(formats) == 1 else (HIGH,)
+        return None if found == HIGH else found
+
+    def to_json(self) -> dict[str, Any]:
+        """It as plain JSON values, the recipe's rules included."""
+        recipe = self.recipe
+        return {
+            "precision": self.precision,
+            "recipe": recipe.name,
+            "description": recipe.description,
+            "linear": [{"layers": list(r.layers), **asdict(r.format)} for r in recipe.linear],
+            "attention": [{"layers": list(r.layers), **asdict(r.format)} for r in recipe.attention],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "QuantizationConfig":
+        """Inverse of ``to_json``.
+
+        Raises:
+            UsageError: ``VIDC-RECIPE-FIELD``, ``VIDC-RECIPE-PRECISION``.
+        """
+        table = dict(value)
+        precision, name = str(table.pop("precision", None)), str(table.pop("recipe", None))
+        made = cls(precision, parse_recipe(table, name))
+        _require_of(made.recipe, Setting(precision, "recorded"))
+        return made
+
+
+def quantization(
+    precision: Setting, recipe: Setting | None, target: Target
+) -> QuantizationConfig | None:
+    """What is quantized at the precision that was asked for; None where nothing is.
+
+    Args:
+        precision: of the transformer.
+        recipe: a name or a path, or None for the target's own.
+        target: what the engines are for.
+
+    Raises:
+        UsageError: ``VIDC-RECIPE-PRECISION``, the recipe has another precision's formats; what
+            ``load_recipe`` raises.
+        UnavailableError: ``VIDC-RECIPE-NONE``, none is given and the target has none.
+    """
+    if precision.value not in EIGHT_BITS:
+        if recipe is not None:
+            raise UsageError(
+                "VIDC-RECIPE-PRECISION",
+                f"recipe {recipe.value} ({recipe.origin}) quantizes, and the transformer is to be "
+                f"{precision.value} ({precision.origin})",
+                f"pass --precision {' or '.join(EIGHT_BITS)}, or no --recipe",
+            )
+        return None
+    default = default_recipe(precision.value, target)
+    if recipe is None and default is None:
+        raise UnavailableError(
+            "VIDC-RECIPE-NONE",
+            f"{target.name} has no recipe of its own for {precision.value} ({precision.origin})",
+            "pass --recipe with a name or a file",
+        )
+    found = load_recipe(str(recipe.value if recipe else default))
+    _require_of(found, precision)
+    return QuantizationConfig(str(precision.value), found)
+
+
+def default_recipe(precision: str, target: Target) -> str | None:
+    """The recipe that a target takes at a precision, where nobody names one."""
+    recipe: str | None = getattr(target.recipes, precision)
+    return recipe
+
+
+def default_reason(precision: str, target: Target) -> str:
+    """Why it takes that one."""
+    return str(getattr(target.recipes, f"{precision}_reason"))
+
+
+def precision_of(recipe: Recipe) -> str:
+    """The precision that a build of a recipe is asked for by: ``fp8`` or ``int8``.
+
+    Raises:
+        UsageError: ``VIDC-RECIPE-PRECISION``, there is none for all of its formats.
+    """
+    for precision in EIGHT_BITS:
+        with suppress(UsageError):
+            _require_of(recipe, Setting(precision, "tried"))
+            return precision
+    raise UsageError(
+        "VIDC-RECIPE-PRECISION",
+        f"recipe {recipe.name} has layers in formats that no --precision builds together",
+        "write its Linears all in one format, and attention in that one, or in INT8 beside FP8",
+    )
+
+
+def high_layers(layers: Sequence[Layer], high: str) -> list[Layer]:
+    """The layers without what they say of 8 bits: what remains is what is not quantized.
+
+    ``--precision int8`` is about the transformer's recipe; a VAE, and the layers that no rule of
+    it means, stay in what the preset says, and in ``high`` where nothing is said.
+    """
+    return [{"precision.default": Setting(high, "default")}, *map(_without_8_bits, layers)]
+
+
+def require_transformer_alone(layers: Sequence[Layer], target: Target) -> None:
+    """Refuses 8 bits that are asked for by the name of anything but the transformer.
+
+    Raises:
+        UnavailableError: ``VIDC-EXPORT-PRECISION``.
+    """
+    for group in ("vae", "text_encoder"):
+        names = (f"precision.{target.name}.{group}", f"precision.{group}")
+        said = [layer[n] for layer in layers for n in names if n in layer]
+        wrong = next((setting for setting in said if setting.value in EIGHT_BITS), None)
+        if wrong is not None:
+            raise UnavailableError(
+                "VIDC-EXPORT-PRECISION",
+                f"there is no {group.replace('_', ' ')} in {wrong.value} ({wrong.origin}): "
+                "recipes are about the transformer",
+                f"set precision.{TRANSFORMER} alone",
+            )
+
+
+def _without_8_bits(layer: Layer) -> Layer:
+    return {
+        name: setting
+        for name, setting in layer.items()
+        if not (name.startswith("precision.") and setting.value in EIGHT_BITS)
+    }
+
+
+def _require_of(recipe: Recipe, precision: Setting) -> None:
+    for rule in recipe.linear:
+        _require_format(recipe, precision, rule.format, (rule.format.weights,), (precision.value,))
+    # Attention in INT8 errs less than half as much as in FP8, and takes 7 % longer on an H200.
+    both = precision.value == "fp8" and recipe.linear
+    known = EIGHT_BITS if both else (precision.value,)
+    for attention in recipe.attention:
+        kinds = (attention.format.keys, attention.format.values)
+        _require_format(recipe, precision, attention.format, kinds, known)
+
+
+def _require_format(
+    recipe: Recipe,
+    precision: Setting,
+    layer: LinearFormat | AttentionFormat,
+    kinds: Sequence[str],
+    known: Collection[str],
+) -> None:
+    other = next((kind for kind in kinds if kind != HIGH and kind not in known), None)
+    if other is not None:
+        raise UsageError(
+            "VIDC-RECIPE-PRECISION",
+            f"recipe {recipe.name} has layers in {other}, and {precision.value} "
+            f"({precision.origin}) was asked for",
+            f"pass --precision {other}, or another --recipe",
+        )

@@ -1,0 +1,116 @@
+"""Recipes as TOML: those shipped with vidc, and those a user writes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from vidc.compiler.config.files import read_toml, shipped
+from vidc.compiler.config.formats import AttentionFormat, LinearFormat
+from vidc.compiler.config.patterns import is_pattern
+from vidc.plugins.errors import UsageError, nearest
+
+Format = TypeVar("Format", LinearFormat, AttentionFormat)
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Format]):
+    """The format of the layers that any of these patterns means."""
+
+    layers: tuple[str, ...]
+    format: Format
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is quantized, and how.
+
+    Attributes:
+        name: its own, or its file's.
+        description: one line.
+        linear: rules about Linears; of several that mean a layer, the last one counts.
+        attention: the same about self-attentions.
+    """
+
+    name: str
+    description: str
+    linear: tuple[Rule[LinearFormat], ...]
+    attention: tuple[Rule[AttentionFormat], ...]
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The recipes shipped with vidc."""
+    return tuple(shipped("recipes"))
+
+
+def load_recipe(name: str) -> Recipe:
+    """The recipe of this name, or in the TOML file of this path.
+
+    Raises:
+        UsageError: ``VIDC-RECIPE-NAME`` for an unknown name; ``VIDC-CONFIG-FILE`` for a file that
+            cannot be read; ``VIDC-RECIPE-FIELD``.
+    """
+    if name.endswith(".toml"):
+        return parse_recipe(read_toml(Path(name)), Path(name).stem)
+    known = shipped("recipes")
+    if name not in known:
+        raise UsageError("VIDC-RECIPE-NAME", f"no recipe {name!r}", nearest(name, known))
+    return parse_recipe(read_toml(known[name]), name)
+
+
+def parse_recipe(table: Mapping[str, Any], name: str) -> Recipe:
+    """A recipe from its parsed TOML.
+
+    Raises:
+        UsageError: ``VIDC-RECIPE-FIELD``, a field is unknown, missing, of another type or at odds
+            with another.
+    """
+    known = ("description", "linear", "attention")
+    for key in table:
+        if key not in known:
+            raise _wrong(f"recipe {name} has no field {key!r}", nearest(key, known))
+    description = table.get("description")
+    if not isinstance(description, str) or not description.strip():
+        raise _wrong(f"recipe {name} has no description", 'add description = "..." at its top')
+    rules = Recipe(
+        name,
+        description,
+        _rules(table.get("linear", []), LinearFormat, f"recipe {name}: [[linear]]"),
+        _rules(table.get("attention", []), AttentionFormat, f"recipe {name}: [[attention]]"),
+    )
+    if not rules.linear and not rules.attention:
+        raise _wrong(f"recipe {name} has no rules", "add a [[linear]] or an [[attention]]")
+    return rules
+
+
+def _rules(tables: Any, kind: type[Format], where: str) -> tuple[Rule[Format], ...]:
+    if not isinstance(tables, list):
+        raise _wrong(f"{where} is no list of tables", "write it with two brackets")
+    return tuple(_rule(table, kind, f"{where} {i}") for i, table in enumerate(tables, 1))
+
+
+def _rule(table: Any, kind: type[Format], where: str) -> Rule[Format]:
+    if not isinstance(table, dict):
+        raise _wrong(f"{where} is no table", "write it with two brackets")
+    fields = dict(table)
+    layers = fields.pop("layers", None)
+    if not isinstance(layers, list) or not layers:
+        raise _wrong(f"{where} names no layers", 'add layers = ["blocks.*.ffn.**"] or others')
+    for layer in layers:
+        if not isinstance(layer, str) or not is_pattern(layer):
+            raise _wrong(f"{where}: {layer!r} is no pattern", "such as blocks.*.attn1.to_q")
+    try:
+        found = kind.from_table(fields, where)
+    except UsageError as error:
+        raise _wrong(error.message, error.hint) from error
+    for field, choices in found.choices.items():
+        value = getattr(found, field)
+        if value not in choices:
+            raise _wrong(f"{where}: {field} = {value!r}", nearest(value, choices))
+    if found.problem is not None:
+        raise _wrong(f"{where}: {found.problem}", "change it, or what it goes with")
+    return Rule(tuple(layers), found)
+
+
+def _wrong(message: str, hint: str) -> UsageError:
+    return UsageError("VIDC-RECIPE-FIELD", message, hint)

@@ -1,0 +1,223 @@
+"""What is to be built: every setting at the value that the highest layer gives it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from vidc.compiler import backends
+from vidc.compiler.config.backend import DEFAULT, choose_backend, choose_builder
+from vidc.compiler.config.environment import environment_layer
+from vidc.compiler.config.layers import Layer, Setting, assignment_layer, file_layer
+from vidc.compiler.config.precision import (
+    asked_precision,
+    instead,
+    require_built,
+    require_exported,
+    require_one_for_keys_and_values,
+    resolve_precision,
+)
+from vidc.compiler.config.presets import DEFAULT_PRESET, load_preset
+from vidc.compiler.config.quantization import (
+    TRANSFORMER,
+    QuantizationConfig,
+    high_layers,
+    quantization,
+    require_transformer_alone,
+)
+from vidc.compiler.config.schema import (
+    BUILD_TABLES,
+    CalibrateConfig,
+    TensorRtConfig,
+    ValidateConfig,
+)
+from vidc.compiler.config.tables import (
+    read_calibrate,
+    read_model,
+    read_tensorrt,
+    read_validate,
+    write_tables,
+)
+from vidc.compiler.config.targets import AUTO, Target, find_target
+from vidc.compiler.store.flatten import flatten
+from vidc.exporters.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A resolved configuration.
+
+    Attributes:
+        preset: its name, or its file's.
+        family: of the model.
+        model: sizes, stream and sampler.
+        precision: of each weights group, and of what of it is not quantized.
+        target: what the engines are for.
+        backend: what builds them; where none are to be built, only a name.
+        validate: the rollout that validates them.
+        origins: where each value came from, by the dotted names of ``values``.
+        quantization: what of the transformer is in 8 bits, if anything is.
+        tensorrt: how TensorRT builds engines, where it does.
+        calibrate: what a calibration runs; no bundle depends on it but by the calibration.
+    """
+
+    preset: str
+    family: str
+    model: ModelConfig
+    precision: Mapping[str, str]
+    target: Target
+    backend: str
+    validate: ValidateConfig
+    origins: Mapping[str, str]
+    quantization: QuantizationConfig | None = None
+    tensorrt: TensorRtConfig = field(default_factory=TensorRtConfig)
+    calibrate: CalibrateConfig = field(default_factory=CalibrateConfig)
+
+    @property
+    def asked_backend(self) -> Setting | None:
+        """The backend and who asked for it; None where nobody did."""
+        origin = self.origins["backend"]
+        return None if origin == DEFAULT else Setting(self.backend, origin)
+
+    def quantized(self, group: str) -> QuantizationConfig | None:
+        """What of a weights group is in 8 bits."""
+        return self.quantization if group == TRANSFORMER else None
+
+    def named_precision(self, group: str) -> str:
+        """What the engines of a weights group are called by: 8 bits where it is quantized."""
+        quantized = self.quantized(group)
+        return self.precision[group] if quantized is None else quantized.precision
+
+    def to_json(self) -> dict[str, Any]:
+        """The configuration without its origins, as plain JSON values."""
+        return {
+            "preset": self.preset,
+            "family": self.family,
+            "target": self.target.to_json(),
+            "backend": self.backend,
+            "precision": dict(self.precision),
+            "quantization": None if self.quantization is None else self.quantization.to_json(),
+            **write_tables(self.model, self.validate),
+            "tensorrt": asdict(self.tensorrt),
+            "text_encoder": None
+            if self.model.text_encoder is None
+            else asdict(self.model.text_encoder),
+        }
+
+    def values(self) -> dict[str, Any]:
+        """Every setting by its dotted name, as ``--plan`` shows it."""
+        document = self.to_json()
+        del document["target"], document["text_encoder"]
+        rules = document.pop("quantization")
+        if rules is not None:
+            shown = {name: rules[name] for name in ("precision", "recipe")}
+            document["quantization"] = shown
+        return flatten({"gpu": self.target.name, **document})
+
+
+def resolve(
+    preset: str | None = None,
+    *,
+    gpu: str | None = None,
+    precision: str | None = None,
+    recipe: str | None = None,
+    backend: str | None = None,
+    assignments: Sequence[str] = (),
+    config: Path | None = None,
+    environ: Mapping[str, str],
+    engines: bool = True,
+) -> Settings:
+    """The settings of a build: flag over environment over ``--config`` over preset over default.
+
+    Args:
+        preset: a name or a path to a TOML file; ``longlive-1.3b`` by default.
+        gpu: ``--gpu``: a target or ``auto``.
+        precision: ``--precision``, of every weights group that ``--set`` does not name.
+        recipe: ``--recipe``: what an 8-bit precision quantizes, instead of the target's default.
+        backend: ``--backend``.
+        assignments: ``--set key=value``, of the flags' precedence; a flag of its own wins.
+        config: the file of ``--config``.
+        environ: the environment, whose ``VIDC_`` variables are read.
+        engines: whether engines are to be built: for graphs alone no backend has to fit.
+
+    Raises:
+        UsageError: an unknown or unfit preset, setting, target, precision or backend, with the
+            nearest known name.
+        UnavailableError: ``VIDC-TARGET-AUTO`` for an unknown GPU, ``VIDC-BACKEND-TARGET`` for a
+            target that no backend builds for; ``VIDC-TARGET-PRECISION``,
+            ``VIDC-BACKEND-PRECISION`` or ``VIDC-EXPORT-PRECISION`` for a precision that the
+            target, the backend or the export does not have.
+    """
+    chosen = load_preset(preset or DEFAULT_PRESET)
+    flags = {"gpu": gpu, "precision.default": precision, "backend": backend}
+    layers: list[Layer] = [
+        chosen.layer,
+        file_layer(config) if config else {},
+        environment_layer(environ),
+        assignment_layer(assignments)
+        | {
+            name: Setting(value, f"--{name.removesuffix('.default')}")
+            for name, value in flags.items()
+            if value is not None
+        },
+    ]
+    merged: dict[str, Setting] = {}
+    for layer in layers:
+        merged |= layer
+
+    model, validate = read_model(merged), read_validate(merged)
+    gpu_setting = merged.get("gpu", Setting(AUTO, DEFAULT))
+    target = find_target(str(gpu_setting.value), gpu_setting.origin)
+    asked = merged.get("backend")
+    chosen_backend = (
+        choose_builder(asked, target, gpu_setting) if engines else choose_backend(asked)
+    )
+    quantized = None
+    if engines:
+        asked_for = asked_precision(layers, target)
+        require_built({TRANSFORMER: asked_for}, chosen_backend.value, target)
+        require_transformer_alone(layers, target)
+        chosen_recipe = None if recipe is None else Setting(recipe, "--recipe")
+        quantized = quantization(asked_for, chosen_recipe, target)
+        high = layers
+        if quantized is not None:
+            builds = backends.backend(chosen_backend.value).precisions(target)
+            high = high_layers(layers, instead([p for p in target.precisions if p in builds]))
+        precisions = resolve_precision(high, target)
+        rings = None if quantized is None else quantized.rings
+        require_one_for_keys_and_values(layers, target, precisions[TRANSFORMER], rings)
+        require_built(precisions, chosen_backend.value, target)
+    else:
+        precisions = resolve_precision(layers, target)
+        require_exported(precisions)
+    origins = {f"precision.{group}": setting.origin for group, setting in precisions.items()}
+    if quantized is not None:
+        origins["quantization.precision"] = asked_for.origin
+        origins["quantization.recipe"] = "--recipe" if recipe else f"target {target.name}"
+    return Settings(
+        preset=chosen.name,
+        family=chosen.family,
+        model=model,
+        precision={group: setting.value for group, setting in precisions.items()},
+        target=target,
+        backend=chosen_backend.value,
+        validate=validate,
+        origins={
+            "preset": "argument" if preset else DEFAULT,
+            "family": f"preset {chosen.name}",
+            "gpu": gpu_setting.origin,
+            "backend": chosen_backend.origin,
+            **origins,
+            **_table_origins(merged),
+        },
+        quantization=quantized,
+        tensorrt=read_tensorrt(merged),
+        calibrate=read_calibrate(merged),
+    )
+
+
+def _table_origins(merged: Layer) -> dict[str, str]:
+    known = [
+        f"{table}.{field.name}" for table, kind in BUILD_TABLES.items() for field in fields(kind)
+    ]
+    return {name: merged[name].origin if name in merged else DEFAULT for name in known}

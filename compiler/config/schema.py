@@ -1,0 +1,159 @@
+"""Which settings there are: their dotted names, and how a wrong one is refused."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+
+from vidc.compiler.config.targets import targets
+from vidc.exporters.config import (
+    SamplerConfig,
+    StreamConfig,
+    TransformerConfig,
+    VaeConfig,
+)
+from vidc.exporters.table import Table
+from vidc.plugins.errors import UsageError, nearest
+
+EIGHT_BITS = ("fp8", "int8")
+PRECISIONS = ("fp32", "fp16", "bf16", *EIGHT_BITS)
+WEIGHTS_GROUPS = ("transformer", "vae", "text_encoder")
+"""Weights that share a file, and so a precision."""
+KV_CACHE = "kv_cache"
+"""What has a precision beside them: the window's keys and values, the transformer's if unsaid."""
+_MAX_WORKSPACE_GB = 1024
+LEVELS = ("auto", "rollout", "component")
+
+
+@dataclass(frozen=True)
+class ValidateConfig(Table):
+    """What validates a bundle.
+
+    Attributes:
+        blocks: of the rollout.
+        switch_after: how many of them precede the prompt switch.
+        prompts: two texts, before and after the switch, where the model has a text encoder.
+        level: ``rollout`` follows errors from block to block, ``component`` plays two blocks and
+            holds every call alone to PyTorch; ``auto`` is the rollout unless a CPU would take long.
+    """
+
+    blocks: int = 8
+    switch_after: int = 4
+    prompts: tuple[str, ...] = (
+        "A red fox trots along a snowy forest path at dawn, its breath visible in the cold air.",
+        "The fox stops, turns its head and looks straight into the camera.",
+    )
+    level: str = "auto"
+
+    def __post_init__(self) -> None:
+        self.require(
+            0 < self.switch_after < self.blocks,
+            f"validate.switch_after = {self.switch_after} does not lie inside the "
+            f"{self.blocks} blocks of validate.blocks",
+            f"set it between 1 and {self.blocks - 1}",
+        )
+        self.require(
+            len(self.prompts) == 2 and all(map(str.strip, self.prompts)),
+            f"validate.prompts = {list(self.prompts)} are not two texts",
+            "give one for the blocks before the prompt switch, and one for those behind it",
+        )
+        if self.level not in LEVELS:
+            raise UsageError(
+                "VIDC-CONFIG-SETTING",
+                f"validate.level = {self.level!r} is no level of validation",
+                nearest(self.level, LEVELS),
+            )
+
+
+@dataclass(frozen=True)
+class CalibrateConfig(Table):
+    """What ``vidc calibrate`` does where its flags say nothing.
+
+    Attributes:
+        prompts: texts that the model was made for; with none, those that ship with vidc.
+    """
+
+    prompts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TensorRtConfig(Table):
+    """How TensorRT builds engines.
+
+    Attributes:
+        workspace_gb: 10^9 bytes of the GPU's memory that a layer may work in, beside weights and
+            activations; None is all that the target has.
+        hardware_compatible: for GPUs of other compute capabilities too.
+        version_compatible: for later versions of TensorRT too.
+    """
+
+    workspace_gb: float | None = None
+    hardware_compatible: bool = False
+    version_compatible: bool = False
+
+    def __post_init__(self) -> None:
+        limit = self.workspace_gb
+        self.require(
+            limit is None or 0 < limit <= _MAX_WORKSPACE_GB,
+            f"tensorrt.workspace_gb = {limit} is not above 0 and at most {_MAX_WORKSPACE_GB}",
+            "set it to what one layer may take of the GPU's memory, such as 2",
+        )
+
+    @property
+    def workspace_bytes(self) -> int | None:
+        """``workspace_gb`` in bytes."""
+        return None if self.workspace_gb is None else int(self.workspace_gb * 10**9)
+
+
+BUILD_TABLES: dict[str, type[Table]] = {
+    "model": TransformerConfig,
+    "vae": VaeConfig,
+    "stream": StreamConfig,
+    "sampler": SamplerConfig,
+    "validate": ValidateConfig,
+    "tensorrt": TensorRtConfig,
+}
+"""The settings that a bundle has."""
+TABLES: dict[str, type[Table]] = {**BUILD_TABLES, "calibrate": CalibrateConfig}
+
+
+def _names_under(path: tuple[str, ...]) -> Collection[str]:
+    """The names that may follow ``path``; nothing follows a setting."""
+    match path:
+        case ():
+            return (*TABLES, "precision", "gpu", "backend")
+        case ("precision",):
+            return ("default", *WEIGHTS_GROUPS, KV_CACHE, *targets())
+        case ("precision", name) if name in targets():
+            return ("default", *WEIGHTS_GROUPS, KV_CACHE)
+        case (name,) if name in TABLES:
+            return tuple(field.name for field in fields(TABLES[name]))
+    return ()
+
+
+def require_setting(name: str, origin: str) -> None:
+    """Refuses a dotted name that is no setting.
+
+    Raises:
+        UsageError: ``VIDC-CONFIG-SETTING``, with the nearest name.
+    """
+    parts = tuple(name.split("."))
+    for depth, part in enumerate(parts):
+        known = _names_under(parts[:depth])
+        if part not in known:
+            raise UsageError(
+                "VIDC-CONFIG-SETTING", f"no setting {name!r} ({origin})", _hint(part, known, depth)
+            )
+    if below := _names_under(parts):
+        raise UsageError(
+            "VIDC-CONFIG-SETTING",
+            f"{name!r} is a table, not a setting ({origin})",
+            f"set one of: {', '.join(f'{name}.{child}' for child in sorted(below))}",
+        )
+
+
+def _hint(part: str, known: Collection[str], depth: int) -> str:
+    if not known:
+        return "it goes deeper than the settings do"
+    homes = [f"{table}.{part}" for table in TABLES if part in _names_under((table,))]
+    if depth == 0 and homes:
+        return f"did you mean {' or '.join(homes)}?"
+    return nearest(part, known)

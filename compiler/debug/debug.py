@@ -1,0 +1,277 @@
+"""Looks into the components of a bundle that failed: where they begin to differ, what shows it."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vidc.compiler.backends import Means, backend
+from vidc.compiler.build.program import component_program
+from vidc.compiler.config.recorded import recorded_settings
+from vidc.compiler.config.resolve import Settings
+from vidc.compiler.debug.capture import given_at_first_error
+from vidc.compiler.debug.given import given_to
+from vidc.compiler.debug.graph import EngineGraph
+from vidc.compiler.debug.graph_reference import graph_reference
+from vidc.compiler.debug.probe import EngineProgram
+from vidc.compiler.debug.rebuild import Rebuilder
+from vidc.compiler.debug.reference import Reference, program_reference
+from vidc.compiler.debug.reproduce import Reproduction, reproduce
+from vidc.compiler.debug.search import Finding, Values, first_wrong, relative_error
+from vidc.compiler.quantize.form import CPU_PROGRAM, PROGRAM
+from vidc.compiler.validate.check import Validation
+from vidc.compiler.validate.gates import Where
+from vidc.plugins.errors import UnavailableError, UsageError
+from vidc.runtime.bundle import Bundle
+from vidc.runtime.engines.onnxruntime import Options
+from vidc.runtime.manifest import Engine, Manifest
+from vidc.runtime.strict import read
+from vidc.runtime.weights import Weights
+
+GRAPHS = "onnxruntime"
+"""The loader of portable graphs."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found of a component that failed.
+
+    Attributes:
+        component: its name.
+        finding: the first value that differs; None where each that was looked at keeps to the
+            tolerance.
+        reproduction: the part of the graph that shows it; None where none does by itself.
+        cause: what it is then, where no value differs.
+    """
+
+    component: str
+    finding: Finding | None
+    reproduction: Reproduction | None
+    cause: str | None
+
+    @property
+    def text(self) -> str:
+        """The diagnosis in a few lines."""
+        if self.finding is None:
+            return f"{self.component}: {self.cause}"
+        found = self.finding
+        lines = [
+            f"{self.component}: the first wrong value is {found.name}, of {found.operator}: "
+            f"relative L2 {found.error:.3g}, limit {found.limit:.3g}"
+        ]
+        if found.line is not None:
+            lines.append(f"  from {found.line}")
+        if found.fused:
+            lines.append(
+                "  it is right once other values before it are outputs, too: what the backend "
+                "fuses there is wrong"
+            )
+        shown = self.reproduction
+        lines.append(
+            "  no part of the graph shows it by itself"
+            if shown is None
+            else f"  shown by {shown.nodes} node{'' if shown.nodes == 1 else 's'} in "
+            f"{shown.graph}, with their inputs in {shown.tensors}"
+        )
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The diagnosis as JSON values; an error that is not finite is null."""
+        finding, shown = self.finding, self.reproduction
+        return {
+            "component": self.component,
+            "cause": self.cause,
+            "finding": None
+            if finding is None
+            else asdict(finding) | {"error": _finite(finding.error), "right": len(finding.right)},
+            "reproduction": None
+            if shown is None
+            else asdict(shown)
+            | {
+                "graph": str(shown.graph),
+                "tensors": str(shown.tensors),
+                "error": _finite(shown.error),
+            },
+        }
+
+
+INPUTS = (
+    "it makes of what it was given what PyTorch makes of it with the bundle's weights: a component "
+    "before it gave it wrong states, or the weights are not those that the golden data come from"
+)
+OPTIMISER = (
+    "each of its values is right once it is an output, and its outputs are not without that: what "
+    "the backend's optimizer makes of it is wrong"
+)
+REBUILT = (
+    "an engine that is built of it here and now is right, and the bundle's is not: it was built "
+    "otherwise, or its files are damaged; build the bundle again"
+)
+NEVER = "no call of it errs by more than its limit in relative L2: another metric failed"
+
+
+def require_debuggable(manifest: Manifest) -> None:
+    """Refuses a bundle whose engines cannot be looked into here.
+
+    Raises:
+        UnavailableError: ``VIDC-VALIDATE-DEBUG``, one cannot be built here.
+        GateError: what ``recorded_settings`` raises.
+        UsageError: ``VIDC-CONFIG-BACKEND``.
+    """
+    first = {entry.backend: name for name, entry in reversed(manifest.engines.items())}
+    for name in first.values():
+        entry = manifest.engines[name]
+        settings = _settings(manifest, entry)
+        if _has_graph(entry, manifest):
+            continue
+        reason = backend(entry.backend).unavailable(settings.target)
+        if reason is not None:
+            raise UnavailableError(
+                "VIDC-VALIDATE-DEBUG",
+                f"the engine of {name} has to be built again with values between its layers as "
+                f"outputs, and {entry.backend} cannot build for {settings.target.name} here: "
+                f"{reason}",
+                "run it where the bundle was built, or build the same with --backend onnxruntime "
+                "--gpu cpu, whose graph needs no building: where that passes, program and weights "
+                f"are right, and what {entry.backend} made of them is not",
+            )
+
+
+def debug(
+    folder: Path,
+    bundle: Bundle,
+    validation: Validation,
+    output: Path,
+    note: Callable[[str], None] = print,
+) -> list[Diagnosis]:
+    """A diagnosis of every component that failed, in the order of their first calls.
+
+    Args:
+        folder: of the bundle, which ``require_debuggable`` let pass.
+        bundle: loaded from it.
+        validation: of it.
+        output: a folder for what shows the errors; made where there is something to write.
+        note: shows a line of progress.
+
+    Raises:
+        UsageError: ``VIDC-VALIDATE-REPORT``, what shows an error cannot be written to ``output``.
+        VidcError: what a backend and a loader raise, where an engine is built again.
+    """
+    manifest = validation.manifest
+    files = {name: folder / entry.path for name, entry in manifest.weights.items()}
+    weights = Weights(files, bundle.device)
+    limits = _limits(validation)
+    called = dict.fromkeys(name for name, _ in validation.golden.reference.calls if name in limits)
+    found = []
+    for name in called:
+        note(f"looking into {name}")
+        kept = given_at_first_error(
+            validation.golden, bundle.stream, bundle.engines, bundle.device, name, limits[name]
+        )
+        if kept is None:
+            found.append(Diagnosis(name, None, None, NEVER))
+            continue
+        engine, reference = _look(name, kept, folder, bundle, manifest, weights, note)
+        found.append(diagnose(name, limits[name], engine, reference, output))
+    return found
+
+
+def diagnose(
+    name: str, limit: float, engine: Values, reference: Reference, output: Path
+) -> Diagnosis:
+    """A diagnosis of one component.
+
+    Args:
+        name: its name.
+        limit: of relative L2, which its results leave in a scenario.
+        engine: its values as they are computed.
+        reference: of them.
+        output: a folder for what shows the error; made where there is something to write.
+
+    Raises:
+        UsageError: ``VIDC-VALIDATE-REPORT``.
+        VidcError: what building an engine raises.
+    """
+
+    def wrong(found: Mapping[str, Tensor]) -> list[str]:
+        expected = reference.values(found)
+        return [n for n in found if not relative_error(found[n], expected[n]) <= limit]
+
+    results = wrong(engine.results())
+    if not results:
+        return Diagnosis(name, None, None, INPUTS)
+    finding = first_wrong(engine, reference, results, limit)
+    if finding is None:
+        still = wrong(engine.values(results))
+        return Diagnosis(name, None, None, OPTIMISER if still else REBUILT)
+    try:
+        output.mkdir(exist_ok=True)
+        shown = reproduce(name, finding, engine, reference, output)
+    except OSError as error:
+        raise UsageError(
+            "VIDC-VALIDATE-REPORT",
+            f"what shows the error of {name} cannot be written to {output}: {error.strerror}",
+            "make room there, or move the bundle to a folder that you may write to",
+        ) from error
+    return Diagnosis(name, finding, shown, None)
+
+
+def _has_graph(entry: Engine, manifest: Manifest) -> bool:
+    """Whether an engine is a portable graph, whose values need no building."""
+    return entry.loader == GRAPHS and manifest.target.device_type == "cpu"
+
+
+def _settings(manifest: Manifest, entry: Engine) -> Settings:
+    settings = recorded_settings(manifest.config, {}, f"config of {manifest.name}")
+    return replace(settings, backend=entry.backend)
+
+
+def _look(
+    name: str,
+    kept: Mapping[str, Tensor],
+    folder: Path,
+    bundle: Bundle,
+    manifest: Manifest,
+    weights: Weights,
+    note: Callable[[str], None],
+) -> tuple[Values, Reference]:
+    """A component's values as its engine computes them, and PyTorch's."""
+    entry, ran = manifest.engines[name], bundle.engines[name]
+    settings = _settings(manifest, entry)
+    made = component_program(settings, name)
+    given = given_to(ran, made.signature, kept, weights)
+    if _has_graph(entry, manifest):
+        options: Options = read(entry.options, Options, f"options of {name}")
+        graph = EngineGraph(
+            folder / entry.files[0], options.session_options(), given.kept,
+            entry.signature.graph_outputs(),
+        )  # fmt: skip
+        return graph, graph_reference(settings, made, given)
+    means = Means(
+        settings.tensorrt.workspace_bytes,
+        entry.requires.compute_capabilities,
+        settings.tensorrt.version_compatible,
+        note=note,
+    )
+    rebuilder = Rebuilder(folder, entry, settings.target, weights, bundle.device, means)
+    native = backend(entry.backend).form(settings.target) not in (PROGRAM, CPU_PROGRAM)
+    program = EngineProgram(made, ran, rebuilder, given, native)
+    return program, program_reference(made, given)
+
+
+def _limits(validation: Validation) -> dict[str, float]:
+    """The limit of relative L2 of each component that failed by any metric."""
+    gates = [g for g in validation.comparison.gates if g.where is Where.COMPONENT]
+    failed = {gate.component for gate in gates if not gate.passed and gate.value is not None}
+    return {
+        gate.component: gate.threshold
+        for gate in gates
+        if gate.metric == "relative_l2" and gate.component in failed
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

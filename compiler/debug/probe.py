@@ -1,0 +1,204 @@
+"""The values of an engine that a backend builds of a program: it is built again to give them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from operator import getitem
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+from torch import Tensor, fx
+
+from vidc.compiler.build.program import ComponentProgram
+from vidc.compiler.debug.given import Given
+from vidc.compiler.debug.rebuild import Rebuilder
+from vidc.compiler.debug.rewire import part_of, result_nodes, value_name, with_outputs
+from vidc.exporters.onnx.export import export_onnx
+from vidc.exporters.onnx.functional import Operators
+from vidc.exporters.onnx.native_ring import native_form
+from vidc.exporters.program import argument_placeholders
+from vidc.plugins.arguments import FLOATS
+from vidc.plugins.quantized_linear import quantized_linear, quantized_linear_reference
+from vidc.plugins.rounded import rounded, rounded_reference
+from vidc.plugins.signature import Signature, state_output
+from vidc.plugins.stored import restored, restored_reference, stored, stored_reference
+from vidc.runtime.engines import Engine
+from vidc.runtime.weights import Weights
+
+_FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
+_MOST_AXES = 8
+_STANDARD: Operators = {
+    quantized_linear: quantized_linear_reference,
+    rounded: rounded_reference,
+    stored: stored_reference,
+    restored: restored_reference,
+}
+"""Operators of quantized programs by those that ONNX has."""
+
+
+class EngineProgram:
+    """A component's program, whose values an engine gives that is built to have them as outputs.
+
+    Args:
+        made: the program.
+        engine: the bundle's.
+        rebuilder: builds and runs it as the bundle's engine.
+        given: what it is given.
+        native: whether the backend's graphs have the ring in operators that work in place.
+    """
+
+    def __init__(
+        self,
+        made: ComponentProgram,
+        engine: Engine,
+        rebuilder: Rebuilder,
+        given: Given,
+        native: bool,
+    ) -> None:
+        self._made = made
+        self._engine = engine
+        self._rebuilder = rebuilder
+        self._given = given
+        self._native = native
+        placeholders = argument_placeholders(made.program)
+        arguments = zip(placeholders, made.signature.arguments, strict=True)
+        self._names = {node: spec.name for node, spec in arguments}
+        self._results = result_nodes(made)
+        self._names |= {node: name for name, node in self._results.items()}
+        self._nodes = {self._name(node): node for node in made.program.graph.nodes}
+        self.inputs = frozenset(made.signature.graph_inputs())
+        self.names = [self._name(node) for node in _computed(made.program.graph) if _is_float(node)]
+        # What a state becomes is given by its write: its layout is the backend's business.
+        states = {state_output(state.name) for state in made.signature.states}
+        self.cuts = frozenset(self.names) - states
+
+    def results(self) -> dict[str, Tensor]:
+        """What the bundle's engine returns."""
+        return self._rebuilder.once(self._engine, self._made.signature, self._given.kept)
+
+    def sources(self, name: str) -> Collection[str]:
+        """What the node of a value reads."""
+        return [self._name(node) for node in self._nodes[name].all_input_nodes]
+
+    def operator(self, name: str) -> str:
+        """The operator that gives a value, and the node's name."""
+        node = self._nodes[name]
+        call = node.args[0] if node.target is getitem else node
+        assert isinstance(call, fx.Node)
+        target = call.args[0] if call.target is _FUNCTIONALISED else call.target
+        return f"{target} {node.name!r}"
+
+    def values(self, names: Collection[str]) -> dict[str, Tensor]:
+        """These values, as an engine computes them that has them as outputs."""
+        marked = [self._nodes[name].name for name in names if name not in self._results]
+        found = self._rebuilder.run(with_outputs(self._made, marked), self._given.kept)
+        return {n: found[n if n in self._results else value_name(n)] for n in names}
+
+    def part(self, inputs: Sequence[str], output: str) -> "ProgramPart":
+        """The operations between these values."""
+        given = [name for name in inputs if name in self.cuts]
+        part = part_of(
+            self._made, [self._nodes[n].name for n in given], self._nodes[output].name
+        )  # fmt: skip
+        wanted = output if output in part.signature.graph_outputs() else None
+        return ProgramPart(
+            part,
+            wanted or value_name(self._nodes[output].name),
+            {value_name(self._nodes[name].name): name for name in given},
+            self._rebuilder, self._given, self._native,
+        )  # fmt: skip
+
+    def _name(self, node: fx.Node) -> str:
+        return self._names.get(node, node.name)
+
+
+class ProgramPart:
+    """A part of a component's program.
+
+    Args:
+        made: it.
+        output: what it computes, by its name there.
+        begins: the values that it begins at, by their names there.
+        rebuilder: builds and runs it as the bundle's engine.
+        given: what the component is given.
+        native: as for ``EngineProgram``.
+    """
+
+    def __init__(
+        self,
+        made: ComponentProgram,
+        output: str,
+        begins: Mapping[str, str],
+        rebuilder: Rebuilder,
+        given: Given,
+        native: bool,
+    ) -> None:
+        self._made = made
+        self._output = output
+        self._begins = begins
+        self._rebuilder = rebuilder
+        self._given = given
+        self._native = native
+        self.nodes = sum(node.op == "call_function" for node in made.program.graph.nodes)
+
+    def value(self, given: Mapping[str, Tensor]) -> Tensor:
+        """What an engine of it alone computes."""
+        values = {**self._given.kept, **self._begun(given)}
+        return self._rebuilder.run(self._made, values)[self._output]
+
+    def save(
+        self, path: Path, given: Mapping[str, Tensor], results: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Writes it, and returns its inputs and ``results`` as the graph lays them out."""
+        made, signature = self._made, self._made.signature
+        operators = _STANDARD
+        if self._native:
+            signature, operators = native_form(made.program, signature, made.aligned)
+        export_onnx(made.name, made.program, signature, None, path, operators)
+        _include_weights(path, signature, self._given.weights)
+        values = {**self._given.own, **self._begun(given)}
+        taken = {
+            name: _laid_out(signature, name, values[name]) for name in signature.graph_inputs()
+        }
+        state = self._output.removesuffix(state_output(""))
+        return taken | {name: _laid_out(signature, state, v) for name, v in results.items()}
+
+    def _begun(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: given[value] for name, value in self._begins.items()}
+
+
+def _laid_out(signature: Signature, name: str, value: Tensor) -> Tensor:
+    axes = signature[name].axes if name in signature else None
+    return value if axes is None else value.permute(axes)
+
+
+def _include_weights(path: Path, signature: Signature, weights: Weights) -> None:
+    """Makes the weights that a graph has as inputs initializers of it."""
+    model = ir.load(path)
+    inputs = frozenset(signature.graph_inputs())
+    values = [value for value in model.graph.inputs if value.name not in inputs]
+    model.graph.inputs[:] = [value for value in model.graph.inputs if value.name in inputs]
+    for value in values:
+        value.const_value = ir.tensor(weights[value.name].cpu(), name=value.name)
+        model.graph.register_initializer(value)
+    ir.save(model, path)
+
+
+def _computed(graph: fx.Graph) -> list[fx.Node]:
+    """Nodes whose values depend on what a program is given, in order; others are constants."""
+    found: dict[fx.Node, None] = dict.fromkeys(graph.find_nodes(op="placeholder"))
+    for node in graph.nodes:
+        if any(source in found for source in node.all_input_nodes):
+            found[node] = None
+    return list(found)
+
+
+def _is_float(node: fx.Node) -> bool:
+    """Whether an engine can have a node's value as an output and it is a number worth a look."""
+    value = node.meta.get("val")
+    return (
+        node.op == "call_function"
+        and isinstance(value, Tensor)
+        and value.dtype in FLOATS
+        and value.numel() > 0
+        and value.dim() <= _MOST_AXES
+    )

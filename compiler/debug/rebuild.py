@@ -1,0 +1,114 @@
+"""Builds programs as a bundle's engine was built, loads them as it is, and runs them once."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+
+from vidc.compiler.backends import Means, backend
+from vidc.compiler.build.program import ComponentProgram
+from vidc.compiler.config.targets import Target
+from vidc.compiler.debug.given import as_program
+from vidc.exporters.artifact import ExportedComponent
+from vidc.exporters.program import save_program
+from vidc.plugins.signature import Signature, state_output
+from vidc.runtime import manifest
+from vidc.runtime.engines import Engine, loader
+from vidc.runtime.states import Buffers, States, argument
+from vidc.runtime.weights import Weights
+
+
+class Rebuilder:
+    """Makes engines of a component's programs.
+
+    Args:
+        folder: of the bundle.
+        entry: of the component's engine in its manifest.
+        target: what that is for.
+        weights: of the bundle.
+        device: that engines run on.
+        means: what the backend may use.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        entry: manifest.Engine,
+        target: Target,
+        weights: Weights,
+        device: torch.device,
+        means: Means,
+    ) -> None:
+        self._folder = folder
+        self._entry = entry
+        self._target = target
+        self._weights = weights
+        self._device = device
+        self._means = means
+
+    def run(self, made: ComponentProgram, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Builds an engine of a program and runs it once, as ``once`` does.
+
+        Raises:
+            VidcError: what the backend and the loader raise.
+        """
+        with TemporaryDirectory() as temporary:
+            source, output = Path(temporary, "program"), Path(temporary, "engine")
+            source.mkdir()
+            output.mkdir()
+            exported = ExportedComponent(made.name, source, made.signature, made.aligned)
+            save_program(made.program, exported.program)
+            chosen = backend(self._entry.backend)
+            kernels = dict.fromkeys(chosen.kernels(self._target), self._kernels(Path(temporary)))
+            built = chosen.compile(exported, self._target, kernels, output, self._means)
+            entry = replace(
+                self._entry,
+                loader=built.loader,
+                version=built.version,
+                files=built.files,
+                signature=built.signature,
+                options=dict(built.options),
+                requires=built.requires,
+            )
+            engine = loader(entry.loader)(output, entry, self._weights, self._device)
+            return self.once(engine, made.signature, given)
+
+    def once(
+        self, engine: Engine, signature: Signature, given: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """What an engine computes: outputs by name, new values of states by ``state_output``.
+
+        Args:
+            engine: it.
+            signature: of its program, whose layout and dtypes states come back in.
+            given: inputs and states, with the axes of the component.
+
+        Returns:
+            On the CPU.
+        """
+        specs, device = engine.signature, self._device
+        buffers, states = Buffers(specs, device), States([specs], device)
+        for spec in specs.arguments:
+            if spec.reads:
+                spec.original(argument(spec, buffers, states)).copy_(given[spec.name])
+        engine.run(buffers, states)
+        found = {name: tensor.cpu() for name, tensor in buffers.outputs.items()}
+        for spec in specs.states:
+            if spec.writes:
+                kept = spec.original(states[spec.name])
+                own = as_program(spec, signature[spec.name], kept, engine.weight)
+                found[state_output(spec.name)] = own.cpu()
+        return found
+
+    def _kernels(self, temporary: Path) -> Path:
+        """A folder of the bundle's compiled kernels, as the stage that compiles them leaves it."""
+        folder = temporary / "kernels"
+        folder.mkdir(exist_ok=True)
+        first, *others = map(Path, self._entry.files)
+        for file in others:
+            if file.stem != first.stem:  # The engine's own files have its name.
+                (folder / file.name).symlink_to((self._folder / file).absolute())
+        return folder

@@ -1,0 +1,69 @@
+"""Writes the smallest graph that shows a wrong value, what it takes and what it should give."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from vidc.compiler.debug.reference import Reference
+from vidc.compiler.debug.search import Finding, Values, cut, relative_error
+
+MOST_DEPTH = 64
+"""Known values that the largest part spans."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A part of a graph that stands alone.
+
+    Attributes:
+        graph: the ``.onnx`` file, weights inside.
+        tensors: its inputs, what its output is ``expected`` to be and what the engine's is
+            ``found`` to be, as safetensors.
+        nodes: how many operations it has, as the engine's program counts them.
+        error: of its output against PyTorch's, relative L2.
+        inputs: their names.
+    """
+
+    graph: Path
+    tensors: Path
+    nodes: int
+    error: float
+    inputs: tuple[str, ...]
+
+
+def reproduce(
+    component: str, finding: Finding, engine: Values, reference: Reference, folder: Path
+) -> Reproduction | None:
+    """The smallest part before a wrong value that gives it from right inputs, written to a folder.
+
+    An engine of each part alone is built as the whole was and tells. None where no part does: the
+    error then needs more of the graph than ``MOST_DEPTH`` values.
+
+    Args:
+        component: its name, which files go by.
+        finding: the wrong value.
+        engine: that has it.
+        reference: of its component.
+        folder: an existing one.
+    """
+    expected = reference.values([finding.name])[finding.name]
+    before: list[str] = []
+    depth = 1
+    while depth <= MOST_DEPTH:
+        inputs = cut(engine, finding.name, finding.right, depth)
+        depth *= 2
+        if inputs == before:
+            continue  # The same part.
+        before, part = inputs, engine.part(inputs, finding.name)
+        given = reference.values([name for name in inputs if name in engine.cuts])
+        found = part.value(given)
+        error = relative_error(found, expected)
+        if not error <= finding.limit:
+            file = folder / f"{component}.onnx"
+            contents = part.save(file, given, {"expected": expected, "found": found})
+            tensors = file.with_suffix(".safetensors")
+            save_file({name: value.contiguous() for name, value in contents.items()}, tensors)
+            taken = tuple(name for name in contents if name not in ("expected", "found"))
+            return Reproduction(file, tensors, part.nodes, error, taken)
+    return None

@@ -1,1 +1,0 @@
-"""What a build leaves where the GPU is missing, so that another machine finishes it."""

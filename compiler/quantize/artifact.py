@@ -1,0 +1,227 @@
+"""A calibration on disk: written once, read with suspicion."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from vidc.compiler.config.schema import ValidateConfig
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.tables import write_tables
+from vidc.compiler.quantize.calibrated_tensors import tensor_shapes
+from vidc.compiler.quantize.document import DOCUMENT, SCHEMA, TENSORS, Document, FileNote
+from vidc.compiler.quantize.groups import Group, groups
+from vidc.exporters.config import ModelConfig
+from vidc.plugins.errors import GateError, UsageError
+from vidc.runtime.integrity import file_entry
+from vidc.runtime.strict import plain, read
+
+MAX_DOCUMENT = 2**20
+"""Bytes: far above any real one."""
+_LEAST = 1e-30
+"""Of a range: the inverse of a smaller one's scale may be infinite."""
+_AGAIN = "run vidc calibrate again, or copy both of its files again"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A calibration of a transformer; ``tensors`` as ``tensor_shapes`` says."""
+
+    document: Document
+    tensors: Mapping[str, Tensor]
+
+    def amax(self, name: str) -> Tensor:
+        """The largest magnitudes over all groups, float32, by channel.
+
+        ``[in]`` of ``<linear>.input``, ``[out]`` of ``<linear>.weight``, ``[H, D]`` of
+        ``<attention>.q``, ``.k`` and ``.v``; KeyError for another name.
+        """
+        tensor = self.tensors[name]
+        return tensor if name.endswith(".weight") else tensor.amax(0)
+
+    def group_amax(self, name: str) -> dict[str, float]:
+        """The largest magnitude by group, of those that run this tensor."""
+        rows = self.tensors[name].flatten(1).amax(1).tolist()
+        pairs = zip(self.document.groups, rows, strict=True)
+        return {group.name: row for group, row in pairs if row > 0}
+
+    def mean(self, name: str) -> Tensor:
+        """The mean of ``<linear>.input``, ``[in]``, of ``<attention>.k`` or ``.v``, ``[H, D]``."""
+        return self.tensors[f"{name}.mean"]
+
+    def centred_amax(self, name: str, mean: Tensor | None = None) -> Tensor:
+        """The largest magnitudes of such a tensor less a mean of its shape, its own if none."""
+        mean = self.mean(name) if mean is None else mean
+        low, high = (self.tensors[f"{name}.{of}"] for of in ("low", "high"))
+        return torch.maximum(high - mean, mean - low)
+
+    def require_fits(self, model: ModelConfig, weights: str) -> None:
+        """Refuses a calibration of another model.
+
+        Args:
+            model: that is to be quantized.
+            weights: the digest of its transformer's weights, as in ``Document``.
+
+        Raises:
+            UsageError: ``VIDC-CALIBRATION-FOREIGN``, other weights, sizes or steps.
+        """
+        if self.document.weights != weights:
+            _foreign(
+                f"it was made with weights {self.document.weights[:12]}, these are {weights[:12]}"
+            )
+        for table, values in model_tables(model).items():
+            for key, value in values.items():
+                found = self.document.model.get(table, {}).get(key)
+                # Ranges do not depend on how many videos a batch holds.
+                if found != value and (table, key) != ("stream", "batch"):
+                    _foreign(f"it was made with {table}.{key} = {found}, this is {value}")
+
+
+def model_tables(model: ModelConfig) -> dict[str, dict[str, Any]]:
+    """What of a model decides its ranges, besides its weights."""
+    tables = write_tables(model, ValidateConfig())
+    return {name: tables[name] for name in ("model", "stream", "sampler")}
+
+
+def write_calibration(folder: Path, document: Document, tensors: Mapping[str, Tensor]) -> None:
+    """Writes both files into an empty folder; ``document.tensors`` is filled in.
+
+    Raises:
+        GateError: ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
+    """
+    _check_values(tensors)
+    path = folder / TENSORS
+    path.write_bytes(save(dict(tensors)))
+    entry = file_entry(path)
+    written = plain(document) | {"tensors": plain(FileNote(entry.size, entry.sha256))}
+    (folder / DOCUMENT).write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
+
+
+def read_calibration(folder: Path, model: ModelConfig) -> Calibration:
+    """The calibration in a folder, checked in itself; ``require_fits`` checks whose it is.
+
+    Args:
+        folder: that ``vidc calibrate`` wrote.
+        model: whose tensors it must hold.
+
+    Raises:
+        UsageError: ``VIDC-CALIBRATION-MISSING``; ``VIDC-CALIBRATION-FOREIGN``, of other sizes.
+        GateError: ``VIDC-CALIBRATION-SCHEMA``; ``VIDC-CALIBRATION-FIELD``, the document is not
+            what vidc writes; ``VIDC-CALIBRATION-DAMAGED``, the tensors are not those that were
+            written; ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
+    """
+    document = _read_document(folder / DOCUMENT)
+    content = _read_tensors(folder / TENSORS, document.tensors)
+    try:
+        tensors: dict[str, Tensor] = load(content)
+    except SafetensorError as error:
+        raise GateError(
+            "VIDC-CALIBRATION-DAMAGED", f"{folder / TENSORS} cannot be read: {error}", _AGAIN
+        ) from error
+    expected = groups(stream_spec(model))
+    if document.groups != expected:
+        _foreign(f"its groups are {_shown(document.groups)}, this model's {_shown(expected)}")
+    _check_shapes(tensors, tensor_shapes(model, len(document.groups)))
+    _check_values(tensors)
+    return Calibration(document, tensors)
+
+
+def _read_document(path: Path) -> Document:
+    try:
+        value = json.loads(_read(path, MAX_DOCUMENT), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise GateError("VIDC-CALIBRATION-FIELD", f"{path} is not JSON: {error}", _AGAIN) from error
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if type(schema) is int and schema != SCHEMA:
+        raise GateError(
+            "VIDC-CALIBRATION-SCHEMA",
+            f"{path} has schema {schema}, this vidc reads {SCHEMA}",
+            "run vidc calibrate again, or use the vidc that wrote it",
+        )
+    try:
+        document: Document = read(value, Document, "calibration")
+    except GateError as error:
+        message = f"{path}: {error.message}"
+        raise GateError("VIDC-CALIBRATION-FIELD", message, _AGAIN) from error
+    return document
+
+
+def _read_tensors(path: Path, listed: FileNote) -> bytes:
+    with _reading(path):
+        size = path.stat().st_size
+        content = path.read_bytes() if size == listed.size else b""
+    if size != listed.size or hashlib.sha256(content).hexdigest() != listed.sha256:
+        raise GateError(
+            "VIDC-CALIBRATION-DAMAGED",
+            f"{path}: {size} bytes that are not the {listed.size} which {DOCUMENT} lists",
+            _AGAIN,
+        )
+    return content
+
+
+def _read(path: Path, limit: int) -> bytes:
+    """At most one byte more than ``limit``."""
+    with _reading(path), path.open("rb") as file:
+        return file.read(limit + 1)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            "VIDC-CALIBRATION-MISSING",
+            f"{path} cannot be read: {error.strerror}",
+            "give the folder that vidc calibrate wrote, with both of its files",
+        ) from error
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _shown(found: Sequence[Group]) -> str:
+    return ", ".join(f"{group.name} at {group.timestep}" for group in found)
+
+
+def _check_shapes(tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
+    for name in [*expected, *tensors]:
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != expected.get(name) or tensors[name].dtype != torch.float32:
+            what = "none" if found is None else f"{tensors[name].dtype}{list(found)}"
+            wanted = list(expected[name]) if name in expected else "none"
+            _foreign(f"of {name} it holds {what}, this model has {wanted}")
+
+
+def _check_values(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise GateError(
+                "VIDC-CALIBRATION-NONFINITE",
+                f"{name} holds NaN or Inf",
+                "calibrate again with --precision fp32 or bf16",
+            )
+        signed = name.endswith((".mean", ".low", ".high"))
+        if not signed and (tensor.max() < _LEAST or (tensor < 0).any()):
+            raise GateError(
+                "VIDC-CALIBRATION-ZERO",
+                f"{name} is zero or next to it throughout, or negative: no scale follows from it",
+                "calibrate again with prompts and weights that are not zero",
+            )
+
+
+def _foreign(why: str) -> NoReturn:
+    raise UsageError(
+        "VIDC-CALIBRATION-FOREIGN",
+        f"the calibration belongs to another model: {why}",
+        "run vidc calibrate with the same preset, --set, --checkpoint and --lora",
+    )

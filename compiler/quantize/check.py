@@ -1,0 +1,178 @@
+"""Holds a quantized weights file to what it was made from, by other arithmetic than made it."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from vidc.compiler.quantize.arithmetic import LARGEST
+from vidc.compiler.quantize.artifact import Calibration
+from vidc.compiler.quantize.form import GRAPH, Form
+from vidc.compiler.quantize.lowering import QuantizedLinear, sites
+from vidc.compiler.quantize.tensors import (
+    bias_name,
+    input_factor_name,
+    input_mean_name,
+    input_scale_name,
+    weight_name,
+    weight_scale_name,
+)
+from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.plugins.errors import BuildError
+
+_HALF_STEP = {"int8": (0.5, 0.0), "fp8": (2.0**-10, 2.0**-4)}
+"""How far rounding moves a value at most: in scales, and as a share of the value itself."""
+_SLACK = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+"""How far scales may differ that are stored in a dtype."""
+
+
+def require_faithful(
+    found: Mapping[str, LazyTensor],
+    weights: Mapping[str, LazyTensor],
+    linears: Mapping[str, QuantizedLinear],
+    calibration: Calibration | None,
+    form: Form = GRAPH,
+) -> None:
+    """Refuses weights that are not the source's, and ranges that are not the calibration's.
+
+    Every weight times its scale must be the source's weight within half a step, every input at the
+    end of its range must be the format's largest value, what an input is divided by, its weight
+    must be multiplied with, and what is taken off it must be the calibration's mean, which its bias
+    must make up for.
+
+    Args:
+        found: as they are stored.
+        weights: in high precision.
+        linears: by layer.
+        calibration: where a Linear is ``calibrated``.
+        form: of what reads them.
+
+    Raises:
+        BuildError: ``VIDC-QUANTIZE-WEIGHTS`` with the first layer.
+    """
+    for name, linear in linears.items():
+        factor = None
+        if linear.site is not None and linear.format.smooth:
+            factor = found[input_factor_name(linear.site)].load().float()
+        stored = found[weight_scale_name(name, form)]
+        scale = stored.load().float()
+        if form.products and linear.site is not None and linear.static:
+            scale = scale / found[input_scale_name(linear.site)].load()
+        source = weights[weight_name(name)].load()
+        values = found[weight_name(name)].load().float()
+        _check_weight(linear, values, scale[:, None], _SLACK[stored.dtype], source, factor)
+        if linear.site is not None and linear.format.center:
+            mean = found[input_mean_name(linear.site)].load()
+            bias, before = (each[bias_name(name)].load() for each in (found, weights))
+            _check_bias(name, bias, before, source.double() * mean.double())
+    ranged = [linear for linear in linears.values() if linear.calibrated]
+    for site, members in sites(ranged).items():
+        assert calibration is not None
+        _check_input(site, members, found, calibration)
+
+
+def _check_weight(
+    linear: QuantizedLinear,
+    values: Tensor,
+    scale: Tensor,
+    slack: float,
+    source: Tensor,
+    factor: Tensor | None,
+) -> None:
+    """Holds a weight's values times its scale, ``[out, 1]``, to the source's, ``[out, in]``."""
+    name = linear.name
+    expected = source.float() if factor is None else source.float() / factor
+    steps, share = _HALF_STEP[linear.format.weights]
+    allowed = steps * scale + (share + slack) * expected.abs()
+    wrong = ~((values * scale - expected).abs() <= allowed)
+    if wrong.any():
+        channel = int(wrong.any(1).nonzero()[0])
+        raise _unfaithful(
+            name,
+            f"output channel {channel} of its weight, times its scale {float(scale[channel]):.3g}, "
+            "is not the weight that was loaded",
+        )
+    used = values.abs().amax(1)
+    coarse = (used < LARGEST[linear.format.weights] * (1 - share - slack) - steps) & (
+        expected.abs().amax(1) > 0
+    )
+    if coarse.any():
+        channel = int(coarse.nonzero()[0])
+        raise _unfaithful(
+            name, f"output channel {channel} of its weight uses a part of the range alone"
+        )
+
+
+def _check_bias(name: str, found: Tensor, source: Tensor, taken_off: Tensor) -> None:
+    """Holds a bias to the source's and the products, ``[out, in]``, that its input lacks."""
+    lacks = found.double() - source.double() - taken_off.sum(1)
+    # The sum is rounded once, to what is stored; its summands may cancel each other.
+    kind = torch.finfo(found.dtype)
+    allowed = kind.eps * (found.double().abs() + kind.smallest_normal)
+    wrong = ~(lacks.abs() <= allowed + 1e-12 * taken_off.abs().sum(1)) | ~found.isfinite()
+    if wrong.any():
+        channel = int(wrong.nonzero()[0])
+        raise _unfaithful(
+            name, f"the bias of output channel {channel} does not make up for its input's mean"
+        )
+
+
+def _check_input(
+    site: str,
+    members: Sequence[QuantizedLinear],
+    found: Mapping[str, LazyTensor],
+    calibration: Calibration,
+) -> None:
+    form = members[0].format
+    names = [f"{member.name}.input" for member in members]
+    if form.center:
+        mean = found[input_mean_name(site)].load()
+        _check_mean(site, mean, torch.stack([calibration.mean(name) for name in names]))
+    if not members[0].static:
+        return  # Its scales are its tokens' own.
+    factor = found[input_factor_name(site)].load().double() if form.smooth else 1.0
+    if form.center:
+        reach = [_reach(calibration, name, mean.double()) for name in names]
+    else:
+        reach = [calibration.amax(name) for name in names]
+    stored = found[input_scale_name(site)]
+    expected = max(float((each * factor).max()) for each in reach)
+    if form.center and expected == 0:
+        return  # Nothing but the mean was seen: there is no range to reach to.
+    reached = float(stored.load()) * LARGEST[form.activations]
+    if not abs(reached - expected) <= _SLACK[stored.dtype] * expected:
+        raise _unfaithful(
+            site, f"its input's scale reaches to {reached:.4g}, the calibration to {expected:.4g}"
+        )
+
+
+def _check_mean(site: str, found: Tensor, means: Tensor) -> None:
+    """Holds what is taken off an input to the means of its Linears, ``[n, in]``.
+
+    They are of one tensor, but not all of the same passes.
+    """
+    kind = torch.finfo(found.dtype)
+    slack = kind.eps * (means.double().abs().amax(0) + kind.smallest_normal)
+    low, high = means.double().amin(0) - slack, means.double().amax(0) + slack
+    wrong = ~((found.double() >= low) & (found.double() <= high))
+    if wrong.any():
+        channel = int(wrong.nonzero()[0])
+        raise _unfaithful(
+            site,
+            f"{float(found[channel]):.4g} is taken off channel {channel} of its input, whose mean "
+            f"is {float(means[-1, channel]):.4g} in the calibration",
+        )
+
+
+def _reach(calibration: Calibration, name: str, mean: Tensor) -> Tensor:
+    """The largest magnitudes of a tensor less a mean, by channel."""
+    ends = (calibration.tensors[f"{name}.{end}"].double() for end in ("low", "high"))
+    return torch.stack([(end - mean).abs() for end in ends]).amax(0)
+
+
+def _unfaithful(name: str, why: str) -> BuildError:
+    return BuildError(
+        "VIDC-QUANTIZE-WEIGHTS",
+        f"transformer, {name}: {why}",
+        "run vidc cache verify, then build again; if it stays, report it with this message",
+    )

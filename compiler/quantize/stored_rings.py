@@ -1,0 +1,86 @@
+"""Rings that a program keeps in 8 bits while queries to them stay as they are.
+
+Keys and values are rounded when a block is written, and become the queries' dtype again for the
+attention that there is anyway. Slots and axes stay where they are, so that every backend opens up
+the same program.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from vidc.compiler.quantize.rings import Ring, RingTensors, rings
+from vidc.exporters.lowering import insert
+from vidc.exporters.program import argument_placeholders
+from vidc.plugins.arguments import dtype_name
+from vidc.plugins.signature import DTYPES, Rounding, Signature
+from vidc.plugins.stored import restored, stored
+
+
+def store_rings(
+    program: ExportedProgram,
+    signature: Signature,
+    asked: Mapping[str, RingTensors],
+    placeholder: Callable[[str], fx.Node],
+) -> Signature:
+    """Makes the states of these rings ones of 8 bits; those that compute in it are left.
+
+    Args:
+        program: what ``export_program`` returns; changed in place.
+        signature: the component's.
+        asked: by layer.
+        placeholder: of a weight; makes it where there is none.
+
+    Returns:
+        The signature with the states as they are then.
+    """
+    specs = dict(zip(argument_placeholders(program), signature.arguments, strict=True))
+    kept = {}
+    for layer, ring in rings(program, signature).items():
+        tensors = asked.get(layer)
+        if tensors is None or not tensors.stored:
+            continue
+        parts = {
+            "k": Rounding(tensors.key_scale, tensors.key_mean),
+            "v": Rounding(tensors.value_scale),
+        }
+        for part, rounding in parts.items():
+            scale = placeholder(rounding.scale)
+            mean = None if rounding.mean is None else placeholder(rounding.mean)
+            _read(program.graph, ring, part, scale)
+            _write(program.graph, ring, part, (scale, mean, tensors.dtype))
+            spec = specs[ring.caches[part]]
+            kept[spec.name] = replace(spec, dtype=tensors.dtype, rounding=rounding)
+    program.graph_module.recompile()
+    return replace(signature, tensors=tuple(kept.get(t.name, t) for t in signature))
+
+
+def _write(graph: fx.Graph, ring: Ring, part: str, rounding: tuple[Any, Any, str]) -> None:
+    cache, write = ring.caches[part], ring.writes[part]
+    with graph.inserting_before(write):
+        update = insert(graph, stored, (write.kwargs["update"], *rounding))
+    write.kwargs = {**write.kwargs, "update": update}
+    value = cache.meta["val"]
+    with value.fake_mode:
+        narrow = torch.empty(value.shape, dtype=DTYPES[rounding[2]])
+    cache.meta["val"] = narrow
+    write.meta["val"] = (None, narrow)
+    for result in write.users:
+        result.meta["val"] = narrow
+
+
+def _read(graph: fx.Graph, ring: Ring, part: str, scale: fx.Node) -> None:
+    position = 1 + "kv".index(part)
+    for attention in ring.attentions:
+        given: list[Any] = list(attention.args)
+        keys = given[position]
+        dtype = dtype_name(attention.meta["val"].dtype)
+        with graph.inserting_before(attention):
+            node = graph.call_function(restored, (keys, scale, dtype))
+        node.meta["val"] = keys.meta["val"]  # Of the queries' dtype, as it was before.
+        given[position] = node
+        attention.args = tuple(given)

@@ -1,1 +1,0 @@
-"""Recipes: what of a transformer is quantised, and how."""

@@ -1,0 +1,37 @@
+"""Fills a report's template, which extends ``base.html.j2`` of this package."""
+
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+
+def render(template: str, filters: Mapping[str, Callable[..., Any]], **values: Any) -> str:
+    """The page; every text in ``values`` is escaped.
+
+    Args:
+        template: package and file, such as ``vidc.compiler.report/base.html.j2``; the name by which
+            a template extends another too.
+        filters: for the template, by name, beside ``sentence``.
+        values: the template's variables, all of which it may use and no others.
+    """
+    environment = Environment(
+        loader=FunctionLoader(_source),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"sentence": sentence, **filters}
+    return environment.get_template(template).render(values)
+
+
+def sentence(text: str) -> str:
+    """The text with a capital in front; jinja's ``capitalize`` makes all others small: ``Vae``."""
+    return text[:1].upper() + text[1:]
+
+
+def _source(name: str) -> str:
+    package, _, file = name.partition("/")
+    return files(package).joinpath(file).read_text(encoding="utf-8")

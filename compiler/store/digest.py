@@ -1,0 +1,107 @@
+"""SHA-256 of JSON values, files and folders, and a memory of the digests of large files."""
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from vidc.compiler.store.atomic import read_json, write_json
+
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+
+REMEMBER_FROM = 1 << 20
+"""Bytes from which a file's digest is worth remembering; smaller ones are hashed each time."""
+
+SETTLED_SECONDS = 2.0
+"""How old a change must be: a second write within one tick of the clock keeps the file's mtime."""
+
+
+def canonical_json(value: Json) -> str:
+    """``value`` as ASCII JSON with sorted keys, no spaces, and floats by ``repr``.
+
+    Raises:
+        ValueError: NaN or infinity.
+        TypeError: not a JSON value.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def sha256_json(value: Json) -> str:
+    """Hex SHA-256 of the canonical JSON of ``value``."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a regular file's bytes; ValueError on a device, pipe or folder."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path} is not a regular file")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Every file under ``root`` with its relative POSIX path, links followed."""
+    for folder, _, names in os.walk(root, followlinks=True, onerror=_raise):
+        for name in names:
+            path = Path(folder, name)
+            yield path.relative_to(root).as_posix(), path
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def sha256_tree(digests: Mapping[str, str]) -> str:
+    """Digest of a folder from its files' digests by relative path; empty folders do not count."""
+    return sha256_json(digests)
+
+
+class DigestMemory:
+    """Digests of files outside the store, those of large ones remembered on disk.
+
+    A remembered digest holds as long as the file's absolute path, size, mtime and inode do.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, path: Path) -> str:
+        """Digest of a file, or of a folder from its files' paths and digests.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is neither a file nor a folder.
+        """
+        if path.is_dir():
+            return sha256_tree({name: self.file(file) for name, file in _files(path)})
+        return self.file(path)
+
+    def file(self, path: Path) -> str:
+        """Digest of a file; OSError or ValueError as ``path``."""
+        before = path.stat()
+        if before.st_size < REMEMBER_FROM:
+            return sha256_file(path)
+        state: dict[str, Json] = {
+            "path": os.path.abspath(path),
+            "size": before.st_size,
+            "mtime_ns": before.st_mtime_ns,
+            "inode": before.st_ino,
+        }
+        memory = self._folder / f"{sha256_json(state['path'])}.json"
+        remembered = read_json(memory)
+        if isinstance(remembered, dict) and remembered.get("state") == state:
+            return str(remembered["sha256"])
+        settled = time.time() - before.st_mtime > SETTLED_SECONDS
+        digest = sha256_file(path)
+        after = path.stat()
+        unchanged = (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+        if settled and unchanged:
+            # Only speed is lost where the memory cannot be written.
+            with contextlib.suppress(OSError):
+                write_json(memory, {"state": state, "sha256": digest})
+        return digest

@@ -1,0 +1,101 @@
+"""Failures of the disk under the store, told apart from failures of a stage."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vidc.compiler.store.units import byte_size
+from vidc.plugins.errors import BuildError, VidcError
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+UNUSABLE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EIO, errno.ENOLCK}
+)
+OTHER_CACHE = "free some space (`vidc cache prune`) or choose another cache folder"
+FULL_BELOW = 1 << 20
+"""Free bytes below which a failed write is blamed on the disk: not every library passes errno on"""
+
+
+@contextmanager
+def store_errors(root: Path) -> Iterator[None]:
+    """Turns OSErrors of the store's own reads and writes into ``VIDC-BUILD-DISK``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL | UNUSABLE:
+            message = f"cannot write to the cache {root}: {error}"
+            raise _disk_error(root, message, OTHER_CACHE) from error
+        raise
+
+
+@contextmanager
+def stage_errors(
+    stage: str, root: Path, draft: Path, needed: int | None, remedy: str
+) -> Iterator[None]:
+    """Names the stage in whatever its run or the publishing of its output raises.
+
+    Args:
+        stage: its name.
+        root: a folder on the disk that it writes to.
+        draft: the folder the stage writes to.
+        needed: bytes that the stage wrote the last time, if known.
+        remedy: what to try where the disk is full, such as ``OTHER_CACHE``.
+
+    Raises:
+        BuildError: ``VIDC-BUILD-DISK`` where the disk is full or refuses the draft, else
+            ``VIDC-BUILD-STAGE``. Errors of vidc's own pass as they are.
+    """
+    try:
+        yield
+    except VidcError:
+        raise
+    except Exception as error:
+        if _is_of_disk(error, root, draft):
+            need = "" if needed is None else f", its last result took {byte_size(needed)}"
+            raise _disk_error(
+                root,
+                f"stage {stage} could not write its output, {byte_size(_tree_size(draft))} in"
+                f"{need}: {error}",
+                remedy,
+            ) from error
+        raise BuildError(
+            "VIDC-BUILD-STAGE",
+            f"stage {stage} failed: {type(error).__name__}: {error}",
+            "run it again with -v for the traceback; finished stages are kept",
+        ) from error
+
+
+def _is_of_disk(error: BaseException, root: Path, draft: Path) -> bool:
+    full = [os.strerror(number) for number in FULL]
+    link: BaseException | None = error
+    while link is not None:
+        if any(text in str(link) for text in full):
+            return True
+        if isinstance(link, OSError):
+            if link.errno in FULL:
+                return True
+            inside = isinstance(link.filename, str) and Path(link.filename).is_relative_to(draft)
+            if link.errno in UNUSABLE and inside:
+                return True
+        link = link.__cause__ or link.__context__
+    return _free(root) < FULL_BELOW
+
+
+def _disk_error(root: Path, message: str, remedy: str) -> BuildError:
+    return BuildError(
+        "VIDC-BUILD-DISK",
+        f"{message}; {byte_size(_free(root))} free",
+        f"{remedy}, then build again: finished stages are kept",
+    )
+
+
+def _free(root: Path) -> int:
+    existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    return shutil.disk_usage(existing).free
+
+
+def _tree_size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

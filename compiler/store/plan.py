@@ -1,0 +1,116 @@
+"""What a build would do, and why, without doing it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from vidc.compiler.store.digest import Json, canonical_json, sha256_json
+from vidc.compiler.store.disk import store_errors
+from vidc.compiler.store.flatten import flatten
+from vidc.compiler.store.stage import Stage, check_order, key_components
+from vidc.compiler.store.store import Last, Store
+
+DIGESTS = ("inputs.", "files.", "sources")
+"""Components whose values are digests, which say nothing to a reader."""
+
+
+class Status(StrEnum):
+    """What a build would do with a stage."""
+
+    HIT = "HIT"
+    """Use its result from the store."""
+    MISS = "MISS"
+    """Run it: it was never built in this slot, or its result is gone."""
+    STALE = "STALE"
+    """Run it: its key changed since it was last built in this slot."""
+    UNKNOWN = "UNKNOWN"
+    """Known only when an earlier stage has run."""
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One stage of a plan.
+
+    Attributes:
+        stage: its name.
+        status: what a build would do.
+        key: of its result, None where the status is UNKNOWN.
+        reasons: what it waits for, and which components of its key changed and how.
+    """
+
+    stage: str
+    status: Status
+    key: str | None
+    reasons: tuple[str, ...] = ()
+
+
+def plan(stages: Sequence[Stage], store: Store, slot: str) -> list[PlanRow]:
+    """What ``run`` would do with each stage.
+
+    Args:
+        stages: in topological order.
+        store: where results are looked up; only digests of large files are written.
+        slot: names this build among others, such as ``tiny/cpu/onnxruntime/fp32``: changes are
+            told against the last build in the same slot.
+
+    Raises:
+        BuildError: ``VIDC-BUILD-INPUT`` or ``VIDC-BUILD-DISK``.
+        ValueError: the stages are not in order.
+    """
+    check_order(stages)
+    outputs: dict[str, Mapping[str, str]] = {}
+    rows = []
+    with store_errors(store.root):
+        for stage in stages:
+            waits = tuple(i.stage for i in stage.inputs if i.stage not in outputs)
+            known = replace(stage, inputs=tuple(i for i in stage.inputs if i.stage in outputs))
+            components = key_components(known, outputs, store.digests)
+            entry = None if waits else store.lookup(stage.name, sha256_json(components))
+            if entry is not None:
+                outputs[stage.name] = entry.digests
+            last = store.last(slot, stage.name)
+            rows.append(plan_row(components, waits, last, found=entry is not None))
+    return rows
+
+
+def plan_row(
+    components: Mapping[str, Json], waits: Sequence[str], last: Last | None, *, found: bool
+) -> PlanRow:
+    """What a build would do with one stage.
+
+    Args:
+        components: of its key, but for the inputs that it waits for.
+        waits: earlier stages whose outputs are not known yet.
+        last: its last result, if any.
+        found: the result of this key is there.
+    """
+    stage = str(components["stage"])
+    changes = () if last is None else tuple(_changes(last.components, components, waits))
+    if waits:
+        return PlanRow(stage, Status.UNKNOWN, None, (f"after {', '.join(waits)}", *changes))
+    key = sha256_json(components)
+    if found:
+        return PlanRow(stage, Status.HIT, key)
+    if last is None:
+        return PlanRow(stage, Status.MISS, key)
+    if sha256_json(last.components) == key:
+        return PlanRow(stage, Status.MISS, key, ("its result was removed or is damaged",))
+    return PlanRow(stage, Status.STALE, key, changes)
+
+
+def _changes(
+    old: Mapping[str, Json], new: Mapping[str, Json], waits: Sequence[str]
+) -> Iterator[str]:
+    """The components that differ, without the inputs that are not known yet."""
+    before, after = _leaves(old), _leaves(new)
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) == after.get(name) or name in {f"inputs.{w}" for w in waits}:
+            continue
+        if name.startswith(DIGESTS):
+            yield name
+        else:
+            yield f"{name}: {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
+
+
+def _leaves(components: Mapping[str, Json]) -> dict[str, str]:
+    return {name: canonical_json(value) for name, value in flatten(components).items()}

@@ -1,0 +1,134 @@
+"""Puts a finished folder in its place: whole, or not at all."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from vidc.compiler.store.atomic import sync, sync_tree
+from vidc.compiler.store.digest import sha256_json
+from vidc.compiler.store.disk import stage_errors
+from vidc.compiler.store.lock import Mode
+from vidc.compiler.store.store import Store
+from vidc.plugins.errors import UsageError
+
+OTHER_OUTPUT = "free some space or choose another folder with -o"
+_ELSEWHERE = "choose another folder with -o, or remove it"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a folder is that vidc writes.
+
+    Attributes:
+        document: the file in it that says so.
+        listed: the paths of its other files, of what the document says.
+    """
+
+    document: str
+    listed: Callable[[dict[str, Any]], Iterable[str]]
+
+    def refuse_occupied(self, output: Path) -> None:
+        """Refuses to replace anything but an empty folder, or an older one of this kind.
+
+        Whatever its document does not list is somebody's, and would be gone.
+
+        Raises:
+            UsageError: ``VIDC-BUILD-OUTPUT``.
+        """
+        above = _existing(output.absolute().parent)
+        if not above.is_dir():
+            _refuse(f"{above} is no folder, so there can be no {output}", "choose another with -o")
+        if not output.exists():
+            return
+        if not output.is_dir():
+            _refuse(f"{output} is there already and is no folder", _ELSEWHERE)
+        files = [p for p in output.rglob("*") if p.is_symlink() or not p.is_dir()]
+        found = {path.relative_to(output).as_posix() for path in files}
+        if found and self.document not in found:
+            _refuse(f"{output} is there already and has no {self.document}", _ELSEWHERE)
+        others = sorted(found - {self.document} - self._own(output / self.document))
+        if others:
+            more = "" if len(others) == 1 else f" and {len(others) - 1} more"
+            _refuse(
+                f"{output} holds {others[0]!r}{more}, which its {self.document} does not list",
+                "move that away, or choose another folder with -o: an older one is replaced whole",
+            )
+
+    def _own(self, document: Path) -> set[str]:
+        try:
+            return set(self.listed(json.loads(document.read_bytes())))
+        except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            return set()  # Damaged, or of another version: nothing says what is vidc's.
+
+
+def _refuse(message: str, hint: str) -> NoReturn:
+    raise UsageError("VIDC-BUILD-OUTPUT", message, hint)
+
+
+@contextmanager
+def exclusive(store: Store, output: Path, note: Callable[[str], None]) -> Iterator[None]:
+    """Waits until no other build writes to ``output``."""
+    lock = store.lock(sha256_json(["package", str(output)]))
+    try:
+        if not lock.try_acquire(Mode.EXCLUSIVE):
+            note(f"waiting for another build of {output}")
+            while not lock.try_acquire(Mode.EXCLUSIVE):
+                time.sleep(0.1)
+        yield
+    finally:
+        lock.close()
+
+
+@contextmanager
+def replacing(output: Path, stage: str) -> Iterator[Path]:
+    """An empty folder beside ``output`` that takes its place if nothing is raised.
+
+    What was there stays until then. Of the new folder nothing is left if something is raised.
+
+    Args:
+        output: an absolute path.
+        stage: what writes it, for messages.
+
+    Raises:
+        BuildError: ``VIDC-BUILD-DISK``, or ``VIDC-BUILD-STAGE`` for what is no error of vidc's.
+    """
+    staging = output.with_name(f".{output.name}.partial")
+    try:
+        with stage_errors(stage, _existing(output.parent), staging, None, OTHER_OUTPUT):
+            _recover(output)
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+            yield staging
+            sync_tree(staging)
+            _replace(staging, output)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _existing(folder: Path) -> Path:
+    return next(parent for parent in (folder, *folder.parents) if parent.exists())
+
+
+def _replace(staging: Path, output: Path) -> None:
+    """Puts the finished folder in the place of an older one, or of nothing."""
+    if output.exists():
+        output.rename(_older(output))
+    staging.rename(output)
+    sync(output.parent)
+    shutil.rmtree(_older(output), ignore_errors=True)
+
+
+def _recover(output: Path) -> None:
+    """Undoes a replacement that was interrupted between its two renames."""
+    if _older(output).exists() and not output.exists():
+        _older(output).rename(output)
+    shutil.rmtree(_older(output), ignore_errors=True)
+
+
+def _older(output: Path) -> Path:
+    return output.with_name(f".{output.name}.old")

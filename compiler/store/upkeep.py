@@ -1,0 +1,97 @@
+"""Listing, checking and pruning the results in a store, while builds may be using it."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidc.compiler.store.disk import store_errors
+from vidc.compiler.store.lock import Mode
+from vidc.compiler.store.record import DamagedError, Entry, open_entry
+from vidc.compiler.store.store import Store
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A damaged entry: its folder, what is wrong, and whether it was removed."""
+
+    path: Path
+    problem: str
+    removed: bool
+
+
+def ls(store: Store) -> list[Entry]:
+    """All whole entries, the longest unused first."""
+    entries = []
+    for path in store.paths():
+        try:
+            entries.append(open_entry(path))
+        except DamagedError:
+            continue
+    return sorted(entries, key=lambda entry: entry.last_used)
+
+
+def verify(store: Store, *, remove: bool = False) -> list[Damage]:
+    """Hashes every entry again; reports those that changed and, if asked, removes them.
+
+    Entries that a build is writing are passed over; those that one is using are never removed.
+    """
+    damages = []
+    with store_errors(store.root):
+        for path in list(store.paths()):
+            lock = store.lock(path.name)
+            try:
+                if not lock.try_acquire(Mode.SHARED) or not path.exists():
+                    continue
+                problem = _problem(path)
+                if problem is not None:
+                    removed = remove and lock.try_acquire(Mode.EXCLUSIVE)
+                    if removed:
+                        store.remove(path)
+                    damages.append(Damage(path, problem, removed))
+            finally:
+                lock.close()
+    return damages
+
+
+def prune(
+    store: Store, *, max_bytes: int | None = None, older_than: float | None = None
+) -> list[Entry]:
+    """Removes entries that no running build uses, the longest unused first; returns them.
+
+    Args:
+        store: to be pruned; what dead builds left half-written goes as well.
+        max_bytes: keep no more than this many bytes of output.
+        older_than: keep nothing that was last used more than this many seconds ago.
+    """
+    entries = ls(store)
+    total = sum(entry.size for entry in entries)
+    now = time.time()
+    removed = []
+    with store_errors(store.root):
+        store.sweep()
+        for entry in entries:
+            too_old = older_than is not None and now - entry.last_used > older_than
+            too_much = max_bytes is not None and total > max_bytes
+            if (too_old or too_much) and _remove_unused(store, entry.path):
+                total -= entry.size
+                removed.append(entry)
+    return removed
+
+
+def _remove_unused(store: Store, path: Path) -> bool:
+    lock = store.lock(path.name)
+    try:
+        unused = lock.try_acquire(Mode.EXCLUSIVE) and path.exists()
+        if unused:
+            store.remove(path)
+        return unused
+    finally:
+        lock.close()
+
+
+def _problem(path: Path) -> str | None:
+    try:
+        open_entry(path).verify()
+    except DamagedError as error:
+        return str(error)
+    return None

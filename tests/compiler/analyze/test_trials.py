@@ -1,0 +1,164 @@
+"""Rollouts with groups in 8 bits: a layer that cannot take it is found, and kept high."""
+
+import math
+
+import pytest
+import torch
+from modelopt_here import needs_modelopt
+from outlier import BAD, INT8, recipe_of
+
+from vidc.compiler.analyze.choose import Scored, best_within, by_damage, fastest_within
+from vidc.compiler.analyze.groups import layer_groups, layers_of
+from vidc.compiler.analyze.trials import Trials
+from vidc.compiler.build.calibration_rollouts import scenario
+from vidc.compiler.config.formats import AttentionFormat, LinearFormat
+from vidc.compiler.quantize.apply import apply_recipe
+from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.metrics import compare, psnr
+from vidc.compiler.validate.play import Calls, ObservedEngine, decode_latents, play_rollout
+from vidc.exporters.models import components, meta_network, with_weights
+from vidc.exporters.wan_vae.random_weights import random_state_dict
+
+pytestmark = needs_modelopt
+RING = AttentionFormat("int8", "int8", "int8", center=True)
+
+
+@pytest.fixture(scope="module")
+def decoders(config):
+    weights = dict(random_state_dict(config.vae, 1, torch.float32))
+    network = with_weights(meta_network(config, "vae", "fp32"), weights)
+    parts = components(config, "vae", network, "fp32")
+    return {n: EagerEngine(part) for n, part in parts.items() if n.startswith("vae_decode")}
+
+
+def trials_of(model, stream, recipe, decoders=None):
+    return Trials(stream, model.engines, decoders or {}, model.quantizer(recipe), model.inputs)
+
+
+@pytest.fixture(scope="module")
+def scored(model, stream):
+    """Every group of INT8 with one scale a tensor, each of which saves as much as the others."""
+    recipe = recipe_of(INT8, RING)
+    trials = trials_of(model, stream, recipe)
+    groups = layer_groups(apply_recipe(recipe, model.config))
+    found = []
+    for group in groups:
+        damage = trials.damage(group.layers)
+        found.append(Scored(group, damage.sqnr_db, damage.psnr_db, 1.0))
+    return trials, found
+
+
+def test_nothing_in_8_bits_is_no_damage(scored):
+    trials, _ = scored
+    found = trials.damage(())
+    assert (found.sqnr_db, found.psnr_db) == (math.inf, math.inf)
+
+
+def test_every_group_does_some_damage(scored):
+    _, found = scored
+    assert len(found) == 12
+    assert all(0 < each.psnr_db < math.inf for each in found)
+    assert all(0 < each.sqnr_db < math.inf for each in found)
+
+
+def test_the_layer_with_the_outlier_ranks_first(scored):
+    _, found = scored
+    worst, second = by_damage(found)[:2]
+    assert worst.group.layers == (BAD,)
+    assert worst.psnr_db < second.psnr_db - 6
+    assert min(found, key=lambda each: each.sqnr_db) is worst
+
+
+def test_it_is_what_a_floor_keeps_high(scored):
+    trials, found = scored
+    rest = [each for each in found if each.group.layers != (BAD,)]
+
+    def measure(mixed):
+        return trials.psnr(layers_of([each.group for each in mixed]))
+
+    together = measure(rest)
+    (bad,) = (each for each in found if each.group.layers == (BAD,))
+    assert together > bad.psnr_db + 3
+    chosen = fastest_within((together + bad.psnr_db) / 2, found, measure)
+    assert {each.group for each in chosen.groups} == {each.group for each in rest}
+    assert chosen.psnr_db == together
+    in_time = best_within(1 - 10.5 / 24, found, 24.0, measure)
+    assert BAD not in layers_of([each.group for each in in_time.groups])
+
+
+def test_smoothing_mends_what_an_outlier_does(model, stream, scored):
+    _, found = scored
+    plain = next(each for each in found if each.group.layers == (BAD,))
+    smooth = trials_of(model, stream, recipe_of(LinearFormat("int8", "int8", "static", 0.8)))
+    assert smooth.psnr((BAD,)) > plain.psnr_db + 6
+
+
+def test_figures_are_those_of_rollouts_by_hand(model, stream, scored):
+    _, found = scored
+    group = found[0].group
+    (inputs,) = model.inputs
+
+    def played(engines):
+        return play_rollout(scenario(stream), inputs, stream, engines).latents
+
+    def flows(engines, forced=None):
+        given = []
+
+        def observe(number, component, written):
+            if component == "denoise":
+                given.append(written["flow"].clone())
+                if forced is not None:
+                    written["flow"].copy_(forced[len(given) - 1])
+
+        calls = Calls(observe)
+        played({name: ObservedEngine(name, engine, calls) for name, engine in engines.items()})
+        return given
+
+    reference = played(model.engines)
+    quantizer = model.quantizer(recipe_of(INT8, RING))
+    with quantizer.quantized(group.layers):
+        latents = played(quantizer.engines(model.engines))
+    values = torch.stack(reference)
+    peak = float(values.max() - values.min())
+    worst = min(psnr(one, two, peak) for one, two in zip(latents, reference, strict=True))
+    assert found[0].psnr_db == pytest.approx(worst)
+    expected = flows(model.engines)
+    with quantizer.quantized(group.layers):
+        forced = flows(quantizer.engines(model.engines), expected)
+    pairs = zip(forced, expected, strict=True)
+    assert found[0].sqnr_db == pytest.approx(min(compare(*pair).sqnr_db for pair in pairs))
+
+
+def test_with_a_vae_frames_are_compared(model, stream, decoders):
+    trials = trials_of(model, stream, recipe_of(INT8), decoders)
+    assert trials.compared == "frames"
+    found = trials.psnr((BAD,))
+    (inputs,) = model.inputs
+    device = torch.device("cpu")
+    reference = play_rollout(scenario(stream), inputs, stream, model.engines).latents
+    quantizer = model.quantizer(recipe_of(INT8))
+    with quantizer.quantized((BAD,)):
+        latents = play_rollout(scenario(stream), inputs, stream, model.engines).latents
+    one, two = (decode_latents(each, decoders, device) for each in (latents, reference))
+    assert found == pytest.approx(min(psnr(one[block], two[block]) for block in two))
+    assert trials_of(model, stream, recipe_of(INT8)).compared == "latents"
+
+
+def test_what_is_not_finite_is_the_worst(model, stream):
+    trials = trials_of(model, stream, recipe_of(INT8))
+    bias = model.linear(BAD).bias
+    before = bias.clone()
+    bias[3] = torch.nan
+    try:
+        found = trials.damage((BAD,))
+    finally:
+        bias.copy_(before)
+    assert (found.sqnr_db, found.psnr_db) == (-math.inf, -math.inf)
+
+
+def test_queries_and_ring_are_both_in_8_bits(model, stream):
+    """Attention in 8 bits is worse than its ring alone, and that is worse than nothing."""
+    whole = trials_of(model, stream, recipe_of(None, RING)).damage(("blocks.0.attn1",))
+    ring = AttentionFormat(keys="int8", values="int8", center=True)
+    kept = trials_of(model, stream, recipe_of(None, ring)).damage(("blocks.0.attn1",))
+    assert whole.sqnr_db < kept.sqnr_db < math.inf

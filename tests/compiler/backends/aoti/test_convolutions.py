@@ -1,0 +1,35 @@
+"""Convolutions of compiled engines give the same on one thread as on several."""
+
+import os
+import subprocess
+import sys
+
+import convolving
+import pytest
+import torch
+
+from vidc.compiler.backends.aoti.convolutions import bind_implementations
+
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def test_dilation_is_given_to_kernels_of_one_element_alone():
+    module, x, program = convolving.exported()
+    bind_implementations(program)
+    torch.testing.assert_close(program.module()(x), module(x))
+    dilations = [
+        node.kwargs.get("dilation") or (node.args[5] if len(node.args) > 5 else None)
+        for node in program.graph.nodes
+        if node.op == "call_function" and "conv" in str(node.target)
+    ]
+    assert dilations == [[1, 1, 2], [1, 1, 2], [1, 2], None]
+
+
+@pytest.mark.xdist_group("aoti")
+@pytest.mark.parametrize(("compiled", "run"), [(2, 1), (1, 2)])
+def test_an_engine_is_right_on_another_number_of_threads(tmp_path, compiled, run):
+    for what, threads in (("compile", compiled), ("run", run)):
+        command = [sys.executable, convolving.__file__, what, str(tmp_path / "between.pt2")]
+        own = {**os.environ, "OMP_NUM_THREADS": str(threads), CACHE: str(tmp_path)}
+        done = subprocess.run(command, env=own, text=True, capture_output=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]

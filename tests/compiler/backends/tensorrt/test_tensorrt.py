@@ -1,0 +1,148 @@
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from vidc.compiler.backends.tensorrt.backend import backend
+from vidc.compiler.backends.tensorrt.product import PRODUCTS, product_for
+from vidc.compiler.config.recipe import load_recipe
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.targets import targets
+from vidc.compiler.quantize.lowering import quantized_linears
+from vidc.exporters.export import export_component
+from vidc.exporters.onnx.native_ring import NATIVE
+from vidc.plugins.errors import BuildError, UnavailableError
+from vidc.plugins.ring import ring_attention
+
+
+def test_each_gpu_has_its_product():
+    found = {name: product_for(target) for name, target in targets().items()}
+    names = {name: product and product.name for name, product in found.items()}
+    rtx = dict.fromkeys(("rtx4090", "rtx5090"), "tensorrt_rtx")
+    datacenter = dict.fromkeys(("a100", "b200", "h100", "h200", "l4", "t4"), "tensorrt")
+    assert names == rtx | datacenter | {"cpu": None}
+
+
+def test_rtx_has_nothing_for_hopper():
+    hopper = replace(targets()["h100"], tensorrt="tensorrt_rtx")
+    assert product_for(hopper) is None
+    assert backend.precisions(hopper) == frozenset()
+    served = "TensorRT-RTX serves GPUs of compute capability 7.5, 8.0, 8.6, 8.9, 12.0, 12.1"
+    assert backend.unavailable(hopper) == f"{served}, and h100 has 9.0"
+    assert product_for(targets()["h100"]) is PRODUCTS["tensorrt"]
+
+
+def test_a_gpu_that_its_product_does_not_serve_is_refused_with_those_that_it_does(monkeypatch):
+    hopper = replace(targets()["h100"], tensorrt="tensorrt_rtx")
+    monkeypatch.setattr("vidc.compiler.config.resolve.find_target", lambda *_: hopper)
+    for name in ("tensorrt", "torch_tensorrt"):
+        with pytest.raises(UnavailableError, match=r"TensorRT-RTX serves .* 12\.1, and") as caught:
+            resolve("tiny", gpu="h100", backend=name, precision="fp16", environ={})
+        assert (caught.value.code, caught.value.exit_code) == ("VIDC-BACKEND-TARGET", 3)
+        assert caught.value.hint == "pass --backend aoti"
+    assert resolve("tiny", gpu="h100", precision="fp16", environ={}).backend == "aoti"
+
+
+@pytest.mark.parametrize(
+    ("target", "precisions"),
+    [
+        ("rtx4090", {"fp32", "fp16", "bf16", "fp8", "int8"}),
+        ("rtx5090", {"fp32", "fp16", "bf16", "fp8", "int8"}),
+        ("h100", {"fp32", "fp16", "bf16", "fp8", "int8"}),
+        ("a100", {"fp32", "fp16", "bf16", "int8"}),
+        ("t4", {"fp32", "fp16", "int8"}),
+        ("cpu", set()),
+    ],
+)
+def test_its_precisions_are_those_of_the_gpu(target, precisions):
+    assert backend.precisions(targets()[target]) == precisions
+
+
+def test_it_is_the_default_where_aoti_builds_nothing():
+    assert resolve("tiny", gpu="rtx4090", precision="fp16", environ={}).backend == "tensorrt"
+    assert resolve("tiny", gpu="h100", precision="bf16", environ={}).backend == "aoti"
+
+
+@pytest.mark.parametrize("target", [name for name, t in targets().items() if product_for(t)])
+@pytest.mark.parametrize("precision", ["fp8", "int8"])
+def test_a_target_s_own_recipe_is_one_that_its_networks_hold(target, precision):
+    if precision not in backend.precisions(targets()[target]):
+        with pytest.raises(UnavailableError, match="has no fp8") as caught:
+            resolve("tiny", gpu=target, backend="tensorrt", precision=precision, environ={})
+        assert caught.value.code == "VIDC-TARGET-PRECISION"
+        return
+    settings = resolve("tiny", gpu=target, backend="tensorrt", precision=precision, environ={})
+    form = backend.form(settings.target)
+    linears = quantized_linears(settings.quantization.recipe, settings.model, form)
+    assert len(linears) == 10 * settings.model.transformer.layers
+    assert {linear.format.weights for linear in linears.values()} == {precision}
+
+
+@pytest.mark.parametrize("recipe", ["fp8", "fp8-dynamic", "int8", "kv-fp8", "kv-int8"])
+def test_what_its_networks_do_not_hold_is_refused(recipe):
+    config = resolve("tiny", gpu="cpu", environ={}).model
+    with pytest.raises(UnavailableError, match="networks of TensorRT do not hold yet") as caught:
+        quantized_linears(load_recipe(recipe), config, backend.form(targets()["rtx4090"]))
+    assert caught.value.code == "VIDC-RECIPE-LOWERING"
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("rtx4090", "TensorRT-RTX is not installed: pip install 'vidc[rtx]'"),
+        ("h100", "TensorRT is not installed: pip install tensorrt --extra-index-url https://pypi"),
+        ("cpu", "it is built for GPUs alone"),
+    ],
+)
+def test_a_product_that_is_missing_is_named_with_its_index(monkeypatch, target, says):
+    monkeypatch.setattr("vidc.compiler.backends.tensorrt.product.version", missing)
+    assert says in (backend.unavailable(targets()[target]) or "")
+
+
+def missing(distribution):
+    from importlib.metadata import PackageNotFoundError
+
+    raise PackageNotFoundError(distribution)
+
+
+def test_compiling_without_it_says_how_to_get_it(monkeypatch, tmp_path):
+    settings = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
+    component = export_component(settings.model, "transformer", "fp16", "text_kv", tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    with pytest.raises(UnavailableError, match="TensorRT-RTX cannot be imported") as caught:
+        backend.compile(component, settings.target, {}, tmp_path)
+    assert caught.value.code == "VIDC-ENV-TENSORRT"
+    assert "PyPI" in caught.value.hint
+
+
+def test_a_plugin_operator_is_refused_for_rtx_before_the_parser(monkeypatch, tmp_path):
+    """The parser of TensorRT-RTX would end the process."""
+
+    def plugin(query, key_cache, value_cache, valid_length):
+        return torch.onnx.ops.symbolic(
+            "vidc::ring_attention",
+            (query, key_cache, value_cache, valid_length),
+            dtype=query.dtype,
+            shape=query.shape,
+            version=1,
+        )
+
+    def parse(*_):
+        raise AssertionError("the parser was called")
+
+    parser = SimpleNamespace(parse=parse, parse_from_file=parse)
+    product = SimpleNamespace(OnnxParser=lambda *_: parser)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", product)
+    monkeypatch.setitem(NATIVE, ring_attention, plugin)
+    settings = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
+    component = export_component(settings.model, "transformer", "fp16", "denoise", tmp_path)
+    output = tmp_path / "engine"
+    output.mkdir()
+    with pytest.raises(BuildError) as caught:
+        backend.compile(component, settings.target, {}, output)
+    assert caught.value.code == "VIDC-EXPORT-LINT"
+    assert caught.value.message.startswith("denoise: tensorrt_rtx would not compute denoise")
+    assert "custom-operator-aborts" in caught.value.message
+    assert list(output.iterdir()) == []

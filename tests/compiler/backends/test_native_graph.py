@@ -1,0 +1,80 @@
+import onnx_ir as ir
+import pytest
+import torch
+
+from vidc.compiler.backends.native_graph import write_graph
+from vidc.compiler.config.resolve import resolve
+from vidc.exporters.export import export_component
+from vidc.exporters.onnx import native_ring
+from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
+from vidc.exporters.onnx.lint import lint
+from vidc.plugins.errors import BuildError
+from vidc.plugins.ring import ring_attention
+
+HANDLED = (PADDED_KEYS, *UNFUSED)
+SMALL = ("model.layers=1", "stream.height=16", "stream.width=32")
+
+
+def exported(folder, window):
+    assignments = (*SMALL, f"stream.window={window}")
+    config = resolve("tiny", gpu="cpu", assignments=assignments, environ={}).model
+    return export_component(config, "transformer", "fp16", "denoise", folder)
+
+
+def test_a_ring_that_straddles_its_wrap_is_copied(tmp_path):
+    straddling = write_graph(exported(tmp_path, window=8), "tensorrt_rtx", tmp_path, HANDLED)
+    assert straddling.ring_attention == frozenset()
+    assert not any(s.in_place or s.axes for s in straddling.signature.states)
+
+
+def test_one_that_does_not_is_written_in_place(tmp_path):
+    component = exported(tmp_path, window=9)
+    aligned = write_graph(component, "tensorrt_rtx", tmp_path, HANDLED)
+    rings = [s for s in aligned.signature.states if s.name.startswith("ring.")]
+    assert len(aligned.ring_attention) == 1
+    assert all(s.in_place and s.axes == (0, 2, 1, 3) for s in rings)
+    stated = component.signature[rings[0].name].shape
+    assert rings[0].shape == (stated[0], stated[2], stated[1], stated[3])
+
+
+def test_an_operator_that_rtx_cannot_have_is_refused_before_its_parser(tmp_path, monkeypatch):
+    def plugin(query, key_cache, value_cache, valid_length):
+        return torch.onnx.ops.symbolic(
+            "vidc::ring_attention",
+            (query, key_cache, value_cache, valid_length),
+            dtype=query.dtype,
+            shape=query.shape,
+            version=1,
+        )
+
+    with_plugin = {**native_ring.NATIVE, ring_attention: plugin}
+    monkeypatch.setattr(native_ring, "NATIVE", with_plugin)
+    component = exported(tmp_path, window=9)
+    with pytest.raises(
+        BuildError, match=r"tensorrt_rtx would not compute denoise.*no plugins"
+    ) as e:
+        write_graph(component, "tensorrt_rtx", tmp_path, HANDLED)
+    assert e.value.code == "VIDC-EXPORT-LINT"
+    assert "there are no plugins" in e.value.message
+
+
+def test_onnxruntime_gets_no_node_that_it_has_no_kernel_for(tmp_path):
+    settings = resolve("tiny", gpu="h200", precision="bf16", assignments=SMALL, environ={})
+    component = export_component(settings.model, "vae", "bf16", "vae_decode", tmp_path)
+    (found,) = {each.construct.reason for each in lint(ir.load(component.onnx), "onnxruntime_cuda")}
+    assert "kernel that pads bfloat16" in found
+    graph = write_graph(component, "onnxruntime_cuda", tmp_path)
+    assert lint(ir.load(graph.path), "onnxruntime_cuda") == []
+
+
+def test_onnxruntime_computes_activations_in_float32(tmp_path):
+    settings = resolve("tiny", gpu="h200", precision="bf16", assignments=SMALL, environ={})
+    component = export_component(settings.model, "transformer", "bf16", "denoise", tmp_path)
+    graph = write_graph(component, "onnxruntime_cuda", tmp_path)
+    nodes = list(ir.load(graph.path).graph.all_nodes())
+    activations = [node for node in nodes if node.op_type in ("Gelu", "Sigmoid")]
+    assert {node.op_type for node in activations} == {"Gelu", "Sigmoid"}
+    for node in activations:
+        cast = node.inputs[0].producer()
+        assert cast.op_type == "Cast"
+        assert cast.attributes["to"].as_int() == ir.DataType.FLOAT

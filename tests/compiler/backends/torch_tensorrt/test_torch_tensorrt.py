@@ -1,0 +1,237 @@
+"""The backend over a stand-in for its package: the package imports where there is a GPU alone."""
+
+import logging
+import re
+import sys
+from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
+
+import fake_torch_tensorrt
+import pytest
+import torch
+from torch import fx
+
+from vidc.compiler.backends import Means
+from vidc.compiler.backends.tensorrt.backend import backend as by_onnx
+from vidc.compiler.backends.torch_tensorrt import converters, package
+from vidc.compiler.backends.torch_tensorrt.backend import backend
+from vidc.compiler.build.lines import naming_lines
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.targets import targets
+from vidc.exporters.export import export_component
+from vidc.plugins.errors import BuildError, UnavailableError
+from vidc.plugins.signature import state_output
+
+RTX = targets()["rtx4090"]
+PACKAGE = package.PACKAGES["tensorrt_rtx"]
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """The stand-in's modules and the converters that are registered with it."""
+    registered = {}
+    modules = fake_torch_tensorrt.modules("tensorrt_rtx", registered)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", SimpleNamespace())
+    converters.register.cache_clear()
+    yield SimpleNamespace(**{name.rpartition(".")[2]: m for name, m in modules.items()},
+                          registered=registered)  # fmt: skip
+    converters.register.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Components of a small stream, aligned and not."""
+
+    def export(name, *assignments):
+        sizes = resolve("tiny", gpu="cpu", assignments=assignments, environ={}).model
+        group = "vae" if name.startswith("vae_") else "transformer"
+        return export_component(sizes, group, "fp32", name, tmp_path_factory.mktemp(name))
+
+    return export
+
+
+@pytest.mark.parametrize(
+    ("target", "precisions"),
+    [
+        ("rtx4090", {"fp32", "fp16", "bf16"}),
+        ("h100", {"fp32", "fp16", "bf16"}),
+        ("t4", {"fp32", "fp16"}),
+        ("cpu", set()),
+    ],
+)
+def test_its_precisions_are_those_of_the_gpu_but_for_8_bits(target, precisions):
+    assert backend.precisions(targets()[target]) == precisions
+
+
+@pytest.mark.parametrize("target", targets())
+def test_it_is_nobody_s_default_and_builds_where_tensorrt_does(target):
+    assert bool(backend.precisions(targets()[target])) == bool(
+        by_onnx.precisions(targets()[target])
+    )
+    chosen = resolve("tiny", gpu=target, precision="fp16", environ={}).backend
+    assert chosen != "torch_tensorrt"
+
+
+def lacking(*names):
+    def version(distribution):
+        if distribution in names:
+            raise PackageNotFoundError(distribution)
+        return "1.2.3"
+
+    return version
+
+
+@pytest.mark.parametrize(
+    ("target", "lacks", "says"),
+    [
+        ("rtx4090", "torch-tensorrt-rtx",
+         "torch-tensorrt-rtx is not installed: pip install --no-deps torch-tensorrt-rtx=="),
+        ("rtx4090", "torch-tensorrt-rtx", "all on PyPI"),
+        ("rtx4090", "tensorrt-rtx", "TensorRT-RTX is not installed: pip install 'vidc[rtx]'"),
+        ("h200", "torch-tensorrt", "--extra-index-url https://pypi.nvidia.com torch-tensorrt=="),
+        ("h200", "torch-tensorrt", "on NVIDIA's own index"),
+        ("h200", "tensorrt", "TensorRT is not installed: pip install tensorrt"),
+        ("h200", "", "torch finds no CUDA device here"),
+        ("cpu", "", "it is built for GPUs alone"),
+    ],
+)  # fmt: skip
+def test_what_it_lacks_is_named_with_its_index(monkeypatch, target, lacks, says):
+    for module in ("torch_tensorrt.package", "tensorrt.product"):
+        monkeypatch.setattr(f"vidc.compiler.{module}.version", lacking(lacks))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert says in (backend.unavailable(targets()[target]) or "")
+
+
+def test_a_release_is_asked_for_that_is_for_this_torch(monkeypatch):
+    monkeypatch.setattr("torch.__version__", "2.14.1+cu130")
+    assert "torch-tensorrt-rtx==2.14.*" in PACKAGE.install
+
+
+def test_an_import_that_fails_says_how(monkeypatch, exported, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch_tensorrt", None)
+    with pytest.raises(UnavailableError, match="cannot be imported: ModuleNotFoundError") as caught:
+        backend.compile(exported("text_kv"), RTX, {}, tmp_path)
+    assert caught.value.code == "VIDC-ENV-TORCH-TENSORRT"
+    assert "imports on a machine with a GPU alone" in caught.value.hint
+
+
+def test_whatever_the_package_raises_on_import_is_reported(monkeypatch):
+    def refuse(name):
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(package, "import_module", refuse)
+    with pytest.raises(UnavailableError, match="AssertionError: Torch not compiled with CUDA"):
+        PACKAGE.module()
+
+
+def test_the_package_for_the_other_product_is_refused(stand_in, exported, tmp_path):
+    with pytest.raises(
+        UnavailableError, match="builds with tensorrt_rtx, and the target"
+    ) as caught:
+        backend.compile(exported("text_kv"), targets()["h100"], {}, tmp_path)
+    assert caught.value.code == "VIDC-ENV-TORCH-TENSORRT"
+    assert "uninstall it" in caught.value.hint
+
+
+@pytest.mark.parametrize(("sink", "in_place"), [(3, True), (2, False)])
+def test_an_engine_is_described_for_the_loader_of_plans(
+    stand_in, exported, tmp_path, sink, in_place
+):
+    component = exported("denoise", f"stream.sink={sink}")
+    engine = backend.compile(component, RTX, {}, tmp_path, Means(10**9))
+    assert engine.loader == "tensorrt"
+    assert engine.files == ("engines/torch_tensorrt/denoise.plan",)
+    assert (tmp_path / engine.files[0]).stat().st_size > 0
+    assert engine.options["product"] == "tensorrt_rtx"
+    assert {s.in_place for s in engine.signature.states if s.name.startswith("ring.")} == {in_place}
+    named = list(engine.options["names"].values())
+    results = [s.name for s in engine.signature.outputs]
+    results += [state_output(s.name) for s in engine.signature.states if s.writes]
+    assert len(set(named)) == len(named)
+    assert [engine.options["names"][f"output{i}"] for i in range(len(results))] == results
+    assert set(named) > {spec.name for spec in engine.signature.arguments if spec.reads}
+
+
+def test_its_converter_takes_the_operators_of_the_ring_and_no_other(stand_in):
+    converters.register(PACKAGE.product)
+    ((key, (_, takes)),) = stand_in.registered.items()
+    assert key is torch.ops.onnx_symbolic._symbolic.default
+    for operator, taken in (("TensorScatter", True), ("Attention", True), ("ScatterND", True),
+                            ("QuantizeLinear", False)):  # fmt: skip
+        assert takes(SimpleNamespace(args=([], operator, 1)), None) is taken
+
+
+@pytest.mark.parametrize(
+    ("reason", "logged", "code", "says"),
+    [
+        ("expand called", "", "VIDC-TORCH-TENSORRT-CONVERT", "KeyError: expand called"),
+        ("None", "no kernel", "VIDC-TORCH-TENSORRT-CONVERT", "KeyError: None; no kernel"),
+        ("CUDA out of memory", "", "VIDC-TENSORRT-MEMORY", "ran out of memory"),
+    ],
+)
+def test_what_it_does_not_convert_is_a_coded_error(
+    stand_in, monkeypatch, exported, tmp_path, capfd, reason, logged, code, says
+):
+    def refuse(program, **options):
+        if logged:
+            logging.getLogger("torch_tensorrt [TensorRT Conversion Context]").error(logged)
+        logging.getLogger("torch_tensorrt.dynamo._compiler").error("pages of a graph")
+        print("more of them")
+        raise RuntimeError("a whole graph" * 1000) from KeyError(reason)
+
+    name = "convert_exported_program_to_serialized_trt_engine"
+    monkeypatch.setattr(stand_in.dynamo, name, refuse)
+    with pytest.raises(BuildError) as caught:
+        backend.compile(exported("text_kv"), RTX, {}, tmp_path)
+    assert caught.value.code == code
+    assert "text_kv: torch-tensorrt-rtx" in caught.value.message
+    assert says in caught.value.message
+    assert len(caught.value.message) < 800
+    said = capfd.readouterr()
+    assert "pages of a graph" not in said.out + said.err
+    assert said.out == ""
+
+
+class Converting(fx.Interpreter):
+    """Visits the nodes of a program as the package does, and fails at one kind."""
+
+    def __init__(self, module, failing, raised):
+        super().__init__(module)
+        self.failing, self.raised = failing, raised
+
+    def run_node(self, n):
+        if n.op == "call_function" and self.failing in str(n.target):
+            raise self.raised("no converter")
+        return n.meta.get("val")
+
+
+@pytest.mark.parametrize(
+    ("failing", "code", "raised", "sink"),
+    [
+        ("native_layer_norm", "self.attention_input(", KeyError, 3),
+        ("aten.gelu", "F.gelu(", RuntimeError, 2),
+        ("aten.sigmoid", "self.activation(", RuntimeError, 3),
+    ],
+)
+def test_what_it_does_not_convert_is_named_with_node_and_line(
+    stand_in, monkeypatch, tmp_path, failing, code, raised, sink
+):
+    """The package's lowering, of which PyTorch's own is the most, gives nodes other names."""
+
+    def refuse(program, **options):
+        Converting(program.run_decompositions().graph_module, failing, raised).run()
+
+    name = "convert_exported_program_to_serialized_trt_engine"
+    monkeypatch.setattr(stand_in.dynamo, name, refuse)
+    assignments = [f"stream.sink={sink}"]
+    settings = resolve("tiny", gpu="rtx4090", backend="torch_tensorrt", precision="fp16",
+                       assignments=assignments, environ={})  # fmt: skip
+    component = export_component(settings.model, "transformer", "fp16", "denoise", tmp_path)
+    with pytest.raises(BuildError) as caught, naming_lines(settings):
+        backend.compile(component, settings.target, {}, tmp_path)
+    assert caught.value.code == "VIDC-TORCH-TENSORRT-CONVERT"
+    says = r"denoise: .* of its program at node \w+: \w+Error: no converter; it comes from .*:\d+: "
+    assert re.match(says, caught.value.message)
+    assert code in caught.value.message

@@ -1,0 +1,230 @@
+"""What a stage's key is made of, without building anything."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vidc.compiler.backends.aoti import cxx
+from vidc.compiler.build.load_stage import load_stage
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import portable_stages, portable_work, stage_count, stages
+from vidc.compiler.config.resolve import Settings, resolve
+from vidc.compiler.store.stage import Input, Stage
+from vidc.exporters.text_encoder.config import TextEncoderConfig
+from vidc.plugins.errors import BuildError, UsageError
+
+ENCODER = TextEncoderConfig(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return resolve("tiny", gpu="cpu", environ={})
+
+
+@pytest.fixture(scope="module")
+def with_text(settings: Settings) -> Settings:
+    model = replace(settings.model, text_encoder=ENCODER)
+    return replace(settings, model=model, precision={**settings.precision, "text_encoder": "fp32"})
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """The index of a checkpoint of two shards; nothing here opens these."""
+    files = ["a-1.safetensors", "a-2.safetensors"]
+    for name in files:
+        (tmp_path / name).write_text(name)
+    index = tmp_path / "a.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {name: name for name in files}}))
+    return index
+
+
+@pytest.fixture
+def spiece(tmp_path: Path) -> Path:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    for name in ("spiece.model", "tokenizer_config.json", "special_tokens_map.json"):
+        (folder / name).write_text(name)
+    return folder / "spiece.model"
+
+
+def consumed(stage: Stage) -> set[str]:
+    return {path.name for path in stage.files.values()}
+
+
+def test_every_shard_of_an_index_is_consumed(settings: Settings, shards: Path) -> None:
+    for checkpoint in (shards, shards.parent):
+        stage = load_stage(settings, Sources({"vae": checkpoint}), "vae")
+        assert consumed(stage) == {shards.name, "a-1.safetensors", "a-2.safetensors"}
+
+
+def test_a_missing_shard_is_told_before_anything_is_built(settings: Settings, shards: Path) -> None:
+    (shards.parent / "a-2.safetensors").unlink()
+    with pytest.raises(BuildError, match=r"VIDC-CHECKPOINT-SHARD.*a-2"):
+        stages(settings, Sources({"transformer": shards, "vae": shards}))
+
+
+def test_a_lora_s_config_is_consumed(settings: Settings, tmp_path: Path) -> None:
+    checkpoint, lora = tmp_path / "base.pt", tmp_path / "lora.safetensors"
+    sources = Sources({"transformer": checkpoint, "vae": checkpoint}, lora=lora)
+    assert consumed(load_stage(settings, sources, "transformer")) == {checkpoint.name, lora.name}
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "adapter_config.json" in consumed(load_stage(settings, sources, "transformer"))
+    assert consumed(load_stage(settings, sources, "vae")) == {checkpoint.name}
+
+
+def test_what_surrounds_a_sentencepiece_model_is_consumed(
+    with_text: Settings, tmp_path: Path, spiece: Path
+) -> None:
+    weights = {"text_encoder": tmp_path / "model.safetensors"}
+    beside = {"tokenizer_config.json", "special_tokens_map.json"}
+    stage = load_stage(with_text, Sources(weights, tokenizer=spiece), "text_encoder")
+    assert consumed(stage) == {"model.safetensors", "spiece.model", *beside}
+    assert {"sentencepiece", "protobuf"} <= stage.tools.keys()
+    plain = Sources(weights, tokenizer=spiece.with_name("tokenizer.json"))
+    stage = load_stage(with_text, plain, "text_encoder")
+    assert consumed(stage) == {"model.safetensors", "tokenizer.json"}
+    assert "sentencepiece" not in stage.tools
+
+
+def test_golden_data_depend_on_weights_alone(with_text: Settings, spiece: Path) -> None:
+    golden = stages(with_text, Sources({}, seed=1, tokenizer=spiece))[-1]
+    assert golden.inputs == (
+        Input("load:text_encoder", ("weights/text_encoder.safetensors", "tokenizer.json")),
+        Input("load:transformer", ("weights/transformer.safetensors",)),
+        Input("load:vae", ("weights/vae.safetensors",)),
+    )
+    assert "ftfy" in golden.tools
+
+
+def test_tools_of_compiling_hold_what_reads_the_graph(settings: Settings) -> None:
+    (stage,) = (s for s in stages(settings, Sources({}, seed=1)) if s.name == "compile:denoise")
+    assert stage.tools.keys() == {"onnxruntime", "onnx-ir"}
+
+
+@pytest.mark.parametrize(
+    ("target", "backend", "reads"),
+    [
+        ("rtx4090", "tensorrt", True),
+        ("rtx4090", "torch_tensorrt", True),
+        ("cpu", "onnxruntime", False),
+    ],
+)
+def test_a_limit_on_workspace_is_in_the_key_of_what_keeps_to_it(target, backend, reads) -> None:
+    def compiling(*assignments: str) -> Stage:
+        given = {"gpu": target, "precision": "fp16", "assignments": assignments}
+        chosen = resolve("tiny", backend=backend, environ={}, **given)
+        made = stages(chosen, Sources({}, seed=1))
+        return next(stage for stage in made if stage.name == "compile:denoise")
+
+    free, limited = compiling(), compiling("tensorrt.workspace_gb=1.5")
+    assert free.config == {"precision": "fp16"}
+    limit = {"workspace_bytes": 1_500_000_000} if reads else {}
+    assert limited.config == {"precision": "fp16"} | limit
+
+
+@pytest.mark.parametrize(
+    ("group", "sources"),
+    [("vae", Sources({})), ("text_encoder", Sources({}, seed=1))],
+    ids=["no seed", "no tokenizer"],
+)
+def test_a_group_without_weights_is_named(group: str, sources: Sources) -> None:
+    with pytest.raises(UsageError, match="VIDC-BUILD-SOURCES") as error:
+        sources.weights(group)
+    assert group.replace("_", " ") in error.value.message
+
+
+def test_stages_are_counted_without_making_them(settings: Settings, with_text: Settings) -> None:
+    for some in (settings, with_text):
+        sources = Sources({}, seed=1, tokenizer=Path("tokenizer.json"))
+        assert stage_count(some) == len(stages(some, sources)) + 1
+
+
+def test_what_portable_stages_do_is_known_without_their_sources(
+    with_text: Settings, spiece: Path
+) -> None:
+    made = {s.name: s for s in portable_stages(with_text, Sources({}, seed=1, tokenizer=spiece))}
+    work = portable_work(with_text)
+    assert work.keys() == made.keys()
+    for name, stage in made.items():
+        assert work[name].entries == stage.entries
+        assert isinstance(stage.config, dict)
+        assert {**stage.config, **work[name].config} == stage.config
+        assert {consumed.stage for consumed in stage.inputs} <= made.keys()
+
+
+def test_the_compiler_is_asked_for_its_version_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    run = subprocess.run
+
+    def count(command: tuple[str, ...], **options: object) -> object:
+        asked.append(command)
+        return run(command, **options)  # type: ignore[call-overload]
+
+    cxx._version.cache_clear()
+    monkeypatch.setattr(subprocess, "run", count)
+    stages(replace(settings, backend="aoti"), Sources({}, seed=1))
+    assert len(asked) == 1
+
+
+def test_loading_weights_runs_nothing_of_the_runtime() -> None:
+    """So that a change there loads no checkpoint again."""
+    script = "import sys, vidc.compiler.build.load_run; print(*sys.modules, sep='\\n')"
+    modules = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert "vidc.exporters.checkpoint.read" in modules
+    assert [name for name in modules if name.startswith("vidc.runtime")] == []
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+@pytest.mark.parametrize(
+    ("precision", "recipe"), [("fp8", "fp8-linear"), ("int8", "int8-weight-only")]
+)
+def test_a_hopper_gpu_s_own_recipe_is_one_that_its_engines_hold(
+    tmp_path: Path, gpu: str, precision: str, recipe: str
+) -> None:
+    settings = resolve("longlive-1.3b", gpu=gpu, precision=precision, environ={})
+    assert settings.backend == "aoti"
+    assert settings.quantization is not None
+    assert settings.quantization.recipe.name == recipe
+    for name in ("calibration.json", "calibration.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+    made = {s.name: s for s in stages(settings, Sources({}, seed=1, calibration=tmp_path))}
+    compiled = made["compile:denoise"]
+    assert Input("quantize:denoise") in compiled.inputs
+    assert made["quantize:denoise"].entries == (
+        "vidc.compiler.build.quantize_component_run",
+        "vidc.compiler.quantize.programs",
+    )
+    assert "onnx" not in made["quantize:denoise"].tools
+    assert made["quantize:transformer"].config["form"] == "program"
+    assert bool(made["quantize:transformer"].files) == (precision == "fp8")
+    work = portable_work(settings)
+    for name in ("quantize:transformer", "quantize:denoise"):
+        assert (work[name].entries, work[name].config) == (made[name].entries, made[name].config)
+
+
+@pytest.mark.parametrize(("precision", "recipe"), [("fp8", "fp8-linear"), ("int8", "int8-static")])
+def test_engines_of_tensorrt_come_from_programs_in_8_bits(
+    tmp_path: Path, precision: str, recipe: str
+) -> None:
+    settings = resolve("longlive-1.3b", gpu="rtx4090", precision=precision, environ={})
+    assert settings.backend == "tensorrt"
+    assert settings.quantization is not None
+    assert settings.quantization.recipe.name == recipe
+    for name in ("calibration.json", "calibration.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+    made = {s.name: s for s in stages(settings, Sources({}, seed=1, calibration=tmp_path))}
+    assert made["quantize:denoise"].entries == (
+        "vidc.compiler.build.quantize_component_run",
+        "vidc.compiler.quantize.programs",
+    )
+    assert Input("quantize:denoise") in made["compile:denoise"].inputs
+    # A plan is built without weights and ranges: another calibration changes none.
+    assert {each.stage for each in made["compile:denoise"].inputs} == {"quantize:denoise"}

@@ -1,0 +1,153 @@
+"""Recipes as TOML: what is read, and what is refused."""
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vidc.compiler.config.formats import FORMATS, SCALES, AttentionFormat, LinearFormat
+from vidc.compiler.config.recipe import load_recipe, parse_recipe, recipe_names
+from vidc.plugins.errors import UsageError
+
+GOOD = """
+description = "mine"
+[[linear]]
+layers = ["blocks.*.ffn.**", "proj_out"]
+weights = "int8"
+activations = "int8"
+scale = "dynamic"
+smooth = 0.5
+center = true
+[[linear]]
+layers = ["blocks.0.ffn.net.2"]
+[[attention]]
+layers = ["blocks.*.attn1"]
+queries = "fp8"
+keys = "fp8"
+values = "fp8"
+center = true
+"""
+
+
+def refused(text):
+    with pytest.raises(UsageError) as caught:
+        parse_recipe(tomllib.loads(text), "mine")
+    assert caught.value.code == "VIDC-RECIPE-FIELD"
+    return str(caught.value)
+
+
+def test_a_recipe_is_its_rules_in_their_order(tmp_path):
+    (tmp_path / "mine.toml").write_text(GOOD)
+    found = load_recipe(str(tmp_path / "mine.toml"))
+    assert (found.name, found.description) == ("mine", "mine")
+    assert [rule.layers for rule in found.linear] == [
+        ("blocks.*.ffn.**", "proj_out"), ("blocks.0.ffn.net.2",),
+    ]  # fmt: skip
+    assert found.linear[0].format == LinearFormat("int8", "int8", "dynamic", 0.5, True)
+    assert found.linear[1].format == LinearFormat()
+    assert found.attention[0].format == AttentionFormat("fp8", "fp8", "fp8", "static", True)
+
+
+def test_every_shipped_recipe_is_good():
+    assert recipe_names() == (
+        "fp8", "fp8-dynamic", "fp8-int8-attention", "fp8-linear", "int8", "int8-attention",
+        "int8-static", "int8-weight-only", "kv-fp8", "kv-int8",
+    )  # fmt: skip
+    for name in recipe_names():
+        assert load_recipe(name).name == name
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest():
+    with pytest.raises(UsageError, match=r"VIDC-RECIPE-NAME.*\n.*did you mean 'kv-fp8'"):
+        load_recipe("kv_fp8")
+    with pytest.raises(UsageError, match="VIDC-CONFIG-FILE"):
+        load_recipe("missing.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('description = "mine"', "", "has no description"),
+        ('description = "mine"', "description = 3", "has no description"),
+        ('description = "mine"', 'description = "mine"\nlinaer = 1', "did you mean 'linear'"),
+        ("smooth = 0.5", "smoth = 0.5", "did you mean 'smooth'"),
+        ("smooth = 0.5", "smooth = 1.5", "does not lie between 0 and 1"),
+        ("smooth = 0.5", "smooth = nan", "not a finite number"),
+        ("smooth = 0.5", 'smooth = "0.5"', "not a finite number"),
+        ('weights = "int8"', 'weights = "int4"', "did you mean 'int8'"),
+        ('weights = "int8"', 'weights = "fp8"', "activations in int8 need weights in int8 too"),
+        ('activations = "int8"', "", "scale, smooth and center are about activations"),
+        ("smooth = 0.5\ncenter = true", "center = 0.5", "not true or false"),
+        ('scale = "dynamic"', 'scale = "row"', "scale = 'row'"),
+        ('layers = ["blocks.*.attn1"]', "layers = []", "names no layers"),
+        ('layers = ["blocks.*.attn1"]', "", "names no layers"),
+        ('layers = ["blocks.*.attn1"]', 'layers = "blocks"', "names no layers"),
+        ('layers = ["blocks.*.attn1"]', "layers = [1]", "1 is no pattern"),
+        ('layers = ["blocks.*.attn1"]', 'layers = ["a b"]', "'a b' is no pattern"),
+        ('keys = "fp8"', 'keys = "int8"', "queries in fp8 need keys in fp8 too"),
+        ('values = "fp8"', "", "queries in fp8 need values in 8 bits too"),
+        ('values = "fp8"\ncenter = true', 'values = "fp8"\ncenter = 1', "not true or false"),
+        ("[[attention]]", "[attention]", "no list of tables"),
+    ],
+)
+def test_what_is_wrong_is_named(old, new, says):
+    assert old in GOOD
+    assert says in refused(GOOD.replace(old, new))
+
+
+def test_a_recipe_without_rules_is_none():
+    assert "has no rules" in refused('description = "mine"')
+    assert "center are about activations" in refused(
+        'description = "mine"\n[[linear]]\nlayers = ["a"]\nweights = "fp8"\ncenter = true'
+    )
+    assert "center is about keys" in refused(
+        'description = "mine"\n[[attention]]\nlayers = ["a"]\nvalues = "fp8"\ncenter = true'
+    )
+
+
+layers = st.lists(st.sampled_from(["**", "blocks.*.ffn.**", "proj_out"]), min_size=1)
+linear = st.builds(
+    LinearFormat, st.sampled_from(FORMATS), st.sampled_from(FORMATS), st.sampled_from(SCALES),
+    st.floats(0, 1), st.booleans(),
+).filter(lambda f: f.problem is None)  # fmt: skip
+attention = st.builds(
+    AttentionFormat, st.sampled_from(FORMATS), st.sampled_from(FORMATS), st.sampled_from(FORMATS),
+    st.sampled_from(SCALES), st.booleans(),
+).filter(lambda f: f.problem is None)  # fmt: skip
+
+
+def tables(formats):
+    rule = st.tuples(layers, formats).map(lambda pair: {"layers": pair[0], **vars(pair[1])})
+    return st.lists(rule, min_size=1, max_size=4)
+
+
+@given(tables(linear), tables(attention))
+def test_every_good_rule_comes_back(linears, attentions):
+    found = parse_recipe({"description": "d", "linear": linears, "attention": attentions}, "mine")
+    for rules, given_ in ((found.linear, linears), (found.attention, attentions)):
+        assert [{"layers": list(r.layers), **vars(r.format)} for r in rules] == given_
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["fp8", "a.b", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["layers", "weights", "scale", "keys", "smooth", "other"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["description", "linear", "attention", "x"]), values))
+def test_anything_else_is_refused_and_nothing_worse(table):
+    try:
+        found = parse_recipe(table, "mine")
+    except UsageError as error:
+        code, rules = error.code, ()
+    else:
+        code, rules = None, (*found.linear, *found.attention)
+    assert code == "VIDC-RECIPE-FIELD" or rules
+    assert all(rule.format.problem is None for rule in rules)

@@ -1,0 +1,124 @@
+import tomllib
+
+import pytest
+
+from vidc.compiler.config.presets import (
+    DEFAULT_PRESET,
+    load_preset,
+    preset_document,
+    preset_names,
+)
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.targets import targets
+from vidc.compiler.config.toml import to_toml
+from vidc.plugins.errors import UsageError
+
+LOGGED = [
+    ("quality", (1000, 750, 500, 250), 12),
+    ("balanced", (1000, 750, 500, 250), 12),
+    ("turbo", (1000, 500, 250), 8),
+    ("turbo_fp8", (1000, 500, 250), 8),
+    ("ultra", (1000, 250), 6),
+    ("low_memory", (1000, 750, 500, 250), 12),
+    ("speed", (1000, 750, 500, 250), 12),
+]
+"""Presets of the public log that this project answers, with their steps and window."""
+NOT_YET = ("turbo_fp8", "ultra", "low_memory", "speed")
+"""Those in a precision that not every target has: tests/compiler/cli/test_presets.py."""
+
+
+def test_the_presets_that_users_rely_on_are_there():
+    assert set(preset_names()) >= {
+        "longlive-1.3b",
+        "self-forcing-1.3b",
+        "wan-14b-causal",
+        "tiny",
+        *(name for name, *_ in LOGGED),
+    }
+    assert DEFAULT_PRESET in preset_names()
+
+
+@pytest.mark.parametrize("name", [name for name in preset_names() if name not in NOT_YET])
+@pytest.mark.parametrize("target", targets())
+def test_every_preset_resolves_for_every_target(name, target):
+    backend = "aoti" if targets()[target].is_gpu else "onnxruntime"
+    found = resolve(name, gpu=target, backend=backend, environ={})
+    assert found.preset == name
+    assert set(found.precision.values()) <= set(found.target.precisions)
+
+
+@pytest.mark.parametrize("name", NOT_YET)
+def test_such_a_preset_is_built_in_another_precision_when_that_is_asked_for(name):
+    found = resolve(
+        name, gpu="h200", precision="bf16", assignments=["precision.kv_cache=bf16"], environ={}
+    )
+    assert found.precision["transformer"] == "bf16"
+
+
+@pytest.mark.parametrize(("name", "steps", "window"), LOGGED)
+def test_the_logged_presets_have_their_steps_and_window(name, steps, window):
+    settings = resolve(
+        name, gpu="h200", precision="bf16", assignments=["precision.kv_cache=bf16"], environ={}
+    )
+    assert settings.model.sampler.steps == steps
+    assert settings.model.stream.window == window
+    assert settings.model.transformer == resolve("longlive-1.3b", environ={}).model.transformer
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_shown_preset_is_a_preset(name, tmp_path):
+    document = preset_document(load_preset(name))
+    text = to_toml(document)
+    assert tomllib.loads(text) == document
+    copy = tmp_path / "copy.toml"
+    copy.write_text(text)
+    assert preset_document(load_preset(str(copy))) == document
+
+
+def test_longlive_has_the_sizes_of_its_checkpoint():
+    model = resolve("longlive-1.3b", gpu="cpu", environ={}).model
+    transformer, stream = model.transformer, model.stream
+    assert (transformer.dim, transformer.ffn_dim) == (1536, 8960)
+    assert (transformer.heads, transformer.layers, transformer.head_dim) == (12, 30, 128)
+    assert (stream.window, stream.sink, stream.block) == (12, 3, 3)
+    assert model.latent_size == (60, 104)
+    assert model.frame_tokens == 1560
+    assert model.sampler.steps == (1000, 750, 500, 250)
+
+
+def test_a_preset_inherits_what_it_does_not_say(tmp_path):
+    (tmp_path / "base.toml").write_text('extends = "tiny"\n[stream]\nwindow = 9\n')
+    child = tmp_path / "child.toml"
+    child.write_text('description = "mine"\nextends = "base.toml"\n[stream]\nsink = 0\n')
+    preset = load_preset(str(child))
+    assert (preset.name, preset.description, preset.family) == ("child", "mine", "causal_wan")
+    said = {name: (setting.value, setting.origin) for name, setting in preset.layer.items()}
+    assert said["stream.sink"] == (0, "preset child")
+    assert said["stream.window"] == (9, "preset base")
+    assert said["model.dim"] == (96, "preset tiny")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ('extends = "tinny"', "VIDC-CONFIG-PRESET", "'tiny'"),
+        ('extends = "own.toml"', "VIDC-CONFIG-PRESET", "extends itself"),
+        ('family = "causal_wan"', "VIDC-CONFIG-PRESET", "no description"),
+        ('description = "d"', "VIDC-CONFIG-PRESET", "no family"),
+        ('description = "d"\nfamily = "causal_wn"', "VIDC-CONFIG-PRESET", "'causal_wan'"),
+        ('extends = "tiny"\n[stream]\nwindw = 3', "VIDC-CONFIG-SETTING", "'window'"),
+        ('extends = "tiny', "VIDC-CONFIG-FILE", "not TOML"),
+    ],
+)
+def test_a_wrong_preset_is_refused(tmp_path, text, code, words):
+    file = tmp_path / "own.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as raised:
+        load_preset(str(file))
+    assert raised.value.code == code
+    assert words in str(raised.value)
+
+
+def test_a_missing_preset_file_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"gone\.toml: No such file"):
+        load_preset(str(tmp_path / "gone.toml"))

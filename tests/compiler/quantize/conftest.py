@@ -1,0 +1,71 @@
+"""Random weights of the smallest preset, with ranges that are drawn."""
+
+from dataclasses import dataclass
+
+import pytest
+import quantized
+
+from vidc.compiler.config.recipe import load_recipe, parse_recipe
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.quantize.artifact import Calibration
+from vidc.compiler.quantize.form import CPU_PROGRAM, GRAPH, PROGRAM, Form
+from vidc.compiler.quantize.lowering import QuantizedLinear, quantized_linears
+from vidc.exporters.causal_wan.random_weights import random_weights
+from vidc.exporters.checkpoint.lazy import LazyTensor
+
+CENTRED_INT8 = parse_recipe(
+    {
+        "description": "what is smoothed and centered",
+        "linear": [
+            {
+                "layers": ["blocks.*.attn1.**", "blocks.*.attn2.**", "blocks.*.ffn.**"],
+                "weights": "int8",
+                "activations": "int8",
+                "smooth": 0.8,
+                "center": True,
+            }
+        ],
+    },
+    "int8-centered",
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is quantized."""
+
+    weights: dict[str, LazyTensor]
+    linears: dict[str, QuantizedLinear]
+    calibration: Calibration
+    form: Form
+
+
+@pytest.fixture(scope="session")
+def config():
+    return resolve("tiny", gpu="cpu", environ={}).model
+
+
+@pytest.fixture(scope="session")
+def calibration(config):
+    return quantized.calibration(config)
+
+
+@pytest.fixture(
+    params=[
+        ("int8-static", GRAPH),
+        ("fp8-linear", GRAPH),
+        (CENTRED_INT8, GRAPH),
+        ("int8-weight-only", GRAPH),
+        ("fp8-linear", PROGRAM),
+        ("int8-weight-only", PROGRAM),
+        ("fp8-dynamic", PROGRAM),
+        ("int8", CPU_PROGRAM),
+    ],
+    ids=lambda pair: f"{getattr(pair[0], 'name', pair[0])} {pair[1].name}",
+)
+def model(request, config, calibration):
+    recipe, form = request.param
+    recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
+    weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
+    linears = quantized_linears(recipe, config, form)
+    return Model(weights, linears, calibration, form)

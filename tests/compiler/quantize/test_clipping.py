@@ -1,0 +1,157 @@
+"""What lies beyond a calibration's ranges, against sums by hand, and the refusal of too much."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from modelopt_here import needs_modelopt
+from outlier import recipe_of
+
+from vidc.compiler.build.calibration_rollouts import scenario
+from vidc.compiler.config.formats import AttentionFormat, LinearFormat
+from vidc.compiler.quantize.apply import apply_recipe
+from vidc.compiler.quantize.arithmetic import LARGEST, quantize, scale_of
+from vidc.compiler.quantize.artifact import Calibration
+from vidc.compiler.quantize.clipping import OF_LINEARS, OF_RINGS, Clipping
+from vidc.compiler.quantize.fake import FakeQuantizer
+from vidc.compiler.validate.play import play_rollout
+from vidc.plugins.errors import GateError
+
+LAYER = "blocks.1.ffn.net.2"
+RING = recipe_of(None, AttentionFormat(values="int8"))
+FP8_RING = recipe_of(None, AttentionFormat(values="fp8"))
+EIGHTHS = st.integers(-(10**5), 10**5).map(lambda number: number / 8)
+
+
+@given(
+    st.lists(EIGHTHS, min_size=1, max_size=40),
+    st.floats(1e-3, 1e3),
+    st.sampled_from(["int8", "fp8"]),
+)
+def test_it_is_what_rounding_cannot_reach(values, amax, form):
+    given_values, scale = torch.tensor(values), scale_of(torch.tensor(amax), form)
+    clipping = Clipping()
+    clipping.see("layer", OF_LINEARS, given_values, scale, form)
+    (error,) = clipping.worst().values()
+    limit = float(scale) * LARGEST[form]
+    beyond = sum(max(abs(value) - limit, 0.0) ** 2 for value in values) ** 0.5
+    norm = sum(value**2 for value in values) ** 0.5
+    assert error == pytest.approx(beyond / norm if norm else 0.0, rel=1e-4, abs=1e-6)
+    rounded = quantize(given_values, scale, form).float() * scale
+    assert float((rounded - given_values).norm()) >= beyond * (1 - 1e-4) - 1e-3
+
+
+def test_the_worst_call_of_each_component_is_kept():
+    clipping, one = Clipping(), torch.ones(())
+    for component, largest in (("denoise", 127.0), ("denoise", 254.0), ("kv_update", 130.0)):
+        clipping.component = component
+        clipping.see("a", OF_LINEARS, torch.tensor([largest]), one, "int8")
+        clipping.see("b", OF_LINEARS, torch.zeros(3), one, "int8")
+    expected = {("denoise", "a"): 0.5, ("kv_update", "a"): 3 / 130}
+    assert {key: value for key, value in clipping.worst().items() if value} == pytest.approx(
+        expected
+    )
+    assert next(iter(clipping.worst())) == ("denoise", "a")
+    with pytest.raises(GateError, match=r"RANGE\].*denoise: 50\.0% of what enters a "):
+        clipping.require_kept()
+
+
+@pytest.mark.parametrize("form", ["int8", "fp8"])
+@pytest.mark.parametrize("limits", [OF_LINEARS, OF_RINGS])
+def test_the_limit_is_what_it_says(limits, form):
+    clipping, limit = Clipping(), limits[form]
+
+    def see(layer, share):
+        largest = torch.tensor([LARGEST[form] / (1 - share)])
+        clipping.see(layer, limits, largest, torch.ones(()), form)
+
+    see("a", 0.99 * limit)
+    clipping.require_kept()
+    see("b", 1.01 * limit)
+    with pytest.raises(GateError, match=rf"enters b .* {limit:.0%} may be.*is: 1"):
+        clipping.require_kept()
+
+
+def test_each_layer_has_a_limit_of_its_own():
+    clipping = Clipping()
+    for layer, limits, share in (("ring", OF_RINGS, 0.08), ("linear", OF_LINEARS, 0.05)):
+        largest = torch.tensor([LARGEST["fp8"] / (1 - share)])
+        clipping.see(layer, limits, largest, torch.ones(()), "fp8")
+    with pytest.raises(GateError, match=r" 5\.0% of what enters linear .* 3% may be.*is: 1"):
+        clipping.require_kept()
+
+
+def test_what_is_no_number_is_refused():
+    clipping = Clipping()
+    clipping.see("a", OF_LINEARS, torch.tensor([float("inf")]), torch.ones(()), "fp8")
+    with pytest.raises(GateError, match=r"RANGE\].*nan% of what enters a "):
+        clipping.require_kept()
+
+
+def played(model, stream, recipe, calibration):
+    clipping = Clipping()
+    formats = apply_recipe(recipe, model.config)
+    quantizer = FakeQuantizer(model.network, formats, calibration, clipping)
+    with quantizer.quantized(quantizer.layers):
+        engines = quantizer.engines(model.engines)
+        play_rollout(scenario(stream), model.inputs[0], stream, engines)
+    return clipping
+
+
+def narrowed(calibration, prefix, share=1 / 3):
+    """A share of the ranges whose names begin so."""
+    tensors = dict(calibration.tensors)
+    tensors |= {name: value * share for name, value in tensors.items() if name.startswith(prefix)}
+    return Calibration(calibration.document, tensors)
+
+
+@needs_modelopt
+@pytest.mark.parametrize(
+    ("recipe", "ranges", "layer", "component"),
+    [
+        (recipe_of(LinearFormat("fp8", "fp8", center=True)), f"{LAYER}.input", LAYER, "denoise"),
+        (recipe_of(), "blocks.0.attn2.", "blocks.0.attn2.to_k", "text_kv"),
+        (RING, "blocks.0.attn1.v", "blocks.0.attn1", "kv_update"),
+    ],
+)
+def test_ranges_that_are_too_narrow_are_found_where_they_are(
+    model, stream, recipe, ranges, layer, component
+):
+    good = played(model, stream, recipe, model.calibration)
+    good.require_kept()
+    # What is rounded before a layer goes a little beyond what was recorded.
+    assert max(good.worst().values()) < 0.03
+    found = played(model, stream, recipe, narrowed(model.calibration, ranges))
+    cut = {key for key, error in found.worst().items() if error > 0.1}
+    assert (component, layer) in cut
+    with pytest.raises(GateError, match="VIDC-CALIBRATION-RANGE"):
+        found.require_kept()
+
+
+@needs_modelopt
+@pytest.mark.parametrize(
+    ("recipe", "ranges", "layer", "refused"),
+    [
+        (recipe_of(LinearFormat("fp8", "fp8")), "blocks.0.attn2.", "blocks.0.attn2.to_k", True),
+        (recipe_of(), "blocks.0.attn2.", "blocks.0.attn2.to_k", False),
+        (RING, "blocks.0.attn1.v", "blocks.0.attn1", False),
+        (FP8_RING, "blocks.0.attn1.v", "blocks.0.attn1", False),
+    ],
+)  # fmt: skip
+def test_a_linear_in_fp8_may_lose_less_than_one_in_int8_and_than_rings(
+    model, stream, recipe, ranges, layer, refused
+):
+    found = played(model, stream, recipe, narrowed(model.calibration, ranges, 0.6))
+    lost = max(error for (_, name), error in found.worst().items() if name == layer)
+    assert 0.03 < lost < 0.1
+    if refused:
+        with pytest.raises(GateError, match=r"VIDC-CALIBRATION-RANGE.* 3% may be"):
+            found.require_kept()
+    else:
+        found.require_kept()
+
+
+@needs_modelopt
+def test_scales_by_token_cut_nothing_off(model, stream):
+    recipe = recipe_of(LinearFormat("int8", "int8", "dynamic"))
+    assert not played(model, stream, recipe, model.calibration).worst()

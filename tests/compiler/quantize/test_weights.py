@@ -1,0 +1,297 @@
+"""Quantized weights, what is stored of them, and faults that must not get past the check."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from vidc.compiler.config.formats import LinearFormat
+from vidc.compiler.config.recipe import load_recipe
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.quantize.artifact import Calibration
+from vidc.compiler.quantize.check import require_faithful
+from vidc.compiler.quantize.form import CPU_PROGRAM, GRAPH, NETWORK, PROGRAM
+from vidc.compiler.quantize.lowering import QuantizedLinear, quantized_linears, sites
+from vidc.compiler.quantize.tensors import quantized_types
+from vidc.compiler.quantize.weights import quantized_weights
+from vidc.exporters.causal_wan.random_weights import random_weights
+from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.models import meta_network
+from vidc.plugins.errors import BuildError, UnavailableError
+
+SCALES = ("weight_scale", "product_scale", "input_scale")
+
+
+@pytest.fixture
+def stored(model):
+    return quantized_weights(model.weights, model.linears, model.calibration, model.form)
+
+
+def check(found, model):
+    require_faithful(found, model.weights, model.linears, model.calibration, model.form)
+
+
+def changed(found, name, change):
+    return {**found, name: LazyTensor.of(change(found[name].load()))}
+
+
+def fault(layer, what):
+    """What the check says of a layer."""
+    return rf"VIDC-QUANTIZE-WEIGHTS.*transformer, {re.escape(layer)}: .*{what}"
+
+
+def test_what_is_announced_is_what_is_loaded(model, stored):
+    types = quantized_types(model.weights, model.linears, model.form)
+    assert stored.keys() == types.keys()
+    for name, tensor in stored.items():
+        values = tensor.load()
+        assert (tuple(values.shape), values.dtype) == (types[name].shape, types[name].dtype)
+
+
+def test_all_of_it_is_faithful(model, stored):
+    check(stored, model)
+
+
+def test_a_quarter_of_the_bytes_of_a_linear_remains(model, stored):
+    for name in model.linears:
+        before = model.weights[f"{name}.weight"].load()
+        after = stored[f"{name}.weight"].load()
+        assert after.nbytes * 4 == before.nbytes
+
+
+@pytest.mark.parametrize("times", [0.5, 0.9, 1.1, 2.0])
+def test_a_wrong_scale_is_found_and_named(model, stored, times):
+    layer = "blocks.1.ffn.net.2"
+    for kind in SCALES:
+        if (name := f"{layer}.{kind}") in stored:
+            with pytest.raises(BuildError, match=rf"VIDC-QUANTIZE-WEIGHTS.*transformer, {layer}:"):
+                check(changed(stored, name, lambda t: t * times), model)
+
+
+def test_swapped_scales_are_found_and_named(model, stored):
+    one, other = "blocks.0.attn1.to_out.0", "blocks.1.attn1.to_out.0"
+    for kind in SCALES:
+        names = f"{one}.{kind}", f"{other}.{kind}"
+        if names[0] in stored:
+            swapped = stored | {names[0]: stored[names[1]], names[1]: stored[names[0]]}
+            with pytest.raises(BuildError, match=rf"transformer, {one}:"):
+                check(swapped, model)
+
+
+def test_a_weight_of_another_layer_is_found(model, stored):
+    swapped = stored | {"blocks.0.ffn.net.2.weight": stored["blocks.1.ffn.net.2.weight"]}
+    with pytest.raises(BuildError, match=r"blocks\.0\.ffn\.net\.2: output channel"):
+        check(swapped, model)
+
+
+def test_factors_that_are_not_divided_out_are_found(model, stored):
+    name = "blocks.0.ffn.net.2.input_factor"
+    if name not in stored:
+        pytest.skip("the recipe smooths nothing")
+    with pytest.raises(BuildError, match=r"blocks\.0\.ffn\.net\.2:"):
+        check(changed(stored, name, torch.ones_like), model)
+
+
+@pytest.mark.parametrize("name", ["blocks.1.attn2.to_q.input_mean", "blocks.1.attn2.to_q.bias"])
+def test_a_mean_that_the_bias_does_not_make_up_for_is_found(model, stored, name):
+    if "blocks.1.attn2.to_q.input_mean" not in stored:
+        pytest.skip("the recipe centres nothing")
+    for change in (
+        lambda t: t + 0.01,
+        lambda t: t * 1.001,
+        torch.zeros_like,
+        lambda t: t * math.nan,
+        lambda t: t + math.inf,
+    ):
+        with pytest.raises(BuildError, match=fault("blocks.1.attn2.to_q", "does not make up for")):
+            check(changed(stored, name, change), model)
+
+
+def test_a_mean_that_is_not_the_calibration_s_is_found(model):
+    """Another mean that scale and bias make up for computes the same product, in coarser steps."""
+    site = "blocks.0.ffn.net.0.proj"
+    if not model.linears[site].format.center:
+        pytest.skip("the recipe centres nothing")
+    tensors = dict(model.calibration.tensors)
+    tensors[f"{site}.input.mean"] = torch.zeros_like(tensors[f"{site}.input.mean"])
+    plain = Calibration(model.calibration.document, tensors)
+    made = quantized_weights(model.weights, model.linears, plain, model.form)
+    require_faithful(made, model.weights, model.linears, plain, model.form)
+    with pytest.raises(BuildError, match=fault(site, r"0 is taken off channel 0")):
+        check(made, model)
+
+
+def test_swapped_means_are_found_and_named(model, stored):
+    one, other = (f"blocks.{layer}.attn1.to_q.input_mean" for layer in (0, 1))
+    if one not in stored:
+        pytest.skip("the recipe centres nothing")
+    swapped = stored | {one: stored[other], other: stored[one]}
+    with pytest.raises(BuildError, match=fault("blocks.0.attn1.to_q", "does not make up for")):
+        check(swapped, model)
+
+
+def test_a_bias_is_the_sum_of_what_it_was_and_what_is_taken_off(model, stored):
+    """In other arithmetic; of what is not centered, it stays."""
+    for name, linear in model.linears.items():
+        before, after = (each[f"{name}.bias"].load() for each in (model.weights, stored))
+        expected = before.double()
+        if linear.format.center:
+            weight, mean = model.weights[f"{name}.weight"], stored[f"{linear.site}.input_mean"]
+            expected = expected + (weight.load().double() * mean.load().double()).sum(1)
+        torch.testing.assert_close(after.double(), expected, rtol=1e-6, atol=1e-7)
+        assert linear.format.center or torch.equal(before, after)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_means_far_from_zero_are_as_they_are_stored_throughout(model, dtype):
+    """In 16 bits a mean may be off by more than what is left: scales must reach to that, too."""
+    weights = {n: LazyTensor.of(t.load().to(dtype)) for n, t in model.weights.items()}
+    tensors = dict(model.calibration.tensors)
+    for name in [name for name in tensors if name.endswith(".input")]:
+        offset = 100 + tensors[f"{name}.high"]
+        for of in ("low", "mean", "high"):
+            tensors[f"{name}.{of}"] = tensors[f"{name}.{of}"] + offset
+        tensors[name] = tensors[name] + offset
+    far = Calibration(model.calibration.document, tensors)
+    made = quantized_weights(weights, model.linears, far, model.form)
+    require_faithful(made, weights, model.linears, far, model.form)
+
+
+def test_a_linear_without_a_bias_is_not_centred(model):
+    layer = "blocks.1.attn1.to_k"
+    weights = {name: t for name, t in model.weights.items() if name != f"{layer}.bias"}
+    arguments = weights, model.linears, model.calibration, model.form
+    if not model.linears[layer].format.center:
+        assert f"{layer}.bias" not in quantized_weights(*arguments)
+        return
+    with pytest.raises(BuildError, match=rf"VIDC-QUANTIZE-GRAPH.*{re.escape(layer)} has no bias"):
+        quantized_weights(*arguments)
+
+
+numbers = st.integers(-64, 64).map(lambda n: n / 8)
+"""Sums of some products of two of these are exact in float32."""
+
+
+@given(st.data(), st.integers(1, 8), st.integers(1, 8))
+def test_centring_changes_nothing_in_exact_arithmetic(calibration, data, features_in, features_out):
+    def drawn(*shape):
+        size = math.prod(shape)
+        values = data.draw(st.lists(numbers, min_size=size, max_size=size))
+        return torch.tensor(values).reshape(shape)
+
+    weight, bias = drawn(features_out, features_in), drawn(features_out)
+    mean, x = drawn(features_in), drawn(3, features_in)
+    ends = {"low": torch.minimum(x.amin(0), mean), "high": torch.maximum(x.amax(0), mean)}
+    ranges = {"a.input": x.abs().amax(0)[None], "a.input.mean": mean}
+    ranges |= {f"a.input.{of}": value for of, value in ends.items()}
+    given_ = {"a.weight": LazyTensor.of(weight), "a.bias": LazyTensor.of(bias)}
+    linears = {"a": QuantizedLinear("a", LinearFormat("fp8", "fp8", center=True), "a")}
+    of_linear = Calibration(calibration.document, ranges)
+    for form in (GRAPH, PROGRAM):
+        found = quantized_weights(given_, linears, of_linear, form)
+        require_faithful(found, given_, linears, of_linear, form)
+        taken_off, folded = found["a.input_mean"].load(), found["a.bias"].load()
+        assert torch.equal(F.linear(x - taken_off, weight, folded), F.linear(x, weight, bias))
+        # What is rounded lies in the range that the scale gives.
+        reach = float(found["a.input_scale"].load()) * 448
+        assert float((x - taken_off).abs().max()) <= reach * (1 + 1e-6)
+
+
+def test_the_ranges_of_another_calibration_are_found(model, stored):
+    if not any(linear.static for linear in model.linears.values()):
+        pytest.skip("the recipe has no scale of an input")
+    other = {
+        name: tensor if name.endswith(".input.mean") else tensor * 1.5
+        for name, tensor in model.calibration.tensors.items()
+    }
+    foreign = replace(model, calibration=Calibration(model.calibration.document, other))
+    with pytest.raises(BuildError, match="the calibration to"):
+        check(stored, foreign)
+
+
+def test_queries_keys_and_values_share_an_input_where_they_read_one(config):
+    linears = quantized_linears(load_recipe("int8-static"), config)
+    shared = {site: [m.name for m in found] for site, found in sites(linears.values()).items()}
+    first = "blocks.0.attn1"
+    assert shared[f"{first}.to_q"] == [f"{first}.to_{part}" for part in "qkv"]
+    second = "blocks.0.attn2"
+    assert shared[f"{second}.to_q"] == [f"{second}.to_q"]
+    assert shared[f"{second}.to_k"] == [f"{second}.to_k", f"{second}.to_v"]
+    assert len(shared) == 7 * config.transformer.layers
+
+
+@pytest.mark.parametrize(
+    ("recipe", "form", "what"),
+    [
+        ("fp8", GRAPH, "blocks.0.attn1 in 8 bits"),
+        (
+            "kv-fp8",
+            GRAPH,
+            "ring of blocks.0.attn1 in FP8, as ONNX's ScatterND, which writes it,",
+        ),
+        ("kv-int8", NETWORK, "its cache update takes 16 or 32 bits alone"),
+        ("int8-attention", GRAPH, "blocks.0.attn1 in 8 bits, which graphs of standard ONNX"),
+        ("int8-attention", NETWORK, "blocks.0.attn1 in 8 bits, which networks of TensorRT do not"),
+        ("int8-attention", PROGRAM, "to_q in INT8, which is slower than one in bf16 on a Hopper"),
+        ("int8", GRAPH, "a scale for each token in blocks.0.attn1.to_q"),
+        ("fp8-dynamic", NETWORK, "to_q, which networks of TensorRT do not hold yet"),
+        ("int8", PROGRAM, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
+        ("int8-static", PROGRAM, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
+    ],
+)
+def test_what_a_form_does_not_hold_is_refused_by_name(config, recipe, form, what):
+    with pytest.raises(UnavailableError, match="VIDC-RECIPE-LOWERING") as raised:
+        quantized_linears(load_recipe(recipe), config, form)
+    assert what in raised.value.message
+
+
+def test_a_product_s_scale_is_the_weight_s_times_the_input_s(config, calibration):
+    weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
+    recipe = load_recipe("fp8-linear")
+    of_graph, of_program = (
+        quantized_weights(weights, quantized_linears(recipe, config, form), calibration, form)
+        for form in (GRAPH, PROGRAM)
+    )
+    layer = "blocks.1.attn1"
+    scales = (
+        of_graph[f"{layer}.{name}"].load() for name in ("to_k.weight_scale", "to_q.input_scale")
+    )
+    product = of_program[f"{layer}.to_k.product_scale"].load()
+    torch.testing.assert_close(product, math.prod(scales))
+    assert product.dtype == of_program[f"{layer}.to_q.input_scale"].dtype == torch.float32
+    values = [each[f"{layer}.to_k.weight"].load() for each in (of_graph, of_program)]
+    assert torch.equal(*(value.view(torch.uint8) for value in values))
+
+
+@pytest.mark.parametrize("recipe", ["fp8-linear", "int8-weight-only"])
+def test_longlive_s_weights_take_half_the_bytes_of_bf16(recipe):
+    config = resolve("longlive-1.3b", gpu="h200", environ={}).model
+    weights = meta_network(config, "transformer", "bf16").state_dict()
+    linears = quantized_linears(load_recipe(recipe), config, PROGRAM)
+    types = quantized_types(weights, linears, PROGRAM)
+    after = sum(math.prod(kind.shape) * kind.dtype.itemsize for kind in types.values())
+    assert 0.5 < after / sum(weight.nbytes for weight in weights.values()) < 0.52
+
+
+def test_scales_for_each_token_take_no_ranges(config):
+    weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
+    linears = quantized_linears(load_recipe("fp8-dynamic"), config, CPU_PROGRAM)
+    made = quantized_weights(weights, linears, None, CPU_PROGRAM)
+    require_faithful(made, weights, linears, None, CPU_PROGRAM)
+    assert not any(".input_" in name for name in made)
+    layer = "blocks.0.ffn.net.2"
+    wrong = changed(made, f"{layer}.product_scale", lambda t: t * 2)
+    with pytest.raises(BuildError, match=fault(layer, "")):
+        require_faithful(wrong, weights, linears, None, CPU_PROGRAM)
+
+
+def test_smoothed_inputs_with_scales_for_each_token_take_ranges(config):
+    weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
+    linears = quantized_linears(load_recipe("int8"), config, CPU_PROGRAM)
+    with pytest.raises(ValueError, match="takes ranges, and there is no calibration"):
+        quantized_weights(weights, linears, None, CPU_PROGRAM)

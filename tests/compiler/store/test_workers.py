@@ -1,0 +1,83 @@
+"""Stages built side by side in processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import worker_stages
+from worker_stages import fail, join, write_pid
+
+from vidc.compiler.store.run import run
+from vidc.compiler.store.stage import Input, Stage
+from vidc.compiler.store.store import Store
+from vidc.plugins.errors import BuildError
+
+ENTRIES = ("vidc.plugins.errors",)
+PAIR = [Stage(name, write_pid, ENTRIES) for name in ("left", "right")]
+JOINED = Stage("joined", join, ENTRIES, inputs=(Input("left"), Input("right")))
+
+
+class Silent:
+    def __init__(self) -> None:
+        self.finished_stages: list[tuple[str, bool]] = []
+
+    def started(self, stage: str) -> None:
+        pass
+
+    def finished(self, stage: str, hit: bool, seconds: float) -> None:
+        self.finished_stages.append((stage, hit))
+
+    def note(self, text: str) -> None:
+        pass
+
+
+def test_builds_in_other_processes_and_then_finds_everything(tmp_path):
+    progress = Silent()
+    with Store(tmp_path) as store:
+        results = run([*PAIR, JOINED], store, "slot", progress, workers=2)
+        assert list(results) == ["left", "right", "joined"]
+        pids = (results["joined"].path / "pids").read_text().split()
+    assert str(os.getpid()) not in pids
+    assert len(set(pids)) == 2
+    assert sorted(progress.finished_stages) == [
+        ("joined", False), ("left", False), ("right", False),
+    ]  # fmt: skip
+    again = Silent()
+    with Store(tmp_path) as store:
+        run([*PAIR, JOINED], store, "slot", again, workers=2)
+    assert all(hit for _, hit in again.finished_stages)
+
+
+def test_a_failure_reaches_the_caller_and_the_rest_is_kept(tmp_path):
+    stages = [PAIR[0], PAIR[1], Stage("failing", fail, ENTRIES), JOINED]
+    with Store(tmp_path) as store, pytest.raises(BuildError, match="VIDC-TEST"):
+        run(stages, store, "slot", Silent(), workers=2)
+    progress = Silent()
+    with Store(tmp_path) as store:
+        run(PAIR, store, "slot", progress, workers=2)
+    assert ("left", True) in progress.finished_stages
+
+
+@pytest.mark.parametrize("interrupt", [os.killpg, os.kill], ids=["terminal", "kill"])
+def test_an_interrupt_ends_the_workers_and_leaves_nothing(tmp_path, interrupt):
+    started = tmp_path / "started"
+    started.mkdir()
+    build = subprocess.Popen(
+        [sys.executable, worker_stages.__file__, tmp_path / "store"],
+        env={**os.environ, "WORKERS_STARTED": str(started)},
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while len(list(started.iterdir())) < 2:
+        assert build.poll() is None, build.stderr.read()
+        time.sleep(0.05)
+    interrupt(build.pid, signal.SIGINT)
+    _, errors = build.communicate(timeout=30)  # Its end of the pipe is theirs too.
+    assert build.returncode != 0
+    assert errors.count("Traceback") == 1, errors
+    assert list((tmp_path / "store" / ".drafts").iterdir()) == []
+    assert not (tmp_path / "store" / "one").exists()
