@@ -6,10 +6,9 @@
 KERNELS is a folder of kernels as a build leaves them. ``vidc`` is the operator as engines call it,
 ``whole tiles`` the same kernel, FlashAttention-4's, without halves of keys; ``portable`` is the
 kernel for any GPU, of ``libvidc_torch.so``; ``fp8`` and ``int8`` are ``ring_attention_8bit`` over
-the same numbers, rounded before, and ``by token`` the same where keys and values have a scale for
-each token, which the kernel for any GPU reads; the others are backends of
-scaled_dot_product_attention, given exactly the valid keys. The ten short shapes are those of a
-public baseline on an L4: head size 64, float16, one of tokens, batch and heads varied at a time.
+the same numbers, rounded before; the others are backends of scaled_dot_product_attention, given
+exactly the valid keys. The ten short shapes are those of a public baseline on an L4: head size 64,
+float16, one of tokens, batch and heads varied at a time.
 
 Without a GPU, or where one has no kernel for a shape, its line says so in ``missing``.
 """
@@ -27,7 +26,7 @@ from unittest import mock
 
 import torch
 from attention_8bit.calibration import calibrate
-from attention_8bit.ring import quantize_queries, quantize_ring, transpose_values
+from attention_8bit.ring import quantize_queries, quantize_ring
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -41,7 +40,6 @@ from vidc.compiler.bench.verdict import judge
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.flash_attention import flash_attention, load_kernel
-from vidc.plugins.quantize import quantize_heads
 from vidc.plugins.ring import ring_attention_reference
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.ring_attention_16bit import ring_attention_16bit
@@ -143,21 +141,7 @@ def in_8_bits(to: torch.dtype, query: Tensor, key: Tensor, value: Tensor, length
             scales.value_mean, length, dtype_name(query.dtype))  # fmt: skip
 
 
-def by_token(to: torch.dtype, query: Tensor, key: Tensor, value: Tensor, length: Tensor) -> Any:
-    """The same, with a scale for each token's head, as a ring with dynamic scales has."""
-    zero = torch.zeros_like(query[0, 0], dtype=torch.float32)
-    numbers, of_query = quantize_heads(query.float(), to)
-    keys, of_keys = quantize_heads(key.float(), to)
-    values, of_values = quantize_heads(value.float(), to)
-    return (numbers, of_query, keys, transpose_values(values), of_keys, of_values, zero, length,
-            dtype_name(query.dtype))  # fmt: skip
-
-
-EIGHT_BITS = {
-    f"{name}{suffix}": partial(rounded, to)
-    for name, to in (("fp8", FP8), ("int8", torch.int8))
-    for suffix, rounded in (("", in_8_bits), (" by token", by_token))
-}
+EIGHT_BITS = {"fp8": partial(in_8_bits, FP8), "int8": partial(in_8_bits, torch.int8)}
 """What rounds a 16-bit operator's arguments, by the name of the way."""
 
 

@@ -25,23 +25,15 @@ from vidc.compiler.bench.peaks import copy_gbps
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
 from vidc.plugins.arguments import dtype_name
-from vidc.plugins.gate_residual import gate_residual, gate_residual_reference
 from vidc.plugins.gelu_quantize import gelu_quantize, gelu_quantize_reference
-from vidc.plugins.norm_modulate_quantize import (
-    norm_modulate_quantize,
-    norm_modulate_quantize_reference,
-)
 from vidc.plugins.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write,
     qk_norm_rope_ring_write_reference,
 )
 from vidc.plugins.qk_norm_rope_ring_write_8bit import (
-    qk_norm_rope_ring_write_dynamic,
-    qk_norm_rope_ring_write_dynamic_reference,
     qk_norm_rope_ring_write_static,
     qk_norm_rope_ring_write_static_reference,
 )
-from vidc.plugins.renoise import renoise, renoise_reference
 
 FP8 = torch.float8_e4m3fn
 BF16 = torch.bfloat16
@@ -59,7 +51,6 @@ class Sizes:
     ffn: int = 8960
     window: int = 18720
     sink: int = 4680
-    latent: tuple[int, ...] = (1, 3, 16, 60, 104)
 
     @property
     def tokens(self) -> int:
@@ -70,8 +61,7 @@ class Sizes:
         return self.heads * self.head_dim
 
 
-SMALL = Sizes(frame_tokens=8, heads=2, head_dim=64, ffn=256, window=96, sink=24,
-              latent=(1, 3, 4, 6, 8))  # fmt: skip
+SMALL = Sizes(frame_tokens=8, heads=2, head_dim=64, ffn=256, window=96, sink=24)
 
 
 @dataclass(frozen=True)
@@ -99,30 +89,14 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.randn(shape, device=device).to(dtype)
 
-    tokens, width = sizes.tokens, sizes.width
-    row, rows = tokens * width, 4 * sizes.frames * width
-
-    def gate() -> Arguments:
-        return (draw(1, tokens, width), draw(1, tokens, width, dtype=BF16),
-                draw(1, sizes.frames, width))  # fmt: skip
-
-    yield Case("gate_residual", gate_residual, gate_residual_reference, gate, row * 10 + rows)
-
+    tokens = sizes.tokens
     for dtype in (BF16, FP8):
         scale = torch.ones(1, device=device) * 0.05 if dtype is FP8 else None
-
-        def norm(dtype: torch.dtype = dtype, scale: Tensor | None = scale) -> Arguments:
-            shift, factor = draw(1, sizes.frames, width), draw(1, sizes.frames, width)
-            return (draw(1, tokens, width), shift, factor, EPS, dtype_name(dtype), scale)
 
         def gelu(dtype: torch.dtype = dtype, scale: Tensor | None = scale) -> Arguments:
             return (draw(1, tokens, sizes.ffn, dtype=BF16), dtype_name(dtype), scale)
 
         to = "fp8" if dtype is FP8 else "bf16"
-        yield Case(
-            f"norm_modulate_quantize to {to}", norm_modulate_quantize,
-            norm_modulate_quantize_reference, norm, row * (4 + dtype.itemsize) + 2 * rows,
-        )  # fmt: skip
         yield Case(
             f"gelu_quantize to {to}", gelu_quantize, gelu_quantize_reference, gelu,
             tokens * sizes.ffn * (2 + dtype.itemsize),
@@ -136,13 +110,6 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         "gelu_quantize to fp8, less a mean", gelu_quantize, gelu_quantize_reference, centered,
         tokens * sizes.ffn * (2 + FP8.itemsize) + 4 * sizes.ffn,
     )  # fmt: skip
-
-    def noised() -> Arguments:
-        latent, flow, noise = (draw(*sizes.latent) for _ in range(3))
-        return (latent, flow, noise, 0.9375, 0.8333)
-
-    elements = torch.Size(sizes.latent).numel()
-    yield Case("renoise", renoise, renoise_reference, noised, elements * 16)
     yield from ring_cases(sizes, device, draw)
 
 
@@ -168,26 +135,20 @@ def ring_cases(sizes: Sizes, device: torch.device, draw: Callable[..., Tensor]) 
         whole, inputs + tokens * 3 * width * 2,
     )  # fmt: skip
 
-    def eight(dtype: torch.dtype, dynamic: bool) -> Arguments:
-        shape = (1, sizes.heads, window) if dynamic else (sizes.heads,)
-        scales = [torch.full(shape, 0.05, device=device) for _ in range(2)]
+    def eight(dtype: torch.dtype) -> Arguments:
+        scales = [torch.full((sizes.heads,), 0.05, device=device) for _ in range(2)]
         caches = (torch.zeros(shape, dtype=torch.int8, device=device).view(dtype)
                   for shape in (cache, transposed))  # fmt: skip
         mean = draw(sizes.heads, sizes.head_dim)
         return (*packed(), *caches, *scales, mean, sizes.sink, EPS, True, True)
 
-    for name, dtype, dynamic in (
-        ("static fp8", FP8, False), ("dynamic fp8", FP8, True), ("dynamic int8", torch.int8, True),
-    ):  # fmt: skip
-        scales = tokens * sizes.heads * 4 * (3 if dynamic else 1)
+    for name, dtype in (("static fp8", FP8), ("static int8", torch.int8)):
         yield Case(
             f"qk_norm_rope_ring_write_{name}, values transposed",
-            qk_norm_rope_ring_write_dynamic if dynamic else qk_norm_rope_ring_write_static,
-            qk_norm_rope_ring_write_dynamic_reference
-            if dynamic
-            else qk_norm_rope_ring_write_static_reference,
-            partial(eight, dtype, dynamic),
-            inputs + tokens * 3 * width + scales,
+            qk_norm_rope_ring_write_static,
+            qk_norm_rope_ring_write_static_reference,
+            partial(eight, dtype),
+            inputs + tokens * (3 * width + 4 * sizes.heads),
         )
 
 

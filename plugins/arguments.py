@@ -87,23 +87,6 @@ class Checks:
             width,
         )
 
-    def frames(self, argument: str, tensor: Tensor, shape: Sequence[int]) -> None:
-        """Refuses another shift, scale or gate than float32 ``[B, F, width]``.
-
-        Args:
-            argument: its name.
-            tensor: of one row for each latent frame.
-            shape: ``[B, T, width]`` of what it is applied to; ``F`` has to divide ``T``.
-        """
-        batch, tokens, width = shape
-        self.shape(argument, tensor, (batch, "F", width))
-        self.dtype(argument, tensor, (torch.float32,))
-        frames = tensor.shape[1]
-        self.that(
-            tokens % frames == 0, argument, f"a number of frames that divides {tokens} tokens",
-            frames,
-        )  # fmt: skip
-
 
 def dtype_name(dtype: torch.dtype) -> str:
     """A dtype as operators take it: ``bfloat16`` for ``torch.bfloat16``."""

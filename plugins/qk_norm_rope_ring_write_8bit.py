@@ -1,15 +1,12 @@
-"""Operators ``qk_norm_rope_ring_write_static`` and ``_dynamic``: into a ring of 8 bits.
+"""Operator ``qk_norm_rope_ring_write_static``: into a ring of 8 bits.
 
-Static scales are the calibration's, one for each head; dynamic ones follow from the largest value
-of a token's head, and lie beside the ring. No scale spans tokens: a block is overwritten in part
-where the ring wraps.
+Scales of keys and values are the calibration's, one for each head; those of queries follow from the
+largest value of each token's head.
 
-NaN stays NaN in FP8. A dynamic scale becomes NaN, and with it all of the token's head, in INT8 too,
-which has no NaN itself. In INT8 with static scales a NaN is lost; the residual beside attention
-still has it.
+NaN stays NaN in FP8. In INT8 a NaN of keys or values is lost; the residual beside attention still
+has it. The scale of a query with NaN is NaN in both.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -22,9 +19,11 @@ from vidc.plugins.quantize import quantize, quantize_heads
 from vidc.plugins.ring import ring_slots
 from vidc.plugins.transposed_values import GROUP, stored_at
 
+_CHECKS = Checks("qk_norm_rope_ring_write_static")
+
 
 class To8BitRing(NamedTuple):
-    """What both operators take, in this order; a value is what is stored times its scale."""
+    """Arguments of the operator, in this order; a value is what is stored times its scale."""
 
     qkv: Tensor
     """``[B, T, 3 H D]``: queries, keys, values; bfloat16 or float16."""
@@ -45,9 +44,9 @@ class To8BitRing(NamedTuple):
     """The same dtype and shape, written; ``[B, H, D, S]`` if transposed, its slots in the order of
     ``transposed_values.py``."""
     key_scale: Tensor
-    """Float32: ``[H]`` and positive if static; else ``[B, H, S]``, written at the tokens' slots."""
+    """Float32 ``[H]``, positive."""
     value_scale: Tensor
-    """The same; by slot also where values are transposed."""
+    """The same."""
     key_mean: Tensor | None
     """Float32 ``[H, D]``, subtracted from the rotated keys; softmax does not see it, for it is one
     for all keys. None for zeros."""
@@ -78,22 +77,11 @@ def qk_norm_rope_ring_write_static_reference(*arguments: Any) -> tuple[Tensor, T
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
     given = To8BitRing(*arguments)
-    _check(_STATIC, given)
+    _check(given)
     key, value, slots = _keys_values(given)
     dtype = given.key_cache.dtype
     _write(given, quantize(key, given.key_scale[:, None], dtype),
            quantize(value, given.value_scale[:, None], dtype), slots)  # fmt: skip
-    return _queries(given)
-
-
-def qk_norm_rope_ring_write_dynamic_reference(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """As the static operator, with a scale for each token and head, which it writes too."""
-    given = To8BitRing(*arguments)
-    _check(_DYNAMIC, given)
-    key, value, slots = _keys_values(given)
-    key, given.key_scale[:, :, slots] = quantize_heads(key, given.key_cache.dtype)
-    value, given.value_scale[:, :, slots] = quantize_heads(value, given.key_cache.dtype)
-    _write(given, key, value, slots)
     return _queries(given)
 
 
@@ -126,9 +114,9 @@ def _write(given: To8BitRing, key: Tensor, value: Tensor, slots: Tensor) -> None
         value_cache[:, slots] = value
 
 
-def _fake(*arguments: Any, checks: Checks) -> tuple[Tensor, Tensor]:
+def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     given = To8BitRing(*arguments)
-    _check(checks, given)
+    _check(given)
     qkv, quantized = given.qkv, given.quantize_query
     (batch, tokens), (heads, head_dim) = qkv.shape[:2], given.key_cache.shape[2:]
     dtype = given.key_cache.dtype if quantized else qkv.dtype
@@ -137,8 +125,8 @@ def _fake(*arguments: Any, checks: Checks) -> tuple[Tensor, Tensor]:
     return query, qkv.new_empty(scales, dtype=torch.float32)
 
 
-def _check(checks: Checks, given: To8BitRing) -> None:
-    qkv, cache, values = given.qkv, given.key_cache, given.value_cache
+def _check(given: To8BitRing) -> None:
+    checks, qkv, cache, values = _CHECKS, given.qkv, given.key_cache, given.value_cache
     checks.dtype("qkv", qkv, (torch.bfloat16, torch.float16))
     checks.shape("key_cache", cache, ("B", "S", "H", "D"))
     checks.dtype("key_cache", cache, (torch.float8_e4m3fn, torch.int8))
@@ -154,39 +142,19 @@ def _check(checks: Checks, given: To8BitRing) -> None:
     else:
         checks.shape("value_cache", values, cache.shape)
     checks.dtype("value_cache", values, (cache.dtype,))
-    scales = (heads,) if checks is _STATIC else (batch, heads, slots)
     for name, scale in (("key_scale", given.key_scale), ("value_scale", given.value_scale)):
-        checks.shape(name, scale, scales)
+        checks.shape(name, scale, (heads,))
         checks.dtype(name, scale, (torch.float32,))
     if given.key_mean is not None:
         checks.shape("key_mean", given.key_mean, (heads, head_dim))
         checks.dtype("key_mean", given.key_mean, (torch.float32,))
 
 
-def _define(
-    checks: Checks, scales: str, reference: Callable[..., tuple[Tensor, Tensor]]
-) -> torch._ops.OpOverload:
-    def fake(*arguments: Any) -> tuple[Tensor, Tensor]:
-        return _fake(*arguments, checks=checks)
-
-    return define(
-        f"{checks.operator}(Tensor qkv, Tensor query_weight, Tensor key_weight, Tensor cos,"
-        " Tensor sin, Tensor position, Tensor(a!) key_cache, Tensor(b!) value_cache,"
-        f" {scales}, Tensor? key_mean, int sink, float eps, bool value_transposed,"
-        " bool quantize_query) -> (Tensor, Tensor)",
-        reference,
-        fake,
-    )
-
-
-_STATIC = Checks("qk_norm_rope_ring_write_static")
-_DYNAMIC = Checks("qk_norm_rope_ring_write_dynamic")
-
-qk_norm_rope_ring_write_static = _define(
-    _STATIC, "Tensor key_scale, Tensor value_scale", qk_norm_rope_ring_write_static_reference
-)
-qk_norm_rope_ring_write_dynamic = _define(
-    _DYNAMIC,
-    "Tensor(c!) key_scale, Tensor(d!) value_scale",
-    qk_norm_rope_ring_write_dynamic_reference,
+qk_norm_rope_ring_write_static = define(
+    "qk_norm_rope_ring_write_static(Tensor qkv, Tensor query_weight, Tensor key_weight, Tensor cos,"
+    " Tensor sin, Tensor position, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor key_scale,"
+    " Tensor value_scale, Tensor? key_mean, int sink, float eps, bool value_transposed,"
+    " bool quantize_query) -> (Tensor, Tensor)",
+    qk_norm_rope_ring_write_static_reference,
+    _fake,
 )

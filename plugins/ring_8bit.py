@@ -37,23 +37,16 @@ def attend(
         query_scale: ``[B, H, T]``.
         key: ``[B, S, H, D]``, all of which count.
         value: ``[B, S, H, D]``, not transposed.
-        key_scale: ``[H]``, or ``[B, H, S]``.
-        value_scale: ``[H, D]``, or ``[B, H, S]``.
+        key_scale: ``[H]``.
+        value_scale: ``[H, D]``.
         value_mean: ``[H, D]``.
         dtype: that it is computed in.
 
     Returns:
         ``[B, T, H, D]`` of ``dtype``.
     """
-    key_scale = key_scale[:, None] if key_scale.dim() == 1 else _of_each_token(key_scale)
-    value_scale = value_scale if value_scale.dim() == 2 else _of_each_token(value_scale)
-    keys = key.to(dtype) * key_scale.to(dtype)
+    keys = key.to(dtype) * key_scale[:, None].to(dtype)
     values = value.to(dtype) * value_scale.to(dtype) + value_mean.to(dtype)
-    queries = query.to(dtype) * _of_each_token(query_scale).to(dtype)
+    queries = query.to(dtype) * query_scale.mT[..., None].to(dtype)
     logits = torch.einsum("bthd,bshd->bhts", queries, keys) / query.shape[3] ** 0.5
     return torch.einsum("bhts,bshd->bthd", torch.softmax(logits, dim=3), values)
-
-
-def _of_each_token(scale: Tensor) -> Tensor:
-    """``[B, H, T]`` to ``[B, T, H, 1]``."""
-    return scale.transpose(1, 2)[..., None]

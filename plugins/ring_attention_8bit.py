@@ -1,12 +1,8 @@
 """Operator ``ring_attention_8bit``: queries in 8 bits attend to a ring in 8 bits.
 
-The ring is what ``qk_norm_rope_ring_write_static`` or ``_dynamic`` writes where its values are
-transposed and its queries quantized, or has such a layout: so keys and values may lack means,
-and values have a scale for each channel, or keys and values one for each token and head.
-
-The kernel for Hopper takes static scales alone. A ring with a scale for each token is read by the
-kernel that every GPU has, on Hopper too, where it takes some eight times as long
-(docs/performance.md); no engine has such a ring.
+The ring is what ``qk_norm_rope_ring_write_static`` writes where its values are transposed and its
+queries quantized, or has such a layout: keys and values may lack means, and values have a scale for
+each channel.
 
 NaN in FP8, in a scale or in a mean reaches the outputs that it counts for; INT8 has none.
 """
@@ -43,9 +39,9 @@ class To8BitAttention(NamedTuple):
     in the order of ``transposed_values.py``. What lies in slots that are not valid does not count,
     but in FP8 it must not be NaN."""
     key_scale: Tensor
-    """Float32, not negative: ``[H]``, or ``[B, H, S]`` of which those of valid slots count."""
+    """Float32 ``[H]``, not negative."""
     value_scale: Tensor
-    """Float32: ``[H, D]``; ``[B, H, S]``, not negative, where ``key_scale`` has that shape."""
+    """Float32 ``[H, D]``."""
     value_mean: Tensor
     """Float32 ``[H, D]``: what values lack, added to the output."""
     valid_length: Tensor
@@ -76,12 +72,9 @@ def ring_attention_8bit_reference(*arguments: Any) -> Tensor:
     dtype = _check(given)
     slots = given.key_cache.shape[1]
     valid = min(max(int(given.valid_length), 1), slots)
-    key_scale, value_scale = given.key_scale, given.value_scale
-    if _of_tokens(given):
-        key_scale, value_scale = key_scale[..., :valid], value_scale[..., :valid]
     attended = attend(
         given.query, given.query_scale, given.key_cache[:, :valid],
-        restore_values(given.value_cache, slots)[:, :valid], key_scale, value_scale,
+        restore_values(given.value_cache, slots)[:, :valid], given.key_scale, given.value_scale,
         given.value_mean, torch.float32,
     )  # fmt: skip
     return to_output(attended, dtype, given.output_scale).contiguous()
@@ -90,10 +83,6 @@ def ring_attention_8bit_reference(*arguments: Any) -> Tensor:
 def _fake(*arguments: Any) -> Tensor:
     given = To8BitAttention(*arguments)
     return given.query.new_empty(given.query.shape, dtype=_check(given))
-
-
-def _of_tokens(given: To8BitAttention) -> bool:
-    return given.key_scale.dim() == 3
 
 
 def _check(given: To8BitAttention) -> torch.dtype:
@@ -115,11 +104,10 @@ def _check(given: To8BitAttention) -> torch.dtype:
     checks.that(stored % GROUP == 0 and slots <= stored <= _SLOTS, "value_cache", multiple, stored)
     rows = batch * tokens * heads
     checks.that(rows <= _ROWS, "query", f"at most {_ROWS} rows", rows)
-    each_token = (batch, heads, slots) if _of_tokens(given) else None
     for name, scale, shape in (
         ("query_scale", given.query_scale, (batch, heads, tokens)),
-        ("key_scale", given.key_scale, each_token or (heads,)),
-        ("value_scale", given.value_scale, each_token or (heads, head_dim)),
+        ("key_scale", given.key_scale, (heads,)),
+        ("value_scale", given.value_scale, (heads, head_dim)),
         ("value_mean", given.value_mean, (heads, head_dim)),
     ):
         checks.shape(name, scale, shape)

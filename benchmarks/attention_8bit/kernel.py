@@ -42,7 +42,6 @@ class Arguments(ctypes.Structure):
         ("format", ctypes.c_int32),
         ("output_type", ctypes.c_int32),
         ("ctas", ctypes.c_int32),
-        ("token_scales", ctypes.c_int32),
     )
 
 

@@ -14,7 +14,7 @@ from vidc.compiler.bench.work import Kind
 _KINDS = (
     # Inductor names what it fuses after all that went into it; only templates multiply.
     # The ring write among vidc's own does a norm and a rotation on the way.
-    (Kind.ELEMENTWISE, r"^(triton_(?!tem_)|cpp_fused)|\bvidc::(qk_norm|norm|gelu|gate|renoise)"),
+    (Kind.ELEMENTWISE, r"^(triton_(?!tem_)|cpp_fused)|\bvidc::(qk_norm|gelu)"),
     (Kind.ATTENTION, r"flash|fmha|attention|attn|sdpa"),
     (Kind.CONVOLUTION, r"conv|fprop|implicit_gemm"),
     (Kind.PRODUCT, r"gemm|nvjet|cutlass|cublas|(\b|_)(add|b)?mm(\b|_)|matmul|linear"),

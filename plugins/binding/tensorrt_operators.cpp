@@ -25,38 +25,6 @@ std::vector<Output> of_attribute(const Attributes& attributes) {
   return {{"output", dtype_attribute(attributes), 0, {}}};
 }
 
-Operator gate_residual_operator() {
-  return {
-      "gate_residual",
-      {{"x", kFloats}, {"update", kFloats}, {"gate", kFloat32}},
-      0,
-      {},
-      nullptr,
-      [](const Attributes&) -> std::vector<Output> { return {{"output", DType::other, 0, {}}}; },
-      [](const Views& in, const Attributes&) { check_gate_residual(in[0], in[1], in[2]); },
-      [](const Views& in, const Attributes&, void* const* out, void*, cudaStream_t stream) {
-        gate_residual(in[0], in[1], in[2], out[0], stream);
-      }};
-}
-
-Operator norm_modulate_quantize_operator() {
-  return {"norm_modulate_quantize",
-          {{"x", kFloats}, {"shift", kFloat32}, {"scale", kFloat32}, {"output_scale", kFloat32}},
-          1,
-          {real("eps"), text("dtype")},
-          check_dtype_attribute,
-          of_attribute,
-          [](const Views& in, const Attributes& attributes) {
-            check_norm_modulate_quantize(in[0], in[1], in[2], dtype_attribute(attributes),
-                                         optional(in, 3));
-          },
-          [](const Views& in, const Attributes& attributes, void* const* out, void*,
-             cudaStream_t stream) {
-            norm_modulate_quantize(in[0], in[1], in[2], attributes.get<float>("eps"),
-                                   dtype_attribute(attributes), optional(in, 3), out[0], stream);
-          }};
-}
-
 Operator gelu_quantize_operator() {
   return {"gelu_quantize",
           {{"x", kFloats}, {"output_scale", kFloat32}, {"output_mean", kFloat32}},
@@ -73,21 +41,6 @@ Operator gelu_quantize_operator() {
             gelu_quantize(in[0], dtype_attribute(attributes), optional(in, 1), optional(in, 2),
                           out[0], stream);
           }};
-}
-
-Operator renoise_operator() {
-  return {
-      "renoise",
-      {{"latent", kFloat32}, {"flow", kFloat32}, {"noise", kFloat32}},
-      0,
-      {real("sigma"), real("next_sigma")},
-      nullptr,
-      [](const Attributes&) -> std::vector<Output> { return {{"latent", DType::other, 0, {}, 0}}; },
-      [](const Views& in, const Attributes&) { check_renoise(in[0], in[1], in[2]); },
-      [](const Views& in, const Attributes& attributes, void* const*, void*, cudaStream_t stream) {
-        renoise(in[0], in[1], in[2], attributes.get<float>("sigma"),
-                attributes.get<float>("next_sigma"), stream);
-      }};
 }
 
 RingAttention16Bit to_16bit_attention(const Views& in) { return {in[0], in[1], in[2], in[3]}; }
@@ -149,13 +102,9 @@ Operator ring_attention_8bit_operator() {
 
 const std::vector<Operator>& operators() {
   static const std::vector<Operator> all{
-      gate_residual_operator(),
-      norm_modulate_quantize_operator(),
       gelu_quantize_operator(),
-      renoise_operator(),
       qk_norm_rope_ring_write_operator(),
       qk_norm_rope_ring_write_static_operator(),
-      qk_norm_rope_ring_write_dynamic_operator(),
       ring_attention_16bit_operator(),
       ring_attention_8bit_operator(),
   };

@@ -71,17 +71,12 @@ QkvTo8BitRing qkv_to_8bit_ring(const Views& in, const Attributes& attributes) {
 }
 
 // Scales of queries are no output where queries are not quantized.
-template <Scales scales>
 std::vector<Output> outputs_of_8_bits(const Attributes& attributes) {
   const bool quantized = quantize_query(attributes);
   std::vector<Output> all{{"query", DType::other, quantized ? kKeyCache : kQkv, kQueries}};
   if (quantized) all.push_back({"query_scale", DType::float32, -1, kQueryScales});
   all.push_back(written("key_cache", kKeyCache));
   all.push_back(written("value_cache", kValueCache));
-  if (scales == Scales::dynamic) {
-    all.push_back(written("key_scale", kKeyScale));
-    all.push_back(written("value_scale", kValueScale));
-  }
   return all;
 }
 
@@ -90,24 +85,6 @@ void check_flags(const Checks& checks, const Attributes& attributes) {
     const int32_t found = attributes.get<int32_t>(name);
     checks.that(found == 0 || found == 1, name, "0 or 1", std::to_string(found));
   }
-}
-
-template <Scales scales>
-Operator operator_of_8_bits(const char* name) {
-  return {name,
-          inputs_of_8_bits(),
-          1,
-          {integer("sink"), real("eps"), flag("value_transposed"), flag("quantize_query")},
-          check_flags,
-          outputs_of_8_bits<scales>,
-          [](const Views& in, const Attributes& attributes) {
-            check_qk_norm_rope_ring_write_8bit(scales, qkv_to_8bit_ring(in, attributes));
-          },
-          [](const Views& in, const Attributes& attributes, void* const* out, void*,
-             cudaStream_t stream) {
-            qk_norm_rope_ring_write_8bit(scales, qkv_to_8bit_ring(in, attributes), out[0],
-                                         quantize_query(attributes) ? out[1] : nullptr, stream);
-          }};
 }
 
 }  // namespace
@@ -133,11 +110,20 @@ Operator qk_norm_rope_ring_write_operator() {
 }
 
 Operator qk_norm_rope_ring_write_static_operator() {
-  return operator_of_8_bits<Scales::fixed>("qk_norm_rope_ring_write_static");
-}
-
-Operator qk_norm_rope_ring_write_dynamic_operator() {
-  return operator_of_8_bits<Scales::dynamic>("qk_norm_rope_ring_write_dynamic");
+  return {"qk_norm_rope_ring_write_static",
+          inputs_of_8_bits(),
+          1,
+          {integer("sink"), real("eps"), flag("value_transposed"), flag("quantize_query")},
+          check_flags,
+          outputs_of_8_bits,
+          [](const Views& in, const Attributes& attributes) {
+            check_qk_norm_rope_ring_write_8bit(qkv_to_8bit_ring(in, attributes));
+          },
+          [](const Views& in, const Attributes& attributes, void* const* out, void*,
+             cudaStream_t stream) {
+            qk_norm_rope_ring_write_8bit(qkv_to_8bit_ring(in, attributes), out[0],
+                                         quantize_query(attributes) ? out[1] : nullptr, stream);
+          }};
 }
 
 }  // namespace vidc

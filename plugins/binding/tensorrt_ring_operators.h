@@ -7,6 +7,5 @@ namespace vidc {
 
 Operator qk_norm_rope_ring_write_operator();
 Operator qk_norm_rope_ring_write_static_operator();
-Operator qk_norm_rope_ring_write_dynamic_operator();
 
 }  // namespace vidc

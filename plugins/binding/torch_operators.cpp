@@ -24,31 +24,6 @@ class Optional {
   std::optional<TensorView> view_;
 };
 
-Tensor gate_residual_cuda(const Tensor& x, const Tensor& update, const Tensor& gate) {
-  const TensorView of_x = view("x", x), of_update = view("update", update),
-                   of_gate = view("gate", gate);
-  check_gate_residual(of_x, of_update, of_gate);
-  const DeviceGuard guard(of_x.device);
-  Tensor output = torch::stable::empty_like(x);
-  gate_residual(of_x, of_update, of_gate, output.data_ptr(), current_stream(of_x));
-  return output;
-}
-
-Tensor norm_modulate_quantize_cuda(const Tensor& x, const Tensor& shift, const Tensor& scale,
-                                   double eps, const std::string& dtype,
-                                   const std::optional<Tensor>& output_scale) {
-  const TensorView of_x = view("x", x), of_shift = view("shift", shift),
-                   of_scale = view("scale", scale);
-  const Optional of_output("output_scale", output_scale);
-  const DType to = dtype_named(dtype);
-  check_norm_modulate_quantize(of_x, of_shift, of_scale, to, of_output.get());
-  const DeviceGuard guard(of_x.device);
-  Tensor output = allocate(x, {x.size(0), x.size(1), x.size(2)}, scalar_type_of(to));
-  norm_modulate_quantize(of_x, of_shift, of_scale, static_cast<float>(eps), to,
-                         of_output.get(), output.data_ptr(), current_stream(of_x));
-  return output;
-}
-
 Tensor gelu_quantize_cuda(const Tensor& x, const std::string& dtype,
                           const std::optional<Tensor>& output_scale,
                           const std::optional<Tensor>& output_mean) {
@@ -60,16 +35,6 @@ Tensor gelu_quantize_cuda(const Tensor& x, const std::string& dtype,
   Tensor output = allocate(x, {x.size(0), x.size(1), x.size(2)}, scalar_type_of(to));
   gelu_quantize(of_x, to, of_output.get(), of_mean.get(), output.data_ptr(), current_stream(of_x));
   return output;
-}
-
-void renoise_cuda(const Tensor& latent, const Tensor& flow, const Tensor& noise, double sigma,
-                  double next_sigma) {
-  const TensorView of_latent = view("latent", latent), of_flow = view("flow", flow),
-                   of_noise = view("noise", noise);
-  check_renoise(of_latent, of_flow, of_noise);
-  const DeviceGuard guard(of_latent.device);
-  renoise(of_latent, of_flow, of_noise, static_cast<float>(sigma), static_cast<float>(next_sigma),
-          current_stream(of_latent));
 }
 
 QkvToRing views(const Tensor& qkv, const Tensor& query_weight, const Tensor& key_weight,
@@ -101,9 +66,6 @@ Tensor qk_norm_rope_ring_write_cuda(const Tensor& qkv, const Tensor& query_weigh
   return query;
 }
 
-// Static and dynamic scales are two operators, for only the dynamic ones are written: that has to
-// be in the schema.
-template <Scales scales>
 std::tuple<Tensor, Tensor> qk_norm_rope_ring_write_8bit_cuda(
     const Tensor& qkv, const Tensor& query_weight, const Tensor& key_weight, const Tensor& cos,
     const Tensor& sin, const Tensor& position, const Tensor& key_cache, const Tensor& value_cache,
@@ -117,14 +79,14 @@ std::tuple<Tensor, Tensor> qk_norm_rope_ring_write_8bit_cuda(
       mean.get(),
       value_transposed,
       quantize_query};
-  check_qk_norm_rope_ring_write_8bit(scales, given);
+  check_qk_norm_rope_ring_write_8bit(given);
   const DeviceGuard guard(given.qkv.qkv.device);
   const int64_t batch = qkv.size(0), tokens = qkv.size(1), heads = key_cache.size(2);
   Tensor query = allocate(qkv, {batch, tokens, heads, key_cache.size(3)},
                           quantize_query ? key_cache.scalar_type() : qkv.scalar_type());
   Tensor query_scale =
       allocate(qkv, {quantize_query ? batch : 0, heads, tokens}, ScalarType::Float);
-  qk_norm_rope_ring_write_8bit(scales, given, query.data_ptr(), query_scale.data_ptr(),
+  qk_norm_rope_ring_write_8bit(given, query.data_ptr(), query_scale.data_ptr(),
                                current_stream(given.qkv.qkv));
   return {query, query_scale};
 }
@@ -172,15 +134,9 @@ Tensor ring_attention_8bit_cuda(const Tensor& query, const Tensor& query_scale,
 }
 
 void register_on_cuda(torch::stable::detail::StableLibrary& library) {
-  library.impl("gate_residual", TORCH_BOX(&gate_residual_cuda));
-  library.impl("norm_modulate_quantize", TORCH_BOX(&norm_modulate_quantize_cuda));
   library.impl("gelu_quantize", TORCH_BOX(&gelu_quantize_cuda));
-  library.impl("renoise", TORCH_BOX(&renoise_cuda));
   library.impl("qk_norm_rope_ring_write", TORCH_BOX(&qk_norm_rope_ring_write_cuda));
-  library.impl("qk_norm_rope_ring_write_static",
-               TORCH_BOX(&qk_norm_rope_ring_write_8bit_cuda<Scales::fixed>));
-  library.impl("qk_norm_rope_ring_write_dynamic",
-               TORCH_BOX(&qk_norm_rope_ring_write_8bit_cuda<Scales::dynamic>));
+  library.impl("qk_norm_rope_ring_write_static", TORCH_BOX(&qk_norm_rope_ring_write_8bit_cuda));
   library.impl("ring_attention_16bit", TORCH_BOX(&ring_attention_16bit_cuda));
   library.impl("ring_attention_8bit", TORCH_BOX(&ring_attention_8bit_cuda));
 }

@@ -20,26 +20,10 @@ std::string list(int count, const int64_t* values) {
   return out + "]";
 }
 
-int64_t bytes(DType dtype) {
-  switch (dtype) {
-    case DType::float32: return 4;
-    case DType::float16:
-    case DType::bfloat16: return 2;
-    case DType::int64: return 8;
-    default: return 1;
-  }
-}
-
 }  // namespace
 
 Error::Error(const std::string& code, const std::string& message, const std::string& hint)
     : std::runtime_error("[" + code + "] " + message + "\n  try: " + hint) {}
-
-int64_t TensorView::elements() const {
-  int64_t count = 1;
-  for (int i = 0; i < rank; ++i) count *= sizes[i];
-  return count;
-}
 
 std::string text(const TensorView& tensor) { return list(tensor.rank, tensor.sizes); }
 
@@ -125,16 +109,6 @@ void Checks::aligned(const TensorView& tensor) const {
        "memory aligned to 16 bytes", hexadecimal(tensor.data));
 }
 
-void Checks::rows(const TensorView& tensor) const {
-  bool fits = tensor.stride(-1) == 1;
-  for (int i = 0; i + 1 < tensor.rank; ++i)
-    fits =
-        fits && (tensor.sizes[i] == 1 || tensor.strides[i] * bytes(tensor.dtype) % kAlignment == 0);
-  that(fits, tensor.name, "contiguous rows at multiples of 16 bytes",
-       "strides " + list(tensor.rank, tensor.strides));
-  aligned(tensor);
-}
-
 void Checks::contiguous(const TensorView& tensor) const {
   int64_t stride = 1;
   bool fits = true;
@@ -157,14 +131,6 @@ void Checks::device(std::initializer_list<const TensorView*> tensors) const {
 void Checks::width(const TensorView& tensor, int64_t width) const {
   that(width % kVector == 0 && width <= kWidest, tensor.name,
        "a width that is a multiple of 8, at most 8192", std::to_string(width));
-}
-
-void Checks::frames(const TensorView& tensor, int64_t batch, int64_t tokens, int64_t width) const {
-  shape(tensor, {batch, "F", width});
-  dtype(tensor, {DType::float32});
-  that(tokens % tensor.size(1) == 0, tensor.name,
-       "a number of frames that divides " + std::to_string(tokens) + " tokens",
-       std::to_string(tensor.size(1)));
 }
 
 }  // namespace vidc

@@ -34,7 +34,6 @@ struct TensorView {
   int64_t stride(int dimension) const {
     return strides[dimension < 0 ? rank + dimension : dimension];
   }
-  int64_t elements() const;
 };
 
 // A size that a shape must have, or the letter that stands for any.
@@ -58,8 +57,6 @@ class Checks {
   void output_dtype(DType dtype) const;
   // The dtype of an output, and the scale [1] that FP8 has and others have not; null if not given.
   void output(DType dtype, const TensorView* scale) const;
-  // Any layout of rows whose elements lie side by side; rows start at multiples of 16 bytes.
-  void rows(const TensorView& tensor) const;
   // One contiguous piece of memory that starts at a multiple of 16 bytes.
   void contiguous(const TensorView& tensor) const;
   // All on the first one's CUDA device.
@@ -69,8 +66,6 @@ class Checks {
 
   // Kernels of rows have one thread for each 8 channels.
   void width(const TensorView& tensor, int64_t width) const;
-  // Tokens that divide evenly into the latent frames of shift, scale or gate, [B, F, width].
-  void frames(const TensorView& tensor, int64_t batch, int64_t tokens, int64_t width) const;
 
   const char* name() const { return operator_; }
 

@@ -10,26 +10,11 @@
 
 namespace vidc {
 
-void check_gate_residual(const TensorView& x, const TensorView& update, const TensorView& gate);
-void gate_residual(const TensorView& x, const TensorView& update, const TensorView& gate,
-                   void* output, cudaStream_t stream);
-
 // `output_scale` and `output_mean` are null where there is none.
-void check_norm_modulate_quantize(const TensorView& x, const TensorView& shift,
-                                  const TensorView& scale, DType dtype,
-                                  const TensorView* output_scale);
-void norm_modulate_quantize(const TensorView& x, const TensorView& shift, const TensorView& scale,
-                            float eps, DType dtype, const TensorView* output_scale, void* output,
-                            cudaStream_t stream);
-
 void check_gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_scale,
                          const TensorView* output_mean);
 void gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_scale,
                    const TensorView* output_mean, void* output, cudaStream_t stream);
-
-void check_renoise(const TensorView& latent, const TensorView& flow, const TensorView& noise);
-void renoise(const TensorView& latent, const TensorView& flow, const TensorView& noise, float sigma,
-             float next_sigma, cudaStream_t stream);
 
 // What every form of qk_norm_rope_ring_write takes.
 struct QkvToRing {
@@ -41,10 +26,7 @@ struct QkvToRing {
 void check_qk_norm_rope_ring_write(const QkvToRing& given);
 void qk_norm_rope_ring_write(const QkvToRing& given, void* query, cudaStream_t stream);
 
-// Its forms with a ring of 8 bits. Scales of a static ring are given for each head, those of a
-// dynamic one are written for each token and head.
-enum class Scales { fixed, dynamic };
-
+// Its form with a ring of 8 bits, whose scales are given for each head.
 struct QkvTo8BitRing {
   QkvToRing qkv;
   TensorView key_scale, value_scale;
@@ -53,10 +35,10 @@ struct QkvTo8BitRing {
   bool quantize_query;
 };
 
-void check_qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& given);
+void check_qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given);
 // `query_scale` is not written where queries are not quantized.
-void qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& given, void* query,
-                                  void* query_scale, cudaStream_t stream);
+void qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given, void* query, void* query_scale,
+                                  cudaStream_t stream);
 
 struct RingAttention16Bit {
   TensorView query, key_cache, value_cache, valid_length;

@@ -8,16 +8,7 @@
 namespace vidc {
 namespace {
 
-const Checks kStatic("qk_norm_rope_ring_write_static");
-const Checks kDynamic("qk_norm_rope_ring_write_dynamic");
-
-const Checks& checks_of(Scales scales) { return scales == Scales::fixed ? kStatic : kDynamic; }
-
-template <typename Body>
-void with_flag(bool flag, Body&& body) {
-  if (flag) return body(std::true_type{});
-  return body(std::false_type{});
-}
+const Checks kChecks("qk_norm_rope_ring_write_static");
 
 template <typename Body>
 void with_head_dim(int64_t head_dim, Body&& body) {
@@ -26,7 +17,7 @@ void with_head_dim(int64_t head_dim, Body&& body) {
   return body(std::integral_constant<int, 128>{});
 }
 
-void write_tokens(Scales scales, const QkvTo8BitRing& given, void* query, void* query_scale,
+void write_tokens(const QkvTo8BitRing& given, void* query, void* query_scale,
                   cudaStream_t stream) {
   QkNormRopeRingWrite8Bit kernel{};
   kernel.qk = qk_norm_rope(given.qkv);
@@ -34,28 +25,25 @@ void write_tokens(Scales scales, const QkvTo8BitRing& given, void* query, void* 
   kernel.query_scale = given.quantize_query ? static_cast<float*>(query_scale) : nullptr;
   kernel.key_cache = given.qkv.key_cache.data;
   kernel.value_cache = given.value_transposed ? nullptr : given.qkv.value_cache.data;
-  kernel.key_scale = static_cast<float*>(given.key_scale.data);
-  kernel.value_scale = static_cast<float*>(given.value_scale.data);
+  kernel.key_scale = static_cast<const float*>(given.key_scale.data);
+  kernel.value_scale = static_cast<const float*>(given.value_scale.data);
   kernel.key_mean = given.key_mean ? static_cast<const float*>(given.key_mean->data) : nullptr;
   with_half(given.qkv.qkv.dtype, [&](auto of_qkv) {
     with_eight_bits(given.qkv.key_cache.dtype, [&](auto of_ring) {
-      with_flag(scales == Scales::dynamic, [&](auto dynamic) {
-        launch(checks_of(scales),
-               qk_norm_rope_ring_write_8bit_kernel<typename decltype(of_qkv)::type,
-                                                   typename decltype(of_ring)::type,
-                                                   decltype(dynamic)::value>,
-               token_grid(given.qkv), row_threads(kernel.qk.width), stream, kernel);
-      });
+      launch(kChecks,
+             qk_norm_rope_ring_write_8bit_kernel<typename decltype(of_qkv)::type,
+                                                 typename decltype(of_ring)::type>,
+             token_grid(given.qkv), row_threads(kernel.qk.width), stream, kernel);
     });
   });
 }
 
-void transpose_values(Scales scales, const QkvTo8BitRing& given, cudaStream_t stream) {
+void transpose_values(const QkvTo8BitRing& given, cudaStream_t stream) {
   const TensorView& qkv = given.qkv.qkv;
   const QkNormRope qk = qk_norm_rope(given.qkv);
   ValueTranspose kernel{};
   kernel.cache = given.qkv.value_cache.data;
-  kernel.scale = static_cast<float*>(given.value_scale.data);
+  kernel.scale = static_cast<const float*>(given.value_scale.data);
   kernel.ring = qk.ring;
   kernel.tokens = qk.tokens;
   kernel.heads = qk.width / qk.head_dim;
@@ -65,13 +53,11 @@ void transpose_values(Scales scales, const QkvTo8BitRing& given, cudaStream_t st
     using T = typename decltype(of_qkv)::type;
     kernel.values = static_cast<const T*>(qkv.data) + 2 * qk.width;
     with_eight_bits(given.qkv.value_cache.dtype, [&](auto of_ring) {
-      with_flag(scales == Scales::dynamic, [&](auto dynamic) {
-        with_head_dim(qk.head_dim, [&](auto head_dim) {
-          launch(checks_of(scales),
-                 value_transpose_kernel<T, typename decltype(of_ring)::type,
-                                        decltype(dynamic)::value, decltype(head_dim)::value>,
-                 grid, kTransposeThreads, stream, kernel);
-        });
+      with_head_dim(qk.head_dim, [&](auto head_dim) {
+        launch(kChecks,
+               value_transpose_kernel<T, typename decltype(of_ring)::type,
+                                      decltype(head_dim)::value>,
+               grid, kTransposeThreads, stream, kernel);
       });
     });
   });
@@ -79,47 +65,43 @@ void transpose_values(Scales scales, const QkvTo8BitRing& given, cudaStream_t st
 
 }  // namespace
 
-void check_qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& given) {
-  const Checks& checks = checks_of(scales);
+void check_qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given) {
   const TensorView &keys = given.qkv.key_cache, &values = given.qkv.value_cache;
-  checks.dtype(given.qkv.qkv, {DType::bfloat16, DType::float16});
-  checks.shape(keys, {"B", "S", "H", "D"});
-  checks.dtype(keys, {DType::float8_e4m3fn, DType::int8});
+  kChecks.dtype(given.qkv.qkv, {DType::bfloat16, DType::float16});
+  kChecks.shape(keys, {"B", "S", "H", "D"});
+  kChecks.dtype(keys, {DType::float8_e4m3fn, DType::int8});
   const int64_t batch = keys.size(0), slots = keys.size(1), heads = keys.size(2);
   const int64_t head_dim = keys.size(3);
-  check_qkv(checks, given.qkv, slots, heads, head_dim);
+  check_qkv(kChecks, given.qkv, slots, heads, head_dim);
   if (given.value_transposed) {
-    checks.that(slots % kGroup == 0, keys.name, "a number of slots that is a multiple of 16",
+    kChecks.that(slots % kGroup == 0, keys.name, "a number of slots that is a multiple of 16",
                 std::to_string(slots));
-    checks.shape(values, {batch, heads, head_dim, slots});
+    kChecks.shape(values, {batch, heads, head_dim, slots});
   } else {
-    checks.like(values, keys);
+    kChecks.like(values, keys);
   }
-  checks.dtype(values, {keys.dtype});
+  kChecks.dtype(values, {keys.dtype});
   for (const TensorView* scale : {&given.key_scale, &given.value_scale}) {
-    if (scales == Scales::fixed)
-      checks.shape(*scale, {heads});
-    else
-      checks.shape(*scale, {batch, heads, slots});
-    checks.dtype(*scale, {DType::float32});
+    kChecks.shape(*scale, {heads});
+    kChecks.dtype(*scale, {DType::float32});
   }
   if (given.key_mean) {
-    checks.shape(*given.key_mean, {heads, head_dim});
-    checks.dtype(*given.key_mean, {DType::float32});
-    checks.contiguous(*given.key_mean);
+    kChecks.shape(*given.key_mean, {heads, head_dim});
+    kChecks.dtype(*given.key_mean, {DType::float32});
+    kChecks.contiguous(*given.key_mean);
   }
-  check_qkv_memory(checks, given.qkv);
-  checks.contiguous(given.key_scale);
-  checks.contiguous(given.value_scale);
-  check_qkv_device(checks, given.qkv);
-  checks.device({&given.qkv.qkv, &given.key_scale, &given.value_scale});
-  if (given.key_mean) checks.device({&given.qkv.qkv, given.key_mean});
+  check_qkv_memory(kChecks, given.qkv);
+  kChecks.contiguous(given.key_scale);
+  kChecks.contiguous(given.value_scale);
+  check_qkv_device(kChecks, given.qkv);
+  kChecks.device({&given.qkv.qkv, &given.key_scale, &given.value_scale});
+  if (given.key_mean) kChecks.device({&given.qkv.qkv, given.key_mean});
 }
 
-void qk_norm_rope_ring_write_8bit(Scales scales, const QkvTo8BitRing& given, void* query,
-                                  void* query_scale, cudaStream_t stream) {
-  write_tokens(scales, given, query, query_scale, stream);
-  if (given.value_transposed) transpose_values(scales, given, stream);
+void qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given, void* query, void* query_scale,
+                                  cudaStream_t stream) {
+  write_tokens(given, query, query_scale, stream);
+  if (given.value_transposed) transpose_values(given, stream);
 }
 
 }  // namespace vidc

@@ -5,8 +5,7 @@
  *   logit[j]  = query_scale[t] * key_scale * dot(q[t], k[j]) / sqrt(D)        j < valid_length
  *   output[t] = value_scale * (sum of softmax(logit)[j] * v[j]) + value_mean
  *
- * or, where token_scales is not 0, with key_scale[j] and value_scale[j] of each key in place of these,
- * so keys may lack any vector that all keys of a head share, and values lack value_mean. Slots from
+ * So keys may lack any vector that all keys of a head share, and values lack value_mean. Slots from
  * valid_length on do not reach the output and may hold anything, but in E4M3 their values no NaN: zero
  * times NaN is NaN. What is rounded to E4M3 from numbers has none, and
  * a ring is zeroed before it is filled anew.
@@ -16,10 +15,10 @@
  *   query         8 bits [B, T, H, D]
  *   query_scale   float  [B, H, T]       not negative
  *   key           8 bits [B, S, H, D]
- *   key_scale     float  [H]             not negative; of tokens [B, H, S]
+ *   key_scale     float  [H]             not negative
  *   value         8 bits [B, H, D, S']   S' is a multiple of 16, at least S; key 16 g + ORDER[i] is
  *                                        at 16 g + i, ORDER = 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15
- *   value_scale   float  [H, D]          of tokens [B, H, S], not negative
+ *   value_scale   float  [H, D]
  *   value_mean    float  [H, D]
  *   valid_length  int64  [1]             below 1 it counts as 1, above S as S; read when the kernel runs
  *   output_scale  float  [1]             what the output is divided by if it is e4m3, else null
@@ -71,8 +70,6 @@ struct VidcRingAttention {
   int32_t output_type;
   /* Thread blocks, at most as many as run at once; 0 for one on each multiprocessor. */
   int32_t ctas;
-  /* If not 0, keys and values have a scale for each token and head. */
-  int32_t token_scales;
 };
 
 /* The bytes that a launch with these sizes needs as its workspace on the current device. */
@@ -82,7 +79,7 @@ size_t vidc_ring_attention_workspace(const struct VidcRingAttention* arguments);
 size_t vidc_ring_attention_zeroed(const struct VidcRingAttention* arguments);
 
 /* Enqueues the kernel for sm_90; may be captured in a graph. cudaErrorInvalidValue for sizes it does not
- * take, and for scales of tokens. */
+ * take. */
 cudaError_t vidc_ring_attention(const struct VidcRingAttention* arguments, cudaStream_t stream);
 
 /* Enqueues the kernel for any GPU from sm_75 on, which needs no workspace and rounds weights to float16. May

@@ -21,8 +21,6 @@ constexpr int kHopper = 9;
 constexpr int kMostBlocks = 144;
 #endif
 
-bool of_tokens(const To8BitAttention& given) { return given.key_scale.rank == 3; }
-
 int of_device(cudaDeviceAttr attribute, int device) {
   int value = 0;
   check_launch(kChecks, cudaDeviceGetAttribute(&value, attribute, device));
@@ -52,7 +50,6 @@ VidcRingAttention arguments(const To8BitAttention& given, DType dtype) {
   a.output_type = dtype == DType::bfloat16  ? VIDC_BF16
                   : dtype == DType::float16 ? VIDC_FP16
                                             : VIDC_E4M3;
-  a.token_scales = of_tokens(given);
   return a;
 }
 
@@ -89,13 +86,8 @@ void check_ring_attention_8bit(const To8BitAttention& given, DType dtype) {
                std::to_string(batch * tokens * heads));
   kChecks.shape(given.query_scale, {batch, heads, tokens});
   kChecks.dtype(given.query_scale, {DType::float32});
-  if (of_tokens(given)) {
-    kChecks.shape(given.key_scale, {batch, heads, slots});
-    kChecks.shape(given.value_scale, {batch, heads, slots});
-  } else {
-    kChecks.shape(given.key_scale, {heads});
-    kChecks.shape(given.value_scale, {heads, head_dim});
-  }
+  kChecks.shape(given.key_scale, {heads});
+  kChecks.shape(given.value_scale, {heads, head_dim});
   kChecks.shape(given.value_mean, {heads, head_dim});
   for (const TensorView* tensor : {&given.key_scale, &given.value_scale, &given.value_mean})
     kChecks.dtype(*tensor, {DType::float32});
@@ -113,7 +105,6 @@ void check_ring_attention_8bit(const To8BitAttention& given, DType dtype) {
 
 int64_t ring_attention_8bit_workspace(const To8BitAttention& given, DType dtype) {
 #ifdef VIDC_SM90
-  if (of_tokens(given)) return 0;
   VidcRingAttention a = arguments(given, dtype);
   a.ctas = kMostBlocks;
   return static_cast<int64_t>(vidc_ring_attention_workspace(&a));
@@ -128,8 +119,7 @@ void ring_attention_8bit(const To8BitAttention& given, DType dtype, void* worksp
   VidcRingAttention a = arguments(given, dtype);
   a.output = output;
   const int device = given.query.device;
-  const bool hopper = of_device(cudaDevAttrComputeCapabilityMajor, device) == kHopper;
-  if (hopper && !of_tokens(given)) {
+  if (of_device(cudaDevAttrComputeCapabilityMajor, device) == kHopper) {
 #ifdef VIDC_SM90
     kChecks.that(workspace != nullptr, "workspace", "memory of the size that is asked for", "none");
     a.ctas = std::min(kMostBlocks, of_device(cudaDevAttrMultiProcessorCount, device));

@@ -8,17 +8,16 @@ namespace vidc {
 
 struct QkNormRopeRingWrite8Bit {
   QkNormRope qk;
-  void* query;            // [batch, tokens, width], of qkv's dtype or of the ring's
-  float* query_scale;     // [batch, heads, tokens], null where queries are not quantized
-  void* key_cache;        // [batch, slots, width]
-  void* value_cache;      // the same, null where values are transposed
-  float* key_scale;       // [heads], or [batch, heads, slots] and written
-  float* value_scale;     // the same
-  const float* key_mean;  // [width], null for zeros
+  void* query;               // [batch, tokens, width], of qkv's dtype or of the ring's
+  float* query_scale;        // [batch, heads, tokens], null where queries are not quantized
+  void* key_cache;           // [batch, slots, width]
+  void* value_cache;         // the same, null where values are transposed
+  const float* key_scale;    // [heads]
+  const float* value_scale;  // the same
+  const float* key_mean;     // [width], null for zeros
 };
 
-// Dynamic: scales follow from each token's head and are written beside it.
-template <typename T, typename Output, bool Dynamic>
+template <typename T, typename Output>
 __global__ void __launch_bounds__(kMostThreads)
     qk_norm_rope_ring_write_8bit_kernel(const QkNormRopeRingWrite8Bit given) {
   const int channel = threadIdx.x * kVector, width = given.qk.width;
@@ -35,48 +34,31 @@ __global__ void __launch_bounds__(kMostThreads)
 
   const int heads = width / given.qk.head_dim, head = channel / given.qk.head_dim;
   const int lanes = given.qk.head_dim / kVector;
-  const bool first = holds && channel % given.qk.head_dim == 0;
   if (given.query_scale) {
     const float scale = scale_of_head<Output>(query, lanes);
     if (holds)
       store_scaled(static_cast<Output*>(given.query) + row * width + channel, query, scale);
-    if (first)
+    if (holds && channel % given.qk.head_dim == 0)
       given.query_scale[(batch * heads + head) * static_cast<int64_t>(given.qk.tokens) + token] =
           scale;
   } else if (holds) {
     store(static_cast<T*>(given.query) + row * width + channel, query);
   }
 
-  if (slot < 0) return;
+  if (slot < 0 || !holds) return;
   const int64_t to = (static_cast<int64_t>(batch) * given.qk.ring.slots + slot) * width + channel;
-  const int64_t scale_to =
-      (batch * heads + head) * static_cast<int64_t>(given.qk.ring.slots) + slot;
-  if (given.key_mean && holds) {
+  if (given.key_mean) {
     float mean[kVector];
     unpack(load_shared(given.key_mean + channel), mean);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) key[i] -= mean[i];
   }
-  float key_scale = 1.f;
-  if constexpr (Dynamic) {
-    key_scale = scale_of_head<Output>(key, lanes);
-    if (first) given.key_scale[scale_to] = key_scale;
-  } else if (holds) {
-    key_scale = given.key_scale[head];
-  }
-  if (holds) store_scaled(static_cast<Output*>(given.key_cache) + to, key, key_scale);
+  store_scaled(static_cast<Output*>(given.key_cache) + to, key, given.key_scale[head]);
 
   if (!given.value_cache) return;
   float value[kVector];
   unpack(raw_value, value);
-  float value_scale = 1.f;
-  if constexpr (Dynamic) {
-    value_scale = scale_of_head<Output>(value, lanes);
-    if (first) given.value_scale[scale_to] = value_scale;
-  } else if (holds) {
-    value_scale = given.value_scale[head];
-  }
-  if (holds) store_scaled(static_cast<Output*>(given.value_cache) + to, value, value_scale);
+  store_scaled(static_cast<Output*>(given.value_cache) + to, value, given.value_scale[head]);
 }
 
 }  // namespace vidc

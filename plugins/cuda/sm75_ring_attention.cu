@@ -6,22 +6,16 @@ namespace {
 
 using namespace vidc::ring_attention::portable;
 
-template <typename Number, int kHead, bool kTokenScales>
+template <typename Number, int kHead>
 cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   const int tiles = a.batch * a.heads * ((a.queries + kQueries - 1) / kQueries);
-  kernel<Number, kHead, kTokenScales><<<tiles, kThreads, 0, stream>>>(a);
+  kernel<Number, kHead><<<tiles, kThreads, 0, stream>>>(a);
   return cudaGetLastError();
-}
-
-template <typename Number, int kHead>
-cudaError_t dispatch(const VidcRingAttention& a, cudaStream_t stream) {
-  return a.token_scales ? launch<Number, kHead, true>(a, stream)
-                        : launch<Number, kHead, false>(a, stream);
 }
 
 template <typename Number>
 cudaError_t dispatch(const VidcRingAttention& a, cudaStream_t stream) {
-  return a.head_dim == 64 ? dispatch<Number, 64>(a, stream) : dispatch<Number, 128>(a, stream);
+  return a.head_dim == 64 ? launch<Number, 64>(a, stream) : launch<Number, 128>(a, stream);
 }
 
 }  // namespace

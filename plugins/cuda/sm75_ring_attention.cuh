@@ -7,7 +7,6 @@
 
 #include <cuda_fp16.h>
 
-#include <cfloat>
 #include <cmath>
 
 #include "ring_store.cuh"
@@ -29,19 +28,7 @@ template <int kHead>
 struct Tile {
   __align__(16) uint8_t key[kKeys][kHead + kPadding];
   __align__(16) uint8_t value[kHead][kKeys + kPadding];
-  float key_scale[kKeys], value_scale[kKeys];  // Of tokens.
 };
-
-// The largest of a tile's and of `so_far`, in every lane of a warp.
-__device__ __forceinline__ float largest(const float (&scales)[kKeys], float so_far) {
-  static_assert(kKeys == 64);
-  const int lane = threadIdx.x % 32;
-  float found = fmaxf(so_far, fmaxf(scales[lane], scales[lane + 32]));
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2)
-    found = fmaxf(found, __shfl_xor_sync(~0u, found, mask));
-  return found;
-}
 
 // The first and the last two of four numbers.
 struct Halves {
@@ -91,7 +78,7 @@ struct Unrounded {
   static __device__ __forceinline__ float2 rounded(float x, float y) { return make_float2(x, y); }
 };
 
-template <typename Number, int kHead, bool kTokenScales>
+template <typename Number, int kHead>
 __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
   __shared__ Tile<kHead> tile;
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
@@ -115,11 +102,9 @@ __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
     const bool there = query < a.queries;
     row[r] = there ? ((batch * a.queries + query) * a.heads + head) * kHead : -1;
     logit_scale[r] = 0.f;
-    if (there) {
-      const float key_scale = kTokenScales ? 1.f : a.key_scale[head];
+    if (there)
       logit_scale[r] = a.query_scale[(batch * a.heads + head) * a.queries + query] *
-                       (key_scale * (1.4426950408889634f / sqrtf(kHead)));
-    }
+                       (a.key_scale[head] * (1.4426950408889634f / sqrtf(kHead)));
 #pragma unroll
     for (int step = 0; step < kHead / kDepth; ++step) {
       // Which channel is which of a product's depth does not matter, as long as it is so for keys too.
@@ -134,8 +119,6 @@ __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
 
   float output[kHead / 8][4] = {};
   OnlineSoftmax<Unrounded> softmax;
-  // Of values so far. Weights are multiplied by their value's share of it: float16 holds what is at most 1.
-  float value_scale = FLT_MIN;
   for (int first = 0; first < valid; first += kKeys) {
     __syncthreads();
     for (int i = threadIdx.x; i < kKeys * kHead / kVector; i += kThreads) {
@@ -156,14 +139,6 @@ __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
       }
       *reinterpret_cast<uint4*>(&tile.value[channel][place]) = copied;
     }
-    if constexpr (kTokenScales) {
-      const int64_t row = (batch * a.heads + head) * a.slots + first;
-      for (int key = threadIdx.x; key < kKeys; key += kThreads) {
-        const bool counts = first + key < valid;
-        tile.key_scale[key] = counts ? a.key_scale[row + key] : 0.f;
-        tile.value_scale[key] = counts ? a.value_scale[row + key] : 0.f;
-      }
-    }
     __syncthreads();
 
     float weights[kKeys / 8][4] = {};
@@ -176,29 +151,7 @@ __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
         mma::multiply(weights[i], queries[step], key.low, key.high);
       }
     }
-    if constexpr (kTokenScales) {
-#pragma unroll
-      for (int i = 0; i < kKeys / 8; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) weights[i][j] *= tile.key_scale[8 * i + 2 * q + j % 2];
-      }
-    }
     softmax.weigh(weights, output, logit_scale, valid - first - 2 * q);
-    if constexpr (kTokenScales) {
-      const float now = largest(tile.value_scale, value_scale);
-      const float factor = value_scale / now, share = 1.f / now;
-      value_scale = now;
-#pragma unroll
-      for (int i = 0; i < kHead / 8; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) output[i][j] *= factor;
-      }
-#pragma unroll
-      for (int i = 0; i < kKeys / 8; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) weights[i][j] *= tile.value_scale[8 * i + 2 * q + j % 2] * share;
-      }
-    }
 #pragma unroll
     for (int step = 0; step < kKeys / kDepth; ++step) {
       uint32_t left[4];
@@ -217,9 +170,7 @@ __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
     }
   }
 
-  const auto scale = [&](int channel) {
-    return kTokenScales ? value_scale : a.value_scale[head * kHead + channel];
-  };
+  const float* scale = a.value_scale + head * kHead;
   const float* mean = a.value_mean + head * kHead;
   const float factor = a.output_scale == nullptr ? 1.f : 1.f / *a.output_scale;
 #pragma unroll
@@ -230,8 +181,8 @@ __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
     for (int i = 0; i < kHead / 8; ++i) {
       const int channel = 8 * i + 2 * q;
       store(a.output, a.output_type, row[r] + channel, factor,
-            __fmaf_rn(output[i][2 * r] * share, scale(channel), mean[channel]),
-            __fmaf_rn(output[i][2 * r + 1] * share, scale(channel + 1), mean[channel + 1]));
+            __fmaf_rn(output[i][2 * r] * share, scale[channel], mean[channel]),
+            __fmaf_rn(output[i][2 * r + 1] * share, scale[channel + 1], mean[channel + 1]));
     }
   }
 }

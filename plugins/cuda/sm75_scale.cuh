@@ -1,4 +1,4 @@
-// Scales of a token's heads: given for each head, or the largest of the values themselves.
+// Rounding to 8 bits by a scale, and the scale that follows from the largest of a token's head.
 #pragma once
 
 #include <cuda_fp8.h>

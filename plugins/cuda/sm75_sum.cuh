@@ -1,4 +1,4 @@
-// Sums over a warp or a block, in each of its threads; the same in every run: no atomics.
+// Sums over a block, in each of its threads; the same in every run: no atomics.
 #pragma once
 
 namespace vidc {
@@ -21,22 +21,6 @@ __device__ __forceinline__ float2 block_sum(float2 value, float2 (&partial)[kWar
     total.x += partial[warp].x;
     total.y += partial[warp].y;
   }
-  return total;
-}
-
-__device__ __forceinline__ float warp_sum(float value) {
-#pragma unroll
-  for (int offset = 16; offset; offset >>= 1) value += __shfl_xor_sync(~0u, value, offset);
-  return value;
-}
-
-__device__ __forceinline__ float block_sum(float value, float (&partial)[kWarps]) {
-  value = warp_sum(value);
-  const int warps = blockDim.x / 32;
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
-  __syncthreads();
-  float total = partial[0];
-  for (int warp = 1; warp < warps; ++warp) total += partial[warp];
   return total;
 }
 

@@ -17,7 +17,7 @@ constexpr int kGroup = 16;
 struct ValueTranspose {
   const void* values;  // of the first token and head; [batch, tokens, 3 * width]
   void* cache;
-  float* scale;  // [heads], or [batch, heads, slots] and written
+  const float* scale;  // [heads]
   Ring ring;
   int tokens;
   int heads;
@@ -75,7 +75,7 @@ __device__ __forceinline__ int position_of(int slot) {
   return slot % 8 / 2 * 4 + slot % 2 + slot / 8 * 2;
 }
 
-template <typename T, typename Output, bool Dynamic, int HeadDim>
+template <typename T, typename Output, int HeadDim>
 __global__ void __launch_bounds__(kTransposeThreads)
     value_transpose_kernel(const ValueTranspose given) {
   constexpr int kLanes = HeadDim / kVector;
@@ -104,18 +104,9 @@ __global__ void __launch_bounds__(kTransposeThreads)
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const int index = (step * kTransposeThreads + threadIdx.x) / kLanes;
-    const int slot = slots.base + index;
     float value[kVector];
     unpack(raw[step], value);
-    float scale;
-    if constexpr (Dynamic) {
-      scale = scale_of_head<Output>(value, kLanes);
-      if (channel == 0 && slot >= slots.begin && slot < slots.end)
-        given.scale[of_head * given.ring.slots + slot] = scale;
-    } else {
-      scale = given.scale[head];
-    }
-    store_scaled(&tile[index][channel], value, scale);
+    store_scaled(&tile[index][channel], value, given.scale[head]);
   }
   __syncthreads();
 

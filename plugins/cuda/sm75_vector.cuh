@@ -10,7 +10,6 @@
 namespace vidc {
 
 constexpr int kVector = 8;  // 16 bytes of 16-bit floats
-constexpr int kQuad = 4;    // 16 bytes of float32
 
 // Two neighboring elements and their values in float32.
 template <typename T>
@@ -67,63 +66,59 @@ template <>
 struct WordOf<8> {
   using Type = uint2;
 };
-template <>
-struct WordOf<4> {
-  using Type = uint32_t;
-};
 
 // Elements as they lie in memory: 16-bit floats take half the registers of their float32 values.
-template <typename T, int Count = kVector>
+template <typename T>
 struct Raw {
-  using Word = typename WordOf<sizeof(T) * Count>::Type;
-  static constexpr int kWords = sizeof(T) * Count / sizeof(Word);
+  using Word = typename WordOf<sizeof(T) * kVector>::Type;
+  static constexpr int kWords = sizeof(T) * kVector / sizeof(Word);
   Word words[kWords];
 };
 
 // Loads elements that are read once: they leave the caches to what is read again.
-template <int Count = kVector, typename T>
-__device__ __forceinline__ Raw<T, Count> load_once(const T* from) {
-  Raw<T, Count> raw;
+template <typename T>
+__device__ __forceinline__ Raw<T> load_once(const T* from) {
+  Raw<T> raw;
 #pragma unroll
   for (int i = 0; i < raw.kWords; ++i)
-    raw.words[i] = __ldcs(reinterpret_cast<const typename Raw<T, Count>::Word*>(from) + i);
+    raw.words[i] = __ldcs(reinterpret_cast<const typename Raw<T>::Word*>(from) + i);
   return raw;
 }
 
 // Loads elements that other blocks read too.
-template <int Count = kVector, typename T>
-__device__ __forceinline__ Raw<T, Count> load_shared(const T* from) {
-  Raw<T, Count> raw;
+template <typename T>
+__device__ __forceinline__ Raw<T> load_shared(const T* from) {
+  Raw<T> raw;
 #pragma unroll
   for (int i = 0; i < raw.kWords; ++i)
-    raw.words[i] = __ldg(reinterpret_cast<const typename Raw<T, Count>::Word*>(from) + i);
+    raw.words[i] = __ldg(reinterpret_cast<const typename Raw<T>::Word*>(from) + i);
   return raw;
 }
 
-template <typename T, int Count>
-__device__ __forceinline__ void store_raw(T* to, const Raw<T, Count>& raw) {
+template <typename T>
+__device__ __forceinline__ void store_raw(T* to, const Raw<T>& raw) {
 #pragma unroll
   for (int i = 0; i < raw.kWords; ++i)
-    reinterpret_cast<typename Raw<T, Count>::Word*>(to)[i] = raw.words[i];
+    reinterpret_cast<typename Raw<T>::Word*>(to)[i] = raw.words[i];
 }
 
-template <typename T, int Count>
-__device__ __forceinline__ void unpack(const Raw<T, Count>& raw, float (&to)[Count]) {
+template <typename T>
+__device__ __forceinline__ void unpack(const Raw<T>& raw, float (&to)[kVector]) {
   const auto* pairs = reinterpret_cast<const typename Packed<T>::Pair*>(raw.words);
 #pragma unroll
-  for (int i = 0; i < Count / 2; ++i) {
+  for (int i = 0; i < kVector / 2; ++i) {
     const float2 pair = Packed<T>::unpack(pairs[i]);
     to[2 * i] = pair.x;
     to[2 * i + 1] = pair.y;
   }
 }
 
-template <typename T, int Count>
-__device__ __forceinline__ void store(T* to, const float (&from)[Count]) {
-  Raw<T, Count> raw;
+template <typename T>
+__device__ __forceinline__ void store(T* to, const float (&from)[kVector]) {
+  Raw<T> raw;
   auto* pairs = reinterpret_cast<typename Packed<T>::Pair*>(raw.words);
 #pragma unroll
-  for (int i = 0; i < Count / 2; ++i) pairs[i] = Packed<T>::pack(from[2 * i], from[2 * i + 1]);
+  for (int i = 0; i < kVector / 2; ++i) pairs[i] = Packed<T>::pack(from[2 * i], from[2 * i + 1]);
   store_raw(to, raw);
 }
 

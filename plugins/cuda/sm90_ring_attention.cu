@@ -57,7 +57,7 @@ bool valid(const VidcRingAttention& a) {
          (a.output_type == VIDC_E4M3) == (a.output_scale != nullptr) && aligned(a.query) && aligned(a.query_scale) &&
          aligned(a.key) && aligned(a.key_scale) && aligned(a.value) && aligned(a.value_scale) &&
          aligned(a.value_mean) && aligned(a.output) && aligned(a.workspace) &&
-         a.valid_length != nullptr && !a.token_scales;
+         a.valid_length != nullptr;
 }
 
 int query_tiles(const VidcRingAttention& a) { return (a.queries + kQueries - 1) / kQueries; }

@@ -22,7 +22,7 @@ CALLED = {
 """By engines of a bundle, or by plugins of TensorRT: what the installed vidc has to have."""
 OPENED = {qk_norm_rope, quantized_linear, rounded, stored, restored}
 """By every backend, so no engine calls them; the programs of a portable build folder do."""
-ENGINES = {3: "718f7047b4599ff3"}
+ENGINES = {4: "f61d36714729be54"}
 """By ``PLUGIN_ABI``, the first digits of the digest of the schemas that are called."""
 PROGRAMS = {1: "cde8751b2c0db8e2"}
 """By the schema of portable build folders, the same of those that are opened."""

@@ -90,8 +90,7 @@ def test_the_library_holds_code_for_every_architecture_and_ptx_for_newer_ones(bu
 
 def test_it_loads_beside_a_torch_for_the_cpu_and_serves_cuda(build):
     code = """
-from vidc.plugins import gate_residual, gelu_quantize, norm_modulate_quantize, renoise
-from vidc.plugins import qk_norm_rope_ring_write, qk_norm_rope_ring_write_8bit
+from vidc.plugins import gelu_quantize, qk_norm_rope_ring_write, qk_norm_rope_ring_write_8bit
 from vidc.plugins import ring_attention_16bit, ring_attention_8bit
 assert kernel_library.fault() is None, kernel_library.fault()
 names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("vidc::")]
@@ -118,11 +117,10 @@ print(ctypes.CDLL({str(build / NAME)!r}).vidc_plugin_abi())
 def test_a_library_of_another_abi_is_not_used(build):
     code = """
 kernel_library.PLUGIN_ABI += 1
-from vidc.plugins.renoise import renoise
-latent = torch.zeros(1, 1, 1, 1, 1)
+from vidc.plugins.gelu_quantize import gelu_quantize
+cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 try:
-    renoise.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), latent, latent, latent,
-                       0.5, 0.5)
+    gelu_quantize.redispatch(cuda, torch.zeros(1, 1, 8), "float32")
 except Exception as error:
     print(error.code)
 """

@@ -11,27 +11,16 @@ import torch
 from fused_on_cpu import Kernels, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operators import (
-    FLOATS,
-    FP8,
-    Ring,
-    gate_arguments,
-    gelu_arguments,
-    norm_arguments,
-    qkv_arguments,
-    renoise_arguments,
-)
+from operators import FLOATS, FP8, Ring, gelu_arguments, qkv_arguments
 from operators_8bit import arguments as to_8bit_arguments
 from rings import rings
 
-from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write,
     qk_norm_rope_ring_write_reference,
 )
-from vidc.plugins.renoise import renoise
+from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 
 CPU = torch.device("cpu")
 HALVES = (torch.bfloat16, torch.float16)
@@ -39,40 +28,11 @@ sizes = st.sampled_from([1e-2, 1.0, 100.0])
 floats = st.sampled_from(FLOATS)
 outputs = st.sampled_from([*FLOATS, FP8])
 seeds = st.integers(0, 99)
-widths = st.one_of(
-    st.integers(1, 40).map(lambda n: 8 * n), st.sampled_from([1528, 1536, 1544, 2056, 8192])
-)
-"""Parts of a warp, some warps, LongLive's and those beside it, a block of 256 threads and more."""
 
 
 @pytest.fixture(scope="module")
 def kernels(built_for_cpu) -> Kernels:
     return Kernels(built_for_cpu)
-
-
-@settings(max_examples=50)
-@given(
-    batch=st.integers(1, 2), frames=st.integers(1, 3), each=st.integers(1, 5), width=widths,
-    dtypes=st.tuples(floats, floats), seed=seeds, size=sizes,
-)  # fmt: skip
-def test_gate_residual(kernels, batch, frames, each, width, dtypes, seed, size):
-    taken = gate_arguments(batch, frames, each, width, dtypes, seed, size)
-    held.gate(taken, CPU, kernels.operator(gate_residual))
-
-
-@settings(max_examples=50)
-@given(
-    batch=st.integers(1, 2), frames=st.integers(1, 3), each=st.integers(1, 5), width=widths,
-    dtype=floats, output=outputs, seed=seeds, deviation=sizes, mean=st.sampled_from([0, -50]),
-    backwards=st.booleans(),
-)  # fmt: skip
-def test_norm_modulate_quantize(
-    kernels, batch, frames, each, width, dtype, output, seed, deviation, mean, backwards
-):
-    mean = mean if deviation >= 1 and dtype is torch.float32 else 0
-    sizes = (batch, frames, each, width)
-    taken = norm_arguments(*sizes, dtype, output, seed, deviation, mean)
-    held.norm(taken, CPU, kernels.operator(norm_modulate_quantize, backwards))
 
 
 @settings(max_examples=50)
@@ -86,15 +46,6 @@ def test_gelu_quantize(kernels, batch, tokens, width, dtype, output, seed, devia
     held.gelu(taken, CPU, kernels.operator(gelu_quantize))
 
 
-@settings(max_examples=50)
-@given(
-    shape=st.tuples(*[st.integers(1, 9)] * 5), seed=seeds, size=sizes,
-    sigmas=st.sampled_from([(1.0, 0.9375), (0.8333, 0.625), (0.625, 0.25), (0.25, 0.0)]),
-)  # fmt: skip
-def test_renoise(kernels, shape, seed, size, sigmas):
-    held.renoised(renoise_arguments(shape, seed, size, *sigmas), CPU, kernels.operator(renoise))
-
-
 @settings(max_examples=60)
 @given(ring=rings(), dtype=floats, seed=seeds, deviation=sizes, backwards=st.booleans())
 def test_ring_write(kernels, ring, dtype, seed, deviation, backwards):
@@ -104,18 +55,15 @@ def test_ring_write(kernels, ring, dtype, seed, deviation, backwards):
 
 @settings(max_examples=80)
 @given(
-    ring=rings(slots_of=16), dynamic=st.booleans(), deviation=sizes,
-    dtype=st.sampled_from(HALVES), to=st.sampled_from([FP8, torch.int8]),
-    transposed=st.booleans(), quantized=st.booleans(), mean=st.booleans(), seed=seeds,
-    backwards=st.booleans(),
+    ring=rings(slots_of=16), deviation=sizes, dtype=st.sampled_from(HALVES),
+    to=st.sampled_from([FP8, torch.int8]), transposed=st.booleans(), quantized=st.booleans(),
+    mean=st.booleans(), seed=seeds, backwards=st.booleans(),
 )  # fmt: skip
 def test_ring_write_to_8_bits(
-    kernels, ring, dynamic, dtype, to, deviation, transposed, quantized, mean, seed, backwards
+    kernels, ring, dtype, to, deviation, transposed, quantized, mean, seed, backwards
 ):
-    taken = to_8bit_arguments(
-        ring, dynamic, dtype, to, seed, deviation, transposed, quantized, mean
-    )
-    held.to_8bit(ring, dynamic, taken, CPU, kernels.operator(held.TO_8BIT[dynamic], backwards))
+    taken = to_8bit_arguments(ring, dtype, to, seed, deviation, transposed, quantized, mean)
+    held.to_8bit(ring, taken, CPU, kernels.operator(qk_norm_rope_ring_write_static, backwards))
 
 
 WRAPPING = Ring(batch=2, tokens=70, heads=12, head_dim=128, window=160, sink=40, position=130)
@@ -125,9 +73,8 @@ WRAPPING = Ring(batch=2, tokens=70, heads=12, head_dim=128, window=160, sink=40,
 @pytest.mark.parametrize("position", [0, 7, 39, 40, 119, 159, 160, 2**33])
 def test_tiles_of_transposed_values_begin_and_end_anywhere(kernels, position):
     ring = replace(WRAPPING, heads=2, position=position)
-    for dynamic in (False, True):
-        taken = to_8bit_arguments(ring, dynamic)
-        held.to_8bit(ring, dynamic, taken, CPU, kernels.operator(held.TO_8BIT[dynamic]))
+    operator = kernels.operator(qk_norm_rope_ring_write_static)
+    held.to_8bit(ring, to_8bit_arguments(ring), CPU, operator)
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [(12, 128), (3, 32), (64, 128)])
@@ -136,8 +83,8 @@ def test_widths_of_many_warps(kernels, heads, head_dim):
     for backwards in (False, True):
         operator = kernels.operator(qk_norm_rope_ring_write, backwards)
         held.qkv(ring, qkv_arguments(ring, torch.bfloat16, 1), CPU, operator)
-        operator = kernels.operator(held.TO_8BIT[True], backwards)
-        held.to_8bit(ring, True, to_8bit_arguments(ring, True), CPU, operator)
+        operator = kernels.operator(qk_norm_rope_ring_write_static, backwards)
+        held.to_8bit(ring, to_8bit_arguments(ring), CPU, operator)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -157,9 +104,7 @@ def test_more_tokens_than_the_ring_turns_over_stay_in_its_memory(kernels, positi
     """They share slots, so what is in these has no meaning; fences around the ring do."""
     ring = replace(WRAPPING, batch=1, tokens=150, heads=3, sink=128, position=position)
     kernels.operator(qk_norm_rope_ring_write)(*qkv_arguments(ring, torch.bfloat16, 1).values())
-    for dynamic in (False, True):
-        operator = kernels.operator(held.TO_8BIT[dynamic])
-        operator(*to_8bit_arguments(ring, dynamic).values())
+    kernels.operator(qk_norm_rope_ring_write_static)(*to_8bit_arguments(ring).values())
 
 
 @pytest.mark.parametrize("position", [-1, -4680])
@@ -167,8 +112,7 @@ def test_nothing_is_written_without_a_position(kernels, position):
     ring = replace(WRAPPING, tokens=1, heads=3)
     for overload, taken in (
         (qk_norm_rope_ring_write, qkv_arguments(ring, torch.bfloat16, 1)),
-        (held.TO_8BIT[False], to_8bit_arguments(ring, False)),
-        (held.TO_8BIT[True], to_8bit_arguments(ring, True)),
+        (qk_norm_rope_ring_write_static, to_8bit_arguments(ring)),
     ):
         taken["position"] = torch.tensor([position])
         _, after = held.run(kernels.operator(overload), taken, CPU)

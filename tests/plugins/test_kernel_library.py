@@ -6,9 +6,10 @@ import pytest
 import torch
 from shared_library import shared_library
 
-from vidc.plugins import kernel_library, renoise
+from vidc.plugins import kernel_library
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
+from vidc.plugins.gelu_quantize import gelu_quantize
 
 CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 HERE = kernel_library.fault() is None
@@ -22,11 +23,10 @@ def compiled(tmp_path):
 
 @pytest.mark.skipif(HERE, reason="the library of kernels is installed")
 def test_on_cuda_an_operator_says_what_it_lacks_and_how_to_get_it():
-    latent = torch.zeros(1, 1, 1, 1, 1)
     with pytest.raises(UnavailableError) as caught:
-        renoise.renoise.redispatch(CUDA, latent, latent, latent, 0.5, 0.5)
+        gelu_quantize.redispatch(CUDA, torch.zeros(1, 1, 8), "float32")
     assert caught.value.code == "VIDC-KERNEL-LIBRARY"
-    assert "vidc::renoise has no kernel for CUDA tensors" in caught.value.message
+    assert "vidc::gelu_quantize has no kernel for CUDA tensors" in caught.value.message
     assert "VIDC_CUDA=1 pip install" in caught.value.hint
 
 

@@ -49,40 +49,25 @@ def check(attend, *sizes, **others):
     batch=st.integers(1, 2), tokens=st.integers(1, 70), heads=st.integers(1, 3),
     head_dim=st.sampled_from([64, 128]), slots=st.integers(1, 140), more=st.integers(0, 2),
     valid=st.integers(-1, 150), of=st.sampled_from(FORMATS), seed=st.integers(0, 99),
-    output=st.sampled_from([torch.bfloat16, torch.float16, FP8]), dynamic=st.booleans(),
+    output=st.sampled_from([torch.bfloat16, torch.float16, FP8]),
 )  # fmt: skip
 def test_it_is_attention_to_what_the_numbers_stand_for(
-    attend, batch, tokens, heads, head_dim, slots, more, valid, of, seed, output, dynamic
+    attend, batch, tokens, heads, head_dim, slots, more, valid, of, seed, output
 ):
     stored = 16 * (math.ceil(slots / 16) + more)
     sizes = (batch, tokens, heads, head_dim, slots, stored)
-    check(attend, *sizes, valid, of, output, seed, dynamic)
+    check(attend, *sizes, valid, of, output, seed)
 
 
-@pytest.mark.parametrize("step", [-20, -6, 6, 20])
-def test_scales_of_tokens_may_differ_by_any_number_of_digits(attend, step):
-    """From one key to the next, and from one tile to the next; values that end up small, too."""
-    taken = attention_arguments(2, 20, 3, 64, 140, 144, 140, torch.int8, dynamic=True)
-    exponents = torch.arange(140) % 4 / 3 + torch.arange(140) // 64
-    taken["value_scale"].mul_(10 ** (step * exponents / 3))
-    for tensor in (taken["value_mean"], taken["value_scale"][:, 2]):
-        tensor.mul_(0)
-    held.attention(taken, attend=attend, slack=OF_WEIGHTS)
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("of", FORMATS, ids=str)
 @pytest.mark.parametrize("valid", [1, 15, 16, 63, 64, 65, 128, 139])
-def test_what_lies_behind_the_valid_slots_does_not_count(attend, of, valid, dynamic):
-    taken = attention_arguments(1, 20, 2, 64, 140, 144, valid, of, dynamic=dynamic)
+def test_what_lies_behind_the_valid_slots_does_not_count(attend, of, valid):
+    taken = attention_arguments(1, 20, 2, 64, 140, 144, valid, of)
     wanted = attend(*taken.values())
     taken["key_cache"].view(torch.uint8)[:, valid:] = 0x7F
     # Within the last group of 16 NaN would count.
     taken["value_cache"].view(torch.uint8)[..., stored_at(torch.arange(valid, 144))] = 0x7E
     taken["value_cache"].view(torch.uint8)[..., -(-valid // 16) * 16 :] = 0x7F
-    if dynamic:
-        for name in ("key_scale", "value_scale"):
-            taken[name][..., valid:] = torch.nan
     assert torch.equal(attend(*taken.values()), wanted)
 
 
@@ -117,13 +102,11 @@ NAN = 0x7F
 AT = {"query": (0, 2, 1, 5), "key_cache": (0, 3, 1, 5), "value_cache": (0, 1, 5, 3)}
 
 
-def not_finite(attend, of, name, dynamic=False):
+def not_finite(attend, of, name):
     """How many outputs are not, with a NaN in one of the arguments."""
-    taken = attention_arguments(2, 5, 3, 64, 40, 48, 37, of, dynamic=dynamic)
+    taken = attention_arguments(2, 5, 3, 64, 40, 48, 37, of)
     if name in AT:
         taken[name].view(torch.uint8)[AT[name]] = NAN
-    elif dynamic:
-        taken[name][1, 2, 36] = torch.nan
     else:
         taken[name].view(-1)[-1] = torch.nan
     return int(attend(*taken.values()).isnan().sum())
@@ -131,20 +114,13 @@ def not_finite(attend, of, name, dynamic=False):
 
 @pytest.mark.parametrize("of", FORMATS, ids=str)
 @pytest.mark.parametrize(
-    ("name", "dynamic", "count"),
-    [
-        ("query_scale", False, 64),
-        ("key_scale", False, 640),
-        ("value_scale", False, 10),
-        ("value_mean", False, 10),
-        ("key_scale", True, 320),
-        ("value_scale", True, 320),
-    ],
+    ("name", "count"),
+    [("query_scale", 64), ("key_scale", 640), ("value_scale", 10), ("value_mean", 10)],
 )
-def test_a_scale_or_a_mean_that_is_nan_shows_where_it_counts(attend, of, name, dynamic, count):
+def test_a_scale_or_a_mean_that_is_nan_shows_where_it_counts(attend, of, name, count):
     """In a query's head, in a head, or in a channel of every query."""
     for form in (attend, ring_attention_8bit):
-        assert not_finite(form, of, name, dynamic) == count
+        assert not_finite(form, of, name) == count
 
 
 @pytest.mark.parametrize(("name", "count"), [("query", 64), ("key_cache", 320), ("value_cache", 5)])

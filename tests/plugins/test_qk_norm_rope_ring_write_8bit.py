@@ -7,38 +7,33 @@ from operators import FP8, Ring
 from operators_8bit import arguments
 from rings import rings
 
-from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_dynamic
+from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.transposed_values import ORDER, stored_at
 
 RING = Ring(batch=2, tokens=21, heads=3, head_dim=32, window=48, sink=7, position=40)
 
 
 @given(
-    ring=rings(slots_of=16), dynamic=st.booleans(), deviation=st.sampled_from([1e-2, 1.0, 100.0]),
+    ring=rings(slots_of=16), deviation=st.sampled_from([1e-2, 1.0, 100.0]),
     dtype=st.sampled_from([torch.bfloat16, torch.float16]), to=st.sampled_from([FP8, torch.int8]),
     transposed=st.booleans(), quantized=st.booleans(), mean=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_queries_keys_and_values(
-    ring, dynamic, dtype, to, deviation, transposed, quantized, mean, seed
-):
-    taken = arguments(ring, dynamic, dtype, to, seed, deviation, transposed, quantized, mean)
-    held.to_8bit(ring, dynamic, taken)
+def test_queries_keys_and_values(ring, dtype, to, deviation, transposed, quantized, mean, seed):
+    taken = arguments(ring, dtype, to, seed, deviation, transposed, quantized, mean)
+    held.to_8bit(ring, taken)
 
 
 @pytest.mark.parametrize("to", [FP8, torch.int8])
-def test_a_dynamic_scale_lets_the_largest_value_be_the_largest_number(to):
-    taken = arguments(RING, dynamic=True, to=to, transposed=False, mean=False)
-    qk_norm_rope_ring_write_dynamic(*taken.values())
-    for name in ("key_cache", "value_cache"):
-        largest = taken[name].float()[:, RING.slots()].abs().amax(-1)
-        assert (largest == held.LARGEST[to]).all()
+def test_the_scale_of_a_query_lets_its_largest_value_be_the_largest_number(to):
+    query, _ = qk_norm_rope_ring_write_static(*arguments(RING, to=to).values())
+    assert (query.float().abs().amax(-1) == held.LARGEST[to]).all()
 
 
 @pytest.mark.parametrize("to", [FP8, torch.int8])
 def test_heads_of_zeros_stay_zeros(to):
-    taken = arguments(RING, dynamic=True, to=to, transposed=False, mean=False)
+    taken = arguments(RING, to=to, transposed=False, mean=False)
     taken["qkv"].zero_()
-    query, scale = qk_norm_rope_ring_write_dynamic(*taken.values())
+    query, scale = qk_norm_rope_ring_write_static(*taken.values())
     assert (query.float() == 0).all()
     assert (scale > 0).all()
     for name in ("key_cache", "value_cache"):
@@ -51,12 +46,11 @@ def test_the_order_of_transposed_values():
     assert stored.tolist() == [16 * group + slot for group in range(3) for slot in ORDER]
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("to", [FP8, torch.int8])
 @pytest.mark.parametrize(("transposed", "quantized"), [(True, True), (False, False)])
-def test_they_are_operators_as_torch_wants_them(dynamic, to, transposed, quantized):
-    taken = arguments(RING, dynamic, to=to, transposed=transposed, quantized=quantized)
+def test_it_is_an_operator_as_torch_wants_one(to, transposed, quantized):
+    taken = arguments(RING, to=to, transposed=transposed, quantized=quantized)
     checks = ["test_autograd_registration", "test_faketensor"]
     if to is torch.int8:  # PyTorch cannot compare tensors of FP8 on a CPU.
         checks += ["test_schema", "test_aot_dispatch_dynamic"]
-    torch.library.opcheck(held.TO_8BIT[dynamic], tuple(taken.values()), test_utils=checks)
+    torch.library.opcheck(qk_norm_rope_ring_write_static, tuple(taken.values()), test_utils=checks)

@@ -10,10 +10,7 @@ from operators_8bit import arguments as to_8bit_arguments
 from operators_8bit import attention_arguments
 
 from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.qk_norm_rope_ring_write_8bit import (
-    qk_norm_rope_ring_write_dynamic,
-    qk_norm_rope_ring_write_static,
-)
+from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.ring import ring_attention
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 
@@ -26,43 +23,37 @@ LARGEST_NEGATIVE = 0xFE
     batch=st.integers(1, 2), tokens=st.integers(1, 5), heads=st.integers(1, 3),
     head_dim=st.sampled_from([64, 128]), slots=st.integers(1, 48), more=st.integers(0, 2),
     valid=st.integers(-1, 50), of=st.sampled_from(FORMATS), seed=st.integers(0, 99),
-    output=st.sampled_from([torch.bfloat16, torch.float16, FP8]), dynamic=st.booleans(),
+    output=st.sampled_from([torch.bfloat16, torch.float16, FP8]),
 )  # fmt: skip
 def test_it_is_attention_to_what_the_numbers_stand_for(
-    batch, tokens, heads, head_dim, slots, more, valid, of, seed, output, dynamic
+    batch, tokens, heads, head_dim, slots, more, valid, of, seed, output
 ):
     stored = 16 * (math.ceil(slots / 16) + more)
     sizes = (batch, tokens, heads, head_dim, slots, stored)
-    held.attention(attention_arguments(*sizes, valid, of, output, seed, dynamic))
+    held.attention(attention_arguments(*sizes, valid, of, output, seed))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("of", FORMATS)
 @pytest.mark.parametrize("valid", [1, 15, 16, 37])
-def test_what_lies_behind_the_valid_slots_does_not_count(of, valid, dynamic):
-    taken = attention_arguments(valid=valid, of=of, dynamic=dynamic)
+def test_what_lies_behind_the_valid_slots_does_not_count(of, valid):
+    taken = attention_arguments(valid=valid, of=of)
     wanted = ring_attention_8bit(*taken.values())
     taken["key_cache"].view(torch.uint8)[:, valid:] = NOT_A_NUMBER
     # Places, not slots: within a group of 16 they are mixed.
     taken["value_cache"].view(torch.uint8)[..., -(-valid // 16) * 16 :] = LARGEST_NEGATIVE
-    if dynamic:
-        for name in ("key_scale", "value_scale"):
-            taken[name][..., valid:] = torch.nan
     assert torch.equal(ring_attention_8bit(*taken.values()), wanted)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("of", FORMATS)
 @pytest.mark.parametrize("position", [0, 30, 150, 1000])
-def test_it_attends_to_what_the_ring_write_writes(of, position, dynamic):
+def test_it_attends_to_what_the_ring_write_writes(of, position):
     """As near to the operators of 16 bits as numbers of 8 bits can be."""
     ring = Ring(batch=2, tokens=50, heads=3, head_dim=64, window=160, sink=32, position=0)
-    wide = to_8bit_arguments(ring, dynamic, to=of, mean=False)
-    write = qk_norm_rope_ring_write_dynamic if dynamic else qk_norm_rope_ring_write_static
+    wide = to_8bit_arguments(ring, to=of, mean=False)
     largest = held.LARGEST[of]
     # Rotated keys are normalized: four deviations; values have a deviation of one.
-    wide["key_scale"][:] = torch.nan if dynamic else 6 / largest
-    wide["value_scale"][:] = torch.nan if dynamic else 4.5 / largest
+    wide["key_scale"][:] = 6 / largest
+    wide["value_scale"][:] = 4.5 / largest
     of_8_bits = {"key_scale", "value_scale", "key_mean", "value_transposed", "quantize_query"}
     narrow = {name: value for name, value in wide.items() if name not in of_8_bits}
     for name in ("key_cache", "value_cache"):
@@ -72,11 +63,10 @@ def test_it_attends_to_what_the_ring_write_writes(of, position, dynamic):
         generator = torch.Generator().manual_seed(first)
         qkv = torch.randn(wide["qkv"].shape, generator=generator).bfloat16()
         at = {"qkv": qkv, "position": torch.tensor([first])}
-        query, scale = write(*(wide | at).values())
+        query, scale = qk_norm_rope_ring_write_static(*(wide | at).values())
         wanted_query = qk_norm_rope_ring_write(*(narrow | at).values())
         valid = torch.tensor([min(first + 50, 160)])
-        values = wide["value_scale"]
-        values = values if dynamic else values[:, None].expand(3, 64).contiguous()
+        values = wide["value_scale"][:, None].expand(3, 64).contiguous()
         found = ring_attention_8bit(
             query, scale, wide["key_cache"], wide["value_cache"], wide["key_scale"], values,
             torch.zeros(3, 64), valid, "bfloat16",
@@ -86,10 +76,9 @@ def test_it_attends_to_what_the_ring_write_writes(of, position, dynamic):
     assert max(results) < (0.05 if of is FP8 else 0.03), results
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("of", FORMATS)
-def test_it_is_an_operator_as_torch_wants_one(of, dynamic):
-    taken = attention_arguments(of=of, dynamic=dynamic)
+def test_it_is_an_operator_as_torch_wants_one(of):
+    taken = attention_arguments(of=of)
     checks = ["test_autograd_registration", "test_faketensor"]
     if of is torch.int8:  # PyTorch cannot compare tensors of FP8 on a CPU.
         checks += ["test_schema", "test_aot_dispatch_dynamic"]

@@ -8,7 +8,7 @@ import plugin_build
 import pytest
 import torch
 from attention_16bit import arguments as attention_16bit_arguments
-from operators import gate_arguments, gelu_arguments, norm_arguments, renoise_arguments
+from operators import gelu_arguments
 from operators_8bit import attention_arguments
 from plugin_cases import CASES
 from plugin_host import (
@@ -22,10 +22,7 @@ from plugin_host import (
 from refusal_matrix import MEMORY
 from refusals import HOPPER, OPERATORS
 
-from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
-from vidc.plugins.renoise import renoise
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 
@@ -87,10 +84,7 @@ def test_memory_that_kernels_cannot_read_is_refused(recorded, refusal):
 @pytest.mark.parametrize(
     ("operator", "arguments", "blocks"),
     [
-        (norm_modulate_quantize, norm_arguments(2, 3, 7, 1536), 6),  # A warp for each of 42 tokens.
-        (norm_modulate_quantize, norm_arguments(2, 3, 7, 1528), 42),
-        (norm_modulate_quantize, norm_arguments(2, 3, 7, 8192), 42),
-        (gate_residual, gate_arguments(2, 3, 7, 1536), 32),
+        (OPERATORS["qkv"][0], OPERATORS["qkv"][1](), 10),  # A block for each of 2 x 5 tokens.
         (gelu_quantize, gelu_arguments(2, 20, 2048), 14),  # 6 rows, and the last 4.
         (
             ring_attention_16bit,
@@ -210,8 +204,8 @@ def test_a_hopper_is_refused_where_its_kernels_were_not_built(recorded_for_turin
 
 
 def test_it_does_not_run_before_it_was_told_shapes(recorded):
-    node = Node.of(renoise, renoise_arguments())
-    plugin = recorded.create("renoise", node.attributes)
-    with pytest.raises(RefusedError, match="inputs: expected 3 tensors, found 0"):
+    node = Node.of(gelu_quantize, gelu_arguments())
+    plugin = recorded.create("gelu_quantize", node.attributes)
+    with pytest.raises(RefusedError, match="inputs: expected 1 to 3 tensors, found 0"):
         plugin.enqueue(node.inputs, node.inputs[:1])
     assert recorded.recorder.recorded_launches() == 0

@@ -9,7 +9,7 @@ import sys
 import plugin_build
 import pytest
 import torch
-from operators import FP8, gate_arguments, norm_arguments, renoise_arguments
+from operators import FP8, gelu_arguments
 from plugin_cases import CASES
 from plugin_host import (
     CHW4,
@@ -28,11 +28,15 @@ from refusals import OPERATORS, REFUSALS
 
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UsageError
-from vidc.plugins.gate_residual import gate_residual
-from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
-from vidc.plugins.renoise import renoise
+from vidc.plugins.gelu_quantize import gelu_quantize
 
 pytestmark = plugin_build.NEEDED
+
+
+def ring_write() -> Node:
+    """A node of ``qk_norm_rope_ring_write``."""
+    operator, arguments = OPERATORS["qkv"]
+    return Node.of(operator, arguments())
 
 
 def listed(*command: object) -> str:
@@ -165,13 +169,14 @@ def test_a_dtype_that_has_to_be_anothers_is_supported_with_it_alone(host, name, 
 
 
 def test_sizes_that_are_not_known_when_it_is_configured_are_taken_from_the_profile(host):
-    node = Node.of(gate_residual, gate_arguments(batch=2))
-    plugin = host.create("gate_residual", [])
+    node = ring_write()
+    plugin = host.create(node.operator, node.attributes)
     inputs = node.described()
-    plugin.configure(inputs, inputs[:1], first_is_unknown=True)
-    inputs[2] = describe(torch.empty(2, 4, 24))
-    with pytest.raises(RefusedError, match="gate: expected a number of frames that divides 6"):
-        plugin.configure(inputs, inputs[:1], first_is_unknown=True)
+    outputs = [inputs[0], *inputs[6:]]
+    plugin.configure(inputs, outputs, first_is_unknown=True)
+    inputs[0] = describe(torch.empty(3, *node.inputs[0].shape[1:], dtype=torch.bfloat16))
+    with pytest.raises(RefusedError, match=r"qkv: expected shape .*, found \[3, 5, 288\]"):
+        plugin.configure(inputs, outputs, first_is_unknown=True)
 
 
 def told_shapes(host, node):
@@ -192,28 +197,27 @@ def test_it_refuses_in_the_words_of_the_references(host, refusal):
     assert str(caught.value) == str(wanted.value)
 
 
-SIGMAS = Node.of(renoise, renoise_arguments()).attributes
-HALF = Attribute.of("sigma", 0.5)
+SINK, EPS = ring_write().attributes
 
 
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        (SIGMAS[:1], "next_sigma: expected an attribute of type float32, found none"),
-        ([], "sigma: expected an attribute of type float32, found none"),
-        ([Attribute.of("sigma", 1), SIGMAS[1]], "sigma: expected an attribute of type float32, fo"
-         "und int64"),
-        ([Attribute("sigma", 2, 1, bytes(8)), SIGMAS[1]], "type float32, found another type"),
-        ([Attribute("sigma", FLOAT32, 2, bytes(8)), SIGMAS[1]], "length 1, found length 2"),
-        ([*SIGMAS, Attribute.of("gamma", 0.5)], "gamma: expected no attribute of this name, f"),
+        ([SINK], "eps: expected an attribute of type float32, found none"),
+        ([], "sink: expected an attribute of type int64, found none"),
+        ([SINK, Attribute.of("eps", 1)], "eps: expected an attribute of type float32, found int64"),
+        ([SINK, Attribute("eps", 2, 1, bytes(8))], "type float32, found another type"),
+        ([SINK, Attribute("eps", FLOAT32, 2, bytes(8))], "length 1, found length 2"),
+        ([SINK, EPS, Attribute.of("gamma", 0.5)], "gamma: expected no attribute of this name, f"),
     ],
 )  # fmt: skip
 def test_attributes_that_are_missing_of_another_type_or_unknown_are_refused(
     host, attributes, message
 ):
     with pytest.raises(RefusedError) as caught:
-        host.create("renoise", attributes)
-    assert str(caught.value).startswith("[VIDC-KERNEL-ARGUMENT] vidc::renoise: ")
+        host.create("qk_norm_rope_ring_write", attributes)
+    said = "[VIDC-KERNEL-ARGUMENT] vidc::qk_norm_rope_ring_write: "
+    assert str(caught.value).startswith(said)
     assert message in str(caught.value)
     assert "\n  try: " in str(caught.value)
 
@@ -249,27 +253,29 @@ NO_ABI = Attribute("vidc_plugin_abi", INT64, 1, bytes(8))
 @pytest.mark.parametrize(
     ("fields", "phase", "found"),
     [
-        ([OTHER_ABI, *SIGMAS], 1, PLUGIN_ABI + 1), ([OTHER_ABI, *SIGMAS], 0, PLUGIN_ABI + 1),
-        ([*SIGMAS], 1, "none"), ([NO_ABI, *SIGMAS], 1, "none"),
-        ([OTHER_ABI, HALF], 1, PLUGIN_ABI + 1),
+        ([OTHER_ABI, SINK, EPS], 1, PLUGIN_ABI + 1), ([OTHER_ABI, SINK, EPS], 0, PLUGIN_ABI + 1),
+        ([SINK, EPS], 1, "none"), ([NO_ABI, SINK, EPS], 1, "none"),
+        ([OTHER_ABI, SINK], 1, PLUGIN_ABI + 1),
     ],
 )  # fmt: skip
 def test_what_another_abi_serialized_is_refused_before_anything_else(host, fields, phase, found):
     with pytest.raises(RefusedError) as caught:
-        host.create("renoise", fields, phase)
-    message = f"vidc::renoise: vidc_plugin_abi: expected {PLUGIN_ABI}, found {found}"
-    assert str(caught.value).startswith(f"[VIDC-KERNEL-ABI] {message}\n  try: ")
+        host.create("qk_norm_rope_ring_write", fields, phase)
+    message = f"vidc_plugin_abi: expected {PLUGIN_ABI}, found {found}\n  try: "
+    assert str(caught.value).startswith(
+        f"[VIDC-KERNEL-ABI] vidc::qk_norm_rope_ring_write: {message}"
+    )
 
 
 def test_it_tells_its_abi(built):
     assert ctypes.CDLL(str(built / plugin_build.LIBRARY)).vidc_plugin_abi() == PLUGIN_ABI
 
 
-@pytest.mark.parametrize("count", [0, 2, 5])
+@pytest.mark.parametrize("count", [0, 4])
 def test_another_number_of_inputs_is_refused_at_every_step(host, count):
-    node = Node.of(norm_modulate_quantize, norm_arguments())
+    node = Node.of(gelu_quantize, gelu_arguments())
     plugin = host.create(node.operator, node.attributes)
-    tensors = [*node.inputs, *node.inputs[1:]][:count]
+    tensors = node.inputs * count
     inputs, outputs = [describe(t) for t in tensors], [describe(node.inputs[0])]
     steps = [
         lambda: plugin.output_types([t.dtype for t in tensors]),
@@ -280,16 +286,16 @@ def test_another_number_of_inputs_is_refused_at_every_step(host, count):
     for step in steps:
         with pytest.raises(RefusedError) as caught:
             step()
-        said = f"vidc::{node.operator}: inputs: expected 3 to 4 tensors, found {count}"
+        said = f"vidc::{node.operator}: inputs: expected 1 to 3 tensors, found {count}"
         assert said in str(caught.value)
     assert not plugin.supports(0, inputs, outputs)
 
 
 def test_another_number_of_outputs_is_refused(host):
-    node = Node.of(renoise, renoise_arguments())
+    node = ring_write()
     plugin = host.create(node.operator, node.attributes)
     inputs = node.described()
-    with pytest.raises(RefusedError, match="outputs: expected 1 tensors, found 2"):
+    with pytest.raises(RefusedError, match="outputs: expected 3 tensors, found 2"):
         plugin.on_shape_change(inputs, inputs[:2])
 
 
@@ -310,7 +316,7 @@ def test_a_dtype_that_no_kernel_takes_is_refused_when_a_network_is_made(host, na
 
 
 def test_a_shape_of_too_few_dimensions_is_refused_when_shapes_are_asked_for(host):
-    node = Node.of(OPERATORS["qkv"][0], OPERATORS["qkv"][1]())
+    node = ring_write()
     plugin = host.create(node.operator, node.attributes)
     shapes = [tuple(tensor.shape) for tensor in node.inputs]
     shapes[6] = shapes[6][:2]
@@ -319,11 +325,11 @@ def test_a_shape_of_too_few_dimensions_is_refused_when_shapes_are_asked_for(host
 
 
 def test_what_is_written_has_to_lie_where_it_is_read(host):
-    node = Node.of(renoise, renoise_arguments())
-    plugin, *_ = ready(host, node)
-    elsewhere = torch.empty_like(node.inputs[0])
-    with pytest.raises(RefusedError, match=r"renoise: latent: .*ALIASED_PLUGIN_IO_10_03, found"):
-        plugin.enqueue(node.inputs, [elsewhere])
+    node = ring_write()
+    plugin, types, shapes = ready(host, node)
+    elsewhere = [torch.empty(s, dtype=t) for s, t in zip(shapes, types, strict=True)]
+    with pytest.raises(RefusedError, match=r"write: key_cache: .*ALIASED_PLUGIN_IO_10_03, found"):
+        plugin.enqueue(node.inputs, elsewhere)
 
 
 def test_tensorrt_rtx_loads_it_and_lists_its_creators(built):
@@ -335,11 +341,11 @@ before = {{(c.name, c.plugin_namespace) for c in registry.all_creators}}
 assert registry.load_library({str(built / plugin_build.LIBRARY)!r}) is not None
 after = {{(c.name, c.plugin_namespace) for c in registry.all_creators}}
 print(sorted(name for name, space in after - before if space == "vidc"))
-creator = registry.get_creator("renoise", "1", "vidc")
+creator = registry.get_creator("qk_norm_rope_ring_write", "1", "vidc")
 import numpy
 fields = [
-    trt.PluginField(name, numpy.array([0.5], numpy.float32), trt.PluginFieldType.FLOAT32)
-    for name in ("sigma", "next_sigma")
+    trt.PluginField("sink", numpy.array([3], numpy.int64), trt.PluginFieldType.INT64),
+    trt.PluginField("eps", numpy.array([0.5], numpy.float32), trt.PluginFieldType.FLOAT32),
 ]
 plugin = creator.create_plugin("r", trt.PluginFieldCollection(fields), trt.TensorRTPhase.BUILD)
 assert plugin is not None
@@ -350,4 +356,5 @@ assert creator.create_plugin("r", none, trt.TensorRTPhase.BUILD) is None
     assert done.returncode == 0, done.stderr
     wanted = sorted({operator.name().removeprefix("vidc::") for operator, _ in OPERATORS.values()})
     assert done.stdout == f"{wanted}\n"
-    assert "[VIDC-KERNEL-ARGUMENT] vidc::renoise: sigma: expected an attribute" in done.stderr
+    said = "[VIDC-KERNEL-ARGUMENT] vidc::qk_norm_rope_ring_write: sink: expected an attribute"
+    assert said in done.stderr

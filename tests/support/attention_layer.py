@@ -32,7 +32,7 @@ class AttentionLayer(torch.nn.Module):
 
 def arguments(device: torch.device, of: torch.dtype = torch.int8) -> list[Tensor]:
     """What the module takes."""
-    taken = to_8bit_arguments(RING, dynamic=False, to=of, mean=False)
+    taken = to_8bit_arguments(RING, to=of, mean=False)
     taken = {name: value for name, value in taken.items() if isinstance(value, Tensor)}
     position = taken.pop("position")
     caches = [taken.pop(name) for name in ("key_cache", "value_cache", "key_scale", "value_scale")]

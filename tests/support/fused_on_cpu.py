@@ -20,8 +20,7 @@ from vidc.plugins.arguments import dtype_name
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parent / "cuda_on_cpu"
 SOURCES = (
-    "arguments.cpp", "launch.cpp", "gate_residual.cu", "gelu_quantize.cu",
-    "norm_modulate_quantize.cu", "renoise.cu", "qk_norm_rope_ring_write.cu",
+    "arguments.cpp", "launch.cpp", "gelu_quantize.cu", "qk_norm_rope_ring_write.cu",
     "qk_norm_rope_ring_write_8bit.cu", "ring_attention_8bit.cpp", "ring_attention_16bit.cpp",
 )  # fmt: skip
 FLAGS = (

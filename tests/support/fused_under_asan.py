@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 from fused_on_cpu import Kernels
-from operators import gate_arguments
+from operators import gelu_arguments
 from sanitizer_cases import ring_writes, rows
 
-from vidc.plugins.gate_residual import gate_residual
+from vidc.plugins.gelu_quantize import gelu_quantize
 
 
 def operators(kernels: Kernels) -> None:
@@ -24,9 +24,9 @@ def operators(kernels: Kernels) -> None:
 
 def planted(kernels: Kernels) -> None:
     """An output that is one element short."""
-    taken = gate_arguments()
-    output = torch.empty(taken["x"].numel() - 1)
-    kernels.raw(*kernels.entry(gate_residual), list(taken.values()), [output])
+    taken = gelu_arguments()
+    output = torch.empty(taken["x"].numel() - 1, dtype=taken["x"].dtype)
+    kernels.raw(*kernels.entry(gelu_quantize), list(taken.values()), [output])
 
 
 if __name__ == "__main__":

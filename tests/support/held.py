@@ -3,27 +3,19 @@
 import math
 
 import torch
-from operators import EPS, FP8, ROUNDING, Ring, on, per_token, rounded_once, turn
+from operators import FP8, ROUNDING, Ring, on, rounded_once, turn
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from vidc.plugins.arguments import dtype_name
-from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.qk_norm_rope_ring_write_8bit import (
-    qk_norm_rope_ring_write_dynamic,
-    qk_norm_rope_ring_write_static,
-)
-from vidc.plugins.renoise import renoise
+from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.transposed_values import stored_at
 
 CPU = torch.device("cpu")
 LARGEST = {FP8: 448, torch.int8: 127}
-TO_8BIT = {False: qk_norm_rope_ring_write_static, True: qk_norm_rope_ring_write_dynamic}
-"""By whether scales are dynamic."""
 
 
 def run(operator, taken: dict, device: torch.device):
@@ -42,35 +34,6 @@ def _output(found: Tensor, wanted: Tensor, slack: float, scale: Tensor | None) -
     rounded_once(found, wanted, slack)
 
 
-def gate(taken: dict, device: torch.device = CPU, operator=gate_residual) -> None:
-    """``gate_residual``."""
-    found, _ = run(operator, taken, device)
-    x, update = taken["x"].double(), taken["update"].double()
-    gated = update * per_token(taken["gate"], x.shape[1])
-    assert found.dtype == taken["x"].dtype
-    rounded_once(found, x + gated, slack=2.0**-22 * (x.abs().max() + gated.abs().max()).item())
-
-
-def normed(taken: dict) -> Tensor:
-    """What ``norm_modulate_quantize`` computes, in float64."""
-    x = taken["x"].double()
-    centered = x - x.mean(-1, keepdim=True)
-    unit = centered / (centered.square().mean(-1, keepdim=True) + EPS).sqrt()
-    tokens = x.shape[1]
-    return unit * (1 + per_token(taken["scale"], tokens)) + per_token(taken["shift"], tokens)
-
-
-def norm(taken: dict, device: torch.device = CPU, operator=norm_modulate_quantize) -> None:
-    """``norm_modulate_quantize``."""
-    found, _ = run(operator, taken, device)
-    x = taken["x"].double()
-    # Float32 has 7 digits of x, of which the mean takes some away.
-    spread = (x.var(-1, correction=0) + EPS).sqrt().min().item()
-    slack = 1e-5 * (1 + x.abs().max().item() / spread)
-    assert dtype_name(found.dtype) == taken["dtype"]
-    _output(found, normed(taken), slack, taken["output_scale"])
-
-
 def gelu(taken: dict, device: torch.device = CPU, operator=gelu_quantize) -> None:
     """``gelu_quantize``."""
     found, _ = run(operator, taken, device)
@@ -80,15 +43,6 @@ def gelu(taken: dict, device: torch.device = CPU, operator=gelu_quantize) -> Non
         wanted = wanted - taken["output_mean"].double()
     assert dtype_name(found.dtype) == taken["dtype"]
     _output(found, wanted, 1e-6, taken["output_scale"])
-
-
-def renoised(taken: dict, device: torch.device = CPU, operator=renoise) -> None:
-    """``renoise``."""
-    _, after = run(operator, taken, device)
-    clean = taken["latent"].double() - taken["sigma"] * taken["flow"].double()
-    noise, sigma = taken["noise"].double(), taken["next_sigma"]
-    largest = max(clean.abs().max().item(), noise.abs().max().item())
-    rounded_once(after["latent"], (1 - sigma) * clean + sigma * noise, slack=2.0**-21 * largest)
 
 
 def _rotated(x: Tensor, weight: Tensor, taken: dict) -> tuple[Tensor, Tensor]:
@@ -144,23 +98,15 @@ def _one_step(stored: Tensor, scale: Tensor, wanted: Tensor, slack: Tensor | flo
 
 
 def to_8bit(
-    ring: Ring, dynamic: bool, taken: dict, device: torch.device = CPU, operator=None
+    ring: Ring, taken: dict, device: torch.device = CPU, operator=qk_norm_rope_ring_write_static
 ) -> None:
-    """``qk_norm_rope_ring_write_static`` or ``_dynamic``."""
-    (found, query_scale), after = run(operator or TO_8BIT[dynamic], taken, device)
+    """``qk_norm_rope_ring_write_static``."""
+    (found, query_scale), after = run(operator, taken, device)
     query, key, value = _heads(ring, taken)
     slots, dtype = ring.slots(), taken["key_cache"].dtype
 
-    def by_token(scale: Tensor) -> Tensor:
-        return scale.double().transpose(1, 2)[..., None]
-
     def scales(name: str) -> Tensor:
-        return by_token(after[name][:, :, slots]) if dynamic else after[name].double()[:, None]
-
-    def dynamic_scale(scale: Tensor, x: Tensor, slack: Tensor | float) -> None:
-        off = (scale - x.abs().amax(-1, keepdim=True) / LARGEST[dtype]).abs()
-        slack = torch.as_tensor(slack).expand(x.shape).amax(-1, keepdim=True)
-        assert (off <= slack / LARGEST[dtype] + 1e-6 * scale).all()
+        return taken[name].double()[:, None]
 
     def values(cache: Tensor) -> Tensor:
         if not taken["value_transposed"]:
@@ -174,16 +120,15 @@ def to_8bit(
     _one_step(_at(after["key_cache"], slots), scales("key_scale"), wanted, slack + 1e-6)
     stored = values(after["value_cache"])
     _one_step(_at(stored, slots), scales("value_scale"), value.double(), 1e-9)
-    if dynamic:
-        dynamic_scale(scales("key_scale"), wanted, slack + 1e-6)
-        dynamic_scale(scales("value_scale"), value.double(), 0.0)
 
     wanted, slack = _rotated(query, taken["query_weight"], taken)
     if taken["quantize_query"]:
         assert found.dtype == dtype
         assert query_scale.shape == (ring.batch, ring.heads, ring.tokens)
-        dynamic_scale(by_token(query_scale), wanted, slack)
-        _one_step(found, by_token(query_scale), wanted, slack)
+        scale = query_scale.double().mT[..., None]
+        off = (scale - wanted.abs().amax(-1, keepdim=True) / LARGEST[dtype]).abs()
+        assert (off <= slack.amax(-1, keepdim=True) / LARGEST[dtype] + 1e-6 * scale).all()
+        _one_step(found, scale, wanted, slack)
     else:
         assert query_scale.shape == (0, ring.heads, ring.tokens)
         off = (found.double() - wanted).abs() - slack
@@ -195,8 +140,7 @@ def to_8bit(
     ):  # fmt: skip
         assert torch.equal(now.view(torch.int8)[:, others], before.view(torch.int8)[:, others])
     for name in ("key_scale", "value_scale"):
-        untouched = others if dynamic else slice(None)
-        assert torch.equal(after[name][..., untouched], taken[name][..., untouched])
+        assert torch.equal(after[name], taken[name])
 
 
 def _at(cache: Tensor, slots: Tensor) -> Tensor:
@@ -216,14 +160,8 @@ def attention(
     valid = min(max(int(taken["valid_length"]), 1), slots)
     at = stored_at(torch.arange(valid))
     query = taken["query"].double() * taken["query_scale"].double().mT[..., None]
-    key_scale, value_scale = taken["key_scale"].double(), taken["value_scale"].double()
-    if key_scale.dim() == 3:
-        key_scale = key_scale[..., :valid].mT[..., None]
-        value_scale = value_scale[:, :, None, :valid]
-    else:
-        key_scale, value_scale = key_scale[:, None], value_scale[..., None]
-    key = taken["key_cache"].double()[:, :valid] * key_scale
-    value = taken["value_cache"].double()[..., at] * value_scale
+    key = taken["key_cache"].double()[:, :valid] * taken["key_scale"].double()[:, None]
+    value = taken["value_cache"].double()[..., at] * taken["value_scale"].double()[..., None]
     wanted = scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.mT)
     wanted = wanted.transpose(1, 2) + taken["value_mean"].double()
     assert found.dtype == getattr(torch, taken["dtype"])

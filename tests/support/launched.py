@@ -11,10 +11,7 @@ _QKV = ("qkv", "query_weight", "key_weight", "cos", "sin", "position")
 _QKV_WORDS = 9
 """Of ``QkNormRope``: these, and numbers."""
 _FIELDS: dict[str, Sequence[str]] = {
-    "gate_residual": ("x", "update", "gate", "output 0"),
-    "norm_modulate_quantize": ("x", "shift", "scale", "output_scale", "output 0"),
     "gelu_quantize": ("x", "output_scale", "output_mean", "output 0"),
-    "renoise": ("latent", "flow", "noise"),
     "ring_attention_16bit": ("query", "key_cache", "value_cache", "valid_length", "output 0"),
 }
 _TO_8BIT = (
@@ -58,7 +55,7 @@ def fields(
         return [words(_FIELDS[operator])]
     if operator == "qk_norm_rope_ring_write":
         return [words(_QKV) | words(("output 0", "key_cache", "value_cache"), _QKV_WORDS)]
-    if operator.startswith("qk_norm_rope_ring_write_"):
+    if operator == "qk_norm_rope_ring_write_static":
         write = words(_QKV) | words(_TO_8BIT, _QKV_WORDS)
         if not taken["quantize_query"]:
             write[_QKV_WORDS + 1] = 0

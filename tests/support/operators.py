@@ -62,39 +62,6 @@ def on(device: torch.device, arguments: dict) -> dict:
     return {name: copy(value) for name, value in arguments.items()}
 
 
-def modulation(batch: int, frames: int, width: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Shift, scale and gate as the model has them: parts of one ``[B, F, 6, width]``."""
-    packed = draw(seed)(batch, frames, 6, width)
-    shift, scale, gate, *_ = packed.unbind(2)
-    return shift, scale, gate
-
-
-def gate_arguments(
-    batch=1, frames=2, each=3, width=24, dtypes=(FLOATS[0], FLOATS[1]), seed=1, size=1.0
-):
-    """What ``gate_residual`` takes."""
-    tensor, shape = draw(seed), (batch, frames * each, width)
-    *_, gate = modulation(batch, frames, width, seed)
-    return {
-        "x": tensor(*shape, dtype=dtypes[0], deviation=size),
-        "update": tensor(*shape, dtype=dtypes[1], deviation=size),
-        "gate": gate,
-    }
-
-
-def norm_arguments(
-    batch=1, frames=2, each=3, width=24, dtype=FLOATS[0], output=FLOATS[1], seed=1,
-    deviation=1.0, mean=0.0,
-):  # fmt: skip
-    """What ``norm_modulate_quantize`` takes."""
-    shift, scale, _ = modulation(batch, frames, width, seed)
-    x = draw(seed)(batch, frames * each, width, dtype=dtype, deviation=deviation, mean=mean)
-    return {
-        "x": x, "shift": shift, "scale": scale, "eps": EPS, "dtype": dtype_name(output),
-        "output_scale": torch.tensor([0.05]) if output is FP8 else None,
-    }  # fmt: skip
-
-
 def gelu_arguments(
     batch=1, tokens=3, width=16, dtype=FLOATS[1], output=FLOATS[1], seed=1, deviation=1.0,
     centered=False,
@@ -107,19 +74,6 @@ def gelu_arguments(
         "output_scale": torch.tensor([0.02]) if output is FP8 else None,
         "output_mean": tensor(width) if centered else None,
     }
-
-
-def renoise_arguments(shape=(1, 3, 4, 5, 7), seed=1, size=1.0, sigma=0.9375, next_sigma=0.8333):
-    """What ``renoise`` takes."""
-    tensor = draw(seed)
-    tensors = {name: tensor(*shape, deviation=size) for name in ("latent", "flow", "noise")}
-    return tensors | {"sigma": sigma, "next_sigma": next_sigma}
-
-
-def per_token(rows: Tensor, tokens: int) -> Tensor:
-    """``[B, F, width]`` for each of the tokens, in float64."""
-    frame = torch.arange(tokens) * rows.shape[1] // tokens
-    return rows.double()[:, frame]
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

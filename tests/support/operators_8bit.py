@@ -9,7 +9,6 @@ from vidc.plugins.arguments import dtype_name
 
 def arguments(
     ring: Ring,
-    dynamic: bool,
     dtype: torch.dtype = torch.bfloat16,
     to: torch.dtype = FP8,
     seed: int = 1,
@@ -18,19 +17,18 @@ def arguments(
     quantized: bool = True,
     mean: bool = True,
 ) -> dict[str, object]:
-    """What ``qk_norm_rope_ring_write_static`` or ``_dynamic`` takes; caches hold values already."""
+    """Arguments of ``qk_norm_rope_ring_write_static``; caches hold values already."""
     tensor = draw(seed + 1000)
     taken = qkv_arguments(ring, dtype, seed, deviation)
     shape = (ring.batch, ring.window, ring.heads, ring.head_dim)
     values = (ring.batch, ring.heads, ring.head_dim, ring.window) if transposed else shape
-    scales = (ring.batch, ring.heads, ring.window) if dynamic else (ring.heads,)
     step = 3 / (448 if to is FP8 else 127)
     return {
         **{name: value for name, value in taken.items() if name not in ("sink", "eps")},
         "key_cache": tensor(*shape, deviation=20).to(to),
         "value_cache": tensor(*values, deviation=20).to(to),
-        "key_scale": (tensor(*scales).abs() + 0.5) * step,
-        "value_scale": (tensor(*scales).abs() + 0.5) * step * deviation,
+        "key_scale": (tensor(ring.heads).abs() + 0.5) * step,
+        "value_scale": (tensor(ring.heads).abs() + 0.5) * step * deviation,
         "key_mean": tensor(ring.heads, ring.head_dim) if mean else None,
         "sink": ring.sink,
         "eps": taken["eps"],
@@ -50,7 +48,6 @@ def attention_arguments(
     of: torch.dtype = FP8,
     output: torch.dtype = torch.bfloat16,
     seed: int = 1,
-    dynamic: bool = False,
 ) -> dict[str, object]:
     """What ``ring_attention_8bit`` takes; logits are some units apart."""
     tensor = draw(seed)
@@ -68,8 +65,8 @@ def attention_arguments(
         "query_scale": scales(batch, heads, tokens),
         "key_cache": numbers(batch, slots, heads, head_dim),
         "value_cache": numbers(batch, heads, head_dim, stored),
-        "key_scale": scales(batch, heads, slots) if dynamic else scales(heads),
-        "value_scale": scales(batch, heads, slots) if dynamic else scales(heads, head_dim),
+        "key_scale": scales(heads),
+        "value_scale": scales(heads, head_dim),
         "value_mean": tensor(heads, head_dim),
         "valid_length": torch.tensor([valid]),
         "dtype": dtype_name(output),

@@ -1,4 +1,4 @@
-"""Builds a program that launches the norm's kernel, with a barrier or with a race."""
+"""Builds a program that launches the ring write's kernel, with a barrier or with a race."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ from vidc import plugins
 
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SOURCE = Path(__file__).with_name("planted_race.cu")
-BARRIER = "  __syncthreads();\n  float total = partial[0];\n"
+BARRIER = "  __syncthreads();\n  float2 total = partial[0];\n"
 """Between what warps write of a sum and what all threads read of it."""
 
 

@@ -30,7 +30,7 @@ def attending(launch: Callable[[Any], int]) -> Callable[..., Tensor]:
             *(tensor.data_ptr() for tensor in read),
             None if scale is None else scale.data_ptr(), output.data_ptr(), None, None,
             batch, tokens, given.key_cache.shape[1], given.value_cache.shape[3], heads, head_dim,
-            FORMATS[given.query.dtype], OUTPUT_TYPES[dtype], 0, given.key_scale.dim() == 3,
+            FORMATS[given.query.dtype], OUTPUT_TYPES[dtype], 0,
         )  # fmt: skip
         error = launch(ctypes.byref(arguments))
         assert error == 0, f"error {error}"

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from vidc.plugins.arguments import dtype_name
 
-ROWS = frozenset({"gate", "shift", "scale"})
-"""Whose rows may lie apart."""
 INTEGERS = frozenset({"position", "valid_length"})
 
 
@@ -53,26 +51,14 @@ def memory() -> Iterator[Refusal]:
     for name, argument, tensor in tensors():
         if tensor.numel() == 1:
             continue
-        rows = argument in ROWS
-        wanted = "contiguous rows at multiples of 16 bytes" if rows else "a contiguous tensor"
         apart = f", found strides {[2 * stride for stride in tensor.contiguous().stride()]}"
-        yield Refusal(name, argument, _apart, f"{argument}: expected {wanted}", apart)
+        yield Refusal(name, argument, _apart, f"{argument}: expected a contiguous tensor", apart)
         aligned = f"{argument}: expected memory aligned to 16 bytes, found 0x"
         yield Refusal(name, argument, _misaligned, aligned)
 
 
 KINDS = list(kinds())
-ROWS_APART = [
-    Refusal(
-        "gate", "gate", lambda t: torch.cat([t, t[..., :1]], -1)[..., :-1],
-        "gate: expected contiguous rows at multiples of 16 bytes", ", found strides [50, 25, 1]",
-    ),
-    Refusal(
-        "norm", "shift", lambda t: torch.cat([t, t[..., :1]], -1)[..., :-1],
-        "shift: expected contiguous rows at multiples of 16 bytes", ", found strides [50, 25, 1]",
-    ),
-]  # fmt: skip
-MEMORY = [*memory(), *ROWS_APART]
+MEMORY = list(memory())
 ELSEWHERE = [
     Refusal(name, next(iter(arguments())), lambda t: t,
             f"{next(iter(arguments()))}: expected a CUDA device", ", found cpu")

@@ -6,27 +6,13 @@ from typing import Any
 
 import torch
 from attention_16bit import arguments as attention_16bit_arguments
-from operators import (
-    FP8,
-    Ring,
-    gate_arguments,
-    gelu_arguments,
-    norm_arguments,
-    qkv_arguments,
-    renoise_arguments,
-)
+from operators import FP8, Ring, gelu_arguments, qkv_arguments
 from operators_8bit import arguments as to_8bit_arguments
 from operators_8bit import attention_arguments
 
-from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.qk_norm_rope_ring_write_8bit import (
-    qk_norm_rope_ring_write_dynamic,
-    qk_norm_rope_ring_write_static,
-)
-from vidc.plugins.renoise import renoise
+from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.ring_attention_16bit import ring_attention_16bit
 
@@ -34,23 +20,15 @@ RING = Ring(batch=2, tokens=5, heads=3, head_dim=32, window=16, sink=3, position
 
 
 OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]] = {
-    "gate": (gate_residual, gate_arguments),
-    "norm": (norm_modulate_quantize, lambda: norm_arguments(output=FP8)),
-    "norm to bf16": (norm_modulate_quantize, norm_arguments),
     "gelu": (gelu_quantize, lambda: gelu_arguments(output=FP8)),
     "gelu to bf16": (gelu_quantize, gelu_arguments),
     "gelu less a mean": (gelu_quantize, lambda: gelu_arguments(output=FP8, centered=True)),
-    "renoise": (renoise, renoise_arguments),
     "qkv": (qk_norm_rope_ring_write, lambda: qkv_arguments(RING, torch.bfloat16, 3)),
-    "static": (qk_norm_rope_ring_write_static, lambda: to_8bit_arguments(RING, False)),
-    "dynamic": (qk_norm_rope_ring_write_dynamic, lambda: to_8bit_arguments(RING, True)),
+    "static": (qk_norm_rope_ring_write_static, lambda: to_8bit_arguments(RING)),
     "as they are": (
-        qk_norm_rope_ring_write_dynamic, lambda: to_8bit_arguments(RING, True, transposed=False),
+        qk_norm_rope_ring_write_static, lambda: to_8bit_arguments(RING, transposed=False),
     ),
     "attention": (ring_attention_8bit, attention_arguments),
-    "attention by scales of tokens": (
-        ring_attention_8bit, lambda: attention_arguments(dynamic=True)
-    ),
     "attention in 16 bits": (ring_attention_16bit, attention_16bit_arguments),
     "attention to FP8": (ring_attention_8bit, lambda: attention_arguments(output=FP8)),
 }  # fmt: skip
@@ -94,27 +72,12 @@ def _of(operator: str, *cases: tuple[str, Callable[[Any], Any], str]) -> list[Re
 
 REFUSALS = [
     *_of(
-        "gate",
-        ("x", lambda t: t[0], "x: expected shape [B, T, width], found [6, 24]"),
-        ("x", lambda t: t[:, :0], "x: expected shape [B, T, width], found [1, 0, 24]"),
-        ("x", lambda t: t.long(), "x: expected float32 or bfloat16 or float16, found int64"),
-        ("x", lambda t: t[..., :20], "a width that is a multiple of 8, at most 8192, found 20"),
-        ("x", lambda t: t.repeat(1, 1, 400), "multiple of 8, at most 8192, found 9600"),
-        ("update", lambda t: t[:, 1:], "update: expected shape [1, 6, 24], found [1, 5, 24]"),
-        ("update", lambda t: t.long(), "float32 or bfloat16 or float16, found int64"),
-        ("gate", lambda t: t[..., 1:], "gate: expected shape [1, F, 24], found [1, 2, 23]"),
-        ("gate", lambda t: t.half(), "gate: expected float32, found float16"),
-        ("gate", lambda t: t.repeat(1, 2, 1), "frames that divides 6 tokens, found 4"),
-    ),
-    *_of(
-        "norm",
-        ("x", lambda t: t[0], "x: expected shape [B, T, width], found [6, 24]"),
+        "gelu",
+        ("x", lambda t: t[0], "x: expected shape [B, T, width], found [3, 16]"),
+        ("x", lambda t: t[:, :0], "x: expected shape [B, T, width], found [1, 0, 16]"),
         ("x", lambda t: t.to(FP8), "bfloat16 or float16, found float8_e4m3fn"),
-        ("x", lambda t: t[..., :20], "a width that is a multiple of 8, at most 8192, found 20"),
-        ("shift", lambda t: t[..., 1:], "shift: expected shape [1, F, 24], found [1, 2, 23]"),
-        ("shift", lambda t: t.repeat(1, 2, 1), "frames that divides 6 tokens, found 4"),
-        ("scale", lambda t: t[:, 1:], "scale: expected shape [1, 2, 24], found [1, 1, 24]"),
-        ("scale", lambda t: t.half(), "scale: expected float32, found float16"),
+        ("x", lambda t: t.long(), "x: expected float32 or bfloat16 or float16, found int64"),
+        ("x", lambda t: t[..., :9], "x: expected a width that is a multiple of 8, found 9"),
         ("dtype", lambda _: "int8", "bfloat16 or float16 or float8_e4m3fn, found int8"),
         ("dtype", lambda _: "float16", "expected none for float16, found a tensor"),
         ("output_scale", lambda _: None, "a tensor for float8_e4m3fn, found none"),
@@ -122,28 +85,13 @@ REFUSALS = [
         ("output_scale", lambda t: t.half(), "output_scale: expected float32, found float16"),
     ),
     *_of(
-        "norm to bf16",
+        "gelu to bf16",
         ("dtype", lambda _: "float8_e4m3fn", "a tensor for float8_e4m3fn, found none"),
-    ),
-    *_of(
-        "gelu",
-        ("x", lambda t: t[0], "x: expected shape [B, T, width], found [3, 16]"),
-        ("x", lambda t: t.long(), "x: expected float32 or bfloat16 or float16, found int64"),
-        ("x", lambda t: t[..., :9], "x: expected a width that is a multiple of 8, found 9"),
-        ("dtype", lambda _: "float16", "expected none for float16, found a tensor"),
-        ("output_scale", lambda _: None, "a tensor for float8_e4m3fn, found none"),
     ),
     *_of(
         "gelu less a mean",
         ("output_mean", lambda t: t[1:], "output_mean: expected shape [16], found [15]"),
         ("output_mean", lambda t: t.half(), "output_mean: expected float32, found float16"),
-    ),
-    *_of(
-        "renoise",
-        ("latent", lambda t: t[0], "expected shape [B, F, C, h, w], found [3, 4, 5, 7]"),
-        ("flow", lambda t: t[:, 1:], "expected shape [1, 3, 4, 5, 7], found [1, 2, 4, 5, 7]"),
-        ("noise", lambda t: t[..., 1:], "expected shape [1, 3, 4, 5, 7], found [1, 3, 4, 5, 6]"),
-        ("noise", lambda t: t.bfloat16(), "noise: expected float32, found bfloat16"),
     ),
     *[
         refusal
@@ -185,7 +133,6 @@ REFUSALS = [
         ("key_mean", lambda t: t[1:], "key_mean: expected shape [3, 32], found [2, 32]"),
         ("key_mean", lambda t: t.half(), "key_mean: expected float32, found float16"),
     ),
-    *_of("dynamic", ("key_scale", lambda t: t[0, :, 0], "expected shape [2, 3, 16], found [3]")),
     *_of(
         "attention",
         ("query", lambda t: t[0], "query: expected shape [B, T, H, D], found [5, 3, 64]"),
@@ -212,26 +159,6 @@ REFUSALS = [
         ("dtype", lambda _: "float32", "or float16 or float8_e4m3fn, found float32"),
         ("dtype", lambda _: "float8_e4m3fn", "a tensor for float8_e4m3fn, found none"),
         ("output_scale", lambda _: torch.ones(1), "expected none for bfloat16, found a tensor"),
-    ),
-    *_of(
-        "attention by scales of tokens",
-        (
-            "key_scale",
-            lambda t: t[..., 1:],
-            "key_scale: expected shape [2, 3, 40], found [2, 3, 39]",
-        ),
-        (
-            "key_scale",
-            lambda t: t[0, :, 0],
-            "value_scale: expected shape [3, 64], found [2, 3, 40]",
-        ),
-        ("key_scale", lambda t: t.half(), "key_scale: expected float32, found float16"),
-        (
-            "value_scale",
-            lambda t: t[0, :, :64],
-            "value_scale: expected shape [2, 3, 40], found [3, 40]",
-        ),
-        ("value_mean", lambda t: t[1:], "value_mean: expected shape [3, 64], found [2, 64]"),
     ),
     *_of(
         "attention to FP8",

@@ -8,27 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from operators import (
-    FLOATS,
-    FP8,
-    Ring,
-    gate_arguments,
-    gelu_arguments,
-    norm_arguments,
-    qkv_arguments,
-    renoise_arguments,
-)
+from operators import FLOATS, FP8, Ring, gelu_arguments, qkv_arguments
 from operators_8bit import arguments as to_8bit_arguments
 
-from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
 from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.qk_norm_rope_ring_write_8bit import (
-    qk_norm_rope_ring_write_dynamic,
-    qk_norm_rope_ring_write_static,
-)
-from vidc.plugins.renoise import renoise
+from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 
 Call = tuple[torch._ops.OpOverload, dict[str, Any]]
 WIDTHS = (8, 24, 264, 1528, 1536, 5120, 8192)
@@ -46,30 +31,21 @@ def rows() -> Iterator[Call]:
     """Of every width and pair of dtypes, a number of rows that no group of them divides."""
     for width in WIDTHS:
         for dtype in FLOATS:
-            yield gate_residual, gate_arguments(2, 3, 3, width, (dtype, dtype))
             for output in (*FLOATS, FP8):
-                yield norm_modulate_quantize, norm_arguments(2, 3, 3, width, dtype, output)
                 yield (
                     gelu_quantize,
                     gelu_arguments(1, 7, width, dtype, output, centered=output is FP8),
                 )
-    for size in range(1, 10):
-        yield renoise, renoise_arguments((1, 1, 1, 1, size))
 
 
 def ring_writes() -> Iterator[Call]:
-    """Of every head size; 8 bits with scales, values and queries of every form."""
+    """Of every head size; 8 bits with values and queries of every form."""
     for ring in RINGS:
         for dtype in FLOATS:
             yield qk_norm_rope_ring_write, qkv_arguments(ring, dtype, 1)
-        for dynamic, operator in (
-            (False, qk_norm_rope_ring_write_static), (True, qk_norm_rope_ring_write_dynamic),
-        ):  # fmt: skip
-            for to in (FP8, torch.int8):
-                for transposed in (False, True):
-                    yield (
-                        operator,
-                        to_8bit_arguments(
-                            ring, dynamic, to=to, transposed=transposed, quantized=transposed
-                        ),
-                    )
+        for to in (FP8, torch.int8):
+            for transposed in (False, True):
+                yield (
+                    qk_norm_rope_ring_write_static,
+                    to_8bit_arguments(ring, to=to, transposed=transposed, quantized=transposed),
+                )

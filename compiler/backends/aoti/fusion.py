@@ -3,8 +3,8 @@
 Which operators are worth a call is a matter of measurement (``docs/performance.md``): an operator
 that a compiler cannot see into keeps it from fusing what stands before and behind. So the ring
 write is called, which a compiler makes three kernels of, and the activation of the feed-forward,
-which stands alone between two products. Norm with modulation, and gate with residual, are not: a
-compiler makes one kernel of both together, in less time than the two operators take.
+which stands alone between two products. Gate, residual, norm and modulation have no operator: the
+compiler makes one kernel of them.
 """
 
 from collections.abc import Mapping

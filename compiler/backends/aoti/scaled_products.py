@@ -11,9 +11,8 @@ token, rows have these, computed by the operations that round them. A weight as 
 kernel of the compiler's makes the weight one of 16 bits, and what is saved is memory.
 
 An input is quantized by what makes it: GELU by ``gelu_quantize``, which then writes FP8, and
-anything else by operations that a compiler fuses with those before. ``norm_modulate_quantize`` is
-not called, for the reason that ``fusion`` beside it gives: gate, residual, norm, modulation and
-rounding to FP8 are one kernel of the compiler's, and would be one of its own and an operator's.
+anything else by operations that the compiler fuses with those before: gate, residual, norm,
+modulation and rounding to FP8 are one kernel.
 """
 
 from collections.abc import Mapping, Sequence

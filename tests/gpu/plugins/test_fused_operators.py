@@ -11,17 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operators import (
-    FLOATS,
-    FP8,
-    Ring,
-    gate_arguments,
-    gelu_arguments,
-    norm_arguments,
-    on,
-    qkv_arguments,
-    renoise_arguments,
-)
+from operators import FLOATS, FP8, Ring, gelu_arguments, on, qkv_arguments
 from operators_8bit import arguments as to_8bit_arguments
 from refusal_matrix import KINDS, MEMORY
 from refusals import HOPPER, OPERATORS, REFUSALS
@@ -29,39 +19,20 @@ from rings import rings
 
 from vidc.compiler.backends.aoti.inductor import compile_package
 from vidc.plugins.arguments import dtype_name
-from vidc.plugins.gate_residual import gate_residual
 from vidc.plugins.gelu_quantize import gelu_quantize
 from vidc.plugins.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write,
     qk_norm_rope_ring_write_reference,
 )
+from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 
 pytestmark = pytest.mark.usefixtures("library")
 CUDA = torch.device("cuda", 0)
-WIDTHS = (8, 96, 256, 264, 1536, 2048, 2056, 5120, 8192)
-"""A lane, a part of a warp, one warp and a lane more, LongLive's, a block's 256 threads and one
-more, 14B's, the widest."""
 LONGLIVE = Ring(
     batch=1, tokens=4680, heads=12, head_dim=128, window=18720, sink=4680, position=17160
 )
 """A block that wraps in the middle."""
 on_a_gpu = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("dtypes", [(a, b) for a in FLOATS for b in FLOATS])
-def test_gate_residual(width, dtypes):
-    for batch, frames, each in ((1, 1, 1), (1, 3, 5), (2, 2, 7)):
-        held.gate(gate_arguments(batch, frames, each, width, dtypes), CUDA)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("output", [*FLOATS, FP8])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_norm_modulate_quantize(width, dtype, output):
-    for batch, frames, each in ((1, 1, 1), (1, 3, 5), (2, 2, 7)):
-        held.norm(norm_arguments(batch, frames, each, width, dtype, output), CUDA)
-    held.norm(norm_arguments(1, 1, 3, width, dtype, output, deviation=100, mean=-50), CUDA)
 
 
 @pytest.mark.parametrize("output", [*FLOATS, FP8])
@@ -82,12 +53,6 @@ def test_gelu_at_the_ends_of_the_range(dtype):
     torch.testing.assert_close(found, x.clamp(min=0), rtol=0, atol=1e-30)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 1), (1, 3, 4, 5, 7), (2, 3, 16, 60, 104)])
-@pytest.mark.parametrize("sigmas", [(1.0, 0.9375), (0.8333, 0.625), (0.625, 0.25), (0.25, 0.0)])
-def test_renoise(shape, sigmas):
-    held.renoised(renoise_arguments(shape, 1, 1.0, *sigmas), CUDA)
-
-
 @on_a_gpu
 @given(
     ring=rings(), dtype=st.sampled_from(FLOATS), seed=st.integers(0, 99),
@@ -99,17 +64,13 @@ def test_ring_write(ring, dtype, seed, deviation):
 
 @on_a_gpu
 @given(
-    ring=rings(slots_of=16), dynamic=st.booleans(), deviation=st.sampled_from([1e-2, 1.0, 100.0]),
+    ring=rings(slots_of=16), deviation=st.sampled_from([1e-2, 1.0, 100.0]),
     dtype=st.sampled_from([torch.bfloat16, torch.float16]), to=st.sampled_from([FP8, torch.int8]),
     transposed=st.booleans(), quantized=st.booleans(), mean=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_ring_write_to_8_bits(
-    ring, dynamic, dtype, to, deviation, transposed, quantized, mean, seed
-):
-    taken = to_8bit_arguments(
-        ring, dynamic, dtype, to, seed, deviation, transposed, quantized, mean
-    )
-    held.to_8bit(ring, dynamic, taken, CUDA)
+def test_ring_write_to_8_bits(ring, dtype, to, deviation, transposed, quantized, mean, seed):
+    taken = to_8bit_arguments(ring, dtype, to, seed, deviation, transposed, quantized, mean)
+    held.to_8bit(ring, taken, CUDA)
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [(3, 32), (4, 64), (40, 128), (64, 128)])
@@ -119,17 +80,14 @@ def test_ring_write_of_other_widths(heads, head_dim, dtype):
                    sink=40, position=130)  # fmt: skip
     held.qkv(ring, qkv_arguments(ring, dtype, 1), CUDA)
     if dtype is not torch.float32:
-        held.to_8bit(ring, True, to_8bit_arguments(ring, True, dtype), CUDA)
+        held.to_8bit(ring, to_8bit_arguments(ring, dtype), CUDA)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_at_the_sizes_of_longlive(dtype):
     held.qkv(LONGLIVE, qkv_arguments(LONGLIVE, dtype, 1), CUDA)
-    held.norm(norm_arguments(1, 3, 1560, 1536, FLOATS[0], dtype), CUDA)
-    held.gate(gate_arguments(1, 3, 1560, 1536, (FLOATS[0], dtype)), CUDA)
     held.gelu(gelu_arguments(1, 4680, 8960, dtype, FP8, centered=True), CUDA)
-    for dynamic in (False, True):
-        held.to_8bit(LONGLIVE, dynamic, to_8bit_arguments(LONGLIVE, dynamic, dtype), CUDA)
+    held.to_8bit(LONGLIVE, to_8bit_arguments(LONGLIVE, dtype), CUDA)
 
 
 def bits(tensor):
@@ -153,7 +111,7 @@ def test_more_tokens_than_the_ring_turns_over_stay_in_its_memory(position):
     ring = replace(LONGLIVE, tokens=150, heads=3, window=160, sink=128, position=position)
     for operator, taken in (
         (qk_norm_rope_ring_write, qkv_arguments(ring, torch.bfloat16, 1)),
-        (held.TO_8BIT[True], to_8bit_arguments(ring, True)),
+        (qk_norm_rope_ring_write_static, to_8bit_arguments(ring)),
     ):
         given = on(CUDA, taken)
         caches = ("key_cache", "value_cache")
@@ -204,14 +162,13 @@ def captured(work):
 POSITIONS = (0, 1, 5, 40, 90, 119, 120, 121, 159, 160, 1000, 2**33)
 
 
-@pytest.mark.parametrize("form", ["16 bits", "static", "dynamic"])
+@pytest.mark.parametrize("form", ["16 bits", "8 bits"])
 def test_one_graph_serves_every_position(form):
     ring = replace(LONGLIVE, batch=2, tokens=70, heads=3, window=160, sink=40, position=0)
     if form == "16 bits":
         operator, taken = qk_norm_rope_ring_write, qkv_arguments(ring, torch.bfloat16, 1)
     else:
-        operator = held.TO_8BIT[form == "dynamic"]
-        taken = to_8bit_arguments(ring, form == "dynamic")
+        operator, taken = qk_norm_rope_ring_write_static, to_8bit_arguments(ring)
     given = on(CUDA, taken)
     graph, results = captured(lambda: operator(*given.values()))
     for position in POSITIONS:
@@ -240,7 +197,7 @@ def test_nothing_is_written_without_a_position(position):
     ring = replace(LONGLIVE, tokens=1, heads=3, window=160, sink=40)
     for operator, taken in (
         (qk_norm_rope_ring_write, qkv_arguments(ring, torch.bfloat16, 1)),
-        (held.TO_8BIT[True], to_8bit_arguments(ring, True)),
+        (qk_norm_rope_ring_write_static, to_8bit_arguments(ring)),
     ):
         taken["position"] = torch.tensor([position])
         _, after = held.run(operator, taken, CUDA)
@@ -254,31 +211,31 @@ def test_the_first_run_may_be_captured():
 import sys
 sys.path.insert(0, {str(Path(held.__file__).parent)!r})
 import torch
-from operators import norm_arguments, on
-from vidc.plugins.norm_modulate_quantize import norm_modulate_quantize
-given = on(torch.device("cuda"), norm_arguments(1, 3, 50, 1536))
+from operators import gelu_arguments, on
+from vidc.plugins.gelu_quantize import gelu_quantize
+given = on(torch.device("cuda"), gelu_arguments(1, 150, 1536))
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
-    output = norm_modulate_quantize(*given.values())
+    output = gelu_quantize(*given.values())
 graph.replay()
 assert output.abs().max() > 0
-assert torch.equal(output, norm_modulate_quantize(*given.values()))
+assert torch.equal(output, gelu_quantize(*given.values()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 
 def test_they_run_on_torchs_current_stream():
-    given = on(CUDA, gate_arguments(width=1536))
-    wanted = gate_residual(*given.values())
+    given = on(CUDA, gelu_arguments(width=1536))
+    wanted = gelu_quantize(*given.values())
     x, given["x"] = given["x"], torch.zeros_like(given["x"])
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10**8)  # Cycles: 50 ms in which another stream would be done.
         given["x"].copy_(x)
-        found = gate_residual(*given.values())
+        found = gelu_quantize(*given.values())
     stream.synchronize()
     assert torch.equal(found, wanted)
 
@@ -338,11 +295,9 @@ def to_gpu(value):
 @pytest.mark.parametrize(
     ("name", "first", "elsewhere"),
     [
-        ("gate", "x", "update"), ("gate", "x", "gate"), ("norm", "x", "shift"),
-        ("norm", "x", "output_scale"), ("gelu", "x", "output_scale"),
-        ("gelu less a mean", "x", "output_mean"), ("renoise", "latent", "flow"),
+        ("gelu", "x", "output_scale"), ("gelu less a mean", "x", "output_mean"),
         ("qkv", "qkv", "position"), ("qkv", "qkv", "key_cache"), ("static", "qkv", "value_scale"),
-        ("dynamic", "qkv", "key_mean"), ("attention in 16 bits", "query", "valid_length"),
+        ("static", "qkv", "key_mean"), ("attention in 16 bits", "query", "valid_length"),
     ],
 )  # fmt: skip
 def test_tensors_of_two_devices_are_refused(name, first, elsewhere):
@@ -355,5 +310,6 @@ def test_tensors_of_two_devices_are_refused(name, first, elsewhere):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
 def test_they_run_on_the_gpu_of_their_tensors():
-    held.gate(gate_arguments(width=1536), torch.device("cuda", 1))
-    held.renoised(renoise_arguments(), torch.device("cuda", 1))
+    held.gelu(gelu_arguments(width=1536), torch.device("cuda", 1))
+    ring = replace(LONGLIVE, tokens=70, heads=3, window=160, sink=40, position=130)
+    held.qkv(ring, qkv_arguments(ring, torch.bfloat16, 1), torch.device("cuda", 1))

@@ -30,7 +30,6 @@ def attend(request, gpu):
     return attending(lambda given: function(given, torch.cuda.current_stream().cuda_stream))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("output", [torch.bfloat16, torch.float16, FP8], ids=str)
 @pytest.mark.parametrize("of", FORMATS, ids=str)
 @pytest.mark.parametrize(
@@ -38,11 +37,11 @@ def attend(request, gpu):
     [(1, 300, 1, 128, 1), (140, 500, 3, 64, 2), (300, 4680, 3, 128, 1), (4680, 1500, 1, 64, 1)],
 )
 def test_it_is_attention_to_what_the_numbers_stand_for(
-    attend, of, output, queries, slots, heads, head_dim, batch, dynamic
+    attend, of, output, queries, slots, heads, head_dim, batch
 ):
     for valid in (1, 63, 65, slots - 3, slots):
         sizes = (batch, queries, heads, head_dim, slots, -(-slots // 16) * 16)
-        taken = attention_arguments(*sizes, valid, of, output, dynamic=dynamic)
+        taken = attention_arguments(*sizes, valid, of, output)
         held.attention(taken, CUDA, attend, OF_WEIGHTS)
 
 

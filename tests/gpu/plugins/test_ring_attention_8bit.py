@@ -220,15 +220,6 @@ def test_another_gpu_than_hopper_has_the_portable_kernel(library, of):
     held.attention(taken, CUDA, slack=OF_WEIGHTS)
 
 
-@pytest.mark.parametrize("output", [torch.bfloat16, FP8], ids=str)
-@pytest.mark.parametrize("of", FORMATS, ids=str)
-def test_any_gpu_reads_a_ring_with_a_scale_for_each_token(library, of, output):
-    for valid in (1, 65, 490, 500):
-        sizes = (2, 300, 3, 128, 500, 512)
-        taken = attention_arguments(*sizes, valid, of, output, dynamic=True)
-        held.attention(taken, CUDA, slack=OF_WEIGHTS)
-
-
 @pytest.mark.parametrize("elsewhere", ["key_cache", "value_mean", "valid_length"])
 def test_tensors_of_two_devices_are_refused(library, elsewhere):
     taken = attention_arguments()

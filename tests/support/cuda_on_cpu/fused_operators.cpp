@@ -61,44 +61,12 @@ QkvToRing qkv_to_ring(const Given* t, int64_t sink, double eps) {
           static_cast<float>(eps)};
 }
 
-const char* to_8bit(Scales scales, const Given* t, int64_t sink, double eps,
-                    int64_t value_transposed, int64_t quantize_query, void* const* outputs) {
-  return saying([&] {
-    const Optional mean("key_mean", t[10]);
-    const QkvTo8BitRing given{qkv_to_ring(t, sink, eps), view("key_scale", t[8]),
-                              view("value_scale", t[9]), mean.get(),
-                              value_transposed != 0,     quantize_query != 0};
-    check_qk_norm_rope_ring_write_8bit(scales, given);
-    qk_norm_rope_ring_write_8bit(scales, given, outputs[0], outputs[1], nullptr);
-  });
-}
-
 }  // namespace
 
 // Each takes its tensors, then its numbers in the schema's order, then where its outputs go.
 extern "C" {
 
 void run_backwards(int last_thread_first) { fibers::backwards = last_thread_first != 0; }
-
-const char* run_gate_residual(const Given* t, void* const* outputs) {
-  return saying([&] {
-    const TensorView x = view("x", t[0]), update = view("update", t[1]), gate = view("gate", t[2]);
-    check_gate_residual(x, update, gate);
-    gate_residual(x, update, gate, outputs[0], nullptr);
-  });
-}
-
-const char* run_norm_modulate_quantize(const Given* t, double eps, const char* dtype,
-                                       void* const* outputs) {
-  return saying([&] {
-    const TensorView x = view("x", t[0]), shift = view("shift", t[1]), scale = view("scale", t[2]);
-    const Optional output_scale("output_scale", t[3]);
-    const DType to = dtype_named(dtype);
-    check_norm_modulate_quantize(x, shift, scale, to, output_scale.get());
-    norm_modulate_quantize(x, shift, scale, static_cast<float>(eps), to, output_scale.get(),
-                           outputs[0], nullptr);
-  });
-}
 
 const char* run_gelu_quantize(const Given* t, const char* dtype, void* const* outputs) {
   return saying([&] {
@@ -107,16 +75,6 @@ const char* run_gelu_quantize(const Given* t, const char* dtype, void* const* ou
     const DType to = dtype_named(dtype);
     check_gelu_quantize(x, to, scale.get(), mean.get());
     gelu_quantize(x, to, scale.get(), mean.get(), outputs[0], nullptr);
-  });
-}
-
-const char* run_renoise(const Given* t, double sigma, double next_sigma, void* const*) {
-  return saying([&] {
-    const TensorView latent = view("latent", t[0]), flow = view("flow", t[1]),
-                     noise = view("noise", t[2]);
-    check_renoise(latent, flow, noise);
-    renoise(latent, flow, noise, static_cast<float>(sigma), static_cast<float>(next_sigma),
-            nullptr);
   });
 }
 
@@ -132,13 +90,14 @@ const char* run_qk_norm_rope_ring_write(const Given* t, int64_t sink, double eps
 const char* run_qk_norm_rope_ring_write_static(const Given* t, int64_t sink, double eps,
                                                int64_t value_transposed, int64_t quantize_query,
                                                void* const* outputs) {
-  return to_8bit(Scales::fixed, t, sink, eps, value_transposed, quantize_query, outputs);
-}
-
-const char* run_qk_norm_rope_ring_write_dynamic(const Given* t, int64_t sink, double eps,
-                                                int64_t value_transposed, int64_t quantize_query,
-                                                void* const* outputs) {
-  return to_8bit(Scales::dynamic, t, sink, eps, value_transposed, quantize_query, outputs);
+  return saying([&] {
+    const Optional mean("key_mean", t[10]);
+    const QkvTo8BitRing given{qkv_to_ring(t, sink, eps), view("key_scale", t[8]),
+                              view("value_scale", t[9]), mean.get(),
+                              value_transposed != 0,     quantize_query != 0};
+    check_qk_norm_rope_ring_write_8bit(given);
+    qk_norm_rope_ring_write_8bit(given, outputs[0], outputs[1], nullptr);
+  });
 }
 
 const char* run_ring_attention_16bit(const Given* t, void* const* outputs) {

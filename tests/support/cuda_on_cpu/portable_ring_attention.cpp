@@ -12,17 +12,12 @@ namespace {
 
 using namespace vidc::ring_attention::portable;
 
-template <typename Number, int kHead, bool kTokenScales>
+template <typename Number, int kHead>
 int run(const VidcRingAttention& a) {
   const unsigned tiles = a.batch * a.heads * ((a.queries + kQueries - 1) / kQueries);
   for (blockIdx.x = 0; blockIdx.x < tiles; ++blockIdx.x)
-    if (!fibers::run(kThreads, [&] { kernel<Number, kHead, kTokenScales>(a); })) return 1;
+    if (!fibers::run(kThreads, [&] { kernel<Number, kHead>(a); })) return 1;
   return 0;
-}
-
-template <typename Number, int kHead>
-int run(const VidcRingAttention& a) {
-  return a.token_scales ? run<Number, kHead, true>(a) : run<Number, kHead, false>(a);
 }
 
 template <typename Number>
