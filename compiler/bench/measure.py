@@ -26,8 +26,6 @@ PIPELINE = 2
 """The first of them, until which what may overlap does not yet."""
 DRAIN = 1
 """The last of them, whose decoding has nothing more beside it."""
-LIFE_FRAMES = 900
-"""Latent frames after which a stream is opened anew: the public code ends at 1024."""
 _NOISES = 4
 
 
@@ -71,22 +69,16 @@ class Turns:
         self.noises = cycle(noises)
         self._open = contestant.open
         self._stream: Stream | None = None
-        self._frames = 0
 
-    def stream(self, blocks: int) -> Stream:
-        """The stream, with room for this many more blocks."""
-        frames = blocks * self.spec.block
-        if self._stream is None or self._frames + frames > LIFE_FRAMES:
-            # Before the next one is opened: two may not fit.
-            self.close()
+    def stream(self) -> Stream:
+        """The stream; opened, prompted and with a full window."""
+        if self._stream is None:
             self._stream = self._open()
             self._stream.prompt(next(self.prompts))
             # One more than fills the window, so that what is measured comes after a full one.
             filling = -(-self.spec.window // self.spec.block) + 1
             for _ in range(filling):
                 self._stream.step(next(self.noises))
-            self._frames = filling * self.spec.block
-        self._frames += frames
         return self._stream
 
     def close(self) -> None:
@@ -149,7 +141,7 @@ def _figures(turns: Turns, samples: int) -> Samples:
 
 def _parts(turns: Turns) -> Samples:
     """A block, and its decoding, each until it is done."""
-    stream, noise = turns.stream(1), next(turns.noises)
+    stream, noise = turns.stream(), next(turns.noises)
     latent, block = turns.clock.time(lambda: stream.generate(noise))
     if not latent.isfinite().all():
         raise GateError(
@@ -167,7 +159,7 @@ def _stretch(turns: Turns) -> Samples:
     The stream draws its noise itself. It may work on a block while its decoder works on the one
     before; the device is not waited for in between, but for the last block but one, as by a viewer.
     """
-    stream, clock = turns.stream(RUN), turns.clock
+    stream, clock = turns.stream(), turns.clock
     clock.wait()
     marks: list[Any] = []
     for _ in range(RUN):
@@ -182,7 +174,7 @@ def _stretch(turns: Turns) -> Samples:
 
 def _switch(turns: Turns) -> Samples:
     """A block, a prompt switch and the block after it, each until it is done."""
-    stream, clock = turns.stream(2), turns.clock
+    stream, clock = turns.stream(), turns.clock
     noises, prompt = (next(turns.noises), next(turns.noises)), next(turns.prompts)
     _, before = clock.time(lambda: stream.generate(noises[0]))
     _, switch = clock.time(lambda: stream.switch_prompt(prompt))

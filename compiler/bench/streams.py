@@ -1,22 +1,29 @@
 """What is measured: the bundle's own stream and those of the baselines, behind one interface."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from threading import Lock
+from typing import Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from vidc.compiler.build.golden_run import eager_engines
+from vidc.compiler.config.tables import model_from_json
+from vidc.compiler.validate.eager import EagerEngine
+from vidc.exporters.components import component_groups
 from vidc.plugins.errors import UsageError, nearest
 from vidc.runtime import Bundle
+from vidc.runtime.bundle import NOT_IN_STREAM
 from vidc.runtime.manifest import Manifest
+from vidc.runtime.session import Session
 from vidc.runtime.stream import StreamSpec
 
-if TYPE_CHECKING:
-    from vidc.compiler.bench.baseline.stream import BaselineSession
-
 OURS = "vidc"
+BASELINES = {"eager": None, "compile": "inductor"}
+"""What ``vidc bench --against`` names, and the backend of ``torch.compile`` that each runs on."""
 
 
 class Stream(Protocol):
@@ -51,23 +58,6 @@ class Contestant:
     spec: StreamSpec
 
 
-class BaselineStream:
-    """A baseline's session, whose blocks are made by the two calls of the public code."""
-
-    def __init__(self, session: "BaselineSession") -> None:
-        self._session = session
-        self.prompt = session.prompt
-        self.switch_prompt = session.switch_prompt
-        self.step = session.step
-        self.decode = session.decode
-
-    def generate(self, noise: Tensor | None = None) -> Tensor:
-        """Denoises a block and runs the clean pass over it."""
-        latent = self._session.denoise(noise)
-        self._session.remember(latent)
-        return latent
-
-
 def of_bundle(bundle: Bundle, seed: int) -> Contestant:
     """Sessions of a loaded bundle."""
     return Contestant(lambda: bundle.session(seed=seed), bundle.stream)
@@ -76,32 +66,49 @@ def of_bundle(bundle: Bundle, seed: int) -> Contestant:
 def of_baselines(
     names: tuple[str, ...], folder: Path, manifest: Manifest, device: torch.device, seed: int
 ) -> dict[str, Contestant]:
-    """Streams of the baselines of these names, on one copy of the bundle's weights.
+    """Sessions over PyTorch's own components, on one copy of the bundle's weights.
+
+    Under ``torch.compile`` each component is compiled whole, when it first runs.
 
     Raises:
         UsageError: ``VIDC-BENCH-AGAINST``, there is no baseline of that name.
     """
+    require_baselines(names)
     if not names:
         return {}
-    from vidc.compiler.bench.baseline.baseline import FORMS, Baseline
-
-    require_baselines(names)
-    baseline = Baseline.from_bundle(folder, manifest, device)
-
-    def contestant(name: str) -> Contestant:
-        return Contestant(
-            lambda: BaselineStream(baseline.session(seed, FORMS[name])), manifest.stream
-        )
-
-    return {name: contestant(name) for name in names}
+    config = model_from_json(manifest.config)
+    in_stream = {n: g for n, g in component_groups(config).items() if n not in NOT_IN_STREAM}
+    weights = {group: folder / manifest.weights[group].path for group in {*in_stream.values()}}
+    eager = eager_engines(config, weights, manifest.config["precision"], device)
+    engines = {name: eager[name] for name in in_stream}
+    return {name: _baseline(engines, BASELINES[name], manifest, device, seed) for name in names}
 
 
 def require_baselines(names: tuple[str, ...]) -> None:
     """Refuses a name of no baseline; raises as ``of_baselines``."""
-    from vidc.compiler.bench.baseline.baseline import FORMS
-
     for name in names:
-        if name not in FORMS:
+        if name not in BASELINES:
             raise UsageError(
-                "VIDC-BENCH-AGAINST", f"there is no baseline {name!r}", nearest(name, FORMS)
+                "VIDC-BENCH-AGAINST", f"there is no baseline {name!r}", nearest(name, BASELINES)
             )
+
+
+def _baseline(
+    engines: Mapping[str, EagerEngine],
+    backend: str | None,
+    manifest: Manifest,
+    device: torch.device,
+    seed: int,
+) -> Contestant:
+    if backend is not None:
+        engines = {name: _compiled(engine, backend) for name, engine in engines.items()}
+    spec = manifest.stream
+    return Contestant(lambda: Session(spec, engines, device, Lock(), None, seed), spec)
+
+
+def _compiled(engine: EagerEngine, backend: str) -> EagerEngine:
+    """An engine over the same weights. Its shapes never change, so that none are made dynamic."""
+    compiled = copy(engine)
+    under = torch.compile(engine.module, backend=backend, dynamic=False)
+    compiled.module = cast(nn.Module, under)
+    return compiled

@@ -13,11 +13,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 import vidc.plugins.ring  # noqa: F401  components call its operators
-from vidc.compiler.bench.baseline.vae import VaeDecoder
 from vidc.compiler.config.tables import model_from_json
+from vidc.compiler.validate.play import DECODERS
+from vidc.exporters.component import Component
+from vidc.exporters.components import component_groups
 from vidc.exporters.config import ModelConfig
-from vidc.exporters.models import PRECISIONS, components, meta_network
+from vidc.exporters.models import components, meta_network
 from vidc.plugins.signature import Signature, TensorSpec
+from vidc.runtime.bundle import NOT_IN_STREAM
 from vidc.runtime.manifest import Manifest
 
 
@@ -63,41 +66,29 @@ class Work:
 
 
 def component_work(manifest: Manifest) -> dict[str, Work]:
-    """Of the components that a stream replays, but for a stream's first decoding."""
+    """Work of the components that a stream replays; its first decoding is left out."""
     config = model_from_json(manifest.config)
-    precision: Mapping[str, str] = manifest.config["precision"]
-    network = meta_network(config, "transformer", precision["transformer"])
-    parts = components(config, "transformer", network, precision["transformer"])
-    found = {
-        name: _with_tensors(part.module, part.signature, config) for name, part in parts.items()
+    wanted = {
+        name: group
+        for name, group in component_groups(config).items()
+        if name in manifest.engines and name not in (*NOT_IN_STREAM, DECODERS[0])
     }
-    decoder = manifest.engines.get("vae_decode")
-    if decoder is not None:
-        weights, flops = _decode(config, PRECISIONS[precision["vae"]])
-        found["vae_decode"] = Work(flops, weights + _traffic(decoder.signature, config))
-    return {name: work for name, work in found.items() if name in manifest.engines}
+    found: dict[str, Work] = {}
+    for group in dict.fromkeys(wanted.values()):
+        precision: str = manifest.config["precision"][group]
+        parts = components(config, group, meta_network(config, group, precision), precision)
+        found |= {name: _work(part, config) for name, part in parts.items() if name in wanted}
+    return found
 
 
-def _with_tensors(module: nn.Module, signature: Signature, config: ModelConfig) -> Work:
+def _work(part: Component, config: ModelConfig) -> Work:
     arguments = [
         torch.empty(spec.shape, dtype=spec.torch_dtype, device="meta")
-        for spec in signature.arguments
+        for spec in part.signature.arguments
     ]
-    weights, flops = _count(module, lambda: module(*arguments))
-    return Work(flops, weights + _traffic(signature, config))
-
-
-def _decode(config: ModelConfig, dtype: torch.dtype) -> tuple[int, dict[Kind, int]]:
-    """Of the public code's decoder, whose convolutions are those of any other."""
-    with torch.device("meta"):
-        decoder = VaeDecoder(config.vae).to(dtype)
-        shape = (config.stream.block, config.vae.z_dim, *config.latent_size)
-        latent = torch.empty(shape, dtype=dtype)
-        memory = decoder.memory()
-    with torch.no_grad():
-        decoder(latent, memory)
-    weights, flops = _count(decoder, lambda: decoder(latent, memory))
-    return weights, {kind: config.stream.batch * count for kind, count in flops.items()}
+    weights, flops = _count(part.module, lambda: part.module(*arguments))
+    traffic = sum(_moved(spec, part.signature, config) for spec in part.signature)
+    return Work(flops, weights + traffic)
 
 
 def _count(module: nn.Module, call: Callable[[], Any]) -> tuple[int, dict[Kind, int]]:
@@ -135,10 +126,6 @@ def _ring_attention_flops(
 ) -> int:
     batch, tokens, heads, dim = query
     return int(4 * batch * heads * tokens * keys[1] * dim)
-
-
-def _traffic(signature: Signature, config: ModelConfig) -> int:
-    return sum(_moved(spec, signature, config) for spec in signature)
 
 
 def _moved(spec: TensorSpec, signature: Signature, config: ModelConfig) -> int:

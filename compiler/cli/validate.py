@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 @click.option(
     "--report",
     type=click.Path(path_type=Path),
-    help="Where to write the HTML report.  [default: BUNDLE.report.html]",
+    help="Write an HTML report. Without it, one is written to BUNDLE.report.html if a gate fails; "
+    "that of the build is in the bundle.",
 )
 @click.option(
     "--video",
@@ -59,9 +60,9 @@ def command(
     from vidc.runtime.manifest import read_manifest
 
     manifest = read_manifest(bundle)
-    page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.report.html")
-    if (why := _why_not(page, bundle)) is not None:
-        raise _no_report(page, why)
+    place = report or bundle.absolute().with_name(f"{bundle.absolute().name}.report.html")
+    if (why := _why_not(place, bundle)) is not None:
+        raise _no_report(place, why)
     if video is not None:
         _require_video(video, bundle, manifest)
     if debug:
@@ -84,10 +85,13 @@ def command(
     _tell(f"replaying {manifest.name}", seconds)
     validation = validate(manifest, loaded, golden, find_lpips(loaded.stream.video, loaded.device))
     failure: VidcError | None = None
+    # A bundle that passes has its build's report.
+    page = place if report is not None or not validation.passed else None
     try:
-        page.write_text(validation.html(), encoding="utf-8")
+        if page is not None:
+            page.write_text(validation.html(), encoding="utf-8")
     except OSError as error:
-        failure = _no_report(page, str(error.strerror))
+        failure = _no_report(place, str(error.strerror))
     shown = False
     try:
         shown = video is not None and _write_video(video, validation)
@@ -102,8 +106,9 @@ def command(
         failure = failure or error
     if as_json:
         found = {"debug": [each.to_json() for each in diagnoses]} if debug else {}
-        written = {"video": str(video)} if shown else {}
-        print_json({**validation.to_json(), "report": str(page), **written, **found})
+        written: dict[str, str | None] = {"video": str(video)} if shown else {}
+        written["report"] = None if page is None else str(page)
+        print_json({**validation.to_json(), **written, **found})
     elif diagnoses:
         print_text("\n".join(diagnosis.text for diagnosis in diagnoses))
     if failure is not None:
@@ -117,7 +122,7 @@ def command(
         )
 
 
-def _print(validation: "Validation", page: Path, video: Path | None) -> None:
+def _print(validation: "Validation", page: Path | None, video: Path | None) -> None:
     rows: list[tuple[str, ...]] = [("component", "block", "metric", "value", "threshold", "")]
     rows += [
         (
@@ -134,7 +139,8 @@ def _print(validation: "Validation", page: Path, video: Path | None) -> None:
     print_text(f"\n{columns(_components(validation))}\n")
     if validation.lpips is not None:
         print_text(f"LPIPS is not measured: {validation.lpips}")
-    print_text(f"report: {page}")
+    if page is not None:
+        print_text(f"report: {page}")
     if video is not None:
         print_text(f"video: {video}")
 

@@ -163,6 +163,14 @@ def test_a_report_without_a_place_is_refused_before_anything_is_loaded(vidc, pro
         assert "loading" not in err
 
 
+def test_passing_bundle_gets_no_second_report(vidc, project, tmp_path):
+    shutil.copytree(project.bundle, tmp_path / "bundle")
+    status, out, err = vidc(tmp_path / "bundle", "--json")
+    assert (status, json.loads(out)["report"]) == (0, None), err
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    assert tree(tmp_path / "bundle") == tree(project.bundle)
+
+
 def test_figures_are_printed_though_the_report_cannot_be_written(vidc, project, tmp_path):
     page = tmp_path / "r.html"
     page.symlink_to("/dev/full")

@@ -5,6 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+TextCache = dict[str, tuple[Tensor, Tensor]]
+"""A layer's keys and values of the prompt, computed by the first pass after it."""
+
 
 class Slots(NamedTuple):
     """Where a pass goes in a layer's cache; everything in tokens.
@@ -15,7 +18,7 @@ class Slots(NamedTuple):
         start: first slot that is written.
         end: one behind the last, and behind all that is valid.
         skipped: leading ones of the pass that are not written.
-        advances: whether the pass reaches further than any before it.
+        advances: the pass reaches further than any before it.
     """
 
     evicted: int
@@ -27,14 +30,7 @@ class Slots(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What a pass leaves in a layer's cache, written once the last layer has run.
-
-    Attributes:
-        position: absolute index behind the pass's last token.
-        slots: where keys and values go.
-        keys: ``[B, T, H, D]``.
-        values: the same.
-    """
+    """A pass's keys and values ``[B, T, H, D]``, written once the last layer has run."""
 
     position: int
     slots: Slots
@@ -43,30 +39,22 @@ class Update(NamedTuple):
 
 
 class LayerCache:
-    """Keys and values of one layer, oldest first.
+    """Keys and values of one layer, oldest first, ``[B, window, H, D]`` in tokens.
 
-    How far they reach is known to the device alone; the host waits for it at every ``.item()``.
-
-    Args:
-        shape: ``[B, window, H, D]`` of keys and of values, the window in tokens.
-        sink: tokens that are never rolled out.
-        dtype: of keys and values.
-        device: that holds them.
+    The device alone knows how far they reach; the host waits for it at every ``.item()``.
     """
 
-    def __init__(
-        self, shape: tuple[int, int, int, int], sink: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+    def __init__(self, keys: Tensor, sink: int) -> None:
+        self.keys = keys
+        self.values = torch.zeros_like(keys)
         self.sink = sink
-        self.seen = torch.tensor([0], dtype=torch.long, device=device)
+        self.seen = torch.tensor([0], dtype=torch.long, device=keys.device)
         """Tokens of the stream so far."""
-        self.filled = torch.tensor([0], dtype=torch.long, device=device)
+        self.filled = torch.tensor([0], dtype=torch.long, device=keys.device)
         """Slots that hold one."""
 
     def place(self, tokens: int, position: int, keep_sink: bool) -> Slots:
-        """Where ``tokens`` tokens go that end at the absolute index ``position``."""
+        """Slots of ``tokens`` tokens that end at the absolute index ``position``."""
         size = self.keys.shape[1]
         evicted = rolled = 0
         # Every read is one of the public code's, repetitions included: each costs a wait.
@@ -87,7 +75,7 @@ class LayerCache:
         return self._valid(all_keys, slots.end), self._valid(all_values, slots.end)
 
     def apply(self, update: Update) -> None:
-        """Takes what a pass left."""
+        """Writes a pass's keys and values."""
         self._insert(self.keys, update.keys, update.slots)
         self._insert(self.values, update.values, update.slots)
         if update.slots.advances:
@@ -105,14 +93,3 @@ class LayerCache:
         if self.sink == 0 or end < self.sink:
             return cache[:, :end]
         return torch.cat([cache[:, : self.sink], cache[:, self.sink : end]], 1)
-
-
-class TextCache:
-    """Cross-attention keys and values of one layer, computed by the first pass after a prompt."""
-
-    def __init__(self) -> None:
-        self.computed: tuple[Tensor, Tensor] | None = None
-
-    def clear(self) -> None:
-        """Forgets the prompt."""
-        self.computed = None

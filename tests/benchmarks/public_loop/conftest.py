@@ -1,12 +1,12 @@
-"""The smallest model with a VAE, its random weights, and the baseline on them."""
+"""The smallest model with a VAE, its random weights, and the public code's loop on them."""
 
 from dataclasses import dataclass
 
 import pytest
 import torch
+from public_loop.loop import PublicLoop, PublicStream
 from torch import Tensor
 
-from vidc.compiler.bench.baseline.baseline import Baseline
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.config import (
     ModelConfig,
@@ -26,9 +26,13 @@ class Model:
     transformer: dict[str, Tensor]
     vae: dict[str, Tensor]
 
-    @property
-    def baseline(self) -> Baseline:
-        return Baseline(self.config, self.transformer, self.vae)
+    def loop(self, backend=None) -> PublicLoop:
+        return PublicLoop(self.config, self.transformer, self.vae, backend)
+
+    def session(self, prompt: int = 1) -> PublicStream:
+        session = self.loop().session()
+        session.prompt(self.embeds(prompt))
+        return session
 
     def embeds(self, seed: int) -> Tensor:
         sizes = self.config.transformer

@@ -1,14 +1,13 @@
-"""What the cache leaves alone, and how often its host waits for the device."""
+"""The public code's cache: its slots, and how often its host waits for the device."""
 
 import pytest
 import torch
-
-from vidc.compiler.bench.baseline.cache import LayerCache, Update
+from public_loop.cache import LayerCache, Update
 
 
 def filled(tokens: int) -> LayerCache:
     """A cache of eight slots, two of them the sink, after passes over ``tokens`` tokens."""
-    cache = LayerCache((1, 8, 1, 1), 2, torch.float32, torch.device("cpu"))
+    cache = LayerCache(torch.zeros(1, 8, 1, 1), 2)
     for position in range(2, tokens + 1, 2):
         write(cache, position)
     return cache
