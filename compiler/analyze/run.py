@@ -27,19 +27,18 @@ from vidc.compiler.analyze.groups import (
 )
 from vidc.compiler.analyze.state import State
 from vidc.compiler.analyze.trials import Damage, Trials
-from vidc.compiler.build.calibrate import (
-    TRANSFORMER,
-    loaded_groups,
-    machine,
-    prompt_embeddings,
-    unfinished,
-)
 from vidc.compiler.build.calibration_prompts import Prompts, pairs
 from vidc.compiler.build.calibration_rollouts import rollout_inputs
 from vidc.compiler.build.golden_run import eager_engines
 from vidc.compiler.build.load_stage import load_stage
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import slot
+from vidc.compiler.calibrate.recording import (
+    TRANSFORMER,
+    loaded_groups,
+    machine,
+    prompt_embeddings,
+)
 from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.quantization import default_recipe
 from vidc.compiler.config.recipe import Recipe, load_recipe
@@ -268,7 +267,6 @@ def forget(calibration: Path) -> None:
         calibration: the folder of a calibration, an absolute path.
     """
     _state(calibration).unlink(missing_ok=True)
-    unfinished(calibration).unlink(missing_ok=True)
 
 
 def _state(calibration: Path) -> Path:
@@ -290,7 +288,9 @@ def _trials(
     device: torch.device,
 ) -> Trials:
     stream = stream_spec(settings.model)
-    embeddings = pairs(prompt_embeddings(settings, prompts, stream, folders, device))
+    embeddings = pairs(
+        prompt_embeddings(settings.model, settings.precision, prompts, folders, device)
+    )
     groups = [group for group in (TRANSFORMER, VAE) if group in folders]
     weights = {group: folders[group] / weights_path(group) for group in groups}
     engines = eager_engines(settings.model, weights, settings.precision, device)

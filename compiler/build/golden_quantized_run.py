@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from vidc.compiler.build.golden_run import eager_engines, play_eager
+from vidc.compiler.config.quantization import TRANSFORMER
 from vidc.compiler.config.recipe import Recipe
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.artifact import read_calibration
@@ -25,7 +26,6 @@ def run(
     workspace: Workspace,
     config: ModelConfig,
     precisions: Mapping[str, str],
-    group: str,
     recipe: Recipe,
     calibrated: bool,
     device_type: str,
@@ -40,7 +40,6 @@ def run(
         workspace: where to; weights, golden data and the calibration.
         config: of the model.
         precisions: of its weights groups, high.
-        group: that is quantized.
         recipe: by which.
         calibrated: whether it takes ranges.
         device_type: where, ``cpu`` or ``cuda``.
@@ -53,7 +52,7 @@ def run(
     weights = {g: workspace.inputs[f"load:{g}"] / weights_path(g) for g in precisions}
     calibration = None
     if calibrated:
-        calibration = read_calibration(workspace.inputs[f"quantize:{group}"], config)
+        calibration = read_calibration(workspace.inputs[f"calibrate:{TRANSFORMER}"], config)
     golden = Golden.load(workspace.inputs["golden"])
     device = torch.device(device_type)
     exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)

@@ -7,7 +7,7 @@ from vidc.compiler.build.load_stage import weights_files
 from vidc.compiler.build.quantize_stage import form_of, quantized_groups, rules
 from vidc.compiler.build.work import LIBRARIES, plain, runner
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.quantize.document import DOCUMENT, TENSORS
+from vidc.compiler.graph.calibration import CALIBRATE
 from vidc.compiler.store.stage import Input, Stage
 from vidc.compiler.store.versions import versions
 from vidc.compiler.validate.estimate import scenario
@@ -53,13 +53,13 @@ def golden_quantized_stage(settings: Settings, group: str) -> Stage:
     exact = golden_stage(settings)
     quantized = settings.quantized(group)
     assert quantized is not None
-    calibration = (Input(f"quantize:{group}", (DOCUMENT, TENSORS)),) if quantized.calibrated else ()
+    calibration = (Input(CALIBRATE),) if quantized.calibrated else ()
     precisions = {each: settings.precision[each] for each in weights_groups(settings.model)}
     return replace(
         exact,
         name=golden_stage_name(settings),
         run=runner(
-            "golden_quantized", config=settings.model, precisions=precisions, group=group,
+            "golden_quantized", config=settings.model, precisions=precisions,
             recipe=quantized.recipe, calibrated=quantized.calibrated,
             device_type=settings.target.device_type, form=form_of(settings),
         ),

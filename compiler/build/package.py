@@ -15,6 +15,7 @@ from vidc.compiler.build.load_run import SOURCE_NAME, read_source
 from vidc.compiler.build.quantize_stage import weights_stage_name
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.graph.calibration import CALIBRATE, is_calibrated
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.store.digest import Json, sha256_tree
 from vidc.compiler.store.publish import Kind, replacing
@@ -46,6 +47,7 @@ def parts(settings: Settings) -> tuple[str, ...]:
         *(weights_stage_name(settings, group) for group in weights_groups(settings.model)),
         *(f"compile:{name}" for name in component_groups(settings.model)),
         golden_stage_name(settings),
+        *([CALIBRATE] if is_calibrated(settings) else []),
     )
 
 
@@ -197,12 +199,10 @@ def _manifest(
 
 def _calibration(settings: Settings, results: Mapping[str, Result]) -> dict[str, Any] | None:
     """What ``vidc calibrate`` says of the ranges that were used, by its own document."""
-    for group in weights_groups(settings.model):
-        document = results[weights_stage_name(settings, group)].path / DOCUMENT
-        if document.is_file():
-            found: dict[str, Any] = json.loads(document.read_text())
-            return found
-    return None
+    if not is_calibrated(settings):
+        return None
+    found: dict[str, Any] = json.loads((results[CALIBRATE].path / DOCUMENT).read_text())
+    return found
 
 
 def _tools() -> dict[str, str]:

@@ -1,17 +1,15 @@
 """Stages that write weights and components in 8 bits."""
 
 from vidc.compiler.backends import backend
-from vidc.compiler.build.sources import Sources
-from vidc.compiler.build.work import Work, group_sizes, labeled, runner
+from vidc.compiler.build.work import Work, group_sizes, runner
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.quantize.document import DOCUMENT, TENSORS
+from vidc.compiler.graph.calibration import CALIBRATE
 from vidc.compiler.quantize.form import GRAPH, Form
 from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.store.digest import Json
 from vidc.compiler.store.stage import Input, Stage
 from vidc.compiler.store.versions import versions
 from vidc.exporters.components import component_groups, weights_groups
-from vidc.plugins.errors import UsageError
 
 
 def weights_stage_name(settings: Settings, group: str) -> str:
@@ -36,37 +34,24 @@ def quantized_components(settings: Settings) -> tuple[str, ...]:
     return tuple(name for name, group in groups.items() if group in quantized)
 
 
-def quantize_weights_stage(settings: Settings, sources: Sources, group: str) -> Stage:
-    """The stage that writes a group's weights by the recipe.
-
-    Raises:
-        VidcError: ``VIDC-CALIBRATION-NEEDED``, and what ``quantized_linears`` raises.
-    """
+def quantize_weights_stage(settings: Settings, group: str) -> Stage:
+    """The stage that writes a group's weights by the recipe; raises as ``quantized_linears``."""
     work = quantize_weights_work(settings, group)
     quantized = settings.quantized(group)
     assert quantized is not None
     # Before anything is built: what a recipe asks for, engines must be able to hold.
     form = form_of(settings)
     quantized_linears(quantized.recipe, settings.model, form)
-    calibration = sources.calibration if quantized.calibrated else None
-    if quantized.calibrated and calibration is None:
-        raise UsageError(
-            "VIDC-CALIBRATION-NEEDED",
-            f"recipe {quantized.recipe.name} takes ranges from a calibration, and none is given",
-            "make one with vidc calibrate, and pass it as --calibration",
-        )
+    calibration = (Input(CALIBRATE),) if quantized.calibrated else ()
     return Stage(
         name=f"quantize:{group}",
         run=runner(
             "quantize_weights", config=settings.model, group=group, recipe=quantized.recipe,
-            calibration=calibration, form=form,
+            calibrated=quantized.calibrated, form=form,
         ),
         entries=work.entries,
         config=work.config,
-        inputs=(Input(f"load:{group}"),),
-        files={}
-        if calibration is None
-        else labeled("calibration", [calibration / DOCUMENT, calibration / TENSORS]),
+        inputs=(Input(f"load:{group}"), *calibration),
         tools=versions("torch"),
     )  # fmt: skip
 

@@ -1,7 +1,5 @@
 """Stage ``quantize:transformer``: weights in 8 bits and scales, from a calibration."""
 
-from pathlib import Path
-
 from vidc.compiler.build.load_run import read_source
 from vidc.compiler.config.recipe import Recipe
 from vidc.compiler.quantize.artifact import read_calibration
@@ -11,7 +9,6 @@ from vidc.compiler.quantize.attention import (
     require_faithful_attention,
 )
 from vidc.compiler.quantize.check import require_faithful
-from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.quantize.form import Form
 from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.quantize.weights import quantized_weights
@@ -27,17 +24,17 @@ def run(
     config: ModelConfig,
     group: str,
     recipe: Recipe,
-    calibration: Path | None,
+    calibrated: bool,
     form: Form,
 ) -> None:
-    """Writes ``weights/<group>.safetensors`` and, where one was used, the calibration.
+    """Writes ``weights/<group>.safetensors``.
 
     Args:
-        workspace: where to, and the weights in high precision.
+        workspace: where to, the weights in high precision and the calibration.
         config: of the model.
         group: of the weights.
         recipe: what is quantized, and how.
-        calibration: its folder, None where the recipe needs none.
+        calibrated: whether the recipe takes ranges from a calibration.
         form: of the components that read them.
 
     Raises:
@@ -47,8 +44,8 @@ def run(
     """
     loaded = workspace.inputs[f"load:{group}"]
     ranges = None
-    if calibration is not None:
-        ranges = read_calibration(calibration, config)
+    if calibrated:
+        ranges = read_calibration(workspace.inputs[f"calibrate:{group}"], config)
         ranges.require_fits(config, read_source(loaded)["digest"])
     linears = quantized_linears(recipe, config, form)
     weights = read_safetensors(loaded / weights_path(group))
@@ -60,6 +57,3 @@ def run(
     found = read_safetensors(path)
     require_faithful(found, weights, linears, ranges, form)
     require_faithful_attention(found, attentions, ranges)
-    if calibration is not None:
-        for file in (DOCUMENT, TENSORS):
-            (workspace.output / file).write_bytes((calibration / file).read_bytes())

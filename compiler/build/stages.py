@@ -24,6 +24,12 @@ from vidc.compiler.build.quantize_stage import (
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.work import Work
 from vidc.compiler.config.resolve import Settings
+from vidc.compiler.graph.calibration import (
+    CALIBRATE,
+    calibrate_stage,
+    calibrate_work,
+    is_calibrated,
+)
 from vidc.compiler.store.stage import Stage
 from vidc.exporters.components import component_groups, weights_groups
 
@@ -43,7 +49,8 @@ def portable_stages(settings: Settings, sources: Sources) -> list[Stage]:
     groups = component_groups(settings.model)
     return [
         *(load_stage(settings, sources, group) for group in weights_groups(settings.model)),
-        *(quantize_weights_stage(settings, sources, group) for group in quantized_groups(settings)),
+        *([calibrate_stage(settings, sources)] if is_calibrated(settings) else []),
+        *(quantize_weights_stage(settings, group) for group in quantized_groups(settings)),
         *(export_stage(settings, name) for name in groups),
         *(quantize_component_stage(settings, name) for name in quantized_components(settings)),
         *(kernel_stage(settings, stage) for stage in kernels(settings)),
@@ -57,6 +64,7 @@ def portable_work(settings: Settings) -> dict[str, Work]:
     compiled = groups if anywhere(settings) else ()
     return {
         **{f"load:{g}": load_work(settings, g) for g in weights_groups(settings.model)},
+        **({CALIBRATE: calibrate_work(settings)} if is_calibrated(settings) else {}),
         **{f"quantize:{g}": quantize_weights_work(settings, g) for g in quantized_groups(settings)},
         **{f"export:{n}": export_work(settings, n) for n in groups},
         **{
@@ -83,7 +91,7 @@ def stage_count(settings: Settings) -> int:
     components = len(component_groups(settings.model))
     # Of a quantized group, weights and golden data.
     quantized = 2 * len(quantized_groups(settings)) + len(quantized_components(settings))
-    loaded = len(weights_groups(settings.model))
+    loaded = len(weights_groups(settings.model)) + is_calibrated(settings)
     return loaded + quantized + 2 * components + len(kernels(settings)) + 2
 
 

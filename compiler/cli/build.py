@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 @click.option(
     "--recipe",
     metavar="R",
-    help="What --precision fp8 or int8 quantizes: a name or a TOML file.  [default: the target's]",
+    help="What --precision fp8 or int8 quantizes: a name or a TOML file.  [default: the preset's, "
+    "or the target's]",
 )
 @click.option(
     "--calibration",
     type=click.Path(path_type=Path),
-    help="The folder that vidc calibrate wrote, where the recipe takes ranges from one.",
+    help="The folder that vidc calibrate wrote, where the recipe takes ranges from one.  [default: "
+    "ranges of the preset's prompts, recorded here]",
 )
 @click.option(
     "-o",
@@ -168,9 +170,11 @@ def _with_calibration(
 ) -> "Sources":
     """The sources with a calibration that fits the model, and says what is quantized by it.
 
+    Without a folder the build records the ranges itself, on the preset's prompts.
+
     Raises:
-        UsageError: ``VIDC-CALIBRATION-NEEDED`` with the command that makes one;
-            ``VIDC-CALIBRATION-UNUSED``; what ``read_calibration`` raises.
+        UsageError: ``VIDC-CALIBRATION-NEEDED``, there is no text encoder to record with: with the
+            command that makes one; ``VIDC-CALIBRATION-UNUSED``; what ``read_calibration`` raises.
         GateError: ``VIDC-CALIBRATION-ZERO``.
         UnavailableError: ``VIDC-RECIPE-LOWERING``.
     """
@@ -198,12 +202,8 @@ def _with_calibration(
     formats = lowered_formats(quantized.recipe, settings.model, form)
     _tell_recipe(settings)
     if folder is None:
-        raise UsageError(
-            "VIDC-CALIBRATION-NEEDED",
-            f"recipe {quantized.recipe.name} takes ranges from a calibration, and none is given",
-            f"{_calibrate_command(settings, flags, given)}, then build with --calibration "
-            f"out/{settings.preset}-calibration",
-        )
+        _tell_calibration(settings, flags, given)
+        return sources
     # Whose weights it is of is known when they are loaded; all else before minutes of exports.
     read = read_calibration(folder, settings.model)
     read.require_fits(settings.model, read.document.weights)
@@ -211,12 +211,40 @@ def _with_calibration(
     return replace(sources, calibration=folder)
 
 
+def _tell_calibration(settings: Settings, flags: Flags, given: Given) -> None:
+    """Says that the build records ranges itself, and how long that takes where it is minutes.
+
+    Raises:
+        UsageError: ``VIDC-CALIBRATION-NEEDED``; what ``build_prompts`` raises.
+    """
+    from vidc.compiler.cli.calibrate import tell_rollouts
+    from vidc.compiler.graph.calibration import build_prompts, recording_device
+
+    quantized = settings.quantization
+    assert quantized is not None
+    if settings.model.text_encoder is None:
+        raise UsageError(
+            "VIDC-CALIBRATION-NEEDED",
+            f"recipe {quantized.recipe.name} takes ranges from a calibration: none is given, and "
+            "without a text encoder there are no prompts to record one on",
+            f"add --text-encoder FOLDER; or {_calibrate_command(settings, flags, given)}, then "
+            f"build with --calibration out/{settings.preset}-calibration",
+        )
+    prompts = len(build_prompts(settings))
+    click.echo(
+        f"no --calibration is given: ranges come from rollouts of {prompts} prompts", err=True
+    )
+    if recording_device(settings) == "cpu":
+        tell_rollouts(settings, prompts, "calibrate.prompts of a preset or --config says which")
+
+
 def _tell_recipe(settings: Settings) -> None:
     """Says which recipe was chosen, and why; of one that was named, what the target's notes are."""
     quantized = settings.quantization
     assert quantized is not None
-    why, notes = "as --recipe says", settings.target.notes
-    if settings.origins["quantization.recipe"] != "--recipe":
+    origin = settings.origins["quantization.recipe"]
+    why, notes = f"as {origin} says", settings.target.notes
+    if origin == f"target {settings.target.name}":
         notes = ()
         from vidc.compiler.config.quantization import default_reason
 

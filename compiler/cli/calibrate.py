@@ -13,6 +13,7 @@ from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
 from vidc.compiler.cli.sources import Given, sources_options
 from vidc.compiler.config.environment import cache_root
+from vidc.compiler.config.schema import CALIBRATION_PROMPTS
 
 if TYPE_CHECKING:
     from vidc.compiler.analyze.run import Analysis
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     "(.txt: one a line; .json: a list).  [default: the preset's, or vidc's own]",
 )  # fmt: skip
 @click.option(
-    "-n", "--count", type=click.IntRange(min=1), default=32, show_default=True,
+    "-n", "--count", type=click.IntRange(min=1), default=CALIBRATION_PROMPTS, show_default=True,
     help="How many of the prompts.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
@@ -66,6 +67,7 @@ def command(
     settings = replace(settings, model=model)
 
     from vidc.compiler.build.calibrate import calibrate, stage_count
+    from vidc.compiler.calibrate.recording import loaded_groups
 
     found = _prompts(settings, prompts, count)
     if prompts is not None and len(found) < count:
@@ -78,7 +80,8 @@ def command(
             "ranges a trained model may never have; --prompts FILE takes real ones",
             err=True,
         )
-    _tell(settings, len(found))
+    if not settings.target.is_gpu:
+        tell_rollouts(settings, len(found), "-n takes fewer prompts")
     folder = output or Path("out") / f"{settings.preset}-calibration"
     plan = asked.plan(settings, folder) if asked.any else None
     few = asked.prompts(found)
@@ -87,12 +90,10 @@ def command(
         from vidc.compiler.analyze.run import analyze, has_vae, step_count
 
         tell_plan(plan, settings, len(few), has_vae(sources))
-        steps += stage_count(few) - len(few) + step_count(plan)
+        steps += len(loaded_groups(few)) + step_count(plan)
     analysis, cache = None, cache_root(os.environ)
     with stage_progress(steps) as progress:
-        done = calibrate(
-            settings, sources, found, seed, folder, cache, progress, analyzed=plan is not None
-        )
+        done = calibrate(settings, sources, found, seed, folder, cache, progress)
         if plan is not None:
             analysis = analyze(plan, settings, sources, few, seed, done.output, cache, progress)
     _print(done, analysis, asked, as_json)
@@ -128,16 +129,16 @@ def _print(done: "Calibrated", analysis: "Analysis | None", asked: Asked, as_jso
         print_text("\n".join(lines))
 
 
-def _tell(settings: "Settings", prompts: int) -> None:
-    """Says how long a CPU takes, where that is minutes."""
+def tell_rollouts(settings: "Settings", prompts: int, fewer: str) -> None:
+    """Says how long a CPU takes for the rollouts, where that is minutes, and how to play fewer."""
     from vidc.compiler.build.calibration_rollouts import scenario
     from vidc.compiler.config.stream import stream_spec
     from vidc.compiler.validate.estimate import about, latents_seconds
 
     played = scenario(stream_spec(settings.model))
     takes = about(prompts * latents_seconds(settings.model, played))
-    if takes and not settings.target.is_gpu:
-        click.echo(f"{prompts} rollouts: {takes} on this CPU; -n takes fewer prompts", err=True)
+    if takes:
+        click.echo(f"{prompts} rollouts: {takes} on this CPU; {fewer}", err=True)
 
 
 def _prompts(settings: "Settings", path: Path | None, count: int) -> "Prompts":

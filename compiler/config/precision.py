@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from vidc.compiler import backends
 from vidc.compiler.config.layers import Layer, Setting
-from vidc.compiler.config.schema import EIGHT_BITS, KV_CACHE, PRECISIONS, WEIGHTS_GROUPS
+from vidc.compiler.config.schema import PRECISIONS, WEIGHTS_GROUPS
 from vidc.compiler.config.targets import Target
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
 
@@ -21,12 +21,9 @@ def resolve_precision(layers: Sequence[Layer], target: Target) -> dict[str, Sett
 
     Raises:
         UsageError: ``VIDC-CONFIG-PRECISION`` for an unknown precision, or none at all.
-        UnavailableError: ``VIDC-TARGET-PRECISION`` for one that the target does not have,
-            ``VIDC-EXPORT-KV`` for keys and values in another than the transformer's.
+        UnavailableError: ``VIDC-TARGET-PRECISION`` for one that the target does not have.
     """
-    found = {group: _of_group(group, layers, target) for group in WEIGHTS_GROUPS}
-    require_one_for_keys_and_values(layers, target, found["transformer"])
-    return found
+    return {group: _of_group(group, layers, target) for group in WEIGHTS_GROUPS}
 
 
 def asked_precision(layers: Sequence[Layer], target: Target) -> Setting:
@@ -89,38 +86,6 @@ def require_exported(precisions: Mapping[str, Setting]) -> None:
 def instead(precisions: Sequence[str]) -> str:
     """What comes nearest to a lower precision: 16 bits where there are any."""
     return next((each for each in ("bf16", "fp16") if each in precisions), precisions[0])
-
-
-def require_one_for_keys_and_values(
-    layers: Sequence[Layer], target: Target, transformer: Setting, rings: str | None = None
-) -> None:
-    """Refuses keys and values in another precision than they are kept in.
-
-    Args:
-        layers: lowest precedence first.
-        target: what the engines are for.
-        transformer: its precision, which is theirs where a recipe says nothing of them.
-        rings: what the recipe keeps them in.
-
-    Raises:
-        UnavailableError: ``VIDC-EXPORT-KV``.
-    """
-    asked = _said((f"precision.{target.name}.{KV_CACHE}", f"precision.{KV_CACHE}"), layers)
-    if asked is None:
-        return
-    _require_available(asked, target)
-    kept = transformer.value if rings is None else rings
-    if asked.value != kept:
-        recipe = f"kv-{asked.value}"
-        raise UnavailableError(
-            "VIDC-EXPORT-KV",
-            f"keys and values are asked for in {asked.value} ({asked.origin}), and would be kept "
-            f"in {kept}",
-            f"pass --precision {asked.value} --recipe {recipe} and a calibration, or "
-            f"--set precision.{KV_CACHE}={kept}"
-            if asked.value in EIGHT_BITS
-            else f"pass --set precision.{KV_CACHE}={kept}",
-        )
 
 
 def _said(names: Sequence[str], layers: Sequence[Layer]) -> Setting | None:

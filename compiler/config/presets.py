@@ -8,6 +8,7 @@ from typing import Any
 
 from vidc.compiler.config.files import read_toml, shipped
 from vidc.compiler.config.layers import Layer, table_layer
+from vidc.compiler.config.schema import RECIPE
 from vidc.compiler.config.tables import (
     nest,
     read_calibrate,
@@ -77,6 +78,7 @@ def preset_document(preset: Preset) -> dict[str, Any]:
     return {
         "description": preset.description,
         "family": preset.family,
+        **({RECIPE: preset.layer[RECIPE].value} if RECIPE in preset.layer else {}),
         **write_tables(read_model(preset.layer), read_validate(preset.layer)),
         **({"tensorrt": tensorrt} if tensorrt else {}),
         **({"calibrate": {"prompts": prompts}} if prompts else {}),

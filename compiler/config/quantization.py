@@ -8,7 +8,7 @@ from typing import Any
 from vidc.compiler.config.formats import HIGH, AttentionFormat, LinearFormat
 from vidc.compiler.config.layers import Layer, Setting
 from vidc.compiler.config.recipe import Recipe, load_recipe, parse_recipe
-from vidc.compiler.config.schema import EIGHT_BITS
+from vidc.compiler.config.schema import EIGHT_BITS, RECIPE
 from vidc.compiler.config.targets import Target
 from vidc.plugins.errors import UnavailableError, UsageError
 
@@ -35,14 +35,6 @@ class QuantizationConfig:
         return any(
             f.computes and (f.scale == "static" or f.smooth or f.center) for f in linear
         ) or any(f != AttentionFormat() and (f.scale == "static" or f.center) for f in attention)
-
-    @property
-    def rings(self) -> str | None:
-        """The format of the window's keys and values, where every rule about them has one."""
-        rules = self.recipe.attention
-        formats = {kind for rule in rules for kind in (rule.format.keys, rule.format.values)}
-        (found,) = formats if len(formats) == 1 else (HIGH,)
-        return None if found == HIGH else found
 
     def to_json(self) -> dict[str, Any]:
         """It as plain JSON values, the recipe's rules included."""
@@ -76,7 +68,7 @@ def quantization(
 
     Args:
         precision: of the transformer.
-        recipe: a name or a path, or None for the target's own.
+        recipe: a name or a path, and who named it; None for the target's own.
         target: what the engines are for.
 
     Raises:
@@ -90,7 +82,7 @@ def quantization(
                 "VIDC-RECIPE-PRECISION",
                 f"recipe {recipe.value} ({recipe.origin}) quantizes, and the transformer is to be "
                 f"{precision.value} ({precision.origin})",
-                f"pass --precision {' or '.join(EIGHT_BITS)}, or no --recipe",
+                f"pass --precision {' or '.join(EIGHT_BITS)}, or name no recipe",
             )
         return None
     default = default_recipe(precision.value, target)
@@ -103,6 +95,24 @@ def quantization(
     found = load_recipe(str(recipe.value if recipe else default))
     _require_of(found, precision)
     return QuantizationConfig(str(precision.value), found)
+
+
+def named_recipe(layers: Sequence[Layer], precision: Setting) -> Setting | None:
+    """Returns the recipe that the highest layer names, None for the target's own or for none.
+
+    A layer above it that asks for a precision of 16 or 32 bits leaves nothing to quantize:
+    ``--precision bf16`` on a preset with a recipe builds in bf16.
+
+    Args:
+        layers: lowest precedence first.
+        precision: of the transformer, out of one of the layers.
+    """
+    for layer in layers[::-1]:
+        if RECIPE in layer:
+            return layer[RECIPE]
+        if precision in layer.values() and precision.value not in EIGHT_BITS:
+            return None
+    return None
 
 
 def default_recipe(precision: str, target: Target) -> str | None:

@@ -14,7 +14,6 @@ from vidc.compiler.config.precision import (
     instead,
     require_built,
     require_exported,
-    require_one_for_keys_and_values,
     resolve_precision,
 )
 from vidc.compiler.config.presets import DEFAULT_PRESET, load_preset
@@ -22,6 +21,7 @@ from vidc.compiler.config.quantization import (
     TRANSFORMER,
     QuantizationConfig,
     high_layers,
+    named_recipe,
     quantization,
     require_transformer_alone,
 )
@@ -133,7 +133,8 @@ def resolve(
         preset: a name or a path to a TOML file; ``longlive-1.3b`` by default.
         gpu: ``--gpu``: a target or ``auto``.
         precision: ``--precision``, of every weights group that ``--set`` does not name.
-        recipe: ``--recipe``: what an 8-bit precision quantizes, instead of the target's default.
+        recipe: ``--recipe``: what an 8-bit precision quantizes, instead of the preset's recipe or
+            the target's default.
         backend: ``--backend``.
         assignments: ``--set key=value``, of the flags' precedence; a flag of its own wins.
         config: the file of ``--config``.
@@ -149,7 +150,7 @@ def resolve(
             target, the backend or the export does not have.
     """
     chosen = load_preset(preset or DEFAULT_PRESET)
-    flags = {"gpu": gpu, "precision.default": precision, "backend": backend}
+    flags = {"gpu": gpu, "precision.default": precision, "recipe": recipe, "backend": backend}
     layers: list[Layer] = [
         chosen.layer,
         file_layer(config) if config else {},
@@ -177,15 +178,13 @@ def resolve(
         asked_for = asked_precision(layers, target)
         require_built({TRANSFORMER: asked_for}, chosen_backend.value, target)
         require_transformer_alone(layers, target)
-        chosen_recipe = None if recipe is None else Setting(recipe, "--recipe")
+        chosen_recipe = named_recipe(layers, asked_for)
         quantized = quantization(asked_for, chosen_recipe, target)
         high = layers
         if quantized is not None:
             builds = backends.backend(chosen_backend.value).precisions(target)
             high = high_layers(layers, instead([p for p in target.precisions if p in builds]))
         precisions = resolve_precision(high, target)
-        rings = None if quantized is None else quantized.rings
-        require_one_for_keys_and_values(layers, target, precisions[TRANSFORMER], rings)
         require_built(precisions, chosen_backend.value, target)
     else:
         precisions = resolve_precision(layers, target)
@@ -193,7 +192,9 @@ def resolve(
     origins = {f"precision.{group}": setting.origin for group, setting in precisions.items()}
     if quantized is not None:
         origins["quantization.precision"] = asked_for.origin
-        origins["quantization.recipe"] = "--recipe" if recipe else f"target {target.name}"
+        origins["quantization.recipe"] = (
+            f"target {target.name}" if chosen_recipe is None else chosen_recipe.origin
+        )
     return Settings(
         preset=chosen.name,
         family=chosen.family,

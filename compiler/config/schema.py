@@ -17,9 +17,11 @@ EIGHT_BITS = ("fp8", "int8")
 PRECISIONS = ("fp32", "fp16", "bf16", *EIGHT_BITS)
 WEIGHTS_GROUPS = ("transformer", "vae", "text_encoder")
 """Weights that share a file, and so a precision."""
-KV_CACHE = "kv_cache"
-"""What has a precision beside them: the window's keys and values, the transformer's if unsaid."""
+RECIPE = "recipe"
+"""The setting that names what an 8-bit precision quantizes, in place of the target's default."""
 _MAX_WORKSPACE_GB = 1024
+CALIBRATION_PROMPTS = 32
+"""How many prompts a calibration plays where nothing says otherwise."""
 LEVELS = ("auto", "rollout", "component")
 
 
@@ -119,11 +121,11 @@ def _names_under(path: tuple[str, ...]) -> Collection[str]:
     """The names that may follow ``path``; nothing follows a setting."""
     match path:
         case ():
-            return (*TABLES, "precision", "gpu", "backend")
+            return (*TABLES, "precision", "gpu", "backend", RECIPE)
         case ("precision",):
-            return ("default", *WEIGHTS_GROUPS, KV_CACHE, *targets())
+            return ("default", *WEIGHTS_GROUPS, *targets())
         case ("precision", name) if name in targets():
-            return ("default", *WEIGHTS_GROUPS, KV_CACHE)
+            return ("default", *WEIGHTS_GROUPS)
         case (name,) if name in TABLES:
             return tuple(field.name for field in fields(TABLES[name]))
     return ()

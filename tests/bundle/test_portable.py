@@ -113,13 +113,13 @@ def test_a_build_in_8_bits_is_planned_with_what_it_is_held_to(project, tmp_path)
     portable = open_portable(tmp_path / "begun")
     done = portable.document.stages
     assert {"quantize:transformer", "quantize:denoise", "quantize:text_kv"} <= set(done)
-    assert {DOCUMENT, TENSORS} <= set(done["quantize:transformer"].files)
+    assert set(done["calibrate:transformer"].files) == {DOCUMENT, TENSORS}
     rows = plan_finish(portable, tmp_path / "bundle", tmp_path / "cache")
     left = [row.stage for row in rows if row.stage not in done]
     assert left[-3:] == ["golden", "golden:quantized", "package"]
     assert all(stage.startswith("compile:") for stage in left[:-3])
     found = {row.stage: row for row in rows}
-    for name in ("quantize:transformer", "quantize:denoise"):
+    for name in ("calibrate:transformer", "quantize:transformer", "quantize:denoise"):
         assert found[name].status is Status.MISS
         assert found[name].key == done[name].components.key
     assert found["golden:quantized"].status is Status.UNKNOWN

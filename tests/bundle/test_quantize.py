@@ -451,17 +451,15 @@ def test_a_calibration_without_the_means_of_inputs_is_to_be_made_again(build, ca
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (("--precision", "int8"), 2, "VIDC-CALIBRATION-NEEDED"),
         (("--precision", "int8", "--recipe", "int8"), 3, "VIDC-RECIPE-LOWERING"),
-        (("--precision", "int8", "--recipe", "kv-int8"), 2, "VIDC-CALIBRATION-NEEDED"),
-        (("--precision", "int8", "--backend", "aoti"), 2, "VIDC-CALIBRATION-NEEDED"),
         (("--precision", "int8", "--recipe", "fp8-linear"), 2, "VIDC-RECIPE-PRECISION"),
         (("--precision", "int8", "--recipe", "fp8-int8-attention"), 2, "VIDC-RECIPE-PRECISION"),
         (("--precision", "fp8", "--recipe", "kv-int8", "--backend", "aoti"), 2, "in int8, and fp8"),
         (("--recipe", "int8-static"), 2, "VIDC-RECIPE-PRECISION"),
         (("--precision", "fp8", "--recipe", "kv-fp8"), 3, "or --backend aoti"),
         (("--precision", "fp8", "--backend", "aoti"), 3, "VIDC-RECIPE-NONE"),
-        (("--precision", "fp16", "--set", "precision.kv_cache=int8"), 3, "--recipe kv-int8 and a"),
+        (("--precision", "fp16", "--set", "recipe=kv-int8"), 2, "VIDC-RECIPE-PRECISION"),
+        (("--set", "precision.kv_cache=int8"), 2, "VIDC-CONFIG-SETTING"),
         (("--set", "precision.vae=int8"), 3, "VIDC-EXPORT-PRECISION"),
         (("--calibration", "somewhere"), 2, "VIDC-CALIBRATION-UNUSED"),
         (("--precision", "int8", "--calibration", "nowhere"), 2, "VIDC-CALIBRATION-MISSING"),
@@ -483,7 +481,63 @@ def test_a_recipe_with_nothing_in_8_bits_is_refused(build, tmp_path):
     assert not output.exists()
 
 
-def test_the_command_that_makes_a_calibration_is_named(build, project, tmp_path):
-    _, _, err = build("--precision", "int8", "--set", "stream.batch=1", "-o", str(tmp_path / "b"))
-    checkpoint = f"--checkpoint {project.pipeline}"
-    assert f"vidc calibrate {project.preset} {checkpoint} --set stream.batch=1" in err
+@pytest.mark.parametrize("more", [(), ("--recipe", "kv-int8"), ("--backend", "aoti")])
+def test_without_a_text_encoder_a_calibration_is_asked_for(project, vidc, tmp_path, more):
+    weights = ("--checkpoint", str(project.pipeline / "transformer"))
+    vae = ("--vae", str(project.pipeline / "vae"))
+    status, _, err = vidc(
+        "build", str(project.preset), "--gpu", "cpu", *weights, *vae, "--precision", "int8", *more,
+        "--set", "stream.batch=1", "-o", str(tmp_path / "b"),
+    )  # fmt: skip
+    assert (status, "VIDC-CALIBRATION-NEEDED" in err) == (2, True), err
+    assert "add --text-encoder FOLDER" in err
+    assert f"vidc calibrate {project.preset} {' '.join(weights)} --set stream.batch=1" in err
+    assert not (tmp_path / "b").exists()
+
+
+def _statuses(out):
+    return {row["stage"]: row["status"] for row in json.loads(out)["stages"]}
+
+
+def test_build_calibrates_by_itself_on_the_preset_s_prompts(
+    project, build, vidc, monkeypatch, tmp_path
+):
+    """Once: the next build finds its ranges, and ``vidc calibrate`` writes down the same."""
+    monkeypatch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
+    config, bundle = tmp_path / "config.toml", tmp_path / "bundle"
+    config.write_text('recipe = "kv-int8"\n[calibrate]\nprompts = ["a red fox", "a hen"]\n')
+    common = ("--config", str(config), "-o", str(bundle))
+    arguments = ("--precision", "int8", *common)
+    status, out, err = build(*arguments, "--plan", "--json")
+    assert status == 0, err
+    planned = _statuses(out)
+    # Weights may be in the cache that tests share; with ranges of these prompts none is.
+    assert planned["calibrate:transformer"] in ("MISS", "STALE", "UNKNOWN")
+    assert planned["quantize:transformer"] == "UNKNOWN"
+    status, out, err = build(*arguments)
+    assert (status, out) == (0, f"{bundle}\n"), err
+    assert "ranges come from rollouts of 2 prompts" in err
+    assert err.count("prompt 1/2: ") == err.count("prompt 2/2: ") == 1
+    assert re.search(r"^calibrate:transformer: \d", err, re.MULTILINE)
+    manifest = read_manifest(bundle)
+    assert manifest.validation.passed
+    assert manifest.calibration["prompts"]["texts"] == ["a red fox", "a hen"]
+    assert manifest.config["quantization"]["recipe"] == "kv-int8"
+    status, out, err = build(*arguments, "--plan", "--json")
+    assert set(_statuses(out).values()) == {"HIT"}
+    ranges = tmp_path / "ranges"
+    status, _, err = vidc(
+        "calibrate", str(project.preset), "--gpu", "cpu", "--checkpoint", str(project.pipeline),
+        "--config", str(config), "-o", str(ranges),
+    )  # fmt: skip
+    assert status == 0, err
+    assert "calibrate:transformer: cached" in err
+    assert manifest.calibration == json.loads((ranges / "calibration.json").read_text())
+
+
+def test_prompts_without_a_text_are_refused(build, tmp_path):
+    config, output = tmp_path / "config.toml", tmp_path / "bundle"
+    config.write_text('[calibrate]\nprompts = [" "]\n')
+    status, _, err = build("--precision", "int8", "--config", str(config), "-o", str(output))
+    assert (status, "VIDC-CALIBRATE-PROMPTS" in err) == (2, True), err
+    assert not output.exists()

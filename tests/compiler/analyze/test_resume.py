@@ -72,7 +72,7 @@ def cache(tmp_path_factory):
 def calibrated(settings, prompts, cache, tmp_path_factory):
     """The folder of a calibration whose analysis has not begun."""
     output = tmp_path_factory.mktemp("calibrated") / "calibration"
-    calibrate(settings, SOURCES, prompts, 0, output, cache, Noted(), analyzed=True)
+    calibrate(settings, SOURCES, prompts, 0, output, cache, Noted())
     return output
 
 
@@ -87,7 +87,7 @@ def go(settings, prompts, cache, calibrated, tmp_path, monkeypatch):
         here = settings if precision is None else replace(settings, precision=precision)
         plan = make_plan(recipe, settings.model, settings.target, budget)
         output = tmp_path / "calibration"
-        done = calibrate(settings, SOURCES, prompts, 0, output, cache, noted, analyzed=True)
+        done = calibrate(settings, SOURCES, prompts, 0, output, cache, noted)
         analysis = analyze(plan, here, SOURCES, prompts, 0, done.output, cache, noted)
         forget(done.output)
         return analysis
@@ -110,12 +110,10 @@ def test_an_interrupted_analysis_goes_on_and_finds_the_same(go, groups, tmp_path
     assert left(tmp_path) == ["calibration"]
     with pytest.raises(KeyboardInterrupt):
         go(Noted(groups[2]))
-    assert left(tmp_path) == [
-        ".calibration.analysis.json", ".calibration.unfinished.safetensors", "calibration",
-    ]  # fmt: skip
+    assert left(tmp_path) == [".calibration.analysis.json", "calibration"]
     noted = Noted()
     again = go(noted)
-    assert noted.done["prompt 1/1"]
+    assert noted.done["calibrate:transformer"]
     assert [noted.done[group] for group in groups] == [True] * 2 + [False] * (len(groups) - 2)
     assert (again.scored, again.mix) == (whole.scored, whole.mix)
     assert left(tmp_path) == ["calibration"]

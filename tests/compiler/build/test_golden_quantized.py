@@ -18,8 +18,7 @@ def test_scales_for_each_token_are_played_without_ranges(model, tmp_path):
     )
     precisions = dict.fromkeys(("transformer", "vae"), "fp32")
     golden_quantized.run(
-        workspace, model.config, precisions, "transformer", load_recipe("fp8-dynamic"), False,
-        "cpu", CPU_PROGRAM,
+        workspace, model.config, precisions, load_recipe("fp8-dynamic"), False, "cpu", CPU_PROGRAM,
     )  # fmt: skip
     found = Golden.load(tmp_path / "quantized")
     errors = worst_of_calls(found.eager, found.reference)

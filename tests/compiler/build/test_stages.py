@@ -204,9 +204,13 @@ def test_a_hopper_gpu_s_own_recipe_is_one_that_its_engines_hold(
     )
     assert "onnx" not in made["quantize:denoise"].tools
     assert made["quantize:transformer"].config["form"] == "program"
-    assert bool(made["quantize:transformer"].files) == (precision == "fp8")
+    assert ("calibrate:transformer" in made) == (precision == "fp8")
+    assert (Input("calibrate:transformer") in made["quantize:transformer"].inputs) == (
+        precision == "fp8"
+    )
     work = portable_work(settings)
-    for name in ("quantize:transformer", "quantize:denoise"):
+    assert ("calibrate:transformer" in work) == ("calibrate:transformer" in made)
+    for name in {"calibrate:transformer", "quantize:transformer", "quantize:denoise"} & set(made):
         assert (work[name].entries, work[name].config) == (made[name].entries, made[name].config)
 
 

@@ -1,61 +1,84 @@
-"""Presets in a precision to come are refused, with the backends as they are."""
+"""Every shipped preset plans a build for every target, or is refused with a code."""
 
 import pytest
 
+from vidc.compiler.config.presets import preset_names
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
+from vidc.plugins.errors import UnavailableError
+
+FP8 = [name for name, target in targets().items() if target.recipes.fp8]
+HOPPER = ("h100", "h200")
+QUANTIZED = {
+    "turbo_fp8": FP8,
+    "ultra": FP8,
+    "speed": (*HOPPER, "cpu"),
+    "low_memory": (*HOPPER, "cpu"),
+}
+"""The targets that each preset in 8 bits builds for, with a calibration."""
+
+
+@pytest.fixture
+def plan(vidc, tmp_path, monkeypatch):
+    """Plans a build of random weights, and leaves nothing behind but the cache."""
+    monkeypatch.setenv("VIDC_CACHE", str(tmp_path / "cache"))
+    output = tmp_path / "out" / "bundle"
+
+    def run(preset, gpu, *more):
+        found = vidc(
+            "build", preset, "--gpu", gpu, "--random-weights", "1", "-o", str(output), "--plan",
+            *more,
+        )  # fmt: skip
+        assert not output.parent.exists()
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize("preset", [name for name in preset_names() if name not in QUANTIZED])
+def test_preset_in_high_precision_is_planned_for_a_cpu(plan, preset):
+    status, out, err = plan(preset, "cpu")
+    assert status == 0, err
+    assert "calibrate:transformer" not in out
+
+
+@pytest.mark.parametrize("preset", [name for name in preset_names() if name not in QUANTIZED])
+@pytest.mark.parametrize("gpu", targets())
+def test_preset_in_high_precision_resolves_for_every_target(preset, gpu):
+    if preset == "tiny" and gpu in HOPPER:
+        with pytest.raises(UnavailableError, match=r"VIDC-BACKEND-PRECISION.*aoti has no fp32"):
+            resolve(preset, gpu=gpu, environ={})
+        return
+    found = resolve(preset, gpu=gpu, environ={})
+    assert found.quantization is None
+    assert set(found.precision.values()) <= set(found.target.precisions)
 
 
 @pytest.mark.parametrize(
-    ("preset", "precision", "way_out"),
-    [
-        ("speed", "int8", "--set precision.kv_cache=bf16"),
-        ("low_memory", "int8", "--set precision.kv_cache=bf16"),
-    ],
+    ("preset", "gpu"), [(preset, gpu) for preset, gpus in QUANTIZED.items() for gpu in gpus]
 )
-@pytest.mark.parametrize("gpu", ["h100", "h200"])
-def test_it_says_what_is_missing_and_a_way_out(vidc, tmp_path, gpu, preset, precision, way_out):
-    command = ("build", preset, "--gpu", gpu, "--random-weights", "1", "-o", str(tmp_path / "out"))
-    status, out, err = vidc(*command)
-    assert (status, out) == (3, "")
-    assert f"{precision} (preset " in err
-    assert way_out in err
-    assert not list(tmp_path.iterdir())
-    # The way out leads somewhere.
-    status, _, err = vidc(*command, *way_out.split(), "--plan")
-    assert status == 0, err
-
-
-FP8 = [name for name, target in targets().items() if target.recipes.fp8]
-
-
-@pytest.mark.parametrize("preset", ["turbo_fp8", "ultra"])
-@pytest.mark.parametrize("gpu", FP8)
-def test_presets_in_fp8_say_how_to_calibrate(vidc, tmp_path, gpu, preset):
-    command = ("build", preset, "--gpu", gpu, "--random-weights", "1", "-o", str(tmp_path / "out"))
-    status, _, err = vidc(*command)
+def test_preset_in_8_bits_asks_for_a_text_encoder_or_a_calibration(plan, preset, gpu):
+    status, _, err = plan(preset, gpu)
     assert status == 2
     assert "VIDC-CALIBRATION-NEEDED" in err
-    assert f"vidc calibrate {preset} --random-weights 1 --precision bf16, then" in err
-    # What it says to run is in a precision that is exported.
-    found = resolve(preset, gpu="cpu", precision="bf16", environ={}, engines=False)
-    assert found.precision["transformer"] == "bf16"
-    status, _, err = vidc(*command, "--precision", "bf16", "--plan")
+    assert "add --text-encoder FOLDER" in err
+    high = "fp32" if gpu == "cpu" else "bf16"
+    assert f"vidc calibrate {preset} --random-weights 1 --precision {high}, then" in err
+    # The command that it names runs in a precision that is exported.
+    found = resolve(preset, gpu="cpu", precision=high, environ={}, engines=False)
+    assert found.precision["transformer"] == high
+    status, _, err = plan(preset, gpu, "--precision", high)
     assert status == 0, err
 
 
-PRESETS = ["turbo_fp8", "ultra", "speed", "low_memory"]
 ELSEWHERE = [
-    (preset, gpu)
-    for preset in PRESETS
-    for gpu in targets()
-    if preset in PRESETS[2:] or gpu not in FP8
+    (preset, gpu) for preset, gpus in QUANTIZED.items() for gpu in targets() if gpu not in gpus
 ]
 
 
 @pytest.mark.parametrize(("preset", "gpu"), ELSEWHERE)
-def test_no_target_takes_another_precision_in_its_place(vidc, tmp_path, gpu, preset):
-    command = ("build", preset, "--gpu", gpu, "--random-weights", "1", "-o", str(tmp_path / "out"))
-    status, _, err = vidc(*command)
+def test_no_target_takes_another_precision_in_its_place(plan, gpu, preset):
+    status, _, err = plan(preset, gpu)
     assert status == 3
-    assert not list(tmp_path.iterdir()), err
+    codes = ("VIDC-TARGET-PRECISION", "VIDC-BACKEND-PRECISION", "VIDC-RECIPE-LOWERING")
+    assert any(code in err for code in codes), err

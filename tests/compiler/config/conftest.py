@@ -5,8 +5,8 @@ import pytest
 from vidc.compiler import backends
 
 PRECISIONS = {
-    "onnxruntime": {"cpu": {"fp32", "fp16"}, "cuda": set()},
-    "aoti": {"cpu": {"fp32", "bf16"}, "cuda": {"fp32", "fp16", "bf16", "fp8"}},
+    "onnxruntime": {"cpu": {"fp32", "fp16", "int8"}, "cuda": set()},
+    "aoti": {"cpu": {"fp32", "bf16"}, "cuda": {"fp32", "fp16", "bf16", "fp8", "int8"}},
 }
 
 

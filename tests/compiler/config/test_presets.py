@@ -23,8 +23,9 @@ LOGGED = [
     ("speed", (1000, 750, 500, 250), 12),
 ]
 """Presets of the public log that this project answers, with their steps and window."""
-NOT_YET = ("turbo_fp8", "ultra", "low_memory", "speed")
+QUANTIZED = ("turbo_fp8", "ultra", "low_memory", "speed")
 """Those in a precision that not every target has: tests/compiler/cli/test_presets.py."""
+EQUAL = [("balanced", "longlive-1.3b"), ("quality", "longlive-1.3b"), ("speed", "low_memory")]
 
 
 def test_the_presets_that_users_rely_on_are_there():
@@ -38,7 +39,7 @@ def test_the_presets_that_users_rely_on_are_there():
     assert DEFAULT_PRESET in preset_names()
 
 
-@pytest.mark.parametrize("name", [name for name in preset_names() if name not in NOT_YET])
+@pytest.mark.parametrize("name", [name for name in preset_names() if name not in QUANTIZED])
 @pytest.mark.parametrize("target", targets())
 def test_every_preset_resolves_for_every_target(name, target):
     backend = "aoti" if targets()[target].is_gpu else "onnxruntime"
@@ -47,19 +48,73 @@ def test_every_preset_resolves_for_every_target(name, target):
     assert set(found.precision.values()) <= set(found.target.precisions)
 
 
-@pytest.mark.parametrize("name", NOT_YET)
+@pytest.mark.parametrize("name", QUANTIZED)
 def test_such_a_preset_is_built_in_another_precision_when_that_is_asked_for(name):
-    found = resolve(
-        name, gpu="h200", precision="bf16", assignments=["precision.kv_cache=bf16"], environ={}
-    )
+    found = resolve(name, gpu="h200", precision="bf16", environ={})
     assert found.precision["transformer"] == "bf16"
+    assert found.quantization is None
+
+
+@pytest.mark.parametrize(("name", "other"), EQUAL)
+def test_preset_that_equals_another_says_so(name, other):
+    preset = load_preset(name)
+    assert preset.description == f"Equals {other}"
+    assert preset.layer == load_preset(other).layer
+
+
+@pytest.mark.parametrize("gpu", ["cpu", "t4", "h100"])
+def test_preset_names_its_recipe(gpu):
+    backend = "onnxruntime" if gpu == "cpu" else "aoti"
+    found = resolve("low_memory", gpu=gpu, backend=backend, environ={})
+    assert found.quantization is not None
+    assert (found.quantization.precision, found.quantization.recipe.name) == ("int8", "kv-int8")
+    assert found.values()["quantization.recipe"] == "kv-int8"
+    assert found.origins["quantization.recipe"] == "preset low_memory"
+    assert found.precision == resolve("quality", gpu=gpu, backend=backend, environ={}).precision
+
+
+def test_recipe_follows_precedence(tmp_path):
+    def recipe(**flags):
+        found = resolve("low_memory", gpu="cpu", environ={}, **flags)
+        assert found.quantization is not None
+        return found.quantization.recipe.name, found.origins["quantization.recipe"]
+
+    config = tmp_path / "config.toml"
+    config.write_text('recipe = "int8-weight-only"\n')
+    of_config = ("int8-weight-only", f"--config {config}")
+    assert recipe(precision="int8") == ("kv-int8", "preset low_memory")
+    assert recipe(config=config) == of_config
+    assert recipe(config=config, precision="int8") == of_config
+    assert recipe(config=config, assignments=["recipe=int8-static"])[1] == "--set recipe"
+    flags = {"config": config, "assignments": ["recipe=int8-static"]}
+    assert recipe(**flags, recipe="kv-int8") == ("kv-int8", "--recipe")
+    plain = resolve("tiny", gpu="cpu", precision="int8", environ={})
+    assert plain.origins["quantization.recipe"] == "target cpu"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"precision": "fp32", "recipe": "kv-int8"},
+        {"precision": "fp32", "assignments": ["recipe=kv-int8"]},
+        {"recipe": "fp8-linear"},
+    ],
+)
+def test_recipe_that_contradicts_the_precision_is_refused(flags):
+    with pytest.raises(UsageError, match="VIDC-RECIPE-PRECISION"):
+        resolve("low_memory", gpu="cpu", environ={}, **flags)
+
+
+def test_recipe_beside_a_high_precision_in_one_preset_is_refused(tmp_path):
+    preset = tmp_path / "own.toml"
+    preset.write_text('description = "d"\nextends = "tiny"\nrecipe = "kv-int8"\n')
+    with pytest.raises(UsageError, match=r"VIDC-RECIPE-PRECISION.*preset own"):
+        resolve(str(preset), gpu="cpu", environ={})
 
 
 @pytest.mark.parametrize(("name", "steps", "window"), LOGGED)
 def test_the_logged_presets_have_their_steps_and_window(name, steps, window):
-    settings = resolve(
-        name, gpu="h200", precision="bf16", assignments=["precision.kv_cache=bf16"], environ={}
-    )
+    settings = resolve(name, gpu="h200", precision="bf16", environ={})
     assert settings.model.sampler.steps == steps
     assert settings.model.stream.window == window
     assert settings.model.transformer == resolve("longlive-1.3b", environ={}).model.transformer

@@ -13,8 +13,10 @@ from vidc.compiler.build import calibrate as running
 from vidc.compiler.build.calibrate import calibrate
 from vidc.compiler.build.calibration_prompts import default_prompts
 from vidc.compiler.build.sources import Sources
+from vidc.compiler.calibrate import recording
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.graph import calibration
 from vidc.compiler.quantize.artifact import read_calibration
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.store.versions import versions
@@ -25,22 +27,24 @@ SOURCES = Sources({}, seed=1)
 
 
 class Noted:
-    """Progress that is remembered, and interrupts before the prompt of this number."""
+    """Progress that is remembered, and interrupts behind the prompt of this number."""
 
-    def __init__(self, interrupt_at=None):
+    def __init__(self, interrupt_after=None):
         self.prompts = []
-        self._interrupt_at = interrupt_at
+        self.hits = {}
+        self._interrupt_after = interrupt_after
 
     def started(self, stage):
-        if self._interrupt_at is not None and stage.startswith(f"prompt {self._interrupt_at}/"):
-            raise KeyboardInterrupt
+        pass
 
     def finished(self, stage, hit, seconds):
-        if stage.startswith("prompt"):
-            self.prompts.append((stage, hit))
+        self.hits[stage] = hit
 
     def note(self, text):
-        pass
+        if text.startswith("prompt"):
+            self.prompts.append(text.partition(":")[0])
+        if text.startswith(f"prompt {self._interrupt_after}/"):
+            raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -85,40 +89,44 @@ def test_a_calibration_says_what_it_is(settings, prompts, whole):
     found.require_fits(settings.model, document.weights)
 
 
-def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(
-    settings, prompts, whole, cache, tmp_path
-):
-    output = tmp_path / "calibration"
+def test_a_second_run_finds_the_ranges(settings, prompts, whole, cache, tmp_path):
+    noted = Noted()
+    calibrate(settings, SOURCES, prompts, 0, tmp_path / "again", cache, noted)
+    assert noted.hits == {"load:transformer": True, "calibrate:transformer": True}
+    assert same(tmp_path / "again", whole)
+
+
+def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(settings, prompts, whole, tmp_path):
+    output, cache = tmp_path / "calibration", tmp_path / "cache"
     with pytest.raises(KeyboardInterrupt):
-        calibrate(settings, SOURCES, prompts, 0, output, cache, Noted(interrupt_at=3))
+        calibrate(settings, SOURCES, prompts, 0, output, cache, Noted(interrupt_after=2))
     assert not output.exists()
     noted = Noted()
     calibrate(settings, SOURCES, prompts, 0, output, cache, noted)
-    assert noted.prompts == [("prompt 1/3", True), ("prompt 2/3", True), ("prompt 3/3", False)]
+    assert noted.prompts == ["prompts 1 to 2 of 3", "prompt 3/3"]
     assert same(output, whole)
-    assert [path.name for path in tmp_path.iterdir()] == ["calibration"]
+    assert list((cache / ".kept" / "calibrate").iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "calibration"]
 
 
 @pytest.mark.parametrize("damage", ["other seed", "other prompts", "truncated", "no tensors"])
-def test_what_belongs_to_another_run_is_not_taken_up(
-    settings, prompts, whole, cache, tmp_path, damage
-):
-    output = tmp_path / "calibration"
+def test_what_belongs_to_another_run_is_not_taken_up(settings, prompts, whole, tmp_path, damage):
+    output, cache = tmp_path / "calibration", tmp_path / "cache"
     first, seed = prompts, 0
     if damage == "other seed":
         seed = 1
     if damage == "other prompts":
         first = replace(prompts, embeddings=prompts.embeddings + 1)
     with pytest.raises(KeyboardInterrupt):
-        calibrate(settings, SOURCES, first, seed, output, cache, Noted(interrupt_at=2))
-    (left,) = tmp_path.iterdir()
+        calibrate(settings, SOURCES, first, seed, output, cache, Noted(interrupt_after=1))
+    (left,) = (cache / ".kept" / "calibrate").iterdir()
     if damage == "truncated":
         left.write_bytes(left.read_bytes()[:-1])
     if damage == "no tensors":
         left.write_bytes(b"")
     noted = Noted()
     calibrate(settings, SOURCES, prompts, 0, output, cache, noted)
-    assert [hit for _, hit in noted.prompts] == [False] * 3
+    assert noted.prompts == ["prompt 1/3", "prompt 2/3", "prompt 3/3"]
     assert same(output, whole)
 
 
@@ -179,9 +187,9 @@ def test_ranges_that_are_refused_are_not_published(settings, prompts, cache, tmp
     def zeros(ranges):
         return {name: torch.zeros(2, 3) for name in ("blocks.0.attn1.q",)}
 
-    monkeypatch.setattr(running, "finished", zeros)
+    monkeypatch.setattr(recording, "finished", zeros)
     with pytest.raises(GateError, match=r"VIDC-CALIBRATION-ZERO.*blocks\.0\.attn1\.q"):
-        calibrate(settings, SOURCES, one, 0, tmp_path / "calibration", cache, Noted())
+        calibrate(settings, SOURCES, one, 5, tmp_path / "calibration", cache, Noted())
     assert not (tmp_path / "calibration").exists()
 
 
@@ -194,10 +202,10 @@ def test_a_gpu_that_is_not_here(settings, prompts, cache, tmp_path):
 
 
 def test_without_modelopt_it_says_what_to_install(settings, prompts, cache, tmp_path, monkeypatch):
-    def missing(*packages, extra):
+    def missing(*packages, extra="build"):
         return versions("no-such-modelopt", extra=extra)
 
-    monkeypatch.setattr(running, "versions", missing)
+    monkeypatch.setattr(calibration, "versions", missing)
     with pytest.raises(UnavailableError, match=r"VIDC-ENV-BUILD(.|\n)*vidc\[calibrate\]"):
         calibrate(settings, SOURCES, prompts, 0, tmp_path / "calibration", cache, Noted())
 
@@ -238,7 +246,7 @@ def test_the_command(vidc, cache, stream, tmp_path, monkeypatch):
     assert document["prompts"]["count"] == 2
     assert len(document["groups"]) == 6
     lines = [line.partition(":")[0] for line in err.splitlines()]
-    assert lines == ["load", "prompt 1/2", "prompt 2/2"]
+    assert lines == ["load", "prompt 1/2", "prompt 2/2", "calibrate"]
     (tmp_path / "none.txt").touch()
     status, out, err = vidc(*arguments[:-1], str(tmp_path / "none.json"), "-o", str(output))
     assert (status, out) == (2, "")
