@@ -212,7 +212,7 @@ def rows(model: str, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     done = {(row["model"], row["component"], row["form"]) for row in known}
     sources = source_digest(SOURCES)
     preset, assignments = MODELS[model]
-    sizes = resolve(preset, gpu="rtx4090", assignments=assignments, environ={}).model
+    sizes = resolve(preset, gpu="rtx4090", assignments=assignments, environ={}, engines=False).model
     for name, group in component_groups(sizes).items():
         if {(model, name, form) for form in FORMS} <= done:
             continue

@@ -128,6 +128,7 @@ class Session:
 
         Raises:
             UsageError: ``VIDC-PROMPT-SHAPE``, ``VIDC-PROMPT-NO-ENCODER``.
+            GateError: ``VIDC-BUNDLE-TOKENIZER``.
         """
         embeds = self.embeds(prompt)
         with self._lock, self._lanes.latents.turn():

@@ -1,16 +1,19 @@
 """Prompts as text: a bundle's tokenizer and text encoder."""
 
 import html
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import ftfy
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from vidc.plugins.errors import GateError
 from vidc.runtime.engines import Engine
 from vidc.runtime.states import Buffers, States
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 class TextEncoder:
@@ -20,9 +23,6 @@ class TextEncoder:
         engine: of component ``text_encoder``.
         tokenizer: see ``PromptTokenizer``.
         device: of the engine's buffers.
-
-    Raises:
-        GateError: ``VIDC-BUNDLE-TOKENIZER``.
     """
 
     def __init__(self, engine: Engine, tokenizer: Path, device: torch.device) -> None:
@@ -35,6 +35,9 @@ class TextEncoder:
         """Embeddings of a text, float32 ``[1, L, E]``; positions of the padding are zero.
 
         They are valid until the next call.
+
+        Raises:
+            GateError: ``VIDC-BUNDLE-TOKENIZER``.
         """
         self._buffers.set(self._tokenizer(text))
         self._engine.run(self._buffers, self._states)
@@ -46,24 +49,35 @@ class PromptTokenizer:
 
     Args:
         path: a bundle's ``tokenizer.json``, which says how texts end, are truncated and padded.
+            It is read at the first text: who passes embeddings needs neither it nor its library.
         length: tokens of a text, L.
-
-    Raises:
-        GateError: ``VIDC-BUNDLE-TOKENIZER``, the file is no tokenizer or gives another length.
     """
 
     def __init__(self, path: Path, length: int) -> None:
+        self._path = path
+        self._length = length
+
+    @cached_property
+    def _tokenizer(self) -> "Tokenizer":
+        from tokenizers import Tokenizer
+
         try:
-            self._tokenizer = Tokenizer.from_file(str(path))
+            tokenizer = Tokenizer.from_file(str(self._path))
         except Exception as error:
             # The library raises plain exceptions.
-            raise _refusal(path, f"cannot be read: {error}") from error
-        found = len(self._tokenizer.encode("").ids)
-        if found != length:
-            raise _refusal(path, f"makes {found} tokens of a text, the engine takes {length}")
+            raise _refusal(self._path, f"cannot be read: {error}") from error
+        found = len(tokenizer.encode("").ids)
+        if found != self._length:
+            problem = f"makes {found} tokens of a text, the engine takes {self._length}"
+            raise _refusal(self._path, problem)
+        return tokenizer
 
     def __call__(self, text: str) -> dict[str, Tensor]:
-        """``input_ids`` and ``attention_mask``, int64 ``[1, L]``; the text may be empty."""
+        """``input_ids`` and ``attention_mask``, int64 ``[1, L]``; the text may be empty.
+
+        Raises:
+            GateError: ``VIDC-BUNDLE-TOKENIZER``, the file is no tokenizer or gives another length.
+        """
         encoded = self._tokenizer.encode(clean(text))
         return {
             "input_ids": torch.tensor([encoded.ids]),
@@ -73,6 +87,8 @@ class PromptTokenizer:
 
 def clean(text: str) -> str:
     """A prompt as Wan's encoder is given it: text repaired, entities resolved, spaces single."""
+    import ftfy
+
     return " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from importlib import import_module
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # How long an example takes on a busy machine is not what any of these tests is about.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+# Registers them with the settings, as the command line does.
+import_module("vidc.compiler.backends")
 
 
 @pytest.fixture(scope="session", autouse=True)

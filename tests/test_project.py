@@ -55,6 +55,16 @@ def test_imports_point_one_way():
     assert wrong == []
 
 
+def test_settings_import_no_backend():
+    wrong = [
+        f"{file.name} imports {name}"
+        for file in sorted((ROOT / "compiler" / "settings").glob("*.py"))
+        for name in imported(file)
+        if name.startswith("vidc.compiler.backends")
+    ]
+    assert wrong == []
+
+
 def test_no_package_is_imported_by_its_folder():
     files = [file for folder in (*MAY_IMPORT, "tests") for file in (ROOT / folder).rglob("*.py")]
     wrong = [

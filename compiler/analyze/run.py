@@ -28,17 +28,17 @@ from vidc.compiler.analyze.groups import (
 from vidc.compiler.analyze.state import State
 from vidc.compiler.analyze.trials import Damage, Trials
 from vidc.compiler.build.calibration_prompts import Prompts, pairs
-from vidc.compiler.build.calibration_rollouts import rollout_inputs
-from vidc.compiler.build.golden_run import eager_engines
-from vidc.compiler.build.load_stage import load_stage
-from vidc.compiler.build.sources import Sources
-from vidc.compiler.build.stages import slot
-from vidc.compiler.calibrate.recording import (
+from vidc.compiler.build.calibration_recording import (
     TRANSFORMER,
     loaded_groups,
     machine,
     prompt_embeddings,
 )
+from vidc.compiler.build.calibration_rollouts import rollout_inputs
+from vidc.compiler.build.golden_run import eager_engines
+from vidc.compiler.build.load_stage import load_stage
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import slot
 from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.quantization import default_recipe
 from vidc.compiler.config.recipe import Recipe, load_recipe

@@ -1,18 +1,25 @@
-"""Backends: each builds engines of one kind. A module here is a backend, by its own name."""
+"""Backends: each builds engines of one kind. A module here is a backend, by its own name.
+
+Importing this package registers all of them with the settings and imports none of them.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
+from vidc.compiler.config.backend import BUILDERS
 from vidc.compiler.config.targets import Target
-from vidc.compiler.quantize.form import Form
-from vidc.exporters.artifact import ExportedComponent
 from vidc.plugins.errors import BuildError, UsageError, nearest
-from vidc.plugins.signature import Signature
-from vidc.runtime.manifest import PORTABLE, Requirements
+
+if TYPE_CHECKING:  # The command line imports this package before it knows that torch is needed.
+    from vidc.compiler.quantize.form import Form
+    from vidc.exporters.artifact import ExportedComponent
+    from vidc.plugins.signature import Signature
+    from vidc.runtime.manifest import Requirements
 
 
 @dataclass(frozen=True)
@@ -32,9 +39,9 @@ class CompiledEngine:
     loader: str
     version: str
     files: tuple[str, ...]
-    signature: Signature
+    signature: "Signature"
     options: Mapping[str, Any]
-    requires: Requirements = PORTABLE
+    requires: "Requirements"
     notes: tuple[str, ...] = ()
 
 
@@ -85,7 +92,7 @@ class GraphError(BuildError):
 class Backend(Protocol):
     """What a module ``vidc.compiler.backends.<name>`` provides as ``backend``."""
 
-    def form(self, target: Target) -> Form:
+    def form(self, target: Target) -> "Form":
         """How it takes quantized components for a target."""
 
     def precisions(self, target: Target) -> frozenset[str]:
@@ -105,7 +112,7 @@ class Backend(Protocol):
 
     def compile(
         self,
-        component: ExportedComponent,
+        component: "ExportedComponent",
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
@@ -136,3 +143,6 @@ def backend(name: str) -> Backend:
     if name not in names():
         raise UsageError("VIDC-CONFIG-BACKEND", f"no backend {name!r}", nearest(name, names()))
     return cast(Backend, import_module(f"{__name__}.{name}.backend").backend)
+
+
+BUILDERS.update({name: partial(backend, name) for name in names()})

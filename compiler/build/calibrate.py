@@ -4,14 +4,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from vidc.compiler.build.calibrate_stage import CALIBRATE, record_stage
 from vidc.compiler.build.calibration_prompts import Prompts
+from vidc.compiler.build.calibration_recording import loaded_groups
 from vidc.compiler.build.load_stage import load_stage
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import slot
-from vidc.compiler.calibrate.recording import loaded_groups
 from vidc.compiler.config.gpu import absent
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.graph.calibration import CALIBRATE, record_stage
 from vidc.compiler.quantize import document
 from vidc.compiler.quantize.artifact import read_calibration
 from vidc.compiler.store.publish import Kind, exclusive, replacing

@@ -2,12 +2,12 @@
 
 from dataclasses import asdict, replace
 
+from vidc.compiler.build.calibrate_stage import CALIBRATE
 from vidc.compiler.build.device_memory import golden_bytes
 from vidc.compiler.build.load_stage import weights_files
 from vidc.compiler.build.quantize_stage import form_of, quantized_groups, rules
 from vidc.compiler.build.work import LIBRARIES, plain, runner
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.graph.calibration import CALIBRATE
 from vidc.compiler.store.stage import Input, Stage
 from vidc.compiler.store.versions import versions
 from vidc.compiler.validate.estimate import scenario

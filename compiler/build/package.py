@@ -9,13 +9,13 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
+from vidc.compiler.build.calibrate_stage import CALIBRATE, is_calibrated
 from vidc.compiler.build.compile_run import ENGINE_NAME, read_engine, read_notes
 from vidc.compiler.build.golden_stage import golden_stage_name
 from vidc.compiler.build.load_run import SOURCE_NAME, read_source
 from vidc.compiler.build.quantize_stage import weights_stage_name
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.stream import stream_spec
-from vidc.compiler.graph.calibration import CALIBRATE, is_calibrated
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.store.digest import Json, sha256_tree
 from vidc.compiler.store.publish import Kind, replacing

@@ -1,9 +1,9 @@
 """Stages that write weights and components in 8 bits."""
 
 from vidc.compiler.backends import backend
+from vidc.compiler.build.calibrate_stage import CALIBRATE
 from vidc.compiler.build.work import Work, group_sizes, runner
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.graph.calibration import CALIBRATE
 from vidc.compiler.quantize.form import GRAPH, Form
 from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.store.digest import Json

@@ -2,6 +2,12 @@
 
 import os
 
+from vidc.compiler.build.calibrate_stage import (
+    CALIBRATE,
+    calibrate_stage,
+    calibrate_work,
+    is_calibrated,
+)
 from vidc.compiler.build.compile_stage import (
     anywhere,
     compile_stage,
@@ -24,12 +30,6 @@ from vidc.compiler.build.quantize_stage import (
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.work import Work
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.graph.calibration import (
-    CALIBRATE,
-    calibrate_stage,
-    calibrate_work,
-    is_calibrated,
-)
 from vidc.compiler.store.stage import Stage
 from vidc.exporters.components import component_groups, weights_groups
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vidc.compiler.cli import names
 from vidc.compiler.cli.output import why_not_writable
 from vidc.plugins.errors import UsageError
 
@@ -110,11 +111,11 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "whose blocks take at most RATIO of their time in high precision, such as 0.7.",
     )  # fmt: skip
     @click.option(
-        "--recipe", metavar="R",
+        "--recipe", metavar="R", shell_complete=names.RECIPE,
         help="What to analyze: a name or a TOML file.  [default: the target's own]",
     )  # fmt: skip
     @click.option(
-        "--for", "target", metavar="TARGET",
+        "--for", "target", metavar="TARGET", shell_complete=names.TARGET,
         help="The target whose times are predicted.  [default: that of --gpu]",
     )  # fmt: skip
     @click.option(

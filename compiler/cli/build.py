@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vidc.compiler.cli import names
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.compiler.cli.plan import print_plan
 from vidc.compiler.cli.progress import stage_progress
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--recipe",
     metavar="R",
+    shell_complete=names.RECIPE,
     help="What --precision fp8 or int8 quantizes: a name or a TOML file.  [default: the preset's, "
     "or the target's]",
 )
@@ -217,8 +219,8 @@ def _tell_calibration(settings: Settings, flags: Flags, given: Given) -> None:
     Raises:
         UsageError: ``VIDC-CALIBRATION-NEEDED``; what ``build_prompts`` raises.
     """
+    from vidc.compiler.build.calibrate_stage import build_prompts, recording_device
     from vidc.compiler.cli.calibrate import tell_rollouts
-    from vidc.compiler.graph.calibration import build_prompts, recording_device
 
     quantized = settings.quantization
     assert quantized is not None

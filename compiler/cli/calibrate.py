@@ -67,7 +67,7 @@ def command(
     settings = replace(settings, model=model)
 
     from vidc.compiler.build.calibrate import calibrate, stage_count
-    from vidc.compiler.calibrate.recording import loaded_groups
+    from vidc.compiler.build.calibration_recording import loaded_groups
 
     found = _prompts(settings, prompts, count)
     if prompts is not None and len(found) < count:

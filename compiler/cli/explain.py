@@ -4,13 +4,21 @@ from importlib.resources import files
 
 import click
 
+from vidc.compiler.cli.names import complete
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.compiler.config.files import read_toml
 from vidc.plugins.errors import UsageError, nearest
 
 
+def catalog() -> dict[str, dict[str, str]]:
+    """``title`` and ``explain`` of every code that vidc reports."""
+    return read_toml(files("vidc.configs") / "errors.toml")
+
+
 @click.command()
-@click.argument("code")
+@click.argument(
+    "code", shell_complete=complete(lambda: {c: e["title"] for c, e in catalog().items()})
+)
 @json_option
 def command(code: str, as_json: bool) -> None:
     """Explain an error code."""
@@ -22,8 +30,3 @@ def command(code: str, as_json: bool) -> None:
         print_json({"code": code.upper(), **entry})
     else:
         print_text(f"{code.upper()}: {entry['title']}\n\n{entry['explain'].strip()}")
-
-
-def catalog() -> dict[str, dict[str, str]]:
-    """``title`` and ``explain`` of every code that vidc reports."""
-    return read_toml(files("vidc.configs") / "errors.toml")

@@ -2,6 +2,7 @@
 
 import click
 
+from vidc.compiler.cli import names
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.config.presets import load_preset, preset_document, preset_names
 from vidc.compiler.config.toml import to_toml
@@ -25,7 +26,7 @@ def list_presets(as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("preset")
+@click.argument("preset", shell_complete=names.PRESET)
 @json_option
 def show(preset: str, as_json: bool) -> None:
     """Show a preset, by name or from a TOML file, with everything it inherits."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from vidc.compiler.cli import names
 from vidc.compiler.config.resolve import Settings, resolve
 
 
@@ -46,10 +47,18 @@ class Flags:
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds PRESET and its flags, passed on together as ``flags``."""
 
-    @click.argument("preset", required=False)
-    @click.option("--gpu", metavar="TARGET", help="The GPU to build for, cpu or auto.")
-    @click.option("--precision", metavar="P", help="fp32, fp16, bf16, fp8 or int8.")
-    @click.option("--backend", metavar="B", help="What builds the engines.")
+    @click.argument("preset", required=False, shell_complete=names.PRESET)
+    @click.option(
+        "--gpu", metavar="TARGET", shell_complete=names.GPU,
+        help="The GPU to build for, cpu or auto.",
+    )  # fmt: skip
+    @click.option(
+        "--precision", metavar="P", shell_complete=names.PRECISION,
+        help="fp32, fp16, bf16, fp8 or int8.",
+    )  # fmt: skip
+    @click.option(
+        "--backend", metavar="B", shell_complete=names.BACKEND, help="What builds the engines."
+    )
     @click.option(
         "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting."
     )

@@ -1,6 +1,8 @@
 """The backend of a build: the one asked for, or the first that builds for the target."""
 
-from vidc.compiler import backends
+from collections.abc import Callable
+from typing import Protocol
+
 from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.targets import AUTO, Target
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
@@ -17,6 +19,20 @@ builds is measured there.
 """
 
 
+class Builder(Protocol):
+    """Facts about a backend that settings check."""
+
+    def precisions(self, target: Target) -> frozenset[str]:
+        """Returns the precisions it builds for a target; none if it builds nothing for it."""
+
+    def unavailable(self, target: Target) -> str | None:
+        """Returns why it cannot build for a target on this machine, or None if it can."""
+
+
+BUILDERS: dict[str, Callable[[], Builder]] = {}
+"""Backends by name, which ``vidc.compiler.backends`` registers; a call imports one."""
+
+
 def choose_backend(asked: Setting | None) -> Setting:
     """The backend asked for, or the one that any machine has.
 
@@ -25,11 +41,11 @@ def choose_backend(asked: Setting | None) -> Setting:
     """
     if asked is None:
         return Setting(PREFERENCE["cpu"][0], DEFAULT)
-    if asked.value not in backends.names():
+    if asked.value not in BUILDERS:
         raise UsageError(
             "VIDC-CONFIG-BACKEND",
             f"no backend {asked.value!r} ({asked.origin})",
-            nearest(str(asked.value), backends.names()),
+            nearest(str(asked.value), BUILDERS),
         )
     return asked
 
@@ -48,10 +64,10 @@ def choose_builder(asked: Setting | None, target: Target, gpu: Setting) -> Setti
             target.
     """
     backend = None if asked is None else choose_backend(asked)
-    if backend is not None and backends.backend(backend.value).precisions(target):
+    if backend is not None and BUILDERS[backend.value]().precisions(target):
         return backend
     preferred = PREFERENCE[target.device_type]
-    first = next((name for name in preferred if backends.backend(name).precisions(target)), None)
+    first = next((name for name in preferred if BUILDERS[name]().precisions(target)), None)
     where = "this machine's GPU" if gpu.value == AUTO else gpu.origin
     if first is None:
         raise UnavailableError(
@@ -60,7 +76,7 @@ def choose_builder(asked: Setting | None, target: Target, gpu: Setting) -> Setti
             "pass --gpu cpu; `vidc export` needs no backend",
         )
     if backend is not None:
-        reason = backends.backend(backend.value).unavailable(target)
+        reason = BUILDERS[backend.value]().unavailable(target)
         raise UnavailableError(
             "VIDC-BACKEND-TARGET",
             f"backend {backend.value} ({backend.origin}) builds nothing for {target.name} "

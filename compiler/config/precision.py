@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from vidc.compiler import backends
+from vidc.compiler.config.backend import BUILDERS
 from vidc.compiler.config.layers import Layer, Setting
 from vidc.compiler.config.schema import PRECISIONS, WEIGHTS_GROUPS
 from vidc.compiler.config.targets import Target
@@ -42,7 +42,7 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
     Raises:
         UnavailableError: ``VIDC-BACKEND-PRECISION``, with those that it builds for the target.
     """
-    builds = backends.backend(name).precisions(target)
+    builds = BUILDERS[name]().precisions(target)
     both = [precision for precision in target.precisions if precision in builds]
     for precision in precisions.values():
         if precision.value not in both:
@@ -58,10 +58,8 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
 
 def _elsewhere(precision: Setting, name: str, target: Target) -> str:
     """What to pass for a backend other than this one."""
-    others = [each for each in backends.names() if each != name]
-    builds = (
-        each for each in others if precision.value in backends.backend(each).precisions(target)
-    )
+    others = [each for each in BUILDERS if each != name]
+    builds = (each for each in others if precision.value in BUILDERS[each]().precisions(target))
     return " or ".join(f"--backend {each}" for each in builds) or "another backend"
 
 

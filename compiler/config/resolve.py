@@ -5,8 +5,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from vidc.compiler import backends
-from vidc.compiler.config.backend import DEFAULT, choose_backend, choose_builder
+from vidc.compiler.config.backend import (
+    BUILDERS,
+    DEFAULT,
+    choose_backend,
+    choose_builder,
+)
 from vidc.compiler.config.environment import environment_layer
 from vidc.compiler.config.layers import Layer, Setting, assignment_layer, file_layer
 from vidc.compiler.config.precision import (
@@ -182,7 +186,7 @@ def resolve(
         quantized = quantization(asked_for, chosen_recipe, target)
         high = layers
         if quantized is not None:
-            builds = backends.backend(chosen_backend.value).precisions(target)
+            builds = BUILDERS[chosen_backend.value]().precisions(target)
             high = high_layers(layers, instead([p for p in target.precisions if p in builds]))
         precisions = resolve_precision(high, target)
         require_built(precisions, chosen_backend.value, target)

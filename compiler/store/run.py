@@ -25,7 +25,7 @@ class Progress(Protocol):
     """Is told how a build gets on."""
 
     def started(self, stage: str) -> None:
-        """A stage's turn has come."""
+        """A stage begins to run, or its result is taken from the store."""
 
     def finished(self, stage: str, hit: bool, seconds: float) -> None:
         """A stage's result is there: from the store (``hit``), or built just now."""
@@ -100,6 +100,7 @@ def run(
                     waiting.remove(stage)
                     started = build.start(stage)
                     if workers == 1 or store.lookup(stage.name, sha256_json(started.components)):
+                        progress.started(stage.name)
                         build.finish(started)
                     else:
                         queue.append(started)
@@ -108,6 +109,7 @@ def run(
             free = workers - len(running)
             for started in [queue[index] for index in fitting(needs, taken, device_bytes)[:free]]:
                 queue.remove(started)
+                progress.started(started.name)
                 submit = pool.submit_alone if started.device_bytes else pool.submit
                 running[submit(_produce, store.root, started)] = started
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -172,8 +174,7 @@ class _Build:
         return all(consumed.stage in self.results for consumed in stage.inputs)
 
     def start(self, stage: Stage) -> _Started:
-        """Announces a stage and computes its key."""
-        self._progress.started(stage.name)
+        """Computes a stage's key."""
         last = self._store.last(self._slot, stage.name)
         return _Started(
             name=stage.name,

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -27,6 +29,24 @@ def clip(bundle, seed: int, blocks: int, switch_after: int | None = None) -> tor
             session.switch_prompt(embeds(bundle, 2))
         frames.append(session.step())
     return torch.cat(frames)
+
+
+TEXT_LIBRARIES = """
+import sys
+from vidc.runtime import load
+
+def loaded():
+    return sorted({"ftfy", "tokenizers"} & set(sys.modules))
+
+session = load(sys.argv[1]).session()
+assert loaded() == [], loaded()
+session.prompt("a cat")
+assert loaded() == ["ftfy", "tokenizers"], loaded()
+"""
+
+
+def test_libraries_for_text_load_at_the_first_text(project):
+    subprocess.run([sys.executable, "-c", TEXT_LIBRARIES, project.bundle], check=True, timeout=120)
 
 
 def test_frames(bundle):

@@ -88,7 +88,7 @@ def test_runs_the_engine_on_the_tokens(tokenizer: Path) -> None:
 
 def test_refuses_a_tokenizer_of_another_length(tokenizer: Path) -> None:
     with pytest.raises(VidcError, match=r"VIDC-BUNDLE-TOKENIZER.*makes 4 tokens.*takes 5"):
-        PromptTokenizer(tokenizer, LENGTH + 1)
+        PromptTokenizer(tokenizer, LENGTH + 1)("a cat")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}"])
@@ -98,4 +98,4 @@ def test_refuses_what_is_no_tokenizer(tokenizer: Path, content: bytes | None) ->
         tokenizer.write_bytes(content)
 
     with pytest.raises(VidcError, match="VIDC-BUNDLE-TOKENIZER"):
-        PromptTokenizer(tokenizer, LENGTH)
+        PromptTokenizer(tokenizer, LENGTH)("a cat")

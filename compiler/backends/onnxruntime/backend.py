@@ -13,6 +13,7 @@ from vidc.compiler.quantize.form import GRAPH, Form
 from vidc.compiler.store.versions import versions
 from vidc.exporters.artifact import ExportedComponent
 from vidc.runtime.engines.onnxruntime import CUDA, INSTALL
+from vidc.runtime.manifest import PORTABLE
 
 NAME = "onnxruntime"
 FOLDER = "engines/onnxruntime"
@@ -89,6 +90,7 @@ def _for_cpu(component: ExportedComponent, output: Path) -> CompiledEngine:
         files=(component.onnx.name,),
         signature=component.signature.with_in_place(aliasable_states(model, component.signature)),
         options={"graph_optimization_level": _LEVEL, "disable_prepacking": True},
+        requires=PORTABLE,
     )
 
 
@@ -110,6 +112,7 @@ def _for_gpu(component: ExportedComponent, output: Path) -> CompiledEngine:
             # A convolution asks for memory while it is captured, which CUDA refuses.
             "cuda_graph": "Conv" not in graph.operators,
         },
+        requires=PORTABLE,
     )
 
 

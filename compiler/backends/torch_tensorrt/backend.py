@@ -11,6 +11,7 @@ from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.form import NETWORK, Form
 from vidc.compiler.store.versions import versions
 from vidc.exporters.artifact import ExportedComponent
+from vidc.runtime.manifest import PORTABLE
 
 FOLDER = "engines/torch_tensorrt"
 
@@ -81,6 +82,7 @@ class TorchTensorRtBackend:
             files=(file.relative_to(output).as_posix(),),
             signature=converted.signature,
             options={"product": package.product.name, "names": dict(converted.names)},
+            requires=PORTABLE,
         )
 
 

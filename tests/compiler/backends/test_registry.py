@@ -1,7 +1,9 @@
 """A backend is one file in the backends' package: nothing else lists it."""
 
+import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from vidc.compiler import backends
 from vidc.compiler.build import compile_run as compile_stage
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import stages
+from vidc.compiler.config.backend import BUILDERS
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
 from vidc.compiler.doctor.toolchain import probe_backends
@@ -94,6 +97,7 @@ def third_backend(
     folder = tmp_path_factory.mktemp("backends")
     (folder / f"{NAME}.py").write_text(SOURCE)
     monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(folder)])
+    monkeypatch.setitem(BUILDERS, NAME, partial(backends.backend, NAME))
     yield
     sys.modules.pop(f"{backends.__name__}.{NAME}", None)
 
@@ -104,6 +108,17 @@ def test_it_is_listed() -> None:
     with pytest.raises(UsageError) as caught:
         backends.backend("unoptimized")
     assert NAME in caught.value.hint
+
+
+def test_every_backend_registers_with_the_settings() -> None:
+    code = """
+import sys
+from vidc.compiler import backends
+from vidc.compiler.config.backend import BUILDERS
+assert tuple(BUILDERS) == backends.names()
+assert not [name for name in sys.modules if name.startswith("vidc.compiler.backends.")]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_settings_and_stages_take_it() -> None:

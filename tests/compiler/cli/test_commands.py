@@ -1,12 +1,11 @@
 import json
-import os
-import subprocess
-import sys
 import tomllib
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from vidc.compiler.cli import doctor
+from vidc.compiler.cli.group import root
 from vidc.compiler.config.presets import load_preset, preset_document, preset_names
 from vidc.compiler.doctor.finding import Finding, Status
 from vidc.compiler.store.store import Store
@@ -51,17 +50,37 @@ def test_completion_prints_the_shell_s_script(vidc, shell):
     assert f"_VIDC_COMPLETE={shell}_complete" in out
 
 
-def test_completion_knows_the_commands():
-    done = subprocess.run(
-        [sys.executable, "-c", "from vidc.compiler.cli import main; main()"],
-        env=os.environ
-        | {"_VIDC_COMPLETE": "bash_complete", "COMP_WORDS": "vidc pre", "COMP_CWORD": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.stdout == "plain,presets\n"
+FROM_DISK = "file"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("pre", {"presets"}),
+        ("build lo", {"longlive-1.3b", "low_memory"}),
+        ("export ti", {"tiny"}),
+        ("calibrate ti", {"tiny"}),
+        ("presets show ti", {"tiny"}),
+        ("build presets.d/", FROM_DISK),
+        ("build --gpu h", {"h100", "h200"}),
+        ("build --gpu au", {"auto"}),
+        ("build --precision fp", {"fp32", "fp16", "fp8"}),
+        ("build --backend to", {"torch_tensorrt"}),
+        ("build --backend nothing", set()),
+        ("build --recipe kv-", {"kv-fp8", "kv-int8"}),
+        ("build --recipe ./", FROM_DISK),
+        ("calibrate --recipe kv-", {"kv-fp8", "kv-int8"}),
+        ("calibrate --for cp", {"cpu"}),
+        ("explain vidc-cli-", {"VIDC-CLI-CODE", "VIDC-CLI-USAGE"}),
+    ],
+)
+def test_completion_knows_names(words, expected):
+    *before, incomplete = words.split()
+    found = ShellComplete(root, {}, "vidc", "_VIDC_COMPLETE").get_completions(before, incomplete)
+    if expected == FROM_DISK:
+        assert [item.type for item in found] == [FROM_DISK]
+    else:
+        assert {item.value for item in found} == expected
 
 
 @pytest.mark.parametrize(

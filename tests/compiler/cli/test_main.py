@@ -116,6 +116,53 @@ print(json.dumps({"torch": "torch" in sys.modules, "modules": commands}))
         assert f"  {name} " in done.stdout
 
 
+ASKED = """
+import json, sys
+from vidc.compiler.cli import main
+try:
+    main()
+except SystemExit as exited:
+    assert not exited.code
+print(json.dumps(sorted({"numpy", "onnx", "onnxruntime", "torch"} & set(sys.modules))))
+"""
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_a_command_s_help_imports_no_framework(name):
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED, name, "--help"],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    help_text, _, loaded = done.stdout.rstrip().rpartition("\n")
+    assert help_text.startswith("Usage:")
+    assert loaded == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("vidc pre", "presets"),
+        ("vidc build ti", "tiny"),
+        ("vidc build --gpu h100", "h100"),
+        ("vidc build --precision int8", "int8"),
+        ("vidc build --backend on", "onnxruntime"),
+        ("vidc build --recipe kv-int8", "kv-int8"),
+        ("vidc explain vidc-cli-code", "VIDC-CLI-CODE"),
+    ],
+)
+def test_completion_imports_no_framework(words, offered):
+    asked = {
+        "_VIDC_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED],
+        env=os.environ | asked, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == f"plain,{offered}\n[]\n"
+
+
 @pytest.mark.parametrize("name", command_names())
 def test_the_listed_help_is_the_command_s_own(name):
     command = root.get_command(click.Context(root), name)

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vidc.compiler import backends
+from vidc.compiler.config.backend import BUILDERS
 
 PRECISIONS = {
     "onnxruntime": {"cpu": {"fp32", "fp16", "int8"}, "cuda": set()},
@@ -10,16 +10,29 @@ PRECISIONS = {
 }
 
 
+@pytest.fixture
+def register(monkeypatch):
+    """Registers backends in place of those there are: precisions for a target, by name."""
+
+    def replace(found):
+        for name in [*BUILDERS]:
+            monkeypatch.delitem(BUILDERS, name)
+        for name, precisions in found.items():
+            made = SimpleNamespace(
+                precisions=precisions,
+                unavailable=lambda target: f"it serves no {target.device_type}",
+            )
+            monkeypatch.setitem(BUILDERS, name, lambda made=made: made)
+
+    return replace
+
+
 @pytest.fixture(autouse=True)
-def known_backends(monkeypatch):
+def known_backends(register):
     """Two backends that build what this table says, whatever is installed."""
-
-    def backend(name):
-        builds = PRECISIONS[name]
-        return SimpleNamespace(
-            precisions=lambda target: frozenset(builds[target.device_type]),
-            unavailable=lambda target: f"it serves no {target.device_type}",
-        )
-
-    monkeypatch.setattr(backends, "names", lambda: tuple(sorted(PRECISIONS)))
-    monkeypatch.setattr(backends, "backend", backend)
+    register(
+        {
+            name: lambda target, builds=builds: frozenset(builds[target.device_type])
+            for name, builds in PRECISIONS.items()
+        }
+    )

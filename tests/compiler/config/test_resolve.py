@@ -5,7 +5,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vidc.compiler import backends
 from vidc.compiler.config.backend import PREFERENCE
 from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.precision import resolve_precision
@@ -195,10 +194,9 @@ def test_a_precision_that_the_backend_lacks_is_refused_by_name():
 
 
 @pytest.fixture
-def cpu_alone(monkeypatch):
+def cpu_alone(register):
     """No backend builds for anything but a CPU."""
-    only_cpu = SimpleNamespace(precisions=lambda target: set() if target.is_gpu else {"fp32"})
-    monkeypatch.setattr(backends, "backend", lambda _: only_cpu)
+    register(dict.fromkeys(PREFERENCE["cpu"], lambda target: set() if target.is_gpu else {"fp32"}))
 
 
 def test_a_target_that_no_backend_builds_for_has_one_way_out(cpu_alone):
@@ -229,12 +227,13 @@ def test_a_backend_that_builds_nothing_for_the_target_names_one_that_does():
 
 
 @pytest.mark.parametrize(("device", "gpu"), [("cpu", "cpu"), ("cuda", "h100")])
-def test_the_default_backend_is_the_first_that_builds_for_the_target(monkeypatch, device, gpu):
+def test_the_default_backend_is_the_first_that_builds_for_the_target(register, device, gpu):
     building = set(PREFERENCE[device])
-    monkeypatch.setattr(
-        backends,
-        "backend",
-        lambda name: SimpleNamespace(precisions=lambda _: {"fp32"} if name in building else set()),
+    register(
+        {
+            name: lambda _, name=name: {"fp32"} if name in building else set()
+            for name in PREFERENCE[device]
+        }
     )
     for name in PREFERENCE[device]:
         assert resolve("tiny", gpu=gpu, environ={}).backend == name

@@ -51,6 +51,23 @@ def test_builds_in_other_processes_and_then_finds_everything(tmp_path):
     assert all(hit for _, hit in again.finished_stages)
 
 
+def test_a_stage_that_waits_for_a_worker_is_not_told_as_started(tmp_path):
+    class Counting(Silent):
+        running = most = 0
+
+        def started(self, stage: str) -> None:
+            self.running += 1
+            self.most = max(self.most, self.running)
+
+        def finished(self, stage: str, hit: bool, seconds: float) -> None:
+            self.running -= 1
+
+    progress = Counting()
+    with Store(tmp_path) as store:
+        run([*PAIR, Stage("third", write_pid, ENTRIES)], store, "slot", progress, workers=2)
+    assert (progress.running, progress.most) == (0, 2)
+
+
 def test_a_failure_reaches_the_caller_and_the_rest_is_kept(tmp_path):
     stages = [PAIR[0], PAIR[1], Stage("failing", fail, ENTRIES), JOINED]
     with Store(tmp_path) as store, pytest.raises(BuildError, match="VIDC-TEST"):

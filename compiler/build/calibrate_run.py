@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from vidc.compiler.calibrate.recording import Recording, loaded_groups
+from vidc.compiler.build.calibration_recording import Recording, loaded_groups
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.store.stage import Workspace
 from vidc.runtime.allocator import growing_segments

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from vidc.compiler.build.calibration_prompts import Prompts, default_prompts
+from vidc.compiler.build.calibration_recording import Recording, loaded_groups
 from vidc.compiler.build.device_memory import golden_bytes
 from vidc.compiler.build.load_run import SOURCE_NAME
 from vidc.compiler.build.load_stage import weights_files
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.work import LIBRARIES, Work, group_sizes, labeled, runner
-from vidc.compiler.calibrate.recording import Recording, loaded_groups
 from vidc.compiler.config.gpu import absent
 from vidc.compiler.config.quantization import TRANSFORMER
 from vidc.compiler.config.resolve import Settings
@@ -42,7 +42,7 @@ def calibrate_stage(settings: Settings, sources: Sources) -> Stage:
 
 def calibrate_work(settings: Settings) -> Work:
     """What the stage does, wherever its ranges come from."""
-    return Work(("vidc.compiler.stages.calibrate",), {"model": model_tables(settings.model)})
+    return Work(("vidc.compiler.build.calibrate_run",), {"model": model_tables(settings.model)})
 
 
 def recording_device(settings: Settings) -> str:

@@ -1,0 +1,47 @@
+"""Progress of a build on a terminal, drawn by rich."""
+
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+
+class TerminalProgress:
+    """A bar of finished stages, and below it a line for each stage that runs now, with times.
+
+    Args:
+        stages: of the build.
+
+    Attributes:
+        live: draws them while it is entered.
+    """
+
+    def __init__(self, stages: int) -> None:
+        self.live = Progress(
+            BarColumn(30),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+            console=Console(file=sys.stderr),
+            refresh_per_second=2,
+            redirect_stdout=False,  # It is for results alone.
+        )
+        self._stages = stages
+        self._finished = 0
+        self._build = self.live.add_task(f"0/{stages}", total=stages)
+        self._running: dict[str, TaskID] = {}
+
+    def started(self, stage: str) -> None:
+        """Adds the stage's line; its bar pulses, as how far it is nobody knows."""
+        self._running[stage] = self.live.add_task(stage, total=None)
+
+    def finished(self, stage: str, hit: bool, seconds: float) -> None:
+        """Moves the build's bar on and removes the stage's line, if it had one."""
+        if stage in self._running:
+            self.live.remove_task(self._running.pop(stage))
+        self._finished += 1
+        count = f"{self._finished}/{self._stages}"
+        self.live.update(self._build, advance=1, description=count, refresh=True)
+
+    def note(self, text: str) -> None:
+        """Writes a line above the bars."""
+        self.live.console.print(text, markup=False, highlight=False, soft_wrap=True)
