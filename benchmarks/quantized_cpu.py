@@ -23,10 +23,9 @@ import numpy as np
 import onnxruntime
 
 from vidc.compiler.bench.fingerprint import fingerprint
-from vidc.compiler.build.compile_run import read_engine
-from vidc.compiler.build.quantize_stage import graph_stage_name, weights_stage_name
+from vidc.compiler.build.compile import read_engine
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.build.stages import slot, stages
+from vidc.compiler.build.stages import package_step, slot, stages
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.resolve import Settings, resolve
@@ -51,17 +50,16 @@ class Model:
     """A transformer's components as sessions, and one stream's states."""
 
     def __init__(self, settings: Settings, sources: Sources, folder: Path) -> None:
-        wanted = {weights_stage_name(settings, GROUP), f"load:{GROUP}"}
+        quantized = package_step(settings).weights[GROUP]
+        wanted = {quantized, f"load:{GROUP}"}
         for name in PARTS:
-            wanted |= {f"export:{name}", graph_stage_name(settings, name), f"compile:{name}"}
+            wanted |= {f"export:{name}", f"quantize:{name}", f"compile:{name}"}
         work = [stage for stage in stages(settings, sources) if stage.name in wanted]
         with Store(cache_root(os.environ)) as store:
             results = run(work, store, slot(settings), LineProgress())
         (folder / "weights").mkdir(parents=True)
         weights = folder / weights_path(GROUP)
-        shutil.copyfile(
-            results[weights_stage_name(settings, GROUP)].path / weights_path(GROUP), weights
-        )
+        shutil.copyfile(results[quantized].path / weights_path(GROUP), weights)
         self.bytes = weights.stat().st_size
         self.folder, self.signatures = folder, {}
         for name in PARTS:

@@ -23,14 +23,14 @@ from unittest.mock import patch
 import torch
 
 from vidc.compiler.bench.fingerprint import fingerprint
-from vidc.compiler.build import package
-from vidc.compiler.build.build import build
+from vidc.compiler.build.build import whole
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import Given
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.document import DOCUMENT
+from vidc.compiler.validate import check
 from vidc.compiler.validate.check import Validation, validate
 from vidc.compiler.validate.golden import Golden
 from vidc.plugins.errors import GateError
@@ -80,9 +80,9 @@ def validated(recipe: str, calibration: Path, output: Path) -> tuple[Validation,
         return found[-1]
 
     # A build that its gates stop leaves its figures in a page alone.
-    with patch.object(package, "validate", recorded):
+    with patch.object(check, "validate", recorded):
         try:
-            build(settings, sources, output, cache_root(os.environ), LineProgress())
+            whole(settings, sources).run(output, cache_root(os.environ), LineProgress())
         except GateError:
             if not found:
                 raise

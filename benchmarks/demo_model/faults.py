@@ -29,10 +29,9 @@ from torch import Tensor
 
 from demo_model.evaluation.eager import eager_bundle
 from vidc.compiler.bench.fingerprint import fingerprint
-from vidc.compiler.build.build import build
+from vidc.compiler.build.build import whole
 from vidc.compiler.build.calibration_rollouts import Rollouts
-from vidc.compiler.build.quantize_stage import weights_stage_name
-from vidc.compiler.build.stages import slot, stages
+from vidc.compiler.build.stages import package_step, slot, stages
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import Given
 from vidc.compiler.cli.validate import command as validate
@@ -211,7 +210,7 @@ class Planter:
 
     def weights_of(self, calibration: Path) -> Weights:
         """The transformer's in 8 bits, by another calibration."""
-        name = weights_stage_name(self._settings, GROUP)
+        name = package_step(self._settings).weights[GROUP]
         sources = replace(self._sources, calibration=calibration)
         work = [s for s in stages(self._settings, sources) if s.name in (name, f"load:{GROUP}")]
         with Store(self._cache) as store:
@@ -221,7 +220,7 @@ class Planter:
 
     def _build(self, calibration: Path, output: Path) -> Path:
         sources = replace(self._sources, calibration=calibration)
-        return build(self._settings, sources, output, self._cache, LineProgress()).output
+        return whole(self._settings, sources).run(output, self._cache, LineProgress()).output
 
 
 def _error(gates: list[dict[str, Any]], component: str) -> dict[str, float]:

@@ -35,10 +35,8 @@ from vidc.compiler.build.calibration_recording import (
     prompt_embeddings,
 )
 from vidc.compiler.build.calibration_rollouts import rollout_inputs
-from vidc.compiler.build.golden_run import eager_engines
-from vidc.compiler.build.load_stage import load_stage
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.build.stages import slot
+from vidc.compiler.build.stages import load_stage, slot
 from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.quantization import default_recipe
 from vidc.compiler.config.recipe import Recipe, load_recipe
@@ -56,6 +54,7 @@ from vidc.compiler.store.run import Progress, Result, run
 from vidc.compiler.store.sources import source_digest
 from vidc.compiler.store.store import Store
 from vidc.compiler.store.versions import versions
+from vidc.compiler.validate.reference import eager_engines
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.errors import UnavailableError, UsageError
@@ -63,7 +62,7 @@ from vidc.plugins.names import weights_path
 from vidc.runtime.faults import gpu_faults
 
 VAE = "vae"
-_SOURCES = ("vidc.compiler.analyze.run", "vidc.compiler.build.golden_run", "vidc.runtime.text")
+_SOURCES = ("vidc.compiler.analyze.run", "vidc.compiler.validate.reference", "vidc.runtime.text")
 """Modules whose code makes a group's figures."""
 VERIFIED = 10
 """About how many rollouts a choice takes: of the time that is announced."""

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from vidc.compiler.build.golden_run import eager_engines
+from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.components import component_groups

@@ -206,13 +206,13 @@ def variant_settings(manifest: Manifest, key: str, value: str) -> Settings:
 def _built(base: Base, settings: Settings, progress: Progress) -> Iterator[Bundle]:
     """A loaded variant, whose folder lasts as long as it is in use."""
     # What builds needs more than what runs a bundle does.
-    from vidc.compiler.build.build import build
+    from vidc.compiler.build.build import whole
     from vidc.compiler.build.sources import Sources
 
     weights = {group: base.folder / weights_path(group) for group in GROUPS}
     with tempfile.TemporaryDirectory(prefix="vidc-sweep-") as folder:
         output = Path(folder, "variant")
-        build(settings, Sources(weights), output, cache_root(os.environ), progress)
+        whole(settings, Sources(weights)).run(output, cache_root(os.environ), progress)
         yield load(output, verify="off")
 
 

@@ -1,33 +1,27 @@
-"""Builds a bundle: runs the stages, then packages what they made."""
+"""Builds: stages that the store runs or finds, and a last step that publishes their results."""
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from vidc.compiler.backends import backend
 from vidc.compiler.build.device_memory import capacity
+from vidc.compiler.build.handed_over import HandedOver
+from vidc.compiler.build.handover import Handover, stage_folder
 from vidc.compiler.build.lines import naming_lines
-from vidc.compiler.build.package import (
-    BUNDLE,
-    PACKAGE,
-    engine_notes,
-    key_components,
-    package,
-    parts,
-    published,
-)
-from vidc.compiler.build.portable_place import placed_stages, recorded_keys
-from vidc.compiler.build.portable_read import PortableBuild
+from vidc.compiler.build.place import Place
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.build.stages import WORKERS, slot, stages, target_stages
+from vidc.compiler.build.stages import WORKERS, package_step, slot, stages
+from vidc.compiler.config.gpu import absent
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.store.digest import sha256_json
-from vidc.compiler.store.plan import PlanRow, plan_row
-from vidc.compiler.store.plan import plan as plan_stages
-from vidc.compiler.store.publish import exclusive
-from vidc.compiler.store.run import Progress, run
+from vidc.compiler.store.plan import PlanRow, plan, plan_row
+from vidc.compiler.store.publish import Publication, Publishing, exclusive, replacing
+from vidc.compiler.store.run import Progress, Result, run
 from vidc.compiler.store.stage import Stage
 from vidc.compiler.store.store import Store
+from vidc.plugins.errors import UnavailableError
 
 
 @dataclass(frozen=True)
@@ -42,127 +36,177 @@ class BuiltStage:
 
 @dataclass(frozen=True)
 class Built:
-    """A published bundle and how it came about, stage by stage; the last one packages it."""
+    """A published folder and how it came about, stage by stage; the last one publishes it."""
 
     output: Path
     stages: tuple[BuiltStage, ...]
 
 
 @dataclass(frozen=True)
-class _Graph:
-    """The stages of a build up to packaging.
+class Build:
+    """A build that this machine can do: a whole one, its portable part, or the rest of another's.
 
     Attributes:
+        settings: what is built.
         stages: in topological order.
-        slot: names the build among others.
+        last: publishes their results.
+        slot: its name among others.
         recorded: keys of stages that ran elsewhere, in place of those in the store here.
+        refused: the error that ``run`` raises at once, of a build that can be planned alone.
     """
 
+    settings: Settings
     stages: Sequence[Stage]
+    last: Publication
     slot: str
-    recorded: Mapping[str, str]
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    refused: UnavailableError | None = None
 
+    @property
+    def count(self) -> int:
+        """The number of steps, the last one included."""
+        return len(self.stages) + 1
 
-def build(
-    settings: Settings, sources: Sources, output: Path, cache: Path, progress: Progress
-) -> Built:
-    """Makes the bundle at ``output``, or finds it there.
+    def plan(self, output: Path, cache: Path) -> list[PlanRow]:
+        """Returns what ``run`` would do, stage by stage, without doing it; raises as it does."""
+        self.last.kind.refuse_occupied(output)
+        output = output.resolve()
+        with Store(cache) as store:
+            rows = plan(self.stages, store, self.slot)
+            keys = {row.stage: row.key for row in rows if row.key is not None}
+            entries = {stage: store.lookup(stage, key) for stage, key in keys.items()}
+            found = {stage: entry.record for stage, entry in entries.items() if entry is not None}
+            waits = [i.stage for i in self.last.inputs if i.stage not in found]
+            components = self.last.components(found, store.digests)
+            there = not waits and self.last.published(output, sha256_json(components), found)
+            last = store.last(self._last_slot(output), self.last.name)
+            shown = [replace(row, key=self.recorded.get(row.stage, row.key)) for row in rows]
+            return [*shown, plan_row(components, waits, last, found=there)]
 
-    Args:
-        settings: what to build.
-        sources: where its weights come from.
-        output: the bundle's folder.
-        cache: where results of stages are kept.
-        progress: is told of each stage.
+    def run(self, output: Path, cache: Path, progress: Progress) -> Built:
+        """Publishes the results at ``output``, or finds them there.
 
-    Raises:
-        UsageError: ``VIDC-BUILD-OUTPUT``, something that is no bundle is in the way.
-        VidcError: what the stages, the store and the validation raise.
-    """
-    BUNDLE.refuse_occupied(output)
-    return _build(settings, _whole(settings, sources), output, cache, progress)
+        Args:
+            output: the folder; an older one there stays until the new one is finished.
+            cache: where results of stages are kept.
+            progress: is told of each stage.
 
+        Raises:
+            UsageError: ``VIDC-BUILD-OUTPUT``, something else is in the way.
+            UnavailableError: ``refused``.
+            VidcError: what the stages, the store and the last step raise.
+        """
+        self.last.kind.refuse_occupied(output)
+        if self.refused is not None:
+            raise self.refused
+        output = output.resolve()
+        with Store(cache) as store:
+            with naming_lines(self.settings):
+                results = run(
+                    self.stages,
+                    store,
+                    self.slot,
+                    progress,
+                    workers=WORKERS,
+                    device_bytes=capacity(self.settings.target),
+                )
+            for note in self.last.notes(results):
+                progress.note(note)
+            done = [
+                BuiltStage(name, self.recorded.get(name, result.key), result.hit, result.seconds)
+                for name, result in results.items()
+            ]
+            last = self._publish(results, {s.name: s.key for s in done}, output, store, progress)
+        return Built(output, (*done, last))
 
-def finish(portable: PortableBuild, output: Path, cache: Path, progress: Progress) -> Built:
-    """As ``build``, from a portable build folder; the stage keys are those of one build at once."""
-    BUNDLE.refuse_occupied(output)
-    return _build(portable.settings, _rest(portable), output, cache, progress)
-
-
-def plan(settings: Settings, sources: Sources, output: Path, cache: Path) -> list[PlanRow]:
-    """What ``build`` would do, stage by stage, without doing it; raises as it does."""
-    BUNDLE.refuse_occupied(output)
-    return _plan(settings, _whole(settings, sources), output, cache)
-
-
-def plan_finish(portable: PortableBuild, output: Path, cache: Path) -> list[PlanRow]:
-    """What ``finish`` would do, as ``plan``."""
-    BUNDLE.refuse_occupied(output)
-    return _plan(portable.settings, _rest(portable), output, cache)
-
-
-def _whole(settings: Settings, sources: Sources) -> _Graph:
-    return _Graph(stages(settings, sources), slot(settings), {})
-
-
-def _rest(portable: PortableBuild) -> _Graph:
-    settings = portable.settings
-    graph = [*placed_stages(portable), *target_stages(settings)]
-    return _Graph(graph, f"{slot(settings)}/finished", recorded_keys(portable))
-
-
-def _build(
-    settings: Settings, graph: _Graph, output: Path, cache: Path, progress: Progress
-) -> Built:
-    output = output.resolve()
-    with Store(cache) as store:
-        with naming_lines(settings):
-            results = run(
-                graph.stages,
-                store,
-                graph.slot,
-                progress,
-                workers=WORKERS,
-                device_bytes=capacity(settings.target),
-            )
-        for note in engine_notes(settings.model, results):
-            progress.note(note)
-        done = [
-            BuiltStage(name, graph.recorded.get(name, result.key), result.hit, result.seconds)
-            for name, result in results.items()
-        ]
-        keys = {stage.name: stage.key for stage in done}
-        components = key_components(settings, {n: r.digests for n, r in results.items()})
-        keys[PACKAGE] = sha256_json(components)
-        progress.started(PACKAGE)
+    def _publish(
+        self,
+        results: Mapping[str, Result],
+        keys: Mapping[str, str],
+        output: Path,
+        store: Store,
+        progress: Progress,
+    ) -> BuiltStage:
+        last = self.last
+        components = last.components(results, store.digests)
+        key = sha256_json(components)
+        progress.started(last.name)
         started = time.perf_counter()
         with exclusive(store, output, progress.note):
-            hit = published(output, keys[PACKAGE])
+            hit = last.published(output, key, results)
             if not hit:
-                package(settings, results, keys, output, progress.note)
-        packaged = [results[part] for part in parts(settings)]
-        size = sum(file.size for result in packaged for file in result.files.values())
-        store.remember(_slot(output), components, size)
+                last.kind.refuse_occupied(output)
+                keys = {**keys, last.name: key}
+                with replacing(output, last.name) as staging:
+                    last.run(Publishing(staging, output, results, keys, progress.note))
+        consumed = [results[part.stage] for part in last.inputs]
+        size = sum(file.size for result in consumed for file in result.files.values())
+        store.remember(self._last_slot(output), components, size)
         seconds = time.perf_counter() - started
-        progress.finished(PACKAGE, hit, seconds)
-    return Built(output, (*done, BuiltStage(PACKAGE, keys[PACKAGE], hit, seconds)))
+        progress.finished(last.name, hit, seconds)
+        return BuiltStage(last.name, key, hit, seconds)
+
+    def _last_slot(self, output: Path) -> str:
+        """Returns the slot of the last step: changes are told against the last folder here."""
+        return f"{self.last.name} {output}"
 
 
-def _plan(settings: Settings, graph: _Graph, output: Path, cache: Path) -> list[PlanRow]:
-    output = output.resolve()
-    with Store(cache) as store:
-        rows = plan_stages(graph.stages, store, graph.slot)
-        keys = {row.stage: row.key for row in rows if row.key is not None}
-        found = {stage: store.lookup(stage, key) for stage, key in keys.items()}
-        outputs = {stage: entry.digests for stage, entry in found.items() if entry is not None}
-        waits = [part for part in parts(settings) if part not in outputs]
-        components = key_components(settings, outputs)
-        there = not waits and published(output, sha256_json(components))
-        last = store.last(_slot(output), PACKAGE)
-        shown = [replace(row, key=graph.recorded.get(row.stage, row.key)) for row in rows]
-        return [*shown, plan_row(components, waits, last, found=there)]
+def whole(settings: Settings, sources: Sources) -> Build:
+    """Returns the build of a bundle.
+
+    Raises:
+        VidcError: what ``stages`` raises.
+    """
+    return Build(settings, stages(settings, sources), package_step(settings), slot(settings))
 
 
-def _slot(output: Path) -> str:
-    """Of packaging: what changed is told against the last bundle in the same place."""
-    return f"bundle {output}"
+def begun(settings: Settings, sources: Sources) -> Build:
+    """Returns the portable part of a build, which leaves a folder for another machine.
+
+    It is refused with ``VIDC-ENV-BACKEND`` if what would compile on any machine is not installed.
+
+    Raises:
+        VidcError: what ``stages`` raises.
+    """
+    target, chosen = settings.target, backend(settings.backend)
+    reason = chosen.unavailable(target) if chosen.anywhere(target) else None
+    refused = None
+    if reason is not None:
+        refused = UnavailableError(
+            "VIDC-ENV-BACKEND",
+            f"backend {settings.backend} builds for {target.name} on any machine, but not on this "
+            f"one: {reason}",
+            "install it, or pass another --backend",
+        )
+    portable = [stage for stage in stages(settings, sources) if stage.portable]
+    last = Handover(settings, tuple(stage.name for stage in portable))
+    return Build(settings, portable, last, slot(settings), refused=refused)
+
+
+def rest(given: HandedOver) -> Build:
+    """Returns the build of a bundle that another machine began.
+
+    Its stage keys are those of a whole build.
+    """
+    settings = given.settings
+    chosen: list[Stage] = [
+        _placed(given, stage.name) if stage.portable else stage for stage in stages(settings, None)
+    ]
+    keys = {name: output.components.key for name, output in given.document.stages.items()}
+    return Build(settings, chosen, package_step(settings), f"{slot(settings)}/finished", keys)
+
+
+def _placed(given: HandedOver, stage: str) -> Place:
+    done = given.document.stages[stage]
+    return Place(stage, given.folder / stage_folder(stage), done.components.key, done.files)
+
+
+def lacking(settings: Settings) -> str | None:
+    """Returns why this machine cannot build for a build's GPU; None if it can, and for a CPU.
+
+    What is missing for a CPU is no reason to go elsewhere: its stage says what to install.
+    """
+    target = settings.target
+    if not target.is_gpu:
+        return None
+    return absent(target) or backend(settings.backend).unavailable(target)

@@ -1,90 +1,106 @@
-"""Calibrates a transformer: runs the stages that a build runs, and writes their result down."""
+"""Stage ``calibrate:transformer``: the ranges that static scales come from."""
 
-import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vidc.compiler.build.calibrate_stage import CALIBRATE, record_stage
-from vidc.compiler.build.calibration_prompts import Prompts
-from vidc.compiler.build.calibration_recording import loaded_groups
-from vidc.compiler.build.load_stage import load_stage
-from vidc.compiler.build.sources import Sources
-from vidc.compiler.build.stages import slot
-from vidc.compiler.config.gpu import absent
-from vidc.compiler.config.resolve import Settings
-from vidc.compiler.quantize import document
-from vidc.compiler.quantize.artifact import read_calibration
-from vidc.compiler.store.publish import Kind, exclusive, replacing
-from vidc.compiler.store.run import Progress, run
-from vidc.compiler.store.store import Store
-from vidc.plugins.errors import UnavailableError
+from vidc.compiler.build.groups import LIBRARIES, group_sizes, labeled, weights_files
+from vidc.compiler.build.load import SOURCE_NAME
+from vidc.compiler.quantize.document import DOCUMENT, TENSORS
+from vidc.compiler.store.digest import Json
+from vidc.compiler.store.stage import Input, Key, Stage, Workspace
+from vidc.compiler.store.versions import versions
+from vidc.exporters.config import ModelConfig
 
-CALIBRATION = Kind(document.DOCUMENT, lambda _: [document.TENSORS])
+if TYPE_CHECKING:
+    from vidc.compiler.build.calibration_recording import Recording
+
+CALIBRATE = "calibrate:transformer"
+UNFINISHED = "calibrate"
+"""The folder of unfinished recordings in ``Workspace.kept``."""
 
 
 @dataclass(frozen=True)
-class Calibrated:
-    """A finished calibration: its folder and what its document says."""
+class Calibrate(Stage):
+    """Writes both files of a calibration.
 
-    output: Path
-    document: document.Document
-
-
-def stage_count(prompts: Prompts) -> int:
-    """How many stages a calibration has."""
-    return len(loaded_groups(prompts)) + 1
-
-
-def calibrate(
-    settings: Settings,
-    sources: Sources,
-    prompts: Prompts,
-    seed: int,
-    output: Path,
-    cache: Path,
-    progress: Progress,
-) -> Calibrated:
-    """Writes the calibration of a model's transformer to ``output``.
-
-    An interrupted run goes on at the first prompt that it did not finish, and gives the same bytes
-    as one that was not interrupted.
-
-    Args:
-        settings: of the model, its precision and the target it runs on here.
-        sources: where its weights come from.
-        prompts: at least one; each is followed by a rollout that switches to the next.
-        seed: of the noise.
-        output: a folder that is new or holds an older calibration.
-        cache: where results of stages are kept.
-        progress: is told of each stage and prompt.
-
-    Raises:
-        UsageError: ``VIDC-BUILD-OUTPUT``.
-        UnavailableError: ``VIDC-CALIBRATE-GPU``; ``VIDC-ENV-BUILD``, ModelOpt is not installed;
-            ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
-        GateError: ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
-        VidcError: what the stages and the store raise.
+    Attributes:
+        model: sizes of all its networks.
+        source: what to record, or the folder of a finished calibration; None where another
+            machine ran the stage: such a stage has the rest of its key and does not run.
     """
-    CALIBRATION.refuse_occupied(output)
-    output = output.resolve()
-    _require_device(settings)
-    graph = [
-        *(load_stage(settings, sources, group) for group in loaded_groups(prompts)),
-        record_stage(settings, prompts, seed, settings.target.device_type),
-    ]
-    with Store(cache) as store:
-        made = run(graph, store, slot(settings), progress)[CALIBRATE]
-        with exclusive(store, output, progress.note), replacing(output, "calibrate") as staging:
-            for name in made.files:
-                shutil.copyfile(made.path / name, staging / name)
-    return Calibrated(output, read_calibration(output, settings.model).document)
 
+    model: ModelConfig
+    source: "Recording | Path | None"
 
-def _require_device(settings: Settings) -> None:
-    target = settings.target
-    if target.is_gpu and (reason := absent(target)) is not None:
-        raise UnavailableError(
-            "VIDC-CALIBRATE-GPU",
-            f"this machine cannot calibrate on {target.name}: {reason}",
-            "pass --gpu cpu: the ranges hold for every target",
+    @property
+    def name(self) -> str:
+        """``calibrate:transformer``."""
+        return CALIBRATE
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The weights that a recording plays, and where those of the transformer came from."""
+        if self.source is None or isinstance(self.source, Path):
+            return ()
+        return tuple(Input(f"load:{group}", _loaded(group)) for group in self.source.precisions)
+
+    def key(self) -> Key:
+        """Returns the key: the files of a finished calibration, or all that a recording plays."""
+        from vidc.compiler.quantize.artifact import model_tables
+
+        source, config = self.source, {"model": model_tables(self.model)}
+        if source is None:
+            return Key((__name__,), config)
+        if isinstance(source, Path):
+            files = labeled("calibration", [source / DOCUMENT, source / TENSORS])
+            return Key((__name__,), config, files, partial(versions, "torch"))
+        libraries = [library for group in source.precisions for library in LIBRARIES[group]]
+        texts = ["ftfy"] if source.prompts.texts else []
+        recorded: dict[str, Json] = {
+            "sizes": {group: group_sizes(self.model, group) for group in source.precisions},
+            "precisions": dict(source.precisions),
+            "prompts": {
+                "kind": source.prompts.kind,
+                "count": len(source.prompts),
+                "sha256": source.prompts.sha256,
+            },
+            "seed": source.seed,
+            "device": source.device_type,
+        }
+        return Key(
+            (__name__,),
+            {**config, **recorded},
+            tools=lambda: {**source.versions, **versions(*libraries, *texts)},
         )
+
+    def run(self, workspace: Workspace) -> None:
+        """Records the ranges, or copies them.
+
+        Raises:
+            GateError: ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
+            UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
+        """
+        import torch
+
+        from vidc.compiler.build.calibration_recording import Recording
+        from vidc.runtime.allocator import growing_segments
+        from vidc.runtime.faults import gpu_faults
+
+        source = self.source
+        if isinstance(source, Path):
+            for file in (DOCUMENT, TENSORS):
+                (workspace.output / file).write_bytes((source / file).read_bytes())
+            return
+        assert isinstance(source, Recording)
+        assert workspace.kept is not None
+        folders = {group: workspace.inputs[f"load:{group}"] for group in source.precisions}
+        with growing_segments(), gpu_faults(torch.device(source.device_type)):
+            source.write(folders, workspace.output, workspace.kept / UNFINISHED, workspace.note)
+
+
+def _loaded(group: str) -> tuple[str, ...]:
+    """Returns the files of stage ``load`` that a recording reads."""
+    source = (SOURCE_NAME,) if group == "transformer" else ()
+    return (*weights_files(group), *source)

@@ -11,8 +11,7 @@ from torch import Tensor
 from vidc.compiler.build.calibration_prompts import Prompts, pairs
 from vidc.compiler.build.calibration_rollouts import Rollouts, scenario
 from vidc.compiler.build.calibration_state import State
-from vidc.compiler.build.golden_run import eager_engines
-from vidc.compiler.build.load_run import read_source
+from vidc.compiler.build.load import read_source
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize import document
 from vidc.compiler.quantize.artifact import model_tables, write_calibration
@@ -20,6 +19,7 @@ from vidc.compiler.quantize.groups import groups
 from vidc.compiler.quantize.ranges import finished, merged
 from vidc.compiler.store.digest import sha256_json
 from vidc.compiler.store.sources import source_digest
+from vidc.compiler.validate.reference import eager_engines
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.names import TOKENIZER, weights_path
 from vidc.runtime.strict import plain

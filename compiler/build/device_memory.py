@@ -1,4 +1,4 @@
-"""How much of a GPU's memory each stage of a build takes, so that not too many run at once.
+"""Estimates of the GPU memory that each stage takes, so that not too many run at once.
 
 Estimates in round numbers. What they were fitted to was measured on an H200 for longlive-1.3b
 (480x832, window of 12, bf16) at batch 2, without the context of each process:
@@ -17,7 +17,6 @@ from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.targets import Target
 from vidc.exporters.components import component_groups, weights_groups
 from vidc.exporters.config import ModelConfig
-from vidc.exporters.models import PRECISIONS
 
 CONTEXT = 700_000_000
 """Bytes that CUDA takes in every process."""
@@ -46,6 +45,8 @@ def compile_bytes(settings: Settings, component: str) -> int:
     """
     if not settings.target.is_gpu:
         return 0
+    from vidc.exporters.models import PRECISIONS
+
     model = settings.model
     group = component_groups(model)[component]
     elements = _weights(model, group)

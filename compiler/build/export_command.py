@@ -2,18 +2,18 @@
 
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidc.compiler.build.export_stage import export_stage
-from vidc.compiler.build.load_stage import load_stage
+from vidc.compiler.build.export import Export
+from vidc.compiler.build.load import Load
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.build.stages import WORKERS, slot
+from vidc.compiler.build.stages import WORKERS, export_stage, load_stage, slot
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.store.atomic import sync_tree
 from vidc.compiler.store.run import Progress, Result, run
-from vidc.compiler.store.stage import Stage
 from vidc.compiler.store.store import Store
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
@@ -33,7 +33,7 @@ class ExportedFiles:
 
 
 @dataclass(frozen=True)
-class Export:
+class Exported:
     """A finished export.
 
     Attributes:
@@ -50,8 +50,8 @@ class Export:
 
 def export_stages(
     settings: Settings, sources: Sources | None, components: Sequence[str]
-) -> list[Stage]:
-    """The stages of a build that export these components and, with sources, load their weights.
+) -> list[Load | Export]:
+    """Returns the stages that export these components and, with sources, load their weights.
 
     Raises:
         UsageError: ``VIDC-EXPORT-COMPONENT``, the model has no component of such a name.
@@ -65,11 +65,11 @@ def export_stages(
                 f"{settings.preset} has no component {name!r}",
                 nearest(name, groups),
             )
-    exports = [export_stage(settings, name) for name in components]
-    if sources is None:
-        return exports
-    used = dict.fromkeys(groups[name] for name in components)
-    return [*(load_stage(settings, sources, group) for group in used), *exports]
+    used = () if sources is None else dict.fromkeys(groups[name] for name in components)
+    return [
+        *(load_stage(settings, sources, group) for group in used),
+        *(export_stage(settings, name) for name in components),
+    ]
 
 
 def refuse_occupied(output: Path) -> None:
@@ -93,7 +93,7 @@ def export(
     output: Path,
     cache: Path,
     progress: Progress,
-) -> Export:
+) -> Exported:
     """Writes ``<component>.onnx`` and ``<component>.pt2`` for each component, and the weights.
 
     The folder appears whole or not at all. What builds left in the cache is used, and the other
@@ -114,32 +114,39 @@ def export(
     refuse_occupied(output)
     wanted = export_stages(settings, sources, components)
     output = output.absolute()
-    staging = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     with Store(cache) as store:
         results = run(wanted, store, slot(settings), progress, workers=WORKERS)
-        try:
-            staging.mkdir(parents=True)
-            for name, result in results.items():
-                _copy(name, result, staging)
-            sync_tree(staging)
-            staging.rename(output)
-        except OSError as error:
-            raise BuildError(
-                "VIDC-EXPORT-WRITE",
-                f"cannot write the export to {output}: {error}",
-                "free some space or choose another folder with -o; finished stages are kept",
-            ) from error
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        with _appearing(output) as staging:
+            for stage in wanted:
+                _copy(stage, results[stage.name], staging)
     files = tuple(_files(settings, name) for name in components)
     needed = dict.fromkeys(item.weights for item in files)
-    return Export(output, files, tuple(path for path in needed if not (output / path).exists()))
+    return Exported(output, files, tuple(path for path in needed if not (output / path).exists()))
 
 
-def _copy(stage: str, result: Result, folder: Path) -> None:
-    if stage.startswith("load:"):
+@contextmanager
+def _appearing(output: Path) -> Iterator[Path]:
+    """Gives a folder beside ``output`` that is renamed to it if nothing is raised."""
+    staging = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
+    try:
+        staging.mkdir(parents=True)
+        yield staging
+        sync_tree(staging)
+        staging.rename(output)
+    except OSError as error:
+        raise BuildError(
+            "VIDC-EXPORT-WRITE",
+            f"cannot write the export to {output}: {error}",
+            "free some space or choose another folder with -o; finished stages are kept",
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _copy(stage: Load | Export, result: Result, folder: Path) -> None:
+    if isinstance(stage, Load):
         (folder / "weights").mkdir(exist_ok=True)
-        path = weights_path(stage.removeprefix("load:"))
+        path = weights_path(stage.group)
         shutil.copyfile(result.path / path, folder / path)
         return
     exported = ExportedComponent.open(result.path)

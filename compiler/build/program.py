@@ -26,7 +26,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 
 @dataclass(frozen=True)
 class ComponentProgram:
-    """What a backend compiles of a component.
+    """A component's program as a backend compiles it.
 
     Attributes:
         name: the component's.

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vidc.compiler.build import golden_run as golden_stage
-from vidc.compiler.build import load_run as load_stage
+from vidc.compiler.build.golden import PlayGolden
+from vidc.compiler.build.load import Load
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.config.schema import ValidateConfig
 from vidc.compiler.config.tables import model_from_json
@@ -24,9 +24,9 @@ from vidc.runtime.manifest import Manifest
 def recompute(
     manifest: Manifest, sources: Sources, golden: Golden, note: Callable[[str], None]
 ) -> Golden:
-    """What PyTorch makes of a checkpoint in the scenario of a bundle.
+    """Plays the scenario of a bundle in PyTorch, with a checkpoint's weights.
 
-    What it made of a quantized model stays the bundle's own: ranges are not in a checkpoint.
+    The record of a quantized model stays the bundle's own: ranges are not in a checkpoint.
 
     Args:
         manifest: of the bundle, which says what the model is and at which precisions.
@@ -80,21 +80,19 @@ def _golden(
     for group, precision in precisions.items():
         output = folder / group
         output.mkdir()
-        load_stage.run(
-            Workspace(output, {}, note),
+        Load(
             config,
             group,
             precision,
             weights[group],
             sources.lora if group == "transformer" else None,
             sources.tokenizer if group == "text_encoder" else None,
-        )
+        ).run(Workspace(output, {}, note))
         inputs[f"load:{group}"] = output
     output = folder / "golden"
     output.mkdir()
-    golden_stage.run(
-        Workspace(output, inputs, note), config, precisions, scenario, prompts, device_type
-    )
+    played = PlayGolden(config, precisions, scenario, tuple(prompts), device_type, target=None)
+    played.run(Workspace(output, inputs, note))
     return Golden.load(output)
 
 

@@ -1,37 +1,34 @@
-"""All stages of a build, in topological order."""
+"""All stages of a build: the one place where settings and sources become stages."""
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 
-from vidc.compiler.build.calibrate_stage import (
-    CALIBRATE,
-    calibrate_stage,
-    calibrate_work,
-    is_calibrated,
-)
-from vidc.compiler.build.compile_stage import (
-    anywhere,
-    compile_stage,
-    compile_work,
-    kernel_stage,
-    kernel_work,
-    kernels,
-)
-from vidc.compiler.build.export_stage import export_stage, export_work
-from vidc.compiler.build.golden_stage import golden_quantized_stage, golden_stage
-from vidc.compiler.build.load_stage import load_stage, load_work
-from vidc.compiler.build.quantize_stage import (
-    quantize_component_stage,
-    quantize_component_work,
-    quantize_weights_stage,
-    quantize_weights_work,
-    quantized_components,
-    quantized_groups,
-)
+from vidc.compiler.backends import backend
+from vidc.compiler.backends.tensorrt.limits import limits
+from vidc.compiler.build.calibrate import CALIBRATE, Calibrate
+from vidc.compiler.build.calibration_prompts import Prompts, default_prompts
+from vidc.compiler.build.compile import Compile
+from vidc.compiler.build.device_memory import compile_bytes, golden_bytes
+from vidc.compiler.build.export import Export
+from vidc.compiler.build.golden import PlayGolden
+from vidc.compiler.build.golden_quantized import PlayQuantized
+from vidc.compiler.build.kernel import CompileKernel
+from vidc.compiler.build.load import Load
+from vidc.compiler.build.package import Package
+from vidc.compiler.build.quantize_component import QuantizeComponent
+from vidc.compiler.build.quantize_weights import QuantizeWeights
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.build.work import Work
+from vidc.compiler.config.gpu import absent
 from vidc.compiler.config.resolve import Settings
+from vidc.compiler.config.schema import CALIBRATION_PROMPTS
+from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.store.stage import Stage
+from vidc.compiler.store.versions import versions
+from vidc.compiler.validate.estimate import scenario
 from vidc.exporters.components import component_groups, weights_groups
+from vidc.plugins.errors import UsageError
 
 WORKERS = min(12, len(os.sched_getaffinity(0)))
 """Stages built side by side: each takes a GB, and one thread of Python or of a compiler.
@@ -39,65 +36,213 @@ WORKERS = min(12, len(os.sched_getaffinity(0)))
 As many as a model has components."""
 
 
-def stages(settings: Settings, sources: Sources) -> list[Stage]:
-    """The stages of a build up to packaging, in topological order."""
-    return [*portable_stages(settings, sources), *target_stages(settings)]
+def stages(settings: Settings, sources: Sources | None) -> list[Stage]:
+    """Returns the stages of a build before packaging, in topological order.
 
+    Args:
+        settings: what to build.
+        sources: where its weights come from; None if another machine ran the portable stages,
+            whose keys here then lack the files from outside.
 
-def portable_stages(settings: Settings, sources: Sources) -> list[Stage]:
-    """Those that any machine runs and whose results are right on every other."""
+    Raises:
+        UsageError: ``VIDC-BUILD-SOURCES``, ``VIDC-CALIBRATION-NEEDED``.
+        UnavailableError: ``VIDC-RECIPE-LOWERING``, ``VIDC-TENSORRT-COMPATIBLE``.
+    """
     groups = component_groups(settings.model)
     return [
         *(load_stage(settings, sources, group) for group in weights_groups(settings.model)),
-        *([calibrate_stage(settings, sources)] if is_calibrated(settings) else []),
-        *(quantize_weights_stage(settings, group) for group in quantized_groups(settings)),
+        *([_calibrate(settings, sources)] if _is_calibrated(settings) else []),
+        *(_quantize_weights(settings, group) for group in _quantized(settings)),
         *(export_stage(settings, name) for name in groups),
-        *(quantize_component_stage(settings, name) for name in quantized_components(settings)),
-        *(kernel_stage(settings, stage) for stage in kernels(settings)),
-        *(compile_stage(settings, name, groups[name]) for name in groups if anywhere(settings)),
+        *_quantize_components(settings),
+        *_kernels(settings).values(),
+        *(_compile(settings, name) for name in groups),
+        *_golden(settings),
     ]
 
 
-def portable_work(settings: Settings) -> dict[str, Work]:
-    """What each of ``portable_stages`` does, for a machine that has neither sources nor tools."""
-    groups = component_groups(settings.model)
-    compiled = groups if anywhere(settings) else ()
-    return {
-        **{f"load:{g}": load_work(settings, g) for g in weights_groups(settings.model)},
-        **({CALIBRATE: calibrate_work(settings)} if is_calibrated(settings) else {}),
-        **{f"quantize:{g}": quantize_weights_work(settings, g) for g in quantized_groups(settings)},
-        **{f"export:{n}": export_work(settings, n) for n in groups},
-        **{
-            f"quantize:{n}": quantize_component_work(settings, n)
-            for n in quantized_components(settings)
+def load_stage(settings: Settings, sources: Sources | None, group: str) -> Load:
+    """Returns the stage that writes the weights of a group.
+
+    Raises:
+        UsageError: ``VIDC-BUILD-SOURCES``, nothing says where they come from.
+    """
+    precision = settings.precision[group]
+    if sources is None:
+        return Load(settings.model, group, precision, None)
+    return Load(
+        settings.model,
+        group,
+        precision,
+        sources.weights(group),
+        sources.lora if group == "transformer" else None,
+        sources.tokenizer if group == "text_encoder" else None,
+    )
+
+
+def export_stage(settings: Settings, name: str) -> Export:
+    """Returns the stage that exports a component."""
+    group = component_groups(settings.model)[name]
+    return Export(settings.model, group, settings.precision[group], name)
+
+
+def record_stage(settings: Settings, prompts: Prompts, seed: int, device_type: str) -> Calibrate:
+    """Returns the stage that plays rollouts and records their ranges.
+
+    Args:
+        settings: of the model and its high precisions.
+        prompts: at least one.
+        seed: of the noise.
+        device_type: where the rollouts run, ``cpu`` or ``cuda``.
+
+    Raises:
+        UnavailableError: ``VIDC-ENV-BUILD``, ModelOpt is not installed.
+    """
+    from vidc.compiler.build.calibration_recording import Recording, loaded_groups
+
+    precisions = {group: settings.precision[group] for group in loaded_groups(prompts)}
+    recorded_by = versions("nvidia-modelopt", extra="calibrate") | versions("torch", "vidc")
+    source = Recording(settings.model, precisions, prompts, seed, device_type, recorded_by)
+    needed = golden_bytes(settings) if device_type == "cuda" else 0
+    return Calibrate(settings.model, source, device_bytes=needed)
+
+
+def recording_device(settings: Settings) -> str:
+    """Returns ``cuda`` if the target's GPU is here, else ``cpu``: its ranges hold for the GPU."""
+    here = settings.target.is_gpu and absent(settings.target) is None
+    return "cuda" if here else "cpu"
+
+
+def build_prompts(settings: Settings) -> Prompts:
+    """Returns the prompts that a build without a calibration records on.
+
+    Raises:
+        UsageError: ``VIDC-CALIBRATION-NEEDED``, the model has no text encoder;
+            ``VIDC-CALIBRATE-PROMPTS``, the preset has no text among its prompts.
+    """
+    quantized = settings.quantization
+    assert quantized is not None
+    if settings.model.text_encoder is None:
+        raise UsageError(
+            "VIDC-CALIBRATION-NEEDED",
+            f"recipe {quantized.recipe.name} takes ranges from a calibration: none is given, and "
+            "without a text encoder there are no prompts to record one on",
+            "add --text-encoder FOLDER, or make one with vidc calibrate and pass --calibration",
+        )
+    stream = stream_spec(settings.model)
+    return default_prompts(stream, CALIBRATION_PROMPTS, True, settings.calibrate.prompts)
+
+
+def package_step(settings: Settings) -> Package:
+    """Returns the step that makes a bundle of the stages' results."""
+    quantized = _quantized(settings)
+    return Package(
+        settings,
+        weights={
+            group: f"{'quantize' if group in quantized else 'load'}:{group}"
+            for group in weights_groups(settings.model)
         },
-        **{stage: kernel_work(settings, stage) for stage in kernels(settings)},
-        **{f"compile:{n}": compile_work(settings, groups[n]) for n in compiled},
-    }
-
-
-def target_stages(settings: Settings) -> list[Stage]:
-    """Those after ``portable_stages``, which need the machine that the bundle is for."""
-    groups = component_groups(settings.model)
-    return [
-        *(compile_stage(settings, name, groups[name]) for name in groups if not anywhere(settings)),
-        golden_stage(settings),
-        *(golden_quantized_stage(settings, group) for group in quantized_groups(settings)),
-    ]
-
-
-def stage_count(settings: Settings) -> int:
-    """How many stages a build has, packaging included."""
-    components = len(component_groups(settings.model))
-    # Of a quantized group, weights and golden data.
-    quantized = 2 * len(quantized_groups(settings)) + len(quantized_components(settings))
-    loaded = len(weights_groups(settings.model)) + is_calibrated(settings)
-    return loaded + quantized + 2 * components + len(kernels(settings)) + 2
+        golden=_golden(settings)[-1].name,
+        calibration=CALIBRATE if _is_calibrated(settings) else None,
+    )
 
 
 def slot(settings: Settings) -> str:
-    """Names a build among others, so that a plan can say what changed since the last."""
+    """Returns the name of a build among others, so that a plan can say what changed since."""
     precision = "-".join(
         settings.named_precision(group) for group in weights_groups(settings.model)
     )
     return f"{settings.preset}/{settings.target.name}/{settings.backend}/{precision}"
+
+
+def _is_calibrated(settings: Settings) -> bool:
+    """Returns True if the recipe takes ranges from a calibration."""
+    return settings.quantization is not None and settings.quantization.calibrated
+
+
+def _calibrate(settings: Settings, sources: Sources | None) -> Calibrate:
+    """Returns the stage of the ranges: those given, or recorded on the preset's prompts."""
+    if sources is None:
+        return Calibrate(settings.model, None)
+    if sources.calibration is not None:
+        return Calibrate(settings.model, sources.calibration)
+    return record_stage(settings, build_prompts(settings), 0, recording_device(settings))
+
+
+def _quantized(settings: Settings) -> tuple[str, ...]:
+    """Returns the weights groups that are quantized."""
+    return tuple(g for g in weights_groups(settings.model) if settings.quantized(g) is not None)
+
+
+def _quantize_weights(settings: Settings, group: str) -> QuantizeWeights:
+    quantized = settings.quantized(group)
+    assert quantized is not None
+    form = backend(settings.backend).form(settings.target)
+    # Before anything is built: what a recipe asks for, engines must be able to hold.
+    quantized_linears(quantized.recipe, settings.model, form)
+    calibration = CALIBRATE if quantized.calibrated else None
+    return QuantizeWeights(settings.model, group, quantized.recipe, calibration, form)
+
+
+def _quantize_components(settings: Settings) -> Iterator[QuantizeComponent]:
+    for name, group in component_groups(settings.model).items():
+        quantized = settings.quantized(group)
+        if quantized is not None:
+            precision = settings.precision[group]
+            form = backend(settings.backend).form(settings.target)
+            yield QuantizeComponent(settings.model, group, precision, name, quantized.recipe, form)
+
+
+def _kernels(settings: Settings) -> dict[str, CompileKernel]:
+    """Returns the stages that compile the backend's kernels, by the kernels' names."""
+    names = backend(settings.backend).kernels(settings.target)
+    if not names:
+        return {}
+    from vidc.exporters.models import PRECISIONS
+    from vidc.plugins.signature import DTYPE_NAMES
+
+    dtype = DTYPE_NAMES[PRECISIONS[settings.precision["transformer"]]]
+    head_dim = settings.model.transformer.head_dim
+    return {name: CompileKernel(name, dtype, head_dim) for name in names}
+
+
+def _compile(settings: Settings, name: str) -> Compile:
+    group = component_groups(settings.model)[name]
+    kernels = _kernels(settings) if group == "transformer" else {}
+    made = Compile(
+        component=name,
+        precision=settings.precision[group],
+        graph=f"{'export' if settings.quantized(group) is None else 'quantize'}:{name}",
+        kernels={kernel: stage.name for kernel, stage in kernels.items()},
+        backend=settings.backend,
+        target=settings.target,
+        limits=limits(settings),
+        device_bytes=compile_bytes(settings, name),
+    )
+    return replace(made, device_bytes=0) if made.portable else made
+
+
+def _golden(settings: Settings) -> list[Stage]:
+    """Returns the stages that write what a bundle is held to; the last one's result is packaged."""
+    target = settings.target
+    exact = PlayGolden(
+        model=settings.model,
+        precisions={group: settings.precision[group] for group in weights_groups(settings.model)},
+        scenario=scenario(settings),
+        prompts=tuple(settings.validate.prompts),
+        device_type=target.device_type,
+        target=target.to_json() if target.is_gpu else None,
+        device_bytes=golden_bytes(settings),
+    )
+    made: list[Stage] = [exact]
+    for group in _quantized(settings):
+        quantized = settings.quantized(group)
+        assert quantized is not None
+        form = backend(settings.backend).form(target)
+        made.append(
+            PlayQuantized(
+                exact, quantized.recipe, CALIBRATE if quantized.calibrated else None, form,
+                device_bytes=exact.device_bytes,
+            )
+        )  # fmt: skip
+    return made

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from vidc.exporters.components import weights_groups
 from vidc.plugins.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from vidc.compiler.build.build import Built
+    from vidc.compiler.build.build import Build, Built
     from vidc.compiler.build.sources import Sources
 
 
@@ -75,25 +76,13 @@ def command(
     settings = replace(settings, model=model)
     sources = _with_calibration(settings, sources, calibration, flags, given)
 
-    from vidc.compiler.build.portable_begin import lacking
+    from vidc.compiler.build.build import lacking, whole
 
     reason = lacking(settings)
     if reason is not None:
         _begin(settings, sources, output, reason, plan_only, as_json)
         return
-    output = output or _default(settings)
-    cache = cache_root(os.environ)
-
-    from vidc.compiler.build import build
-    from vidc.compiler.build.stages import stage_count
-
-    if plan_only:
-        print_plan(settings, build.plan(settings, sources, output, cache), as_json, {})
-        return
-    _announce(settings)
-    with stage_progress(stage_count(settings)) as progress:
-        built = build.build(settings, sources, output, cache, progress)
-    _print_built(built, as_json)
+    _build(whole(settings, sources), output, plan_only, as_json)
 
 
 def _begin(
@@ -105,8 +94,7 @@ def _begin(
     as_json: bool,
 ) -> None:
     """Does what any machine can do, and says who does the rest."""
-    from vidc.compiler.build import portable_begin as begin
-    from vidc.compiler.build.stages import portable_work
+    from vidc.compiler.build.build import begun
 
     bundle = output or _default(settings)
     bundle = bundle if bundle.name else bundle.absolute()
@@ -114,18 +102,14 @@ def _begin(
     rest = shlex.join(["vidc", "build", str(folder), *(["-o", str(output)] if output else [])])
     why = f"this machine cannot finish a build for {settings.target.name}: {reason}"
     where = {"portable": str(folder), "command": rest, "reason": reason}
-    cache = cache_root(os.environ)
+    build, cache = begun(settings, sources), cache_root(os.environ)
     if plan_only:
         click.echo(f"{why}; a build would leave {folder}", err=True)
-        print_plan(settings, begin.plan(settings, sources, folder, cache), as_json, where)
+        print_plan(settings, build.plan(folder, cache), as_json, where)
         return
-    with stage_progress(len(portable_work(settings)) + 1) as progress:
-        begun = begin.begin(settings, sources, folder, cache, progress)
-    if as_json:
-        stages = [vars(stage) for stage in begun.stages]
-        print_json({**where, "hit": begun.stages[-1].hit, "stages": stages})
-    else:
-        print_text(str(folder))
+    with stage_progress(build.count) as progress:
+        built = build.run(folder, cache, progress)
+    _print_built(built, folder, where, as_json)
     raise UnavailableError(
         "VIDC-BUILD-PORTABLE",
         f"{why}; what it can do of the build is done, and lies in {folder}",
@@ -135,34 +119,37 @@ def _begin(
 
 def _finish(folder: Path, output: Path | None, plan_only: bool, as_json: bool) -> None:
     """Builds the bundle that another machine began."""
-    from vidc.compiler.build import build
-    from vidc.compiler.build.portable_begin import lacking
-    from vidc.compiler.build.portable_read import open_portable
-    from vidc.compiler.build.stages import stage_count
+    from vidc.compiler.build.build import lacking, rest
+    from vidc.compiler.build.handed_over import open_portable
 
-    cache = cache_root(os.environ)
-    portable = open_portable(folder)
-    settings = portable.settings
-    output = output or _default(settings)
-    if plan_only:
-        print_plan(settings, build.plan_finish(portable, output, cache), as_json, {})
-        return
+    build = rest(open_portable(folder))
+    settings = build.settings
     reason = lacking(settings)
-    if reason is not None:
+    if reason is not None and not plan_only:
         raise UnavailableError(
             "VIDC-PORTABLE-MACHINE",
             f"this machine cannot finish {folder}, which is for {settings.target.name}: {reason}",
             "finish it on a machine with that GPU; vidc doctor says what is missing here",
         )
+    _build(build, output, plan_only, as_json)
+
+
+def _build(build: "Build", output: Path | None, plan_only: bool, as_json: bool) -> None:
+    """Publishes a bundle, or says what would be done."""
+    settings, cache = build.settings, cache_root(os.environ)
+    output = output or _default(settings)
+    if plan_only:
+        print_plan(settings, build.plan(output, cache), as_json, {})
+        return
     _announce(settings)
-    with stage_progress(stage_count(settings)) as progress:
-        built = build.finish(portable, output, cache, progress)
-    _print_built(built, as_json)
+    with stage_progress(build.count) as progress:
+        built = build.run(output, cache, progress)
+    _print_built(built, built.output, {"bundle": str(built.output)}, as_json)
 
 
 def _is_folder(path: Path) -> bool:
     """Whether PRESET is a portable build folder, or a folder that was taken for one."""
-    from vidc.compiler.build.portable_read import is_portable
+    from vidc.compiler.build.handed_over import is_portable
 
     return path.is_dir() and (is_portable(path) or str(path) not in preset_names())
 
@@ -219,7 +206,7 @@ def _tell_calibration(settings: Settings, flags: Flags, given: Given) -> None:
     Raises:
         UsageError: ``VIDC-CALIBRATION-NEEDED``; what ``build_prompts`` raises.
     """
-    from vidc.compiler.build.calibrate_stage import build_prompts, recording_device
+    from vidc.compiler.build.stages import build_prompts, recording_device
     from vidc.compiler.cli.calibrate import tell_rollouts
 
     quantized = settings.quantization
@@ -302,12 +289,13 @@ def _default(settings: Settings) -> Path:
     return Path("out") / f"{settings.preset}-{settings.target.name}-{precision}"
 
 
-def _print_built(built: "Built", as_json: bool) -> None:
+def _print_built(built: "Built", folder: Path, where: Mapping[str, str], as_json: bool) -> None:
+    """Prints the folder, or what JSON says of it with the stages."""
     if as_json:
         stages = [vars(stage) for stage in built.stages]
-        print_json({"bundle": str(built.output), "hit": built.stages[-1].hit, "stages": stages})
+        print_json({**where, "hit": built.stages[-1].hit, "stages": stages})
     else:
-        print_text(str(built.output))
+        print_text(str(folder))
 
 
 def _announce(settings: Settings) -> None:

@@ -17,7 +17,7 @@ from vidc.compiler.config.schema import CALIBRATION_PROMPTS
 
 if TYPE_CHECKING:
     from vidc.compiler.analyze.run import Analysis
-    from vidc.compiler.build.calibrate import Calibrated
+    from vidc.compiler.build.calibrate_command import Calibrated
     from vidc.compiler.build.calibration_prompts import Prompts
     from vidc.compiler.config.resolve import Settings
 
@@ -66,7 +66,7 @@ def command(
     model, sources = given.resolve(settings.model, vae=False)
     settings = replace(settings, model=model)
 
-    from vidc.compiler.build.calibrate import calibrate, stage_count
+    from vidc.compiler.build.calibrate_command import calibrate, stage_count
     from vidc.compiler.build.calibration_recording import loaded_groups
 
     found = _prompts(settings, prompts, count)

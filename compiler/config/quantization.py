@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from vidc.compiler.config.formats import HIGH, AttentionFormat, LinearFormat
@@ -43,8 +43,7 @@ class QuantizationConfig:
             "precision": self.precision,
             "recipe": recipe.name,
             "description": recipe.description,
-            "linear": [{"layers": list(r.layers), **asdict(r.format)} for r in recipe.linear],
-            "attention": [{"layers": list(r.layers), **asdict(r.format)} for r in recipe.attention],
+            **recipe.rules(),
         }
 
     @classmethod

@@ -1,7 +1,7 @@
 """Recipes as TOML: those shipped with vidc, and those a user writes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +36,13 @@ class Recipe:
     description: str
     linear: tuple[Rule[LinearFormat], ...]
     attention: tuple[Rule[AttentionFormat], ...]
+
+    def rules(self) -> dict[str, list[dict[str, Any]]]:
+        """Returns what it says, whatever it is called, as plain JSON values."""
+        return {
+            "linear": [{"layers": list(r.layers), **asdict(r.format)} for r in self.linear],
+            "attention": [{"layers": list(r.layers), **asdict(r.format)} for r in self.attention],
+        }
 
 
 def recipe_names() -> tuple[str, ...]:

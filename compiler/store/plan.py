@@ -1,7 +1,7 @@
 """What a build would do, and why, without doing it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from vidc.compiler.store.digest import Json, canonical_json, sha256_json
@@ -15,7 +15,7 @@ DIGESTS = ("inputs.", "files.", "sources")
 
 
 class Status(StrEnum):
-    """What a build would do with a stage."""
+    """The four things a build may do with a stage."""
 
     HIT = "HIT"
     """Use its result from the store."""
@@ -45,7 +45,7 @@ class PlanRow:
 
 
 def plan(stages: Sequence[Stage], store: Store, slot: str) -> list[PlanRow]:
-    """What ``run`` would do with each stage.
+    """Returns what ``run`` would do with each stage.
 
     Args:
         stages: in topological order.
@@ -63,8 +63,7 @@ def plan(stages: Sequence[Stage], store: Store, slot: str) -> list[PlanRow]:
     with store_errors(store.root):
         for stage in stages:
             waits = tuple(i.stage for i in stage.inputs if i.stage not in outputs)
-            known = replace(stage, inputs=tuple(i for i in stage.inputs if i.stage in outputs))
-            components = key_components(known, outputs, store.digests)
+            components = key_components(stage, outputs, store.digests)
             entry = None if waits else store.lookup(stage.name, sha256_json(components))
             if entry is not None:
                 outputs[stage.name] = entry.digests
@@ -76,7 +75,7 @@ def plan(stages: Sequence[Stage], store: Store, slot: str) -> list[PlanRow]:
 def plan_row(
     components: Mapping[str, Json], waits: Sequence[str], last: Last | None, *, found: bool
 ) -> PlanRow:
-    """What a build would do with one stage.
+    """Returns what a build would do with one stage.
 
     Args:
         components: of its key, but for the inputs that it waits for.

@@ -1,18 +1,22 @@
-"""Puts a finished folder in its place: whole, or not at all."""
+"""Folders outside the store that are made of results, each put in its place whole or not at all."""
 
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from vidc.compiler.store.atomic import sync, sync_tree
-from vidc.compiler.store.digest import sha256_json
+from vidc.compiler.store.digest import DigestMemory, Json, sha256_json
 from vidc.compiler.store.disk import stage_errors
 from vidc.compiler.store.lock import Mode
+from vidc.compiler.store.record import File
+from vidc.compiler.store.run import Result
+from vidc.compiler.store.stage import Step, key_components
 from vidc.compiler.store.store import Store
 from vidc.plugins.errors import UsageError
 
@@ -22,7 +26,7 @@ _ELSEWHERE = "choose another folder with -o, or remove it"
 
 @dataclass(frozen=True)
 class Kind:
-    """What a folder is that vidc writes.
+    """A kind of folder that vidc writes.
 
     Attributes:
         document: the file in it that says so.
@@ -64,6 +68,67 @@ class Kind:
             return set(self.listed(json.loads(document.read_bytes())))
         except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
             return set()  # Damaged, or of another version: nothing says what is vidc's.
+
+
+class Finished(Protocol):
+    """A stage's result, or the record of one."""
+
+    @property
+    def components(self) -> Mapping[str, Json]:
+        """All that its key is made of."""
+
+    @property
+    def files(self) -> Mapping[str, File]:
+        """The files it wrote."""
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """Where a publication is written, and what it is made of.
+
+    Attributes:
+        output: an empty folder, which goes to ``place`` once it is finished.
+        place: an absolute path.
+        results: of the stages before it, by name.
+        keys: of those stages and of the publication, by name.
+        note: shows a line of progress.
+    """
+
+    output: Path
+    place: Path
+    results: Mapping[str, Result]
+    keys: Mapping[str, str]
+    note: Callable[[str], None]
+
+
+class Publication(Step):
+    """The last step of a build: it writes a folder of the user's from results in the store."""
+
+    kind: ClassVar[Kind]
+
+    def components(self, results: Mapping[str, Finished], digests: DigestMemory) -> dict[str, Json]:
+        """Returns all that the folder depends on; inputs that are not in ``results`` are left out.
+
+        Raises:
+            BuildError: ``VIDC-BUILD-INPUT``.
+        """
+        outputs = {
+            name: {path: file.sha256 for path, file in result.files.items()}
+            for name, result in results.items()
+        }
+        return key_components(self, outputs, digests)
+
+    def notes(self, results: Mapping[str, Result]) -> list[str]:
+        """Returns lines that the user should read, whether or not the folder is written again."""
+        return []
+
+    @abstractmethod
+    def published(self, folder: Path, key: str, results: Mapping[str, Finished]) -> bool:
+        """Returns True if ``folder`` is the whole publication of this key."""
+
+    @abstractmethod
+    def run(self, workspace: Publishing) -> None:
+        """Writes the folder."""
 
 
 def _refuse(message: str, hint: str) -> NoReturn:

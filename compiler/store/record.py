@@ -28,7 +28,7 @@ class File:
 
 @dataclass(frozen=True)
 class Record:
-    """What was built, from what, when.
+    """The record of a result: its key's components, its files, and when they were made.
 
     Attributes:
         components: what the key is made of.

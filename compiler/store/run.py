@@ -79,7 +79,7 @@ def run(
         slot: names this build among others, for the explanations of a later ``plan``.
         progress: is told of each stage.
         workers: processes that build stages side by side; with 1 they are built in this one.
-            Each ``Stage.run`` must then be picklable.
+            Each stage must then be picklable.
         device_bytes: of the target's memory that stages side by side may take together, as
             ``fitting`` says. None sets no limit.
 
@@ -89,6 +89,8 @@ def run(
         ValueError: the stages are not in order.
     """
     check_order(stages)
+    for stage in stages:  # A missing file or tool is told before the first stage runs.
+        stage.key().tools()
     with store_errors(store.root), _Workers() as pool:
         store.sweep()
         build = _Build(store, slot, progress)
@@ -104,17 +106,17 @@ def run(
                         build.finish(started)
                     else:
                         queue.append(started)
-            taken = [started.device_bytes for started in running.values()]
-            needs = [started.device_bytes for started in queue]
+            taken = [started.stage.device_bytes for started in running.values()]
+            needs = [started.stage.device_bytes for started in queue]
             free = workers - len(running)
             for started in [queue[index] for index in fitting(needs, taken, device_bytes)[:free]]:
                 queue.remove(started)
-                progress.started(started.name)
-                submit = pool.submit_alone if started.device_bytes else pool.submit
+                progress.started(started.stage.name)
+                submit = pool.submit_alone if started.stage.device_bytes else pool.submit
                 running[submit(_produce, store.root, started)] = started
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 ended = running.pop(future)
-                build.finish(ended, built_elsewhere=pool.outcome(future, ended.name))
+                build.finish(ended, built_elsewhere=pool.outcome(future, ended.stage.name))
         return {stage.name: build.results[stage.name] for stage in stages}
 
 
@@ -146,21 +148,19 @@ def fitting(queue: Sequence[int], running: Iterable[int], capacity: int | None) 
 class _Started:
     """A stage whose turn has come; goes to a worker as it is."""
 
-    name: str
-    run: Callable[[Workspace], None]
+    stage: Stage
     components: Mapping[str, Json]
     inputs: Mapping[str, Path]
     needed: int | None
-    device_bytes: int
     at: float
 
     def produce(self, output: Path, note: Callable[[str], None], kept: Path) -> None:
         """Runs the stage."""
-        self.run(Workspace(output, self.inputs, note, kept))
+        self.stage.run(Workspace(output, self.inputs, note, kept))
 
 
 class _Build:
-    """What is finished of a build."""
+    """The results of a build so far."""
 
     def __init__(self, store: Store, slot: str, progress: Progress) -> None:
         self.results: dict[str, Result] = {}
@@ -170,35 +170,33 @@ class _Build:
         self._progress = progress
 
     def is_ready(self, stage: Stage) -> bool:
-        """Whether all that it consumes is there."""
+        """Returns True if everything the stage consumes is there."""
         return all(consumed.stage in self.results for consumed in stage.inputs)
 
     def start(self, stage: Stage) -> _Started:
         """Computes a stage's key."""
         last = self._store.last(self._slot, stage.name)
         return _Started(
-            name=stage.name,
-            run=stage.run,
+            stage=stage,
             components=key_components(stage, self._outputs, self._store.digests),
             inputs={i.stage: self.results[i.stage].path for i in stage.inputs},
             needed=None if last is None else last.size,
-            device_bytes=stage.device_bytes,
             at=time.perf_counter(),
         )
 
-    def finish(self, stage: _Started, built_elsewhere: bool = False) -> None:
+    def finish(self, started: _Started, built_elsewhere: bool = False) -> None:
         """Takes a stage's result from the store, where it is built now if it is not there."""
-        note = self._progress.note
-        entry, built = _obtain(self._store, stage, note)
+        name = started.stage.name
+        entry, built = _obtain(self._store, started, self._progress.note)
         hit = not (built or built_elsewhere)
-        self._store.remember(self._slot, stage.components, entry.size)
-        self._outputs[stage.name] = entry.digests
+        self._store.remember(self._slot, started.components, entry.size)
+        self._outputs[name] = entry.digests
         # Waiting for a worker is no work.
-        seconds = time.perf_counter() - stage.at if hit else entry.record.seconds
-        self.results[stage.name] = Result(
-            entry.output, stage.components, entry.record.files, entry.key, hit, seconds
+        seconds = time.perf_counter() - started.at if hit else entry.record.seconds
+        self.results[name] = Result(
+            entry.output, started.components, entry.record.files, entry.key, hit, seconds
         )
-        self._progress.finished(stage.name, hit, seconds)
+        self._progress.finished(name, hit, seconds)
 
 
 class _Workers:
@@ -243,7 +241,7 @@ class _Workers:
         return future
 
     def outcome(self, future: Future[bool], stage: str) -> bool:
-        """What a function gave that has ended.
+        """Returns the result of a function that has ended.
 
         Raises:
             BuildError: ``VIDC-BUILD-STAGE``, its process ended before it.
@@ -279,16 +277,16 @@ def _end_quietly_when_interrupted() -> None:
     signal.signal(signal.SIGINT, end)
 
 
-def _produce(root: Path, stage: _Started) -> bool:
+def _produce(root: Path, started: _Started) -> bool:
     """Builds a stage in a worker, as another build of the same thing would; whether it had to."""
     with Store(root) as store:
-        return _obtain(store, stage, lambda text: print(text, file=sys.stderr))[1]  # noqa: T201
+        return _obtain(store, started, lambda text: print(text, file=sys.stderr))[1]  # noqa: T201
 
 
-def _obtain(store: Store, stage: _Started, note: Callable[[str], None]) -> tuple[Entry, bool]:
+def _obtain(store: Store, started: _Started, note: Callable[[str], None]) -> tuple[Entry, bool]:
     return store.obtain(
-        stage.components,
-        lambda output: stage.produce(output, note, store.root / KEPT),
+        started.components,
+        lambda output: started.produce(output, note, store.root / KEPT),
         note,
-        stage.needed,
+        started.needed,
     )

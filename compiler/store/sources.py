@@ -23,7 +23,12 @@ def source_digest(entries: Iterable[str]) -> str:
     Raises:
         ModuleNotFoundError: there is no such entry.
     """
-    return sha256_json({name: module.digest for name, module in _closure(entries).items()})
+    return sha256_json(source_modules(entries))
+
+
+def source_modules(entries: Iterable[str]) -> dict[str, str]:
+    """Returns the digest of each module that ``source_digest`` covers, by name; raises as it."""
+    return {name: module.digest for name, module in _closure(entries).items()}
 
 
 @dataclass(frozen=True)

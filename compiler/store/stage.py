@@ -1,5 +1,6 @@
-"""What a stage is, and the components of the key of its result."""
+"""The protocol of a stage, and the components of the key of its result."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from vidc.plugins.errors import BuildError
 
 @dataclass(frozen=True)
 class Input:
-    """What a stage consumes of an earlier stage's output: these files, or all of it."""
+    """An earlier stage whose output is consumed: these files of it, or all."""
 
     stage: str
     files: tuple[str, ...] | None = None
@@ -19,7 +20,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where a running stage reads and writes.
+    """The folders that a running stage reads and writes.
 
     Attributes:
         output: an empty folder for its files; regular files only, no links.
@@ -36,57 +37,96 @@ class Workspace:
     kept: Path | None = None
 
 
+def no_tools() -> Mapping[str, str]:
+    """No versions, for a stage whose result depends on vidc's own sources alone."""
+    return {}
+
+
 @dataclass(frozen=True)
-class Stage:
-    """One pure step of a build.
+class Key:
+    """Everything a result depends on that is known before its inputs are.
 
     Attributes:
-        name: such as ``export:denoise``.
-        run: writes the output.
-        entries: modules whose sources it executes, with all they import; one that is imported
-            by a computed name, such as a backend, is an entry of its own.
-        config: the resolved settings that reach it.
-        inputs: the earlier stages it consumes, each once.
+        entries: modules whose sources run, with all they import; one that is imported by a
+            computed name, such as a backend, is an entry of its own.
+        config: the resolved settings that reach the stage.
         files: files and folders from outside that it consumes, by label.
-        tools: versions of the tools it uses, by name.
+        tools: returns the versions of its tools by name. It is called only where the stage is
+            planned or run: a machine that checks a key needs none of them.
         target: what it builds for.
+    """
+
+    entries: tuple[str, ...]
+    config: Json = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+    tools: Callable[[], Mapping[str, str]] = no_tools
+    target: Json = None
+
+
+class Step(ABC):
+    """A part of a build that has a name, inputs and a key."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Its name, such as ``export:denoise``."""
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The earlier stages it consumes, each once."""
+        return ()
+
+    @abstractmethod
+    def key(self) -> Key:
+        """Returns what its result depends on, besides the inputs."""
+
+
+@dataclass(frozen=True)
+class Stage(Step):
+    """A pure step whose result the store keeps. Worker processes get it pickled.
+
+    Attributes:
         device_bytes: of the target's memory that it takes while it runs, an estimate. It decides
             when the stage runs and not what it makes: no part of the key.
     """
 
-    name: str
-    run: Callable[[Workspace], None]
-    entries: tuple[str, ...]
-    config: Json = None
-    inputs: tuple[Input, ...] = ()
-    files: Mapping[str, Path] = field(default_factory=dict)
-    tools: Mapping[str, str] = field(default_factory=dict)
-    target: Json = None
-    device_bytes: int = 0
+    device_bytes: int = field(default=0, kw_only=True)
+
+    @property
+    def portable(self) -> bool:
+        """True if any machine can run it and its result is right on every other."""
+        return True
+
+    @abstractmethod
+    def run(self, workspace: Workspace) -> None:
+        """Writes the output."""
 
 
 Outputs = Mapping[str, Mapping[str, str]]
 """Digests of the files of finished stages, by stage and relative path."""
 
 
-def key_components(stage: Stage, outputs: Outputs, digests: DigestMemory) -> dict[str, Json]:
-    """All that a stage's result depends on; the key is the digest of it.
+def key_components(step: Step, outputs: Outputs, digests: DigestMemory) -> dict[str, Json]:
+    """Returns all that a result depends on; the key is the digest of it.
 
     It holds digests of consumed outputs, not keys of earlier stages: a stage that ran again and
-    gave the same output changes no key after it.
+    gave the same output changes no key after it. Inputs that are not in ``outputs`` are left out.
 
     Raises:
         BuildError: ``VIDC-BUILD-INPUT``, an outside file cannot be read.
         ValueError: an input names a file that its stage did not write.
+        VidcError: what ``Step.key`` raises.
     """
+    key = step.key()
+    known = [i for i in step.inputs if i.stage in outputs]
     return {
-        "stage": stage.name,
-        "config": stage.config,
-        "inputs": {i.stage: _consumed(stage, i, outputs[i.stage]) for i in stage.inputs},
-        "files": {label: _outside(stage, path, digests) for label, path in stage.files.items()},
-        "sources": source_digest(stage.entries),
-        "tools": dict(stage.tools),
-        "target": stage.target,
+        "stage": step.name,
+        "config": key.config,
+        "inputs": {i.stage: _consumed(step, i, outputs[i.stage]) for i in known},
+        "files": {label: _outside(step, path, digests) for label, path in key.files.items()},
+        "sources": source_digest(key.entries),
+        "tools": dict(key.tools()),
+        "target": key.target,
     }
 
 
@@ -107,24 +147,24 @@ def check_order(stages: Sequence[Stage]) -> None:
         seen.add(stage.name)
 
 
-def _consumed(stage: Stage, consumed: Input, output: Mapping[str, str]) -> str:
+def _consumed(step: Step, consumed: Input, output: Mapping[str, str]) -> str:
     if consumed.files is None:
         return sha256_tree(output)
     missing = sorted(set(consumed.files) - set(output))
     if missing:
         raise ValueError(
-            f"stage {stage.name!r} consumes {missing} of {consumed.stage!r}, which wrote "
+            f"stage {step.name!r} consumes {missing} of {consumed.stage!r}, which wrote "
             f"{sorted(output)}"
         )
     return sha256_tree({name: output[name] for name in consumed.files})
 
 
-def _outside(stage: Stage, path: Path, digests: DigestMemory) -> str:
+def _outside(step: Step, path: Path, digests: DigestMemory) -> str:
     try:
         return digests.path(path)
     except (OSError, ValueError) as error:
         raise BuildError(
             "VIDC-BUILD-INPUT",
-            f"stage {stage.name}: cannot read {path}: {error}",
+            f"stage {step.name}: cannot read {path}: {error}",
             "check that the path exists and that you may read it",
         ) from error

@@ -11,9 +11,10 @@ from vidc.compiler.validate.document import (
     worst_json,
 )
 from vidc.compiler.validate.gates import all_passed
-from vidc.compiler.validate.golden import QUANTIZED_STAGE, Golden
+from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.perceptual import Absent, Lpips
 from vidc.compiler.validate.report import Report, render_html
+from vidc.compiler.validate.scenario import QUANTIZED_STAGE
 from vidc.exporters.models import PRECISIONS
 from vidc.plugins.errors import GateError
 from vidc.runtime.bundle import Bundle

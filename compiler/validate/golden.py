@@ -22,8 +22,6 @@ FORCED = "flow"
 """The output that is kept whole: a rollout is forced along it."""
 SAMPLES = 2**12
 """Values kept of any other tensor."""
-QUANTIZED_STAGE = "golden:quantized"
-"""The stage of a build that writes golden data for a model in 8 bits."""
 GOLDEN_RATIO = 2654435769
 """Its fraction times 2^32: multiples of it, modulo 2^32, are spread evenly and never repeat."""
 

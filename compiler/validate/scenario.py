@@ -5,6 +5,9 @@ from typing import Any, Self
 
 from vidc.runtime.stream import StreamSpec
 
+QUANTIZED_STAGE = "golden:quantized"
+"""The stage of a build that writes golden data for a model in 8 bits."""
+
 
 @dataclass(frozen=True)
 class Scenario:

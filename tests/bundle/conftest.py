@@ -9,7 +9,7 @@ import torch
 from diffusers import AutoencoderKLWan, WanTransformer3DModel
 from tiny_umt5 import save_text_encoder, tiny_tokenizer, tiny_umt5
 
-from vidc.compiler.build.build import build
+from vidc.compiler.build.build import whole
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import Given
@@ -82,7 +82,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     (root / "small.toml").write_text(PRESET)
     made = Project(root / "small.toml", root / "pipeline", cache, root / "out" / "small")
     save_pipeline(made.pipeline, resolve(str(made.preset), gpu="cpu", environ={}))
-    build(*made.resolve(), made.bundle, made.cache, LineProgress())
+    whole(*made.resolve()).run(made.bundle, made.cache, LineProgress())
     return made
 
 

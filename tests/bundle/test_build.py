@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 
 from vidc.compiler.build import package as packaging
-from vidc.compiler.build.build import build, plan
-from vidc.compiler.build.load_run import read_source
-from vidc.compiler.build.load_stage import load_stage
+from vidc.compiler.build.build import whole
+from vidc.compiler.build.load import read_source
 from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import load_stage
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.store import publish
+from vidc.compiler.store import stage as keys
 from vidc.compiler.store.plan import Status
+from vidc.compiler.store.sources import source_digest
 from vidc.compiler.store.stage import Workspace
+from vidc.compiler.validate import check
 from vidc.exporters.components import component_groups, weights_groups
 from vidc.exporters.models import components, meta_network
 from vidc.plugins.errors import BuildError, GateError, UsageError
@@ -32,12 +35,12 @@ def not_hit(project, *assignments: str, **sources) -> set[str]:
 
 def rows_of(project, *assignments: str, **changed):
     settings, sources = project.resolve(*assignments)
-    rows = plan(settings, replace(sources, **changed), project.bundle, project.cache)
+    rows = whole(settings, replace(sources, **changed)).plan(project.bundle, project.cache)
     return {row.stage: row for row in rows}
 
 
 def rebuild(project, output: Path):
-    return build(*project.resolve(), output, project.cache, LineProgress())
+    return whole(*project.resolve()).run(output, project.cache, LineProgress())
 
 
 def test_a_second_build_finds_everything(project):
@@ -105,7 +108,7 @@ def test_other_weights_build_no_engine_again(project):
 
 
 def test_a_failed_validation_publishes_nothing(project, tmp_path, monkeypatch):
-    thresholds = packaging.validate
+    thresholds = check.validate
 
     def strict(*arguments):
         validation = thresholds(*arguments)
@@ -113,7 +116,7 @@ def test_a_failed_validation_publishes_nothing(project, tmp_path, monkeypatch):
         object.__setattr__(gate, "threshold", 0.0)
         return validation
 
-    monkeypatch.setattr(packaging, "validate", strict)
+    monkeypatch.setattr(check, "validate", strict)
     output = tmp_path / "strict"
     with pytest.raises(GateError, match="VIDC-VALIDATE-FAILED") as failure:
         rebuild(project, output)
@@ -127,9 +130,9 @@ def test_what_is_no_bundle_is_not_replaced(project, tmp_path):
     output.mkdir()
     (output / "thesis.tex").write_text("three years")
     with pytest.raises(UsageError, match="VIDC-BUILD-OUTPUT"):
-        build(*project.resolve(), output, cache, LineProgress())
+        whole(*project.resolve()).run(output, cache, LineProgress())
     with pytest.raises(UsageError, match="VIDC-BUILD-OUTPUT"):
-        plan(*project.resolve(), output, cache)
+        whole(*project.resolve()).plan(output, cache)
     assert (output / "thesis.tex").read_text() == "three years"
     assert not cache.exists()
 
@@ -158,10 +161,16 @@ def test_a_stage_that_gave_the_same_output_again_packages_nothing(project, tmp_p
     assert rebuild(project, output).stages[-1].hit
 
 
-def test_what_judges_a_bundle_is_in_its_key(project, monkeypatch):
-    entries = []
-    monkeypatch.setattr(packaging, "source_digest", lambda e: entries.extend(e) or "changed")
-    monkeypatch.setattr(packaging, "_resource_digest", lambda _, name: name)
+def test_what_judges_a_bundle_is_in_its_key(project, tmp_path, monkeypatch):
+    entries = whole(*project.resolve()).last.key().entries
+
+    def changed(asked):
+        return "changed" if asked == entries else source_digest(asked)
+
+    for name in ("thresholds.toml", "report.html.j2", "base.html.j2"):
+        (tmp_path / name).write_text("changed")
+    monkeypatch.setattr(keys, "source_digest", changed)
+    monkeypatch.setattr(packaging, "files", lambda _: tmp_path)
     row = rows_of(project)["package"]
     assert row.status is Status.STALE
     assert row.reasons == ("files.page", "files.report", "files.thresholds", "sources")
@@ -172,7 +181,7 @@ def test_a_full_disk_under_the_output_is_not_the_cache_s(project, tmp_path, monk
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(packaging, "_assemble", full)
+    monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(BuildError, match="VIDC-BUILD-DISK") as error:
         rebuild(project, tmp_path / "out")
     assert "-o" in error.value.hint

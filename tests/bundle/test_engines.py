@@ -2,7 +2,7 @@
 
 import pytest
 
-from vidc.compiler.build.build import build
+from vidc.compiler.build.build import whole
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.validate.check import validate
 from vidc.compiler.validate.golden import Golden
@@ -25,7 +25,7 @@ def test_engines_compute_what_eager_computes(
     # Half precision on a CPU is a matter of minutes in the VAE's convolutions.
     flags = [] if precision != "fp16" else ["precision.vae=fp32"]
     settings, sources = project.resolve(*flags, backend=backend, precision=precision)
-    built = build(settings, sources, tmp_path / "bundle", project.cache, LineProgress())
+    built = whole(settings, sources).run(tmp_path / "bundle", project.cache, LineProgress())
     document = validate(
         read_manifest(built.output), load(built.output, verify="full"), Golden.load(built.output)
     ).to_json()

@@ -10,10 +10,9 @@ import pytest
 import quantized
 
 from vidc.compiler.backends.onnxruntime.backend import OnnxRuntimeBackend
-from vidc.compiler.build import build as building
-from vidc.compiler.build.build import build, finish, plan_finish
-from vidc.compiler.build.portable_begin import begin, plan
-from vidc.compiler.build.portable_read import open_portable
+from vidc.compiler.build.build import begun, rest, whole
+from vidc.compiler.build.handed_over import open_portable
+from vidc.compiler.build.package import Package
 from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.quantize.artifact import write_calibration
@@ -34,13 +33,14 @@ def folder(project, tmp_path_factory) -> Path:
     """Begun with what the build of the project left in the cache: that is the other order."""
     output = tmp_path_factory.mktemp("begun") / "small.portable"
     settings, sources = project.resolve()
-    assert plan(settings, sources, output, project.cache)[-1].status is Status.MISS
-    begun = begin(settings, sources, output, project.cache, LineProgress())
-    assert begun.folder == output
-    assert all(stage.hit for stage in begun.stages[:-1])
-    rows = plan(settings, sources, output, project.cache)
+    build = begun(settings, sources)
+    assert build.plan(output, project.cache)[-1].status is Status.MISS
+    built = build.run(output, project.cache, LineProgress())
+    assert built.output == output
+    assert all(stage.hit for stage in built.stages[:-1])
+    rows = build.plan(output, project.cache)
     assert {row.status for row in rows} == {Status.HIT}
-    assert rows[-1].key == begun.stages[-1].key
+    assert rows[-1].key == built.stages[-1].key
     return output
 
 
@@ -55,12 +55,12 @@ def elsewhere(folder, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def finished(elsewhere) -> Path:
     """The bundle made of it there, with a cache that was empty."""
-    portable, output = open_portable(elsewhere), elsewhere.with_name("bundle")
+    build, output = rest(open_portable(elsewhere)), elsewhere.with_name("bundle")
     cache = elsewhere.with_name("cache")
-    rows = {row.stage: row for row in plan_finish(portable, output, cache)}
+    rows = {row.stage: row for row in build.plan(output, cache)}
     assert rows["export:denoise"].status is Status.MISS
     assert rows["compile:denoise"].status is Status.UNKNOWN
-    finish(portable, output, cache, LineProgress())
+    build.run(output, cache, LineProgress())
     return output
 
 
@@ -70,12 +70,12 @@ def test_the_bundle_is_the_one_that_one_machine_makes(project, finished):
 
 
 def test_each_order_finds_the_other_s_bundle(project, elsewhere, finished):
-    built = build(*project.resolve(), finished, project.cache, LineProgress())
+    built = whole(*project.resolve()).run(finished, project.cache, LineProgress())
     assert built.stages[-1].hit
-    portable, cache = open_portable(elsewhere), elsewhere.with_name("cache")
-    rows = plan_finish(portable, finished, cache)
+    build, cache = rest(open_portable(elsewhere)), elsewhere.with_name("cache")
+    rows = build.plan(finished, cache)
     assert {row.status for row in rows} == {Status.HIT}
-    found = finish(portable, finished, cache, LineProgress())
+    found = build.run(finished, cache, LineProgress())
     assert all(stage.hit for stage in found.stages)
     assert {s.name: s.key for s in found.stages} == {s.name: s.key for s in built.stages}
     assert {row.stage: row.key for row in rows} == {s.name: s.key for s in found.stages}
@@ -87,13 +87,13 @@ def test_finishing_that_was_interrupted_goes_on_where_it_was(
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    portable, cache = open_portable(elsewhere), elsewhere.with_name("cache")
-    monkeypatch.setattr(building, "package", interrupt)
+    build, cache = rest(open_portable(elsewhere)), elsewhere.with_name("cache")
+    monkeypatch.setattr(Package, "run", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        finish(portable, tmp_path / "bundle", cache, LineProgress())
+        build.run(tmp_path / "bundle", cache, LineProgress())
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
-    again = finish(portable, tmp_path / "bundle", cache, LineProgress())
+    again = build.run(tmp_path / "bundle", cache, LineProgress())
     assert [stage.name for stage in again.stages if not stage.hit] == ["package"]
     assert contents(tmp_path / "bundle") == contents(finished)
 
@@ -107,14 +107,14 @@ def test_a_build_in_8_bits_is_planned_with_what_it_is_held_to(project, tmp_path)
     document = replace(made.document, weights=digest)
     write_calibration(tmp_path / "calibration", document, made.tensors)
     sources = replace(sources, calibration=tmp_path / "calibration")
-    begin(settings, sources, tmp_path / "begun", project.cache, LineProgress())
+    begun(settings, sources).run(tmp_path / "begun", project.cache, LineProgress())
     shutil.rmtree(tmp_path / "calibration")
 
     portable = open_portable(tmp_path / "begun")
     done = portable.document.stages
     assert {"quantize:transformer", "quantize:denoise", "quantize:text_kv"} <= set(done)
     assert set(done["calibrate:transformer"].files) == {DOCUMENT, TENSORS}
-    rows = plan_finish(portable, tmp_path / "bundle", tmp_path / "cache")
+    rows = rest(portable).plan(tmp_path / "bundle", tmp_path / "cache")
     left = [row.stage for row in rows if row.stage not in done]
     assert left[-3:] == ["golden", "golden:quantized", "package"]
     assert all(stage.startswith("compile:") for stage in left[:-3])
@@ -128,16 +128,16 @@ def test_a_build_in_8_bits_is_planned_with_what_it_is_held_to(project, tmp_path)
 def test_a_build_in_8_bits_is_finished_as_one_machine_makes_it(project, tmp_path, monkeypatch):
     monkeypatch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
     settings, sources = project.resolve(precision="int8", recipe="int8-weight-only")
-    begin(settings, sources, tmp_path / "begun", project.cache, LineProgress())
-    portable, output = open_portable(tmp_path / "begun"), tmp_path / "bundle"
-    done = finish(portable, output, project.cache, LineProgress())
+    begun(settings, sources).run(tmp_path / "begun", project.cache, LineProgress())
+    build, output = rest(open_portable(tmp_path / "begun")), tmp_path / "bundle"
+    done = build.run(output, project.cache, LineProgress())
     keys = {stage.name: stage.key for stage in done.stages}
     assert read_manifest(output).stages == keys
     assert "golden:quantized" in keys
-    rows = plan_finish(portable, output, project.cache)
+    rows = build.plan(output, project.cache)
     assert {row.status for row in rows} == {Status.HIT}
-    whole = building.plan(settings, sources, output, project.cache)
-    assert {row.stage: row.key for row in whole} == {row.stage: row.key for row in rows} == keys
+    at_once = whole(settings, sources).plan(output, project.cache)
+    assert {row.stage: row.key for row in at_once} == {row.stage: row.key for row in rows} == keys
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def vidc(capsys, monkeypatch, project):
     for variable in ("VIDC_GPU", "VIDC_PRECISION", "VIDC_BACKEND"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(OnnxRuntimeBackend, "precisions", lambda *_: frozenset({"fp32"}))
-    monkeypatch.setattr("vidc.compiler.build.portable_begin.absent", lambda *_: ELSEWHERE)
+    monkeypatch.setattr("vidc.compiler.build.build.absent", lambda *_: ELSEWHERE)
 
     def run(*arguments):
         with pytest.raises(SystemExit) as end:

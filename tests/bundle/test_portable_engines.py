@@ -10,11 +10,11 @@ import quantized
 pytest.importorskip("tensorrt_rtx")
 
 from vidc.compiler.backends.tensorrt.network import parse
-from vidc.compiler.build import load_run as load
-from vidc.compiler.build.build import plan_finish
-from vidc.compiler.build.portable_read import open_portable
+from vidc.compiler.build.build import rest
+from vidc.compiler.build.handed_over import open_portable
+from vidc.compiler.build.load import Load, read_source
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.build.stages import portable_stages
+from vidc.compiler.build.stages import stages
 from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import resolve
@@ -63,9 +63,9 @@ def calibration(tmp_path_factory):
     """A calibration of the weights that the build draws, with ranges that are drawn, too."""
     config = resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
     workspace = Workspace(tmp_path_factory.mktemp("loaded"), {}, print)
-    load.run(workspace, config, "transformer", "fp16", 1, None, None)
+    Load(config, "transformer", "fp16", 1).run(workspace)
     made = quantized.calibration(config, reach=3.0)
-    digest = load.read_source(workspace.output)["digest"]
+    digest = read_source(workspace.output)["digest"]
     folder = tmp_path_factory.mktemp("calibration")
     write_calibration(folder, replace(made.document, weights=digest), made.tensors)
     return folder
@@ -89,9 +89,8 @@ def test_engines_are_built_and_the_rest_is_left(begun):
 def test_the_machine_with_the_gpu_compiles_nothing(begun, tmp_path):
     folder, _ = begun
     portable = open_portable(folder)
-    rows = {
-        row.stage: row for row in plan_finish(portable, tmp_path / "bundle", tmp_path / "cache")
-    }
+    plan = rest(portable).plan(tmp_path / "bundle", tmp_path / "cache")
+    rows = {row.stage: row for row in plan}
     assert rows["compile:denoise"].key == portable.document.stages["compile:denoise"].components.key
     assert [name for name in rows if name not in portable.document.stages] == ["golden", "package"]
 
@@ -122,17 +121,13 @@ def test_out_of_memory_names_the_component_and_costs_no_other(tmp_path, monkeypa
 
     settings = resolve("tiny", gpu="rtx4090", precision="fp16", assignments=SMALL, environ={})
     wanted = ("text_kv", "kv_update")
-    stages = [
-        stage
-        for stage in portable_stages(settings, Sources({}, seed=1))
-        if stage.name.endswith(wanted)
-    ]
+    made = [s for s in stages(settings, Sources({}, seed=1)) if s.name.endswith(wanted)]
     monkeypatch.setattr("vidc.compiler.backends.tensorrt.network.parse", parse_for_little_memory)
     with Store(tmp_path) as store:
         # In this process, which has the stand-in.
         with pytest.raises(BuildError, match="kv_update: TensorRT-RTX ran out of mem") as caught:
-            run(stages, store, "slot", LineProgress())
-        rows = plan(stages, store, "slot")
+            run(made, store, "slot", LineProgress())
+        rows = plan(made, store, "slot")
     assert caught.value.code == "VIDC-TENSORRT-MEMORY"
     kept = {row.stage for row in rows if row.status is Status.HIT}
     assert kept == {"export:text_kv", "export:kv_update", "compile:text_kv"}

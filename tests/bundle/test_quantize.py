@@ -52,7 +52,7 @@ def build(project, vidc, monkeypatch):
 
 @pytest.fixture(scope="module")
 def quantized(project, calibrated, tmp_path_factory):
-    from vidc.compiler.build.build import build
+    from vidc.compiler.build.build import whole
     from vidc.compiler.cli.progress import LineProgress
 
     settings, sources = project.resolve(precision="int8")
@@ -61,13 +61,13 @@ def quantized(project, calibrated, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         # The project's weights come from files, but nobody trained them.
         patch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
-        return build(settings, sources, output, project.cache, LineProgress()).output
+        return whole(settings, sources).run(output, project.cache, LineProgress()).output
 
 
 @pytest.fixture(scope="module")
 def centered(project, calibrated, tmp_path_factory):
     """A bundle whose Linears have the mean taken off their inputs, which are smoothed too."""
-    from vidc.compiler.build.build import build
+    from vidc.compiler.build.build import whole
     from vidc.compiler.cli.progress import LineProgress
 
     folder = tmp_path_factory.mktemp("centered")
@@ -81,7 +81,7 @@ def centered(project, calibrated, tmp_path_factory):
     sources = replace(sources, calibration=calibrated)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
-        return build(settings, sources, folder / "bundle", project.cache, LineProgress()).output
+        return whole(settings, sources).run(folder / "bundle", project.cache, LineProgress()).output
 
 
 def test_what_is_taken_off_inputs_is_the_calibration_s_mean(centered, calibrated):
@@ -207,7 +207,7 @@ def test_scales_for_each_token_need_no_calibration(build, vidc, monkeypatch, tmp
 )
 def cached(request, project, calibrated, tmp_path_factory):
     """A bundle whose keys and values alone are in 8 bits, and their dtype."""
-    from vidc.compiler.build.build import build
+    from vidc.compiler.build.build import whole
     from vidc.compiler.cli.progress import LineProgress
 
     precision, backend = request.param
@@ -218,7 +218,7 @@ def cached(request, project, calibrated, tmp_path_factory):
     sources = replace(sources, calibration=calibrated)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
-        return build(settings, sources, output, project.cache, LineProgress()).output
+        return whole(settings, sources).run(output, project.cache, LineProgress()).output
 
 
 def rings(bundle):
@@ -297,7 +297,7 @@ def test_swapped_scales_of_attention_in_8_bits_fail_validation_by_name(
 
 
 def test_a_mix_has_its_layers_alone_in_8_bits(project, calibrated, tmp_path, monkeypatch):
-    from vidc.compiler.build.build import build
+    from vidc.compiler.build.build import whole
     from vidc.compiler.cli.progress import LineProgress
 
     monkeypatch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
@@ -310,7 +310,7 @@ def test_a_mix_has_its_layers_alone_in_8_bits(project, calibrated, tmp_path, mon
     )
     settings, sources = project.resolve(precision="int8", recipe=str(recipe))
     sources = replace(sources, calibration=calibrated)
-    output = build(settings, sources, tmp_path / "mix", project.cache, LineProgress()).output
+    output = whole(settings, sources).run(tmp_path / "mix", project.cache, LineProgress()).output
     assert read_manifest(output).validation.passed
     weights = load_file(output / "weights/transformer.safetensors")
     assert {name for name, tensor in weights.items() if tensor.dtype is torch.int8} == {

@@ -5,7 +5,7 @@ import hashlib
 import torch
 from refusals import OPERATORS
 
-from vidc.compiler.build.portable_document import SCHEMA
+from vidc.compiler.build.handover import SCHEMA
 from vidc.plugins import engine_operators
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.flash_attention import OPERATOR as FLASH_ATTENTION

@@ -5,9 +5,11 @@ import sys
 import time
 from pathlib import Path
 
+from function_stage import FunctionStage
+
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.store.run import run
-from vidc.compiler.store.stage import Stage, Workspace
+from vidc.compiler.store.stage import Workspace
 from vidc.compiler.store.store import Store
 from vidc.plugins.errors import BuildError
 
@@ -35,5 +37,5 @@ def sleep_long(workspace: Workspace) -> None:
 
 if __name__ == "__main__":
     with Store(Path(sys.argv[1])) as store:
-        slow = [Stage(name, sleep_long, ("vidc.plugins.errors",)) for name in ("one", "two")]
+        slow = [FunctionStage(name, sleep_long) for name in ("one", "two")]
         run(slow, store, "slot", LineProgress(), workers=2)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 
-from vidc.compiler.build import load_run as load
-from vidc.compiler.build.golden_run import eager_engines
+from vidc.compiler.build.load import Load
 from vidc.compiler.cli.sources import Given
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.store.stage import Workspace
+from vidc.compiler.validate.reference import eager_engines
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.names import TOKENIZER, weights_path
 from vidc.runtime.bundle import TEXT_ENCODER, Bundle
@@ -28,9 +28,8 @@ def eager_bundle(
     files = {}
     for group, source in sources.checkpoints.items():
         (output := folder / group).mkdir()
-        load.run(
-            Workspace(output, {}, print), model, group, "fp32", source, None, sources.tokenizer
-        )
+        stage = Load(model, group, "fp32", source, tokenizer=sources.tokenizer)
+        stage.run(Workspace(output, {}, print))
         files[group] = output / weights_path(group)
     where = torch.device(device)
     engines = eager_engines(model, files, dict.fromkeys(files, "fp32"), where)

@@ -10,7 +10,7 @@ from vidc.compiler.analyze import run as running
 from vidc.compiler.analyze.budget import Budget
 from vidc.compiler.analyze.run import analyze, forget, make_plan
 from vidc.compiler.analyze.trials import Damage
-from vidc.compiler.build.calibrate import calibrate
+from vidc.compiler.build.calibrate_command import calibrate
 from vidc.compiler.build.calibration_prompts import default_prompts
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.config.resolve import resolve

@@ -1,4 +1,4 @@
-"""A backend is one file in the backends' package: nothing else lists it."""
+"""A backend is one folder in the backends' package: nothing else lists it."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vidc.compiler import backends
-from vidc.compiler.build import compile_run as compile_stage
+from vidc.compiler.build.compile import Compile, read_engine, read_notes
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import stages
 from vidc.compiler.config.backend import BUILDERS
@@ -95,18 +95,21 @@ def third_backend(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("backends")
-    (folder / f"{NAME}.py").write_text(SOURCE)
+    (folder / NAME).mkdir()
+    (folder / NAME / "__init__.py").touch()
+    (folder / NAME / "backend.py").write_text(SOURCE)
     monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(folder)])
     monkeypatch.setitem(BUILDERS, NAME, partial(backends.backend, NAME))
     yield
-    sys.modules.pop(f"{backends.__name__}.{NAME}", None)
+    for module in (NAME, f"{NAME}.backend"):
+        sys.modules.pop(f"{backends.__name__}.{module}", None)
 
 
 def test_it_is_listed() -> None:
     assert backends.names() == ("aoti", "onnxruntime", "tensorrt", "torch_tensorrt", NAME)
     assert f"backend {NAME}" in {finding.name for finding in probe_backends()}
     with pytest.raises(UsageError) as caught:
-        backends.backend("unoptimized")
+        backends.backend("unoptimzed")
     assert NAME in caught.value.hint
 
 
@@ -125,8 +128,8 @@ def test_settings_and_stages_take_it() -> None:
     settings = resolve("tiny", gpu="cpu", backend=NAME, environ={})
     assert settings.backend == NAME
     compiled = next(s for s in stages(settings, Sources({}, seed=1)) if s.name == "compile:denoise")
-    assert compiled.tools == {"unoptimized": "7"}
-    assert f"{backends.__name__}.{NAME}" in compiled.entries
+    assert compiled.key().tools() == {"unoptimized": "7"}
+    assert f"{backends.__name__}.{NAME}.backend" in compiled.key().entries
 
 
 def test_it_compiles_a_component_that_a_loader_runs(tmp_path: Path) -> None:
@@ -143,9 +146,9 @@ def test_it_compiles_a_component_that_a_loader_runs(tmp_path: Path) -> None:
     exported.write_signature()
 
     workspace = Workspace(bundle, {"export:toy": export}, print)
-    compile_stage.run(workspace, "toy", NAME, targets()["cpu"])
-    document = dict(compile_stage.read_engine(bundle))
-    assert compile_stage.read_notes(bundle) == ("it is as it was exported",)
+    Compile("toy", "fp32", "export:toy", {}, NAME, targets()["cpu"], {}).run(workspace)
+    document = dict(read_engine(bundle))
+    assert read_notes(bundle) == ("it is as it was exported",)
     entry: manifest.Engine = read({**document, "precision": "fp32"}, manifest.Engine, "engine")
     assert (entry.backend, entry.loader) == (NAME, "onnxruntime")
     assert entry.requires.torch == "2.11.0"

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from vidc.compiler.bench import streams
 from vidc.compiler.bench.streams import BASELINES, of_baselines
-from vidc.compiler.build.golden_run import eager_engines
+from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.validate.play import Inputs, play_rollout

@@ -4,7 +4,8 @@ import pytest
 
 from vidc.compiler.build import build
 from vidc.compiler.build.device_memory import _weights, capacity, compile_bytes, golden_bytes
-from vidc.compiler.build.stages import target_stages
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import stages as stages_of
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
 from vidc.exporters.components import component_groups
@@ -30,7 +31,7 @@ def with_text(settings):
 
 
 def total(settings):
-    return sum(stage.device_bytes for stage in target_stages(settings))
+    return sum(stage.device_bytes for stage in stages_of(settings, None))
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -64,7 +65,7 @@ def test_a_large_gpu_takes_all_stages_at_once_and_a_smaller_one_does_not():
     assert total(settings("h200")) < capacity(targets()["h200"])
     assert total(settings("h200", batch=2)) > capacity(targets()["h200"])
     # Each fits alone.
-    stages = target_stages(settings("h100", batch=2))
+    stages = stages_of(settings("h100", batch=2), None)
     assert max(stage.device_bytes for stage in stages) < capacity(targets()["h100"])
 
 
@@ -94,5 +95,5 @@ def test_a_build_keeps_within_the_capacity(monkeypatch, tmp_path, gpu, expected)
 
     monkeypatch.setattr(build, "run", run)
     with pytest.raises(ToldError) as told:
-        build._build(settings(gpu), build._Graph([], "slot", {}), tmp_path / "x", tmp_path, None)
+        build.whole(settings(gpu), Sources({}, seed=1)).run(tmp_path / "x", tmp_path, None)
     assert told.value.args == (expected,)

@@ -1,6 +1,7 @@
 """What a stage's key is made of, without building anything."""
 
 import json
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from vidc.compiler.backends.aoti import cxx
-from vidc.compiler.build.load_stage import load_stage
+from vidc.compiler.build.build import whole
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.build.stages import portable_stages, portable_work, stage_count, stages
+from vidc.compiler.build.stages import load_stage, stages
+from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import Settings, resolve
+from vidc.compiler.store.sources import source_modules
 from vidc.compiler.store.stage import Input, Stage
 from vidc.exporters.text_encoder.config import TextEncoderConfig
 from vidc.plugins.errors import BuildError, UsageError
@@ -52,7 +55,7 @@ def spiece(tmp_path: Path) -> Path:
 
 
 def consumed(stage: Stage) -> set[str]:
-    return {path.name for path in stage.files.values()}
+    return {path.name for path in stage.key().files.values()}
 
 
 def test_every_shard_of_an_index_is_consumed(settings: Settings, shards: Path) -> None:
@@ -61,10 +64,16 @@ def test_every_shard_of_an_index_is_consumed(settings: Settings, shards: Path) -
         assert consumed(stage) == {shards.name, "a-1.safetensors", "a-2.safetensors"}
 
 
-def test_a_missing_shard_is_told_before_anything_is_built(settings: Settings, shards: Path) -> None:
+def test_a_missing_shard_is_told_before_anything_is_built(
+    settings: Settings, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (shards.parent / "a-2.safetensors").unlink()
+    sources = Sources({"transformer": shards, "vae": shards})
+    started: list[str] = []
+    monkeypatch.setattr(LineProgress, "started", lambda _, stage: started.append(stage))
     with pytest.raises(BuildError, match=r"VIDC-CHECKPOINT-SHARD.*a-2"):
-        stages(settings, Sources({"transformer": shards, "vae": shards}))
+        whole(settings, sources).run(tmp_path / "out", tmp_path / "cache", LineProgress())
+    assert started == []
 
 
 def test_a_lora_s_config_is_consumed(settings: Settings, tmp_path: Path) -> None:
@@ -83,11 +92,11 @@ def test_what_surrounds_a_sentencepiece_model_is_consumed(
     beside = {"tokenizer_config.json", "special_tokens_map.json"}
     stage = load_stage(with_text, Sources(weights, tokenizer=spiece), "text_encoder")
     assert consumed(stage) == {"model.safetensors", "spiece.model", *beside}
-    assert {"sentencepiece", "protobuf"} <= stage.tools.keys()
+    assert {"sentencepiece", "protobuf"} <= stage.key().tools().keys()
     plain = Sources(weights, tokenizer=spiece.with_name("tokenizer.json"))
     stage = load_stage(with_text, plain, "text_encoder")
     assert consumed(stage) == {"model.safetensors", "tokenizer.json"}
-    assert "sentencepiece" not in stage.tools
+    assert "sentencepiece" not in stage.key().tools()
 
 
 def test_golden_data_depend_on_weights_alone(with_text: Settings, spiece: Path) -> None:
@@ -97,12 +106,12 @@ def test_golden_data_depend_on_weights_alone(with_text: Settings, spiece: Path) 
         Input("load:transformer", ("weights/transformer.safetensors",)),
         Input("load:vae", ("weights/vae.safetensors",)),
     )
-    assert "ftfy" in golden.tools
+    assert "ftfy" in golden.key().tools()
 
 
 def test_tools_of_compiling_hold_what_reads_the_graph(settings: Settings) -> None:
     (stage,) = (s for s in stages(settings, Sources({}, seed=1)) if s.name == "compile:denoise")
-    assert stage.tools.keys() == {"onnxruntime", "onnx-ir"}
+    assert stage.key().tools().keys() == {"onnxruntime", "onnx-ir"}
 
 
 @pytest.mark.parametrize(
@@ -121,9 +130,9 @@ def test_a_limit_on_workspace_is_in_the_key_of_what_keeps_to_it(target, backend,
         return next(stage for stage in made if stage.name == "compile:denoise")
 
     free, limited = compiling(), compiling("tensorrt.workspace_gb=1.5")
-    assert free.config == {"precision": "fp16"}
+    assert free.key().config == {"precision": "fp16"}
     limit = {"workspace_bytes": 1_500_000_000} if reads else {}
-    assert limited.config == {"precision": "fp16"} | limit
+    assert limited.key().config == {"precision": "fp16"} | limit
 
 
 @pytest.mark.parametrize(
@@ -137,23 +146,34 @@ def test_a_group_without_weights_is_named(group: str, sources: Sources) -> None:
     assert group.replace("_", " ") in error.value.message
 
 
-def test_stages_are_counted_without_making_them(settings: Settings, with_text: Settings) -> None:
-    for some in (settings, with_text):
-        sources = Sources({}, seed=1, tokenizer=Path("tokenizer.json"))
-        assert stage_count(some) == len(stages(some, sources)) + 1
+def portable(settings: Settings, sources: Sources | None) -> dict[str, Stage]:
+    return {stage.name: stage for stage in stages(settings, sources) if stage.portable}
+
+
+def same_but_for_files(settings: Settings, sources: Sources) -> dict[str, Stage]:
+    """The portable stages; without sources they have the same sources and settings."""
+    made, known = portable(settings, sources), portable(settings, None)
+    assert known.keys() == made.keys()
+    for name, stage in made.items():
+        key, of_known = stage.key(), known[name].key()
+        assert of_known.entries == key.entries
+        assert isinstance(key.config, dict)
+        assert isinstance(of_known.config, dict)
+        assert {**key.config, **of_known.config} == key.config
+    return made
 
 
 def test_what_portable_stages_do_is_known_without_their_sources(
     with_text: Settings, spiece: Path
 ) -> None:
-    made = {s.name: s for s in portable_stages(with_text, Sources({}, seed=1, tokenizer=spiece))}
-    work = portable_work(with_text)
-    assert work.keys() == made.keys()
-    for name, stage in made.items():
-        assert work[name].entries == stage.entries
-        assert isinstance(stage.config, dict)
-        assert {**stage.config, **work[name].config} == stage.config
+    made = same_but_for_files(with_text, Sources({}, seed=1, tokenizer=spiece))
+    for stage in made.values():
         assert {consumed.stage for consumed in stage.inputs} <= made.keys()
+
+
+def test_stages_go_to_worker_processes(with_text: Settings, spiece: Path) -> None:
+    for stage in stages(with_text, Sources({}, seed=1, tokenizer=spiece)):
+        assert pickle.loads(pickle.dumps(stage)) == stage
 
 
 def test_the_compiler_is_asked_for_its_version_once(
@@ -168,18 +188,26 @@ def test_the_compiler_is_asked_for_its_version_once(
 
     cxx._version.cache_clear()
     monkeypatch.setattr(subprocess, "run", count)
-    stages(replace(settings, backend="aoti"), Sources({}, seed=1))
+    for stage in stages(replace(settings, backend="aoti"), Sources({}, seed=1)):
+        stage.key().tools()
     assert len(asked) == 1
 
 
-def test_loading_weights_runs_nothing_of_the_runtime() -> None:
+def test_loading_weights_runs_nothing_of_the_runtime(settings: Settings) -> None:
     """So that a change there loads no checkpoint again."""
-    script = "import sys, vidc.compiler.build.load_run; print(*sys.modules, sep='\\n')"
+    modules = source_modules(load_stage(settings, None, "vae").key().entries)
+    assert "vidc.exporters.checkpoint.read" in modules
+    assert [name for name in modules if name.startswith("vidc.runtime")] == []
+
+
+def test_a_list_of_stages_loads_nothing_that_only_runs() -> None:
+    script = "import sys, vidc.compiler.build.build; print(*sys.modules, sep='\\n')"
     modules = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert "vidc.exporters.checkpoint.read" in modules
-    assert [name for name in modules if name.startswith("vidc.runtime")] == []
+    assert "vidc.compiler.build.golden" in modules
+    runs = ("vidc.exporters.onnx", "vidc.exporters.checkpoint", "vidc.compiler.validate.golden")
+    assert [name for name in modules if name.startswith(runs)] == []
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200"])
@@ -195,23 +223,21 @@ def test_a_hopper_gpu_s_own_recipe_is_one_that_its_engines_hold(
     assert settings.quantization.recipe.name == recipe
     for name in ("calibration.json", "calibration.safetensors"):
         (tmp_path / name).write_bytes(b"")
-    made = {s.name: s for s in stages(settings, Sources({}, seed=1, calibration=tmp_path))}
+    sources = Sources({}, seed=1, calibration=tmp_path)
+    same_but_for_files(settings, sources)
+    made = {s.name: s for s in stages(settings, sources)}
     compiled = made["compile:denoise"]
     assert Input("quantize:denoise") in compiled.inputs
-    assert made["quantize:denoise"].entries == (
-        "vidc.compiler.build.quantize_component_run",
+    assert made["quantize:denoise"].key().entries == (
+        "vidc.compiler.build.quantize_component",
         "vidc.compiler.quantize.programs",
     )
-    assert "onnx" not in made["quantize:denoise"].tools
-    assert made["quantize:transformer"].config["form"] == "program"
+    assert "onnx" not in made["quantize:denoise"].key().tools()
+    assert made["quantize:transformer"].key().config["form"] == "program"
     assert ("calibrate:transformer" in made) == (precision == "fp8")
     assert (Input("calibrate:transformer") in made["quantize:transformer"].inputs) == (
         precision == "fp8"
     )
-    work = portable_work(settings)
-    assert ("calibrate:transformer" in work) == ("calibrate:transformer" in made)
-    for name in {"calibrate:transformer", "quantize:transformer", "quantize:denoise"} & set(made):
-        assert (work[name].entries, work[name].config) == (made[name].entries, made[name].config)
 
 
 @pytest.mark.parametrize(("precision", "recipe"), [("fp8", "fp8-linear"), ("int8", "int8-static")])
@@ -225,8 +251,8 @@ def test_engines_of_tensorrt_come_from_programs_in_8_bits(
     for name in ("calibration.json", "calibration.safetensors"):
         (tmp_path / name).write_bytes(b"")
     made = {s.name: s for s in stages(settings, Sources({}, seed=1, calibration=tmp_path))}
-    assert made["quantize:denoise"].entries == (
-        "vidc.compiler.build.quantize_component_run",
+    assert made["quantize:denoise"].key().entries == (
+        "vidc.compiler.build.quantize_component",
         "vidc.compiler.quantize.programs",
     )
     assert Input("quantize:denoise") in made["compile:denoise"].inputs

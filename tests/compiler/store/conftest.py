@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from function_stage import FunctionStage
 
 from vidc.compiler.store.plan import PlanRow, plan
 from vidc.compiler.store.run import Result, run
@@ -39,7 +40,7 @@ class Build:
                 (workspace.output / path).parent.mkdir(parents=True, exist_ok=True)
                 (workspace.output / path).write_text(text)
 
-        return Stage(name, write, ("vidc.plugins.errors",), **fields)
+        return FunctionStage(name, write, **fields)
 
     def run(self, *stages: Stage, slot: str = SLOT) -> dict[str, Result]:
         self.ran.clear()

@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from function_stage import FunctionStage
 
 from vidc.compiler.store.plan import Status
 from vidc.compiler.store.stage import Input, Stage
@@ -65,7 +66,7 @@ def test_changed_inputs_and_sources_are_named(build: Any) -> None:
     build.run(*pair(build))
     load = build.stage("load", {"weights": "changed"}, config=1)
     build.run(load)
-    export = Stage("export", print, ("vidc.compiler",), inputs=(Input("load"),))
+    export = FunctionStage("export", print, ("vidc.compiler",), inputs=(Input("load"),))
     row = build.plan(load, export)[1]
     assert (row.status, row.reasons) == (Status.STALE, ("inputs.load", "sources"))
 

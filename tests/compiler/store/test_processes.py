@@ -1,5 +1,6 @@
 """Builds in processes of their own: at once, interrupted, killed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,13 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import function_stage
 import pytest
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
 from vidc.compiler.store.run import run
-from vidc.compiler.store.stage import Input, Stage
+from vidc.compiler.store.stage import Input
+from function_stage import FunctionStage
 from vidc.compiler.store.store import Store
 
 root, log, gate = (Path(word) for word in sys.argv[1:4])
@@ -35,10 +38,9 @@ def export(workspace):
         time.sleep(0.02)
     (workspace.output / "done").touch()
 
-entries = ("vidc.plugins.errors",)
 stages = [
-    Stage("load", load, entries),
-    Stage("export", export, entries, inputs=(Input("load"),)),
+    FunctionStage("load", load),
+    FunctionStage("export", export, inputs=(Input("load"),)),
 ]
 with Store(root) as store:
     run(stages, store, "slot", Progress())
@@ -55,11 +57,18 @@ class Processes:
         self.words[1] = root
         self.words[0].write_text(SCRIPT)
         self.started: list[subprocess.Popen[str]] = []
+        support = str(Path(function_stage.__file__).parent)
+        self._environment = {**os.environ, "PYTHONPATH": support}
 
     def start(self) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
         process = subprocess.Popen(
-            [sys.executable, *self.words], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+            [sys.executable, *self.words],
+            env=self._environment,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
         )
         self.started.append(process)
         return process

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from device_stages import crash, occupy
+from function_stage import FunctionStage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -271,7 +272,7 @@ def test_the_largest_starts_first_and_of_equal_ones_the_earliest() -> None:
 
 
 def device_stage(name: str, work: Callable[[Workspace], None], **fields: Any) -> Stage:
-    return Stage(name, work, ("vidc.plugins.errors",), **fields)
+    return FunctionStage(name, work, **fields)
 
 
 @contextmanager

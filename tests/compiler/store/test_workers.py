@@ -8,16 +8,16 @@ import time
 
 import pytest
 import worker_stages
+from function_stage import FunctionStage
 from worker_stages import fail, join, write_pid
 
 from vidc.compiler.store.run import run
-from vidc.compiler.store.stage import Input, Stage
+from vidc.compiler.store.stage import Input
 from vidc.compiler.store.store import Store
 from vidc.plugins.errors import BuildError
 
-ENTRIES = ("vidc.plugins.errors",)
-PAIR = [Stage(name, write_pid, ENTRIES) for name in ("left", "right")]
-JOINED = Stage("joined", join, ENTRIES, inputs=(Input("left"), Input("right")))
+PAIR = [FunctionStage(name, write_pid) for name in ("left", "right")]
+JOINED = FunctionStage("joined", join, inputs=(Input("left"), Input("right")))
 
 
 class Silent:
@@ -64,12 +64,12 @@ def test_a_stage_that_waits_for_a_worker_is_not_told_as_started(tmp_path):
 
     progress = Counting()
     with Store(tmp_path) as store:
-        run([*PAIR, Stage("third", write_pid, ENTRIES)], store, "slot", progress, workers=2)
+        run([*PAIR, FunctionStage("third", write_pid)], store, "slot", progress, workers=2)
     assert (progress.running, progress.most) == (0, 2)
 
 
 def test_a_failure_reaches_the_caller_and_the_rest_is_kept(tmp_path):
-    stages = [PAIR[0], PAIR[1], Stage("failing", fail, ENTRIES), JOINED]
+    stages = [PAIR[0], PAIR[1], FunctionStage("failing", fail), JOINED]
     with Store(tmp_path) as store, pytest.raises(BuildError, match="VIDC-TEST"):
         run(stages, store, "slot", Silent(), workers=2)
     progress = Silent()

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidc.compiler.build import golden_run as golden
-from vidc.compiler.build import load_run as load
+from vidc.compiler.build.golden import PlayGolden
+from vidc.compiler.build.load import Load
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.golden import Golden
+from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.config import (
     ModelConfig,
@@ -20,6 +21,7 @@ from vidc.exporters.config import (
     TransformerConfig,
     VaeConfig,
 )
+from vidc.plugins.names import weights_path
 from vidc.runtime.stream import StreamSpec
 
 GROUPS = ("transformer", "vae")
@@ -38,7 +40,7 @@ class Model:
         """What the stage makes of a scenario, with every group at this precision."""
         workspace = Workspace(output, self.inputs, print)
         precisions = dict.fromkeys(GROUPS, precision)
-        golden.run(workspace, self.config, precisions, scenario, (), "cpu")
+        PlayGolden(self.config, precisions, scenario, (), "cpu", None).run(workspace)
         return Golden.load(output)
 
 
@@ -56,9 +58,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     inputs = {}
     for group in GROUPS:
         folder = inputs[f"load:{group}"] = tmp_path_factory.mktemp(group)
-        load.run(Workspace(folder, {}, print), config, group, "fp32", 1, None, None)
-    weights = {group: inputs[f"load:{group}"] / load.weights_path(group) for group in GROUPS}
-    engines = golden.eager_engines(
-        config, weights, dict.fromkeys(GROUPS, "fp32"), torch.device("cpu")
-    )
+        Load(config, group, "fp32", 1).run(Workspace(folder, {}, print))
+    weights = {group: inputs[f"load:{group}"] / weights_path(group) for group in GROUPS}
+    precisions = dict.fromkeys(GROUPS, "fp32")
+    engines = eager_engines(config, weights, precisions, torch.device("cpu"))
     return Model(config, stream_spec(config), engines, inputs)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vidc.compiler.build import golden_run as golden_stage
 from vidc.compiler.validate import compare as comparing
+from vidc.compiler.validate import reference
 from vidc.compiler.validate.check import Validation
 from vidc.compiler.validate.compare import (
     BlockFrames,
@@ -182,7 +182,7 @@ def test_the_json_of_a_validation_is_strict(model, mixed):
 def test_one_precision_is_in_memory_at_a_time(model, tmp_path, monkeypatch):
     alive = 0
     most = []
-    make = golden_stage.EagerEngine
+    make = reference.EagerEngine
 
     class Counted(make):
         def __init__(self, component):
@@ -195,7 +195,7 @@ def test_one_precision_is_in_memory_at_a_time(model, tmp_path, monkeypatch):
             nonlocal alive
             alive -= 1
 
-    monkeypatch.setattr(golden_stage, "EagerEngine", Counted)
+    monkeypatch.setattr(reference, "EagerEngine", Counted)
     model.golden(tmp_path, replace(ROLLOUT, rollout=False), "bf16")
     assert len(most) == 2 * len(model.engines)
     assert max(most) == len(model.engines)

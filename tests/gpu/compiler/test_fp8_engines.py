@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch.profiler import ProfilerActivity, profile
 
 from vidc.compiler.backends.aoti.backend import backend
-from vidc.compiler.build.build import build
-from vidc.compiler.build.calibrate import calibrate
+from vidc.compiler.build.build import whole
+from vidc.compiler.build.calibrate_command import calibrate
 from vidc.compiler.build.calibration_prompts import default_prompts
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
@@ -143,7 +143,7 @@ def bundle_folder(library, hopper, tmp_path_factory) -> Path:
     settings = resolve("tiny", precision="bf16", assignments=eight, environ={})
     sources = replace(sources, calibration=ranges)
     # Building validates: every component and a rollout with a switch, against eager.
-    return build(settings, sources, folder / "bundle", cache, LineProgress()).output
+    return whole(settings, sources).run(folder / "bundle", cache, LineProgress()).output
 
 
 @needs_modelopt

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from vidc.compiler.backends import CompiledEngine
 from vidc.compiler.backends.aoti.backend import backend
-from vidc.compiler.build.build import build
+from vidc.compiler.build.build import whole
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import resolve
@@ -154,9 +154,8 @@ def bundle_folder(library, hopper, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("fused-bundle")
     settings = resolve("tiny", precision="bf16", assignments=SMALL, environ={})
     # Building validates: every component and a rollout with a switch, against eager.
-    return build(
-        settings, Sources({}, seed=1), folder / "bundle", folder / "cache", LineProgress()
-    ).output
+    build = whole(settings, Sources({}, seed=1))
+    return build.run(folder / "bundle", folder / "cache", LineProgress()).output
 
 
 def test_a_fused_bundle_says_which_engines_need_the_library(bundle_folder):

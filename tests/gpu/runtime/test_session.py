@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from vidc.compiler.build.build import build, finish
-from vidc.compiler.build.portable_begin import begin
-from vidc.compiler.build.portable_read import open_portable
+from vidc.compiler.build.build import begun, rest, whole
+from vidc.compiler.build.handed_over import open_portable
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import resolve
@@ -42,7 +41,7 @@ def cache(hopper, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def built(cache):
-    return build(settings(), SOURCES, cache.with_name("direct"), cache, LineProgress()).output
+    return whole(settings(), SOURCES).run(cache.with_name("direct"), cache, LineProgress()).output
 
 
 @pytest.fixture(scope="module")
@@ -149,9 +148,9 @@ def test_drawn_noise_is_what_the_seed_says(bundle):
 
 
 def test_a_build_begun_elsewhere_is_the_same_build(built, cache, tmp_path):
-    begun = begin(settings(), SOURCES, tmp_path / "begun", cache, LineProgress())
-    portable = open_portable(begun.folder)
-    finished = finish(portable, tmp_path / "finished", tmp_path / "cache", LineProgress())
+    left = begun(settings(), SOURCES).run(tmp_path / "begun", cache, LineProgress())
+    build = rest(open_portable(left.output))
+    finished = build.run(tmp_path / "finished", tmp_path / "cache", LineProgress())
     direct, resumed = read_manifest(built), read_manifest(finished.output)
     assert resumed.stages.keys() == direct.stages.keys()
     portable_stages = [s for s in direct.stages if s.startswith(("load", "export", "kernel"))]
@@ -164,7 +163,9 @@ def test_a_build_begun_elsewhere_is_the_same_build(built, cache, tmp_path):
 @pytest.fixture(scope="module")
 def pair(cache):
     output = cache.with_name("pair")
-    return load(build(settings("stream.batch=2"), SOURCES, output, cache, LineProgress()).output)
+    return load(
+        whole(settings("stream.batch=2"), SOURCES).run(output, cache, LineProgress()).output
+    )
 
 
 def test_batch_two(pair):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vidc.compiler.build import load_run as load
+from vidc.compiler.build.load import Load
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.store.stage import Workspace
 from vidc.plugins.names import weights_path
@@ -27,6 +27,6 @@ def weights(config, tmp_path_factory):
     files = {}
     for group in ("transformer", "vae"):
         folder = tmp_path_factory.mktemp(group)
-        load.run(Workspace(folder, {}, print), config, group, "fp32", 1, None, None)
+        Load(config, group, "fp32", 1).run(Workspace(folder, {}, print))
         files[group] = folder / weights_path(group)
     return files

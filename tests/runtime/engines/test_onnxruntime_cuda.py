@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from vidc.compiler.backends.onnxruntime.backend import backend
-from vidc.compiler.build import golden_run as golden
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.config.targets import targets
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
+from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.components import component_groups
 from vidc.exporters.export import export_component
@@ -71,7 +71,7 @@ def loaded(built, weights, device):
 
 
 def require_pytorchs_stream(config, weights, found, lanes):
-    eager = golden.eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
+    eager = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
     stream = stream_spec(config)
     scenario = Scenario(blocks=6, switch_after=4, rollout=True)
     inputs = make_inputs(scenario, stream)

@@ -14,12 +14,12 @@ from shared_library import shared_library
 from torch import nn
 
 from vidc.compiler.backends.native_graph import write_graph
-from vidc.compiler.build import golden_run as golden
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.form import NETWORK
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
+from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
@@ -74,7 +74,7 @@ def test_a_stream_is_what_pytorch_makes_of_it(config, weights, bundle):
     folder, entries = bundle
     shared = Weights(weights, CPU)
     engines = {name: load(folder, entry, shared, CPU) for name, entry in entries.items()}
-    eager = golden.eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
+    eager = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
     stream = stream_spec(config)
     scenario = Scenario(blocks=6, switch_after=4, rollout=True)
     inputs = make_inputs(scenario, stream)

@@ -14,12 +14,12 @@ import torch
 
 from vidc.compiler.backends.torch_tensorrt import converters
 from vidc.compiler.backends.torch_tensorrt.backend import backend
-from vidc.compiler.build import golden_run as golden
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.config.targets import targets
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
+from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
@@ -76,7 +76,7 @@ def test_a_stream_is_what_pytorch_makes_of_it(weights, tmp_path, sink, by_pytorc
     """With a sink of two frames blocks straddle the wrap, which matters to the ring alone."""
     assignments = (*SMALL, f"stream.sink={sink}")
     config = resolve("tiny", gpu="cpu", assignments=assignments, environ={}).model
-    engines = golden.eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
+    engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
     stream = stream_spec(config)
     scenario = Scenario(blocks=6, switch_after=4, rollout=True)
     inputs = make_inputs(scenario, stream)

@@ -105,8 +105,8 @@ def compiling(chosen):
 def test_both_are_in_the_key_of_what_is_compiled():
     plain = compiling(settings("h100", "fp16"))
     asked = compiling(settings("h100", "fp16", HARDWARE, VERSION))
-    assert plain.config == {"precision": "fp16"}
-    assert asked.config == {
+    assert plain.key().config == {"precision": "fp16"}
+    assert asked.key().config == {
         "precision": "fp16",
         "capabilities": list(AMPERE_PLUS),
         "version_compatible": True,

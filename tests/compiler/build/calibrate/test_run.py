@@ -10,7 +10,7 @@ from modelopt_here import needs_modelopt
 from safetensors.torch import load_file, save_file
 
 from vidc.compiler.build import calibrate as running
-from vidc.compiler.build.calibrate import calibrate
+from vidc.compiler.build.calibrate_command import calibrate
 from vidc.compiler.build.calibration_prompts import default_prompts
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.calibrate import recording

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from vidc.compiler.build.portable_document import (
+from vidc.compiler.build.handover import (
     DOCUMENT_NAME,
     Components,
     Document,
     Output,
     stage_folder,
-    write_document,
 )
-from vidc.compiler.build.stages import portable_work
+from vidc.compiler.build.stages import stages
 from vidc.compiler.config.resolve import Settings, resolve
 from vidc.compiler.store.sources import source_digest
 from vidc.compiler.store.versions import versions
@@ -32,22 +31,25 @@ def settings() -> Settings:
 
 @pytest.fixture(scope="session")
 def document(settings: Settings) -> Document:
-    stages = {}
-    for name, work in portable_work(settings).items():
+    outputs = {}
+    for stage in stages(settings, None):
+        if not stage.portable:
+            continue
+        name, key = stage.name, stage.key()
         data = name.encode()
-        stages[name] = Output(
+        outputs[name] = Output(
             Components(
                 stage=name,
-                config=json.loads(json.dumps(work.config)),
+                config=json.loads(json.dumps(key.config)),
                 inputs={},
                 files={"checkpoint.a.pt": "0" * 64},
-                sources=source_digest(work.entries),
+                sources=source_digest(key.entries),
                 tools=versions("torch"),
                 target=None,
             ),
             {"a/data": FileEntry(len(data), hashlib.sha256(data).hexdigest())},
         )
-    return Document("0.1.0", settings.to_json(), dict(settings.origins), stages)
+    return Document("0.1.0", settings.to_json(), dict(settings.origins), outputs)
 
 
 def write_folder(document: Document, folder: Path) -> Path:
@@ -55,7 +57,7 @@ def write_folder(document: Document, folder: Path) -> Path:
         file = folder / stage_folder(name) / "a" / "data"
         file.parent.mkdir(parents=True)
         file.write_bytes(name.encode())
-    write_document(document, folder)
+    document.write(folder)
     return folder
 
 

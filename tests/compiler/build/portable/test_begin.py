@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vidc.compiler.build.portable_begin import begin
+from vidc.compiler.build.build import begun
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress
@@ -27,7 +27,7 @@ def test_a_missing_package_is_named_with_its_index_before_the_first_stage(tmp_pa
     settings = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
     folder, cache = tmp_path / "begun", tmp_path / "cache"
     with pytest.raises(UnavailableError) as caught:
-        begin(settings, Sources({}, seed=1), folder, cache, LineProgress())
+        begun(settings, Sources({}, seed=1)).run(folder, cache, LineProgress())
     assert (caught.value.code, caught.value.exit_code) == ("VIDC-ENV-BACKEND", 3)
     assert "backend tensorrt builds for rtx4090 on any machine" in caught.value.message
     assert SAYS in caught.value.message

@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 
-from vidc.compiler.build import portable_place as placing
-from vidc.compiler.build.portable_document import Document
-from vidc.compiler.build.portable_place import placed_stages, recorded_keys
-from vidc.compiler.build.portable_read import PortableBuild, open_portable
+from vidc.compiler.build import place
+from vidc.compiler.build.build import rest
+from vidc.compiler.build.handed_over import HandedOver, open_portable
+from vidc.compiler.build.handover import Document
+from vidc.compiler.build.place import Place
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.store.run import Result, run
 from vidc.compiler.store.store import Store
 from vidc.plugins.errors import BuildError, GateError
 
 
-def placed(portable: PortableBuild, cache: Path) -> dict[str, Result]:
+def placed(portable: HandedOver, cache: Path) -> dict[str, Result]:
     with Store(cache) as store:
-        return run(placed_stages(portable), store, "slot", LineProgress())
+        stages = [stage for stage in rest(portable).stages if isinstance(stage, Place)]
+        return run(stages, store, "slot", LineProgress())
 
 
 def test_a_folder_s_outputs_are_found_in_the_store_without_it(
@@ -33,7 +35,7 @@ def test_a_folder_s_outputs_are_found_in_the_store_without_it(
         assert not result.hit
     shutil.rmtree(folder)
     assert all(result.hit for result in placed(portable, tmp_path / "cache").values())
-    assert recorded_keys(portable) == {n: s.components.key for n, s in document.stages.items()}
+    assert rest(portable).recorded == {n: s.components.key for n, s in document.stages.items()}
 
 
 def test_a_folder_cannot_take_the_place_of_what_is_built_here(folder: Path, tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ def test_a_folder_cannot_take_the_place_of_what_is_built_here(folder: Path, tmp_
     portable = open_portable(folder)
     placed(portable, tmp_path / "cache")
     with Store(tmp_path / "cache") as store:
-        for name, key in recorded_keys(portable).items():
+        for name, key in rest(portable).recorded.items():
             assert store.lookup(name, key) is None
 
 
@@ -70,7 +72,7 @@ def test_a_file_that_goes_away_has_a_code(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_what_was_placed(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    portable, copy, copied = open_portable(folder), placing._copy, []
+    portable, copy, copied = open_portable(folder), place._copy, []
 
     def full(source: Path, target: Path) -> Any:
         if len(copied) == 2:
@@ -78,7 +80,7 @@ def test_a_full_disk_keeps_what_was_placed(folder: Path, tmp_path: Path, monkeyp
         copied.append(source)
         return copy(source, target)
 
-    monkeypatch.setattr(placing, "_copy", full)
+    monkeypatch.setattr(place, "_copy", full)
     with pytest.raises(BuildError, match="VIDC-BUILD-DISK"):
         placed(portable, tmp_path / "cache")
     monkeypatch.undo()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vidc.compiler.build.portable_programs import refuse_code
+from vidc.compiler.build.place import refuse_code
 from vidc.compiler.config.resolve import resolve
 from vidc.exporters.components import component_groups
 from vidc.exporters.models import components, meta_network

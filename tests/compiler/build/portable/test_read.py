@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.build import portable_read as reading
-from vidc.compiler.build.portable_document import DOCUMENT_NAME, Document
-from vidc.compiler.build.portable_read import is_portable, open_portable, read_portable
-from vidc.compiler.build.stages import portable_work
+from vidc.compiler.build import handed_over
+from vidc.compiler.build.handed_over import is_portable, open_portable
+from vidc.compiler.build.handover import DOCUMENT_NAME, Document, read_portable
+from vidc.compiler.build.stages import stages
 from vidc.compiler.config.recorded import recorded_settings
 from vidc.compiler.config.resolve import Settings, resolve
 from vidc.plugins.errors import GateError, VidcError
@@ -197,7 +197,7 @@ def test_what_is_no_document_is_refused(folder: Path, text: str | None, code: st
 
 
 def test_other_sources_are_told_with_both_versions(folder: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(reading, "source_digest", lambda _: "changed")
+    monkeypatch.setattr(handed_over, "source_digest", lambda _: "changed")
     with pytest.raises(VidcError, match=r"VIDC-PORTABLE-SOURCES.*other sources") as error:
         open_portable(folder)
     assert error.value.exit_code == 3
@@ -208,7 +208,7 @@ def test_the_tools_that_began_a_build_are_not_needed(folder: Path, monkeypatch: 
     """The fixture's stages name torch alone, and nothing else is looked up."""
     asked: list[str] = []
     monkeypatch.setattr(
-        reading, "versions", lambda *names: asked.extend(names) or {"torch": "2.99.0"}
+        handed_over, "versions", lambda *names: asked.extend(names) or {"torch": "2.99.0"}
     )
     open_portable(folder)
     assert set(asked) == {"torch"}
@@ -245,4 +245,5 @@ def test_any_bytes_are_refused(data: bytes, place: Path) -> None:
 
 
 def test_stages_are_those_of_the_settings(document: Document, settings: Settings) -> None:
-    assert document.stages.keys() == portable_work(settings).keys()
+    portable = {stage.name for stage in stages(settings, None) if stage.portable}
+    assert document.stages.keys() == portable

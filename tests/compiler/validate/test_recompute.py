@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from vidc.compiler.build import recompute as module
+from vidc.compiler.build.load import Load
 from vidc.compiler.build.recompute import recompute
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.config.schema import ValidateConfig
 from vidc.compiler.config.tables import write_tables
-from vidc.compiler.validate import recompute as module
 from vidc.compiler.validate.scenario import Scenario
 from vidc.plugins.errors import BuildError, UsageError
 
@@ -63,7 +64,7 @@ def test_a_full_disk_is_named(manifest, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module.load_stage, "run", full)
+    monkeypatch.setattr(Load, "run", full)
     with pytest.raises(BuildError, match="VIDC-BUILD-DISK") as error:
         recompute(manifest, Sources({}, seed=1), OWN, lambda _: None)
     assert "TMPDIR" in error.value.hint

@@ -1,6 +1,7 @@
 """What PyTorch makes of a recipe that takes no calibration."""
 
-from vidc.compiler.build import golden_quantized_run as golden_quantized
+from vidc.compiler.build.golden import PlayGolden
+from vidc.compiler.build.golden_quantized import PlayQuantized
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.quantize.form import CPU_PROGRAM
 from vidc.compiler.store.stage import Workspace
@@ -12,14 +13,14 @@ from vidc.compiler.validate.scenario import Scenario
 def test_scales_for_each_token_are_played_without_ranges(model, tmp_path):
     for name in ("golden", "quantized"):
         (tmp_path / name).mkdir()
-    model.golden(tmp_path / "golden", Scenario(blocks=2, switch_after=1, rollout=True))
+    scenario = Scenario(blocks=2, switch_after=1, rollout=True)
+    model.golden(tmp_path / "golden", scenario)
     workspace = Workspace(
         tmp_path / "quantized", {**model.inputs, "golden": tmp_path / "golden"}, print
     )
     precisions = dict.fromkeys(("transformer", "vae"), "fp32")
-    golden_quantized.run(
-        workspace, model.config, precisions, load_recipe("fp8-dynamic"), False, "cpu", CPU_PROGRAM,
-    )  # fmt: skip
+    exact = PlayGolden(model.config, precisions, scenario, (), "cpu", None)
+    PlayQuantized(exact, load_recipe("fp8-dynamic"), None, CPU_PROGRAM).run(workspace)
     found = Golden.load(tmp_path / "quantized")
     errors = worst_of_calls(found.eager, found.reference)
     for name, metrics in errors.items():

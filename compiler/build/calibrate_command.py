@@ -1,0 +1,89 @@
+"""Calibrates a transformer: runs the stages that a build runs, and writes their result down."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidc.compiler.build.calibrate import CALIBRATE
+from vidc.compiler.build.calibration_prompts import Prompts
+from vidc.compiler.build.calibration_recording import loaded_groups
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import load_stage, record_stage, slot
+from vidc.compiler.config.gpu import absent
+from vidc.compiler.config.resolve import Settings
+from vidc.compiler.quantize import document
+from vidc.compiler.quantize.artifact import read_calibration
+from vidc.compiler.store.publish import Kind, exclusive, replacing
+from vidc.compiler.store.run import Progress, run
+from vidc.compiler.store.store import Store
+from vidc.plugins.errors import UnavailableError
+
+CALIBRATION = Kind(document.DOCUMENT, lambda _: [document.TENSORS])
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A finished calibration: its folder and what its document says."""
+
+    output: Path
+    document: document.Document
+
+
+def stage_count(prompts: Prompts) -> int:
+    """How many stages a calibration has."""
+    return len(loaded_groups(prompts)) + 1
+
+
+def calibrate(
+    settings: Settings,
+    sources: Sources,
+    prompts: Prompts,
+    seed: int,
+    output: Path,
+    cache: Path,
+    progress: Progress,
+) -> Calibrated:
+    """Writes the calibration of a model's transformer to ``output``.
+
+    An interrupted run goes on at the first prompt that it did not finish, and gives the same bytes
+    as one that was not interrupted.
+
+    Args:
+        settings: of the model, its precision and the target it runs on here.
+        sources: where its weights come from.
+        prompts: at least one; each is followed by a rollout that switches to the next.
+        seed: of the noise.
+        output: a folder that is new or holds an older calibration.
+        cache: where results of stages are kept.
+        progress: is told of each stage and prompt.
+
+    Raises:
+        UsageError: ``VIDC-BUILD-OUTPUT``.
+        UnavailableError: ``VIDC-CALIBRATE-GPU``; ``VIDC-ENV-BUILD``, ModelOpt is not installed;
+            ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
+        GateError: ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
+        VidcError: what the stages and the store raise.
+    """
+    CALIBRATION.refuse_occupied(output)
+    output = output.resolve()
+    _require_device(settings)
+    graph = [
+        *(load_stage(settings, sources, group) for group in loaded_groups(prompts)),
+        record_stage(settings, prompts, seed, settings.target.device_type),
+    ]
+    with Store(cache) as store:
+        made = run(graph, store, slot(settings), progress)[CALIBRATE]
+        with exclusive(store, output, progress.note), replacing(output, "calibrate") as staging:
+            for name in made.files:
+                shutil.copyfile(made.path / name, staging / name)
+    return Calibrated(output, read_calibration(output, settings.model).document)
+
+
+def _require_device(settings: Settings) -> None:
+    target = settings.target
+    if target.is_gpu and (reason := absent(target)) is not None:
+        raise UnavailableError(
+            "VIDC-CALIBRATE-GPU",
+            f"this machine cannot calibrate on {target.name}: {reason}",
+            "pass --gpu cpu: the ranges hold for every target",
+        )

@@ -1,0 +1,116 @@
+"""Opens a portable build folder, which comes from outside and is trusted in nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from vidc.compiler.build.handover import (
+    BEGIN_AGAIN,
+    DOCUMENT_NAME,
+    Components,
+    Document,
+    read_portable,
+)
+from vidc.compiler.build.stages import stages
+from vidc.compiler.config.recorded import recorded_settings
+from vidc.compiler.config.resolve import Settings
+from vidc.compiler.store.sources import source_digest
+from vidc.compiler.store.stage import Key
+from vidc.compiler.store.versions import versions
+from vidc.plugins.errors import GateError, UnavailableError
+from vidc.runtime.integrity import verify_files
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """A portable build folder that was read and fits this vidc.
+
+    Attributes:
+        folder: an absolute path.
+        document: its ``build.json``.
+        settings: of the build.
+    """
+
+    folder: Path
+    document: Document
+    settings: Settings
+
+
+def is_portable(path: Path) -> bool:
+    """Returns True for a portable build folder: one with ``build.json``."""
+    return (path / DOCUMENT_NAME).is_file()
+
+
+def open_portable(folder: Path) -> HandedOver:
+    """Opens a folder whose files are there and whose stages are those of its settings.
+
+    Files of less than a MiB are compared with their digests, all by their sizes; larger ones are
+    compared when they are copied.
+
+    Raises:
+        VidcError: what ``read_portable``, ``recorded_settings``, ``stages`` and ``verify_files``
+            raise.
+        UnavailableError: ``VIDC-PORTABLE-SOURCES``, other sources made it; ``VIDC-PORTABLE-TORCH``,
+            a newer torch did.
+        GateError: ``VIDC-PORTABLE-STAGES``, it was made for other settings than it says.
+    """
+    document = read_portable(folder)
+    settings = recorded_settings(document.settings, document.origins, "build.settings")
+    keys = {stage.name: stage.key() for stage in stages(settings, None) if stage.portable}
+    if document.stages.keys() != keys.keys():
+        wrong = sorted(document.stages.keys() ^ keys.keys())
+        raise _other_stages(folder, f"{wrong[0][:80]!r} is not a stage of both")
+    _check_sources(folder, document, keys)
+    for name, output in document.stages.items():
+        _check_stage(folder, name, output.components, keys[name])
+        _check_torch(folder, output.components.tools)
+    verify_files(folder, DOCUMENT_NAME, document.files, "fast")
+    return HandedOver(folder.absolute(), document, settings)
+
+
+def _check_sources(folder: Path, document: Document, keys: Mapping[str, Key]) -> None:
+    """Refuses what was not done as it would be here: the rest of the build relies on it."""
+    for name, output in document.stages.items():
+        if output.components.sources != source_digest(keys[name].entries):
+            raise UnavailableError(
+                "VIDC-PORTABLE-SOURCES",
+                f"{folder} was made by vidc {document.vidc[:40]} with other sources of {name} than "
+                f"vidc {version('vidc')} has here",
+                BEGIN_AGAIN,
+            )
+
+
+def _check_stage(folder: Path, name: str, components: Components, key: Key) -> None:
+    if components.stage != name:
+        raise _other_stages(folder, f"{name} is called {components.stage[:80]!r}")
+    assert isinstance(key.config, Mapping)
+    differ = [field for field, value in key.config.items() if components.config.get(field) != value]
+    if differ:
+        raise _other_stages(folder, f"{name} was made with another {differ[0]}")
+
+
+def _other_stages(folder: Path, why: str) -> GateError:
+    return GateError(
+        "VIDC-PORTABLE-STAGES",
+        f"what {folder} holds is not of the settings that it names: {why}",
+        "copy the folder again from where it was made, or begin the build again",
+    )
+
+
+def _check_torch(folder: Path, tools: Mapping[str, str]) -> None:
+    if "torch" not in tools:
+        return
+    made, here = tools["torch"], versions("torch")["torch"]
+    try:
+        newer = Version(made).release > Version(here).release
+    except InvalidVersion:
+        newer = True
+    if newer:
+        raise UnavailableError(
+            "VIDC-PORTABLE-TORCH",
+            f"{folder} was made with torch {made[:64]!r}, newer than the {here} that is installed",
+            f"install torch {made[:64]} or newer, or begin the build again here",
+        )

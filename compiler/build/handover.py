@@ -1,0 +1,194 @@
+"""The portable build folder: results of the portable stages, for a machine that does the rest."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from vidc.compiler.config.resolve import Settings
+from vidc.compiler.store.digest import DigestMemory, Json, sha256_json
+from vidc.compiler.store.publish import Finished, Kind, Publication, Publishing
+from vidc.compiler.store.stage import Input, Key
+from vidc.plugins.errors import UnavailableError, UsageError, VidcError
+from vidc.runtime.integrity import verify_files
+from vidc.runtime.manifest import FileEntry, check_path, read_document
+from vidc.runtime.strict import plain, read
+
+SCHEMA = 1
+DOCUMENT_NAME = "build.json"
+BEGIN_AGAIN = "finish the build with the vidc that began it, or begin it again with this one"
+
+
+@dataclass(frozen=True)
+class Components:
+    """All that the key of a stage's result was made of where it ran."""
+
+    stage: str
+    config: dict[str, Any]
+    inputs: dict[str, str]
+    files: dict[str, str]
+    sources: str
+    tools: dict[str, str]
+    target: dict[str, Any] | None
+
+    @property
+    def key(self) -> str:
+        """The key of the result, as the manifest of the bundle names it."""
+        return sha256_json(plain(self))
+
+
+@dataclass(frozen=True)
+class Output:
+    """The files of a stage, by path in its own folder, and what its key was made of."""
+
+    components: Components
+    files: dict[str, FileEntry]
+
+    def __post_init__(self) -> None:
+        for path in self.files:
+            check_path(path)
+
+
+@dataclass(frozen=True)
+class Document:
+    """``build.json``: what a portable build folder holds, and of which build.
+
+    Attributes:
+        vidc: version that made it.
+        settings: resolved, as in a manifest.
+        origins: where each setting came from.
+        stages: what was done, by name. Their folders lie beside the document.
+    """
+
+    vidc: str
+    settings: dict[str, Any]
+    origins: dict[str, str]
+    stages: dict[str, Output]
+
+    @property
+    def files(self) -> dict[str, FileEntry]:
+        """Every file of the folder but the document, by its path there."""
+        return {
+            f"{stage_folder(name)}/{path}": entry
+            for name, stage in self.stages.items()
+            for path, entry in stage.files.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the document as plain JSON values."""
+        return {"schema": SCHEMA, **plain(self)}
+
+    def write(self, folder: Path) -> None:
+        """Writes ``build.json``; equal documents give equal bytes."""
+        text = json.dumps(self.to_json(), sort_keys=True, indent=2, allow_nan=False)
+        (folder / DOCUMENT_NAME).write_text(text + "\n", encoding="utf-8", newline="\n")
+
+
+def stage_folder(stage: str) -> str:
+    """Returns the folder of a stage's output: ``export/denoise`` for ``export:denoise``."""
+    return stage.replace(":", "/")
+
+
+def read_portable(folder: Path) -> Document:
+    """Returns the document of a folder, its fields checked; opens nothing else.
+
+    Raises:
+        UsageError: ``VIDC-PORTABLE-NOT``.
+        UnavailableError: ``VIDC-PORTABLE-SCHEMA``.
+        GateError: as ``read_manifest``.
+    """
+    try:
+        schema, table = read_document(folder, DOCUMENT_NAME)
+    except FileNotFoundError:
+        raise UsageError(
+            "VIDC-PORTABLE-NOT",
+            f"{folder} is no portable build folder: it has no {DOCUMENT_NAME}",
+            "give the folder that vidc build printed where the GPU was missing; "
+            "a finished bundle needs no build",
+        ) from None
+    if schema > SCHEMA:
+        raise UnavailableError(
+            "VIDC-PORTABLE-SCHEMA",
+            f"{folder} has schema {schema}; this vidc reads schema {SCHEMA}",
+            BEGIN_AGAIN,
+        )
+    document: Document = read(table, Document, "build")
+    return document
+
+
+@dataclass(frozen=True)
+class Handover(Publication):
+    """Writes a portable build folder.
+
+    Attributes:
+        settings: of the build.
+        stages: whose results it holds.
+    """
+
+    kind = Kind(
+        DOCUMENT_NAME,
+        lambda document: (
+            f"{stage_folder(name)}/{path}"
+            for name, stage in document["stages"].items()
+            for path in stage["files"]
+        ),
+    )
+
+    settings: Settings
+    stages: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """``portable``."""
+        return "portable"
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The portable stages."""
+        return tuple(Input(stage) for stage in self.stages)
+
+    def key(self) -> Key:
+        """Returns the key: all the settings."""
+        return Key((), self.settings.to_json())
+
+    def components(self, results: Mapping[str, Finished], digests: DigestMemory) -> dict[str, Json]:
+        """Returns all that the folder depends on: of results their keys, which it holds as well."""
+        keys = {name: sha256_json(result.components) for name, result in results.items()}
+        return {**super().components({}, digests), "inputs": keys}
+
+    def document(self, results: Mapping[str, Finished]) -> Document:
+        """Returns the document of finished stages."""
+        return Document(
+            vidc=version("vidc"),
+            settings=self.settings.to_json(),
+            origins=dict(self.settings.origins),
+            stages={
+                name: Output(
+                    Components(**result.components),  # type: ignore[arg-type]
+                    {path: FileEntry(f.size, f.sha256) for path, f in sorted(result.files.items())},
+                )
+                for name, result in results.items()
+            },
+        )
+
+    def published(self, folder: Path, key: str, results: Mapping[str, Finished]) -> bool:
+        """Returns True if the folder holds the document of these results, and their files."""
+        try:
+            found = read_portable(folder)
+            verify_files(folder, DOCUMENT_NAME, found.files, "fast")
+        except VidcError:
+            return False
+        return found.to_json() == self.document(results).to_json()
+
+    def run(self, workspace: Publishing) -> None:
+        """Copies the results and writes the document."""
+        workspace.note(f"copying what is done to {workspace.place}")
+        for name, result in workspace.results.items():
+            for path in result.files:
+                copy = workspace.output / stage_folder(name) / path
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(result.path / path, copy)
+        self.document(workspace.results).write(workspace.output)

@@ -1,0 +1,136 @@
+"""Stage of a build that another machine began: takes over the output of a stage that ran there."""
+
+import hashlib
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vidc.compiler.store.stage import Key, Stage, Workspace
+from vidc.plugins.errors import GateError
+from vidc.runtime.manifest import FileEntry, refuse_links, unreadable
+from vidc.runtime.pickles import refuse_pickles
+
+_CHUNK = 2**22
+_CALLED = frozenset({"target", "as_operator"})
+_OPERATOR = re.compile(
+    r"torch\.ops\.(aten|vidc)\.((?!__)\w+|__(and|or|xor)__)\.(?!__)\w+"
+    r"|torch\.ops\.higher_order\.auto_functionalized_v2"
+    r"|_operator\.getitem"
+)
+_EVALUATED = frozenset({"expr_str", "guards_code", "range_constraints"})
+_MAX_GRAPH_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class Place(Stage):
+    """Copies a stage's output and checks it.
+
+    The store has it by its content: by the key that was recorded it would be taken, on a stranger's
+    word, for what a build here makes of the same inputs.
+
+    Attributes:
+        stage: the name of the stage that ran.
+        source: the folder of its output.
+        recorded: its key.
+        files: sizes and digests by path.
+    """
+
+    stage: str
+    source: Path
+    recorded: str
+    files: Mapping[str, FileEntry]
+
+    @property
+    def name(self) -> str:
+        """The name of the stage that ran."""
+        return self.stage
+
+    def key(self) -> Key:
+        """Returns the key: the digests of the files."""
+        digests = {path: entry.sha256 for path, entry in self.files.items()}
+        return Key((__name__,), {"recorded": self.recorded, "files": digests})
+
+    def run(self, workspace: Workspace) -> None:
+        """Copies the files.
+
+        Raises:
+            GateError: ``VIDC-BUNDLE-ALTERED``, ``-PATH`` or ``-UNREADABLE`` where one is not what
+                it was; what ``refuse_code`` raises.
+        """
+        for path, entry in self.files.items():
+            refuse_links(self.source, path)
+            target = workspace.output / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            found = _copy(self.source / path, target)
+            if found != entry:
+                raise GateError(
+                    "VIDC-BUNDLE-ALTERED",
+                    f"{self.source / path} has {found.size} bytes with SHA-256 {found.sha256}, "
+                    f"expected {entry.size} with {entry.sha256}",
+                    "copy the folder again from where it was made, or begin the build again",
+                )
+            if target.suffix == ".pt2":
+                refuse_code(target)
+
+
+def _copy(source: Path, target: Path) -> FileEntry:
+    """Copies a file; returns the size and digest of what was copied."""
+    digest, size = hashlib.sha256(), 0
+    with target.open("wb") as sink:
+        try:
+            stream = source.open("rb")
+        except OSError as error:
+            raise unreadable(source, error) from error
+        with stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+                sink.write(chunk)
+    return FileEntry(size, digest.hexdigest())
+
+
+def refuse_code(program: Path) -> None:
+    """Refuses an exported program, ``.pt2``, that holds pickles or more than calls of operators.
+
+    A program names what it calls, and PyTorch looks the names up in its own modules; it evaluates
+    symbolic expressions and compiles guards. What vidc exports calls operators alone and is static.
+
+    Raises:
+        GateError: ``VIDC-PORTABLE-CODE``; what ``refuse_pickles`` raises.
+    """
+    refuse_pickles(program)
+    with zipfile.ZipFile(program) as archive:
+        for member in archive.infolist():
+            if PurePosixPath(member.filename).parent.name == "models":
+                _check_graph(program, archive, member)
+
+
+def _check_graph(program: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    if member.file_size > _MAX_GRAPH_BYTES:
+        raise _refused(program, f"{member.filename} is larger than {_MAX_GRAPH_BYTES} bytes")
+    try:
+        json.loads(archive.read(member), object_pairs_hook=_check_fields)
+    except (ValueError, RecursionError, zipfile.BadZipFile) as error:
+        raise _refused(program, f"{member.filename}: {error}") from error
+
+
+def _check_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of a graph; ValueError for a field that does more than call an operator."""
+    for name, value in pairs:
+        if name in _CALLED and isinstance(value, str) and not _OPERATOR.fullmatch(value):
+            raise ValueError(f"it calls {value[:80]!r}, which is no operator")
+        if name in _EVALUATED and value:
+            raise ValueError(f"it is not static: it has {name}")
+    return dict(pairs)
+
+
+def _refused(program: Path, why: str) -> GateError:
+    return GateError(
+        "VIDC-PORTABLE-CODE",
+        f"{program} is not a program that vidc exported: {why[:300]}",
+        "do not finish this build unless you know who began it; begin it again otherwise",
+    )

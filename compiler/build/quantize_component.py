@@ -1,0 +1,81 @@
+"""Stage ``quantize:<component>``: an exported component with a recipe's layers in 8 bits."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+
+from vidc.compiler.build.groups import group_sizes
+from vidc.compiler.config.recipe import Recipe
+from vidc.compiler.quantize.form import GRAPH, Form
+from vidc.compiler.store.stage import Input, Key, Stage, Workspace
+from vidc.compiler.store.versions import versions
+from vidc.exporters.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class QuantizeComponent(Stage):
+    """Writes what ``ExportedComponent`` describes, of the two graphs the one that the form names.
+
+    Which calibration the scales come from changes nothing here: they are references into the
+    weights file, or weights of the program.
+
+    Attributes:
+        model: sizes of all its networks.
+        group: of the weights that the component runs on.
+        precision: of what is not quantized.
+        component: its name.
+        recipe: what is quantized, and how.
+        form: of the backend that compiles it.
+    """
+
+    model: ModelConfig
+    group: str
+    precision: str
+    component: str
+    recipe: Recipe
+    form: Form
+
+    @property
+    def name(self) -> str:
+        """``quantize:<component>``."""
+        return f"quantize:{self.component}"
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The exported component."""
+        return (Input(f"export:{self.component}"),)
+
+    def key(self) -> Key:
+        """Returns the key; the module that writes the form is named in it."""
+        libraries = ("onnx", "onnxscript", "onnx-ir") if self.form == GRAPH else ()
+        return Key(
+            (__name__, self.form.writer),
+            {
+                "sizes": group_sizes(self.model, self.group),
+                "precision": self.precision,
+                "rules": self.recipe.rules(),
+            },
+            tools=partial(versions, "torch", *libraries),
+        )
+
+    def run(self, workspace: Workspace) -> None:
+        """Quantizes the component.
+
+        Raises:
+            BuildError: what ``write`` of the form's module raises.
+        """
+        from vidc.compiler.quantize.attention import quantized_attention
+        from vidc.compiler.quantize.lowering import quantized_linears
+        from vidc.exporters.artifact import ExportedComponent
+        from vidc.exporters.models import meta_network
+
+        exported = ExportedComponent.open(workspace.inputs[f"export:{self.component}"])
+        made = import_module(self.form.writer).write(
+            exported,
+            replace(exported, folder=workspace.output),
+            self.group,
+            meta_network(self.model, self.group, self.precision).state_dict(),
+            quantized_linears(self.recipe, self.model, self.form),
+            quantized_attention(self.recipe, self.model, self.form),
+        )
+        made.write_signature()
