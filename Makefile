@@ -1,4 +1,5 @@
-# `make demo` shows what vidc does; `make test` runs what CI runs.
+# `make demo` shows what vidc does; `make test` runs what CI runs; `make test-all` adds the
+# deep tests and runs five times the examples of property tests.
 
 PYTHON ?= python3
 VENV := .venv
@@ -6,7 +7,9 @@ BIN := $(VENV)/bin
 # The newest torch that is offered as a CPU build; without the pin pip brings gigabytes of CUDA.
 TORCH := torch==2.13.0
 
-.PHONY: demo test matrix clean
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
+
+.PHONY: demo lint test test-all matrix clean
 
 demo: $(VENV)/.build
 	$(BIN)/vidc build demo --gpu cpu --checkpoint configs/demo -o out/demo
@@ -17,11 +20,16 @@ demo: $(VENV)/.build
 	@echo "report: $(CURDIR)/out/demo/report.html"
 	@echo "video:  $(CURDIR)/out/demo.mp4"
 
-test: $(VENV)/.dev
+lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadgroup
+
+test: lint
+	$(PYTEST) -m "not deep" --hypothesis-profile=ci
+
+test-all: lint
+	$(PYTEST)
 
 # Every engine that TensorRT-RTX builds without a GPU, and what is in it: takes half an hour or more.
 matrix: $(VENV)/.dev

@@ -23,7 +23,7 @@ from vidc.compiler.bench.peak import peak_rss_bytes
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.validate.golden import prompt_files
 from vidc.runtime import load
-from vidc.runtime.session import Session
+from vidc.runtime.programs.causal_video import CausalVideo
 
 CHAPTER = 100
 CUDA_CALL = re.compile(r"cuda|cu[A-Z]")
@@ -40,7 +40,9 @@ def memory(device: torch.device) -> dict[str, int]:
     return found
 
 
-def stream(session: Session, blocks: int, clock: Clock) -> tuple[list[float], list[dict[str, int]]]:
+def stream(
+    session: CausalVideo, blocks: int, clock: Clock
+) -> tuple[list[float], list[dict[str, int]]]:
     """Milliseconds from block to block, and memory after each chapter."""
     device, marks = session.latents.device, [clock.mark()]
     times: list[float] = []
@@ -57,7 +59,7 @@ def stream(session: Session, blocks: int, clock: Clock) -> tuple[list[float], li
     return times, found
 
 
-def calls_of_a_block(session: Session) -> dict[str, int]:
+def calls_of_a_block(session: CausalVideo) -> dict[str, int]:
     """Calls of CUDA's runtime and driver while a block is generated and decoded."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:

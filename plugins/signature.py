@@ -1,5 +1,6 @@
 """Signatures: the tensors a component or an engine takes, returns and keeps."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -95,6 +96,11 @@ class TensorSpec:
     def torch_dtype(self) -> torch.dtype:
         """The dtype as torch's object."""
         return DTYPES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return math.prod(self.shape) * self.torch_dtype.itemsize
 
     def rearranged(self, axes: tuple[int, ...]) -> Self:
         """A component's state as an engine keeps it that puts its axes in this order."""

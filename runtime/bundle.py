@@ -2,88 +2,114 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from threading import Lock
+from typing import Any, Self
+from weakref import WeakSet
 
 import torch
 
-from vidc.plugins.errors import UnavailableError
-from vidc.plugins.names import TOKENIZER
+from vidc.plugins.errors import UnavailableError, UsageError
 from vidc.runtime import integrity, manifest
 from vidc.runtime.compatibility import check
 from vidc.runtime.engines import Engine, capturable, loader
 from vidc.runtime.faults import gpu_faults
-from vidc.runtime.lane import GraphLane, WarmLane
+from vidc.runtime.graphs import Runners
 from vidc.runtime.memory import require_memory
-from vidc.runtime.session import DIRECT, Lanes, Session
+from vidc.runtime.programs import program
+from vidc.runtime.programs.base import Resources, Session
 from vidc.runtime.states import shared_states
-from vidc.runtime.stream import StreamSpec
 from vidc.runtime.strict import field_error
-from vidc.runtime.text import TextEncoder
 from vidc.runtime.weights import Weights
-
-TEXT_ENCODER = "text_encoder"
-NOT_IN_STREAM = frozenset({TEXT_ENCODER, "vae_encode_first", "vae_encode"})
-"""Components that a stream does not replay."""
 
 
 class Bundle:
-    """Engines that sessions share. Made by ``load``."""
+    """Engines and weights that sessions share. Made by ``load``.
+
+    Args:
+        program: session class of the bundle's program.
+        resources: what its sessions share.
+        notes: what the user should know: works here, but was built for something else.
+    """
 
     def __init__(
-        self,
-        stream: StreamSpec,
-        engines: Mapping[str, Engine],
-        device: torch.device,
-        text_encoder: TextEncoder | None = None,
-        notes: tuple[str, ...] = (),
-        captured: bool = True,
+        self, program: type[Session[Any]], resources: Resources, notes: tuple[str, ...] = ()
     ) -> None:
-        self.stream = stream
-        self.engines = engines
-        self.device = device
+        self.program = program
         self.notes = notes
-        """What the user should know: works here, but was built for something else."""
-        self._text_encoder = text_encoder
-        self._lock = Lock()
-        self.lanes = DIRECT
+        self._resources: Resources | None = resources
+        self._sessions: WeakSet[Session[Any]] = WeakSet()
+
+    @property
+    def resources(self) -> Resources:
+        """What sessions share.
+
+        Raises:
+            UsageError: ``VIDC-BUNDLE-CLOSED``.
+        """
+        if self._resources is None:
+            raise UsageError(
+                "VIDC-BUNDLE-CLOSED", "the bundle is closed", "load it again: vidc.runtime.load"
+            )
+        return self._resources
+
+    @property
+    def spec(self) -> Any:
+        """What the program needs to know besides the engines, of its class ``Spec``."""
+        return self.resources.spec
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        """The engines by component."""
+        return self.resources.engines
+
+    @property
+    def device(self) -> torch.device:
+        """Where the engines run."""
+        return self.resources.device
+
+    @property
+    def runners(self) -> Runners:
         """Where the work of all sessions runs."""
-        if device.type == "cuda":
-            lane = GraphLane if captured else WarmLane
-            self.lanes = Lanes(lane(device), lane(device))
+        return self.resources.runners
 
     def working_bytes(self) -> int:
         """Device memory that the captured work of all sessions keeps; grows with the first one."""
-        lanes = {self.lanes.latents, self.lanes.frames}
-        return sum(lane.working_bytes for lane in lanes)
+        return self.runners.working_bytes
 
-    def session(self, seed: int = 0) -> Session:
-        """Opens a stream with states of its own.
+    def session(self, seed: int = 0) -> Any:
+        """Opens a session of the bundle's program, with states of its own.
 
         Raises:
             UnavailableError: ``VIDC-SESSION-MEMORY``, its states do not fit the device;
                 ``VIDC-GPU-LOST``.
+            UsageError: ``VIDC-BUNDLE-CLOSED``.
         """
-        engines = {n: engine for n, engine in self.engines.items() if n not in NOT_IN_STREAM}
+        resources = self.resources
         try:
-            with gpu_faults(self.device):
-                return Session(
-                    self.stream,
-                    engines,
-                    self.device,
-                    self._lock,
-                    self._text_encoder,
-                    seed,
-                    self.lanes,
-                )
+            with gpu_faults(resources.device):
+                session = self.program(resources, seed)
         except (MemoryError, RuntimeError, UnavailableError) as error:
             if not _is_out_of_memory(error):
                 raise
             reason = error.message if isinstance(error, UnavailableError) else error
             raise UnavailableError(
                 "VIDC-SESSION-MEMORY",
-                f"one more session does not fit on {self.device}: {reason}",
-                "drop what refers to a session that has ended, or build with a smaller window",
+                f"one more session does not fit on {resources.device}: {reason}",
+                "close a session that has ended, or build with a smaller window",
             ) from error
+        self._sessions.add(session)
+        return session
+
+    def close(self) -> None:
+        """Closes the bundle's sessions and drops its engines and weights."""
+        for session in [*self._sessions]:
+            session.close()
+        self._resources = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -104,7 +130,7 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
             files, ``off`` trusts the folder.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-FIELD``, a component that the stream needs has no engine, or
+        GateError: ``VIDC-BUNDLE-FIELD``, a component that the program needs has no engine, or
             engines disagree on a state.
         UnavailableError: ``VIDC-GPU-MEMORY``, the GPU has too little memory; ``VIDC-GPU-LOST``.
         VidcError: what ``read_manifest``, ``verify``, ``check`` and the engine loaders raise.
@@ -114,11 +140,10 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
     integrity.verify(folder, document, verify)
     device = torch.device(document.target.device_type)
     notes = check(document, device)
-    _require_stream(document)
+    _require_engines(document)
     with gpu_faults(device):
         if device.type == "cuda":
-            in_stream = [name for name in document.engines if name not in NOT_IN_STREAM]
-            require_memory(document, in_stream, device)
+            require_memory(document, device)
         return _loaded(folder, document, device, notes)
 
 
@@ -131,19 +156,25 @@ def _loaded(
         name: loader(entry.loader)(folder, entry, weights, device)
         for name, entry in document.engines.items()
     }
-    encoder = engines.get(TEXT_ENCODER)
-    text = None if encoder is None else TextEncoder(encoder, folder / TOKENIZER, device)
+    session = program(document.program)
     captured = all(capturable(entry.loader) for entry in document.engines.values())
-    return Bundle(document.stream, engines, device, text, notes, captured)
+    resources = Resources(
+        document.spec,
+        engines,
+        device,
+        Runners.on(device, captured),
+        session.share(folder, engines, device),
+    )
+    return Bundle(session, resources, notes)
 
 
-def _require_stream(document: manifest.Manifest) -> None:
-    """Refuses a bundle that would fail in the midst of a stream."""
-    missing = [name for name in document.stream.components if name not in document.engines]
+def _require_engines(document: manifest.Manifest) -> None:
+    """Refuses a bundle whose sessions would fail in their midst."""
+    components, engines = document.spec.components, document.engines
+    missing = [name for name in components if name not in engines]
     if missing:
         raise field_error(
-            "manifest.engines", f"{', '.join(missing)} of the stream's components are missing"
+            "manifest.engines",
+            f"{', '.join(missing)} of the components of program {document.program} are missing",
         )
-    shared_states(
-        engine.signature for name, engine in document.engines.items() if name not in NOT_IN_STREAM
-    )
+    shared_states(engines[name].signature for name in components)

@@ -1,45 +1,44 @@
-"""Whether the files of a bundle are those that were built."""
+"""Checks that the files of a bundle are those that were built."""
 
 import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from vidc.plugins.errors import GateError
-from vidc.runtime.manifest import (
-    MANIFEST_NAME,
-    FileEntry,
-    Manifest,
-    refuse_links,
-    unreadable,
-)
+from vidc.runtime.document import FileEntry, refuse_links, unreadable
+from vidc.runtime.manifest import CHUNK_BYTES, MANIFEST_NAME, BundleFile, Manifest
 
 VerifyMode = Literal["full", "fast", "off"]
 Progress = Callable[[int, int], None]
-"""Takes the bytes read so far and the bytes to read in all."""
+"""Takes the bytes that were compared so far, and of all."""
 
 FAST_LIMIT = 2**20
 """Size in bytes below which a file's digest is checked even by ``fast``."""
 
-_CHUNK = 2**22
+_READ = 2**22
 _AGAIN = "copy the bundle again from where it was built, or build it again"
 
 
-def file_entry(file: Path, progress: Callable[[int], None] | None = None) -> FileEntry:
-    """Size and digest of a file, read in chunks; ``progress`` takes the size of each."""
-    digest, size = hashlib.sha256(), 0
+def file_entry(file: Path) -> BundleFile:
+    """Returns the size and digests of a file, read once."""
+    whole, chunks, size = hashlib.sha256(), [], 0
     with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-            if progress is not None:
-                progress(len(chunk))
-    return FileEntry(size, digest.hexdigest())
+        while data := stream.read(_READ):
+            if size % CHUNK_BYTES == 0:
+                chunks.append(hashlib.sha256())
+            chunks[-1].update(data)
+            whole.update(data)
+            size += len(data)
+    found = tuple(chunk.hexdigest() for chunk in chunks) if size > CHUNK_BYTES else ()
+    return BundleFile(size, whole.hexdigest(), found)
 
 
-def file_entries(bundle: Path) -> dict[str, FileEntry]:
+def file_entries(bundle: Path) -> dict[str, BundleFile]:
     """The entries of ``Manifest.files`` for what lies in a folder.
 
     Raises:
@@ -56,7 +55,8 @@ def verify(
     Args:
         bundle: the bundle's folder.
         manifest: its manifest.
-        mode: ``full`` checks that every file is there and no other, its size and its digest;
+        mode: ``full`` checks that every file is there and no other, its size and its digest, of a
+            large file those of its chunks;
             ``fast`` checks digests only of files below ``FAST_LIMIT``; ``off`` checks nothing.
         progress: called while digests are computed.
 
@@ -134,23 +134,53 @@ def _compare_size(file: Path, entry: FileEntry) -> None:
         )
 
 
-def _compare_digests(bundle: Path, files: dict[str, FileEntry], progress: Progress | None) -> None:
-    total, done = sum(entry.size for entry in files.values()), 0
+@dataclass(frozen=True)
+class _Part:
+    """A stretch of a file and the digest that it should have."""
 
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress is not None:
-            progress(done, total)
+    file: Path
+    start: int
+    size: int
+    sha256: str
 
-    for path, entry in files.items():
+    def compare(self) -> None:
+        """Hashes the stretch; raises as ``verify``."""
+        digest, left = hashlib.sha256(), self.size
         try:
-            found = file_entry(bundle / path, advance)
+            with self.file.open("rb") as stream:
+                stream.seek(self.start)
+                while left and (data := stream.read(min(_READ, left))):
+                    digest.update(data)
+                    left -= len(data)
         except OSError as error:
-            raise unreadable(bundle / path, error) from error
-        if found != entry:
+            raise unreadable(self.file, error) from error
+        if digest.hexdigest() != self.sha256:
+            part = f" from byte {self.start} on" if self.start else ""
             raise GateError(
                 "VIDC-BUNDLE-ALTERED",
-                f"{bundle / path} has SHA-256 {found.sha256}, expected {entry.sha256}",
+                f"{self.file} has SHA-256 {digest.hexdigest()}{part}, expected {self.sha256}",
                 _AGAIN,
             )
+
+
+def _parts(file: Path, entry: FileEntry) -> Iterator[_Part]:
+    chunks = entry.chunks if isinstance(entry, BundleFile) else ()
+    if not chunks:
+        yield _Part(file, 0, entry.size, entry.sha256)
+    for index, digest in enumerate(chunks):
+        start = index * CHUNK_BYTES
+        yield _Part(file, start, min(CHUNK_BYTES, entry.size - start), digest)
+
+
+def _compare_digests(bundle: Path, files: dict[str, FileEntry], progress: Progress | None) -> None:
+    """Hashes on all cores: hashlib lets other threads run meanwhile."""
+    parts = [part for path, entry in files.items() for part in _parts(bundle / path, entry)]
+    total, done = sum(part.size for part in parts), 0
+    pool = ThreadPoolExecutor()
+    try:
+        for part, _ in zip(parts, pool.map(_Part.compare, parts), strict=True):
+            done += part.size
+            if progress is not None:
+                progress(done, total)
+    finally:
+        pool.shutdown(cancel_futures=True)

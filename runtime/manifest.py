@@ -1,69 +1,45 @@
 """The manifest: what a bundle is, and which files it consists of.
 
 It comes from outside and is trusted in nothing: ``read_manifest`` raises a VidcError on whatever
-is not exactly schema 1.
+is not exactly schema 2.
 """
 
 import json
 import math
 import re
-import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from vidc.plugins.errors import GateError, UnavailableError, UsageError
+from vidc.plugins.errors import UnavailableError, UsageError
 from vidc.plugins.signature import DTYPES, Signature
-from vidc.runtime.stream import StreamSpec
-from vidc.runtime.strict import field_error, plain, read
+from vidc.runtime.document import (
+    FileEntry,
+    check_path,
+    check_sha256,
+    read_document,
+    refuse_links,
+)
+from vidc.runtime.programs import program
+from vidc.runtime.strict import plain, read
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST_NAME = "manifest.json"
-MAX_MANIFEST_BYTES = 16 * 2**20
+CHUNK_BYTES = 64 * 2**20
+"""Files larger than this have a digest for each part of this size, to be hashed side by side."""
 
-_MAX_DEPTH = 32
-_MAX_INT = 2**63 - 1
 _MAX_ELEMENTS = 2**48
 _MAX_RANK = 8
-_MAX_PATH_PART = 255
-_REBUILD = "build the bundle again, or copy it again from where it was built"
 
 _IDENTIFIER = re.compile(r"[a-z0-9_]{1,64}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
-_DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
-
-
-def check_path(path: str) -> None:
-    """Refuses a path that is not plain, relative and within the bundle.
-
-    Raises:
-        GateError: ``VIDC-BUNDLE-PATH``.
-    """
-    pure = PurePosixPath(path)
-    if (
-        path in ("", ".")
-        or pure.is_absolute()
-        or ".." in pure.parts
-        or str(pure) != path
-        or "\\" in path
-        or _DRIVE.match(path)
-        or _UNPRINTABLE.search(path)
-        or any(len(part.encode()) > _MAX_PATH_PART for part in pure.parts)
-    ):
-        raise GateError(
-            "VIDC-BUNDLE-PATH",
-            f"{path[:_MAX_PATH_PART]!r} is not a relative, normalized path inside the bundle",
-            "do not use this bundle unless you know who made it; " + _REBUILD,
-        )
 
 
 @dataclass(frozen=True)
@@ -190,17 +166,22 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class FileEntry:
-    """Size in bytes and SHA-256, in lower-case hexadecimal, of one file."""
+class BundleFile(FileEntry):
+    """One file of a bundle.
 
-    size: int
-    sha256: str
+    Attributes:
+        chunks: SHA-256 of each ``CHUNK_BYTES`` of a larger file, the last one shorter.
+    """
+
+    chunks: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        _require(self.size >= 0, f"size = {self.size} is negative")
-        _require(
-            _SHA256.fullmatch(self.sha256) is not None, f"{self.sha256[:80]!r} is not a SHA-256"
-        )
+        super().__post_init__()
+        for digest in self.chunks:
+            check_sha256(digest)
+        expected = -(-self.size // CHUNK_BYTES) if self.size > CHUNK_BYTES else 0
+        found = len(self.chunks)
+        _require(found == expected, f"{found} chunks, {self.size} bytes have {expected}")
 
 
 @dataclass(frozen=True)
@@ -230,22 +211,43 @@ class Validation:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle is. ``files`` lists every file of the bundle but the manifest itself."""
+    """What a bundle is.
+
+    Attributes:
+        name: of the bundle, for people.
+        preset: it was built from.
+        family: of the model.
+        program: what its sessions run, by a name of ``vidc.runtime.programs``.
+        spec: what the program needs to know besides the engines, of its class ``Spec``.
+        config: resolved configuration of the build, free JSON.
+        target: the machine that the engines were built for.
+        engines: by component.
+        weights: by group.
+        files: every file of the bundle but the manifest itself.
+        plugin_abi: of the operators that engines call.
+        calibration: where scales came from, free JSON; None where nothing was calibrated.
+        tools: versions of what built it.
+        validation: how the build judged it.
+        stages: key of each stage of the build.
+        signature: reserved for one; null.
+    """
 
     name: str
     preset: str
     family: str
+    program: str
+    spec: Any
     config: dict[str, Any]
-    stream: StreamSpec
     target: Target
     engines: dict[str, Engine]
     weights: dict[str, Weights]
-    files: dict[str, FileEntry]
+    files: dict[str, BundleFile]
     plugin_abi: int
     calibration: dict[str, Any] | None
     tools: dict[str, str]
     validation: Validation
     stages: dict[str, str]
+    signature: None = None
 
     def __post_init__(self) -> None:
         for name in (*self.engines, *self.weights):
@@ -287,7 +289,8 @@ def read_manifest(bundle: Path) -> Manifest:
 
     Raises:
         UsageError: ``VIDC-BUNDLE-NOT``, there is no such folder or it is no bundle.
-        UnavailableError: ``VIDC-BUNDLE-SCHEMA``, it was written by a newer vidc.
+        UnavailableError: ``VIDC-BUNDLE-SCHEMA``, it was written by a newer or older vidc;
+            ``VIDC-BUNDLE-PROGRAM``, nothing here has its program.
         GateError: ``VIDC-BUNDLE-MALFORMED``, not JSON within bounds; ``VIDC-BUNDLE-FIELD``, a
             field is unknown, missing, mistyped or out of range; ``VIDC-BUNDLE-PATH``, a path
             leads out of the bundle or through a symbolic link; ``VIDC-BUNDLE-UNREADABLE``.
@@ -304,136 +307,16 @@ def read_manifest(bundle: Path) -> Manifest:
             f"{bundle} is not a bundle: it has no {MANIFEST_NAME}",
             "give the folder that vidc build printed; a build that did not finish leaves none",
         ) from None
-    if schema > SCHEMA:
+    if schema != SCHEMA:
+        newer = "upgrade vidc to the version that built the bundle, or build it with this one"
         raise UnavailableError(
             "VIDC-BUNDLE-SCHEMA",
             f"{bundle} has manifest schema {schema}; this vidc reads schema {SCHEMA}",
-            "upgrade vidc to the version that built the bundle, or build it with this one",
+            newer if schema > SCHEMA else "build the bundle again with this vidc",
         )
-    manifest: Manifest = read(table, Manifest, "manifest")
+    untyped: Manifest = read(table, Manifest, "manifest")
+    spec = read(untyped.spec, program(untyped.program).Spec, "manifest.spec")
+    manifest = replace(untyped, spec=spec)
     for path in manifest.files:
         refuse_links(bundle, path)
     return manifest
-
-
-def read_document(folder: Path, name: str) -> tuple[int, dict[str, Any]]:
-    """The JSON object in a file that says what else is in its folder, and its schema number.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        GateError: ``VIDC-BUNDLE-MALFORMED``, not JSON within bounds; ``VIDC-BUNDLE-FIELD``, it is
-            no object with a schema number; ``VIDC-BUNDLE-PATH``, a symbolic link;
-            ``VIDC-BUNDLE-UNREADABLE``.
-    """
-    refuse_links(folder, name)
-    try:
-        value = _parse(_read_bytes(folder / name))
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise unreadable(folder / name, error) from error
-    except RecursionError:
-        raise _malformed(name, "it is nested too deeply") from None
-    except ValueError as error:
-        raise _malformed(name, str(error)[:200]) from error
-    where = name.removesuffix(".json")
-    if not isinstance(value, dict):
-        raise field_error(where, f"expected an object, found {type(value).__name__}")
-    schema = value.pop("schema", None)
-    if type(schema) is not int or schema < 1:
-        raise field_error(f"{where}.schema", f"expected a number, found {str(schema)[:40]!r}")
-    return schema, value
-
-
-def refuse_links(bundle: Path, path: str) -> None:
-    """Refuses a path of which any part below the bundle's folder is a symbolic link.
-
-    Raises:
-        GateError: ``VIDC-BUNDLE-PATH``, or ``VIDC-BUNDLE-UNREADABLE``.
-    """
-    file = bundle
-    for part in PurePosixPath(path).parts:
-        file /= part
-        try:
-            is_link = file.is_symlink()
-        except OSError as error:
-            raise unreadable(file, error) from error
-        if is_link:
-            raise GateError(
-                "VIDC-BUNDLE-PATH",
-                f"{file} is a symbolic link; a bundle holds plain files alone",
-                "copy the bundle with links resolved (cp -rL)",
-            )
-
-
-def unreadable(file: Path, error: OSError) -> GateError:
-    """A ``VIDC-BUNDLE-UNREADABLE`` error: the operating system does not let ``file`` be read."""
-    return GateError(
-        "VIDC-BUNDLE-UNREADABLE",
-        f"{file} cannot be read: {error.strerror}",
-        "check the file's permissions and the disk",
-    )
-
-
-def _read_bytes(file: Path) -> bytes:
-    if not stat.S_ISREG(file.stat().st_mode):
-        raise ValueError("it is not a file")
-    with file.open("rb") as stream:
-        data = stream.read(MAX_MANIFEST_BYTES + 1)
-    if len(data) > MAX_MANIFEST_BYTES:
-        raise ValueError(f"it is larger than {MAX_MANIFEST_BYTES} bytes")
-    return data
-
-
-def _malformed(name: str, what: str) -> GateError:
-    return GateError("VIDC-BUNDLE-MALFORMED", f"{name} cannot be read: {what}", _REBUILD)
-
-
-def _parse(data: bytes) -> Any:
-    value = json.loads(
-        data.decode("utf-8"),
-        object_pairs_hook=_object,
-        parse_int=_integer,
-        parse_float=_number,
-        parse_constant=_number,
-    )
-    _check_plain(value, _MAX_DEPTH)
-    return value
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for key, item in pairs:
-        if key in value:
-            raise ValueError(f"the key {key[:64]!r} is there twice")
-        value[key] = item
-    return value
-
-
-def _integer(digits: str) -> int:
-    value = int(digits) if len(digits) <= 20 else _MAX_INT + 1
-    if abs(value) > _MAX_INT:
-        raise ValueError(f"the integer {digits[:24]} does not fit 64 bits")
-    return value
-
-
-def _number(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise ValueError(f"{digits[:24]} is not a finite number")
-    return value
-
-
-def _check_plain(value: Any, depth: int) -> None:
-    """Bounds the nesting, and refuses strings that UTF-8 cannot hold (lone surrogates)."""
-    if depth == 0:
-        raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels")
-    if isinstance(value, str):
-        value.encode()
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            key.encode()
-            _check_plain(item, depth - 1)
-    elif isinstance(value, list):
-        for item in value:
-            _check_plain(item, depth - 1)

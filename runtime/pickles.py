@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vidc.plugins.errors import GateError
-from vidc.runtime.manifest import unreadable
+from vidc.runtime.document import unreadable
 
 _PICKLE_SUFFIXES = frozenset({".pkl", ".pickle", ".pt", ".pth"})
 _OBJECT_PREFIXES = ("custom_obj_", "opaque_obj_")

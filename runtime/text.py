@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class TextEncoder:
-    """Turns a text into the embeddings that ``text_kv`` takes.
+    """Turns a text into embeddings.
 
     Args:
-        engine: of component ``text_encoder``.
+        engine: takes ``input_ids`` and ``attention_mask``, returns ``text_embeds``.
         tokenizer: see ``PromptTokenizer``.
         device: of the engine's buffers.
     """
@@ -45,7 +45,7 @@ class TextEncoder:
 
 
 class PromptTokenizer:
-    """Turns a text into the inputs of component ``text_encoder``.
+    """Turns a text into the inputs of a text encoder.
 
     Args:
         path: a bundle's ``tokenizer.json``, which says how texts end, are truncated and padded.

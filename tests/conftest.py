@@ -3,16 +3,33 @@
 import os
 import shutil
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+from depth import FULL
 from hypothesis import HealthCheck, settings
+
+TESTS = Path(__file__).parent
 
 # Before torch is imported: tests run in parallel, one thread each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# How long an example takes on a busy machine is not what any of these tests is about.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+# `make test` runs fewer examples than `make test-all`; an example's time matters to no test.
+for profile, examples in (("full", FULL), ("ci", FULL // 5)):
+    settings.register_profile(
+        profile,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("full")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Gives each folder to one worker, so that what its tests share is built once."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(item.path.parent.relative_to(TESTS).as_posix()))
 
 
 # Registers them with the settings, as the command line does.

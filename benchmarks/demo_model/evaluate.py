@@ -46,7 +46,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Everything that is asked, by name, or ``only`` one part of it."""
     found: dict[str, Any] = {}
-    whole, *fewer = subsets(bundle.stream.sigmas)
+    whole, *fewer = subsets(bundle.spec.sigmas)
     for name, measure in (
         ("vae", lambda: measures.vae(bundle, counts.clips)),
         ("detail", lambda: details(bundle, counts.clips, seed)),
@@ -134,7 +134,7 @@ def main() -> int:
         "schema": 1,
         "counts": vars(counts),
         "seed": options.seed,
-        "batch": bundle.stream.batch,
+        "batch": bundle.spec.batch,
         "engines": "PyTorch, float32" if options.eager else "of the bundle",
         "weights": weights(options.bundle),
         **found,

@@ -133,10 +133,10 @@ def calibrate_on_noise(like: Path, folder: Path) -> Path:
             for name, engine in bundle.engines.items()
             if isinstance(engine, EagerEngine) and not name.startswith("vae_")
         }
-        assert bundle._text_encoder is not None
+        encode = bundle.resources.shared
         texts = read_calibrate(preset.layer).prompts[: PROMPTS + 1]
-        prompts = [bundle._text_encoder(text)[0].clone() for text in texts]
-        rollouts = Rollouts(bundle.stream, engines, torch.device("cpu"), 0)
+        prompts = [encode(text)[0].clone() for text in texts]
+        rollouts = Rollouts(bundle.spec, engines, torch.device("cpu"), 0)
         ranges = rollouts.weights()
         for index in range(PROMPTS):
             pair = torch.stack(prompts[index : index + 2])

@@ -121,8 +121,7 @@ def rows(
         formats = apply_recipe(recipe, config)
         quantizer = FakeQuantizer(network, formats, calibration)
         engines = quantizer.engines(bundle.engines)
-        rounded = Bundle(bundle.stream, engines, bundle.device, bundle._text_encoder)
-        rounded.lanes = bundle.lanes
+        rounded = Bundle(bundle.program, replace(bundle.resources, engines=engines))
         started = time.perf_counter()
         with quantizer.quantized(layers_of(layer_groups(formats))):
             rates, made = measures.prompts(rounded, counts, seed)

@@ -28,7 +28,7 @@ def picture(bundle: Bundle, script: Script, switch: int, columns: int, seed: int
         seed: of the noise.
     """
     (video,) = videos(bundle, [script], 2 * switch, seed, switch)
-    turn = frames_of(switch * bundle.stream.block)
+    turn = frames_of(switch * bundle.spec.block)
     rows = torch.stack([_spread(part, columns) for part in (video[:, :turn], video[:, turn:])])
     return contact_sheet(rows, [script.prompt, script.later or script.prompt], columns)
 

@@ -38,7 +38,7 @@ def main() -> None:
     backends = {f"public_{name}": backend for name, backend in BASELINES.items()}
     contestants = {OURS: of_bundle(bundle, options.seed)}
     for name, public in loop.of_bundle(folder, manifest, bundle.device, backends).items():
-        contestants[name] = Contestant(partial(public.session, options.seed), bundle.stream)
+        contestants[name] = Contestant(partial(public.session, options.seed), bundle.spec)
     prompts = torch.stack([load_file(path)["text_embeds"] for path in prompt_files(folder)])
     protocol = Protocol(options.warmup, options.samples, options.seed)
     streams = measure(contestants, bundle.device, prompts, protocol, lambda: None)

@@ -12,8 +12,8 @@ from vidc.compiler.quantize.fake import FakeQuantizer
 from vidc.compiler.validate.metrics import compare, psnr
 from vidc.compiler.validate.play import Inputs, decode_latents, play_rollout
 from vidc.runtime.engines import Engine, Wrapper
+from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.states import Buffers, States
-from vidc.runtime.stream import StreamSpec
 
 FRAMES, LATENTS = "frames", "latents"
 _DENOISE, _FLOW = "denoise", "flow"

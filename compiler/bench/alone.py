@@ -25,7 +25,7 @@ def main(folder: Path, prompts: tuple[Path, Path], name: str, seed: int) -> None
     """Opens the stream, runs it, prints what it took."""
     seconds = {"imported": time.monotonic()}
     manifest = read_manifest(folder)
-    spec, device = manifest.stream, torch.device(manifest.target.device_type)
+    spec, device = manifest.spec, torch.device(manifest.target.device_type)
     if name == OURS:
         contestant = of_bundle(load(folder), seed)
     else:

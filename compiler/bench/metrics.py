@@ -6,7 +6,7 @@ from typing import Any
 
 from vidc.compiler.bench.clock import MILLISECONDS
 from vidc.compiler.bench.statistics import Summary
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 RATE = "frames/s"
 Samples = dict[str, list[float]]

@@ -15,10 +15,11 @@ from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.work import Kind, Work, component_work
 from vidc.compiler.config.targets import targets
 from vidc.exporters.models import PRECISIONS
-from vidc.runtime.bundle import NOT_IN_STREAM, Bundle
+from vidc.runtime.bundle import Bundle
 from vidc.runtime.manifest import Manifest
+from vidc.runtime.programs.causal_video import LATENTS
+from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.states import Buffers, States
-from vidc.runtime.stream import StreamSpec
 
 WARMUP = 5
 SAMPLES = 20
@@ -144,7 +145,7 @@ def profile(manifest: Manifest, bundle: Bundle, prompts: Tensor, seed: int) -> P
         prompts: embeddings before and after a switch, ``[2, B, L, E]``.
         seed: of the stream.
     """
-    device, spec = bundle.device, bundle.stream
+    device, spec = bundle.device, bundle.spec
     used = sorted({manifest.engines[name].precision for name in spec.components})
     peaks = {name: matmul_tflops(PRECISIONS[name], device) for name in used if name in PRECISIONS}
     peaks["memory"] = copy_gbps(device)
@@ -175,18 +176,18 @@ def profile(manifest: Manifest, bundle: Bundle, prompts: Tensor, seed: int) -> P
 
 def _times(bundle: Bundle) -> dict[str, Summary]:
     """Each component of a stream with a full window, by itself, as a session runs it."""
-    spec, device, lane = bundle.stream, bundle.device, bundle.lanes.latents
-    engines = {n: engine for n, engine in bundle.engines.items() if n not in NOT_IN_STREAM}
+    spec, device, runner = bundle.spec, bundle.device, bundle.runners[LATENTS]
+    engines = {name: bundle.engines[name] for name in spec.components}
     states = States((engine.signature for engine in engines.values()), device)
     _fill(states, engines, device)
     clock, found = Clock(device), {}
     for name in spec.components:
         buffers = Buffers(engines[name].signature, device)
         _set(buffers, spec, device)
-        (run,) = lane.prepare([partial(engines[name].run, buffers, states)])
+        (run,) = runner.prepare([partial(engines[name].run, buffers, states)])
 
         def once(run: Any = run) -> None:
-            with lane.turn():
+            with runner.turn():
                 run()
 
         times = [clock.time(once)[1] for _ in range(WARMUP + SAMPLES)]
@@ -218,7 +219,7 @@ def _set(buffers: Buffers, spec: StreamSpec, device: torch.device) -> None:
 def _component(
     name: str, time: Summary, manifest: Manifest, work: Work, peaks: Mapping[str, float]
 ) -> ComponentRow:
-    calls = {"denoise": len(manifest.stream.sigmas), "kv_update": 1, "vae_decode": 1}
+    calls = {"denoise": len(manifest.spec.sigmas), "kv_update": 1, "vae_decode": 1}
     seconds = time.median / MILLISECONDS
     tflop, gigabytes = work.total / _TERA, work.bytes / _GIGA
     return ComponentRow(
@@ -233,7 +234,7 @@ def _component(
 
 
 def _watch(bundle: Bundle, prompts: Tensor, seed: int) -> dict[str, list[Kernel]]:
-    session, spec, device = bundle.session(seed=seed), bundle.stream, bundle.device
+    session, spec, device = bundle.session(seed=seed), bundle.spec, bundle.device
     session.prompt(prompts[0])
     for _ in range(-(-spec.window // spec.block) + 1):
         session.step()

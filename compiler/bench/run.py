@@ -126,7 +126,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
 
 def workload(manifest: Manifest) -> dict[str, Any]:
     """What a bundle makes its engines do, as plain JSON values."""
-    spec, engines = manifest.stream, manifest.engines.values()
+    spec, engines = manifest.spec, manifest.engines.values()
     return {
         "preset": manifest.preset,
         "target": manifest.target.name,

@@ -4,22 +4,21 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.reference import eager_engines
 from vidc.exporters.components import component_groups
 from vidc.plugins.errors import UsageError, nearest
 from vidc.runtime import Bundle
-from vidc.runtime.bundle import NOT_IN_STREAM
 from vidc.runtime.manifest import Manifest
-from vidc.runtime.session import Session
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.causal_video import CausalVideo
+from vidc.runtime.programs.stream import StreamSpec
 
 OURS = "vidc"
 BASELINES = {"eager": None, "compile": "inductor"}
@@ -27,7 +26,7 @@ BASELINES = {"eager": None, "compile": "inductor"}
 
 
 class Stream(Protocol):
-    """One live stream, as ``vidc.runtime.Session`` describes these calls."""
+    """One live stream, as program ``causal_video`` describes these calls."""
 
     def prompt(self, prompt: Tensor, /) -> None:
         """Sets the prompt the stream starts with."""
@@ -60,7 +59,7 @@ class Contestant:
 
 def of_bundle(bundle: Bundle, seed: int) -> Contestant:
     """Sessions of a loaded bundle."""
-    return Contestant(lambda: bundle.session(seed=seed), bundle.stream)
+    return Contestant(lambda: bundle.session(seed=seed), bundle.spec)
 
 
 def of_baselines(
@@ -77,7 +76,7 @@ def of_baselines(
     if not names:
         return {}
     config = model_from_json(manifest.config)
-    in_stream = {n: g for n, g in component_groups(config).items() if n not in NOT_IN_STREAM}
+    in_stream = {n: g for n, g in component_groups(config).items() if n in manifest.spec.components}
     weights = {group: folder / manifest.weights[group].path for group in {*in_stream.values()}}
     eager = eager_engines(config, weights, manifest.config["precision"], device)
     engines = {name: eager[name] for name in in_stream}
@@ -102,8 +101,8 @@ def _baseline(
 ) -> Contestant:
     if backend is not None:
         engines = {name: _compiled(engine, backend) for name, engine in engines.items()}
-    spec = manifest.stream
-    return Contestant(lambda: Session(spec, engines, device, Lock(), None, seed), spec)
+    resources = Resources(manifest.spec, engines, device)
+    return Contestant(lambda: CausalVideo(resources, seed), manifest.spec)
 
 
 def _compiled(engine: EagerEngine, backend: str) -> EagerEngine:

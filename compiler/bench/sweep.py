@@ -230,7 +230,7 @@ class Rollout:
 
 
 def _outputs(bundle: Bundle, golden: Golden) -> Rollout:
-    spec, scenario = bundle.stream, golden.scenario
+    spec, scenario = bundle.spec, golden.scenario
     session = bundle.session()
     prompts, noise = (t.to(bundle.device) for t in (golden.inputs.prompts, golden.inputs.noise))
     session.prompt(prompts[0])
@@ -250,7 +250,7 @@ def _of_steps(noise: Tensor, steps: int) -> Tensor:
 
 
 def _change(variant: Bundle, golden: Golden, base: Bundle, own: Rollout) -> Change | None:
-    sizes = [(b.stream.batch, b.stream.block, b.stream.latent) for b in (variant, base)]
+    sizes = [(b.spec.batch, b.spec.block, b.spec.latent) for b in (variant, base)]
     if sizes[0] != sizes[1]:
         return None
     found = _outputs(variant, golden)

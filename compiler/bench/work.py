@@ -20,7 +20,6 @@ from vidc.exporters.components import component_groups
 from vidc.exporters.config import ModelConfig
 from vidc.exporters.models import components, meta_network
 from vidc.plugins.signature import Signature, TensorSpec
-from vidc.runtime.bundle import NOT_IN_STREAM
 from vidc.runtime.manifest import Manifest
 
 
@@ -71,7 +70,7 @@ def component_work(manifest: Manifest) -> dict[str, Work]:
     wanted = {
         name: group
         for name, group in component_groups(config).items()
-        if name in manifest.engines and name not in (*NOT_IN_STREAM, DECODERS[0])
+        if name in manifest.spec.components and name != DECODERS[0]
     }
     found: dict[str, Work] = {}
     for group in dict.fromkeys(wanted.values()):

@@ -16,7 +16,7 @@ from vidc.compiler.config.files import shipped_text
 from vidc.compiler.quantize.document import MAX_TEXTS, TEXTS, texts_json, texts_sha256
 from vidc.compiler.validate.golden import synthetic_prompts
 from vidc.plugins.errors import UsageError
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 EMBEDDINGS, SYNTHETIC = "embeddings", "synthetic"
 SHIPPED_TEXTS = "calibration_prompts.txt"

@@ -13,7 +13,7 @@ from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.play import Inputs, play_rollout
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.causal_wan.model import CausalWan
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 
 def scenario(stream: StreamSpec) -> Scenario:

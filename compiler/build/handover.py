@@ -13,8 +13,8 @@ from vidc.compiler.store.digest import DigestMemory, Json, sha256_json
 from vidc.compiler.store.publish import Finished, Kind, Publication, Publishing
 from vidc.compiler.store.stage import Input, Key
 from vidc.plugins.errors import UnavailableError, UsageError, VidcError
+from vidc.runtime.document import FileEntry, check_path, read_document
 from vidc.runtime.integrity import verify_files
-from vidc.runtime.manifest import FileEntry, check_path, read_document
 from vidc.runtime.strict import plain, read
 
 SCHEMA = 1

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from vidc.compiler.build.compile import ENGINE_NAME, read_engine, read_notes
 from vidc.compiler.build.load import SOURCE_NAME, read_source
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.stream import PROGRAM, stream_spec
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.store.publish import Finished, Kind, Publication, Publishing
+from vidc.compiler.store.record import File
 from vidc.compiler.store.run import Result
 from vidc.compiler.store.stage import Input, Key
 from vidc.compiler.store.versions import versions
@@ -128,7 +129,7 @@ class Package(Publication):
         working = bundle.working_bytes()
         manifest.write_manifest(_validated(document, validation, working, staging), staging)
 
-    def _assemble(self, workspace: Publishing) -> dict[str, manifest.FileEntry]:
+    def _assemble(self, workspace: Publishing) -> dict[str, manifest.BundleFile]:
         """Copies the inputs; returns the sizes and digests that the store recorded of the files."""
         entries = {}
         for part in self.parts:
@@ -139,11 +140,11 @@ class Package(Publication):
                 copy = workspace.output / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(result.path / name, copy)
-                entries[name] = manifest.FileEntry(file.size, file.sha256)
+                entries[name] = _entry(copy, file)
         return dict(sorted(entries.items()))
 
     def _manifest(
-        self, workspace: Publishing, entries: dict[str, manifest.FileEntry]
+        self, workspace: Publishing, entries: dict[str, manifest.BundleFile]
     ) -> manifest.Manifest:
         settings, results = self.settings, workspace.results
         groups = component_groups(settings.model)
@@ -157,8 +158,9 @@ class Package(Publication):
             name="-".join([settings.preset, target.name, *precisions]),
             preset=settings.preset,
             family=settings.family,
+            program=PROGRAM,
+            spec=stream_spec(settings.model),
             config=settings.to_json(),
-            stream=stream_spec(settings.model),
             target=manifest.Target(
                 name=target.name,
                 compute_capability=target.compute_capability,
@@ -187,6 +189,24 @@ class Package(Publication):
             return None
         found: dict[str, Any] = json.loads((results[self.calibration].path / DOCUMENT).read_text())
         return found
+
+
+def _entry(copy: Path, recorded: File) -> manifest.BundleFile:
+    """Returns what the store recorded of a file, with the digests of its chunks if it is large.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-ALTERED``, the copy is another file.
+    """
+    if recorded.size <= manifest.CHUNK_BYTES:
+        return manifest.BundleFile(recorded.size, recorded.sha256, ())
+    found = file_entry(copy)
+    if (found.size, found.sha256) != (recorded.size, recorded.sha256):
+        raise GateError(
+            "VIDC-BUNDLE-ALTERED",
+            f"{copy} has SHA-256 {found.sha256}, the cache recorded {recorded.sha256}",
+            "check the disk and what `vidc cache verify` says, then build again",
+        )
+    return found
 
 
 def _engine(folder: Path, component: str, precision: str) -> manifest.Engine:

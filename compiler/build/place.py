@@ -11,7 +11,7 @@ from typing import Any
 
 from vidc.compiler.store.stage import Key, Stage, Workspace
 from vidc.plugins.errors import GateError
-from vidc.runtime.manifest import FileEntry, refuse_links, unreadable
+from vidc.runtime.document import FileEntry, refuse_links, unreadable
 from vidc.runtime.pickles import refuse_pickles
 
 _CHUNK = 2**22

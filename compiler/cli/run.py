@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from vidc.runtime.session import Session
-    from vidc.runtime.stream import StreamSpec
+    from vidc.runtime.programs.causal_video import CausalVideo
+    from vidc.runtime.programs.stream import StreamSpec
 
 _PATH = click.Path(path_type=Path)
 
@@ -61,16 +61,16 @@ def command(
     from vidc.runtime.video import open_writer
 
     # What can be refused is refused before the work: engines take a while to load.
-    stream = read_manifest(bundle).stream
+    stream = read_manifest(bundle).spec
     prompts = {0: _prompt(prompt, prompt_embeds, stream)}
     prompts |= _switches(switches, switch_embeds, blocks, stream)
     with ExitStack() as stack:
         outputs = _outputs(output, stream.batch)
         writers = [stack.enter_context(open_writer(path, fps=fps)) for path in outputs]
-        loaded = load(bundle)
+        loaded = stack.enter_context(load(bundle))
         for note in loaded.notes:
             click.echo(note, err=True)
-        session = loaded.session(seed=seed)
+        session = stack.enter_context(loaded.session(seed=seed))
         embeds = {block: session.embeds(given) for block, given in prompts.items()}
         session.prompt(embeds[0])
         bar = stack.enter_context(click.progressbar(length=blocks, label="blocks", file=sys.stderr))
@@ -89,7 +89,7 @@ def command(
 
 
 def _blocks(
-    session: "Session", blocks: int, switches: "Mapping[int, Tensor]"
+    session: "CausalVideo", blocks: int, switches: "Mapping[int, Tensor]"
 ) -> "Iterator[Callable[[], Tensor]]":
     """Each block's frames, handed out when the device has the next block to do."""
     before = None

@@ -83,7 +83,7 @@ def command(
     on_cpu = loaded.device.type == "cpu"
     seconds = replay_seconds(config, golden.scenario) if on_cpu else 0.0
     _tell(f"replaying {manifest.name}", seconds)
-    validation = validate(manifest, loaded, golden, find_lpips(loaded.stream.video, loaded.device))
+    validation = validate(manifest, loaded, golden, find_lpips(loaded.spec.video, loaded.device))
     failure: VidcError | None = None
     # A bundle that passes has its build's report.
     page = place if report is not None or not validation.passed else None

@@ -15,7 +15,7 @@ from vidc.compiler.config.schema import WEIGHTS_GROUPS
 from vidc.compiler.config.tables import model_from_json, read_tensorrt, read_validate
 from vidc.compiler.config.targets import targets
 from vidc.plugins.errors import GateError, VidcError
-from vidc.runtime.manifest import check_path
+from vidc.runtime.document import check_path
 from vidc.runtime.strict import read
 
 

@@ -1,7 +1,9 @@
-"""What a bundle's manifest tells the runtime about its stream, derived from the model."""
+"""Program and spec of a bundle's manifest, derived from the model."""
 
 from vidc.exporters.config import TRAINING_STEPS, ModelConfig, SamplerConfig
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
+
+PROGRAM = "causal_video"
 
 
 def sigmas(sampler: SamplerConfig) -> tuple[float, ...]:

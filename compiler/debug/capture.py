@@ -8,8 +8,8 @@ from torch import Tensor
 from vidc.compiler.validate.golden import Golden, record
 from vidc.compiler.validate.metrics import compare
 from vidc.runtime.engines import Engine, Wrapper
+from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.states import Buffers, States, argument
-from vidc.runtime.stream import StreamSpec
 
 
 class _Captured(Wrapper):

@@ -169,7 +169,7 @@ def debug(
     for name in called:
         note(f"looking into {name}")
         kept = given_at_first_error(
-            validation.golden, bundle.stream, bundle.engines, bundle.device, name, limits[name]
+            validation.golden, bundle.spec, bundle.engines, bundle.device, name, limits[name]
         )
         if kept is None:
             found.append(Diagnosis(name, None, None, NEVER))

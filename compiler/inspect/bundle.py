@@ -11,7 +11,6 @@ from safetensors import SafetensorError, safe_open
 
 from vidc.plugins.errors import GateError
 from vidc.plugins.signature import TensorSpec
-from vidc.runtime.bundle import NOT_IN_STREAM
 from vidc.runtime.manifest import Engine, Manifest, Target, Validation
 
 
@@ -25,7 +24,7 @@ class Total:
     @classmethod
     def of(cls, tensors: Iterable[TensorSpec]) -> Self:
         """The sum over these tensors."""
-        sizes = [math.prod(t.shape) * t.torch_dtype.itemsize for t in tensors]
+        sizes = [tensor.nbytes for tensor in tensors]
         return cls(len(sizes), sum(sizes))
 
 
@@ -161,7 +160,7 @@ def _session_memory(manifest: Manifest) -> SessionMemory:
     states = [
         state
         for name, engine in manifest.engines.items()
-        if name not in NOT_IN_STREAM
+        if name in manifest.spec.components
         for state in engine.signature.states
     ]
     spares = [state for state in states if state.writes and not state.in_place]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vidc.plugins.errors import GateError, UnavailableError
-from vidc.runtime.manifest import unreadable
+from vidc.runtime.document import unreadable
 
 _DTYPES = {"float": "float32", "double": "float64"}
 """ONNX's names of dtypes that others call otherwise."""

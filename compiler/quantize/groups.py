@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 TEXT = "text"
 CLEAN = "clean"

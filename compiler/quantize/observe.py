@@ -14,8 +14,8 @@ from vidc.compiler.quantize.groups import CLEAN, TEXT
 from vidc.plugins.ring import ring_attention, ring_write
 from vidc.plugins.signature import Signature
 from vidc.runtime.engines import Engine, Wrapper
+from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.states import Buffers, States
-from vidc.runtime.stream import StreamSpec
 
 
 class Observer:

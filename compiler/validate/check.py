@@ -102,11 +102,11 @@ def validate(
     with gpu_faults(bundle.device):
         comparison = hold_to_golden(
             golden,
-            bundle.stream,
+            bundle.spec,
             bundle.engines,
             precisions,
             bundle.device,
-            bundle.lanes,
+            bundle.runners,
             metric,
             trained=_trained(manifest),
         )

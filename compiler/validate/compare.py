@@ -25,8 +25,8 @@ from vidc.compiler.validate.report import ComponentRow, FramePair, RolloutRow
 from vidc.compiler.validate.worst import WorstTensor, calls, worst_tensors
 from vidc.plugins.errors import GateError
 from vidc.runtime.engines import Engine
-from vidc.runtime.session import DIRECT, Lanes
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.graphs import DIRECT, Runners
+from vidc.runtime.programs.stream import StreamSpec
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def hold_to_golden(
     engines: Mapping[str, Engine],
     precisions: Mapping[str, str],
     device: torch.device,
-    lanes: Lanes = DIRECT,
+    runners: Runners = DIRECT,
     lpips: Lpips | None = None,
     trained: bool = False,
 ) -> Comparison:
@@ -97,7 +97,7 @@ def hold_to_golden(
         engines: by component.
         precisions: of the bundle's components; float32's thresholds hold for any other.
         device: of the engines.
-        lanes: of the bundle, where the rollout is played.
+        runners: of the bundle, where the rollout is played.
         lpips: measures the rollout's frames, too.
         trained: whether the weights are, so that frames are held to what is demanded of these.
 
@@ -120,7 +120,7 @@ def hold_to_golden(
     if not golden.scenario.rollout:
         return Comparison(gates, rows, worst=tensors)
     blocks = range(golden.scenario.blocks)
-    played = play_rollout(golden.scenario, inputs, stream, engines, lanes, keep=blocks)
+    played = play_rollout(golden.scenario, inputs, stream, engines, runners, keep=blocks)
     frames = _frames(played, golden.reference.played, engines, device)
     rollout = compare_rollouts(played, golden.reference.played, golden.eager_rollout, frames, lpips)
     _require_eager_rollout(rollout, precisions)

@@ -14,7 +14,7 @@ from vidc.compiler.validate.play import Inputs, Played, play_components
 from vidc.compiler.validate.scenario import Scenario
 from vidc.plugins.errors import GateError
 from vidc.runtime.engines import Engine
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.text import PromptTokenizer, TextEncoder
 
 FOLDER = "golden"

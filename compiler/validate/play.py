@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import Self
 
 import torch
@@ -10,11 +9,12 @@ from torch import Tensor
 
 from vidc.compiler.validate.scenario import Scenario, switches
 from vidc.plugins.signature import Access
-from vidc.runtime.bundle import NOT_IN_STREAM, TEXT_ENCODER
 from vidc.runtime.engines import Engine, Wrapper
-from vidc.runtime.session import DIRECT, Lanes, Session, levels
+from vidc.runtime.graphs import DIRECT, Runners
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.causal_video import TEXT_ENCODER, CausalVideo, levels
+from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.states import Buffers, States
-from vidc.runtime.stream import StreamSpec
 
 ENCODERS = ("vae_encode_first", "vae_encode")
 DECODERS = ("vae_decode_first", "vae_decode")
@@ -104,18 +104,18 @@ def play_rollout(
     inputs: Inputs,
     stream: StreamSpec,
     engines: Mapping[str, Engine],
-    lanes: Lanes = DIRECT,
+    runners: Runners = DIRECT,
     keep: Collection[int] | None = None,
 ) -> Played:
     """A rollout as a user runs it: each block builds on what the engines made of the last.
 
     Args:
         engines: without the VAE's, latents are left undecoded.
-        lanes: a bundle's, so that what is played is what its sessions replay.
+        runners: a bundle's, so that what is played is what its sessions replay.
         keep: blocks whose frames are kept; those that the scenario pictures if left out.
     """
     pictured = scenario.pictured if keep is None else keep
-    session = _open(inputs, stream, engines, lanes)
+    session = _open(inputs, stream, engines, runners)
     played = Played([], {})
     for block, noise in enumerate(inputs.noise):
         if block == scenario.switch_after:
@@ -184,10 +184,9 @@ def play_components(
 
 
 def _open(
-    inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine], lanes: Lanes = DIRECT
-) -> Session:
-    streaming = {name: engine for name, engine in engines.items() if name not in NOT_IN_STREAM}
-    session = Session(stream, streaming, inputs.noise.device, Lock(), None, 0, lanes)
+    inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine], runners: Runners = DIRECT
+) -> CausalVideo:
+    session = CausalVideo(Resources(stream, engines, inputs.noise.device, runners))
     session.prompt(inputs.prompts[0])
     return session
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 QUANTIZED_STAGE = "golden:quantized"
 """The stage of a build that writes golden data for a model in 8 bits."""

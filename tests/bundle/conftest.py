@@ -1,6 +1,5 @@
 """One small bundle, built once for every test of this folder."""
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,11 +75,8 @@ def save_pipeline(folder: Path, settings: Settings) -> None:
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     root = tmp_path_factory.mktemp("project")
-    # Workers that run in parallel share what they build.
-    shared = tmp_path_factory.getbasetemp()
-    cache = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "cache"
     (root / "small.toml").write_text(PRESET)
-    made = Project(root / "small.toml", root / "pipeline", cache, root / "out" / "small")
+    made = Project(root / "small.toml", root / "pipeline", root / "cache", root / "out" / "small")
     save_pipeline(made.pipeline, resolve(str(made.preset), gpu="cpu", environ={}))
     whole(*made.resolve()).run(made.bundle, made.cache, LineProgress())
     return made

@@ -65,6 +65,7 @@ def test_the_block_is_one():
         ["validate", "{bundle}", "--report", "{folder}/report.html"],
         ["run", "{bundle}", "--prompt", "a cat", "--blocks", "2", "-o", "{folder}/out.mp4"],
         ["bench", "{bundle}", "--against", "eager", "--samples", "1", "--warmup", "0",
+         "--cold-starts", "0",
          "--report", "{folder}/bench.html"],
         ["inspect", "{bundle}"],
         ["doctor"],

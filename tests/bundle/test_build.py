@@ -24,6 +24,7 @@ from vidc.compiler.validate import check
 from vidc.exporters.components import component_groups, weights_groups
 from vidc.exporters.models import components, meta_network
 from vidc.plugins.errors import BuildError, GateError, UsageError
+from vidc.runtime import integrity, manifest
 from vidc.runtime.integrity import file_entry, verify
 from vidc.runtime.manifest import read_manifest
 
@@ -150,6 +151,36 @@ def test_an_altered_bundle_is_made_again(project, tmp_path, monkeypatch):
     assert hashed == ["report.html"]
     assert synced == [tmp_path]
     verify(output, read_manifest(output), "full")
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of 64 KiB, so that this bundle's weights have some."""
+    for module in (integrity, manifest):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 2**16)
+    monkeypatch.setattr(integrity, "_READ", 2**16)
+
+
+def test_large_files_have_digests_of_their_chunks(project, tmp_path, small_chunks):
+    output = tmp_path / "chunked"
+    rebuild(project, output)
+    files = read_manifest(output).files
+    assert files["weights/transformer.safetensors"].chunks
+    verify(output, read_manifest(output), "full")
+
+
+def test_a_large_file_that_changed_in_the_cache_is_not_packaged(project, tmp_path, small_chunks):
+    cache = tmp_path / "cache"
+    shutil.copytree(project.cache, cache, copy_function=os.link)
+    weights = next(cache.rglob("weights/vae.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.unlink()
+    weights.write_bytes(data)
+    output = tmp_path / "damaged"
+    with pytest.raises(GateError, match=r"VIDC-BUNDLE-ALTERED.*vae\.safetensors"):
+        whole(*project.resolve()).run(output, cache, LineProgress())
+    assert not output.exists()
 
 
 def test_a_stage_that_gave_the_same_output_again_packages_nothing(project, tmp_path):

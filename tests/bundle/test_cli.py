@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -192,12 +193,12 @@ def test_run_writes_every_video_of_a_batch(vidc, project, tmp_path, monkeypatch)
             return lambda: frames
 
     document = read_manifest(project.bundle)
-    stream = replace(document.stream, batch=2)
-    loaded = SimpleNamespace(notes=(), session=lambda seed: TwoVideos())
+    spec = replace(document.spec, batch=2)
+    loaded = SimpleNamespace(notes=(), session=lambda seed: nullcontext(TwoVideos()))
     monkeypatch.setattr(
-        "vidc.runtime.manifest.read_manifest", lambda folder: replace(document, stream=stream)
+        "vidc.runtime.manifest.read_manifest", lambda folder: replace(document, spec=spec)
     )
-    monkeypatch.setattr("vidc.runtime.bundle.load", lambda folder: loaded)
+    monkeypatch.setattr("vidc.runtime.bundle.load", lambda folder: nullcontext(loaded))
     status, out, err = vidc(
         "run", project.bundle, "--prompt", "a", "--blocks", "2", "-o", tmp_path / "v.mp4", "--json"
     )

@@ -14,9 +14,9 @@ from vidc.runtime.manifest import read_manifest
     ("backend", "precision", "component_limit", "rollout_limit"),
     [
         ("onnxruntime", "fp32", 1e-4, 1e-3),
-        ("onnxruntime", "fp16", 5e-3, 5e-2),
+        pytest.param("onnxruntime", "fp16", 5e-3, 5e-2, marks=pytest.mark.deep),
         ("aoti", "fp32", 1e-4, 1e-3),
-        ("aoti", "bf16", 3e-2, 1.5e-1),
+        pytest.param("aoti", "bf16", 3e-2, 1.5e-1, marks=pytest.mark.deep),
     ],
 )
 def test_engines_compute_what_eager_computes(

@@ -133,7 +133,7 @@ def test_out_of_memory_names_the_component_and_costs_no_other(tmp_path, monkeypa
     assert kept == {"export:text_kv", "export:kv_update", "compile:text_kv"}
 
 
-@pytest.mark.parametrize("precision", ["fp8", "int8"])
+@pytest.mark.parametrize("precision", ["fp8", pytest.param("int8", marks=pytest.mark.deep)])
 def test_a_build_in_8_bits_has_engines_of_8_bits(build, begun, calibration, precision):
     assert begun[1] == 3
     folder, status = build(

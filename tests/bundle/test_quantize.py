@@ -172,7 +172,7 @@ def test_weights_alone_need_no_calibration(build, project, monkeypatch, tmp_path
     assert kinds["torch.int8"] == LAYERS["text_kv"] + LAYERS["denoise"]
 
 
-@pytest.mark.xdist_group("aoti")
+@pytest.mark.deep
 def test_scales_for_each_token_need_no_calibration(build, vidc, monkeypatch, tmp_path):
     monkeypatch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
     output = tmp_path / "bundle"
@@ -198,11 +198,7 @@ def test_scales_for_each_token_need_no_calibration(build, vidc, monkeypatch, tmp
 
 @pytest.fixture(
     scope="module",
-    params=[
-        ("int8", "onnxruntime"),
-        # One worker compiles all engines of aoti: those of the VAE are the same as elsewhere.
-        pytest.param(("fp8", "aoti"), marks=pytest.mark.xdist_group("aoti")),
-    ],
+    params=[("int8", "onnxruntime"), pytest.param(("fp8", "aoti"), marks=pytest.mark.deep)],
     ids=lambda pair: f"kv-{pair[0]}",
 )
 def cached(request, project, calibrated, tmp_path_factory):
@@ -280,7 +276,6 @@ def test_swapped_scales_of_keys_and_values_fail_validation_by_name(cached, vidc,
     assert not failed & {"text_kv", "vae_decode"}
 
 
-@pytest.mark.xdist_group("aoti")
 def test_swapped_scales_of_attention_in_8_bits_fail_validation_by_name(
     build, calibrated, vidc, monkeypatch, tmp_path
 ):

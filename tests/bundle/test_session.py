@@ -9,19 +9,25 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vidc.compiler.build.build import whole
+from vidc.compiler.cli.progress import LineProgress
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
 from vidc.plugins.signature import Signature
 from vidc.runtime import Bundle, load
+from vidc.runtime.graphs import DirectRunner
 from vidc.runtime.manifest import read_manifest, write_manifest
 
 
 def embeds(bundle, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(bundle.stream.batch, *bundle.stream.text, generator=generator)
+    return torch.randn(bundle.spec.batch, *bundle.spec.text, generator=generator)
 
 
 def clip(bundle, seed: int, blocks: int, switch_after: int | None = None) -> torch.Tensor:
-    session = bundle.session(seed=seed)
+    return play(bundle.session(seed=seed), bundle, blocks, switch_after)
+
+
+def play(session, bundle, blocks: int, switch_after: int | None = None) -> torch.Tensor:
     session.prompt(embeds(bundle, 1))
     frames = []
     for block in range(blocks):
@@ -53,9 +59,9 @@ def test_frames(bundle):
     session = bundle.session()
     session.prompt(embeds(bundle, 1))
     shapes = [tuple(frames.shape) for frames in session.stream(blocks=2)]
-    height, width = bundle.stream.video
+    height, width = bundle.spec.video
     assert shapes == [(9, height, width, 3), (12, height, width, 3)]
-    assert session.latents.shape == (1, 3, *bundle.stream.latent)
+    assert session.latents.shape == (1, 3, *bundle.spec.latent)
 
 
 def test_fetched_frames_are_the_callers_to_keep(bundle):
@@ -85,7 +91,7 @@ def test_latents_stay_what_they_were(bundle):
 
 
 def test_a_switch_is_a_prompt_too(bundle):
-    spec, session = bundle.stream, bundle.session()
+    spec, session = bundle.spec, bundle.session()
     session.remember(torch.zeros(spec.batch, spec.block, *spec.latent))
     session.switch_prompt(embeds(bundle, 1))
     assert session.generate().isfinite().all()
@@ -94,6 +100,55 @@ def test_a_switch_is_a_prompt_too(bundle):
 def test_a_stream_depends_on_its_seed_alone(bundle):
     assert torch.equal(clip(bundle, 7, 3), clip(bundle, 7, 3))
     assert not torch.equal(clip(bundle, 7, 3), clip(bundle, 8, 3))
+
+
+@pytest.fixture(params=["onnxruntime", "aoti"])
+def opened(request, project, tmp_path):
+    """The bundle by one backend and the other."""
+    settings, sources = project.resolve(backend=request.param)
+    built = whole(settings, sources).run(tmp_path / request.param, project.cache, LineProgress())
+    with load(built.output) as loaded:
+        yield loaded
+
+
+def test_a_reset_session_is_as_new(opened, monkeypatch):
+    expected = clip(opened, 8, 4, switch_after=2)
+    session = opened.session(seed=7)
+    session.prompt(embeds(opened, 3))
+    for _ in range(5):
+        session.step()
+    monkeypatch.setattr(torch, "zeros", None)
+    monkeypatch.setattr(DirectRunner, "prepare", None)
+    session.reset(seed=8)
+    assert (session.seed, session.blocks) == (8, 0)
+    assert not session.latents.any()
+    with pytest.raises(UsageError, match="VIDC-SESSION-NO-PROMPT"):
+        session.step()
+    assert torch.equal(play(session, opened, 4, switch_after=2), expected)
+
+
+def test_a_closed_session_refuses_every_call(bundle):
+    with bundle.session() as session:
+        session.prompt(embeds(bundle, 1))
+        frames, latent = session.step(), session.latents
+    calls = {
+        "prompt": lambda: session.prompt(embeds(bundle, 1)),
+        "switch_prompt": lambda: session.switch_prompt(embeds(bundle, 1)),
+        "embeds": lambda: session.embeds("a red square"),
+        "step": session.step,
+        "generate": session.generate,
+        "decode": lambda: session.decode(latent),
+        "stream": lambda: next(session.stream(blocks=1)),
+        "fetch": lambda: session.fetch(frames),
+        "remember": lambda: session.remember(latent),
+        "latents": lambda: session.latents,
+        "reset": session.reset,
+    }
+    for name, call in calls.items():
+        with pytest.raises(UsageError) as caught:
+            call()
+        assert caught.value.code == "VIDC-SESSION-CLOSED", name
+    session.close()
 
 
 def test_sessions_do_not_disturb_each_other(bundle):
@@ -115,7 +170,7 @@ def test_explicit_noise_is_what_the_seed_draws(bundle):
     from vidc.runtime.noise import block_noise
 
     drawn, given = bundle.session(seed=3), bundle.session(seed=99)
-    spec = bundle.stream
+    spec = bundle.spec
     for session in (drawn, given):
         session.prompt(embeds(bundle, 1))
     for block in range(2):
@@ -164,11 +219,7 @@ def test_a_text_is_a_prompt(bundle):
 
 
 def test_a_text_needs_an_encoder(bundle):
-    without = Bundle(
-        bundle.stream,
-        {name: engine for name, engine in bundle.engines.items() if name != "text_encoder"},
-        bundle.device,
-    )
+    without = Bundle(bundle.program, replace(bundle.resources, shared=None))
     with pytest.raises(UsageError, match="VIDC-PROMPT-NO-ENCODER"):
         without.session().prompt("a red square")
 

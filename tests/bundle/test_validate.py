@@ -42,7 +42,7 @@ def judge(project, bundle, golden):
         for name, fault in faults.items():
             engines[name] = Faulty(engines[name], **fault)
         held_to = replace(golden, scenario=scenario)
-        return hold_to_golden(held_to, bundle.stream, engines, precisions, bundle.device)
+        return hold_to_golden(held_to, bundle.spec, engines, precisions, bundle.device)
 
     return hold
 
@@ -139,7 +139,7 @@ def test_a_state_that_is_not_written_is_caught(judge, bundle, component):
 
 def test_a_component_without_an_engine_fails(project, bundle, golden):
     precisions = {"denoise": "fp32", "image_encoder": "fp32"}
-    comparison = hold_to_golden(golden, bundle.stream, bundle.engines, precisions, bundle.device)
+    comparison = hold_to_golden(golden, bundle.spec, bundle.engines, precisions, bundle.device)
     assert failures(comparison)[Where.COMPONENT] == {"image_encoder"}
 
 

@@ -19,7 +19,7 @@ from vidc.runtime.manifest import (
     Weights,
     write_manifest,
 )
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 RING = TensorSpec("ring.k.0", (1, 32, 2, 8), "float32", Role.STATE, Access.READ_WRITE)
 STREAM = StreamSpec(
@@ -42,7 +42,8 @@ def _manifest(folder: Path) -> Manifest:
         preset="tiny",
         family="causal_wan",
         config={"stream": {"window": 6, "sink": 3}},
-        stream=STREAM,
+        program="causal_video",
+        spec=STREAM,
         target=Target("cpu", None, 0),
         engines={
             "denoise": _engine(

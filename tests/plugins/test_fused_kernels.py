@@ -8,6 +8,7 @@ from dataclasses import replace
 import held
 import pytest
 import torch
+from depth import examples
 from fused_on_cpu import Kernels, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +36,7 @@ def kernels(built_for_cpu) -> Kernels:
     return Kernels(built_for_cpu)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     batch=st.integers(1, 2), tokens=st.integers(1, 14), width=st.integers(1, 300), dtype=floats,
     output=outputs, seed=seeds, deviation=st.sampled_from([1e-3, 1.0, 30.0]), mean=st.booleans(),
@@ -46,14 +47,14 @@ def test_gelu_quantize(kernels, batch, tokens, width, dtype, output, seed, devia
     held.gelu(taken, CPU, kernels.operator(gelu_quantize))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(ring=rings(), dtype=floats, seed=seeds, deviation=sizes, backwards=st.booleans())
 def test_ring_write(kernels, ring, dtype, seed, deviation, backwards):
     taken = qkv_arguments(ring, dtype, seed, deviation)
     held.qkv(ring, taken, CPU, kernels.operator(qk_norm_rope_ring_write, backwards))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     ring=rings(slots_of=16), deviation=sizes, dtype=st.sampled_from(HALVES),
     to=st.sampled_from([FP8, torch.int8]), transposed=st.booleans(), quantized=st.booleans(),

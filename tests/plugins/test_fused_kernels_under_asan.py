@@ -10,6 +10,7 @@ import fused_on_cpu
 import pytest
 
 SCRIPT = Path(fused_on_cpu.__file__).with_name("fused_under_asan.py")
+pytestmark = pytest.mark.deep
 CODE = 66
 """What the process exits with where something was found."""
 

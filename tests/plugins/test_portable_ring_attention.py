@@ -9,6 +9,7 @@ from pathlib import Path
 import held
 import pytest
 import torch
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operators import FP8
@@ -44,7 +45,7 @@ def check(attend, *sizes, **others):
     held.attention(attention_arguments(*sizes, **others), attend=attend, slack=OF_WEIGHTS)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     batch=st.integers(1, 2), tokens=st.integers(1, 70), heads=st.integers(1, 3),
     head_dim=st.sampled_from([64, 128]), slots=st.integers(1, 140), more=st.integers(0, 2),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from attention_16bit import arguments, attending, held
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +45,7 @@ def attend(tmp_path_factory):
     return compiled(tmp_path_factory.mktemp("kernel"))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     batch=st.integers(1, 2), tokens=st.integers(1, 70), heads=st.integers(1, 2),
     head_dim=st.sampled_from([64, 128]), slots=st.integers(1, 140), valid=st.integers(-1, 150),

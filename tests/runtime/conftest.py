@@ -6,8 +6,8 @@ import pytest
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 from vidc.runtime.manifest import (
+    BundleFile,
     Engine,
-    FileEntry,
     Manifest,
     Requirements,
     Target,
@@ -15,7 +15,7 @@ from vidc.runtime.manifest import (
     Weights,
     write_manifest,
 )
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 CONTENTS = {
     "denoise.onnx": b"graph",
@@ -40,8 +40,9 @@ def manifest() -> Manifest:
         name="tiny-cpu-fp32",
         preset="tiny",
         family="causal_wan",
+        program="causal_video",
         config={"model": {"dim": 16, "patch": [1, 2, 2]}, "note": "größer"},
-        stream=StreamSpec(
+        spec=StreamSpec(
             batch=1,
             block=3,
             window=6,
@@ -73,7 +74,7 @@ def manifest() -> Manifest:
             "transformer": Weights("weights/transformer.safetensors", {"kind": "random", "seed": 7})
         },
         files={
-            path: FileEntry(len(data), hashlib.sha256(data).hexdigest())
+            path: BundleFile(len(data), hashlib.sha256(data).hexdigest(), ())
             for path, data in CONTENTS.items()
         },
         plugin_abi=PLUGIN_ABI,

@@ -1,3 +1,4 @@
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -6,8 +7,10 @@ from typing import Any
 import pytest
 
 from vidc.plugins.errors import GateError
-from vidc.runtime.integrity import FAST_LIMIT, file_entries, verify
-from vidc.runtime.manifest import MANIFEST_NAME, Manifest
+from vidc.runtime import integrity
+from vidc.runtime import manifest as manifest_module
+from vidc.runtime.integrity import FAST_LIMIT, file_entries, file_entry, verify, verify_files
+from vidc.runtime.manifest import MANIFEST_NAME, BundleFile, Manifest
 
 LARGE = "weights/transformer.safetensors"
 SMALL = "engines/denoise.bin"
@@ -115,6 +118,45 @@ def test_progress_ends_at_the_total(bundle: Path, manifest: Manifest) -> None:
     total = sum(entry.size for entry in manifest.files.values())
     assert calls[-1] == (total, total)
     assert calls == sorted(calls)
+
+
+@pytest.fixture
+def chunked(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> BundleFile:
+    """The entry of ``LARGE`` where chunks are of a few bytes; the last one is shorter."""
+    monkeypatch.setattr(integrity, "_READ", 2**14)
+    for module in (integrity, manifest_module):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 2**16)
+    return file_entry(bundle / LARGE)
+
+
+def test_a_large_file_has_a_digest_for_each_chunk(bundle: Path, chunked: BundleFile) -> None:
+    data = (bundle / LARGE).read_bytes()
+    parts = [data[start : start + 2**16] for start in range(0, len(data), 2**16)]
+    assert len(parts) == 17
+    assert len(parts[-1]) == 1
+    assert chunked.sha256 == hashlib.sha256(data).hexdigest()
+    assert chunked.chunks == tuple(hashlib.sha256(part).hexdigest() for part in parts)
+
+
+def test_a_file_of_one_chunk_has_its_own_digest_alone(bundle: Path, chunked: BundleFile) -> None:
+    (bundle / SMALL).write_bytes(b"x" * 2**16)
+    assert file_entry(bundle / SMALL).chunks == ()
+
+
+@pytest.mark.parametrize("at", [0, 5 * 2**16 + 1, 2**20])
+def test_a_changed_chunk_is_found(
+    bundle: Path, manifest: Manifest, chunked: BundleFile, at: int
+) -> None:
+    files = {**manifest.files, LARGE: chunked}
+    verify_files(bundle, MANIFEST_NAME, files, "full")
+    data = bytearray((bundle / LARGE).read_bytes())
+    data[at] ^= 1
+    (bundle / LARGE).write_bytes(data)
+    with pytest.raises(GateError, match=LARGE) as caught:
+        verify_files(bundle, MANIFEST_NAME, files, "full")
+    assert caught.value.code == "VIDC-BUNDLE-ALTERED"
+    start = at // 2**16 * 2**16
+    assert (f"from byte {start} on" in caught.value.message) == (start > 0)
 
 
 def test_entries_of_a_folder_are_those_of_its_manifest(bundle: Path, manifest: Manifest) -> None:

@@ -1,11 +1,13 @@
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,17 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vidc.plugins.errors import GateError, UnavailableError, UsageError, VidcError
+from vidc.runtime.document import MAX_DOCUMENT_BYTES, check_path
 from vidc.runtime.manifest import (
+    CHUNK_BYTES,
     MANIFEST_NAME,
-    MAX_MANIFEST_BYTES,
     Manifest,
-    check_path,
     read_manifest,
     write_manifest,
 )
+from vidc.runtime.programs import PROGRAMS
+from vidc.runtime.programs.base import ProgramSpec, Session
 
 FREE = {("config",), ("calibration",)}
 """Free JSON: any change below these, and below source and options, is allowed."""
+
+OPTIONAL = {"compute_capabilities", "signature"}
+"""Fields that have a value where they are left out."""
 
 MAPS = {("engines",), ("weights",), ("files",), ("tools",), ("stages",)}
 """Objects whose keys are names, not fields."""
@@ -111,8 +118,7 @@ def test_a_dropped_field_is_missed(
                 and isinstance(p[-1], str)
                 and not is_free(p[:-1])
                 and p[:-1] not in MAPS
-                # Bundles that were built before there was one are read.
-                and p[-1] != "compute_capabilities"
+                and p[-1] not in OPTIONAL
             ]
         )
     )
@@ -158,7 +164,7 @@ def test_a_value_of_another_type_is_refused(
     )
     mutated = deepcopy(document)
     at(mutated, path[:-1])[path[-1]] = value
-    nullable = ("compute_capability", "torch", "report", "calibration")
+    nullable = ("compute_capability", "torch", "report", "calibration", "signature")
     if value is None and path[-1] in nullable:
         assert isinstance(read_text(folder, json.dumps(mutated)), Manifest)
         return
@@ -204,18 +210,18 @@ def test_foreign_bytes_are_refused(folder: Path, data: bytes) -> None:
     [
         ("", "Expecting value"),
         ("[" * 100_000, "nested too deeply"),
-        ('{"schema": 1, "config": ' + "[" * 40 + "]" * 40 + "}", "deeper than 32"),
-        ('{"schema": 1, "schema": 1}', "'schema' is there twice"),
-        ('{"schema": 1, "config": {"a": {"b": 1, "b": 2}}}', "'b' is there twice"),
-        ('{"schema": 1, "config": NaN}', "NaN is not a finite"),
-        ('{"schema": 1, "config": -Infinity}', "-Infinity is not a finite"),
-        ('{"schema": 1, "config": 1e999}', "1e999 is not a finite"),
+        ('{"schema": 2, "config": ' + "[" * 40 + "]" * 40 + "}", "deeper than 32"),
+        ('{"schema": 2, "schema": 2}', "'schema' is there twice"),
+        ('{"schema": 2, "config": {"a": {"b": 1, "b": 2}}}', "'b' is there twice"),
+        ('{"schema": 2, "config": NaN}', "NaN is not a finite"),
+        ('{"schema": 2, "config": -Infinity}', "-Infinity is not a finite"),
+        ('{"schema": 2, "config": 1e999}', "1e999 is not a finite"),
         ('{"schema": ' + "9" * 5000 + "}", "does not fit 64 bits"),
-        ('{"schema": 1, "name": "\\ud800"}', "surrogates"),
-        (b'{"schema": 1, "name": "\xff"}', "utf-8"),
+        ('{"schema": 2, "name": "\\ud800"}', "surrogates"),
+        (b'{"schema": 2, "name": "\xff"}', "utf-8"),
         (b"\xef\xbb\xbf{}", "BOM"),
         (b"\x80\x04K\x01.", "utf-8"),
-        (" " * (MAX_MANIFEST_BYTES + 1), "larger than"),
+        (" " * (MAX_DOCUMENT_BYTES + 1), "larger than"),
     ],
 )
 def test_what_is_not_bounded_json_is_malformed(
@@ -227,9 +233,68 @@ def test_what_is_not_bounded_json_is_malformed(
 
 
 def test_a_newer_schema_says_which_one_is_supported(document: dict[str, Any], folder: Path) -> None:
-    with pytest.raises(UnavailableError, match="schema 2; this vidc reads schema 1") as caught:
-        read_text(folder, json.dumps(document | {"schema": 2, "novelty": True}))
+    with pytest.raises(UnavailableError, match="schema 3; this vidc reads schema 2") as caught:
+        read_text(folder, json.dumps(document | {"schema": 3, "novelty": True}))
     assert caught.value.code == "VIDC-BUNDLE-SCHEMA"
+    assert "upgrade vidc" in caught.value.hint
+
+
+def test_an_older_schema_asks_for_another_build(document: dict[str, Any], folder: Path) -> None:
+    with pytest.raises(UnavailableError, match="schema 1; this vidc reads schema 2") as caught:
+        read_text(folder, json.dumps(document | {"schema": 1}))
+    assert caught.value.code == "VIDC-BUNDLE-SCHEMA"
+    assert caught.value.hint == "build the bundle again with this vidc"
+
+
+def test_a_program_that_is_not_installed_is_named(document: dict[str, Any], folder: Path) -> None:
+    with pytest.raises(UnavailableError, match="program 'opera'") as caught:
+        read_text(folder, json.dumps(document | {"program": "opera"}))
+    assert caught.value.code == "VIDC-BUNDLE-PROGRAM"
+
+
+@dataclass(frozen=True)
+class EchoSpec(ProgramSpec):
+    length: int
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"length = {self.length} is below 1")
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return ("denoise",)
+
+
+class Echo(Session[EchoSpec]):
+    Spec = EchoSpec
+
+
+@pytest.fixture
+def echo(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A manifest of a program that vidc does not bring."""
+    monkeypatch.setitem(PROGRAMS, "echo", "echo_program:Echo")
+    monkeypatch.setitem(sys.modules, "echo_program", SimpleNamespace(Echo=Echo))
+    return document | {"program": "echo", "spec": {"length": 3}}
+
+
+def test_the_program_of_a_manifest_reads_its_spec(echo: dict[str, Any], folder: Path) -> None:
+    assert read_text(folder, json.dumps(echo)).spec == EchoSpec(3)
+    for spec in ({"length": 0}, {"length": "3"}, {"length": 3, "width": 1}, {}, None, []):
+        with pytest.raises(GateError, match=r"VIDC-BUNDLE-FIELD.*manifest\.spec"):
+            read_text(folder, json.dumps(echo | {"spec": spec}))
+
+
+def test_an_installed_package_brings_a_program(
+    document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site" / "echo-1.dist-info").mkdir(parents=True)
+    (tmp_path / "site" / "echo-1.dist-info" / "METADATA").write_text("Name: echo\nVersion: 1\n")
+    points = "[vidc.programs]\necho = echo_program:Echo\n"
+    (tmp_path / "site" / "echo-1.dist-info" / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setitem(sys.modules, "echo_program", SimpleNamespace(Echo=Echo))
+    read = read_text(tmp_path, json.dumps(document | {"program": "echo", "spec": {"length": 3}}))
+    assert read.spec == EchoSpec(3)
 
 
 @pytest.mark.parametrize("schema", [0, -1, True, "1", 1.0, None])
@@ -250,14 +315,14 @@ def change(document: dict[str, Any], where: str, value: Any) -> str:
 @pytest.mark.parametrize(
     ("where", "value"),
     [
-        ("stream/window", 5),
-        ("stream/batch", 0),
-        ("stream/sink", -1),
-        ("stream/grid", [2, 2]),
-        ("stream/grid", [1, 2, 1]),
-        ("stream/sigmas", [1.0]),
-        ("stream/context_timestep", -1.0),
-        ("stream/block", 2**40),
+        ("spec/window", 5),
+        ("spec/batch", 0),
+        ("spec/sink", -1),
+        ("spec/grid", [2, 2]),
+        ("spec/grid", [1, 2, 1]),
+        ("spec/sigmas", [1.0]),
+        ("spec/context_timestep", -1.0),
+        ("spec/block", 2**40),
         ("target/compute_capability", "sm_90"),
         ("target/memory_bytes", -1),
         ("engines/denoise/loader", "../evil"),
@@ -280,10 +345,19 @@ def change(document: dict[str, Any], where: str, value: Any) -> str:
         ("engines/denoise/signature/1/access", None),
         ("weights/transformer/path", "weights/other.safetensors"),
         ("validation/report", "elsewhere.html"),
-        ("files/manifest.json", {"size": 1, "sha256": "0" * 64}),
-        ("files/report.html", {"size": -1, "sha256": "0" * 64}),
-        ("files/report.html", {"size": 1, "sha256": "0" * 63}),
-        ("files/report.html", {"size": 1, "sha256": "A" * 64}),
+        ("files/manifest.json", {"size": 1, "sha256": "0" * 64, "chunks": []}),
+        ("files/report.html", {"size": -1, "sha256": "0" * 64, "chunks": []}),
+        ("files/report.html", {"size": 1, "sha256": "0" * 63, "chunks": []}),
+        ("files/report.html", {"size": 1, "sha256": "A" * 64, "chunks": []}),
+        ("files/report.html", {"size": 1, "sha256": "0" * 64, "chunks": ["0" * 64]}),
+        ("files/report.html", {"size": CHUNK_BYTES, "sha256": "0" * 64, "chunks": ["0" * 64]}),
+        ("files/report.html", {"size": CHUNK_BYTES + 1, "sha256": "0" * 64, "chunks": []}),
+        ("files/report.html", {"size": CHUNK_BYTES + 1, "sha256": "0" * 64, "chunks": ["0" * 64]}),
+        (
+            "files/report.html",
+            {"size": CHUNK_BYTES + 1, "sha256": "0" * 64, "chunks": ["0" * 64, "1" * 63]},
+        ),
+        ("signature", "ed25519:0"),
     ],
 )
 def test_a_value_out_of_range_is_refused(

@@ -16,12 +16,12 @@ from vidc.runtime.manifest import Manifest
 
 
 def test_a_stream_without_a_sink_is_allowed(manifest: Manifest) -> None:
-    assert replace(manifest.stream, sink=0).sink == 0
+    assert replace(manifest.spec, sink=0).sink == 0
 
 
 def test_nan_is_no_timestep(manifest: Manifest) -> None:
     with pytest.raises(ValueError, match="sigmas"):
-        replace(manifest.stream, sigmas=(1.0, float("nan")))
+        replace(manifest.spec, sigmas=(1.0, float("nan")))
 
 
 @given(st.integers(1, 8), st.integers(0, 8), st.integers(0, 40))
@@ -29,7 +29,7 @@ def test_recaches_are_those_that_were_exported(
     manifest: Manifest, block: int, sink: int, more: int
 ) -> None:
     window = sink + block + more
-    stream = replace(manifest.stream, window=window, sink=sink, block=block)
+    stream = replace(manifest.spec, window=window, sink=sink, block=block)
     model = ModelConfig(
         TransformerConfig(dim=48, ffn_dim=64, heads=2, layers=1),
         VaeConfig(),

@@ -4,7 +4,6 @@
 the library is to be compiled against. No package index has them.
 """
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -33,11 +32,8 @@ def lacking() -> str | None:
     return None if HEADERS else "VIDC_TEST_TENSORRT_INCLUDE names no headers of TensorRT"
 
 
-NEEDED = [
-    pytest.mark.skipif((lack := lacking()) is not None, reason=str(lack)),
-    pytest.mark.xdist_group("tensorrt_plugins"),
-]
-"""Marks of tests that build them: skipped where that cannot be, else in one process."""
+NEEDED = pytest.mark.skipif((lack := lacking()) is not None, reason=str(lack))
+"""Skips tests where the libraries cannot be built."""
 
 
 def run(*command: object) -> str:
@@ -55,22 +51,19 @@ def configure(folder: Path, *settings: str) -> str:
 
 
 def build(base: Path, headers: str, architecture: str = HOPPER) -> Path:
-    """A folder with both libraries, built once by one of the processes that run tests."""
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = shared / f"plugin_build_{architecture}"
-    made = shared / f"plugins-{architecture}-{HEADERS.index(headers)}"
-    with (shared / "plugin_build.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
-            configure(
-                folder,
-                f"-DVIDC_TENSORRT_INCLUDE={headers}",
-                f"-DVIDC_ARCHITECTURES={architecture}",
-            )
-            names = (LIBRARY, HOST, RECORDED)
-            targets = [name.removeprefix("lib").removesuffix(".so") for name in names]
-            run("cmake", "--build", folder, "-j2", "--target", *targets)
-            made.mkdir()
-            for name in (*names, "compile_commands.json"):
-                shutil.copy(folder / name, made / name)
+    """A folder with both libraries, built at the first call."""
+    folder = base / f"plugin_build_{architecture}"
+    made = base / f"plugins-{architecture}-{HEADERS.index(headers)}"
+    if not made.exists():
+        configure(
+            folder,
+            f"-DVIDC_TENSORRT_INCLUDE={headers}",
+            f"-DVIDC_ARCHITECTURES={architecture}",
+        )
+        names = (LIBRARY, HOST, RECORDED)
+        targets = [name.removeprefix("lib").removesuffix(".so") for name in names]
+        run("cmake", "--build", folder, "-j2", "--target", *targets)
+        made.mkdir()
+        for name in (*names, "compile_commands.json"):
+            shutil.copy(folder / name, made / name)
     return made

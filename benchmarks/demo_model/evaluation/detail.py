@@ -41,8 +41,8 @@ def details(bundle: Bundle, count: int, seed: int) -> dict[str, Any]:
     """Mean detail of the grounds of held-out prompts' videos, and of the generator's clips."""
     examples = list(distinct(Split.HELD_OUT, count))
     made = videos(bundle, [Script(example.caption) for example in examples], BLOCKS, seed + 9000)
-    frames = frames_of(BLOCKS * bundle.stream.block)
-    height, width = bundle.stream.video
+    frames = frames_of(BLOCKS * bundle.spec.block)
+    height, width = bundle.spec.video
     drawn = (render([e.clip], frames, height=height, width=width)[0] for e in examples)
     return {
         "clips": count,

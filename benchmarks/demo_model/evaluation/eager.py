@@ -12,7 +12,10 @@ from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate.reference import eager_engines
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.names import TOKENIZER, weights_path
-from vidc.runtime.bundle import TEXT_ENCODER, Bundle
+from vidc.runtime.bundle import Bundle
+from vidc.runtime.graphs import Runners
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.causal_video import TEXT_ENCODER, CausalVideo
 from vidc.runtime.text import TextEncoder
 
 
@@ -34,4 +37,5 @@ def eager_bundle(
     where = torch.device(device)
     engines = eager_engines(model, files, dict.fromkeys(files, "fp32"), where)
     text = TextEncoder(engines.pop(TEXT_ENCODER), folder / TEXT_ENCODER / TOKENIZER, where)
-    return model, Bundle(stream_spec(model), engines, where, text, captured=False)
+    runners = Runners.on(where, captured=False)
+    return model, Bundle(CausalVideo, Resources(stream_spec(model), engines, where, runners, text))

@@ -57,13 +57,13 @@ def psnr(one: Tensor, other: Tensor) -> float:
 
 def vae(bundle: Bundle, clips: int, blocks: int = 3) -> dict[str, Any]:
     """PSNR of held-out clips through encoder and decoder."""
-    height, width = bundle.stream.video
+    height, width = bundle.spec.video
     found: list[float] = []
-    batch = bundle.stream.batch
+    batch = bundle.spec.batch
     for at in range(0, clips, batch):
         chosen = [sample(Split.HELD_OUT, at + index).clip for index in range(batch)]
         asked = render(
-            chosen, frames_of(blocks * bundle.stream.block), height=height, width=width,
+            chosen, frames_of(blocks * bundle.spec.block), height=height, width=width,
             device=bundle.device,
         )  # fmt: skip
         made = reconstructed(bundle, asked)

@@ -50,9 +50,9 @@ def switches(bundle: Bundle, count: int, seed: int) -> dict[str, Any]:
     What is found of a batch goes to stderr at once, so that a run cut short leaves what it had.
     """
     rows: list[dict[str, Any]] = []
-    for block, part in batches(count, bundle.stream.batch):
+    for block, part in batches(count, bundle.spec.batch):
         cases = [sample_switch(Split.HELD_OUT, index) for index in part]
-        frame = LATENT_STRIDE * (block * bundle.stream.block - 1) + 1
+        frame = LATENT_STRIDE * (block * bundle.spec.block - 1) + 1
         scripts = [Script(*case.captions) for case in cases]
         made = videos(bundle, scripts, block + AFTER, seed + 1000 + part[0], block)
         for index, video, case in zip(part, made, cases, strict=True):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from vidc.runtime.bundle import NOT_IN_STREAM, Bundle
-from vidc.runtime.session import Session
+from vidc.runtime.bundle import Bundle
+from vidc.runtime.programs.causal_video import CausalVideo
 from vidc.runtime.states import Buffers, States
 
 
@@ -30,15 +30,13 @@ def with_levels(bundle: Bundle, levels: Sequence[float]) -> Bundle:
     Raises:
         ValueError: the bundle has no such level.
     """
-    known = dict(zip(bundle.stream.sigmas, bundle.stream.timesteps, strict=True))
+    known = dict(zip(bundle.spec.sigmas, bundle.spec.timesteps, strict=True))
     if missing := [level for level in levels if level not in known]:
         raise ValueError(f"the bundle has no level {missing}, only {list(known)}")
     stream = replace(
-        bundle.stream, sigmas=tuple(levels), timesteps=tuple(known[level] for level in levels)
+        bundle.spec, sigmas=tuple(levels), timesteps=tuple(known[level] for level in levels)
     )
-    changed = Bundle(stream, bundle.engines, bundle.device, bundle._text_encoder, bundle.notes)
-    changed.lanes = bundle.lanes
-    return changed
+    return Bundle(bundle.program, replace(bundle.resources, spec=stream), bundle.notes)
 
 
 def videos(
@@ -63,7 +61,7 @@ def videos(
         Frames of the wanted blocks, float32 ``[3, T, H, W]`` in -1..1 on the CPU, where they are
         scored.
     """
-    batch = bundle.stream.batch
+    batch = bundle.spec.batch
     for index, at in enumerate(range(0, len(scripts), batch)):
         part = scripts[at : at + batch]
         # A batch is whole: what is missing repeats its last one, and is not handed out.
@@ -93,7 +91,7 @@ def reconstructed(bundle: Bundle, clips: Tensor) -> Tensor:
     Returns:
         float32 of the same shape, after rounding to 8 bits.
     """
-    block = bundle.stream.block
+    block = bundle.spec.block
     sizes = [4 * block - 3, *[4 * block] * ((clips.shape[2] + 3) // (4 * block) - 1)]
     names = ["vae_encode_first", *["vae_encode"] * (len(sizes) - 1)]
     engines = {name: bundle.engines[name] for name in set(names)}
@@ -105,17 +103,17 @@ def reconstructed(bundle: Bundle, clips: Tensor) -> Tensor:
         buffers.set({"frames": part.transpose(1, 2)})
         engines[name].run(buffers, states)
         made = session.decode(buffers["latent"])
-        frames.append(made[None] if bundle.stream.batch == 1 else made)
+        frames.append(made[None] if bundle.spec.batch == 1 else made)
     return torch.cat(frames, 1).permute(0, 4, 1, 2, 3).float() / 127.5 - 1
 
 
-def _decoding(bundle: Bundle) -> Session:
-    missing = {"vae_encode_first", "vae_encode"} - bundle.engines.keys()
-    if missing:
-        raise ValueError(f"the bundle has no {sorted(missing)}; of {sorted(NOT_IN_STREAM)} both")
-    return bundle.session()
+def _decoding(bundle: Bundle) -> CausalVideo:
+    if missing := {"vae_encode_first", "vae_encode"} - bundle.engines.keys():
+        raise ValueError(f"the bundle has no {sorted(missing)}")
+    session: CausalVideo = bundle.session()
+    return session
 
 
-def _embeds(session: Session, prompts: Sequence[str]) -> Tensor:
+def _embeds(session: CausalVideo, prompts: Sequence[str]) -> Tensor:
     """Embeddings of a batch whose rows have prompts of their own, ``[B, L, E]``."""
     return torch.cat([session.embeds(prompt)[:1] for prompt in prompts])

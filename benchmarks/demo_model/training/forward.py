@@ -20,8 +20,8 @@ from vidc.exporters.causal_wan.layers import (
     rotate,
 )
 from vidc.exporters.causal_wan.model import CausalWan
-from vidc.runtime.rope import Rope
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.rope import Rope
+from vidc.runtime.programs.stream import StreamSpec
 
 KeysValues = tuple[Tensor, Tensor]
 """Of one layer: each ``[B, G, T, H, D]``, T tokens a block."""

@@ -13,7 +13,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 
 class Pass(IntEnum):

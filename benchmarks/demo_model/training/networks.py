@@ -16,7 +16,7 @@ from vidc.exporters.config import ModelConfig
 from vidc.exporters.text_encoder import model as umt5
 from vidc.exporters.text_encoder.config import TextEncoderConfig
 from vidc.exporters.wan_vae.model import create
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 PRESET = "demo"
 TEXT_LAYERS = 3

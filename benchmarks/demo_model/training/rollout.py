@@ -13,7 +13,7 @@ from demo_model.training.batches import Networks
 from demo_model.training.flow import clean_of, noised, timesteps
 from demo_model.training.forward import KeysValues, Sight, forward
 from demo_model.training.layout import in_ring, recached
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 
 class Stream:

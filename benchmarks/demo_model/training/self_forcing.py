@@ -18,7 +18,7 @@ from demo_model.training.forward import text_keys_values
 from demo_model.training.layout import clip_layout
 from demo_model.training.rollout import Stream, few_steps
 from demo_model.training.shelves import Shelf
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ def bundle(tmp_path_factory):
     return eager_bundle(config, FOLDER, tmp_path_factory.mktemp("weights"))[1]
 
 
+@pytest.mark.deep
 def test_videos_are_of_what_held_out_prompts_ask_for(bundle):
     examples = list(distinct(Split.HELD_OUT, 12))
     scripts = [Script(example.caption) for example in examples]
@@ -73,7 +74,7 @@ def test_a_switch_changes_what_it_names_and_leaves_the_other_object(bundle):
     cases = [sample_switch(Split.HELD_OUT, index) for index in (24, 1)]
     assert [len(case.after.things) for case in cases] == [2, 2]
     scripts = [Script(*case.captions) for case in cases]
-    turn = frames_of(2 * bundle.stream.block)
+    turn = frames_of(2 * bundle.spec.block)
     made = videos(bundle, scripts, 2 + AFTER, seed=0, switch=2)
     found = [score_switch(video, turn, case) for video, case in zip(made, cases, strict=True)]
     assert found == [SwitchScore(before=True, follows=True, stays=True)] * 2

@@ -24,7 +24,7 @@ def stream(config):
     return stream_spec(config)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(config, stream) -> Model:
     network = with_weights(meta_network(config, "transformer", "fp32"), planted(config))
     parts = components(config, "transformer", network, "fp32")

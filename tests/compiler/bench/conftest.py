@@ -5,7 +5,7 @@ import pytest
 
 from vidc.compiler.bench.metrics import derive
 from vidc.compiler.bench.record import Result, against_baselines
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 SPEC = StreamSpec(
     batch=1, block=3, window=12, sink=3, frame_tokens=6, grid=(2, 3), latent=(16, 4, 6),

@@ -8,10 +8,10 @@ from safetensors.torch import save_file
 
 from vidc.compiler.bench import streams
 from vidc.compiler.bench.streams import BASELINES, of_baselines
-from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.validate.play import Inputs, play_rollout
+from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.wan_vae.random_weights import random_state_dict
@@ -70,9 +70,9 @@ def test_eager_plays_what_golden_data_hold(bundle):
     folder, manifest, config = bundle
     weights = {group: folder / each.path for group, each in manifest.weights.items()}
     engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
-    given = inputs(manifest.stream)
+    given = inputs(manifest.spec)
     expected = play_rollout(
-        Scenario(BLOCKS, SWITCH, rollout=True), given, manifest.stream, engines, keep=(BLOCKS - 1,)
+        Scenario(BLOCKS, SWITCH, rollout=True), given, manifest.spec, engines, keep=(BLOCKS - 1,)
     )
     baseline = of_baselines(("eager",), folder, manifest, CPU, 0)["eager"]
     latents, frames = played(baseline.open(), given)
@@ -92,7 +92,7 @@ def test_compile_runs_each_component_compiled(bundle, monkeypatch):
 
     monkeypatch.setitem(streams.BASELINES, "compile", backend)
     torch.compiler.reset()
-    given = inputs(manifest.stream)
+    given = inputs(manifest.spec)
     baselines = of_baselines(("eager", "compile"), folder, manifest, CPU, 0)
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         expected = played(baselines["eager"].open(), given)
@@ -118,7 +118,7 @@ def test_streams_draw_noise_from_the_seed(bundle):
     latents = []
     for seed in (1, 1, 2):
         stream = of_baselines(("eager",), folder, manifest, CPU, seed)["eager"].open()
-        stream.prompt(inputs(manifest.stream).prompts[0])
+        stream.prompt(inputs(manifest.spec).prompts[0])
         latents.append(stream.generate())
     assert torch.equal(latents[0], latents[1])
     assert not torch.equal(latents[0], latents[2])

@@ -2,6 +2,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ LAYERS = ("preset", "--config", "VIDC_PRECISION", "--set", "--precision")
 GPU_PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
 
 few = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +45,7 @@ def model(said):
     return resolve("tiny", gpu="cpu", assignments=assignments, environ={}).model
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(STREAM)
 def test_settings_that_resolve_make_a_stream(said):
     try:
@@ -54,7 +55,7 @@ def test_settings_that_resolve_make_a_stream(said):
     stream_spec(found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(PASSED_ON, SIZES)))
 def test_sizes_that_make_a_stream_resolve(said):
     try:

@@ -32,7 +32,15 @@ def error(found, expected):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 @pytest.mark.parametrize(
-    "recipe", ["fp8-int8-attention", "int8-static", "int8-attention", "fp8-dynamic", "int8"]
+    "recipe",
+    [
+        "fp8-int8-attention",
+        "int8",
+        *(
+            pytest.param(name, marks=pytest.mark.deep)
+            for name in ("int8-static", "int8-attention", "fp8-dynamic")
+        ),
+    ],
 )
 def test_an_engine_computes_what_the_program_means(recipe, tmp_path):
     model = transformer.model(*SMALL)

@@ -22,7 +22,7 @@ from vidc.exporters.config import (
     VaeConfig,
 )
 from vidc.plugins.names import weights_path
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 GROUPS = ("transformer", "vae")
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from vidc.compiler.validate.check import validate
-from vidc.compiler.validate.golden import QUANTIZED_STAGE
-from vidc.compiler.validate.scenario import Scenario
+from vidc.compiler.validate.scenario import QUANTIZED_STAGE, Scenario
 from vidc.plugins.errors import GateError
-from vidc.runtime.session import DIRECT
+from vidc.runtime.graphs import DIRECT
 
 SCENARIO = Scenario(blocks=2, switch_after=1, rollout=False)
 
@@ -29,7 +28,7 @@ def judged(model, golden, precision, stages):
     weights = {"transformer": SimpleNamespace(source={"random_weights": 1})}
     manifest = SimpleNamespace(name="tiny-cpu", engines=engines, stages=stages, weights=weights)
     bundle = SimpleNamespace(
-        device=torch.device("cpu"), stream=model.stream, engines=model.engines, lanes=DIRECT
+        device=torch.device("cpu"), spec=model.stream, engines=model.engines, runners=DIRECT
     )
     return validate(manifest, bundle, golden)
 

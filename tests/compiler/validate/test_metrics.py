@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -88,7 +89,7 @@ def test_known_values_of_sqnr(error, decibels):
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.5, 60), st.integers(1, 4))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=examples(20))
 def test_pictures_compare_the_same_either_way_and_within_bounds(seed, sigma, count):
     x = frames(seed, count)
     noise = sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
@@ -185,7 +186,7 @@ def test_bytes_do_not_wrap():
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.1, 60))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=examples(20))
 def test_psnr_agrees_with_scikit_image(seed, sigma):
     x = frames(seed)
     y = x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
@@ -200,7 +201,7 @@ def test_psnr_agrees_with_scikit_image(seed, sigma):
     st.integers(11, 30),
     st.sampled_from([1.0, 255.0]),
 )
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 def test_ssim_agrees_with_scikit_image(seed, sigma, height, width, peak):
     x = frames(seed, 2, height, width)
     y = x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))

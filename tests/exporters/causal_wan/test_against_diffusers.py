@@ -11,7 +11,7 @@ from vidc.exporters.causal_wan.components import components
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.config import TransformerConfig
-from vidc.runtime.rope import Rope
+from vidc.runtime.programs.rope import Rope
 
 diffusers = pytest.importorskip("diffusers")
 

@@ -8,7 +8,7 @@ from vidc.compiler.config.stream import stream_spec
 from vidc.exporters.causal_wan.components import components
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.causal_wan.random_weights import random_weights
-from vidc.runtime.rope import Rope
+from vidc.runtime.programs.rope import Rope
 
 
 def test_depend_on_seed_and_name_alone(configure):

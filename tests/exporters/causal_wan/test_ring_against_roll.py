@@ -1,7 +1,5 @@
 """The ring cache against a roll-and-concatenate cache that shares no code with vidc."""
 
-from threading import Lock
-
 import pytest
 import torch
 from roll_cache_wan import RollCacheWan
@@ -12,7 +10,8 @@ from vidc.exporters.causal_wan.components import components
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import Role, Signature, TensorSpec
-from vidc.runtime.session import Session
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.causal_video import CausalVideo
 from vidc.runtime.states import Buffers, States
 
 WINDOWS = [12, 8, 6]
@@ -43,7 +42,7 @@ def pair(config, dtype=torch.float32):
     engines = {name: EagerEngine(c) for name, c in components(config, model).items()}
     engines["vae_decode_first"] = BlackDecoder(spec, 4 * spec.block - 3)
     engines["vae_decode"] = BlackDecoder(spec, 4 * spec.block)
-    session = Session(spec, engines, torch.device("cpu"), Lock(), None, seed=0)
+    session = CausalVideo(Resources(spec, engines, torch.device("cpu")))
     oracle = RollCacheWan(
         weights={name: w.double() for name, w in weights.items()},
         heads=config.transformer.heads,

@@ -15,7 +15,7 @@ from vidc.plugins.signature import state_output
 
 CASES = [
     pytest.param({"window": 6, "batch": 2}, 1e-4, id="window-6-batch-2"),
-    pytest.param({"window": 8}, 1e-4, id="window-8"),
+    pytest.param({"window": 8}, 1e-4, id="window-8", marks=pytest.mark.deep),
     pytest.param({"window": 8, "dtype": torch.float16}, 1e-2, id="window-8-fp16"),
 ]
 

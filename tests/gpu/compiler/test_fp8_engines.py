@@ -161,7 +161,7 @@ def test_a_bundle_in_fp8_is_validated_and_says_what_it_is(bundle_folder):
 def test_a_block_in_fp8_quantizes_in_gelu(bundle_folder):
     bundle = load(bundle_folder)
     session = bundle.session(seed=3)
-    session.prompt(torch.randn(bundle.stream.batch, *bundle.stream.text))
+    session.prompt(torch.randn(bundle.spec.batch, *bundle.spec.text))
     for _ in range(6):
         session.generate()
     torch.cuda.synchronize()

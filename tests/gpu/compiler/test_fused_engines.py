@@ -172,7 +172,7 @@ def test_a_fused_bundle_says_which_engines_need_the_library(bundle_folder):
 def test_a_fused_bundle_s_block_runs_these_kernels(bundle_folder):
     bundle = load(bundle_folder)
     session = bundle.session(seed=3)
-    session.prompt(torch.randn(bundle.stream.batch, *bundle.stream.text))
+    session.prompt(torch.randn(bundle.spec.batch, *bundle.spec.text))
     for _ in range(6):
         session.generate()
     torch.cuda.synchronize()
@@ -199,7 +199,7 @@ def test_a_fused_bundle_repeats_itself(bundle_folder):
     for _ in range(2):
         session = bundle.session(seed=3)
         generator = torch.Generator().manual_seed(1)
-        session.prompt(torch.randn(bundle.stream.batch, *bundle.stream.text, generator=generator))
+        session.prompt(torch.randn(bundle.spec.batch, *bundle.spec.text, generator=generator))
         rollouts.append(torch.stack([session.generate() for _ in range(6)]))
     assert torch.isfinite(rollouts[0]).all()
     assert torch.equal(*rollouts)

@@ -9,6 +9,7 @@ import held
 import layer
 import pytest
 import torch
+from depth import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operators import FLOATS, FP8, Ring, gelu_arguments, on, qkv_arguments
@@ -32,7 +33,9 @@ LONGLIVE = Ring(
     batch=1, tokens=4680, heads=12, head_dim=128, window=18720, sink=4680, position=17160
 )
 """A block that wraps in the middle."""
-on_a_gpu = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+on_a_gpu = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60)
+)
 
 
 @pytest.mark.parametrize("output", [*FLOATS, FP8])

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from threading import Lock
 
 import pytest
 import torch
@@ -18,9 +17,8 @@ from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import resolve
 from vidc.plugins.errors import UnavailableError
 from vidc.runtime import load
-from vidc.runtime.bundle import NOT_IN_STREAM
 from vidc.runtime.manifest import read_manifest
-from vidc.runtime.session import Session
+from vidc.runtime.programs.base import Resources
 
 SMALL = ("model.dim=128", "model.heads=2", "model.ffn_dim=256")
 SOURCES = Sources({}, seed=1)
@@ -51,11 +49,11 @@ def bundle(built):
 
 def prompt(bundle, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(bundle.stream.batch, *bundle.stream.text, generator=generator)
+    return torch.randn(bundle.spec.batch, *bundle.spec.text, generator=generator)
 
 
 def noise(bundle, seed: int) -> torch.Tensor:
-    spec = bundle.stream
+    spec = bundle.spec
     shape = (len(spec.sigmas), spec.batch, spec.block, *spec.latent)
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).cuda()
 
@@ -72,8 +70,7 @@ def rollout(session, bundle, blocks: int = 8, switch_after: int = 5) -> torch.Te
 
 
 def test_replays_are_what_the_engines_do_when_called(bundle):
-    engines = {n: e for n, e in bundle.engines.items() if n not in NOT_IN_STREAM}
-    direct = Session(bundle.stream, engines, bundle.device, Lock(), None, seed=0)
+    direct = bundle.program(Resources(bundle.spec, bundle.engines, bundle.device))
     assert torch.equal(rollout(bundle.session(), bundle), rollout(direct, bundle))
 
 
@@ -87,6 +84,40 @@ def test_a_session_opens_after_all_others_have_ended(built):
     gc.collect()
     torch.cuda.empty_cache()
     assert torch.equal(rollout(bundle.session(), bundle, blocks=2), first)
+
+
+def test_reset_makes_a_session_as_new_without_capture_or_allocation(bundle, monkeypatch):
+    expected = rollout(bundle.session(seed=1), bundle)
+    session = bundle.session(seed=2)
+    rollout(session, bundle, blocks=3, switch_after=1)
+    torch.cuda.synchronize()
+    taken = torch.cuda.memory_stats()["allocation.all.allocated"]
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", None)
+    session.reset(seed=1)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == taken
+    assert torch.equal(rollout(session, bundle), expected)
+
+
+def test_close_gives_back_what_a_session_took(bundle):
+    bundle.session().close()
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    session = bundle.session()
+    rollout(session, bundle, blocks=2)
+    assert torch.cuda.memory_allocated() > before
+    session.close()
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_a_closed_bundle_leaves_no_memory_behind(built):
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    with load(built) as loaded:
+        rollout(loaded.session(), loaded, blocks=2)
+        assert torch.cuda.memory_allocated() > before
+    del loaded
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
 
 
 def test_sessions_take_turns_without_disturbing_each_other(bundle):
@@ -137,7 +168,7 @@ def test_drawn_noise_is_what_the_seed_says(bundle):
     from vidc.runtime.noise import block_noise
 
     drawn, given = bundle.session(seed=7), bundle.session()
-    spec, latents = bundle.stream, []
+    spec, latents = bundle.spec, []
     for session in (drawn, given):
         session.prompt(prompt(bundle, 1))
     for block in range(3):
@@ -264,7 +295,7 @@ from vidc.runtime import load
 
 bundle = load(sys.argv[1])
 session = bundle.session()
-session.prompt(torch.zeros(bundle.stream.batch, *bundle.stream.text))
+session.prompt(torch.zeros(bundle.spec.batch, *bundle.spec.text))
 session.step()
 torch.zeros(1, device="cuda")[torch.tensor([7], device="cuda")]  # An assertion on the device.
 try:

@@ -1,10 +1,14 @@
 """A stream of one small layer, for engines of whole components."""
 
+from functools import cache
+
 import pytest
 
 from vidc.compiler.build.load import Load
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.store.stage import Workspace
+from vidc.exporters.components import component_groups
+from vidc.exporters.export import export_component
 from vidc.plugins.names import weights_path
 
 SMALL = (
@@ -17,12 +21,24 @@ SMALL = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def config():
     return resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def exported(config, tmp_path_factory):
+    """Exports a component of the stream in float32, once for all engines."""
+
+    @cache
+    def export(name):
+        folder = tmp_path_factory.mktemp(f"exported_{name}")
+        return export_component(config, component_groups(config)[name], "fp32", name, folder)
+
+    return export
+
+
+@pytest.fixture(scope="session")
 def weights(config, tmp_path_factory):
     files = {}
     for group in ("transformer", "vae"):

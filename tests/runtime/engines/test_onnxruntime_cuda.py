@@ -17,16 +17,12 @@ from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.components import component_groups
-from vidc.exporters.export import export_component
 from vidc.plugins.errors import GateError, UnavailableError
-from vidc.runtime import bundle as bundles
-from vidc.runtime import lane, manifest
-from vidc.runtime.bundle import NOT_IN_STREAM, Bundle
+from vidc.runtime import graphs, manifest
 from vidc.runtime.engines import capturable
 from vidc.runtime.engines import onnxruntime as engines
 from vidc.runtime.engines.onnxruntime import load
-from vidc.runtime.lane import GraphLane, WarmLane
-from vidc.runtime.session import Lanes
+from vidc.runtime.graphs import DIRECT, DirectRunner, Runners, WarmRunner
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
@@ -34,15 +30,14 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.fixture(scope="module")
-def built(config, tmp_path_factory):
+def built(config, exported, tmp_path_factory):
     """What the backend leaves of a stream's components: a folder each, and their entries."""
     found = {}
-    for name, group in component_groups(config).items():
-        if name in NOT_IN_STREAM:
+    for name in component_groups(config):
+        if name not in stream_spec(config).components:
             continue
         folder = tmp_path_factory.mktemp(name)
-        exported = export_component(config, group, "fp32", name, tmp_path_factory.mktemp("export"))
-        engine = backend.compile(exported, targets()["h200"], {}, folder)
+        engine = backend.compile(exported(name), targets()["h200"], {}, folder)
         entry = manifest.Engine(
             "onnxruntime", engine.loader, engine.version, "fp32", engine.files, engine.signature,
             dict(engine.options), engine.requires,
@@ -70,13 +65,13 @@ def loaded(built, weights, device):
     return {name: load(folder, entry, shared, device) for name, (folder, entry) in built.items()}
 
 
-def require_pytorchs_stream(config, weights, found, lanes):
+def require_pytorchs_stream(config, weights, found, runners):
     eager = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
     stream = stream_spec(config)
     scenario = Scenario(blocks=6, switch_after=4, rollout=True)
     inputs = make_inputs(scenario, stream)
     with torch.no_grad():
-        got = play_rollout(scenario, inputs, stream, found, lanes)
+        got = play_rollout(scenario, inputs, stream, found, runners)
         expected = play_rollout(scenario, inputs, stream, eager)
     for ours, theirs in zip(got.latents, expected.latents, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
@@ -86,14 +81,14 @@ def require_pytorchs_stream(config, weights, found, lanes):
 
 @pytest.fixture
 def warm(monkeypatch):
-    monkeypatch.setattr(lane, "gpu_faults", lambda device: fake_cuda.nothing())
-    return Lanes(WarmLane(GPU), WarmLane(GPU))
+    monkeypatch.setattr(graphs, "gpu_faults", lambda device: fake_cuda.nothing())
+    return Runners.on(GPU, captured=False)
 
 
 def test_a_stream_on_a_cpu_is_what_pytorch_makes_of_it(config, weights, built):
     found = loaded(built, weights, CPU)
     assert not any(engine.captured for engine in found.values())
-    require_pytorchs_stream(config, weights, found, Lanes(lane.DirectLane(), lane.DirectLane()))
+    require_pytorchs_stream(config, weights, found, DIRECT)
 
 
 def test_a_stream_of_captured_runs_is_what_pytorch_makes_of_it(
@@ -203,20 +198,18 @@ def test_what_fails_on_the_gpu_is_an_error_that_gets_a_name(built, weights, on_g
     assert type(caught.value) is error
 
 
-def test_a_bundle_that_cannot_be_captured_is_warmed(config, monkeypatch):
-    monkeypatch.setattr(bundles, "GraphLane", lambda device: GraphLane)
+def test_a_bundle_that_cannot_be_captured_is_warmed(monkeypatch):
+    monkeypatch.setattr(graphs, "GraphRunner", lambda device: "captures")
     assert not capturable("onnxruntime")
     assert all(capturable(name) for name in ("aoti", "tensorrt"))
-    stream = stream_spec(config)
-    uncaptured = Bundle(stream, {}, GPU, captured=False)
-    assert isinstance(uncaptured.lanes.latents, WarmLane)
-    assert Bundle(stream, {}, GPU).lanes.latents is GraphLane
-    assert not isinstance(Bundle(stream, {}, CPU, captured=False).lanes.latents, WarmLane)
+    assert type(Runners.on(GPU, captured=False)["any"]) is WarmRunner
+    assert Runners.on(GPU, captured=True)["any"] == "captures"
+    assert type(Runners.on(CPU, captured=False)["any"]) is DirectRunner
 
 
 def test_warm_work_has_run_before_and_is_fetched_to_the_host(warm):
     ran = []
-    works = warm.latents.prepare([lambda: ran.append(1), lambda: ran.append(2)])
+    works = warm["latents"].prepare([lambda: ran.append(1), lambda: ran.append(2)])
     assert ran == [1, 2, 1, 2]
     works[1]()
     assert ran[-1] == 2

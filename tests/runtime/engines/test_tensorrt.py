@@ -23,7 +23,6 @@ from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
-from vidc.exporters.export import export_component
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins import tensorrt_library
@@ -31,7 +30,6 @@ from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
-from vidc.runtime.bundle import NOT_IN_STREAM
 from vidc.runtime.engines.tensorrt import load
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
@@ -42,14 +40,13 @@ HANDLED = (PADDED_KEYS, *UNFUSED)
 
 
 @pytest.fixture(scope="module")
-def bundle(config, tmp_path_factory):
+def bundle(config, exported, tmp_path_factory):
     """The folder of the plans of a stream's components, and their entries."""
     folder, entries = tmp_path_factory.mktemp("bundle"), {}
-    for name, group in component_groups(config).items():
-        if name in NOT_IN_STREAM:
+    for name in component_groups(config):
+        if name not in stream_spec(config).components:
             continue
-        exported = export_component(config, group, "fp32", name, tmp_path_factory.mktemp(name))
-        graph = write_graph(exported, "tensorrt_rtx", folder, HANDLED)
+        graph = write_graph(exported(name), "tensorrt_rtx", folder, HANDLED)
         entries[name] = manifest.Engine(
             backend="tensorrt",
             loader="tensorrt",

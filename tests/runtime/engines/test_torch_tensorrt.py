@@ -27,7 +27,6 @@ from vidc.exporters.models import components, meta_network
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins.errors import GateError
 from vidc.runtime import manifest
-from vidc.runtime.bundle import NOT_IN_STREAM
 from vidc.runtime.engines.tensorrt import load
 from vidc.runtime.weights import Weights
 
@@ -84,7 +83,7 @@ def test_a_stream_is_what_pytorch_makes_of_it(weights, tmp_path, sink, by_pytorc
         expected = play_rollout(scenario, inputs, stream, engines)
     shared = Weights(weights, CPU)
     for name in engines:
-        if name not in NOT_IN_STREAM and not name.startswith(by_pytorch):
+        if name in stream.components and not name.startswith(by_pytorch):
             engines[name] = load(tmp_path, compiled(config, name, tmp_path), shared, CPU)
     ring = [s for s in engines["denoise"].signature.states if s.name.startswith("ring.")]
     assert {s.in_place for s in ring} == {sink == 3}

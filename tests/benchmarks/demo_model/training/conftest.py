@@ -1,7 +1,6 @@
 """A demo model of the smallest sizes, and sessions over its eager components."""
 
 from pathlib import Path
-from threading import Lock
 
 import pytest
 import torch
@@ -21,7 +20,8 @@ from vidc.exporters.causal_wan.components import components
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import Role, Signature, TensorSpec
-from vidc.runtime.session import Session
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.causal_video import CausalVideo
 
 PRESET = """
 description = "The demo model's stream over the smallest networks"
@@ -77,12 +77,12 @@ def model(sizes) -> CausalWan:
 def open_session(sizes):
     """Opens a session over a transformer's eager components, of a stream that may be changed."""
 
-    def opened(transformer: CausalWan, spec) -> Session:
+    def opened(transformer: CausalWan, spec) -> CausalVideo:
         made = components(sizes.config, transformer).items()
         engines = {name: EagerEngine(component) for name, component in made}
         engines["vae_decode_first"] = NoDecoder(spec, 4 * spec.block - 3)
         engines["vae_decode"] = NoDecoder(spec, 4 * spec.block)
-        return Session(spec, engines, torch.device("cpu"), Lock(), None, seed=0)
+        return CausalVideo(Resources(spec, engines, torch.device("cpu")))
 
     return opened
 

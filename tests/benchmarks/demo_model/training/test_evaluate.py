@@ -34,7 +34,9 @@ from vidc.exporters.text_encoder.model import component as text_component
 from vidc.exporters.wan_vae.model import components as vae_components
 from vidc.exporters.wan_vae.model import create
 from vidc.exporters.wan_vae.random_weights import random_state_dict
-from vidc.runtime.bundle import TEXT_ENCODER, Bundle
+from vidc.runtime.bundle import Bundle
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.causal_video import TEXT_ENCODER, CausalVideo
 from vidc.runtime.text import TextEncoder
 
 LATE = 10
@@ -68,7 +70,7 @@ def bundle(sizes, model, vae, tmp_path_factory) -> Bundle:
     engines = {name: EagerEngine(component) for name, component in made.items()}
     cpu = torch.device("cpu")
     encoder = TextEncoder(engines[TEXT_ENCODER], path, cpu)
-    return Bundle(stream_spec(config), engines, cpu, encoder)
+    return Bundle(CausalVideo, Resources(stream_spec(config), engines, cpu, shared=encoder))
 
 
 def true_videos(bundle, scripts, blocks, seed, switch=None, kept=lambda block: True):
@@ -214,9 +216,9 @@ def test_a_reconstruction_is_what_the_vae_makes(sizes, bundle, vae):
 
 
 def test_other_levels_are_those_of_the_bundle(bundle):
-    first, *_, last = bundle.stream.sigmas
+    first, *_, last = bundle.spec.sigmas
     fewer = with_levels(bundle, (first, last))
-    assert fewer.stream.timesteps == (bundle.stream.timesteps[0], bundle.stream.timesteps[-1])
+    assert fewer.spec.timesteps == (bundle.spec.timesteps[0], bundle.spec.timesteps[-1])
     assert fewer.engines is bundle.engines
     with pytest.raises(ValueError, match="level"):
         with_levels(bundle, (0.3,))

@@ -31,9 +31,6 @@ from vidc.runtime.engines.aoti import load
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
-# One worker compiles for all of this file.
-pytestmark = pytest.mark.xdist_group("aoti-backend")
-
 CPU = torch.device("cpu")
 CPU_TARGET = targets()["cpu"]
 

@@ -25,7 +25,6 @@ def test_dilation_is_given_to_kernels_of_one_element_alone():
     assert dilations == [[1, 1, 2], [1, 1, 2], [1, 2], None]
 
 
-@pytest.mark.xdist_group("aoti")
 @pytest.mark.parametrize(("compiled", "run"), [(2, 1), (1, 2)])
 def test_an_engine_is_right_on_another_number_of_threads(tmp_path, compiled, run):
     for what, threads in (("compile", compiled), ("run", run)):

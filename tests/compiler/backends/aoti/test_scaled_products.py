@@ -209,7 +209,6 @@ def test_a_weight_in_8_bits_that_nothing_reads_is_found(exported, fp8):
         found_products(program)
 
 
-@pytest.mark.xdist_group("scaled-engine")
 def test_an_engine_computes_what_its_program_does(model, exported, fp8, tmp_path):
     """As AOTInductor makes and loads it, from weights as a bundle has them."""
     if shutil.which("g++") is None:

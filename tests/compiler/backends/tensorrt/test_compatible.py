@@ -114,7 +114,7 @@ def test_both_are_in_the_key_of_what_is_compiled():
     assert compiling(resolve("tiny", gpu="cpu", assignments=[HARDWARE, VERSION], environ={}))
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.deep)])
 def test_a_plan_of_rtx_is_for_all_of_them_with_its_attention_fused(tmp_path, precision):
     pytest.importorskip("tensorrt_rtx")
     chosen = settings("rtx4090", precision)

@@ -3,6 +3,7 @@
 import logging
 import re
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
@@ -40,14 +41,19 @@ def stand_in(monkeypatch):
     converters.register.cache_clear()
 
 
+def settings(sink):
+    return resolve("tiny", gpu="rtx4090", backend="torch_tensorrt", precision="fp16",
+                   assignments=[f"stream.sink={sink}"], environ={})  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Components of a small stream, aligned and not."""
+    """Components of a small stream in float16, aligned (``sink`` 3) and not, each exported once."""
 
-    def export(name, *assignments):
-        sizes = resolve("tiny", gpu="cpu", assignments=assignments, environ={}).model
-        group = "vae" if name.startswith("vae_") else "transformer"
-        return export_component(sizes, group, "fp32", name, tmp_path_factory.mktemp(name))
+    @cache
+    def export(name, sink=3):
+        folder = tmp_path_factory.mktemp(name)
+        return export_component(settings(sink).model, "transformer", "fp16", name, folder)
 
     return export
 
@@ -139,7 +145,7 @@ def test_the_package_for_the_other_product_is_refused(stand_in, exported, tmp_pa
 def test_an_engine_is_described_for_the_loader_of_plans(
     stand_in, exported, tmp_path, sink, in_place
 ):
-    component = exported("denoise", f"stream.sink={sink}")
+    component = exported("denoise", sink)
     engine = backend.compile(component, RTX, {}, tmp_path, Means(10**9))
     assert engine.loader == "tensorrt"
     assert engine.files == ("engines/torch_tensorrt/denoise.plan",)
@@ -216,7 +222,7 @@ class Converting(fx.Interpreter):
     ],
 )
 def test_what_it_does_not_convert_is_named_with_node_and_line(
-    stand_in, monkeypatch, tmp_path, failing, code, raised, sink
+    stand_in, monkeypatch, exported, tmp_path, failing, code, raised, sink
 ):
     """The package's lowering, of which PyTorch's own is the most, gives nodes other names."""
 
@@ -225,12 +231,8 @@ def test_what_it_does_not_convert_is_named_with_node_and_line(
 
     name = "convert_exported_program_to_serialized_trt_engine"
     monkeypatch.setattr(stand_in.dynamo, name, refuse)
-    assignments = [f"stream.sink={sink}"]
-    settings = resolve("tiny", gpu="rtx4090", backend="torch_tensorrt", precision="fp16",
-                       assignments=assignments, environ={})  # fmt: skip
-    component = export_component(settings.model, "transformer", "fp16", "denoise", tmp_path)
-    with pytest.raises(BuildError) as caught, naming_lines(settings):
-        backend.compile(component, settings.target, {}, tmp_path)
+    with pytest.raises(BuildError) as caught, naming_lines(settings(sink)):
+        backend.compile(exported("denoise", sink), RTX, {}, tmp_path)
     assert caught.value.code == "VIDC-TORCH-TENSORRT-CONVERT"
     says = r"denoise: .* of its program at node \w+: \w+Error: no converter; it comes from .*:\d+: "
     assert re.match(says, caught.value.message)

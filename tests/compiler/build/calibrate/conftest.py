@@ -14,7 +14,7 @@ from vidc.compiler.quantize.calibrated_tensors import tensor_shapes
 from vidc.compiler.quantize.document import SCHEMA, Document, FileNote, PromptsNote, Rollouts
 from vidc.compiler.quantize.groups import groups
 from vidc.exporters.config import ModelConfig
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 WEIGHTS = "ab" * 32
 

@@ -19,7 +19,7 @@ from vidc.compiler.build.stages import stages
 from vidc.compiler.config.resolve import Settings, resolve
 from vidc.compiler.store.sources import source_digest
 from vidc.compiler.store.versions import versions
-from vidc.runtime.manifest import FileEntry
+from vidc.runtime.document import FileEntry
 
 Edit = Callable[[Callable[[dict[str, Any]], object]], None]
 

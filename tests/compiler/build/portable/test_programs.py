@@ -81,7 +81,9 @@ def test_what_vidc_exports_is_accepted(tmp_path: Path) -> None:
     encoder = TextEncoderConfig(
         vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4
     )
-    model = replace(resolve("tiny", gpu="cpu", environ={}).model, text_encoder=encoder)
+    small = ("model.layers=1", "vae.res_blocks=1")
+    settings = resolve("tiny", gpu="cpu", assignments=small, environ={})
+    model = replace(settings.model, text_encoder=encoder)
     for group in set(component_groups(model).values()):
         network = meta_network(model, group, "fp32")
         for name, component in components(model, group, network, "fp32").items():

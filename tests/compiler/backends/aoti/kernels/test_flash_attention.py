@@ -17,10 +17,9 @@ from vidc.compiler.backends.aoti.kernels.ptx import Entry, Parameter
 from vidc.plugins.errors import BuildError, UnavailableError
 from vidc.plugins.flash_attention import LaunchFacts
 
-compiled_for_real = [
-    pytest.mark.skipif(find_spec("cutlass") is None, reason="the extra cuda is not installed"),
-    pytest.mark.xdist_group("compiled kernels"),
-]
+compiled_for_real = pytest.mark.skipif(
+    find_spec("cutlass") is None, reason="the extra cuda is not installed"
+)
 SHARED_BYTES_OF_SM_90 = 227 * 1024
 ELF_OF_NVIDIA = 190
 

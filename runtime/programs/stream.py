@@ -1,14 +1,18 @@
-"""The static sizes of a stream, as a bundle states them."""
+"""The static sizes of a stream and its sampler: the spec of program ``causal_video``."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from vidc.plugins.signature import TensorSpec
+from vidc.runtime.programs.base import ProgramSpec
 
 _MAX_SIZE = 2**24
 """Far above any real size, so that products of sizes stay within int64."""
 
 
 @dataclass(frozen=True)
-class StreamSpec:
+class StreamSpec(ProgramSpec):
     """Sizes of one stream, and the steps of its sampler.
 
     Attributes:
@@ -81,7 +85,7 @@ class StreamSpec:
 
     @property
     def recache_frames(self) -> tuple[int, ...]:
-        """What ``recached`` can give, but for a block, which ``kv_update`` recomputes."""
+        """All results of ``recached`` but a block, which ``kv_update`` recomputes."""
         filling = range(self.block, self.window + 1, self.block)
         full = self.window + self.block
         return tuple(sorted({self.recached(end) for end in (*filling, full)} - {self.block}))
@@ -100,3 +104,12 @@ class StreamSpec:
         All of them while they fit the window; later the window less the sink, which stays.
         """
         return end if end <= self.window else self.window - self.sink
+
+    def smaller(self, states: Iterable[TensorSpec], needed: int, available: int) -> str:
+        """Names the largest window whose KV rings fit; arguments as in ``ProgramSpec``."""
+        rings = sum(spec.nbytes for spec in states if spec.name.startswith("ring."))
+        for window in range(self.window - self.block, self.sink + self.block - 1, -self.block):
+            total = needed - (self.window - window) * (rings // self.window)
+            if total <= available:
+                return f"a build with --set stream.window={window} would fit: {total / 1e9:.1f} GB"
+        return "no smaller window would fit, a smaller stream.height and stream.width may"

@@ -1,95 +1,60 @@
-"""A session: one live stream over the engines of a bundle."""
+"""Program ``causal_video``: a video stream, block by block over a KV ring, with prompt switches."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
-from threading import Lock
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from vidc.plugins.errors import UsageError
+from vidc.plugins.names import TOKENIZER
 from vidc.runtime.engines import Engine
-from vidc.runtime.lane import DirectLane, Lane
+from vidc.runtime.graphs import Runners
 from vidc.runtime.noise import NoiseSource
-from vidc.runtime.rope import Rope
-from vidc.runtime.states import Buffers, States
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.base import Session
+from vidc.runtime.programs.rope import Rope
+from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.text import TextEncoder
 
-
-@dataclass(frozen=True)
-class Lanes:
-    """Where a session's work runs.
-
-    Attributes:
-        latents: the transformer's.
-        frames: the VAE's, which may run beside the transformer's next block.
-    """
-
-    latents: Lane
-    frames: Lane
-
-
-DIRECT = Lanes(DirectLane(), DirectLane())
+TEXT_ENCODER = "text_encoder"
+LATENTS, FRAMES = "latents", "frames"
+"""Runners: the transformer's, and the VAE's, which may run beside the transformer's next block."""
 
 
 def levels(pixels: Tensor) -> Tensor:
-    """Decoded pixels ``[B, frames, 3, H, W]`` from -1 to 1 as uint8 ``[B, frames, H, W, 3]``."""
+    """Converts pixels ``[B, frames, 3, H, W]`` from -1 to 1 to uint8 ``[B, frames, H, W, 3]``."""
     scaled = pixels.permute(0, 1, 3, 4, 2).add(1).mul_(127.5).round_().clamp_(0, 255)
     return scaled.to(torch.uint8, memory_format=torch.contiguous_format)
 
 
-class Session:
-    """One stream: its own states, the bundle's engines and weights.
+class CausalVideo(Session[StreamSpec]):
+    """One stream.
 
-    Made by ``Bundle.session``. Prompts and frames: see ``prompt``, ``step`` and ``stream``.
-    Every buffer is allocated when the session opens. On a GPU, what a block does is captured then,
-    too: a block is one replay, whatever its position.
+    Prompts and frames: see ``prompt``, ``step`` and ``stream``. On a GPU a block is one replay,
+    whatever its position.
     """
 
-    def __init__(
-        self,
-        stream: StreamSpec,
-        engines: Mapping[str, Engine],
-        device: torch.device,
-        lock: Lock,
-        text_encoder: TextEncoder | None,
-        seed: int,
-        lanes: Lanes = DIRECT,
-    ) -> None:
-        self.stream_spec = stream
-        self.seed = seed
-        self.blocks = 0
-        """Blocks generated so far."""
-        self._engines = engines
-        self._lock = lock
-        self._text_encoder = text_encoder
-        self._lanes = lanes
-        self._rope = Rope(stream, device)
-        self._states = States((engine.signature for engine in engines.values()), device)
-        self._buffers = {
-            name: Buffers(engine.signature, device) for name, engine in engines.items()
-        }
-        shape = (stream.batch, stream.block, *stream.latent)
-        self._history = torch.zeros((stream.batch, stream.window, *stream.latent), device=device)
-        self._noise = torch.zeros((len(stream.sigmas), *shape), device=device)
-        self._source = NoiseSource(seed, len(stream.sigmas), shape, device)
-        self._first = torch.zeros(1, dtype=torch.int64, device=device)
-        """Absolute index of the first latent frame that an engine is given."""
-        self._frame = 0
-        self._prompted = False
-        self._decoding = False
-        with lock:
-            self._prepare()
+    Spec = StreamSpec
+
+    @classmethod
+    def share(
+        cls, folder: Path, engines: Mapping[str, Engine], device: torch.device
+    ) -> TextEncoder | None:
+        """Opens the text encoder of a bundle that has one.
+
+        Raises:
+            GateError: ``VIDC-BUNDLE-TOKENIZER``.
+        """
+        engine = engines.get(TEXT_ENCODER)
+        return None if engine is None else TextEncoder(engine, folder / TOKENIZER, device)
 
     @property
     def latents(self) -> Tensor:
         """Clean latents of the newest block, a copy: float32 ``[B, F, C, h, w]`` on the device."""
-        lane = self._lanes.latents
-        with self._lock, lane.turn():
-            newest = self._history[:, -self.stream_spec.block :].clone()
-        return lane.hand_out(newest)
+        with self._turn(LATENTS):
+            newest = self._history[:, -self.spec.block :].clone()
+        return self._resources.runners[LATENTS].hand_out(newest)
 
     def embeds(self, prompt: Tensor | str) -> Tensor:
         """The embeddings ``[B, L, E]`` of a prompt, for ``prompt`` or ``switch_prompt`` to take.
@@ -100,16 +65,17 @@ class Session:
         Raises:
             UsageError: ``VIDC-PROMPT-SHAPE``, ``VIDC-PROMPT-NO-ENCODER``.
         """
-        shape = (self.stream_spec.batch, *self.stream_spec.text)
+        shape = (self.spec.batch, *self.spec.text)
         if isinstance(prompt, str):
-            if self._text_encoder is None:
+            encoder: TextEncoder | None = self._resources.shared
+            if encoder is None:
                 raise UsageError(
                     "VIDC-PROMPT-NO-ENCODER",
                     "the bundle has no text encoder, so it cannot take a prompt as text",
                     "pass text embeddings (--prompt-embeds FILE), or build with --text-encoder",
                 )
-            with self._lock:
-                return self._text_encoder(prompt).expand(shape).clone()
+            with self._resources.lock:
+                return encoder(prompt).expand(shape).clone()
         if tuple(prompt.shape) != shape or not prompt.is_floating_point():
             raise UsageError(
                 "VIDC-PROMPT-SHAPE",
@@ -131,7 +97,7 @@ class Session:
             GateError: ``VIDC-BUNDLE-TOKENIZER``.
         """
         embeds = self.embeds(prompt)
-        with self._lock, self._lanes.latents.turn():
+        with self._turn(LATENTS):
             self._buffers["text_kv"].set({"text_embeds": embeds})
             self._set_prompt()
         self._prompted = True
@@ -146,8 +112,8 @@ class Session:
             self.prompt(prompt)
             return
         embeds = self.embeds(prompt)
-        frames = self.stream_spec.recached(end)
-        with self._lock, self._lanes.latents.turn():
+        frames = self.spec.recached(end)
+        with self._turn(LATENTS):
             self._buffers["text_kv"].set({"text_embeds": embeds})
             self._first.fill_(end - frames)
             self._switch_prompt[frames]()
@@ -182,11 +148,6 @@ class Session:
         """The frames of the next block to be decoded, as ``step`` returns them."""
         return self._decode(latent, after_caller=True)
 
-    def stream(self, blocks: int) -> Iterator[Tensor]:
-        """The frames of the next ``blocks`` blocks, block by block, as ``step`` returns them."""
-        for _ in range(blocks):
-            yield self.step()
-
     def fetch(self, frames: Tensor) -> Callable[[], Tensor]:
         """Starts to copy frames that ``step`` or ``decode`` returned to the host.
 
@@ -196,18 +157,27 @@ class Session:
         Returns:
             What waits for the copy and gives it: the frames on the CPU, the caller's to keep.
         """
-        return self._lanes.frames.fetch(frames)
+        return self._resources.runners[FRAMES].fetch(frames)
 
     def remember(self, latent: Tensor) -> None:
         """Takes a clean latent ``[B, F, C, h, w]`` as the next block of the stream."""
-        with self._lock, self._lanes.latents.turn():
+        with self._turn(LATENTS):
             self._first.fill_(self._frame)
             self._remember_latent(latent)
         self._moved()
 
-    def _prepare(self) -> None:
-        recached = (self.stream_spec.block, *self.stream_spec.recache_frames)
-        self._make_block, self._set_prompt, *switches = self._lanes.latents.prepare(
+    def _allocate(self, device: torch.device) -> None:
+        spec = self.spec
+        block = (spec.batch, spec.block, *spec.latent)
+        self._rope = Rope(spec, device)
+        self._history = torch.zeros((spec.batch, spec.window, *spec.latent), device=device)
+        self._noise = torch.zeros((len(spec.sigmas), *block), device=device)
+        self._first = torch.zeros(1, dtype=torch.int64, device=device)
+        """Absolute index of the first latent frame that an engine is given."""
+
+    def _capture(self, runners: Runners) -> None:
+        recached = (self.spec.block, *self.spec.recache_frames)
+        self._make_block, self._set_prompt, *switches = runners[LATENTS].prepare(
             [
                 self._block,
                 partial(self._run, "text_kv"),
@@ -216,12 +186,19 @@ class Session:
         )
         self._switch_prompt = dict(zip(recached, switches, strict=True))
         decoders = ("vae_decode_first", "vae_decode")
-        works = self._lanes.frames.prepare([partial(self._run, name) for name in decoders])
+        works = runners[FRAMES].prepare([partial(self._run, name) for name in decoders])
         self._decode_block = dict(zip(decoders, works, strict=True))
-        if self._lanes is not DIRECT:
-            # Works may have been run; what no run has touched is zero already.
-            self._states.clear()
-            self._history.zero_()
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._history.zero_()
+        steps, *shape = self._noise.shape
+        self._source = NoiseSource(self.seed, steps, tuple(shape), self._noise.device)
+        self.blocks = 0
+        """Blocks generated so far."""
+        self._frame = 0
+        self._prompted = False
+        self._decoding = False
 
     def _generate(self, noise: Tensor | None) -> None:
         if not self._prompted:
@@ -231,7 +208,7 @@ class Session:
                 "call session.prompt(...) before the first block",
             )
         given = None if noise is None else self._checked(noise)
-        with self._lock, self._lanes.latents.turn(after_caller=given is not None):
+        with self._turn(LATENTS, after_caller=given is not None):
             if given is None:
                 self._source.fill(self._noise, self.blocks)
             else:
@@ -243,24 +220,24 @@ class Session:
             self._source.draw_ahead(self.blocks)
 
     def _moved(self) -> None:
-        self._frame += self.stream_spec.block
+        self._frame += self.spec.block
         self.blocks += 1
 
     def _decode(self, latent: Tensor, after_caller: bool) -> Tensor:
         name = "vae_decode" if self._decoding else "vae_decode_first"
-        latents, lane = self._lanes.latents, self._lanes.frames
-        lane.follow(latents)
-        with self._lock, lane.turn(after_caller):
+        runners = self._resources.runners
+        runners[FRAMES].follow(runners[LATENTS])
+        with self._turn(FRAMES, after_caller):
             self._buffers[name].set({"latent": latent})
-            latents.follow(lane)
+            runners[LATENTS].follow(runners[FRAMES])
             self._decode_block[name]()
             frames = levels(self._buffers[name]["frames"])
         self._decoding = True
-        return lane.hand_out(frames[0] if self.stream_spec.batch == 1 else frames)
+        return runners[FRAMES].hand_out(frames[0] if self.spec.batch == 1 else frames)
 
     def _block(self) -> None:
         """From ``_noise`` and ``_first`` to the block's clean latent and its keys and values."""
-        spec, buffers = self.stream_spec, self._buffers["denoise"]
+        spec, buffers = self.spec, self._buffers["denoise"]
         self._place("denoise", spec.block)
         latent, flow = buffers["latent"], buffers["flow"]
         latent.copy_(self._noise[0])
@@ -274,24 +251,24 @@ class Session:
         self._remember_latent(latent)
 
     def _remember_latent(self, latent: Tensor) -> None:
-        block = self.stream_spec.block
+        block = self.spec.block
         self._write_keys_values("kv_update", latent)
         self._history.copy_(torch.cat([self._history[:, block:], latent], 1))
 
     def _recache(self, frames: int) -> None:
         """The keys and values of the newest frames, from ``_first``, under a new prompt."""
         self._run("text_kv")
-        name = "kv_update" if frames == self.stream_spec.block else f"recache_{frames}"
+        name = "kv_update" if frames == self.spec.block else f"recache_{frames}"
         self._write_keys_values(name, self._history[:, -frames:])
 
     def _write_keys_values(self, name: str, latent: Tensor) -> None:
         self._place(name, latent.shape[1])
-        self._buffers[name].set({"latent": latent, "timestep": self.stream_spec.context_timestep})
+        self._buffers[name].set({"latent": latent, "timestep": self.spec.context_timestep})
         self._run(name)
 
     def _place(self, name: str, frames: int) -> None:
         """Sets what depends on the position: so many frames from ``_first``, the newest last."""
-        spec, buffers = self.stream_spec, self._buffers[name]
+        spec, buffers = self.spec, self._buffers[name]
         self._rope.fill(buffers["rope_cos"], buffers["rope_sin"], self._first)
         buffers.set(
             {
@@ -299,9 +276,6 @@ class Session:
                 "valid_length": (self._first + frames).clamp(max=spec.window) * spec.frame_tokens,
             }
         )
-
-    def _run(self, name: str) -> None:
-        self._engines[name].run(self._buffers[name], self._states)
 
     def _checked(self, noise: Tensor) -> Tensor:
         if noise.shape != self._noise.shape:

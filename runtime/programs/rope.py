@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from vidc.runtime.stream import StreamSpec
+from vidc.runtime.programs.stream import StreamSpec
 
 THETA = 10000.0
 

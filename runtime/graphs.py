@@ -1,9 +1,9 @@
-"""Where a stream's work runs in order: a CUDA stream with captured graphs, or the CPU itself."""
+"""Graph runners: work is captured as CUDA graphs and replayed, or called where it is no GPU's."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -15,42 +15,42 @@ Work = Callable[[], object]
 """Reads and writes static buffers alone; on a GPU it does not wait for the device."""
 
 
-class Lane(Protocol):
-    """One order of work on a device."""
+class Runner(Protocol):
+    """Runs work on a device, one after the other."""
 
     @property
     def working_bytes(self) -> int:
         """Device memory that prepared work keeps to work in."""
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
-        """What do the same as ``works``, as fast as the lane can; may run them."""
+        """Returns callables that do the same as ``works``, faster where it can; may run them."""
 
     @contextmanager
     def turn(self, after_caller: bool = True) -> Iterator[None]:
-        """What is done inside is put on the lane.
+        """Runs what is done inside on this runner.
 
         Args:
-            after_caller: it comes after what the caller has given the device, too.
+            after_caller: waits for what the caller's current stream has queued, too.
         """
         yield
 
-    def follow(self, other: "Lane") -> None:
-        """What is put on the lane from now on comes after what is on the other one now."""
+    def follow(self, other: "Runner") -> None:
+        """Lets later work here wait for what the other runner has queued by now."""
 
     def hand_out(self, tensor: Tensor) -> Tensor:
-        """A tensor that was made in a turn, for the caller to use."""
+        """Returns a tensor that was made in a turn, for the caller's stream to use."""
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Starts to copy a tensor that was handed out to the host; gives it when it is there."""
+        """Starts to copy a tensor that was handed out to the host; returns what waits for it."""
 
 
-class DirectLane:
-    """Work is done when it is called for."""
+class DirectRunner:
+    """Does work when it is called for."""
 
     working_bytes = 0
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
-        """The works themselves."""
+        """Returns the works themselves."""
         return list(works)
 
     @contextmanager
@@ -58,20 +58,20 @@ class DirectLane:
         """Does nothing."""
         yield
 
-    def follow(self, other: Lane) -> None:
+    def follow(self, other: Runner) -> None:
         """Does nothing."""
 
     def hand_out(self, tensor: Tensor) -> Tensor:
-        """The tensor itself."""
+        """Returns the tensor itself."""
         return tensor
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Gives the tensor itself."""
+        """Returns the tensor itself when it is asked for."""
         return lambda: tensor
 
 
-class WarmLane(DirectLane):
-    """Work on a GPU that waits for the device itself, and is done when it is called for.
+class WarmRunner(DirectRunner):
+    """Does work on a GPU when it is called for; engines wait for the device themselves.
 
     Args:
         device: a GPU.
@@ -81,9 +81,9 @@ class WarmLane(DirectLane):
         self.device = device
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
-        """Runs works twice, for what first use does.
+        """Runs works twice, for what first use sets up.
 
-        Of a state with two buffers, each is then the current one once.
+        A state with two buffers has then had each of them as the current one.
         """
         with self.turn():
             for work in (*works, *works):
@@ -92,7 +92,7 @@ class WarmLane(DirectLane):
 
     @contextmanager
     def turn(self, after_caller: bool = True) -> Iterator[None]:
-        """Gives names to what the GPU refuses."""
+        """Turns what the GPU refuses into coded errors."""
         with gpu_faults(self.device):
             yield
 
@@ -106,11 +106,10 @@ class WarmLane(DirectLane):
         return copied
 
 
-class GraphLane:
-    """Work is captured once and replayed on a stream of its own.
+class GraphRunner:
+    """Captures work once and replays it on a stream of its own.
 
-    All sessions of a bundle put their work on the same lanes. Graphs of a lane never run at the
-    same time, so they share the memory they work in.
+    Graphs of a runner never run at the same time, so they share the memory they work in.
 
     Args:
         device: a GPU.
@@ -125,7 +124,10 @@ class GraphLane:
         """Outlives all sessions: torch does not capture in a pool whose last graph is gone."""
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
-        """Captures works; the lane's first are run before, which sets up what first use does."""
+        """Captures each of ``works`` as a CUDA graph and returns the replays.
+
+        The runner's first works run once before, for what first use sets up.
+        """
         with gpu_faults(self.device), growing_segments():
             if not self._is_set_up:
                 with self.turn():
@@ -140,7 +142,7 @@ class GraphLane:
 
     @property
     def working_bytes(self) -> int:
-        """Device memory that the captured graphs keep to work in, of all sessions together."""
+        """Device memory that the captured graphs of all sessions keep to work in."""
         return sum(
             segment["total_size"]
             for segment in torch.cuda.memory_snapshot()
@@ -157,16 +159,16 @@ class GraphLane:
 
     @contextmanager
     def turn(self, after_caller: bool = True) -> Iterator[None]:
-        """Makes the lane's stream the current one."""
+        """Makes the runner's stream the current one."""
         with gpu_faults(self.device):
             if after_caller:
                 self.stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(self.stream):
                 yield
 
-    def follow(self, other: Lane) -> None:
-        """Waits, on the device, for all that is on the other lane."""
-        assert isinstance(other, GraphLane)
+    def follow(self, other: Runner) -> None:
+        """Waits, on the device, for all that the other runner has queued."""
+        assert isinstance(other, GraphRunner)
         self.stream.wait_stream(other.stream)
 
     def hand_out(self, tensor: Tensor) -> Tensor:
@@ -191,3 +193,48 @@ class GraphLane:
             return copy
 
         return wait
+
+
+class Runners:
+    """The runners of one bundle by name, which all its sessions share.
+
+    Args:
+        make: makes a runner; called when a name is first asked for.
+    """
+
+    def __init__(self, make: Callable[[], Runner]) -> None:
+        self._make = make
+        self._made: dict[str, Runner] = {}
+
+    @classmethod
+    def on(cls, device: torch.device, captured: bool) -> Self:
+        """Returns runners for a device, of CUDA graphs where its engines can be captured."""
+        if device.type != "cuda":
+            return cls(DirectRunner)
+        return cls(partial(GraphRunner if captured else WarmRunner, device))
+
+    def __getitem__(self, name: str) -> Runner:
+        if name not in self._made:
+            self._made[name] = self._make()
+        return self._made[name]
+
+    @property
+    def working_bytes(self) -> int:
+        """Device memory that prepared work of all runners keeps to work in."""
+        return sum(runner.working_bytes for runner in [*self._made.values()])
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Runs what is done inside after all that is queued, and before all that comes."""
+        with ExitStack() as stack:
+            if self._made:
+                first, *others = self._made.values()
+                for other in others:
+                    first.follow(other)
+                    stack.callback(other.follow, first)
+                stack.enter_context(first.turn())
+            yield
+
+
+DIRECT = Runners(DirectRunner)
+"""Calls engines directly, on whatever stream is the current one."""

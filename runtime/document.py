@@ -1,0 +1,189 @@
+"""Documents that list a folder's files: bounded JSON from outside, and paths that stay inside."""
+
+import json
+import math
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vidc.plugins.errors import GateError
+from vidc.runtime.strict import field_error
+
+MAX_DOCUMENT_BYTES = 16 * 2**20
+
+_MAX_DEPTH = 32
+_MAX_INT = 2**63 - 1
+_MAX_PATH_PART = 255
+_REBUILD = "build the bundle again, or copy it again from where it was built"
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+def check_path(path: str) -> None:
+    """Refuses a path that is not plain, relative and within the bundle.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-PATH``.
+    """
+    pure = PurePosixPath(path)
+    if (
+        path in ("", ".")
+        or pure.is_absolute()
+        or ".." in pure.parts
+        or str(pure) != path
+        or "\\" in path
+        or _DRIVE.match(path)
+        or _UNPRINTABLE.search(path)
+        or any(len(part.encode()) > _MAX_PATH_PART for part in pure.parts)
+    ):
+        raise GateError(
+            "VIDC-BUNDLE-PATH",
+            f"{path[:_MAX_PATH_PART]!r} is not a relative, normalized path inside the bundle",
+            "do not use this bundle unless you know who made it; " + _REBUILD,
+        )
+
+
+def check_sha256(digest: str) -> None:
+    """Refuses what is no SHA-256 in lower-case hexadecimal, with a ValueError."""
+    if _SHA256.fullmatch(digest) is None:
+        raise ValueError(f"{digest[:80]!r} is not a SHA-256")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Size in bytes and SHA-256, in lower-case hexadecimal, of one file."""
+
+    size: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError(f"size = {self.size} is negative")
+        check_sha256(self.sha256)
+
+
+def read_document(folder: Path, name: str) -> tuple[int, dict[str, Any]]:
+    """The JSON object in a file that says what else is in its folder, and its schema number.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        GateError: ``VIDC-BUNDLE-MALFORMED``, not JSON within bounds; ``VIDC-BUNDLE-FIELD``, it is
+            no object with a schema number; ``VIDC-BUNDLE-PATH``, a symbolic link;
+            ``VIDC-BUNDLE-UNREADABLE``.
+    """
+    refuse_links(folder, name)
+    try:
+        value = _parse(_read_bytes(folder / name))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unreadable(folder / name, error) from error
+    except RecursionError:
+        raise _malformed(name, "it is nested too deeply") from None
+    except ValueError as error:
+        raise _malformed(name, str(error)[:200]) from error
+    where = name.removesuffix(".json")
+    if not isinstance(value, dict):
+        raise field_error(where, f"expected an object, found {type(value).__name__}")
+    schema = value.pop("schema", None)
+    if type(schema) is not int or schema < 1:
+        raise field_error(f"{where}.schema", f"expected a number, found {str(schema)[:40]!r}")
+    return schema, value
+
+
+def refuse_links(bundle: Path, path: str) -> None:
+    """Refuses a path of which any part below the bundle's folder is a symbolic link.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-PATH``, or ``VIDC-BUNDLE-UNREADABLE``.
+    """
+    file = bundle
+    for part in PurePosixPath(path).parts:
+        file /= part
+        try:
+            is_link = file.is_symlink()
+        except OSError as error:
+            raise unreadable(file, error) from error
+        if is_link:
+            raise GateError(
+                "VIDC-BUNDLE-PATH",
+                f"{file} is a symbolic link; a bundle holds plain files alone",
+                "copy the bundle with links resolved (cp -rL)",
+            )
+
+
+def unreadable(file: Path, error: OSError) -> GateError:
+    """A ``VIDC-BUNDLE-UNREADABLE`` error: the operating system does not let ``file`` be read."""
+    return GateError(
+        "VIDC-BUNDLE-UNREADABLE",
+        f"{file} cannot be read: {error.strerror}",
+        "check the file's permissions and the disk",
+    )
+
+
+def _read_bytes(file: Path) -> bytes:
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise ValueError("it is not a file")
+    with file.open("rb") as stream:
+        data = stream.read(MAX_DOCUMENT_BYTES + 1)
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise ValueError(f"it is larger than {MAX_DOCUMENT_BYTES} bytes")
+    return data
+
+
+def _malformed(name: str, what: str) -> GateError:
+    return GateError("VIDC-BUNDLE-MALFORMED", f"{name} cannot be read: {what}", _REBUILD)
+
+
+def _parse(data: bytes) -> Any:
+    value = json.loads(
+        data.decode("utf-8"),
+        object_pairs_hook=_object,
+        parse_int=_integer,
+        parse_float=_number,
+        parse_constant=_number,
+    )
+    _check_plain(value, _MAX_DEPTH)
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for key, item in pairs:
+        if key in value:
+            raise ValueError(f"the key {key[:64]!r} is there twice")
+        value[key] = item
+    return value
+
+
+def _integer(digits: str) -> int:
+    value = int(digits) if len(digits) <= 20 else _MAX_INT + 1
+    if abs(value) > _MAX_INT:
+        raise ValueError(f"the integer {digits[:24]} does not fit 64 bits")
+    return value
+
+
+def _number(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:24]} is not a finite number")
+    return value
+
+
+def _check_plain(value: Any, depth: int) -> None:
+    """Bounds the nesting, and refuses strings that UTF-8 cannot hold (lone surrogates)."""
+    if depth == 0:
+        raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels")
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            key.encode()
+            _check_plain(item, depth - 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_plain(item, depth - 1)
