@@ -39,12 +39,12 @@ from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UnavailableError
-from vidc.plugins.flash_attention import flash_attention, load_kernel
-from vidc.plugins.ring import ring_attention_reference
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
-from vidc.plugins.ring_attention_16bit import ring_attention_16bit
+from vidc.plugins.ops.flash_attention import flash_attention, load_kernel
+from vidc.plugins.ops.ring import ring_attention_reference
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 
-WHOLE_TILES = "vidc.plugins.flash_attention.split_from"
+WHOLE_TILES = "vidc.plugins.ops.flash_attention.split_from"
 FP8 = torch.float8_e4m3fn
 PRODUCT = 8192
 """The side of the product in FP8 that 8 bits are measured against."""

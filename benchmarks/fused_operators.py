@@ -25,12 +25,12 @@ from vidc.compiler.bench.peaks import copy_gbps
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
 from vidc.plugins.arguments import dtype_name
-from vidc.plugins.gelu_quantize import gelu_quantize, gelu_quantize_reference
-from vidc.plugins.qk_norm_rope_ring_write import (
+from vidc.plugins.ops.gelu_quantize import gelu_quantize, gelu_quantize_reference
+from vidc.plugins.ops.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write,
     qk_norm_rope_ring_write_reference,
 )
-from vidc.plugins.qk_norm_rope_ring_write_8bit import (
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import (
     qk_norm_rope_ring_write_static,
     qk_norm_rope_ring_write_static_reference,
 )

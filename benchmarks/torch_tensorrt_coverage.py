@@ -48,7 +48,7 @@ from vidc.exporters.components import component_groups
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx.functional import functional_program
 from vidc.exporters.program import load_program
-from vidc.plugins.ring import PORTABLE
+from vidc.plugins.ops.ring import PORTABLE
 
 MODELS = {
     "demo": ("demo", ()),

@@ -10,7 +10,12 @@ from torch.export.graph_signature import TensorArgument
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from vidc.exporters.tracing import tracing
-from vidc.plugins.stored import restored, restored_reference, stored, stored_reference
+from vidc.plugins.ops.quantize_kv import (
+    dequantize_kv,
+    dequantize_kv_reference,
+    quantize_kv,
+    quantize_kv_reference,
+)
 
 
 def inline(
@@ -74,8 +79,8 @@ def expand(
 
 def open_stored(program: ExportedProgram) -> None:
     """Opens up what rounds to rings of 8 bits and what reads them, for compilers to fuse."""
-    expand(program, stored, stored_reference)
-    expand(program, restored, restored_reference)
+    expand(program, quantize_kv, quantize_kv_reference)
+    expand(program, dequantize_kv, dequantize_kv_reference)
 
 
 def replace(

@@ -11,10 +11,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
 # These register the operators that programs call.
-import vidc.plugins.quantized_linear
-import vidc.plugins.ring
-import vidc.plugins.rounded
-import vidc.plugins.stored  # noqa: F401
+import vidc.plugins.ops.fake_quantize
+import vidc.plugins.ops.quantize_kv
+import vidc.plugins.ops.quantized_linear
+import vidc.plugins.ops.ring  # noqa: F401
 from vidc.exporters.component import Component
 from vidc.exporters.tracing import tracing
 from vidc.plugins.signature import Access, Signature

@@ -1,1 +1,1 @@
-"""Operators, and the vocabulary that every package shares: signatures and errors."""
+"""Operators with their kernels, and what every package shares: signatures and errors."""

@@ -1,5 +1,5 @@
-"""The contract between vidc's operators and the engines that call them."""
+"""The version of the interface between vidc's operators and the engines that call them."""
 
 PLUGIN_ABI = 4
-"""Raised whenever an operator's name, arguments or meaning changes, so that an engine built
-against the old ones is refused."""
+"""Raised whenever an operator's name, arguments or meaning changes: an engine built for another
+number is refused."""

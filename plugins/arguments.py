@@ -1,7 +1,7 @@
-"""Checks of an operator's arguments, by code ``VIDC-KERNEL-ARGUMENT``.
+"""Checks of an operator's arguments; a failed one is ``VIDC-KERNEL-ARGUMENT``.
 
-References and fake kernels make them, so that what no kernel takes is refused where a graph is
-traced. The kernels make them again, in the same words: ``plugins/cuda/arguments.cpp``.
+References and fake kernels run them, so an argument that no kernel takes is refused when a graph is
+traced. The kernels run them again, with the same messages: ``plugins/cuda/arguments.cpp``.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from vidc.plugins.errors import UsageError
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 VECTOR = 8
-"""Channels of a row that a thread of a kernel has: 16 bytes of a 16-bit dtype."""
+"""Channels of a row per thread of a kernel: 16 bytes of a 16-bit dtype."""
 WIDEST = 1024 * VECTOR
-"""Channels of a row: kernels of rows have one thread for each vector."""
+"""Largest number of channels of a row: one thread per vector, at most 1024 threads."""
 
 
 class Checks:
-    """What the arguments of an operator must be.
+    """Checks that name the operator and the argument when they fail.
 
     Args:
-        operator: its name in the namespace ``vidc``.
+        operator: name in the namespace ``vidc``.
     """
 
     def __init__(self, operator: str) -> None:
@@ -34,16 +34,16 @@ class Checks:
         raise UsageError(
             "VIDC-KERNEL-ARGUMENT",
             f"vidc::{self.operator}: {argument}: expected {expected}, found {found}",
-            "give the operator what its reference in vidc.plugins documents",
+            "pass arguments as the operator's reference in vidc.plugins.ops documents them",
         )
 
     def that(self, holds: bool, argument: str, expected: object, found: object) -> None:
-        """Refuses an argument unless a condition holds."""
+        """Refuses an argument unless ``holds``."""
         if not holds:
             self.refuse(argument, expected, found)
 
     def shape(self, argument: str, tensor: Tensor, expected: Sequence[int | str]) -> None:
-        """Refuses another shape; a letter stands for any size from 1."""
+        """Refuses a tensor of another shape; a letter stands for any size from 1."""
         sizes = tuple(tensor.shape)
         fits = len(sizes) == len(expected) and all(
             size > 0 and (isinstance(wanted, str) or size == wanted)
@@ -52,16 +52,16 @@ class Checks:
         self.that(fits, argument, f"shape [{', '.join(map(str, expected))}]", list(sizes))
 
     def dtype(self, argument: str, tensor: Tensor, allowed: Sequence[torch.dtype]) -> None:
-        """Refuses another dtype."""
+        """Refuses a tensor whose dtype is not allowed."""
         names = " or ".join(map(dtype_name, allowed))
         self.that(tensor.dtype in allowed, argument, names, dtype_name(tensor.dtype))
 
     def output(self, dtype: str, scale: Tensor | None) -> torch.dtype:
-        """The dtype of the output, which has a scale if it is FP8, and none otherwise.
+        """Returns the output's dtype; refuses FP8 without a scale and other dtypes with one.
 
         Args:
-            dtype: its name. Torch 2.11's AOTInductor gives an argument of type ScalarType as
-                another dtype: export numbers them from 1, operators from 0.
+            dtype: name of the dtype. A ScalarType would not do: AOTInductor of torch 2.11 passes a
+                different one (export numbers them from 1, operators from 0).
             scale: the argument ``output_scale``, float32 ``[1]``.
         """
         allowed = {dtype_name(each): each for each in (*FLOATS, torch.float8_e4m3fn)}
@@ -79,7 +79,7 @@ class Checks:
         return allowed[dtype]
 
     def width(self, argument: str, width: int) -> None:
-        """Refuses a row that threads of 8 channels each do not cover."""
+        """Refuses a row that a block of threads with 8 channels each cannot cover."""
         self.that(
             width % VECTOR == 0 and width <= WIDEST,
             argument,
@@ -89,5 +89,5 @@ class Checks:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype as operators take it: ``bfloat16`` for ``torch.bfloat16``."""
+    """Returns the name that operators take: ``bfloat16`` for ``torch.bfloat16``."""
     return str(dtype).removeprefix("torch.")

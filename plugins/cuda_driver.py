@@ -1,7 +1,7 @@
-"""The calls of CUDA's driver that run a kernel of a cubin, on torch's streams.
+"""Kernels of a cubin, launched on torch's streams through the CUDA driver.
 
-By ctypes: a tensor map has to be aligned to 64 bytes, and NVIDIA's Python bindings allocate theirs
-aligned to 16 (cuda-bindings 13.5).
+The calls use ctypes because a tensor map must be aligned to 64 bytes, and NVIDIA's Python bindings
+align theirs to 16 (cuda-bindings 13.5).
 """
 
 import ctypes
@@ -24,12 +24,12 @@ _ELEMENT_TYPES = {torch.float16: 6, torch.bfloat16: 9}
 
 
 class Kernel:
-    """A kernel of a cubin, ready to run on one device; it stays loaded.
+    """A kernel of a cubin, loaded on one device for the life of the process.
 
     Args:
         cubin: the file's bytes.
-        symbol: the kernel's name in it.
-        shared_bytes: dynamic shared memory of a block.
+        symbol: name of the kernel in the cubin.
+        shared_bytes: dynamic shared memory of a thread block.
         device: index of the CUDA device.
 
     Raises:
@@ -54,9 +54,9 @@ class Kernel:
         """Enqueues the kernel on torch's current stream of its device.
 
         Args:
-            grid: blocks.
-            threads: of a block.
-            parameters: addresses of the parameters, whose values are copied before this returns.
+            grid: thread blocks.
+            threads: threads of a block.
+            parameters: addresses of the parameters; their values are copied before this returns.
         """
         addresses = (ctypes.c_void_p * len(parameters))(*parameters)
         with torch.cuda.device(self._device):
@@ -68,17 +68,17 @@ class Kernel:
 
 
 class TensorMap:
-    """How the copy engine of sm_90 and newer sees a tensor: 128 bytes that a kernel takes.
+    """A tensor map (``CUtensorMap``, 128 bytes) for the copy engine of sm_90 and newer.
 
-    Rows of the box lie in shared memory swizzled by 128 bytes; what is beyond the tensor reads as
-    zeros and is not written.
+    Rows of the box lie in shared memory swizzled by 128 bytes. Elements outside the tensor read as
+    zeros and are not written.
 
     Args:
-        address: of the tensor, aligned to 16 bytes.
+        address: address of the tensor, aligned to 16 bytes.
         dtype: bfloat16 or float16.
         sizes: elements along each dimension, the innermost first.
         strides: bytes from one element to the next along each dimension but the innermost.
-        box: elements of a copy along each dimension.
+        box: elements of one copy along each dimension.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class TensorMap:
 
 
 def driver_version() -> tuple[int, int] | None:
-    """The newest CUDA that the driver knows, such as (13, 0); None where there is no driver."""
+    """Returns the newest CUDA version of the driver, such as (13, 0); None without a driver."""
     version = ctypes.c_int()
     try:
         call("cuDriverGetVersion", ctypes.byref(version))
@@ -121,11 +121,11 @@ def driver_version() -> tuple[int, int] | None:
 
 
 def call(function: str, *arguments: object) -> None:
-    """Calls a function of the driver that returns a CUresult.
+    """Calls a driver function that returns a CUresult.
 
     Raises:
-        UnavailableError: ``VIDC-KERNEL-DRIVER``, there is no driver, or it lacks the function or
-            refuses the call.
+        UnavailableError: ``VIDC-KERNEL-DRIVER``, there is no driver, it has no such function, or
+            the call failed.
     """
     try:
         result = getattr(_driver(), function)(*arguments)
@@ -138,7 +138,7 @@ def call(function: str, *arguments: object) -> None:
     if result:
         raise UnavailableError(
             "VIDC-KERNEL-DRIVER",
-            f"{function} of the CUDA driver: {_error_name(result)}",
+            f"{function} of the CUDA driver failed: {_error_name(result)}",
             "check the GPU and its driver with nvidia-smi and `vidc doctor`",
         )
 

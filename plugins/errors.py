@@ -1,6 +1,6 @@
-"""The errors that vidc reports: a code, what happened, what to try, and an exit status.
+"""Errors that vidc reports: a code, a message, a hint and an exit status.
 
-Codes are listed with an explanation in ``configs/errors.toml``; ``vidc explain CODE`` prints it.
+``configs/errors.toml`` explains every code; ``vidc explain CODE`` prints the explanation.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ class VidcError(Exception):
 
     Args:
         code: a key of ``configs/errors.toml``, such as ``VIDC-BUNDLE-DIGEST``.
-        message: what happened and where: names the thing, what was expected and what came.
+        message: names the thing, what was expected and what was found.
         hint: what to try.
     """
 
@@ -30,31 +30,31 @@ class VidcError(Exception):
 
 
 class GateError(VidcError):
-    """A check of a finished thing failed: numerics, a regression, a bundle's integrity."""
+    """A failed check of a result: numerics, a regression, a bundle's integrity."""
 
     exit_code = 1
 
 
 class UsageError(VidcError):
-    """The command or the configuration asks for something that does not exist."""
+    """A command or configuration that asks for something that does not exist."""
 
     exit_code = 2
 
 
 class UnavailableError(VidcError):
-    """Known to vidc, but not to be had on this machine or at these versions."""
+    """Something that vidc supports, but not on this machine or with these versions."""
 
     exit_code = 3
 
 
 class BuildError(VidcError):
-    """A step of the build failed."""
+    """A failed step of the build."""
 
     exit_code = 4
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that suggests the known name closest to ``name`` and lists all of them."""
+    """Returns a hint with the known name closest to ``name`` and a list of all."""
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
     suggestion = f"did you mean {close[0]!r}? " if close else ""

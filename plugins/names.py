@@ -1,9 +1,9 @@
-"""Names of files in a bundle that what writes it and what reads it agree on."""
+"""File names of a bundle that its writer and its reader share."""
 
 TOKENIZER = "tokenizer.json"
 """The text encoder's tokenizer."""
 
 
 def weights_path(group: str) -> str:
-    """Where the weights of a group are, in a bundle as in the output of stage ``load``."""
+    """Returns the path of a group's weights in a bundle, or in the output of stage ``load``."""
     return f"weights/{group}.safetensors"

@@ -1,17 +1,17 @@
-"""How operators round to 8 bits, in plain PyTorch.
+"""Quantization to 8 bits in plain PyTorch, with the arithmetic of the kernels.
 
-A value is ``quantized * scale``. Quantizing multiplies by ``1 / scale``, rounded once to float32 as
-kernels do it, rounds to nearest even, and keeps what is too large at the largest number.
+A value is ``quantized * scale``. Quantizing multiplies by ``1 / scale``, itself rounded to float32,
+rounds to nearest even, and saturates at the largest number.
 """
 
 import torch
 from torch import Tensor
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
-"""By 8-bit dtype; INT8 leaves out -128, so that it is symmetric."""
+"""Largest number of each 8-bit dtype; INT8 leaves out -128 to be symmetric."""
 
 _LEAST = 1e-30
-"""Taken for a row's largest value where that is less: the scale's inverse has to be finite."""
+"""Lower limit of a row's amax: it keeps the inverse of the scale finite."""
 
 
 def quantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -28,20 +28,16 @@ def quantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def row_scale(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The scales that follow from the largest value of each row of float32 ``[..., D]``.
-
-    Returns:
-        Float32 ``[..., 1]``.
-    """
+    """Returns the scale of each row of float32 ``[..., D]`` from its amax, float32 ``[..., 1]``."""
     return x.abs().amax(-1, keepdim=True).clamp(min=_LEAST) / LARGEST[dtype]
 
 
 def quantize_heads(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Float32 ``[B, T, H, D]`` by a scale for each token and head, and these, ``[B, H, T]``."""
+    """Quantizes float32 ``[B, T, H, D]`` per token and head; also returns scales ``[B, H, T]``."""
     scale = row_scale(x, dtype)
     return quantize(x, scale, dtype), scale.squeeze(-1).transpose(1, 2).contiguous()
 
 
 def to_output(x: Tensor, dtype: torch.dtype, scale: Tensor | None) -> Tensor:
-    """Float32 as the output of an operator: rounded once, to FP8 where there is a scale."""
+    """Rounds float32 once to an output dtype, which is FP8 if there is a scale."""
     return x.to(dtype) if scale is None else quantize(x, scale, dtype)

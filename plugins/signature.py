@@ -1,4 +1,4 @@
-"""Signatures: the tensors a component or an engine takes, returns and keeps."""
+"""Signatures: the inputs, outputs and states of a component or an engine."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -23,31 +23,31 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Role(StrEnum):
-    """What a tensor is to its component."""
+    """The role of a tensor in its component."""
 
     INPUT = "input"
     OUTPUT = "output"
     STATE = "state"
-    """Read or written by the component, lives as long as a stream."""
+    """Read or written by the component; lives as long as a session."""
 
 
 class Access(StrEnum):
-    """How a component uses a state."""
+    """The way a component uses a state."""
 
     READ = "read"
     WRITE = "write"
-    """Overwritten whole, whatever it held before."""
+    """Overwritten completely."""
     READ_WRITE = "read_write"
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """How a state in 8 bits stands for numbers, by the names of weights.
+    """Quantization of an 8-bit state, by the names of weights.
 
     Attributes:
-        scale: of each head, float32 ``[H]``.
-        mean: what numbers lack, float32 ``[H, D]``; None for nothing.
-        reordered: whether slots are in the order of ``transposed_values.py``, not in their own.
+        scale: scale per head, float32 ``[H]``.
+        mean: mean subtracted before quantization, float32 ``[H, D]``; None for zeros.
+        reordered: True if slots are in the order of ``transposed_values.py``.
     """
 
     scale: str
@@ -59,10 +59,12 @@ class Rounding:
 class TensorSpec:
     """One tensor of a signature.
 
-    ``access`` is set for states alone. ``in_place`` says that the engine writes the state in
-    the memory it reads it from; a state that is written and not ``in_place`` comes back in a
-    second buffer. ``axes`` names, for each axis of a state as the engine keeps it, the axis of the
-    component's own; None where they are the same. ``rounding`` is of a ring in 8 bits.
+    Attributes:
+        access: only of a state.
+        in_place: True if the engine writes the state where it reads it; otherwise the new value
+            is in a second buffer.
+        axes: the component's axis for each axis of the engine's state; None if they are equal.
+        rounding: only of an 8-bit ring.
     """
 
     name: str
@@ -76,25 +78,27 @@ class TensorSpec:
 
     def __post_init__(self) -> None:
         if (self.role is Role.STATE) != (self.access is not None):
-            raise ValueError(f"{self.name}: states, and only states, have an access")
+            raise ValueError(f"{self.name}: a state must have an access, any other tensor none")
         if self.axes is not None and self.access is None:
-            raise ValueError(f"{self.name}: only states are kept with their axes in another order")
+            raise ValueError(f"{self.name}: only a state may have axes in another order")
         if self.axes is not None and sorted(self.axes) != [*range(len(self.shape))]:
-            raise ValueError(f"{self.name}: {self.axes} is no order of {len(self.shape)} axes")
+            raise ValueError(
+                f"{self.name}: {self.axes} is not a permutation of {len(self.shape)} axes"
+            )
 
     @property
     def reads(self) -> bool:
-        """Whether the graph takes this tensor in."""
+        """True if the tensor is an input of the graph."""
         return self.role is Role.INPUT or self.access in (Access.READ, Access.READ_WRITE)
 
     @property
     def writes(self) -> bool:
-        """Whether the graph gives this tensor a new value."""
+        """True if the graph gives the tensor a new value."""
         return self.role is Role.OUTPUT or self.access in (Access.WRITE, Access.READ_WRITE)
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype as torch's object."""
+        """The dtype as a ``torch.dtype``."""
         return DTYPES[self.dtype]
 
     @property
@@ -103,41 +107,41 @@ class TensorSpec:
         return math.prod(self.shape) * self.torch_dtype.itemsize
 
     def rearranged(self, axes: tuple[int, ...]) -> Self:
-        """A component's state as an engine keeps it that puts its axes in this order."""
+        """Returns the state of an engine that has the component's axes in this order."""
         if self.axes is not None:
-            raise ValueError(f"{self.name} has its axes in another order already")
+            raise ValueError(f"{self.name} already has its axes in another order")
         return replace(self, shape=tuple(self.shape[axis] for axis in axes), axes=axes)
 
-    def original(self, kept: Tensor) -> Tensor:
-        """A view of a kept state with the component's own order of axes."""
+    def original(self, state: Tensor) -> Tensor:
+        """Returns a view of an engine's state with the component's order of axes."""
         if self.axes is None:
-            return kept
-        return kept.permute([self.axes.index(axis) for axis in range(len(self.axes))])
+            return state
+        return state.permute([self.axes.index(axis) for axis in range(len(self.axes))])
 
-    def numbers(self, kept: Tensor, weight: Callable[[str], Tensor]) -> Tensor:
-        """What a kept state stands for, with the component's own order of axes.
+    def dequantize(self, state: Tensor, weight: Callable[[str], Tensor]) -> Tensor:
+        """Returns the values of an engine's state, with the component's order of axes.
 
-        Slots that nothing was written to are zeros.
+        Slots that were never written are zeros.
 
         Args:
-            kept: as the engine has it.
-            weight: gives a weight by its name.
+            state: the engine's tensor.
+            weight: returns a weight by its name.
         """
         if self.rounding is None:
-            return self.original(kept)
-        numbers = self.original(kept.view(torch.int8)).contiguous()
+            return self.original(state)
+        numbers = self.original(state.view(torch.int8)).contiguous()
         if self.rounding.reordered:
             slots = torch.arange(numbers.shape[1], device=numbers.device)
             numbers = numbers[:, stored_at(slots)]
-        stored = numbers.view(kept.dtype).float()
-        numbers = stored * weight(self.rounding.scale)[:, None]
+        quantized = numbers.view(state.dtype).float()
+        values = quantized * weight(self.rounding.scale)[:, None]
         if self.rounding.mean is not None:
-            written = stored.flatten(2).any(2)[..., None, None]
-            numbers = torch.where(written, numbers + weight(self.rounding.mean), 0.0)
-        return numbers
+            written = quantized.flatten(2).any(2)[..., None, None]
+            values = torch.where(written, values + weight(self.rounding.mean), 0.0)
+        return values
 
     def to_json(self) -> dict[str, Any]:
-        """The tensor as plain JSON values."""
+        """Returns the tensor as plain JSON values."""
         value: dict[str, Any] = {
             "name": self.name,
             "shape": list(self.shape),
@@ -154,7 +158,7 @@ class TensorSpec:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        """Inverse of ``to_json``; raises KeyError, TypeError or ValueError on anything else."""
+        """Inverse of ``to_json``; raises KeyError, TypeError or ValueError for malformed values."""
         access, axes = value.get("access"), value.get("axes")
         rounding = value.get("rounding")
         return cls(
@@ -170,15 +174,15 @@ class TensorSpec:
 
 
 def state_output(name: str) -> str:
-    """The name of the graph output that carries a state's new value in a functional graph."""
+    """Returns the name of the functional graph's output with a state's new value."""
     return f"{name}.out"
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The tensors of a component in the order of its forward's arguments, then its outputs.
+    """The tensors of a component: the arguments of its forward in order, then its outputs.
 
-    Weights are not listed: they are named in the graph as ``<weights file>.<key>``.
+    Weights are not listed; the graph names them ``<weights file>.<key>``.
     """
 
     tensors: tuple[TensorSpec, ...]
@@ -212,22 +216,22 @@ class Signature:
 
     @property
     def arguments(self) -> tuple[TensorSpec, ...]:
-        """What an in-place forward takes: inputs and states, in order."""
+        """Arguments of an in-place forward: inputs and states, in order."""
         return tuple(t for t in self.tensors if t.role in (Role.INPUT, Role.STATE))
 
     def graph_inputs(self) -> tuple[str, ...]:
-        """Names of a functional graph's inputs: what is read."""
+        """Returns the names of a functional graph's inputs."""
         return tuple(t.name for t in self.tensors if t.reads)
 
     def graph_outputs(self) -> tuple[str, ...]:
-        """Names of a functional graph's outputs: outputs, then the new value of each state."""
+        """Returns the names of a functional graph's outputs, then of its new states."""
         return (
             *(t.name for t in self.outputs),
             *(state_output(t.name) for t in self.states if t.writes),
         )
 
     def with_in_place(self, names: frozenset[str]) -> Self:
-        """The signature of an engine that writes these states in place."""
+        """Returns the signature of an engine that writes these states in place."""
         return replace(
             self,
             tensors=tuple(
@@ -237,7 +241,7 @@ class Signature:
         )
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The signature as plain JSON values."""
+        """Returns the signature as plain JSON values."""
         return [tensor.to_json() for tensor in self.tensors]
 
     @classmethod

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import torch
 
-from vidc.plugins import kernel_library
+from vidc.plugins import loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.cuda_driver import driver_version
 from vidc.plugins.errors import UnavailableError
@@ -105,7 +105,7 @@ def _check_operators(component: str, operators: tuple[str, ...]) -> None:
             f"engine {component} calls vidc::{unknown[0][:64]}, which this vidc does not have",
             "build the bundle again with this vidc, or run it with the vidc that built it",
         )
-    fault = kernel_library.fault()
+    fault = loading.torch_library_error()
     if fault is not None:
         names = ", ".join(f"vidc::{name}" for name in operators)
         raise UnavailableError(

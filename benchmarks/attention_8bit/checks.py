@@ -18,8 +18,8 @@ from attention_8bit.ring import (
     quantize_ring,
     transpose_values,
 )
+from vidc.plugins.ops.ring_attention_8bit import restore_values
 from vidc.plugins.quantize import LARGEST
-from vidc.plugins.ring_8bit import restore_values
 from vidc.plugins.transposed_values import GROUP
 
 AGAINST_EMULATION = 0.006

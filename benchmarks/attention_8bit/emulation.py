@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from attention_8bit.ring import Ring8Bit, RingScales
+from vidc.plugins.ops.ring_attention_8bit import restore_values
 from vidc.plugins.quantize import LARGEST
-from vidc.plugins.ring_8bit import restore_values
 
 BLOCK = 128
 BIAS = 1.5 * 2**23

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-import vidc.plugins.ring  # noqa: F401  components call its operators
+import vidc.plugins.ops.ring  # noqa: F401  components call its operators
 from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.validate.play import DECODERS
 from vidc.exporters.component import Component

@@ -17,7 +17,7 @@ from vidc.runtime.document import FileEntry, check_path, read_document
 from vidc.runtime.integrity import verify_files
 from vidc.runtime.strict import plain, read
 
-SCHEMA = 1
+SCHEMA = 2
 DOCUMENT_NAME = "build.json"
 BEGIN_AGAIN = "finish the build with the vidc that began it, or begin it again with this one"
 

@@ -71,4 +71,4 @@ def as_program(
     if kept.dtype == own.dtype:
         return state.contiguous()
     stored = state if kept.axes is None else state.permute(kept.axes)
-    return kept.numbers(stored, weight).to(own.torch_dtype)
+    return kept.dequantize(stored, weight).to(own.torch_dtype)

@@ -22,8 +22,8 @@ from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.onnx.export import translated_program
 from vidc.exporters.onnx.stored import STORED
 from vidc.exporters.program import argument_placeholders
+from vidc.plugins.ops.quantized_linear import quantized_linear_reference
 from vidc.plugins.quantize import quantize
-from vidc.plugins.quantized_linear import quantized_linear_reference
 
 _SYMBOLIC = torch.ops.onnx_symbolic._symbolic.default
 _LINEAR = torch.ops.aten.linear.default

@@ -17,10 +17,15 @@ from vidc.exporters.onnx.functional import Operators
 from vidc.exporters.onnx.native_ring import native_form
 from vidc.exporters.program import argument_placeholders
 from vidc.plugins.arguments import FLOATS
-from vidc.plugins.quantized_linear import quantized_linear, quantized_linear_reference
-from vidc.plugins.rounded import rounded, rounded_reference
+from vidc.plugins.ops.fake_quantize import fake_quantize, fake_quantize_reference
+from vidc.plugins.ops.quantize_kv import (
+    dequantize_kv,
+    dequantize_kv_reference,
+    quantize_kv,
+    quantize_kv_reference,
+)
+from vidc.plugins.ops.quantized_linear import quantized_linear, quantized_linear_reference
 from vidc.plugins.signature import Signature, state_output
-from vidc.plugins.stored import restored, restored_reference, stored, stored_reference
 from vidc.runtime.engines import Engine
 from vidc.runtime.weights import Weights
 
@@ -28,9 +33,9 @@ _FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
 _MOST_AXES = 8
 _STANDARD: Operators = {
     quantized_linear: quantized_linear_reference,
-    rounded: rounded_reference,
-    stored: stored_reference,
-    restored: restored_reference,
+    fake_quantize: fake_quantize_reference,
+    quantize_kv: quantize_kv_reference,
+    dequantize_kv: dequantize_kv_reference,
 }
 """Operators of quantized programs by those that ONNX has."""
 

@@ -28,7 +28,7 @@ from vidc.compiler.quantize.tensors import (
 from vidc.compiler.quantize.weights import quantized_weights
 from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.plugins.ring import ring_attention, ring_write
+from vidc.plugins.ops.ring import ring_attention, ring_write
 from vidc.runtime.engines import Engine, Wrapper
 from vidc.runtime.states import Buffers, States
 

@@ -26,7 +26,7 @@ from vidc.exporters.onnx.quantize import found_gemms, quantize
 from vidc.exporters.onnx.stored import STORED, StoredState, found_stored
 from vidc.exporters.onnx.weights import external
 from vidc.exporters.program import load_program
-from vidc.plugins.ring import PORTABLE
+from vidc.plugins.ops.ring import PORTABLE
 
 
 def write(

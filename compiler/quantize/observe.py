@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vidc.compiler.quantize.collect import Collector
 from vidc.compiler.quantize.groups import CLEAN, TEXT
-from vidc.plugins.ring import ring_attention, ring_write
+from vidc.plugins.ops.ring import ring_attention, ring_write
 from vidc.plugins.signature import Signature
 from vidc.runtime.engines import Engine, Wrapper
 from vidc.runtime.programs.stream import StreamSpec

@@ -28,7 +28,7 @@ from vidc.exporters.checkpoint.write import Described
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.program import load_program, save_program, weight_names
 from vidc.plugins.errors import BuildError
-from vidc.plugins.quantized_linear import quantized_linear
+from vidc.plugins.ops.quantized_linear import quantized_linear
 from vidc.plugins.signature import Signature
 
 _LINEAR = torch.ops.aten.linear.default

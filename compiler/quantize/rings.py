@@ -13,10 +13,10 @@ from vidc.exporters.lowering import insert
 from vidc.exporters.program import argument_placeholders, weight_names
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import BuildError
-from vidc.plugins.ring import ring_attention, ring_write
-from vidc.plugins.rounded import rounded
+from vidc.plugins.ops.fake_quantize import fake_quantize
+from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
+from vidc.plugins.ops.ring import ring_attention, ring_write
 from vidc.plugins.signature import Signature
-from vidc.plugins.stored import restored, stored
 
 _FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
 _STATES = {"ring.k.": "k", "ring.v.": "v"}
@@ -110,7 +110,7 @@ def rings(program: ExportedProgram, signature: Signature) -> dict[str, Ring]:
 
 def _as_written(keys: Any) -> fx.Node:
     """A ring as it was written, of what is attended to."""
-    node: fx.Node = keys.args[0] if keys.target is restored else keys
+    node: fx.Node = keys.args[0] if keys.target is dequantize_kv else keys
     return node
 
 
@@ -120,9 +120,9 @@ def round_rings(
     asked: Mapping[str, RingTensors],
     placeholder: Callable[[str], fx.Node],
 ) -> None:
-    """Makes what these rings are written with, and queries to them, calls of ``vidc::rounded``.
+    """Inserts ``vidc::fake_quantize`` before writes to these rings and on queries to them.
 
-    Those that are stored in 8 bits are left: ``store_rings`` is about these.
+    Leaves rings that are stored in 8 bits to ``store_rings``.
 
     Args:
         program: what ``export_program`` returns; changed in place.
@@ -141,11 +141,13 @@ def round_rings(
         for part, given in (("k", keys), ("v", values)):
             write = ring.writes[part]
             with graph.inserting_before(write):
-                update = insert(graph, rounded, (write.kwargs["update"], *given, tensors.dtype))
+                update = insert(
+                    graph, fake_quantize, (write.kwargs["update"], *given, tensors.dtype)
+                )
             write.kwargs = {**write.kwargs, "update": update}
         for node in ring.attentions:
             with graph.inserting_before(node):
-                query = insert(graph, rounded, (node.args[0], None, None, tensors.dtype))
+                query = insert(graph, fake_quantize, (node.args[0], None, None, tensors.dtype))
             node.args = (query, *node.args[1:])
     program.graph_module.recompile()
 
@@ -155,16 +157,18 @@ def found_rings(program: ExportedProgram, signature: Signature) -> dict[str, Rin
     names, found = weight_names(program), {}
     for layer, ring in rings(program, signature).items():
         writes: list[Any] = [ring.writes[part].kwargs["update"] for part in "kv"]
-        if any(update.target is stored for update in writes):
+        if any(update.target is quantize_kv for update in writes):
             found[layer] = _found_stored(names, layer, ring)
-        elif any(node.target is rounded for node in (*writes, *_queries(ring))):
+        elif any(node.target is fake_quantize for node in (*writes, *_queries(ring))):
             found[layer] = _found_rounded(names, layer, ring)
     return found
 
 
 def _found_rounded(names: Mapping[str, str], layer: str, ring: Ring) -> RingTensors:
-    keys, values = (_call(names, ring.writes[part].kwargs["update"], rounded) for part in "kv")
-    queries = [_call(names, query, rounded) for query in _queries(ring)]
+    keys, values = (
+        _call(names, ring.writes[part].kwargs["update"], fake_quantize) for part in "kv"
+    )
+    queries = [_call(names, query, fake_quantize) for query in _queries(ring)]
     if keys is None or values is None or values[1] is not None:
         raise half(layer)
     if keys[2] != values[2] or any(query != (None, None, keys[2]) for query in queries):
@@ -175,7 +179,7 @@ def _found_rounded(names: Mapping[str, str], layer: str, ring: Ring) -> RingTens
 
 
 def _found_stored(names: Mapping[str, str], layer: str, ring: Ring) -> RingTensors:
-    keys, values = (_call(names, ring.writes[part].kwargs["update"], stored) for part in "kv")
+    keys, values = (_call(names, ring.writes[part].kwargs["update"], quantize_kv) for part in "kv")
     if keys is None or values is None or values[1] is not None or keys[2] != values[2]:
         raise half(layer)
     states = {dtype_name(cache.meta["val"].dtype) for cache in ring.caches.values()}
@@ -187,7 +191,7 @@ def _found_stored(names: Mapping[str, str], layer: str, ring: Ring) -> RingTenso
 
 
 def _call(names: Mapping[str, str], node: Any, operator: Any) -> tuple[Any, Any, Any] | None:
-    """The scale, mean and dtype that a call of ``rounded`` or ``stored`` is given."""
+    """The scale, mean and dtype that a call of ``fake_quantize`` or ``quantize_kv`` is given."""
     if not isinstance(node, fx.Node) or node.target is not operator:
         return None
     given: Any = node.args
@@ -197,8 +201,8 @@ def _call(names: Mapping[str, str], node: Any, operator: Any) -> tuple[Any, Any,
 
 
 def _restored_by(names: Mapping[str, str], node: Any) -> str | None:
-    """The scale that a call of ``restored`` is given."""
-    return names[node.args[1].name] if node.target is restored else None
+    """The scale that a call of ``dequantize_kv`` is given."""
+    return names[node.args[1].name] if node.target is dequantize_kv else None
 
 
 def _queries(ring: Ring) -> list[Any]:

@@ -17,8 +17,8 @@ from vidc.compiler.quantize.rings import Ring, RingTensors, rings
 from vidc.exporters.lowering import insert
 from vidc.exporters.program import argument_placeholders
 from vidc.plugins.arguments import dtype_name
+from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
 from vidc.plugins.signature import DTYPES, Rounding, Signature
-from vidc.plugins.stored import restored, stored
 
 
 def store_rings(
@@ -62,7 +62,7 @@ def store_rings(
 def _write(graph: fx.Graph, ring: Ring, part: str, rounding: tuple[Any, Any, str]) -> None:
     cache, write = ring.caches[part], ring.writes[part]
     with graph.inserting_before(write):
-        update = insert(graph, stored, (write.kwargs["update"], *rounding))
+        update = insert(graph, quantize_kv, (write.kwargs["update"], *rounding))
     write.kwargs = {**write.kwargs, "update": update}
     value = cache.meta["val"]
     with value.fake_mode:
@@ -80,7 +80,7 @@ def _read(graph: fx.Graph, ring: Ring, part: str, scale: fx.Node) -> None:
         keys = given[position]
         dtype = dtype_name(attention.meta["val"].dtype)
         with graph.inserting_before(attention):
-            node = graph.call_function(restored, (keys, scale, dtype))
+            node = graph.call_function(dequantize_kv, (keys, scale, dtype))
         node.meta["val"] = keys.meta["val"]  # Of the queries' dtype, as it was before.
         given[position] = node
         attention.args = tuple(given)

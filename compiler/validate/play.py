@@ -66,7 +66,7 @@ class ObservedEngine(Wrapper):
                 states.fill(state.name, torch.nan)
         self._engine.run(buffers, states)
         written = {
-            spec.name: spec.numbers(states[spec.name], self.weight)
+            spec.name: spec.dequantize(states[spec.name], self.weight)
             for spec in self.signature.states
             if spec.writes
         }

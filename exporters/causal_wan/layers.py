@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vidc.exporters.config import TransformerConfig
-from vidc.plugins.qk_norm_rope import qk_norm_rope
-from vidc.plugins.ring import ring_attention, ring_write
+from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
+from vidc.plugins.ops.ring import ring_attention, ring_write
 
 
 class RmsNorm(nn.Module):

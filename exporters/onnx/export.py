@@ -14,7 +14,7 @@ from vidc.exporters.onnx.functional import Operators, functional_program
 from vidc.exporters.onnx.simplify import simplify
 from vidc.exporters.onnx.weights import refer_to_weights
 from vidc.exporters.tracing import tracing
-from vidc.plugins.ring import PORTABLE
+from vidc.plugins.ops.ring import PORTABLE
 from vidc.plugins.signature import Signature
 
 OPSET = 24

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 from vidc.exporters.lowering import functionalized_arguments
 from vidc.exporters.program import argument_placeholders, result_names, weight_names
 from vidc.exporters.tracing import tracing
-from vidc.plugins.ring import PORTABLE
+from vidc.plugins.ops.ring import PORTABLE
 from vidc.plugins.signature import Signature
 
 Operators = Mapping[torch._ops.OpOverload, Callable[..., Any]]

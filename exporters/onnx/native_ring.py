@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from vidc.exporters.onnx.functional import Operators
 from vidc.exporters.onnx.quantized_linear import QUANTIZED
 from vidc.exporters.program import argument_placeholders
-from vidc.plugins.ring import PORTABLE, ring_attention, ring_slots, ring_write
+from vidc.plugins.ops.ring import PORTABLE, ring_attention, ring_slots, ring_write
 from vidc.plugins.signature import Signature
 
 _OPSET = 24
@@ -66,7 +66,7 @@ def native_ring_attention(
 
 
 NATIVE: Operators = {ring_write: native_ring_write, ring_attention: native_ring_attention}
-"""Own operators in this form, as ``vidc.plugins.ring.PORTABLE`` has them in the portable one."""
+"""Native forms of vidc's operators; ``vidc.plugins.ops.ring.PORTABLE`` has the portable ones."""
 
 
 def native_form(

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from vidc.exporters.onnx.functional import Operators
 from vidc.plugins.errors import UsageError
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.ring import ring_attention
-from vidc.plugins.ring_attention_16bit import ring_attention_16bit
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.ring import ring_attention
+from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 from vidc.plugins.signature import Signature
 
 RING_WRITE = "qk_norm_rope_ring_write"
@@ -64,4 +64,4 @@ def _plugin(
 
 
 PLUGINS: Operators = {qk_norm_rope_ring_write: _ring_write, ring_attention: _ring_attention}
-"""Own operators in this form, as ``vidc.plugins.ring.PORTABLE`` has them in the portable one."""
+"""Plugin forms of vidc's operators; ``vidc.plugins.ops.ring.PORTABLE`` has the portable ones."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from vidc.exporters.onnx.functional import Operators
-from vidc.plugins.quantized_linear import quantized_linear
+from vidc.plugins.ops.quantized_linear import quantized_linear
 
 _OPSET = 24
 UNIT = {torch.float8_e4m3fn: 2.0**-9, torch.int8: 2.0**-7}

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from vidc.exporters.onnx.functional import Operators
 from vidc.plugins.errors import BuildError
+from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
 from vidc.plugins.signature import DTYPE_NAMES, DTYPES, Signature, state_output
-from vidc.plugins.stored import restored, stored
 
 _OPSET = 24
 _HEADS = 2
@@ -17,7 +17,7 @@ _HEADS = 2
 
 
 def stored_q(x: Tensor, scale: Tensor, mean: Tensor | None, dtype: str) -> Tensor:
-    """``vidc::stored`` for export alone; INT8 that is out of range may become -128."""
+    """``vidc::quantize_kv`` for export alone; INT8 that is out of range may become -128."""
     values = x.float() if mean is None else x.float() - mean
     return torch.onnx.ops.symbolic(
         "QuantizeLinear",
@@ -30,7 +30,7 @@ def stored_q(x: Tensor, scale: Tensor, mean: Tensor | None, dtype: str) -> Tenso
 
 
 def restored_dq(x: Tensor, scale: Tensor, dtype: str) -> Tensor:
-    """``vidc::restored`` for export alone."""
+    """``vidc::dequantize_kv`` for export alone."""
     values = torch.onnx.ops.symbolic(
         "DequantizeLinear",
         (x, scale),
@@ -42,7 +42,7 @@ def restored_dq(x: Tensor, scale: Tensor, dtype: str) -> Tensor:
     return values.to(DTYPES[dtype])
 
 
-STORED: Operators = {stored: stored_q, restored: restored_dq}
+STORED: Operators = {quantize_kv: stored_q, dequantize_kv: restored_dq}
 """The operators in this form."""
 
 

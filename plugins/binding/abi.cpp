@@ -1,6 +1,6 @@
 #include <cstdint>
 
-// PLUGIN_ABI of vidc.plugins.abi as it was when this was built.
+// Returns PLUGIN_ABI of vidc.plugins.abi at build time.
 extern "C" __attribute__((visibility("default"))) int32_t vidc_plugin_abi() {
   return VIDC_PLUGIN_ABI;
 }

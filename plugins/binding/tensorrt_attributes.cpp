@@ -31,7 +31,7 @@ const PluginField* find_field(const nvinfer1::PluginFieldCollection& given,
   return nullptr;
 }
 
-// One value of the type; text of any length, which may end with a null.
+// Reads one value of the type of `value`; text has any length and may end with a null.
 void read(const Checks& checks, const PluginField* field, const char* name, Value& value) {
   const PluginFieldType type = field_type(value);
   const bool one = type != PluginFieldType::kCHAR;
@@ -111,7 +111,7 @@ std::vector<PluginField> Attributes::fields() const {
 
 std::string Attributes::description() const {
   std::ostringstream out;
-  out.precision(9);  // Tells every float32 from every other.
+  out.precision(9);  // Enough digits to distinguish any two float32 values.
   const char* separator = "";
   for (const Attribute& attribute : values_) {
     out << separator << attribute.name << "=";

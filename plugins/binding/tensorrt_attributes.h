@@ -1,4 +1,4 @@
-// What a plugin is made with besides tensors: from TensorRT's fields, and back to them.
+// Attributes of a plugin: read from TensorRT's fields and written back to them.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -10,10 +10,10 @@
 
 namespace vidc {
 
-// A sink, a number, whether something holds, a dtype's name.
+// An integer, a real number, a flag or a text.
 using Value = std::variant<int64_t, float, int32_t, std::string>;
 
-// A name, and a value of the type that it has.
+// A named value; before it is read, the value only gives the type.
 struct Attribute {
   const char* name;
   Value value;
@@ -28,8 +28,8 @@ nvinfer1::PluginFieldType field_type(const Value& value);
 
 class Attributes {
  public:
-  // Throws Error: VIDC-KERNEL-ARGUMENT unless there is each of the wanted ones, of its type, and no
-  // other; VIDC-KERNEL-ABI where what was serialized is of another ABI, or does not say of which.
+  // Throws Error: VIDC-KERNEL-ARGUMENT if an attribute is missing, unknown or of another type;
+  // VIDC-KERNEL-ABI if serialized fields have another ABI or none.
   Attributes(const char* operator_name, const std::vector<Attribute>& wanted,
              const nvinfer1::PluginFieldCollection& given, nvinfer1::TensorRTPhase phase);
 
@@ -38,9 +38,9 @@ class Attributes {
     return std::get<T>(find(name));
   }
 
-  // All of them and the ABI; they point into this object.
+  // Returns all attributes and the ABI; they point into this object.
   std::vector<nvinfer1::PluginField> fields() const;
-  // `name=value`, separated by commas.
+  // Returns `name=value`, separated by commas.
   std::string description() const;
 
  private:

@@ -1,4 +1,4 @@
-// What TensorRT finds when it loads the library of plugins.
+// The entry points that TensorRT calls when it loads the library of plugins.
 
 #include <NvInferRuntime.h>
 
@@ -60,5 +60,5 @@ getCreators(int32_t& count) {
   return creators.data();
 }
 
-// TensorRT wants it to be there; tensorrt_report.h says why the finder is not used.
+// TensorRT requires this function; tensorrt_report.h says why it does nothing.
 extern "C" __attribute__((visibility("default"))) void setLoggerFinder(nvinfer1::ILoggerFinder*) {}

@@ -43,7 +43,7 @@ Operator gelu_quantize_operator() {
           }};
 }
 
-RingAttention16Bit to_16bit_attention(const Views& in) { return {in[0], in[1], in[2], in[3]}; }
+RingAttention16Bit views_16bit(const Views& in) { return {in[0], in[1], in[2], in[3]}; }
 
 Operator ring_attention_16bit_operator() {
   return {
@@ -56,14 +56,14 @@ Operator ring_attention_16bit_operator() {
       {},
       nullptr,
       [](const Attributes&) -> std::vector<Output> { return {{"output", DType::other, 0, {}}}; },
-      [](const Views& in, const Attributes&) { check_ring_attention_16bit(to_16bit_attention(in)); },
+      [](const Views& in, const Attributes&) { check_ring_attention_16bit(views_16bit(in)); },
       [](const Views& in, const Attributes&, void* const* out, void*, cudaStream_t stream) {
-        ring_attention_16bit(to_16bit_attention(in), out[0], stream);
+        ring_attention_16bit(views_16bit(in), out[0], stream);
       }};
 }
 
-// In the order of the inputs.
-To8BitAttention to_8bit_attention(const Views& in) {
+// Takes the views in the order of the inputs.
+RingAttention8Bit views_8bit(const Views& in) {
   return {in[0], in[1], in[2], in[3], in[4], in[5], in[6], in[7], optional(in, 8)};
 }
 
@@ -85,15 +85,15 @@ Operator ring_attention_8bit_operator() {
           },
           of_attribute,
           [](const Views& in, const Attributes& attributes) {
-            check_ring_attention_8bit(to_8bit_attention(in), dtype_attribute(attributes));
+            check_ring_attention_8bit(views_8bit(in), dtype_attribute(attributes));
           },
           [](const Views& in, const Attributes& attributes, void* const* out, void* workspace,
              cudaStream_t stream) {
-            ring_attention_8bit(to_8bit_attention(in), dtype_attribute(attributes), workspace,
+            ring_attention_8bit(views_8bit(in), dtype_attribute(attributes), workspace,
                                 out[0], stream);
           },
           [](const Views& in, const Attributes& attributes) {
-            return ring_attention_8bit_workspace(to_8bit_attention(in),
+            return ring_attention_8bit_workspace(views_8bit(in),
                                                  dtype_attribute(attributes));
           }};
 }

@@ -1,4 +1,4 @@
-// The operators as TensorRT sees them: what goes in and comes out, and what checks and launches.
+// The table of operators for TensorRT: inputs, outputs, attributes, checks and launch of each.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,21 +12,21 @@ namespace vidc {
 
 struct Input {
   const char* name;
-  std::vector<DType> allowed;  // empty where it has the dtype of another input
+  std::vector<DType> allowed;  // empty if it has the dtype of input `like`
   int like = -1;
 };
 
-// A size of an output: that of an axis of an input.
+// A size of an output, equal to the size of an axis of an input.
 struct Axis {
   int input, axis;
 };
 
 struct Output {
   const char* name;
-  DType dtype;  // other where it has the dtype of an input
+  DType dtype;  // other if it has the dtype of input `like`
   int like;
-  std::vector<Axis> shape;  // empty for the shape of that input
-  int written = -1;         // the input that is written, and that this output is
+  std::vector<Axis> shape;  // empty if it has the shape of input `like`
+  int written = -1;         // the input that this output overwrites, or -1
 };
 
 using Views = std::vector<TensorView>;
@@ -34,15 +34,15 @@ using Views = std::vector<TensorView>;
 struct Operator {
   const char* name;
   std::vector<Input> inputs;
-  int optional_inputs;  // how many at the end may be left out
+  int optional_inputs;  // number of inputs at the end that may be left out
   std::vector<Attribute> attributes;
-  // Refuses attributes that no tensors would make right; null where there are none.
+  // Refuses attributes that are invalid for any tensors; may be null.
   void (*check_attributes)(const Checks& checks, const Attributes& attributes);
   std::vector<Output> (*outputs)(const Attributes& attributes);
   void (*check)(const Views& inputs, const Attributes& attributes);
   void (*launch)(const Views& inputs, const Attributes& attributes, void* const* outputs,
                  void* workspace, cudaStream_t stream);
-  // Bytes of memory that a launch needs besides; null where it needs none.
+  // Returns the bytes of workspace of a launch; null if it needs none.
   int64_t (*workspace)(const Views& inputs, const Attributes& attributes) = nullptr;
 };
 

@@ -164,8 +164,7 @@ int32_t Plugin::enqueue(const PluginTensorDesc* input, const PluginTensorDesc*,
     for (size_t i = 0; i < outputs_.size(); ++i) {
       const Output& output = outputs_[i];
       checks_.that(output.written < 0 || outputs[i] == inputs[output.written], output.name,
-                   "an output at its input's address, which it is with the preview feature "
-                   "ALIASED_PLUGIN_IO_10_03",
+                   "the address of its input (preview feature ALIASED_PLUGIN_IO_10_03)",
                    "another address");
     }
     int device = 0;

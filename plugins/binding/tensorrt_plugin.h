@@ -1,4 +1,4 @@
-// Any of the operators as TensorRT's IPluginV3.
+// Any operator of the table as TensorRT's IPluginV3.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -11,7 +11,7 @@
 namespace vidc {
 
 constexpr char kNamespace[] = "vidc";
-// Never another: a plan of another ABI has to find its creator to be told so.
+// Never changes: a plan of another ABI must find its creator, which refuses it.
 constexpr char kVersion[] = "1";
 
 class Plugin final : public nvinfer1::IPluginV3,
@@ -73,7 +73,7 @@ class Plugin final : public nvinfer1::IPluginV3,
   std::string description_;
   std::vector<nvinfer1::PluginField> fields_;
   nvinfer1::PluginFieldCollection collection_;
-  int32_t inputs_ = 0;  // that there were when shapes were last told
+  int32_t inputs_ = 0;  // number of inputs at the last onShapeChange
 };
 
 }  // namespace vidc

@@ -6,7 +6,7 @@
 namespace vidc {
 namespace {
 
-// Of a fixed size: there may be no memory left to say so in.
+// Of fixed size: memory may be full when an error is reported.
 thread_local char last[2048] = "";
 
 }  // namespace
@@ -18,7 +18,7 @@ void report(const char* message) noexcept {
 
 }  // namespace vidc
 
-// What a plugin last reported in this thread, in the words of vidc.plugins.errors; else empty.
+// Returns the last error of a plugin in this thread as VidcError formats it; empty if none.
 extern "C" __attribute__((visibility("default"))) const char* vidc_plugin_error() {
   return vidc::last;
 }

@@ -1,4 +1,4 @@
-// What a plugin could not do, told without throwing: TensorRT is compiled by another compiler.
+// Errors of plugins, reported without exceptions: TensorRT is built with another compiler.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -9,13 +9,13 @@
 
 namespace vidc {
 
-// To stderr, and to whoever asks vidc_plugin_error() in this thread.
+// Writes a message to stderr and keeps it for vidc_plugin_error() of this thread.
 //
-// Not to the logger of setLoggerFinder: where its method lies differs between TensorRT 10 and 11,
-// and one library is to serve both.
+// The logger of setLoggerFinder is not used: its method table differs between TensorRT 10 and 11,
+// and one library serves both.
 void report(const char* message) noexcept;
 
-// Runs what may throw; zero, or one after what was thrown has been reported.
+// Runs `body`; returns 0, or 1 after an exception, which is reported.
 template <typename Body>
 int32_t reported(Body&& body) noexcept {
   try {

@@ -5,7 +5,7 @@
 namespace vidc {
 namespace {
 
-// Where the inputs lie.
+// Indices of the inputs.
 enum {
   kQkv,
   kQueryWeight,
@@ -35,7 +35,7 @@ std::vector<Input> inputs(const std::vector<DType>& of_qkv, const Input& key_cac
           {"value_cache", {}, kKeyCache}};
 }
 
-std::vector<Input> inputs_of_8_bits() {
+std::vector<Input> inputs_8bit() {
   std::vector<Input> all =
       inputs({DType::bfloat16, DType::float16}, {"key_cache", {DType::float8_e4m3fn, DType::int8}});
   for (const char* name : {"key_scale", "value_scale", "key_mean"}) all.push_back({name, kFloat32});
@@ -70,8 +70,8 @@ QkvTo8BitRing qkv_to_8bit_ring(const Views& in, const Attributes& attributes) {
           quantize_query(attributes)};
 }
 
-// Scales of queries are no output where queries are not quantized.
-std::vector<Output> outputs_of_8_bits(const Attributes& attributes) {
+// Query scales are an output only if queries are quantized.
+std::vector<Output> outputs_8bit(const Attributes& attributes) {
   const bool quantized = quantize_query(attributes);
   std::vector<Output> all{{"query", DType::other, quantized ? kKeyCache : kQkv, kQueries}};
   if (quantized) all.push_back({"query_scale", DType::float32, -1, kQueryScales});
@@ -111,11 +111,11 @@ Operator qk_norm_rope_ring_write_operator() {
 
 Operator qk_norm_rope_ring_write_static_operator() {
   return {"qk_norm_rope_ring_write_static",
-          inputs_of_8_bits(),
+          inputs_8bit(),
           1,
           {integer("sink"), real("eps"), flag("value_transposed"), flag("quantize_query")},
           check_flags,
-          outputs_of_8_bits,
+          outputs_8bit,
           [](const Views& in, const Attributes& attributes) {
             check_qk_norm_rope_ring_write_8bit(qkv_to_8bit_ring(in, attributes));
           },

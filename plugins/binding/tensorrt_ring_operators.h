@@ -1,4 +1,4 @@
-// The forms of qk_norm_rope_ring_write as TensorRT sees them.
+// Table entries of qk_norm_rope_ring_write and its 8-bit variant.
 #pragma once
 
 #include "tensorrt_operators.h"

@@ -1,4 +1,4 @@
-// From what TensorRT says of tensors to what the operators take.
+// TensorRT's tensor descriptions as views for the operators.
 #pragma once
 
 #include <NvInferRuntime.h>
@@ -12,12 +12,12 @@
 namespace vidc {
 
 DType dtype_of(nvinfer1::DataType type);
-nvinfer1::DataType data_type_of(DType dtype);  // throws Error for what TensorRT has none for
+nvinfer1::DataType data_type_of(DType dtype);  // throws std::logic_error for DType::other
 
-// Views of an operator's inputs. They are taken to lie on one device, in linear format.
+// Views of an operator's inputs, all on one device and in linear format.
 class Tensors {
  public:
-  // `data` is null where only shapes and dtypes are asked about.
+  // `data` is null if only shapes and dtypes matter.
   Tensors(const Operator& op, const std::vector<nvinfer1::PluginTensorDesc>& described,
           const void* const* data, int device);
   const std::vector<TensorView>& views() const { return views_; }

@@ -2,7 +2,7 @@
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
-// Only torch for CUDA has it. The stream of torch/csrc/stable has no handle before torch 2.13.
+// Weak: a torch without CUDA lacks it. torch/csrc/stable gives no stream handle before torch 2.13.
 extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device,
                                                                                    void** stream);
 
@@ -51,7 +51,7 @@ cudaStream_t current_stream(const TensorView& tensor) {
   void* stream = nullptr;
   if (!aoti_torch_get_current_cuda_stream ||
       aoti_torch_get_current_cuda_stream(tensor.device, &stream) != AOTI_TORCH_SUCCESS)
-    throw Error("VIDC-KERNEL-DRIVER", "torch has no current stream on " + tensor.where,
+    throw Error("VIDC-KERNEL-DRIVER", "torch returned no current stream for " + tensor.where,
                 "use a build of PyTorch for CUDA");
   return static_cast<cudaStream_t>(stream);
 }

@@ -1,4 +1,4 @@
-// From torch's tensors to what the operators take, through torch's stable ABI alone.
+// Torch tensors as views for the operators, through torch's stable ABI only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,11 +17,11 @@ using torch::stable::Tensor;
 
 DType dtype_of(ScalarType type);
 ScalarType scalar_type_of(DType dtype);
-// Sizes and strides stay the tensor's, which has to outlive the view.
+// The view points to the tensor's sizes and strides; the tensor must outlive it.
 TensorView view(const char* name, const Tensor& tensor);
 cudaStream_t current_stream(const TensorView& tensor);
 
-// Makes a tensor's device current, and the one before current again.
+// Makes a device current for the guard's lifetime.
 using DeviceGuard = torch::stable::accelerator::DeviceGuard;
 
 }  // namespace vidc

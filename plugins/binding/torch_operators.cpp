@@ -1,4 +1,4 @@
-// The operators as torch's, on CUDA. Their schemas are defined in Python, beside the references.
+// CUDA implementations of the torch operators; Python defines their schemas beside the references.
 
 #include <torch/csrc/stable/library.h>
 
@@ -12,7 +12,7 @@ Tensor allocate(const Tensor& like, std::initializer_list<int64_t> sizes, Scalar
   return torch::stable::new_empty(like, {sizes.begin(), sizes.size()}, type);
 }
 
-// A view of an argument that may be left out.
+// View of an optional argument.
 class Optional {
  public:
   Optional(const char* name, const std::optional<Tensor>& tensor) {
@@ -111,21 +111,21 @@ Tensor ring_attention_8bit_cuda(const Tensor& query, const Tensor& query_scale,
                                 const std::string& dtype,
                                 const std::optional<Tensor>& output_scale) {
   const Optional of_output("output_scale", output_scale);
-  const To8BitAttention given{view("query", query),
-                              view("query_scale", query_scale),
-                              view("key_cache", key_cache),
-                              view("value_cache", value_cache),
-                              view("key_scale", key_scale),
-                              view("value_scale", value_scale),
-                              view("value_mean", value_mean),
-                              view("valid_length", valid_length),
-                              of_output.get()};
+  const RingAttention8Bit given{view("query", query),
+                                view("query_scale", query_scale),
+                                view("key_cache", key_cache),
+                                view("value_cache", value_cache),
+                                view("key_scale", key_scale),
+                                view("value_scale", value_scale),
+                                view("value_mean", value_mean),
+                                view("valid_length", valid_length),
+                                of_output.get()};
   const DType to = dtype_named(dtype);
   check_ring_attention_8bit(given, to);
   const DeviceGuard guard(given.query.device);
   Tensor output = allocate(query, {query.size(0), query.size(1), query.size(2), query.size(3)},
                            scalar_type_of(to));
-  // Torch's, so that a graph that captures the launch keeps it, and nobody else's.
+  // From torch's allocator, so a CUDA graph that captures the launch owns it.
   Tensor workspace =
       allocate(query, {ring_attention_8bit_workspace(given, to)}, ScalarType::Char);
   ring_attention_8bit(given, to, workspace.data_ptr(), output.data_ptr(),
@@ -144,8 +144,8 @@ void register_on_cuda(torch::stable::detail::StableLibrary& library) {
 }  // namespace
 }  // namespace vidc
 
-// What STABLE_TORCH_LIBRARY_IMPL does when a library is opened, done when asked: a library of
-// another ABI has to be opened to say so, and must not register its operators by that.
+// Does on request what STABLE_TORCH_LIBRARY_IMPL does when a library is opened: reading the ABI of
+// a library opens it, which must not register operators of another ABI.
 extern "C" __attribute__((visibility("default"))) void vidc_register_torch_operators() {
   using torch::stable::detail::StableLibrary;
   static const torch::stable::detail::StableTorchLibraryInit registration(

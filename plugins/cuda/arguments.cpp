@@ -51,7 +51,7 @@ void Checks::refuse(const char* argument, const std::string& expected,
   throw Error("VIDC-KERNEL-ARGUMENT",
               std::string("vidc::") + operator_ + ": " + argument + ": expected " + expected +
                   ", found " + found,
-              "give the operator what its reference in vidc.plugins documents");
+              "pass arguments as the operator's reference in vidc.plugins.ops documents them");
 }
 
 void Checks::that(bool holds, const char* argument, const std::string& expected,

@@ -1,4 +1,4 @@
-// What an operator is given, and the checks that all bindings share. No CUDA and no framework.
+// Arguments of operators, and the checks that all bindings share. Needs no CUDA and no framework.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@ namespace vidc {
 
 enum class DType { float32, float16, bfloat16, float8_e4m3fn, int8, int64, other };
 
-constexpr int64_t kWidest = 8192;  // channels of a token, where an operator has all at once
+constexpr int64_t kWidest = 8192;  // largest row of an operator with one block per token
 
-// An operator refuses its arguments or cannot run: the text of vidc.plugins.errors.VidcError.
+// Refused arguments or a failed launch; what() is formatted as vidc.plugins.errors.VidcError.
 class Error : public std::runtime_error {
  public:
   Error(const std::string& code, const std::string& message, const std::string& hint);
 };
 
-// A tensor of whoever calls; sizes and strides, in elements, stay the caller's.
+// View of the caller's tensor; sizes and strides are in elements and belong to the caller.
 struct TensorView {
   const char* name;
   void* data;
@@ -27,8 +27,8 @@ struct TensorView {
   int rank;
   const int64_t* sizes;
   const int64_t* strides;
-  int device;         // index of the CUDA device, negative if it is elsewhere
-  std::string where;  // the device as the caller's framework writes it
+  int device;         // index of the CUDA device, negative for other devices
+  std::string where;  // name of the device in the caller's framework
 
   int64_t size(int dimension) const { return sizes[dimension < 0 ? rank + dimension : dimension]; }
   int64_t stride(int dimension) const {
@@ -36,7 +36,7 @@ struct TensorView {
   }
 };
 
-// A size that a shape must have, or the letter that stands for any.
+// A required size, or a letter for any size.
 struct Dimension {
   int64_t size;
   const char* letter;
@@ -45,8 +45,8 @@ struct Dimension {
   Dimension(const char* any) : size(-1), letter(any) {}
 };
 
-// Refuses, by code VIDC-KERNEL-ARGUMENT, what an operator's kernels cannot take. Of the same words
-// as vidc.plugins.arguments, which refuses it where there is no kernel yet.
+// Refuses arguments that an operator's kernels cannot take, with code VIDC-KERNEL-ARGUMENT.
+// Messages are those of vidc.plugins.arguments, which runs the same checks on references.
 class Checks {
  public:
   explicit Checks(const char* operator_name) : operator_(operator_name) {}
@@ -55,16 +55,16 @@ class Checks {
   void dtype(const TensorView& tensor, const std::vector<DType>& allowed) const;
   void like(const TensorView& tensor, const TensorView& other) const;
   void output_dtype(DType dtype) const;
-  // The dtype of an output, and the scale [1] that FP8 has and others have not; null if not given.
+  // Checks the dtype of an output and its scale [1], which FP8 must have and others must not.
   void output(DType dtype, const TensorView* scale) const;
-  // One contiguous piece of memory that starts at a multiple of 16 bytes.
+  // Checks for contiguous memory, aligned to 16 bytes.
   void contiguous(const TensorView& tensor) const;
-  // All on the first one's CUDA device.
+  // Checks that all are on the first tensor's CUDA device.
   void device(std::initializer_list<const TensorView*> tensors) const;
   void that(bool holds, const char* argument, const std::string& expected,
             const std::string& found) const;
 
-  // Kernels of rows have one thread for each 8 channels.
+  // Checks the width of a row: kernels have one thread per 8 channels.
   void width(const TensorView& tensor, int64_t width) const;
 
   const char* name() const { return operator_; }
@@ -79,6 +79,6 @@ class Checks {
 
 std::string text(const TensorView& tensor);  // its shape
 std::string text(DType dtype);
-DType dtype_named(const std::string& name);  // other for what is no name
+DType dtype_named(const std::string& name);  // other if unknown
 
 }  // namespace vidc

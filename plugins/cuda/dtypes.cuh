@@ -1,4 +1,4 @@
-// From a dtype at run time to the type that a kernel is compiled for.
+// Dispatch from a run-time dtype to a kernel's template argument.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,7 +16,7 @@ struct Type {
   using type = T;
 };
 
-// Calls `body` with the Type of a dtype that was checked to be one of these.
+// Calls `body` with the Type of a dtype, which must be one of the supported ones.
 template <typename Body>
 void with_float(DType dtype, Body&& body) {
   switch (dtype) {

@@ -1,4 +1,4 @@
-// Launches a kernel and names what a GPU refuses.
+// Kernel launches with errors by code.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace vidc {
 
-// Throws Error: VIDC-KERNEL-GPU where the library has no code for the GPU, else VIDC-KERNEL-DRIVER.
+// Throws Error: VIDC-KERNEL-GPU if the library has no code for the GPU, else VIDC-KERNEL-DRIVER.
 void check_launch(const Checks& checks, cudaError_t status);
 
 template <typename... Parameters, typename... Arguments>
@@ -20,7 +20,7 @@ void launch(const Checks& checks, void (*kernel)(Parameters...), dim3 grid, int 
   check_launch(checks, cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
-// Threads of a block that has one for each 8 channels of a row, in whole warps.
+// Returns the threads of a block with one per 8 channels of a row, in whole warps.
 inline int row_threads(int64_t width) { return static_cast<int>((width / 8 + 31) / 32 * 32); }
 
 }  // namespace vidc

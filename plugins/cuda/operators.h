@@ -1,7 +1,7 @@
-// The operators, framework-free: checked arguments to launched kernels. What each computes is
-// documented where its reference is, in the Python module of its name.
+// Framework-free operators: a check of the arguments and a launch for each. The references in
+// vidc.plugins.ops document what they compute.
 //
-// Outputs are allocated by the caller after `check_` has passed. Every function throws vidc::Error.
+// The caller allocates outputs after `check_` has passed. Every function throws vidc::Error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,13 +10,13 @@
 
 namespace vidc {
 
-// `output_scale` and `output_mean` are null where there is none.
+// `output_scale` and `output_mean` may be null.
 void check_gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_scale,
                          const TensorView* output_mean);
 void gelu_quantize(const TensorView& x, DType dtype, const TensorView* output_scale,
                    const TensorView* output_mean, void* output, cudaStream_t stream);
 
-// What every form of qk_norm_rope_ring_write takes.
+// Arguments of qk_norm_rope_ring_write, and those that its 8-bit variant shares.
 struct QkvToRing {
   TensorView qkv, query_weight, key_weight, cos, sin, position, key_cache, value_cache;
   int64_t sink;
@@ -26,7 +26,7 @@ struct QkvToRing {
 void check_qk_norm_rope_ring_write(const QkvToRing& given);
 void qk_norm_rope_ring_write(const QkvToRing& given, void* query, cudaStream_t stream);
 
-// Its form with a ring of 8 bits, whose scales are given for each head.
+// Arguments of the variant for an 8-bit ring with static scales per head.
 struct QkvTo8BitRing {
   QkvToRing qkv;
   TensorView key_scale, value_scale;
@@ -36,7 +36,7 @@ struct QkvTo8BitRing {
 };
 
 void check_qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given);
-// `query_scale` is not written where queries are not quantized.
+// `query_scale` is not written unless queries are quantized.
 void qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given, void* query, void* query_scale,
                                   cudaStream_t stream);
 
@@ -47,18 +47,18 @@ struct RingAttention16Bit {
 void check_ring_attention_16bit(const RingAttention16Bit& given);
 void ring_attention_16bit(const RingAttention16Bit& given, void* output, cudaStream_t stream);
 
-struct To8BitAttention {
+struct RingAttention8Bit {
   TensorView query, query_scale, key_cache, value_cache, key_scale, value_scale, value_mean,
       valid_length;
-  const TensorView* output_scale;  // null where there is none
+  const TensorView* output_scale;  // null unless the output is FP8
 };
 
 void check_ring_attention_8bit_dtype(DType dtype);
-void check_ring_attention_8bit(const To8BitAttention& given, DType dtype);
-// Bytes of memory that a launch needs besides, on whatever GPU; they do for smaller sizes too, and
-// what is in them does not matter. Two launches that may overlap need them twice.
-int64_t ring_attention_8bit_workspace(const To8BitAttention& given, DType dtype);
-void ring_attention_8bit(const To8BitAttention& given, DType dtype, void* workspace, void* output,
+void check_ring_attention_8bit(const RingAttention8Bit& given, DType dtype);
+// Returns the bytes of workspace that suffice on any GPU and for smaller sizes. Its content does
+// not matter. Launches that may overlap need separate workspaces.
+int64_t ring_attention_8bit_workspace(const RingAttention8Bit& given, DType dtype);
+void ring_attention_8bit(const RingAttention8Bit& given, DType dtype, void* workspace, void* output,
                          cudaStream_t stream);
 
 }  // namespace vidc

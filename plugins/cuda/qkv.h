@@ -1,4 +1,4 @@
-// What the forms of qk_norm_rope_ring_write check and launch alike.
+// Checks and kernel arguments that qk_norm_rope_ring_write shares with its 8-bit variant.
 #pragma once
 
 #include <cuda_runtime.h>

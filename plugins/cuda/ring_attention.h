@@ -5,10 +5,9 @@
  *   logit[j]  = query_scale[t] * key_scale * dot(q[t], k[j]) / sqrt(D)        j < valid_length
  *   output[t] = value_scale * (sum of softmax(logit)[j] * v[j]) + value_mean
  *
- * So keys may lack any vector that all keys of a head share, and values lack value_mean. Slots from
- * valid_length on do not reach the output and may hold anything, but in E4M3 their values no NaN: zero
- * times NaN is NaN. What is rounded to E4M3 from numbers has none, and
- * a ring is zeroed before it is filled anew.
+ * Softmax ignores a vector that all keys of a head share; value_mean is the mean subtracted from
+ * values. Slots from valid_length on do not affect the output and may have any content, except that
+ * E4M3 values must not be NaN there: zero times NaN is NaN.
  *
  * Layouts, all contiguous and aligned to 16 bytes; "8 bits" is int8, from -127 to 127, or e4m3:
  *
@@ -20,12 +19,12 @@
  *                                        at 16 g + i, ORDER = 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15
  *   value_scale   float  [H, D]
  *   value_mean    float  [H, D]
- *   valid_length  int64  [1]             below 1 it counts as 1, above S as S; read when the kernel runs
- *   output_scale  float  [1]             what the output is divided by if it is e4m3, else null
+ *   valid_length  int64  [1]             clamped to [1, S]; read by the kernel
+ *   output_scale  float  [1]             divides an e4m3 output; null for others
  *   output               [B, T, H, D]    of output_type
  *
- * ORDER makes what a thread holds of the logits the operand it has to give for the values: of 16 keys
- * thread i % 4 has the logits of 2 i, 2 i + 1, 8 + 2 i and 9 + 2 i, and gives four in a row.
+ * With ORDER, a thread's logits are its operand of the product with the values: of 16 keys thread
+ * i % 4 has the logits of 2 i, 2 i + 1, 8 + 2 i and 9 + 2 i, and the operand has four in a row.
  */
 
 #pragma once
@@ -53,11 +52,11 @@ struct VidcRingAttention {
   const float* output_scale;
   void* output;
   /* At least vidc_ring_attention_workspace() bytes, of which the first
-   * vidc_ring_attention_zeroed() are zero; launches that may overlap need one each. A launch leaves it
-   * ready for the next. */
+   * vidc_ring_attention_zeroed() are zero; launches that may overlap need separate ones. A launch
+   * leaves it ready for the next. */
   void* workspace;
-  /* If not null, [128, 128], int32 or for e4m3 float: takes the products of the first queries and keys
-   * of the first batch row and head. For debugging. */
+  /* For debugging; may be null. [128, 128], int32 or for e4m3 float: the products of the first
+   * queries and keys of the first batch row and head. */
   void* products;
   int32_t batch;
   int32_t queries;
@@ -68,22 +67,22 @@ struct VidcRingAttention {
   int32_t head_dim;
   int32_t format;
   int32_t output_type;
-  /* Thread blocks, at most as many as run at once; 0 for one on each multiprocessor. */
+  /* Thread blocks, at most as many as run at once; 0 for one per multiprocessor. */
   int32_t ctas;
 };
 
-/* The bytes that a launch with these sizes needs as its workspace on the current device. */
+/* Returns the bytes of workspace for these sizes on the current device. */
 size_t vidc_ring_attention_workspace(const struct VidcRingAttention* arguments);
 
-/* Those of them, from the first, that have to be zero. */
+/* Returns how many of these bytes, from the first on, must be zero. */
 size_t vidc_ring_attention_zeroed(const struct VidcRingAttention* arguments);
 
-/* Enqueues the kernel for sm_90; may be captured in a graph. cudaErrorInvalidValue for sizes it does not
- * take. */
+/* Enqueues the kernel for sm_90; may be captured in a CUDA graph. Returns cudaErrorInvalidValue for
+ * unsupported sizes. */
 cudaError_t vidc_ring_attention(const struct VidcRingAttention* arguments, cudaStream_t stream);
 
-/* Enqueues the kernel for any GPU from sm_75 on, which needs no workspace and rounds weights to float16. May
- * be captured too. */
+/* Enqueues the portable kernel for sm_75 and newer; may be captured in a CUDA graph. It needs no
+ * workspace and rounds softmax weights to float16. */
 cudaError_t vidc_ring_attention_portable(const struct VidcRingAttention* arguments,
                                          cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// Checks of attention over a ring of 16 bits, and its launch.
+// Checks and launch of attention over a 16-bit ring.
 
 #include "launch.h"
 #include "operators.h"
@@ -9,7 +9,7 @@ namespace {
 
 const Checks kChecks("ring_attention_16bit");
 constexpr int64_t kSlots = int64_t{1} << 20;
-constexpr int64_t kRows = (int64_t{1} << 31) - 128;  // Tiles are counted in 32 bits.
+constexpr int64_t kRows = (int64_t{1} << 31) - 128;  // Tile indices have 32 bits.
 
 }  // namespace
 

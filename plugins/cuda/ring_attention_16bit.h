@@ -2,14 +2,14 @@
  *
  *   output[t] = sum over j < valid_length of softmax(dot(query[t], key[j]) / sqrt(D)) * value[j]
  *
- * for each head. Slots from valid_length on do not reach the output and may hold anything. Sums are of
- * float32, weights are rounded to the type of the values.
+ * for each head. Slots from valid_length on do not affect the output and may have any content. Sums
+ * are in float32; softmax weights are rounded to the type of the values.
  *
  * Layouts, all contiguous and aligned to 16 bytes, of one type:
  *
  *   query, output         [B, T, H, D]
  *   key, value            [B, S, H, D]
- *   valid_length  int64   [1]           below 1 it counts as 1, above S as S; read when the kernel runs
+ *   valid_length  int64   [1]           clamped to [1, S]; read by the kernel
  */
 
 #pragma once
@@ -37,8 +37,8 @@ struct VidcRingAttention16Bit {
   int32_t type;
 };
 
-/* Enqueues the kernel, which is for any GPU from sm_75 on; may be captured in a graph. cudaErrorInvalidValue
- * for sizes it does not take. */
+/* Enqueues the kernel for sm_75 and newer; may be captured in a CUDA graph. Returns
+ * cudaErrorInvalidValue for unsupported sizes. */
 cudaError_t vidc_ring_attention_16bit(const struct VidcRingAttention16Bit* arguments,
                                       cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// Checks of attention over a ring of 8 bits, and the choice of its kernel: one is for sm_90, one for all.
+// Checks of attention over an 8-bit ring, and the choice of its kernel: sm_90 or portable.
 
 #include <algorithm>
 
@@ -12,12 +12,12 @@ namespace {
 const Checks kChecks("ring_attention_8bit");
 constexpr int64_t kGroup = 16;
 constexpr int64_t kSlots = int64_t{1} << 20;
-constexpr int64_t kRows = (int64_t{1} << 31) - 128;  // Tiles are counted in 32 bits.
+constexpr int64_t kRows = (int64_t{1} << 31) - 128;  // Tile indices have 32 bits.
 
 constexpr int kHopper = 9;
 #ifdef VIDC_SM90
-// Multiprocessors of a whole GH100. A workspace is for as many: TensorRT keeps its size in a plan,
-// which may run on a Hopper that has more of them than the one that it was built on.
+// Multiprocessors of a full GH100. Workspaces are sized for it: TensorRT stores the size in a plan,
+// which may run on a Hopper with more multiprocessors than the one it was built on.
 constexpr int kMostBlocks = 144;
 #endif
 
@@ -27,7 +27,7 @@ int of_device(cudaDeviceAttr attribute, int device) {
   return value;
 }
 
-VidcRingAttention arguments(const To8BitAttention& given, DType dtype) {
+VidcRingAttention arguments(const RingAttention8Bit& given, DType dtype) {
   const TensorView& query = given.query;
   const auto floats = [](const TensorView& tensor) { return static_cast<const float*>(tensor.data); };
   VidcRingAttention a{};
@@ -61,7 +61,7 @@ void check_ring_attention_8bit_dtype(DType dtype) {
       "bfloat16 or float16 or float8_e4m3fn", text(dtype));
 }
 
-void check_ring_attention_8bit(const To8BitAttention& given, DType dtype) {
+void check_ring_attention_8bit(const RingAttention8Bit& given, DType dtype) {
   const TensorView &query = given.query, &keys = given.key_cache, &values = given.value_cache;
   kChecks.shape(query, {"B", "T", "H", "D"});
   kChecks.dtype(query, {DType::float8_e4m3fn, DType::int8});
@@ -103,7 +103,7 @@ void check_ring_attention_8bit(const To8BitAttention& given, DType dtype) {
   if (given.output_scale) kChecks.device({&query, given.output_scale});
 }
 
-int64_t ring_attention_8bit_workspace(const To8BitAttention& given, DType dtype) {
+int64_t ring_attention_8bit_workspace(const RingAttention8Bit& given, DType dtype) {
 #ifdef VIDC_SM90
   VidcRingAttention a = arguments(given, dtype);
   a.ctas = kMostBlocks;
@@ -114,14 +114,14 @@ int64_t ring_attention_8bit_workspace(const To8BitAttention& given, DType dtype)
 #endif
 }
 
-void ring_attention_8bit(const To8BitAttention& given, DType dtype, void* workspace, void* output,
+void ring_attention_8bit(const RingAttention8Bit& given, DType dtype, void* workspace, void* output,
                          cudaStream_t stream) {
   VidcRingAttention a = arguments(given, dtype);
   a.output = output;
   const int device = given.query.device;
   if (of_device(cudaDevAttrComputeCapabilityMajor, device) == kHopper) {
 #ifdef VIDC_SM90
-    kChecks.that(workspace != nullptr, "workspace", "memory of the size that is asked for", "none");
+    kChecks.that(workspace != nullptr, "workspace", "memory of the requested size", "none");
     a.ctas = std::min(kMostBlocks, of_device(cudaDevAttrMultiProcessorCount, device));
     a.workspace = workspace;
     const size_t zeroed = vidc_ring_attention_zeroed(&a);
@@ -129,7 +129,7 @@ void ring_attention_8bit(const To8BitAttention& given, DType dtype, void* worksp
     check_launch(kChecks, vidc_ring_attention(&a, stream));
     return;
 #else
-    // The portable kernel would run, and take several times as long.
+    // Refused: the portable kernel would take several times as long.
     (void)workspace;
     check_launch(kChecks, cudaErrorNoKernelImageForDevice);
 #endif

@@ -1,4 +1,4 @@
-// Two neighboring channels of attention's output.
+// Stores of the attention output, two neighboring channels at a time.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,7 +9,7 @@
 
 namespace vidc::ring_attention {
 
-// `factor` is one over the scale of an output in E4M3; others are as they are.
+// `factor` is the inverse scale of an E4M3 output; other types ignore it.
 __device__ __forceinline__ void store(void* output, int type, int64_t element, float factor,
                                       float x, float y) {
   if (type == VIDC_BF16) {

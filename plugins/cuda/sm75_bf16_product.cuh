@@ -1,26 +1,26 @@
-// A product of bfloat16 without matrix units, which before sm_80 know float16 alone.
+// A bfloat16 matrix product without matrix units, which support only float16 before sm_80.
 //
-// Exact products, added in float32: float16 does not have bfloat16's range.
+// Products are exact and added in float32: float16 lacks bfloat16's range.
 #pragma once
 
 #include <cstdint>
 
 namespace vidc::mma {
 
-// The first and the second of two bfloat16 numbers.
+// Converts two packed bfloat16 numbers.
 __device__ __forceinline__ float2 floats_of_bf16(uint32_t pair) {
   return make_float2(__int_as_float(static_cast<int>(pair << 16)),
                      __int_as_float(static_cast<int>(pair & 0xffff0000)));
 }
 
-// `multiply` of sm75_mma.cuh: the lanes show each other what they hold of rows and columns.
+// `multiply` of sm75_mma.cuh; lanes exchange their rows and columns by shuffles.
 __device__ __forceinline__ void multiply_bf16_by_lanes(float (&sums)[4], const uint32_t (&left)[4],
                                                        uint32_t low, uint32_t high) {
   const int lane = threadIdx.x % 32;
   const int row = lane / 4 * 4, column = lane % 4 * 8;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-#pragma unroll 1  // A kernel has a hundred of these products: unrolled they take the assembler minutes.
+#pragma unroll 1  // Unrolled, the hundred products of a kernel take the assembler minutes.
     for (int holder = 0; holder < 4; ++holder) {
       const uint32_t right = half ? high : low;
       const float2 rows[2] = {floats_of_bf16(__shfl_sync(~0u, left[2 * half], row + holder)),

@@ -1,11 +1,11 @@
-// Copies from global to shared memory, which from sm_80 on arrive while a thread does something else.
+// Copies from global to shared memory; asynchronous from sm_80 on.
 #pragma once
 
 #include <cstdint>
 
 namespace vidc::copy {
 
-// 16 bytes, or zeros where there is nothing to be read.
+// Copies 16 bytes, or writes zeros unless `there`.
 __device__ __forceinline__ void begin(void* to, const void* from, bool there) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -18,14 +18,14 @@ __device__ __forceinline__ void begin(void* to, const void* from, bool there) {
 #endif
 }
 
-// Makes a group of what the thread began since the last one.
+// Commits the thread's copies since the last commit as a group.
 __device__ __forceinline__ void commit() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-// Waits until all but the thread's last `kGroups` groups are there.
+// Waits until at most the thread's last `kGroups` groups are pending.
 template <int kGroups>
 __device__ __forceinline__ void wait() {
 #if __CUDA_ARCH__ >= 800

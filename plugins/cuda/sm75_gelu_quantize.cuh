@@ -1,4 +1,4 @@
-// The tanh form of GELU. A thread has 8 channels of some rows, so that it reads their mean once.
+// GELU, tanh approximation. A thread has 8 channels of several rows and reads their mean once.
 #pragma once
 
 #include "sm75_vector.cuh"
@@ -7,14 +7,14 @@ namespace vidc {
 
 struct GeluQuantize {
   const void* x;
-  const float* output_scale;  // [1], null where the output is not quantized
-  const float* output_mean;   // [width], null where nothing is taken off
+  const float* output_scale;  // [1], null unless the output is quantized
+  const float* output_mean;   // [width], null for zeros
   void* output;
   uint32_t rows;
-  uint32_t row;  // vectors of one
+  uint32_t row;  // vectors of a row
 };
 
-// x / 2 (1 + tanh(u)) is x / (1 + exp(-2 u)), which loses nothing where tanh is close to -1.
+// x / 2 (1 + tanh(u)) is x / (1 + exp(-2 u)), which is accurate where tanh is close to -1.
 __device__ __forceinline__ float gelu(float x) {
   constexpr float kTwice = -2.f * 0.7978845608028654f;  // -2 sqrt(2 / pi)
   const float u = kTwice * (x + 0.044715f * x * x * x);
@@ -22,7 +22,7 @@ __device__ __forceinline__ float gelu(float x) {
 }
 
 constexpr int kGeluThreads = 128;
-constexpr int kGeluRows = 6;  // of a thread, whose loads are all under way at once
+constexpr int kGeluRows = 6;  // rows of a thread, loaded concurrently
 
 template <typename X, typename Output>
 __global__ void __launch_bounds__(kGeluThreads) gelu_quantize_kernel(const GeluQuantize given) {

@@ -1,4 +1,4 @@
-// Matrix products of a warp, from registers, and how their operands get there from shared memory.
+// Matrix products of a warp from registers, and loads of their operands from shared memory.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace vidc::mma {
 
-// sums += left x right: 16 x 8 in float32, 16 x 16 and 16 x 8 in float16. Of lane 4 g + q, sums are those of
-// rows g, g, g + 8, g + 8 and columns 2 q and 2 q + 1; `left` has two elements each of rows g, g + 8,
-// g, g + 8 and columns from 2 q, 2 q, 2 q + 8, 2 q + 8; `low` and `high` those of column g and rows from
-// 2 q and 2 q + 8.
+// sums += left x right: 16 x 8 in float32, 16 x 16 and 16 x 8 in float16. Lane 4 g + q has the sums
+// of rows g, g, g + 8, g + 8 and columns 2 q and 2 q + 1; `left` has two elements each of rows g, g
+// + 8, g, g + 8 and columns from 2 q, 2 q, 2 q + 8, 2 q + 8; `low` and `high` those of column g and
+// rows from 2 q and 2 q + 8.
 __device__ __forceinline__ void multiply(float (&sums)[4], const uint32_t (&left)[4], uint32_t low,
                                          uint32_t high) {
 #if __CUDA_ARCH__ >= 800
@@ -32,7 +32,7 @@ __device__ __forceinline__ void multiply(float (&sums)[4], const uint32_t (&left
 #endif
 }
 
-// The same of bfloat16.
+// The same in bfloat16.
 __device__ __forceinline__ void multiply_bf16(float (&sums)[4], const uint32_t (&left)[4],
                                               uint32_t low, uint32_t high) {
 #if __CUDA_ARCH__ >= 800
@@ -46,8 +46,8 @@ __device__ __forceinline__ void multiply_bf16(float (&sums)[4], const uint32_t (
 #endif
 }
 
-// Four matrices of 8 x 8 elements of 16 bits, of which lane i gives the address of row i % 8 of matrix
-// i / 8. Lane 4 g + q gets, of each, two elements from column 2 q on of row g.
+// Loads four 8 x 8 matrices of 16-bit elements; lane i passes the address of row i % 8 of matrix i
+// / 8. Lane 4 g + q gets two elements of row g of each, from column 2 q on.
 __device__ __forceinline__ void load(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -55,7 +55,7 @@ __device__ __forceinline__ void load(uint32_t (&to)[4], const void* row) {
                : "memory");
 }
 
-// The same, but two elements from row 2 q on of column g.
+// The same, but lane 4 g + q gets two elements of column g, from row 2 q on.
 __device__ __forceinline__ void load_transposed(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

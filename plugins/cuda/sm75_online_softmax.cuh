@@ -1,20 +1,22 @@
-// Softmax over keys that come a tile at a time, in a warp that has 16 queries.
+// Online softmax over tiles of keys, in a warp with 16 queries.
 //
-// Of lane 4 g + q, as of a product's sums: rows g and g + 8, and of every 8 columns 2 q and 2 q + 1.
+// As in a product's sums, lane 4 g + q has rows g and g + 8, and columns 2 q and 2 q + 1 of every
+// 8.
 #pragma once
 
 #include <cmath>
 
 namespace vidc::ring_attention {
 
-// `Weight::rounded` makes of two weights what values are multiplied by, as float32: sums are of that.
+// `Weight::rounded` rounds two weights to the type of the product with the values; sums add the
+// rounded weights, as float32.
 template <typename Weight>
 struct OnlineSoftmax {
   float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.f, 0.f};
 
-  // From products to weights, in place; `outputs` are multiplied by what makes the weights before
-  // these smaller. A logit is a product times the row's `scale`, in powers of 2. Keys of the lane's columns
-  // from `left` on do not count; of all keys together one does.
+  // Turns products into weights in place and rescales `outputs` to the new maximum. A logit is a
+  // product times the row's `scale`, in base 2. The lane's columns from `left` on are masked; at
+  // least one key of the row is valid.
   template <int kTiles, int kOutputs>
   __device__ __forceinline__ void weigh(float (&products)[kTiles][4], float (&outputs)[kOutputs][4],
                                         const float (&scale)[2], int left) {
@@ -54,7 +56,7 @@ struct OnlineSoftmax {
     }
   }
 
-  // What the outputs of row `r` are multiplied by at last.
+  // Returns the final factor of the outputs of row `r`.
   __device__ __forceinline__ float share(int r) const {
     float all = sum[r];
     all += __shfl_xor_sync(~0u, all, 1);

@@ -1,5 +1,6 @@
-// RMS normalization of queries and keys over all heads, and their rotation: what every form of
-// qk_norm_rope_ring_write shares. A block has a token, a thread 8 channels of each.
+// RMS norm of queries and keys over all heads, then rotary embedding; shared by
+// qk_norm_rope_ring_write and its 8-bit variant. A block has one token, a thread 8 channels of its
+// queries and of its keys.
 #pragma once
 
 #include "sm75_ring.cuh"
@@ -10,7 +11,7 @@ namespace vidc {
 
 struct QkNormRope {
   const void* qkv;           // [batch, tokens, 3 * width]
-  const void* query_weight;  // [width], of qkv's dtype
+  const void* query_weight;  // [width], the dtype of qkv
   const void* key_weight;
   const float* cosine;  // [tokens, head_dim / 2]
   const float* sine;
@@ -21,7 +22,7 @@ struct QkNormRope {
   float eps;
 };
 
-// Eight channels of a head turned by the angles of their pairs.
+// Rotates eight channels of a head by the angles of their pairs.
 __device__ __forceinline__ void rotate(float (&x)[kVector], const float4& cosine,
                                        const float4& sine) {
   const float cosines[] = {cosine.x, cosine.y, cosine.z, cosine.w};
@@ -34,7 +35,8 @@ __device__ __forceinline__ void rotate(float (&x)[kVector], const float4& cosine
   }
 }
 
-// The model rounds to its dtype between norm and rotation.
+// Applies the norm's factor and weight; rounds to the model's dtype before the rotation, as the
+// model does.
 template <typename T>
 __device__ __forceinline__ void normalize(float (&x)[kVector], float factor, const Raw<T>& weight) {
   float weights[kVector];
@@ -44,8 +46,8 @@ __device__ __forceinline__ void normalize(float (&x)[kVector], float factor, con
   round_to<T>(x);
 }
 
-// The queries and keys of this thread, normalized and rotated. Every thread of the block calls it;
-// what threads beyond the row get has no meaning.
+// Loads, normalizes and rotates the queries and keys of this thread. Every thread of the block
+// calls it; results of threads beyond the row are meaningless.
 template <typename T>
 __device__ __forceinline__ void normalized_and_rotated(const QkNormRope& given, int token,
                                                        int64_t row, int channel, bool holds,
@@ -72,7 +74,8 @@ __device__ __forceinline__ void normalized_and_rotated(const QkNormRope& given, 
     sum.y += key[i] * key[i];
   }
   sum = block_sum(sum, squares);
-  // Every block reads them, so they are near by: not held in registers across the sum.
+  // Every block reads the weights, so they are cached; loading them here saves registers across the
+  // sum.
   Raw<T> query_weight{}, key_weight{};
   if (holds) {
     query_weight = load_shared(static_cast<const T*>(given.query_weight) + channel);

@@ -1,4 +1,4 @@
-// Queries and keys normalized and rotated, keys and values into their slots of the ring.
+// Normalizes and rotates queries and keys, and writes keys and values to their slots of the ring.
 #pragma once
 
 #include "sm75_qk_norm_rope.cuh"
@@ -9,7 +9,7 @@ struct QkNormRopeRingWrite {
   QkNormRope qk;
   void* query;        // [batch, tokens, width]
   void* key_cache;    // [batch, slots, width]
-  void* value_cache;  // the same
+  void* value_cache;  // [batch, slots, width]
 };
 
 template <typename T>
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kMostThreads)
   const int token = blockIdx.x, batch = blockIdx.y;
   const int64_t row = static_cast<int64_t>(batch) * given.qk.tokens + token;
   __shared__ int slot;
-  if (threadIdx.x == 0) slot = ring_slot(given.qk.ring, token);  // Seen after the sum's barrier.
+  if (threadIdx.x == 0) slot = ring_slot(given.qk.ring, token);  // Visible after the sum's barrier.
   float query[kVector], key[kVector];
   Raw<T> value{};
   if (holds)

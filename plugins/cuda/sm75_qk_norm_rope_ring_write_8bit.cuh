@@ -1,4 +1,5 @@
-// Queries and keys normalized and rotated, keys and values into their slots of a ring of 8 bits.
+// Normalizes and rotates queries and keys, and writes keys and values to their slots of an 8-bit
+// ring.
 #pragma once
 
 #include "sm75_qk_norm_rope.cuh"
@@ -8,12 +9,12 @@ namespace vidc {
 
 struct QkNormRopeRingWrite8Bit {
   QkNormRope qk;
-  void* query;               // [batch, tokens, width], of qkv's dtype or of the ring's
-  float* query_scale;        // [batch, heads, tokens], null where queries are not quantized
+  void* query;               // [batch, tokens, width], the dtype of qkv or of the ring
+  float* query_scale;        // [batch, heads, tokens], null unless queries are quantized
   void* key_cache;           // [batch, slots, width]
-  void* value_cache;         // the same, null where values are transposed
+  void* value_cache;         // [batch, slots, width], null if values are transposed
   const float* key_scale;    // [heads]
-  const float* value_scale;  // the same
+  const float* value_scale;  // [heads]
   const float* key_mean;     // [width], null for zeros
 };
 
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(kMostThreads)
   const int token = blockIdx.x, batch = blockIdx.y;
   const int64_t row = static_cast<int64_t>(batch) * given.qk.tokens + token;
   __shared__ int slot;
-  if (threadIdx.x == 0) slot = ring_slot(given.qk.ring, token);  // Seen after the sum's barrier.
+  if (threadIdx.x == 0) slot = ring_slot(given.qk.ring, token);  // Visible after the sum's barrier.
   float query[kVector], key[kVector];
   Raw<T> raw_value{};
   if (holds && given.value_cache)

@@ -1,4 +1,4 @@
-// Where tokens go in a ring that keeps its first tokens for ever.
+// Slots of tokens in a ring with a sink.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ struct Ring {
   int sink;
 };
 
-// The slot of a token of the block, -1 where there is none. Divides 64-bit integers, which takes a
+// Returns the slot of a token of the block, -1 if it has none. The 64-bit division takes about a
 // hundred instructions.
 __device__ __forceinline__ int ring_slot(const Ring& ring, int token) {
   const int64_t at = *ring.position + token;

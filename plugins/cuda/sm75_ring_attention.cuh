@@ -1,8 +1,8 @@
-// Attention over a ring of 8 bits on any GPU with matrix units: as ring_attention.h has it.
+// Attention over an 8-bit ring on any GPU with matrix units; ring_attention.h documents it.
 //
-// Products are of float16, which has every number of INT8 and E4M3, and sums are of float32; weights are
-// rounded to float16. A warp has 16 queries; a block's warps share tiles of keys and of values, which stay
-// in 8 bits until they are multiplied.
+// Products are in float16, which represents every INT8 and E4M3 number exactly, and sums in
+// float32; softmax weights are rounded to float16. A warp has 16 queries. A block's warps share
+// tiles of keys and values, which stay in 8 bits until they are multiplied.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -20,9 +20,9 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kWarpQueries = 16;
 constexpr int kQueries = kWarpQueries * kWarps;
 constexpr int kKeys = 64;
-constexpr int kDepth = 16;  // Of a product, and of the groups that values are stored in.
+constexpr int kDepth = 16;  // Depth of a product, and slots of a group of transposed values.
 constexpr int kVector = 16;  // Bytes of a copy.
-constexpr int kPadding = 16;  // Rows then begin four banks apart, and a warp's words are in all 32.
+constexpr int kPadding = 16;  // Rows begin four banks apart, so a warp's words cover all 32 banks.
 
 template <int kHead>
 struct Tile {
@@ -30,7 +30,7 @@ struct Tile {
   __align__(16) uint8_t value[kHead][kKeys + kPadding];
 };
 
-// The first and the last two of four numbers.
+// Two packed halves of four numbers: the first two and the last two.
 struct Halves {
   uint32_t low, high;
 };
@@ -65,8 +65,8 @@ struct E4m3 {
   }
 
  private:
-  // Exponent and mantissa where float16 has them, whose exponent is counted from 8 less. What is NaN
-  // would be 480, the one number beyond 448: it alone overflows, and infinity times 0 is NaN.
+  // Exponent and mantissa move to their places in float16, whose exponent bias differs by 8. NaN
+  // has the bits of 480, the only number above 448: only it overflows, and infinity times 0 is NaN.
   static __device__ __forceinline__ uint32_t pair(uint32_t high) {
     const __half2 x = as_numbers((high & 0x80008000) | (high & 0x7f007f00) >> 1);
     const __half2 nan_or_zero = __hmul2(__hmul2(x, both(36864.f)), both(0.f));
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) kernel(const VidcRingAttention a) {
                        (a.key_scale[head] * (1.4426950408889634f / sqrtf(kHead)));
 #pragma unroll
     for (int step = 0; step < kHead / kDepth; ++step) {
-      // Which channel is which of a product's depth does not matter, as long as it is so for keys too.
+      // The order of channels along a product's depth is free if it is the same for keys.
       uint32_t word = 0;
       if (there)
         word = *reinterpret_cast<const uint32_t*>(all_queries + row[r] + step * kDepth + 4 * q);

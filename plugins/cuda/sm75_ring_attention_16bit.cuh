@@ -1,7 +1,7 @@
-// Attention over a ring of 16 bits on any GPU with matrix units: as ring_attention_16bit.h has it.
+// Attention over a 16-bit ring on any GPU with matrix units; ring_attention_16bit.h documents it.
 //
-// A warp has 16 queries; a block's warps share a tile of keys and one of values. Values are copied while
-// logits are computed, the next keys while values are multiplied.
+// A warp has 16 queries; a block's warps share a tile of keys and one of values. Values are copied
+// during the computation of logits, the next keys during the product with values.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,9 +21,9 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kWarpQueries = 16;
 constexpr int kQueries = kWarpQueries * kWarps;
 constexpr int kKeys = 64;
-constexpr int kDepth = 16;  // Of a product.
+constexpr int kDepth = 16;  // Depth of a product.
 constexpr int kVector = 8;  // Elements of a copy.
-constexpr int kPadding = 8;  // Elements: eight rows of a matrix are then in all 32 banks.
+constexpr int kPadding = 8;  // Elements; eight rows of a matrix then cover all 32 banks.
 
 template <int kHead>
 struct Tile {
@@ -31,8 +31,8 @@ struct Tile {
   __align__(16) uint16_t value[kKeys][kHead + kPadding];
 };
 
-// `rounded` weights, not what they were rounded from, are added up too: an output is then between the values
-// that it is of, and no larger than their type has.
+// Sums add the `rounded` weights, not the exact ones: an output is then a convex combination of
+// values and does not overflow their type.
 struct Float16 {
   static __device__ __forceinline__ uint32_t pack(float x, float y) {
     const __half2 pair = __floats2half2_rn(x, y);
@@ -61,8 +61,8 @@ struct Bfloat16 {
   }
 };
 
-// The rows of a tile from slot `first` of one head; zeros for slots that are not valid, since zero times
-// what lies there may be NaN.
+// Copies the rows of a tile from slot `first` of one head. Slots that are not valid become zeros:
+// their content may be NaN, and zero times NaN is NaN.
 template <int kHead>
 __device__ __forceinline__ void copy_rows(uint16_t (&to)[kKeys][kHead + kPadding],
                                           const uint16_t* ring, int64_t row, int first, int valid) {

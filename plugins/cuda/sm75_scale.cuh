@@ -1,4 +1,4 @@
-// Rounding to 8 bits by a scale, and the scale that follows from the largest of a token's head.
+// Quantization to 8 bits, and the dynamic scale of a token's head from its amax.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -12,13 +12,13 @@ constexpr float kLargest = 448.f;
 template <>
 constexpr float kLargest<int8_t> = 127.f;
 
-constexpr float kSmallestScaled = 1e-30f;  // The inverse of the scale of less would not be finite.
+constexpr float kSmallestScaled = 1e-30f;  // keeps the inverse of the scale finite
 
-// Of the head that this thread has eight channels of, together with its `lanes` - 1 neighbors.
-// Every thread of the warp calls it.
+// Returns the scale of the head of which this thread and its `lanes` - 1 neighbors have eight
+// channels each. Every thread of the warp calls it.
 template <typename Output>
 __device__ __forceinline__ float scale_of_head(const float (&x)[kVector], int lanes) {
-  // As integers, numbers without a sign are in their order, and NaN is the largest.
+  // The bits of non-negative floats compare like integers, with NaN as the largest.
   unsigned largest = __float_as_uint(kSmallestScaled);
 #pragma unroll
   for (int i = 0; i < kVector; ++i) largest = max(largest, __float_as_uint(fabsf(x[i])));

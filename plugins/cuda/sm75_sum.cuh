@@ -1,4 +1,4 @@
-// Sums over a block, in each of its threads; the same in every run: no atomics.
+// Sums over a block, returned to every thread; deterministic, without atomics.
 #pragma once
 
 namespace vidc {
@@ -6,7 +6,7 @@ namespace vidc {
 constexpr int kMostThreads = 1024;
 constexpr int kWarps = kMostThreads / 32;
 
-// `partial` is shared memory of one call alone.
+// `partial` is shared memory that no other call uses.
 __device__ __forceinline__ float2 block_sum(float2 value, float2 (&partial)[kWarps]) {
 #pragma unroll
   for (int offset = 16; offset; offset >>= 1) {

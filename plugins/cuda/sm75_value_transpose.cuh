@@ -1,8 +1,8 @@
-// Values into their slots of a transposed ring of 8 bits, [batch, heads, head_dim, slots]: matrix
-// instructions of 8 bits want the index that is summed over to be contiguous.
+// Writes values to their slots of a transposed 8-bit ring, [batch, heads, head_dim, slots]: 8-bit
+// matrix instructions need the reduced index, the slot, to be contiguous.
 //
-// Within each 16 slots they are stored in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15: what a
-// thread holds of the softmax's probabilities is then what it has to multiply the values with.
+// Each 16 slots have the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15: a thread's softmax weights
+// are then the operand that it multiplies the values with.
 #pragma once
 
 #include "sm75_ring.cuh"
@@ -11,11 +11,11 @@
 namespace vidc {
 
 constexpr int kTransposeThreads = 128;
-constexpr int kTileSlots = 32;  // a sector of memory for each channel
+constexpr int kTileSlots = 32;  // one memory sector per channel
 constexpr int kGroup = 16;
 
 struct ValueTranspose {
-  const void* values;  // of the first token and head; [batch, tokens, 3 * width]
+  const void* values;  // values of the first token and head in [batch, tokens, 3 * width]
   void* cache;
   const float* scale;  // [heads]
   Ring ring;
@@ -23,18 +23,18 @@ struct ValueTranspose {
   int heads;
 };
 
-// Tiles that a launch needs, wherever the block begins: its slots are at most three runs, in the
-// sink, up to the ring's end and from its beginning, each with a part of a tile at both ends.
+// Returns the largest number of tiles of a launch: a block's slots are at most three runs (in the
+// sink, up to the ring's end, after its wrap), each with a partial tile at both ends.
 inline int transpose_tiles(int64_t tokens) {
   return static_cast<int>((tokens + 3 * 2 * (kTileSlots - 1)) / kTileSlots) + 1;
 }
 
-// The slots of one tile that the block's tokens go to.
+// The slots of one tile that receive tokens of the block.
 struct TileSlots {
-  int base;   // of the tile, a multiple of its size
+  int base;   // first slot of the tile, a multiple of its size
   int begin;  // the first slot with a token
-  int end;    // behind the last one, `begin` where there is none
-  int token;  // of slot `begin`
+  int end;    // one past the last, `begin` if there is none
+  int token;  // token of slot `begin`
 };
 
 __device__ __forceinline__ TileSlots tile_slots(const Ring& ring, int tokens, int tile) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ TileSlots tile_slots(const Ring& ring, int tokens, in
       in_sink < tokens ? static_cast<int>((position + in_sink - ring.sink) % turn) : 0;
   const int to_end = min(tokens - in_sink, turn - offset);
   const int starts[] = {in_sink ? static_cast<int>(position) : 0, ring.sink + offset, ring.sink};
-  // Of more tokens than the ring turns over, which would share slots, the last are left out.
+  // A block with more tokens than the ring rotates would share slots; its last tokens are left out.
   const int counts[] = {in_sink, to_end, min(tokens - in_sink - to_end, offset)};
   int token = 0;
 #pragma unroll
@@ -67,7 +67,7 @@ __device__ __forceinline__ TileSlots tile_slots(const Ring& ring, int tokens, in
   return {0, 0, 0, 0};
 }
 
-// Which of 16 slots is stored at a position, and where a slot is.
+// The slot at a position of a group of 16, and the position of a slot.
 __device__ __forceinline__ int slot_at(int position) {
   return position / 4 * 2 + position % 2 + position / 2 % 2 * 8;
 }

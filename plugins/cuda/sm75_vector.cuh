@@ -1,4 +1,4 @@
-// Elements of a row that a thread has at a time, computed with as float32.
+// Vectors of a row's elements per thread, computed in float32.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +11,7 @@ namespace vidc {
 
 constexpr int kVector = 8;  // 16 bytes of 16-bit floats
 
-// Two neighboring elements and their values in float32.
+// Conversion of two neighboring elements to and from float32.
 template <typename T>
 struct Packed;
 
@@ -38,7 +38,7 @@ struct Packed<__half> {
   static __device__ __forceinline__ Pair pack(float a, float b) { return __floats2half2_rn(a, b); }
 };
 
-// FP8 rounds to nearest even, and what is beyond the largest number becomes it.
+// FP8 rounds to nearest even and saturates.
 template <>
 struct Packed<__nv_fp8_e4m3> {
   using Pair = __nv_fp8x2_storage_t;
@@ -67,7 +67,7 @@ struct WordOf<8> {
   using Type = uint2;
 };
 
-// Elements as they lie in memory: 16-bit floats take half the registers of their float32 values.
+// Elements in their memory format: 16-bit floats take half the registers of float32.
 template <typename T>
 struct Raw {
   using Word = typename WordOf<sizeof(T) * kVector>::Type;
@@ -75,7 +75,7 @@ struct Raw {
   Word words[kWords];
 };
 
-// Loads elements that are read once: they leave the caches to what is read again.
+// Loads elements that are read once, bypassing the caches.
 template <typename T>
 __device__ __forceinline__ Raw<T> load_once(const T* from) {
   Raw<T> raw;
@@ -85,7 +85,7 @@ __device__ __forceinline__ Raw<T> load_once(const T* from) {
   return raw;
 }
 
-// Loads elements that other blocks read too.
+// Loads elements that other blocks also read.
 template <typename T>
 __device__ __forceinline__ Raw<T> load_shared(const T* from) {
   Raw<T> raw;
@@ -122,7 +122,7 @@ __device__ __forceinline__ void store(T* to, const float (&from)[kVector]) {
   store_raw(to, raw);
 }
 
-// Rounds values as storing them would.
+// Rounds values as a store would.
 template <typename T>
 __device__ __forceinline__ void round_to(float (&values)[kVector]) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// What CUDA C++ has no words for on sm_90: barriers in shared memory, copies of tensor tiles, and the
-// order of a warpgroup's products.
+// PTX of sm_90 that CUDA C++ lacks: mbarriers, copies of tensor tiles, and the order of a
+// warpgroup's products.
 
 #pragma once
 
@@ -13,14 +13,14 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// --- mbarriers: they complete a phase when `arrivals` came and all expected bytes were copied.
+// --- mbarriers: a phase completes after `arrivals` arrivals and all expected bytes.
 
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(arrivals));
 }
 
-// Makes initialized barriers known to the copy engine.
+// Makes initialized barriers visible to the copy engine.
 __device__ __forceinline__ void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -37,8 +37,8 @@ __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
                : "memory");
 }
 
-// Waits for the end of the phase of this parity. A fresh barrier is in phase 0; waiting for parity 1
-// then returns at once.
+// Waits for the end of the phase of this parity. A new barrier is in phase 0: a wait for parity 1
+// returns at once.
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -80,7 +80,7 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// A barrier of `threads` that come, of whom some need not wait.
+// Arrives at a barrier of `threads` without waiting.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -89,11 +89,12 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Comes to a barrier once `known` is computed. Returns a zero that nobody else knows for one: what it is
-// added to is computed after that.
+// Arrives at a barrier after `known` is computed. Returns a zero that is opaque to the compiler:
+// sums with it are computed after the arrival.
 __device__ __forceinline__ float named_barrier_arrive_after(float known, int id, int threads,
                                                             const float* zero) {
-  // No sum has these bits, those of a signaling NaN. So it always comes, with NaN too.
+  // These are the bits of a signaling NaN, which no sum has: the arrival happens always, for NaN
+  // too.
   asm volatile(
       "{\n"
       ".reg .pred computed;\n"
@@ -110,7 +111,7 @@ __device__ __forceinline__ float named_barrier_arrive_after(float known, int id,
   return loaded;
 }
 
-// A barrier that tells all whether any of them came with `value`.
+// A barrier that returns to all threads whether any passed `value`.
 __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool value) {
   int any;
   asm volatile(
@@ -135,14 +136,14 @@ __device__ __forceinline__ void products_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until at most `kPending` of the committed groups are under way.
+// Waits until at most `kPending` of the committed groups are pending.
 template <int kPending>
 __device__ __forceinline__ void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Keeps the compiler from moving uses of registers across this point: it does not know that products
-// write them late.
+// Keeps the compiler from moving uses of registers across this point: products write them
+// asynchronously.
 template <typename T, int N>
 __device__ __forceinline__ void pin(T (&registers)[N]) {
 #pragma unroll
@@ -161,16 +162,16 @@ __device__ __forceinline__ void pin(uint16_t (&registers)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+h"(registers[i])::"memory");
 }
 
-// Descriptor of an operand in shared memory whose rows of `kRowBytes` (64 or 128) lie one after
-// another, swizzled as the copy engine swizzles that many bytes. Its first row is aligned to 8 rows.
-// `along` moves it along its rows, in bytes.
+// Descriptor of an operand in shared memory with contiguous rows of `kRowBytes` (64 or 128), in the
+// copy engine's swizzle of that width. Its first row is aligned to 8 rows. `along` is an offset in
+// its rows, in bytes.
 template <int kRowBytes>
 __device__ __forceinline__ uint64_t operand(uint32_t rows, int along) {
   static_assert(kRowBytes == 64 || kRowBytes == 128);
   constexpr uint32_t kSwizzle = kRowBytes == 128 ? 1 : 2;
   constexpr uint32_t kEightRows = 8 * kRowBytes / 16;
   constexpr uint32_t kUnused = 1;
-  // Shared memory has less than 2^18 bytes, so the address cannot reach the next field.
+  // Shared memory has less than 2^18 bytes, so the address does not overflow into the next field.
   const uint32_t low = (rows / 16 | kUnused << 16) + along / 16;
   return uint64_t{(kSwizzle << 30) | kEightRows} << 32 | low;
 }
@@ -183,7 +184,7 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return y;
 }
 
-// Rounded, and no larger than 448; `a` is in the lower byte.
+// Rounds two floats, saturating at 448; `a` is in the lower byte.
 __device__ __forceinline__ uint16_t two_e4m3(float a, float b) {
   uint16_t two;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;" : "=h"(two) : "f"(a), "f"(b));

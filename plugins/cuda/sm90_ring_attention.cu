@@ -1,4 +1,4 @@
-// The host's side of ring attention on sm_90: checks, tensor maps and the launch.
+// Host side of ring attention on sm_90: checks, tensor maps and launch.
 
 #include "sm90_ring_attention.cuh"
 
@@ -12,7 +12,7 @@ constexpr int kAlignment = 16;
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// Through the runtime, so that nothing has to link the driver's library.
+// Looked up through the CUDA runtime, so nothing links the driver's library.
 cudaError_t find_encode(Encode* encode) {
   static Encode found = nullptr;
   if (found == nullptr) {
@@ -28,7 +28,7 @@ cudaError_t find_encode(Encode* encode) {
   return cudaSuccess;
 }
 
-// Of a contiguous tensor of bytes with four dimensions, innermost first.
+// Map of a contiguous tensor of bytes with four dimensions, innermost first.
 cudaError_t encode(CUtensorMap* map, const void* address, const cuuint64_t (&sizes)[4],
                    const cuuint32_t (&box)[4]) {
   Encode encode_tiled = nullptr;
@@ -73,7 +73,7 @@ cudaError_t ctas(const VidcRingAttention& a, int* count) {
   return cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device);
 }
 
-// The arrivals come first: they are zero between launches, whatever the sizes of the parts.
+// Arrival counters lie first: they are zero between launches, whatever the sizes of the parts.
 size_t arrival_bytes(const VidcRingAttention& a) {
   const size_t bytes = sizeof(unsigned int) * kGroups * tiles(a);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -102,7 +102,7 @@ cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   int grid = 0;
   error = ctas(a, &grid);
   if (error != cudaSuccess) return error;
-  // What StreamK can count to.
+  // The limit of StreamK's 32-bit arithmetic.
   const int64_t blocks = (a.slots + kKeys - 1) / kKeys;
   if (blocks * grid * grid > INT32_MAX) return cudaErrorInvalidValue;
   Parameters p;

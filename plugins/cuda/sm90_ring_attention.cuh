@@ -1,8 +1,9 @@
-// Attention over a ring of 8-bit keys and values, for sm_90. See ring_attention.h for what it
-// takes and gives, sm90_ring_int8.cuh and sm90_ring_e4m3.cuh for what it computes.
+// Attention over an 8-bit ring for sm_90. ring_attention.h documents arguments and result,
+// sm90_ring_int8.cuh and sm90_ring_e4m3.cuh the computation.
 //
-// A CTA has two warpgroups that compute, 64 queries each, and one that copies. Products run while other
-// work does: those of a block's weights with values beside the exponentials of the next block.
+// A CTA has two warpgroups that compute, 64 queries each, and one that copies. Products overlap
+// other work: a block's product of weights and values runs beside the exponentials of the next
+// block.
 
 #pragma once
 
@@ -15,7 +16,7 @@
 
 namespace vidc::ring_attention {
 
-// The barriers at which two warpgroups take turns to multiply.
+// Barriers by which two warpgroups take turns to issue products.
 struct Turns {
   static constexpr int kBoth = kGroups * kGroupThreads;
   int own;
@@ -30,21 +31,23 @@ struct Turns {
   }
 };
 
-// What step() asks of a tile, Int8Tile or E4m3Tile, in this order for each block of keys:
+// step() calls these functions of a tile, Int8Tile or E4m3Tile, in this order for each block of
+// keys:
 //
-//   clear_sums     of logits, before they are multiplied
-//   issue_logits   products of queries and keys begin
-//   mask           logits of keys from `valid` on, counted from the block's first
-//   exponentiate   from logits to rounded weights
-//   values_done    the products of the last weights have ended
-//   take_weights   the rounded weights become operands
-//   add            what the next products with values leave no place for is added to the output
-//   issue_values   products of weights and values begin
+//   clear_sums     clears the sums of the logits
+//   issue_logits   starts the products of queries and keys
+//   mask           masks logits of keys from `valid` on, counted from the block's first
+//   exponentiate   turns logits into rounded weights
+//   values_done    waits for the products of the last weights
+//   take_weights   turns the rounded weights into operands
+//   add            adds the last products to the output, if the next ones overwrite them
+//   issue_values   starts the products of weights and values
 //
 // and, after a tile's last block, add_last.
 
-// From one block of keys, the `count`-th of this CTA, to the next. Before and after it the last
-// block's weights are rounded, those of the one before it are multiplied, and nothing is under way.
+// Steps from one block of keys, the `count`-th of this CTA, to the next. Before and after it the
+// last block's weights are rounded, those of the previous block are multiplied, and nothing is
+// pending.
 template <typename Tile>
 __device__ __forceinline__ void step(const Self& me, const Turns& turns, Tile& s, uint32_t query,
                                      unsigned count, int valid, Shared<Tile::kHead>& shared) {
@@ -54,7 +57,7 @@ __device__ __forceinline__ void step(const Self& me, const Turns& turns, Tile& s
   ptx::barrier_wait(&shared.key_full[next.stage], next.parity);
   turns.take();
   s.issue_logits(query, ptx::shared_address(shared.key[next.stage]));
-  // Waiting here, not later, keeps the assembler from adding before the products are issued.
+  // A wait here, not later, keeps the assembler from adding before the products are issued.
   ptx::barrier_wait(&shared.value_full[now.stage], now.parity);
   s.add();
   s.issue_values(ptx::shared_address(shared.value[now.stage]));
@@ -68,7 +71,7 @@ __device__ __forceinline__ void step(const Self& me, const Turns& turns, Tile& s
   } else {
     s.exponentiate();
   }
-  // Waiting for what is needed next keeps the assembler from moving the work above behind the products.
+  // A wait for the next operand keeps the assembler from moving the work above behind the products.
   ptx::barrier_wait(&shared.value_full[next.stage], next.parity);
   ptx::products_wait<0>();
   s.values_done();
@@ -124,7 +127,7 @@ __device__ __forceinline__ void compute(const Parameters& p, Shared<Tile::kHead>
 
 #pragma unroll
     for (int r = 0; r < 2; ++r) s.row[r].sum = quad_sum(s.row[r].sum);
-    // Again, to have kept less of it in registers.
+    // Computed again to save registers.
     shared.work.segment(blockIdx.x, index, segment);
     const Place at = place(p, segment.tile);
     if (segment.slot < 0 || unite(p, shared.work, me, segment, s)) finish(p, me, at, s);
@@ -138,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr int kHead = Tile::kHead;
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared<kHead>& shared = *reinterpret_cast<Shared<kHead>*>(memory);
-  // Swizzled tiles rely on it, and nothing else would tell.
+  // Swizzled tiles rely on this alignment, and a violation shows nowhere else.
   if (ptx::shared_address(memory) % alignof(Shared<kHead>) != 0) __trap();
   if (threadIdx.x == 0) {
     ptx::prefetch_map(&queries);
@@ -156,7 +159,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       ptx::barrier_init(&shared.value_empty[i], kComputeWarps);
     }
     ptx::fence_barrier_init();
-    // Clamped, because the barriers never complete without a block.
+    // Clamped: without a block the barriers never complete.
     shared.zero = 0.0f;
     shared.valid = static_cast<int>(min(max(*p.valid_length, int64_t{1}), int64_t{p.slots}));
     shared.work = StreamK(p.tiles, (shared.valid + kKeys - 1) / kKeys, gridDim.x);

@@ -6,8 +6,8 @@
 //      is 448 or 2^1.8 above: the output is then rescaled, mostly in the first blocks.
 //   3. multiplies that with the values and adds it to the output, within the matrix units.
 //
-// Weights of less than 2^-17 of the largest become zero. The sum of a row's weights is that of the ones
-// before rounding: what was lost counts as much as before, as if its values were value_mean.
+// Weights of less than 2^-17 of the largest become zero. The sum of a row's weights is that of the
+// ones before rounding: what was lost counts as much as before, as if its values were value_mean.
 
 #pragma once
 
@@ -17,38 +17,38 @@
 
 namespace vidc::ring_attention {
 
-// A warpgroup's share of one tile: 64 queries. What its functions are for, and their order, is said
-// where they are called.
+// A warpgroup's share of one tile: 64 queries. step() of sm90_ring_attention.cuh documents its
+// functions.
 template <int kHeadDim>
 struct E4m3Tile {
   static constexpr int kHead = kHeadDim;
   using Product = float;
-  // The other's products then begin when this one's exponentials do: 3 % faster than when they are
-  // issued one behind the other, so that both warpgroups wait and then exponentiate together.
+  // The other warpgroup's products then begin with this one's exponentials: 3 % faster than issuing
+  // them one after the other, where both warpgroups wait and then exponentiate together.
   static constexpr bool kTurnUntilMaxima = true;
 
-  // In powers of 2: a weight at the reference, and how far others may lie above it; log2(448) is
-  // 8.8074.
+  // Base-2 logarithms of a weight at the reference, and of the largest factor above it; log2(448)
+  // is 8.8074.
   static constexpr float kAtReference = 7.0f;
   static constexpr float kReferenceSlack = 8.807f - kAtReference;
 
   struct Row {
-    // From a sum to a logit in base 2.
+    // Factor from a sum to a logit in base 2.
     float scale;
-    // A logit: what weights and output are relative to.
+    // The logit that weights and output are relative to.
     float reference;
-    // Of the weights, the thread's own columns.
+    // Sum of the weights of the thread's columns.
     float sum;
   };
 
   float sums[kKeys / 2];
-  // The next weights, in twos, while the last are multiplied. Only because they are joined after that
-  // does the assembler not give both the same registers.
+  // Pairs of the next weights while the last are multiplied. They are joined after that, which
+  // keeps the assembler from giving both the same registers.
   uint16_t rounded[kKeys / 4];
   uint32_t weights[kKeys / kDepth][4];
   float output[kHead / 2];
   Row row[2];
-  // Of the output and the rows' sums, because references have moved.
+  // Factor of the output and the rows' sums after a move of the references.
   float shrink[2];
 
   __device__ __forceinline__ void begin() {
@@ -87,8 +87,8 @@ struct E4m3Tile {
     exponentiate([](float) { return 0.0f; });
   }
 
-  // Calls `maxima_known` with a number that follows from them; the exponentials follow from the zero
-  // that it returns.
+  // Calls `maxima_known` with a number that depends on the maxima; the exponentials depend on the
+  // zero that it returns.
   template <typename Known>
   __device__ __forceinline__ void exponentiate(Known maxima_known) {
     float largest[2] = {-INFINITY, -INFINITY};
@@ -108,8 +108,8 @@ struct E4m3Tile {
     float sum[2][2] = {};
 #pragma unroll
     for (int i = 0; i < kKeys / 8; ++i) {
-      // Of 16 keys a thread has two neighbors and, 8 further on, two more, of each of its rows. They
-      // become four neighbors of the operand: the ring's order of keys is made for this.
+      // Of 16 keys a thread has two neighbors and, 8 further on, two more, of each of its rows.
+      // They become four neighbors of the operand: the ring's order of keys is made for this.
       const int r = i % 2, first = i / 2 * 8 + 2 * r;
       float weight[4];
 #pragma unroll

@@ -21,31 +21,32 @@
 
 namespace vidc::ring_attention {
 
-// A warpgroup's share of one tile: 64 queries. What its functions are for, and their order, is said
-// where they are called.
+// A warpgroup's share of one tile: 64 queries. step() of sm90_ring_attention.cuh documents its
+// functions.
 template <int kHeadDim>
 struct Int8Tile {
   static constexpr int kHead = kHeadDim;
   using Product = int32_t;
-  // A warpgroup keeps its turn until its products are issued. With it until the maxima are known, as
-  // in E4m3Tile, it took 4 % longer: adding to the output then waits for the turn as well.
+  // A warpgroup keeps its turn until its products are issued. Keeping it until the maxima are
+  // known, as in E4m3Tile, takes 4 % longer: adding to the output then waits for the turn too.
   static constexpr bool kTurnUntilMaxima = false;
 
   static constexpr int32_t kBias = 0x4b400000;
-  // Minus infinity: less than any sum as an integer too, and its weight is zero whatever the scale.
+  // Minus infinity: less than any sum also as an integer, and its weight is zero for any scale.
   static constexpr int32_t kMasked = static_cast<int32_t>(0xff800000);
   static constexpr float kLargestWeight = 255.0f;
   static constexpr float kReferenceSlack = 64.0f;
 
   struct Row {
-    // From a biased sum to a logit in base 2.
+    // Factor from a biased sum to a logit in base 2.
     float scale;
-    // A logit's maximum, biased like the sums: of the last block, and what the output is relative to.
+    // Largest logit of the last block, biased like the sums, and the one that the output is
+    // relative to.
     float maximum;
     float reference;
-    // Of the products of the last block whose weights are rounded, when they are added to the output.
+    // Factor of the last block's products when they are added to the output.
     float factor;
-    // Of the weights, the thread's own columns.
+    // Sum of the weights of the thread's columns.
     float sum;
   };
 
@@ -57,7 +58,7 @@ struct Int8Tile {
   float output[kHead / 2];
   Row row[2];
 
-  // As if a block before the first had added nothing.
+  // The state after a block that added nothing.
   __device__ __forceinline__ void begin() {
 #pragma unroll
     for (int i = 0; i < kHead / 2; ++i) {
@@ -97,13 +98,13 @@ struct Int8Tile {
   }
 
   __device__ __forceinline__ void exponentiate() {
-    // Biased sums are positive floats, which are in the order of their bits.
+    // Biased sums are positive floats, which compare like their bits.
     int32_t largest[2] = {kMasked, kMasked};
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) largest[row_of(i)] = max(largest[row_of(i)], sums[i]);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // Upwards, so that no weight exceeds 1: 256 would become 0 in a byte.
+      // Rounded up, so no weight exceeds 1: 256 would become 0 in a byte.
       row[r].maximum = __fmul_ru(__int_as_float(quad_max(largest[r])), row[r].scale);
     }
 #pragma unroll

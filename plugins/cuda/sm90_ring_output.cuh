@@ -1,4 +1,4 @@
-// The end of a tile in ring attention: parts of it are put together, and it is written.
+// Epilogue of a tile in ring attention: merges its parts and writes it.
 
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace vidc::ring_attention {
 
-// A part of a tile, for one warpgroup: `kHead / 8` times four floats of each thread's output, then its
-// rows' references and sums.
+// A part of a tile, for one warpgroup: `kHead / 8` times four floats of each thread's output, then
+// its rows' references and sums.
 template <int kHead>
 __device__ __forceinline__ float4* part(const Parameters& p, const Self& me, int slot) {
   constexpr int kVectors = (kHead / 8 + 1) * kGroupThreads;
@@ -16,8 +16,8 @@ __device__ __forceinline__ float4* part(const Parameters& p, const Self& me, int
          static_cast<int64_t>(slot * kGroups + me.group) * kVectors + me.thread;
 }
 
-// Writes this part of a tile. Whoever comes last puts the parts together, in the order of their keys,
-// so that the result does not depend on who that is. False for all others.
+// Writes this part of a tile. The last CTA to arrive merges the parts in the order of their keys,
+// so the result is deterministic. Returns false for the others.
 template <typename Tile>
 __device__ __forceinline__ bool unite(const Parameters& p, const StreamK& work, const Self& me,
                                       const Segment& segment, Tile& s) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ bool unite(const Parameters& p, const StreamK& work, 
   bool last = false;
   if (me.thread == 0) {
     const unsigned int others = segment.last - segment.first;
-    // Wraps to zero with the last one: ready for the next launch.
+    // Wraps to zero with the last arrival, ready for the next launch.
     last = atomicInc(&p.arrivals[segment.tile * kGroups + me.group], others) == others;
   }
   if (!ptx::named_barrier_any(barrier, kGroupThreads, last)) return false;

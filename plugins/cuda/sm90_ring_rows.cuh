@@ -1,4 +1,4 @@
-// What the four threads of a quad have to agree on: the two rows of a tile that they share.
+// Reductions over the four threads of a quad, which share two rows of a tile.
 
 #pragma once
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Of a thread's `kKeys / 2` logits the i-th's row and, within the block, its key.
+// Row and key, within the block, of the i-th of a thread's `kKeys / 2` logits.
 __device__ __forceinline__ constexpr int row_of(int i) { return i / 2 % 2; }
 __device__ __forceinline__ int key_of(int i) { return i / 4 * 8 + 2 * (threadIdx.x % 4) + i % 2; }
 

@@ -1,5 +1,4 @@
-// What the kernel of ring attention works on: its arguments, what a CTA's threads share, and the copies
-// into it.
+// Data of the ring attention kernel: its arguments, a CTA's shared memory, and the copies into it.
 
 #pragma once
 
@@ -26,7 +25,7 @@ constexpr int kComputeRegisters = 240;
 constexpr int kFirstTurnBarrier = 1;  // 0 is the whole CTA's.
 constexpr int kFirstGroupBarrier = kFirstTurnBarrier + kGroups;
 
-// A scale of zero would make what is masked NaN.
+// A scale of zero would turn masked logits into NaN.
 constexpr float kLeastScale = 1e-30f;
 
 struct Parameters {
@@ -60,13 +59,13 @@ struct alignas(1024) Shared {
   uint64_t key_empty[kStages];
   uint64_t value_full[kStages];
   uint64_t value_empty[kStages];
-  // Here rather than in registers, of which the loop over keys leaves none.
+  // In shared memory because the loop over keys leaves no registers.
   StreamK work;
   int valid;
   float zero;
 };
 
-// The place in a ring of stages of the `count`-th thing that goes through it.
+// The stage and phase of the `count`-th item of a ring of stages.
 template <int kCount>
 struct Stage {
   static_assert((kCount & (kCount - 1)) == 0);
@@ -117,7 +116,7 @@ __device__ __forceinline__ void copy(const Parameters& p, const CUtensorMap& que
   }
 }
 
-// Which of a CTA's threads this is, among those that compute.
+// Position of a thread among the computing threads of a CTA.
 struct Self {
   int group = static_cast<int>(threadIdx.x) / kGroupThreads - 1;
   int thread = threadIdx.x % kGroupThreads;
@@ -133,7 +132,7 @@ struct Self {
   }
 };
 
-// From a product of a row's query and a key to a logit in base 2.
+// Factor from the product of a row's query and a key to a logit in base 2.
 __device__ __forceinline__ float logit_scale(const Parameters& p, const Self& me, const Place& at,
                                              int which) {
   const int query = at.query + me.row(which);

@@ -1,5 +1,5 @@
-// The products of a warpgroup on sm_90 in E4M3: 64 rows, 32 deep, sums in float32, of which the
-// hardware keeps fewer bits while it adds.
+// Warpgroup products of sm_90 in E4M3: 64 rows, depth 32, sums in float32, which the hardware adds
+// with fewer bits.
 //
 // Registers and operands are as in sm90_wgmma_int8.cuh.
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ void multiply_e4m3(
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
-// The first of several, for which sums need no registers before it.
+// The first of several products; it ignores the previous content of the sums.
 __device__ __forceinline__ void multiply_e4m3_from_zero(
     float (&d)[64], uint64_t a, uint64_t b) {
   asm volatile(

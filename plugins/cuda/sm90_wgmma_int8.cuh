@@ -1,9 +1,9 @@
-// The products of a warpgroup on sm_90 in 8-bit integers: 64 rows, 32 deep, sums in int32.
+// Warpgroup products of sm_90 in 8-bit integers: 64 rows, depth 32, sums in int32.
 //
-// Each takes the sums it adds to, `d`, as PTX lays them out: of every 8 columns, lane l holds columns
-// 2 (l % 4) and the next, in rows l / 4 and l / 4 + 8 of its warp's 16. `b`, and `a` where it is not
-// in registers, are descriptors of shared memory with the depth contiguous. Without `accumulate` the
-// sums start from zero. The operands belong to the product until the warpgroup waits for it.
+// The sums `d` have the layout of PTX: of every 8 columns, lane l has columns 2 (l % 4) and the
+// next, in rows l / 4 and l / 4 + 8 of its warp's 16. `b`, and `a` where it is not in registers,
+// are descriptors of shared memory with the depth contiguous. Without `accumulate` the sums start
+// from zero. The operands belong to the product until the warpgroup waits for it.
 
 #pragma once
 
@@ -32,8 +32,8 @@ __device__ __forceinline__ void multiply_s8_s8(
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
-// The same with unsigned rows from registers; `a[i]` are bytes 4 (l % 4) to + 3 of the depth's first
-// (i < 2) or second half, in row l / 4 (i even) or l / 4 + 8.
+// The same with unsigned rows from registers; `a[i]` are bytes 4 (l % 4) to + 3 of the depth's
+// first (i < 2) or second half, in row l / 4 (i even) or l / 4 + 8.
 __device__ __forceinline__ void multiply_u8_s8(
     int32_t (&d)[64], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
   asm volatile(

@@ -1,11 +1,10 @@
-// How the persistent blocks of a kernel share work that comes in tiles of equal length.
+// Stream-K: distribution of tiles of equal length over the persistent CTAs of a kernel.
 //
-// A tile is some queries of one head, its length the number of key blocks. Whole waves of tiles go
-// one tile to a CTA at a time: their CTAs walk the same keys side by side, out of the L2 cache. The
-// tiles that are left over are laid end to end and cut into equal shares, which come first, so that
-// nobody waits for a tile's last part at the end.
+// A tile is some queries of one head; its length is the number of key blocks. In whole waves, each
+// CTA has one tile, so CTAs read the same keys at the same time, from the L2 cache. The remaining
+// tiles are cut into equal shares, which run first: no CTA waits for a tile's last part at the end.
 //
-// All arithmetic is in 32 bits: length * ctas * ctas has to be less than 2^31.
+// Arithmetic is in 32 bits: length * ctas * ctas must be less than 2^31.
 
 #pragma once
 
@@ -22,16 +21,16 @@ struct Segment {
   int tile;
   int begin;
   int end;
-  // Where the CTA keeps this part of a tile, or -1 for a whole one.
+  // Workspace slot of this part of a tile, or -1 for a whole tile.
   int slot;
-  // The CTAs that hold the tile's parts, [first, last].
+  // The CTAs with the tile's parts, [first, last].
   int first;
   int last;
 };
 
 class StreamK {
  public:
-  // More parts would make putting one tile together slower than computing it in fewer.
+  // With more parts, merging a tile would cost more than the parts save.
   static constexpr int kMaxParts = 16;
   // A CTA's share is shorter than a tile, so it touches at most two.
   static constexpr int kSlots = 2;
@@ -45,7 +44,7 @@ class StreamK {
     sharers_ = shared_tiles_ * parts < ctas ? shared_tiles_ * parts : ctas;
   }
 
-  // The `index`-th segment of a CTA; false when there are no more.
+  // Gets the `index`-th segment of a CTA; returns false if there is none.
   VIDC_HOST_DEVICE bool segment(int cta, int index, Segment& out) const {
     if (cta < sharers_) {
       const unsigned begin = share_begin(cta), end = share_begin(cta + 1);
@@ -73,7 +72,7 @@ class StreamK {
     return index < waves_;
   }
 
-  // Where `cta` keeps its part of a shared tile.
+  // Workspace slot of the part of a shared tile in `cta`.
   VIDC_HOST_DEVICE int slot(int cta, int tile) const {
     return cta * kSlots + (tile - static_cast<int>(share_begin(cta) / length_));
   }
@@ -83,7 +82,7 @@ class StreamK {
     return shared_tiles_ * length_ * cta / sharers_;
   }
 
-  // Who holds a key block, counted through the shared tiles: the largest CTA whose share does not
+  // The CTA with a key block, counted through the shared tiles: the largest whose share does not
   // begin after it.
   VIDC_HOST_DEVICE int sharer(unsigned block) const {
     return static_cast<int>(((block + 1) * sharers_ - 1) / (shared_tiles_ * length_));

@@ -11,10 +11,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-import vidc.plugins.ring  # noqa: F401  packages call its operators by name
+import vidc.plugins.ops.ring  # noqa: F401  packages call its operators by name
 from vidc.plugins import engine_operators
 from vidc.plugins.errors import GateError, UnavailableError
-from vidc.plugins.flash_attention import load_kernel
+from vidc.plugins.ops.flash_attention import load_kernel
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.pickles import refuse_pickles
@@ -89,7 +89,7 @@ def load(
     refuse_pickles(file)
     _require_model(file, entry)
     operators = entry.requires.operators
-    if operators and (fault := engine_operators.fault(device, operators)) is not None:
+    if operators and (fault := engine_operators.kernel_error(device, operators)) is not None:
         raise fault
     try:
         # aoti_load_package would look for a compiler, and hides why a package does not load.

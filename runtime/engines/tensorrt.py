@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 from safetensors import SafetensorError
 from torch import Tensor
 
-from vidc.plugins import tensorrt_library
+from vidc.plugins import loading
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Role, Signature, state_output
 from vidc.runtime import manifest
@@ -131,7 +131,7 @@ def load(
     options: Options = read(entry.options, Options, f"options of {file}")
     module = _module(options, entry)
     if options.plugins:
-        tensorrt_library.register(module)
+        loading.register_tensorrt_plugins(module)
     runtime = module.Runtime(module.Logger(module.Logger.ERROR))
     if options.version_compatible:
         runtime.engine_host_code_allowed = True

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from vidc.exporters.component import Component
 from vidc.exporters.lowering import expand, inline, replace
 from vidc.exporters.program import export_program
-from vidc.plugins.flash_attention import flash_attention_sm90
-from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
-from vidc.plugins.ring import ring_attention, ring_write, ring_write_functional
+from vidc.plugins.ops.flash_attention import flash_attention_sm90
+from vidc.plugins.ops.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
+from vidc.plugins.ops.ring import ring_attention, ring_write, ring_write_functional
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 
 SHAPE, RING = (2, 3, 2, 4), (2, 9, 2, 4)

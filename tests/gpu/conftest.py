@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidc.plugins import kernel_library
+from vidc.plugins import loading
 
 HOPPER = (9, 0)
 
@@ -36,7 +36,7 @@ def hopper(gpu: torch.device) -> torch.device:
 @pytest.fixture(scope="session")
 def library(gpu: torch.device) -> torch.device:
     """The device, where the library of kernels is there to serve it."""
-    fault = kernel_library.fault()
+    fault = loading.torch_library_error()
     if fault is not None:
         pytest.skip(fault.message)
     return gpu

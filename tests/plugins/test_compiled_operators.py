@@ -25,7 +25,7 @@ def attention():
     )
 
 
-def test_an_export_keeps_each_as_one_operator_and_its_writes(program):
+def test_export_keeps_operators_and_their_writes(program):
     layer.same_as_eager(program.module(), CPU)
     program = program.run_decompositions({})
     text = program.graph_module.print_readable(print_output=False)
@@ -34,7 +34,7 @@ def test_an_export_keeps_each_as_one_operator_and_its_writes(program):
     assert set(written) == {"keys", "values", "keys_8bit", "values_8bit"}
 
 
-def test_an_export_attends_to_the_ring_that_it_writes(attention):
+def test_export_attends_to_the_written_ring(attention):
     attention_layer.same_as_eager(attention.module(), CPU)
     decomposed = attention.run_decompositions({})
     text = decomposed.graph_module.print_readable(print_output=False)
@@ -43,12 +43,12 @@ def test_an_export_attends_to_the_ring_that_it_writes(attention):
 
 
 @needs_compiler
-def test_torch_compile_calls_them():
+def test_torch_compile_calls_operators():
     layer.same_as_eager(torch.compile(layer.Layer(), fullgraph=True), CPU)
 
 
 @needs_compiler
-def test_aotinductor_calls_them(program, tmp_path):
+def test_aotinductor_calls_operators(program, tmp_path):
     package = tmp_path / "layer.pt2"
     compile_package(program, package)
     engine = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", True, 1, -1)

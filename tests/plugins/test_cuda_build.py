@@ -15,8 +15,8 @@ from refusals import REFUSALS
 
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UsageError
-from vidc.plugins.kernel_library import NAME
-from vidc.plugins.ring import PORTABLE
+from vidc.plugins.loading import TORCH_LIBRARY
+from vidc.plugins.ops.ring import PORTABLE
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURES = {"75", "80", "86", "89", "90a", "120"}
@@ -64,13 +64,13 @@ def build(tmp_path_factory) -> Path:
 
 
 def run(build, code):
-    """What a process prints that finds the library in the package's folder."""
+    """Runs code in a process with the library in the package's folder; returns its output."""
     code = f"""
 import json, sys, torch
 from pathlib import Path
-from vidc.plugins import kernel_library
+from vidc.plugins import loading
 sys.path.insert(0, {str(ROOT / "tests" / "support")!r})
-kernel_library.files = lambda package: Path({str(build)!r})
+loading.files = lambda package: Path({str(build)!r})
 {code}
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
@@ -107,11 +107,11 @@ def test_the_library_holds_code_for_every_architecture_and_ptx_for_newer_ones(co
     assert set(re.findall(r"\.sm_(\w+)\.ptx", listed("--list-ptx"))) == {"75"}
 
 
-def test_it_loads_beside_a_torch_for_the_cpu_and_serves_cuda(build):
+def test_library_registers_cuda_kernels_in_a_cpu_torch(build):
     code = """
-from vidc.plugins import gelu_quantize, qk_norm_rope_ring_write, qk_norm_rope_ring_write_8bit
-from vidc.plugins import ring_attention_16bit, ring_attention_8bit
-assert kernel_library.fault() is None, kernel_library.fault()
+from vidc.plugins.ops import gelu_quantize, qk_norm_rope_ring_write, qk_norm_rope_ring_write_8bit
+from vidc.plugins.ops import ring_attention_16bit, ring_attention_8bit
+assert loading.torch_library_error() is None, loading.torch_library_error()
 names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("vidc::")]
 serves = torch._C._dispatch_has_kernel_for_dispatch_key
 print(json.dumps({name: serves(name, "CUDA") for name in names}))
@@ -125,18 +125,18 @@ assert not torch.cuda.is_initialized()
     assert "previously registered" not in err
 
 
-def test_it_tells_its_abi(build):
+def test_library_returns_its_abi(build):
     code = f"""
 import ctypes
-print(ctypes.CDLL({str(build / NAME)!r}).vidc_plugin_abi())
+print(ctypes.CDLL({str(build / TORCH_LIBRARY)!r}).vidc_plugin_abi())
 """
     assert run(build, code)[0] == f"{PLUGIN_ABI}\n"
 
 
-def test_a_library_of_another_abi_is_not_used(build):
+def test_rejects_library_of_another_abi(build):
     code = """
-kernel_library.PLUGIN_ABI += 1
-from vidc.plugins.gelu_quantize import gelu_quantize
+loading.PLUGIN_ABI += 1
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
 cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 try:
     gelu_quantize.redispatch(cuda, torch.zeros(1, 1, 8), "float32")
@@ -146,21 +146,21 @@ except Exception as error:
     assert run(build, code)[0] == "VIDC-KERNEL-ABI\n"
 
 
-def test_what_the_library_needs_is_in_every_torch(build):
-    """Of torch it may link what a build without CUDA has too, and what torch 2.11 had."""
+def test_library_links_only_what_every_torch_has(build):
+    """The library may link only what a CPU build of torch 2.11 has."""
     listed = subprocess.run(
-        ["readelf", "-d", build / NAME], capture_output=True, text=True, check=True
+        ["readelf", "-d", build / TORCH_LIBRARY], capture_output=True, text=True, check=True
     ).stdout
     needed = set(re.findall(r"NEEDED.*\[lib([\w+]+)\.so", listed))
     assert needed <= {"torch", "torch_cpu", "stdc++", "gcc_s", "c", "m"}
     names = subprocess.run(
-        ["nm", "-D", "--undefined-only", "-C", build / NAME],
+        ["nm", "-D", "--undefined-only", "-C", build / TORCH_LIBRARY],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert re.search(r"\b(at|c10|torch)::", names) is None, "beyond the stable ABI"
 
 
-def test_the_library_refuses_in_the_words_of_the_references(build):
+def test_library_refuses_with_the_messages_of_the_references(build):
     code = """
 import refusal_matrix, refusals
 print(json.dumps(refusals.of_kernels([*refusals.REFUSALS, *refusal_matrix.KINDS])))
@@ -173,7 +173,7 @@ print(json.dumps(refusals.of_kernels([*refusals.REFUSALS, *refusal_matrix.KINDS]
         assert said[str(refusal)] == str(caught.value)
 
 
-def test_the_library_refuses_memory_that_its_kernels_cannot_read(build):
+def test_library_refuses_unaligned_and_strided_memory(build):
     code = """
 import refusals
 from refusal_matrix import ELSEWHERE, MEMORY
@@ -185,8 +185,8 @@ print(json.dumps(refusals.of_kernels([*MEMORY, *ELSEWHERE])))
         refusal.check(said[str(refusal)])
 
 
-def test_a_wheel_holds_the_library_where_it_is_looked_for(build, tmp_path):
-    """With what is compiled already; a wheel for every version of Python, but for one system."""
+def test_wheel_has_the_library_in_the_package(build, tmp_path):
+    """Reuses the compiled objects; the wheel is for any Python version and one platform."""
     command = [
         sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
         "-C", f"build-dir={build}", "-C", f"cmake.define.Python_EXECUTABLE={sys.executable}",
@@ -198,5 +198,5 @@ def test_a_wheel_holds_the_library_where_it_is_looked_for(build, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     assert "-py3-none-linux_" in wheel.name
-    libraries = {NAME, *(file.name for file in build.glob("libvidc_plugins.so"))}
+    libraries = {TORCH_LIBRARY, *(file.name for file in build.glob("libvidc_plugins.so"))}
     assert {f"vidc/plugins/{name}" for name in libraries} <= {*zipfile.ZipFile(wheel).namelist()}

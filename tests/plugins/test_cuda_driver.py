@@ -14,7 +14,7 @@ INVALID_VALUE = 1
 
 
 class Driver:
-    """Answers every call with this result and keeps the arguments."""
+    """A driver that returns one result for every call and records the arguments."""
 
     def __init__(self, result=0):
         self.result = result
@@ -49,7 +49,7 @@ def encode(**changes):
     return cuda_driver.TensorMap(**arguments | changes)
 
 
-def test_a_tensor_map_is_encoded_as_cuda_declares_it(use):
+def test_tensor_map_passes_the_arguments_that_cuda_declares(use):
     driver = use(Driver())
     made = encode(dtype=torch.float16)
     (call,) = driver.calls
@@ -69,7 +69,7 @@ def test_a_tensor_map_is_encoded_as_cuda_declares_it(use):
 
 
 @given(count=st.integers(1, 40))
-def test_tensor_maps_are_aligned_and_lie_in_memory_of_their_own(count):
+def test_tensor_maps_are_aligned_and_do_not_overlap(count):
     driver = Driver()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_driver, "_driver", lambda: driver)
@@ -82,14 +82,14 @@ def test_tensor_maps_are_aligned_and_lie_in_memory_of_their_own(count):
         assert start <= made.address <= start + ctypes.sizeof(made._memory) - 128
 
 
-def test_what_the_driver_refuses_is_named(use):
+def test_failed_driver_call_is_named(use):
     use(Driver(INVALID_VALUE))
     with pytest.raises(UnavailableError, match=r"cuTensorMapEncodeTiled.*CUDA_ERROR_1") as caught:
         encode()
     assert caught.value.code == "VIDC-KERNEL-DRIVER"
 
 
-def test_an_older_driver_without_the_function_is_named(use):
+def test_function_missing_in_an_older_driver_is_named(use):
     use(Driver())
     with pytest.raises(UnavailableError, match="no cuFuncLoad") as caught:
         cuda_driver.call("cuFuncLoad", None)
@@ -97,14 +97,14 @@ def test_an_older_driver_without_the_function_is_named(use):
 
 
 @pytest.mark.skipif(find_library("cuda") is not None, reason="this machine has a CUDA driver")
-def test_a_machine_without_a_driver_is_told_so():
+def test_missing_driver_is_reported():
     with pytest.raises(UnavailableError, match="libcuda") as caught:
         cuda_driver.call("cuInit", 0)
     assert caught.value.code == "VIDC-KERNEL-DRIVER"
 
 
 @pytest.mark.parametrize(("number", "version"), [(13000, (13, 0)), (12040, (12, 4))])
-def test_the_drivers_version(use, number, version):
+def test_driver_version(use, number, version):
     class Versioned(Driver):
         def cuDriverGetVersion(self, pointer):  # noqa: N802
             pointer._obj.value = number
@@ -114,7 +114,7 @@ def test_the_drivers_version(use, number, version):
     assert cuda_driver.driver_version() == version
 
 
-def test_no_driver_has_no_version(monkeypatch):
+def test_driver_version_is_none_without_a_driver(monkeypatch):
     def missing():
         raise UnavailableError("VIDC-KERNEL-DRIVER", "cannot be loaded", "install it")
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vidc.compiler.backends.aoti.inductor import compile_package
-from vidc.plugins import flash_attention as module
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
-from vidc.plugins.flash_attention import LaunchFacts, flash_attention_sm90, load_kernel
+from vidc.plugins.ops import flash_attention as module
+from vidc.plugins.ops.flash_attention import LaunchFacts, flash_attention_sm90, load_kernel
 
 FACTS = LaunchFacts(
     symbol="attend", dtype="bfloat16", head_dim=128, capability=(9, 0), tile_m=192, tile_n=112,
@@ -45,7 +45,7 @@ class Launched:
 
 
 class Recorder:
-    """In a kernel's place: keeps what it would be given, and the maps of tensors."""
+    """Stands for a kernel and records its parameters and tensor maps."""
 
     def __init__(self):
         self.launches = []
@@ -89,7 +89,7 @@ def recorder(monkeypatch):
     heads=st.integers(1, 4), dtype=st.sampled_from([torch.bfloat16, torch.float16]),
     head_dim=st.sampled_from([64, 128]),
 )  # fmt: skip
-def test_traced_it_gives_the_shape_of_the_queries(batch, tokens, slots, heads, dtype, head_dim):
+def test_fake_returns_the_shape_of_the_queries(batch, tokens, slots, heads, dtype, head_dim):
     with FakeTensorMode():
         given = tensors(batch, tokens, slots, heads, head_dim, dtype)
         given["query"] = given["query"].transpose(1, 2).contiguous().transpose(1, 2)
@@ -99,7 +99,7 @@ def test_traced_it_gives_the_shape_of_the_queries(batch, tokens, slots, heads, d
     assert result.is_contiguous()
 
 
-def test_an_export_keeps_it_as_one_operator():
+def test_export_keeps_one_operator():
     class Attend(torch.nn.Module):
         def forward(self, query, key, value, valid_length):
             return flash_attention_sm90(query, key, value, valid_length)
@@ -110,8 +110,8 @@ def test_an_export_keeps_it_as_one_operator():
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
-def test_compiled_code_calls_it_with_tensors_that_it_takes(recorder, tmp_path):
-    """A compiler may lay out tensors between operators as it likes, but not those it is given."""
+def test_compiled_code_passes_inputs_without_a_copy(recorder, tmp_path):
+    """A compiler chooses the layout of tensors between operators, but not of its inputs."""
 
     class Attend(torch.nn.Module):
         def forward(self, packed, key, value, valid_length):
@@ -130,7 +130,7 @@ def test_compiled_code_calls_it_with_tensors_that_it_takes(recorder, tmp_path):
     assert recorder.maps[launch.addresses[FACTS.key]][0] == given["key"].data_ptr()
 
 
-def test_the_kernel_is_given_what_its_facts_say(recorder):
+def test_kernel_gets_the_parameters_of_its_facts(recorder):
     given = tensors(batch=2, tokens=193, slots=300, heads=3, length=250)
     output = flash_attention_sm90(**given)
     (launch,) = recorder.launches
@@ -161,7 +161,7 @@ def test_the_kernel_is_given_what_its_facts_say(recorder):
     }
 
 
-def test_the_last_queries_are_given_halves_of_the_keys(recorder, monkeypatch):
+def test_last_queries_run_on_halves_of_the_keys(recorder, monkeypatch):
     """Ten tiles of one row on eight processors: two are left, which four tiles do in half."""
     monkeypatch.setattr(module, "split_from", lambda *sizes: 8 if sizes == (10, 1, 20, 132) else 0)
     given = tensors(batch=1, tokens=9 * FACTS.tile_m + 5, slots=20, heads=1, length=13)
@@ -181,7 +181,7 @@ def test_the_last_queries_are_given_halves_of_the_keys(recorder, monkeypatch):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_the_length_is_given_once_for_each_of_the_batch(recorder, monkeypatch, batch):
+def test_valid_length_is_repeated_per_batch_row(recorder, monkeypatch, batch):
     seen = []
 
     def launch(grid, threads, parameters):
@@ -197,7 +197,7 @@ def test_the_length_is_given_once_for_each_of_the_batch(recorder, monkeypatch, b
     batch=st.integers(1, 3), rows=st.integers(1, 10**5), heads=st.integers(1, 40),
     head_dim=st.sampled_from([64, 128]), tile=st.sampled_from([112, 128, 192]),
 )  # fmt: skip
-def test_a_map_leads_to_every_element(batch, rows, heads, head_dim, tile):
+def test_tensor_map_covers_every_element(batch, rows, heads, head_dim, tile):
     made = Recorder()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "TensorMap", made.tensor_map)
@@ -218,14 +218,14 @@ def test_a_map_leads_to_every_element(batch, rows, heads, head_dim, tile):
     assert box[1:] == (tile, 1, 1)
 
 
-def test_maps_of_the_same_memory_are_made_once(recorder):
+def test_tensor_maps_are_cached(recorder):
     given = tensors()
     kept = [flash_attention_sm90(**given) for _ in range(3)]
     addresses = {address for address, *_ in recorder.maps.values()}
     assert len(recorder.maps) == len(addresses) == 3 + len(kept)
 
 
-def test_a_tensor_of_other_sizes_in_the_same_memory_has_another_map(recorder):
+def test_tensor_map_cache_distinguishes_sizes(recorder):
     memory = torch.zeros(2 * 6 * 4 * 128, dtype=torch.bfloat16)
     for shape in ((2, 6, 4, 128), (2, 4, 6, 128)):
         query = memory.view(shape)
@@ -284,7 +284,7 @@ def refused(call, name, expected, found):
 
 
 @pytest.mark.parametrize(("name", "change", "expected", "found"), SHAPES.values(), ids=SHAPES)
-def test_a_shape_or_dtype_is_refused_also_when_traced(recorder, name, change, expected, found):
+def test_rejects_shape_or_dtype_also_in_the_fake(recorder, name, change, expected, found):
     given = changed(name, change)
     refused(lambda: flash_attention_sm90(**given), name, expected, found)
     traced = {key: tensor.to("meta") for key, tensor in given.items()}
@@ -293,13 +293,13 @@ def test_a_shape_or_dtype_is_refused_also_when_traced(recorder, name, change, ex
 
 
 @pytest.mark.parametrize(("name", "change", "expected", "found"), MEMORY.values(), ids=MEMORY)
-def test_memory_that_the_kernel_cannot_read_is_refused(recorder, name, change, expected, found):
+def test_rejects_unaligned_or_strided_memory(recorder, name, change, expected, found):
     given = changed(name, change)
     refused(lambda: module.flash_attention(**given), name, expected, found)
     assert recorder.launches == []
 
 
-def test_without_a_kernel_it_says_which_is_missing_and_which_are_there(recorder):
+def test_missing_kernel_error_lists_the_loaded_kernels(recorder):
     with pytest.raises(UnavailableError) as caught:
         flash_attention_sm90(**tensors(head_dim=64))
     assert caught.value.code == "VIDC-KERNEL-MISSING"
@@ -310,7 +310,7 @@ def test_without_a_kernel_it_says_which_is_missing_and_which_are_there(recorder)
         flash_attention_sm90(**tensors())
 
 
-def test_facts_survive_their_file():
+def test_facts_round_trip_through_json():
     assert LaunchFacts.from_json(json.loads(json.dumps(FACTS.to_json()))) == FACTS
 
 
@@ -333,7 +333,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
-def test_other_facts_are_refused(tmp_path, change):
+def test_rejects_invalid_facts(tmp_path, change):
     values = FACTS.to_json() | change
     values = {name: value for name, value in values.items() if value is not ...}
     (tmp_path / "kernel.cubin").write_bytes(b"code")
@@ -346,7 +346,7 @@ def test_other_facts_are_refused(tmp_path, change):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", "\0"])
-def test_a_file_without_facts_is_refused(tmp_path, text):
+def test_rejects_file_without_facts(tmp_path, text):
     (tmp_path / "kernel.cubin").write_bytes(b"code")
     (tmp_path / "facts.json").write_text(text)
     with pytest.raises(GateError) as caught:
@@ -355,7 +355,7 @@ def test_a_file_without_facts_is_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize("missing", ["kernel.cubin", "kernel.json"])
-def test_a_missing_file_is_named(tmp_path, missing):
+def test_missing_kernel_file_is_named(tmp_path, missing):
     (tmp_path / "kernel.cubin").write_bytes(b"code")
     (tmp_path / "kernel.json").write_text(json.dumps(FACTS.to_json()))
     (tmp_path / missing).unlink()
@@ -390,13 +390,13 @@ def device(monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_kernel_is_not_loaded_without_a_gpu(saved):
+def test_load_kernel_needs_a_gpu(saved):
     with pytest.raises(UnavailableError, match="no CUDA device") as caught:
         load_kernel(saved)
     assert caught.value.code == "VIDC-KERNEL-DRIVER"
 
 
-def test_a_kernel_for_another_gpu_is_refused(saved, device, monkeypatch):
+def test_rejects_kernel_for_another_gpu(saved, device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (10, 0))
     with pytest.raises(
         UnavailableError, match=r"kernel.cubin .* 9\.0, this one has 10\.0"
@@ -406,7 +406,7 @@ def test_a_kernel_for_another_gpu_is_refused(saved, device, monkeypatch):
     assert device == []
 
 
-def test_a_kernel_is_loaded_once_on_each_device(saved, device):
+def test_kernel_is_loaded_once_per_device(saved, device):
     for where in (None, 1, torch.device("cuda"), torch.device("cuda", 1), torch.device("cuda", 0)):
         load_kernel(saved, device=where)
     assert device == [(b"code", "attend", 1000, 1), (b"code", "attend", 1000, 0)]
@@ -415,7 +415,7 @@ def test_a_kernel_is_loaded_once_on_each_device(saved, device):
     }
 
 
-def test_another_kernel_takes_the_place_of_the_one_before(saved, device):
+def test_new_kernel_replaces_the_loaded_one(saved, device):
     load_kernel(saved)
     saved.write_bytes(b"newer code")
     load_kernel(saved)

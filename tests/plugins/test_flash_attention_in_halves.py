@@ -7,10 +7,10 @@ import struct
 import pytest
 import torch
 
-from vidc.plugins import flash_attention as module
-from vidc.plugins.flash_attention import LaunchFacts, flash_attention_sm90
-from vidc.plugins.key_split import LEAST_KEYS
-from vidc.plugins.ring import ring_attention_reference
+from vidc.plugins.ops import flash_attention as module
+from vidc.plugins.ops.flash_attention import LaunchFacts, flash_attention_sm90
+from vidc.plugins.ops.key_split import LEAST_KEYS
+from vidc.plugins.ops.ring import ring_attention_reference
 
 FACTS = LaunchFacts(
     symbol="attend", dtype="float16", head_dim=64, capability=(9, 0), tile_m=8, tile_n=8,
@@ -107,7 +107,7 @@ HALF = LEAST_KEYS // 2
         (1, 64, 1, [(8, 1, 1)]),
     ],
 )
-def test_it_is_attention_of_the_whole(kernel, batch, tokens, heads, grids, valid):
+def test_merged_halves_equal_full_attention(kernel, batch, tokens, heads, grids, valid):
     query, key, value = (between_nan(batch, n, heads, 64) for n in (tokens, 2 * HALF, 2 * HALF))
     length = torch.tensor([valid])
     output = flash_attention_sm90(query, key, value, length)

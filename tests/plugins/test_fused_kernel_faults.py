@@ -1,4 +1,4 @@
-"""What holds the fused operators' kernels on a CPU sees a fault in any of them."""
+"""The CPU tests of the fused kernels detect a fault planted in any of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from fused_on_cpu import Kernels, with_fault
 from operators import FP8, Ring, gelu_arguments, qkv_arguments
 from operators_8bit import arguments as to_8bit_arguments
 
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 
 CPU = torch.device("cpu")
 RING = Ring(batch=2, tokens=70, heads=3, head_dim=128, window=160, sink=40, position=130)
@@ -71,12 +71,12 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("hold", UNITS)
-def test_without_a_fault_nothing_is_wrong(built_for_cpu, hold):
+def test_unchanged_kernels_pass(built_for_cpu, hold):
     hold(Kernels(built_for_cpu))
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_a_fault_is_seen(built_for_cpu, tmp_path_factory, fault):
+def test_planted_fault_is_detected(built_for_cpu, tmp_path_factory, fault):
     folder = tmp_path_factory.mktemp("faulty") / f"fault{FAULTS.index(fault)}"
     built = with_fault(built_for_cpu, folder, UNITS[fault.hold], fault.file, fault.old, fault.new)
     with pytest.raises(AssertionError):

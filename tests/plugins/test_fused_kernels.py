@@ -16,12 +16,12 @@ from operators import FLOATS, FP8, Ring, gelu_arguments, qkv_arguments
 from operators_8bit import arguments as to_8bit_arguments
 from rings import rings
 
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.qk_norm_rope_ring_write import (
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write,
     qk_norm_rope_ring_write_reference,
 )
-from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 
 CPU = torch.device("cpu")
 HALVES = (torch.bfloat16, torch.float16)
@@ -60,7 +60,7 @@ def test_ring_write(kernels, ring, dtype, seed, deviation, backwards):
     to=st.sampled_from([FP8, torch.int8]), transposed=st.booleans(), quantized=st.booleans(),
     mean=st.booleans(), seed=seeds, backwards=st.booleans(),
 )  # fmt: skip
-def test_ring_write_to_8_bits(
+def test_ring_write_8bit(
     kernels, ring, dtype, to, deviation, transposed, quantized, mean, seed, backwards
 ):
     taken = to_8bit_arguments(ring, dtype, to, seed, deviation, transposed, quantized, mean)
@@ -72,14 +72,14 @@ WRAPPING = Ring(batch=2, tokens=70, heads=12, head_dim=128, window=160, sink=40,
 
 
 @pytest.mark.parametrize("position", [0, 7, 39, 40, 119, 159, 160, 2**33])
-def test_tiles_of_transposed_values_begin_and_end_anywhere(kernels, position):
+def test_transposed_value_tiles_start_and_end_at_any_slot(kernels, position):
     ring = replace(WRAPPING, heads=2, position=position)
     operator = kernels.operator(qk_norm_rope_ring_write_static)
     held.to_8bit(ring, to_8bit_arguments(ring), CPU, operator)
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [(12, 128), (3, 32), (64, 128)])
-def test_widths_of_many_warps(kernels, heads, head_dim):
+def test_rows_of_many_warps(kernels, heads, head_dim):
     ring = replace(WRAPPING, tokens=5, heads=heads, head_dim=head_dim)
     for backwards in (False, True):
         operator = kernels.operator(qk_norm_rope_ring_write, backwards)
@@ -89,7 +89,7 @@ def test_widths_of_many_warps(kernels, heads, head_dim):
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_the_ring_write_rounds_where_its_reference_does(kernels, dtype):
+def test_ring_write_rounds_like_its_reference(kernels, dtype):
     """Sums in another order change the rounding of one value in thousands, not of one in three."""
     ring = replace(WRAPPING, tokens=20)
     taken = qkv_arguments(ring, dtype, 1)
@@ -101,15 +101,15 @@ def test_the_ring_write_rounds_where_its_reference_does(kernels, dtype):
 
 
 @pytest.mark.parametrize("position", [0, 7, 40, 100, 2**40 + 1])
-def test_more_tokens_than_the_ring_turns_over_stay_in_its_memory(kernels, position):
-    """They share slots, so what is in these has no meaning; fences around the ring do."""
+def test_excess_tokens_do_not_write_outside_the_ring(kernels, position):
+    """Shared slots have no defined content; fences around the ring must be intact."""
     ring = replace(WRAPPING, batch=1, tokens=150, heads=3, sink=128, position=position)
     kernels.operator(qk_norm_rope_ring_write)(*qkv_arguments(ring, torch.bfloat16, 1).values())
     kernels.operator(qk_norm_rope_ring_write_static)(*to_8bit_arguments(ring).values())
 
 
 @pytest.mark.parametrize("position", [-1, -4680])
-def test_nothing_is_written_without_a_position(kernels, position):
+def test_invalid_position_writes_nothing(kernels, position):
     ring = replace(WRAPPING, tokens=1, heads=3)
     for overload, taken in (
         (qk_norm_rope_ring_write, qkv_arguments(ring, torch.bfloat16, 1)),

@@ -12,7 +12,7 @@ import pytest
 SCRIPT = Path(fused_on_cpu.__file__).with_name("fused_under_asan.py")
 pytestmark = pytest.mark.deep
 CODE = 66
-"""What the process exits with where something was found."""
+"""Exit status of a process with a finding."""
 
 
 def sanitizer() -> str | None:
@@ -43,13 +43,13 @@ def watched(tmp_path_factory):
     return run
 
 
-def test_no_kernel_reads_or_writes_outside_of_its_tensors(watched):
+def test_kernels_stay_inside_their_tensors(watched):
     done = watched("operators")
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
     assert "ran" in done.stdout
 
 
-def test_what_is_written_behind_an_output_is_seen(watched):
+def test_asan_detects_a_write_behind_an_output(watched):
     done = watched("planted")
     assert done.returncode == CODE, done.stdout + done.stderr[-6000:]
     assert "heap-buffer-overflow" in done.stderr

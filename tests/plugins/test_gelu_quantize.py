@@ -7,7 +7,7 @@ from operators import FLOATS, FP8, gelu_arguments
 
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UsageError
-from vidc.plugins.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
 
 
 @given(
@@ -15,18 +15,18 @@ from vidc.plugins.gelu_quantize import gelu_quantize
     dtype=st.sampled_from(FLOATS), output=st.sampled_from((*FLOATS, FP8)),
     deviation=st.sampled_from([1e-3, 1.0, 30.0]), seed=st.integers(0, 99), less=st.booleans(),
 )  # fmt: skip
-def test_tanh_gelu_rounded_once(batch, tokens, width, dtype, output, deviation, seed, less):
+def test_matches_float64_tanh_gelu(batch, tokens, width, dtype, output, deviation, seed, less):
     centered = less and output is FP8
     held.gelu(gelu_arguments(batch, tokens, width, dtype, output, seed, deviation, centered))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_the_ends_of_the_range(dtype):
+def test_saturates_at_the_ends_of_the_range(dtype):
     x = torch.tensor([-60000.0, -100, -10, -0.0, 0, 10, 100, 60000], dtype=dtype)[None, None]
     assert torch.equal(gelu_quantize(x, dtype_name(dtype)), x.clamp(min=0))
 
 
-def test_nothing_is_taken_off_what_is_not_quantized():
+def test_rejects_mean_without_scale():
     with pytest.raises(UsageError, match="output_mean: expected none for bfloat16, found a tensor"):
         gelu_quantize(**gelu_arguments() | {"output_mean": torch.zeros(16)})
 
@@ -34,6 +34,6 @@ def test_nothing_is_taken_off_what_is_not_quantized():
 @pytest.mark.parametrize(
     ("output", "centered"), [(torch.float16, False), (FP8, False), (FP8, True)]
 )
-def test_it_is_an_operator_as_torch_wants_them(output, centered):
+def test_passes_opcheck(output, centered):
     taken = gelu_arguments(output=output, centered=centered)
     torch.library.opcheck(gelu_quantize, tuple(taken.values()))

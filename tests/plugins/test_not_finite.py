@@ -1,4 +1,4 @@
-"""What is not finite stays so and stays where it is: in references, and in kernels on a CPU."""
+"""NaN and infinity reach exactly the dependent outputs, in references and in kernels on a CPU."""
 
 import math
 
@@ -9,22 +9,22 @@ from fused_on_cpu import Kernels
 from operators import FLOATS, FP8, Ring, gelu_arguments, qkv_arguments
 from operators_8bit import arguments as to_8bit_arguments
 
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.transposed_values import stored_at
 
 CPU = torch.device("cpu")
 NAN, INF = torch.nan, torch.inf
 RING = Ring(batch=2, tokens=5, heads=3, head_dim=64, window=16, sink=3, position=10)
 TOKEN = 2
-"""Of batch 1, the one in which something is not finite."""
+"""The token of batch row 1 with a value that is not finite."""
 bad_numbers = pytest.mark.parametrize("bad", [NAN, INF, -INF])
 
 
 @pytest.fixture(scope="module", params=["reference", "kernels"])
 def form(request):
-    """Makes of an operator what computes it."""
+    """Returns the implementation of an operator."""
     if request.param == "reference":
         return lambda operator: operator
     return Kernels(request.getfixturevalue("built_for_cpu")).operator
@@ -35,7 +35,7 @@ def spoiled(found: torch.Tensor) -> torch.Tensor:
 
 
 def only_at(found: torch.Tensor, *index) -> None:
-    """There, and nowhere else, it is not finite."""
+    """Checks that only these elements are not finite."""
     wanted = torch.zeros(found.shape, dtype=torch.bool)
     wanted[index] = True
     assert torch.equal(spoiled(found), wanted)
@@ -55,7 +55,7 @@ def test_gelu_quantize(form, output):
 
 
 def with_bad(taken, part, bad):
-    """In one channel of a token's queries, keys or values."""
+    """Arguments with a bad value in one channel of a token's queries, keys or values."""
     taken["qkv"][1, TOKEN, part * RING.width + 7] = bad
     return taken
 
@@ -78,7 +78,7 @@ def test_ring_write(form, part, dtype, bad):
 
 
 @pytest.mark.parametrize("part", range(3), ids=["query", "key", "value"])
-def test_ring_write_to_fp8(form, part):
+def test_ring_write_fp8(form, part):
     taken = with_bad(to_8bit_arguments(RING), part, NAN)
     (query, query_scale), after = held.run(form(qk_norm_rope_ring_write_static), taken, CPU)
     slot = int(RING.slots()[TOKEN])
@@ -93,8 +93,8 @@ def test_ring_write_to_fp8(form, part):
 
 @bad_numbers
 @pytest.mark.parametrize("to", [FP8, torch.int8], ids=str)
-def test_the_scale_of_a_query_is_not_finite_either(form, to, bad):
-    """INT8 has neither NaN nor infinity: the scale keeps them."""
+def test_query_scale_keeps_nan_and_infinity(form, to, bad):
+    """INT8 has neither NaN nor infinity, so the scale carries them."""
     taken = with_bad(to_8bit_arguments(RING, to=to), 0, bad)
     (_, query_scale), _ = held.run(form(qk_norm_rope_ring_write_static), taken, CPU)
     heads = slice(None) if math.isnan(bad) else 0  # A norm spans all heads.

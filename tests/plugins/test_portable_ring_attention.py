@@ -17,7 +17,7 @@ from operators_8bit import attention_arguments
 from portable_attention import OF_WEIGHTS, attending
 
 from vidc import plugins
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.transposed_values import stored_at
 
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
@@ -52,7 +52,7 @@ def check(attend, *sizes, **others):
     valid=st.integers(-1, 150), of=st.sampled_from(FORMATS), seed=st.integers(0, 99),
     output=st.sampled_from([torch.bfloat16, torch.float16, FP8]),
 )  # fmt: skip
-def test_it_is_attention_to_what_the_numbers_stand_for(
+def test_matches_attention_of_dequantized_tensors(
     attend, batch, tokens, heads, head_dim, slots, more, valid, of, seed, output
 ):
     stored = 16 * (math.ceil(slots / 16) + more)
@@ -62,7 +62,7 @@ def test_it_is_attention_to_what_the_numbers_stand_for(
 
 @pytest.mark.parametrize("of", FORMATS, ids=str)
 @pytest.mark.parametrize("valid", [1, 15, 16, 63, 64, 65, 128, 139])
-def test_what_lies_behind_the_valid_slots_does_not_count(attend, of, valid):
+def test_invalid_slots_do_not_affect_the_output(attend, of, valid):
     taken = attention_arguments(1, 20, 2, 64, 140, 144, valid, of)
     wanted = attend(*taken.values())
     taken["key_cache"].view(torch.uint8)[:, valid:] = 0x7F
@@ -73,7 +73,7 @@ def test_what_lies_behind_the_valid_slots_does_not_count(attend, of, valid):
 
 
 @pytest.mark.parametrize("of", FORMATS, ids=str)
-def test_every_number_of_8_bits_is_itself_in_16(attend, of):
+def test_every_8bit_number_is_exact_in_float16(attend, of):
     """Each of them, NaN too, is the value of a key that all queries see alone."""
     for numbers in torch.arange(256, dtype=torch.uint8).split(64):
         taken = attention_arguments(1, 1, 1, 64, 1, 16, 1, of, torch.float16)
@@ -85,26 +85,26 @@ def test_every_number_of_8_bits_is_itself_in_16(attend, of):
         torch.testing.assert_close(found.float(), wanted, rtol=0, atol=0, equal_nan=True)
 
 
-def test_queries_of_zeros_see_the_mean_of_the_valid_values(attend):
+def test_zero_queries_return_the_mean_of_valid_values(attend):
     taken = attention_arguments(1, 5, 2, 64, 100, 112, 83, torch.int8, torch.float16)
     taken["query"].zero_()
     taken["query_scale"].zero_()
     held.attention(taken, attend=attend, slack=OF_WEIGHTS)
 
 
-def test_a_logit_that_rises_far_takes_all_weight(attend):
+def test_large_logit_takes_all_weight(attend):
     taken = attention_arguments(1, 20, 1, 64, 140, 144, 140, FP8)
     taken["query_scale"].mul_(60)
     held.attention(taken, attend=attend, slack=OF_WEIGHTS)
 
 
 NAN = 0x7F
-"""In E4M3."""
+"""NaN in E4M3."""
 AT = {"query": (0, 2, 1, 5), "key_cache": (0, 3, 1, 5), "value_cache": (0, 1, 5, 3)}
 
 
 def not_finite(attend, of, name):
-    """How many outputs are not, with a NaN in one of the arguments."""
+    """Number of outputs that are NaN with a NaN in one of the arguments."""
     taken = attention_arguments(2, 5, 3, 64, 40, 48, 37, of)
     if name in AT:
         taken[name].view(torch.uint8)[AT[name]] = NAN
@@ -118,14 +118,14 @@ def not_finite(attend, of, name):
     ("name", "count"),
     [("query_scale", 64), ("key_scale", 640), ("value_scale", 10), ("value_mean", 10)],
 )
-def test_a_scale_or_a_mean_that_is_nan_shows_where_it_counts(attend, of, name, count):
-    """In a query's head, in a head, or in a channel of every query."""
+def test_nan_scale_or_mean_reaches_its_outputs(attend, of, name, count):
+    """NaN reaches a query's head, a head, or a channel of every query."""
     for form in (attend, ring_attention_8bit):
         assert not_finite(form, of, name) == count
 
 
 @pytest.mark.parametrize(("name", "count"), [("query", 64), ("key_cache", 320), ("value_cache", 5)])
-def test_a_nan_in_fp8_shows_where_it_counts(attend, name, count):
-    """In a query's head, in a head, or in a channel of every query."""
+def test_nan_in_fp8_reaches_its_outputs(attend, name, count):
+    """NaN reaches a query's head, a head, or a channel of every query."""
     for form in (attend, ring_attention_8bit):
         assert not_finite(form, FP8, name) == count

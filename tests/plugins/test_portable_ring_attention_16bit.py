@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidc import plugins
-from vidc.plugins.ring_attention_16bit import ring_attention_16bit
+from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
@@ -52,7 +52,7 @@ def attend(tmp_path_factory):
     dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99),
     peak=st.sampled_from([0.0, 1.0, 30.0]), size=st.sampled_from([1e-4, 1.0, 1e4]),
 )  # fmt: skip
-def test_it_is_attention_to_the_valid_slots(
+def test_matches_attention_to_the_valid_slots(
     attend, batch, tokens, heads, head_dim, slots, valid, dtype, seed, peak, size
 ):
     held(attend, arguments(
@@ -62,7 +62,7 @@ def test_it_is_attention_to_the_valid_slots(
 
 @both
 @pytest.mark.parametrize("valid", [1, 15, 64, 65, 139])
-def test_what_lies_behind_the_valid_slots_does_not_count(attend, dtype, valid):
+def test_invalid_slots_do_not_affect_the_output(attend, dtype, valid):
     taken = arguments(1, 5, 1, 64, 140, valid, dtype)
     wanted = attend(*taken.values())
     for ring in ("key_cache", "value_cache"):
@@ -72,14 +72,14 @@ def test_what_lies_behind_the_valid_slots_does_not_count(attend, dtype, valid):
 
 @both
 @pytest.mark.parametrize(("said", "meant"), [(0, 1), (-(2**40), 1), (91, 90), (2**40, 90)])
-def test_a_length_that_no_ring_has_is_the_nearest_one(attend, dtype, said, meant):
+def test_valid_length_is_clamped(attend, dtype, said, meant):
     taken = arguments(1, 5, 1, 64, 90, said, dtype)
     wanted = attend(*(taken | {"valid_length": torch.tensor([meant])}).values())
     assert torch.equal(attend(*taken.values()), wanted)
 
 
 @both
-def test_every_number_is_itself_where_it_has_all_weight(attend, dtype):
+def test_value_with_all_weight_is_returned_exactly(attend, dtype):
     """Each query sees one of 64 keys."""
     numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     numbers = torch.where(torch.isfinite(numbers), numbers, 0).view(1, 64, 16, 64)
@@ -88,8 +88,8 @@ def test_every_number_is_itself_where_it_has_all_weight(attend, dtype):
     assert torch.equal(attend(*taken), numbers)
 
 
-def test_the_largest_values_stay_what_they_are(attend):
-    """All weights but one are rounded up: by a sum of what they were the output is infinite."""
+def test_largest_values_do_not_overflow(attend):
+    """All weights but one are rounded up: a sum of unrounded weights would give infinity."""
     taken = arguments(1, 5, 1, 64, 128, 128, torch.float16)
     logit = 8 * torch.tensor(0.5 + 0.6 * 2**-11, dtype=torch.float64).log()
     taken["query"].fill_(1)
@@ -101,7 +101,7 @@ def test_the_largest_values_stay_what_they_are(attend):
 
 
 @both
-def test_logits_far_beyond_what_16_bits_hold_take_all_weight(attend, dtype):
+def test_logits_beyond_float16_take_all_weight(attend, dtype):
     """Products of the largest float16 numbers are 65,000 times as large."""
     taken = arguments(1, 20, 2, 64, 140, 140, dtype)
     size = 6e4 if dtype is torch.float16 else 1e16
@@ -113,14 +113,14 @@ def test_logits_far_beyond_what_16_bits_hold_take_all_weight(attend, dtype):
 
 
 @both
-def test_a_later_key_that_outweighs_all_before_takes_them_back(attend, dtype):
+def test_later_large_logit_outweighs_earlier_keys(attend, dtype):
     taken = arguments(1, 20, 1, 128, 140, 140, dtype, peak=4)
     taken["key_cache"][:, 128:] *= 8
     held(attend, taken)
 
 
 @both
-def test_queries_of_zeros_see_the_mean_of_the_valid_values(attend, dtype):
+def test_zero_queries_return_the_mean_of_valid_values(attend, dtype):
     held(attend, arguments(1, 5, 2, 64, 100, 83, dtype, peak=0))
 
 
@@ -133,15 +133,15 @@ def test_queries_of_zeros_see_the_mean_of_the_valid_values(attend, dtype):
         ("value_cache", (0, 3, 1, 5), 5),
     ],
 )
-def test_nan_shows_where_it_counts(attend, dtype, argument, at, count):
-    """In a query's head, in a head, or in a channel of every query; as in the reference."""
+def test_nan_reaches_its_outputs(attend, dtype, argument, at, count):
+    """NaN reaches a query's head, a head, or a channel of every query, as in the reference."""
     taken = arguments(dtype=dtype)
     taken[argument][at] = torch.nan
     for form in (attend, ring_attention_16bit):
         assert int(form(*taken.values()).isnan().sum()) == count
 
 
-def test_bfloat16_is_multiplied_without_matrix_units_too(tmp_path):
+def test_bfloat16_product_without_matrix_units(tmp_path):
     """As it is on sm_75, by the kernel's own source."""
     attend = compiled(tmp_path, "-DWITHOUT_BF16_UNITS")
     held(attend, arguments(1, 20, 1, 64, 70, 67, torch.bfloat16))

@@ -3,9 +3,9 @@ import torch
 from operators import FLOATS, Ring, qkv_arguments
 
 from vidc.exporters.causal_wan.layers import RmsNorm, rotate
-from vidc.plugins.qk_norm_rope import qk_norm_rope
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.ring import ring_write
+from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.ring import ring_write
 
 RING = Ring(batch=2, tokens=5, heads=3, head_dim=32, window=12, sink=3, position=10)
 
@@ -17,7 +17,7 @@ def arguments(taken):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_it_is_the_model_s_norm_and_rotation(dtype):
+def test_matches_the_models_norm_and_rotation(dtype):
     taken = qkv_arguments(RING, dtype, seed=3)
     query, key, *_ = given = arguments(taken)
     for found, projected, weight in zip(
@@ -30,7 +30,7 @@ def test_it_is_the_model_s_norm_and_rotation(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_with_ring_writes_it_is_the_fused_operator(dtype):
+def test_with_ring_writes_equals_the_fused_operator(dtype):
     taken = qkv_arguments(RING, dtype, seed=4)
     caches = [taken["key_cache"].clone(), taken["value_cache"].clone()]
     query, key = qk_norm_rope(*arguments(taken))
@@ -42,5 +42,5 @@ def test_with_ring_writes_it_is_the_fused_operator(dtype):
     assert torch.equal(taken["value_cache"], caches[1])
 
 
-def test_it_is_an_operator_as_torch_wants_them():
+def test_passes_opcheck():
     torch.library.opcheck(qk_norm_rope, arguments(qkv_arguments(RING, torch.bfloat16, seed=3)))

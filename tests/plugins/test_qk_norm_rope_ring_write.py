@@ -7,8 +7,8 @@ from operators import FLOATS, Ring, qkv_arguments
 from rings import rings
 
 from vidc.exporters.causal_wan.layers import RmsNorm, rotate
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.ring import ring_write
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.ring import ring_write
 
 RING = Ring(batch=2, tokens=5, heads=3, head_dim=32, window=12, sink=3, position=10)
 
@@ -17,12 +17,12 @@ RING = Ring(batch=2, tokens=5, heads=3, head_dim=32, window=12, sink=3, position
     ring=rings(), dtype=st.sampled_from(FLOATS), seed=st.integers(0, 99),
     deviation=st.sampled_from([1e-2, 1.0, 100.0]),
 )  # fmt: skip
-def test_queries_keys_and_values(ring, dtype, seed, deviation):
+def test_queries_keys_and_values_match_float64(ring, dtype, seed, deviation):
     held.qkv(ring, qkv_arguments(ring, dtype, seed, deviation))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_it_is_what_the_model_does(dtype):
+def test_matches_the_model(dtype):
     taken = qkv_arguments(RING, dtype, seed=3)
     norms = {}
     for name in ("query_weight", "key_weight"):
@@ -42,6 +42,6 @@ def test_it_is_what_the_model_does(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_it_is_an_operator_as_torch_wants_them(dtype):
+def test_passes_opcheck(dtype):
     taken = qkv_arguments(RING, dtype, seed=3)
     torch.library.opcheck(qk_norm_rope_ring_write, tuple(taken.values()))

@@ -1,11 +1,11 @@
-"""What operators without a kernel of their own refuse, called and traced."""
+"""Refusals of operators without a kernel, called and traced."""
 
 import pytest
 import torch
 
 from vidc.plugins.errors import UsageError
-from vidc.plugins.qk_norm_rope import qk_norm_rope
-from vidc.plugins.ring import ring_attention, ring_write
+from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
+from vidc.plugins.ops.ring import ring_attention, ring_write
 
 FP8 = torch.float8_e4m3fn
 
@@ -70,8 +70,8 @@ REFUSALS = [
     (qk_norm_rope, "key_weight", lambda t: t.half(), "float32, found float16"),
     (qk_norm_rope, "cos", lambda t: t[1:], "shape [5, 4], found [4, 4]"),
     (qk_norm_rope, "sin", lambda t: t.half(), "float32, found float16"),
-    (qk_norm_rope, "heads", lambda _: 8, "an even head size of 24, found 8"),
-    (qk_norm_rope, "heads", lambda _: 0, "an even head size of 24, found 0"),
+    (qk_norm_rope, "heads", lambda _: 8, "an even head size for width 24, found 8"),
+    (qk_norm_rope, "heads", lambda _: 0, "an even head size for width 24, found 0"),
 ]
 
 
@@ -81,7 +81,7 @@ REFUSALS = [
     REFUSALS,
     ids=[f"{operator.name()}-{argument}-{what}" for operator, argument, _, what in REFUSALS],
 )
-def test_an_argument_that_does_not_fit_is_named(operator, argument, change, message, device):
+def test_invalid_argument_is_named(operator, argument, change, message, device):
     taken = OPERATORS[operator]()
     taken[argument] = change(taken[argument])
     moved = [v.to(device) if isinstance(v, torch.Tensor) else v for v in taken.values()]
@@ -93,5 +93,5 @@ def test_an_argument_that_does_not_fit_is_named(operator, argument, change, mess
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name())
-def test_without_the_change_nothing_is_refused(operator):
+def test_valid_arguments_pass(operator):
     operator(*OPERATORS[operator]().values())

@@ -19,7 +19,7 @@ def kernels(built_for_cpu) -> Kernels:
     return Kernels(built_for_cpu)
 
 
-def test_every_operator_and_every_tensor_is_among_them():
+def test_matrix_covers_every_operator_and_tensor():
     for refusals in (KINDS, MEMORY):
         assert {refusal.of for refusal in refusals} == set(OPERATORS)
     assert {(refusal.of, refusal.argument) for refusal in KINDS} == set(EVERY)
@@ -45,7 +45,7 @@ def test_kernels_refuse_memory_that_they_cannot_read(kernels, refusal):
 
 
 @pytest.mark.parametrize("refusal", [*KINDS, *REFUSALS], ids=str)
-def test_kernels_refuse_in_the_words_of_references(kernels, refusal):
+def test_kernels_refuse_with_the_messages_of_references(kernels, refusal):
     operator, taken = refusal.call()
     with pytest.raises(UsageError) as caught:
         operator(*taken.values())
@@ -53,7 +53,7 @@ def test_kernels_refuse_in_the_words_of_references(kernels, refusal):
 
 
 @pytest.mark.parametrize(("name", "argument"), EVERY)
-def test_kernels_refuse_a_tensor_that_is_elsewhere(kernels, name, argument):
+def test_kernels_refuse_tensor_on_another_device(kernels, name, argument):
     operator, arguments = OPERATORS[name]
     first = next(iter(arguments()))
     alone = sum(1 for of, _ in EVERY if of == name) == 1
@@ -73,7 +73,7 @@ def test_kernels_refuse_a_tensor_that_is_elsewhere(kernels, name, argument):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_without_a_change_nothing_is_refused(kernels, name):
+def test_kernels_accept_valid_arguments(kernels, name):
     operator, arguments = OPERATORS[name]
     operator(*arguments().values())
     assert kernels.refusal(operator, arguments()) == ""

@@ -6,7 +6,7 @@ from attention_8bit.ring import RingScales, quantize_queries, quantize_ring, tra
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.plugins.ring_8bit import attend, restore_values
+from vidc.plugins.ops.ring_attention_8bit import attend, restore_values
 from vidc.plugins.transposed_values import ORDER
 
 LANES = 32
@@ -35,7 +35,7 @@ def attended(query, query_scale, ring, scales, length):
 
 
 @given(slots=st.integers(1, 70), seed=st.integers(0, 100))
-def test_values_come_back(slots, seed):
+def test_values_survive_transposition(slots, seed):
     generator = torch.Generator().manual_seed(seed)
     value = torch.randint(-127, 128, (2, slots, 3, 8), dtype=torch.int8, generator=generator)
     transposed = transpose_values(value)
@@ -44,7 +44,7 @@ def test_values_come_back(slots, seed):
     assert torch.equal(restore_values(transposed, slots), value)
 
 
-def test_the_order_of_keys_is_what_the_header_says():
+def test_order_of_keys_matches_the_header():
     value = torch.arange(32, dtype=torch.int8)[None, :, None, None]
     row = transpose_values(value)[0, 0, 0]
     assert row[:16].tolist() == list(ORDER)
@@ -74,7 +74,7 @@ def packed(sums):
     return [registers[4 * k : 4 * k + 4] for k in range(KEYS // DEPTH)]
 
 
-def test_a_thread_has_the_weights_that_its_operand_takes():
+def test_thread_has_the_weights_of_its_operand():
     weights = torch.randint(0, 256, (ROWS, KEYS))
     value = torch.randint(-127, 128, (1, KEYS, 1, 64), dtype=torch.int8)
     operand = torch.zeros(KEYS // DEPTH, ROWS, DEPTH, dtype=torch.long)
@@ -113,7 +113,7 @@ def test_smoothing_and_means_do_not_change_attention():
 
 
 @pytest.mark.parametrize("length", [1, 17, 40])
-def test_slots_that_are_not_valid_do_not_count(length):
+def test_invalid_slots_are_ignored(length):
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, n, 2, 8) for n in (5, 40, 40))
     scales = plain_scales(2, 8)
@@ -125,7 +125,7 @@ def test_slots_that_are_not_valid_do_not_count(length):
     torch.testing.assert_close(found, wanted)
 
 
-def test_a_query_of_zeros_has_a_scale():
+def test_zero_query_has_a_positive_scale():
     integers, scale = quantize_queries(torch.zeros(1, 1, 1, 8), plain_scales(1, 8))
     assert integers.eq(0).all()
     assert scale.isfinite().all()

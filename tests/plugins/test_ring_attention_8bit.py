@@ -9,10 +9,10 @@ from operators import FP8, Ring
 from operators_8bit import arguments as to_8bit_arguments
 from operators_8bit import attention_arguments
 
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
-from vidc.plugins.ring import ring_attention
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.ring import ring_attention
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 
 FORMATS = (FP8, torch.int8)
 NOT_A_NUMBER = 0x7F
@@ -25,7 +25,7 @@ LARGEST_NEGATIVE = 0xFE
     valid=st.integers(-1, 50), of=st.sampled_from(FORMATS), seed=st.integers(0, 99),
     output=st.sampled_from([torch.bfloat16, torch.float16, FP8]),
 )  # fmt: skip
-def test_it_is_attention_to_what_the_numbers_stand_for(
+def test_matches_attention_of_dequantized_tensors(
     batch, tokens, heads, head_dim, slots, more, valid, of, seed, output
 ):
     stored = 16 * (math.ceil(slots / 16) + more)
@@ -35,7 +35,7 @@ def test_it_is_attention_to_what_the_numbers_stand_for(
 
 @pytest.mark.parametrize("of", FORMATS)
 @pytest.mark.parametrize("valid", [1, 15, 16, 37])
-def test_what_lies_behind_the_valid_slots_does_not_count(of, valid):
+def test_invalid_slots_do_not_affect_the_output(of, valid):
     taken = attention_arguments(valid=valid, of=of)
     wanted = ring_attention_8bit(*taken.values())
     taken["key_cache"].view(torch.uint8)[:, valid:] = NOT_A_NUMBER
@@ -46,7 +46,7 @@ def test_what_lies_behind_the_valid_slots_does_not_count(of, valid):
 
 @pytest.mark.parametrize("of", FORMATS)
 @pytest.mark.parametrize("position", [0, 30, 150, 1000])
-def test_it_attends_to_what_the_ring_write_writes(of, position):
+def test_attends_to_the_ring_of_the_ring_write(of, position):
     """As near to the operators of 16 bits as numbers of 8 bits can be."""
     ring = Ring(batch=2, tokens=50, heads=3, head_dim=64, window=160, sink=32, position=0)
     wide = to_8bit_arguments(ring, to=of, mean=False)
@@ -77,7 +77,7 @@ def test_it_attends_to_what_the_ring_write_writes(of, position):
 
 
 @pytest.mark.parametrize("of", FORMATS)
-def test_it_is_an_operator_as_torch_wants_one(of):
+def test_passes_opcheck(of):
     taken = attention_arguments(of=of)
     checks = ["test_autograd_registration", "test_faketensor"]
     if of is torch.int8:  # PyTorch cannot compare tensors of FP8 on a CPU.

@@ -1,4 +1,4 @@
-"""What is run under compute-sanitizer on a GPU, as far as a machine without one can tell."""
+"""Checks, without a GPU, of the programs that run under compute-sanitizer."""
 
 import re
 import shutil
@@ -11,14 +11,14 @@ from sanitizer_cases import RINGS, ring_writes, rows
 
 
 @pytest.mark.parametrize("calls", [rows, ring_writes])
-def test_the_calls_are_what_operators_take(calls):
-    """On a CPU, by their references."""
+def test_calls_are_valid_on_references(calls):
+    """Runs the calls on a CPU, by the references."""
     for operator, taken in calls():
         if max(v.numel() for v in taken.values() if hasattr(v, "numel")) < 10_000:
             operator(*taken.values())
 
 
-def test_every_fused_operator_is_called_with_one_warp_and_with_many():
+def test_calls_cover_one_and_many_warps():
     widths: dict[str, set[int]] = {}
     for operator, taken in (*rows(), *ring_writes()):
         first = next(iter(taken.values()))
@@ -35,13 +35,13 @@ def wraps(ring: Ring) -> bool:
     return sorted(ring.slots().tolist()) != ring.slots().tolist()
 
 
-def test_blocks_wrap_and_begin_in_the_sink():
+def test_calls_cover_wrap_and_sink():
     assert any(wraps(ring) for ring in RINGS)
     assert any(ring.position < ring.sink for ring in RINGS)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
-def test_a_planted_race_is_a_barrier_less(tmp_path):
+def test_planted_race_removes_a_barrier(tmp_path):
     barriers = []
     for race in (False, True):
         folder = tmp_path / str(race)

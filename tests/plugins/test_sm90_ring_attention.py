@@ -128,14 +128,14 @@ def test_parts_of_a_large_head(library, inputs):
     check(library, inputs(100, 3, 128), 500, ctas=2)
 
 
-def test_it_is_as_near_to_float64_as_was_asked(library, inputs):
+def test_error_against_float64_is_within_the_limit(library, inputs):
     at = inputs(100, 2, 128)
     for valid_length in (250, 500):
         found = Simulation(library).run(at.spoiled(valid_length), valid_length, ctas=3)
         assert relative(found, exact(at.inputs, valid_length)) < ASKED
 
 
-def test_a_workspace_serves_again_and_for_another_length(library, inputs):
+def test_workspace_can_be_reused(library, inputs):
     at = inputs(20, 1, 64)
     simulation = Simulation(library)
     first = [simulation.run(at, length, ctas=3) for length in (500, 129, 300)]
@@ -147,7 +147,7 @@ def test_a_workspace_serves_again_and_for_another_length(library, inputs):
         assert relative(a, wanted) < NEAR + rounded_apart(wanted, besides, few=True)
 
 
-def test_a_logit_that_rises_far_moves_the_reference(library, inputs):
+def test_large_logit_moves_the_reference(library, inputs):
     at = inputs(20, 1, 64)
     # Maxima of the blocks are then hundreds of powers of 2 apart.
     at.query_scale.mul_(60)
@@ -156,7 +156,7 @@ def test_a_logit_that_rises_far_moves_the_reference(library, inputs):
     assert relative(found, wanted) < NEAR + rounded_apart(wanted, rounding(at, 500), few=True)
 
 
-def test_queries_of_zeros_see_the_mean_of_the_valid_values(library, inputs):
+def test_zero_queries_return_the_mean_of_valid_values(library, inputs):
     at = inputs(5, 1, 64)
     at.query.zero_()
     at.query_scale.zero_()
@@ -167,7 +167,7 @@ def test_queries_of_zeros_see_the_mean_of_the_valid_values(library, inputs):
     assert relative(found, mean) < 0.03
 
 
-def test_an_output_in_fp8_is_divided_by_its_scale(library, inputs):
+def test_fp8_output_is_divided_by_its_scale(library, inputs):
     at = inputs(130, 2, 64)
     scale = torch.tensor([0.02])
     found = Simulation(library).run(
@@ -181,8 +181,8 @@ def test_an_output_in_fp8_is_divided_by_its_scale(library, inputs):
 
 
 @pytest.mark.parametrize("part", ["query", "key", "value"])
-def test_a_nan_in_fp8_shows_where_it_counts(library, part):
-    """In a query's head, in a head, or in a channel of every query; INT8 has none."""
+def test_nan_in_fp8_reaches_its_outputs(library, part):
+    """NaN reaches a query's head, a head, or a channel of every query; INT8 has no NaN."""
     at = problem(5, SLOTS, 2, 64, 1, torch.device("cpu"), torch.float8_e4m3fn)
     numbers, where, counts = {
         "query": (at.query, (0, 2, 1, 5), (0, 2, 1)),
@@ -197,7 +197,7 @@ def test_a_nan_in_fp8_shows_where_it_counts(library, part):
 @pytest.mark.parametrize("ctas", [1, 3])
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize("part", ["query", "key", "value", "mean"])
-def test_a_scale_or_a_mean_that_is_nan_shows_where_it_counts(library, part, dtype, ctas):
+def test_nan_scale_or_mean_reaches_its_outputs(library, part, dtype, ctas):
     at = problem(5, SLOTS, 2, 64, 1, torch.device("cpu"), dtype)
     numbers, where, counts = {
         "query": (at.query_scale, (0, 1, 2), (0, 2, 1)),
@@ -218,7 +218,7 @@ def only(found, where):
 
 
 @pytest.mark.parametrize("rows", [304, 320, 512])
-def test_rows_of_values_may_be_any_multiple_of_16(library, inputs, rows):
+def test_value_rows_have_any_multiple_of_16_slots(library, inputs, rows):
     at = inputs(70, 2, 64)
     keys = Ring8Bit(at.ring.key[:, :300].contiguous(), at.ring.value[..., :rows].contiguous())
     short = Problem(at.inputs, at.query, at.query_scale, keys, at.scales)
@@ -228,7 +228,7 @@ def test_rows_of_values_may_be_any_multiple_of_16(library, inputs, rows):
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_each_query_can_see_a_key_of_its_own(library, dtype, head_dim):
+def test_each_query_can_select_its_own_key(library, dtype, head_dim):
     def attend(query, query_scale, ring, scales, valid_length):
         at = Problem(None, query, query_scale, ring, scales)
         return Simulation(library).run(at, int(valid_length), ctas=2)
@@ -236,7 +236,7 @@ def test_each_query_can_see_a_key_of_its_own(library, dtype, head_dim):
     assert list(check_single_keys(attend, head_dim, torch.device("cpu"), dtype)) == []
 
 
-def test_the_products_of_the_first_tile_can_be_seen(library, inputs):
+def test_products_of_the_first_tile_are_returned(library, inputs):
     def attend(query, query_scale, ring, scales, valid_length, products):
         at = Problem(None, query, query_scale, ring, scales)
         return Simulation(library).run(at, int(valid_length), ctas=1, products=products)

@@ -1,4 +1,4 @@
-"""How persistent blocks share tiles: the header that the kernel uses, compiled for the CPU."""
+"""Distribution of tiles over persistent CTAs: the kernel's header, compiled for the CPU."""
 
 import ctypes
 import itertools
@@ -104,16 +104,16 @@ def check(library, tiles, length, ctas):
         (263, 3), (2, 4), (30, 4), (131, 1),
     ],
 )  # fmt: skip
-def test_every_key_block_of_every_tile_is_done_once(library, tiles, length):
+def test_every_key_block_is_processed_once(library, tiles, length):
     check(library, tiles, length, 132)
 
 
 @given(tiles=st.integers(1, 300), length=st.integers(1, 40), ctas=st.integers(1, 140))
-def test_any_work_is_shared_out(library, tiles, length, ctas):
+def test_any_work_is_distributed(library, tiles, length, ctas):
     check(library, tiles, length, ctas)
 
 
-def test_a_wave_of_tiles_is_not_cut(library):
+def test_whole_waves_are_not_split(library):
     found = list(segments(library, 444, 147, 132, 5))
     whole = [segment for segment in found if segment.slot == -1]
     assert [(segment.begin, segment.end) for segment in whole] == [(0, 147)] * 3

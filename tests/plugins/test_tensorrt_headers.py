@@ -1,4 +1,4 @@
-"""Which headers of TensorRT the library of plugins is built with, and what is said without any."""
+"""The search for TensorRT's headers, and the message if there are none."""
 
 import plugin_build
 import pytest
@@ -18,7 +18,7 @@ def version(major, minor):
 
 @pytest.fixture
 def configured(tmp_path, monkeypatch):
-    """Given settings and the environment's, what CMake says."""
+    """Returns CMake's output for settings and environment variables."""
     for name in ("VIDC_TENSORRT_INCLUDE", "TensorRT_ROOT"):
         monkeypatch.delenv(name, raising=False)
 
@@ -32,7 +32,7 @@ def configured(tmp_path, monkeypatch):
 
 @pytest.fixture
 def headers(tmp_path):
-    """A folder that says of which version its headers are."""
+    """Makes a folder of headers of a version."""
 
     def headers(said):
         include = tmp_path / "include"
@@ -43,17 +43,17 @@ def headers(tmp_path):
     return headers
 
 
-def test_without_headers_the_plugins_are_left_out(configured, tmp_path):
+def test_plugins_need_headers(configured, tmp_path):
     assert OUT in configured()
     assert OUT in configured(f"-DVIDC_TENSORRT_INCLUDE={tmp_path / 'none'}")
 
 
 @pytest.mark.parametrize("said", [version(10, 12), "#define NV_TENSORRT_MAJOR 8\n", ""])
-def test_with_older_headers_they_are_left_out(configured, headers, said):
+def test_plugins_need_recent_headers(configured, headers, said):
     assert OUT in configured(f"-DVIDC_TENSORRT_INCLUDE={headers(said)}")
 
 
-def test_headers_are_found_by_their_folder_and_by_tensorrts(configured, headers):
+def test_headers_are_found_by_either_variable(configured, headers):
     include = headers(version(10, 13))
     assert f": headers of TensorRT 10.13, {include}" in configured(TensorRT_ROOT=include.parent)
     (include / "NvInferVersion.h").write_text(version(11, 1))

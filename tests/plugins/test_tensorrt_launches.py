@@ -1,4 +1,4 @@
-"""What plugins of TensorRT launch, over a CUDA that only records it."""
+"""Launches of TensorRT plugins, over a CUDA that records them."""
 
 import math
 import struct
@@ -22,16 +22,16 @@ from plugin_host import (
 from refusal_matrix import MEMORY
 from refusals import HOPPER, OPERATORS
 
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
-from vidc.plugins.ring_attention_16bit import ring_attention_16bit
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 
 pytestmark = plugin_build.NEEDED
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA GPU")
 @pytest.mark.parametrize("name", OPERATORS)
-def test_without_a_gpu_it_is_refused_to_run(host, name):
+def test_enqueue_fails_without_a_gpu(host, name):
     operator, arguments = OPERATORS[name]
     node = Node.of(operator, arguments())
     plugin, types, shapes = ready(host, node)
@@ -49,7 +49,7 @@ STREAM = 0x5EED
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_kernels_get_every_tensor_in_its_place_and_the_stream(recorded, name):
+def test_kernels_get_tensors_and_stream(recorded, name):
     operator, arguments = CASES[name]
     taken = arguments()
     node = Node.of(operator, taken)
@@ -71,7 +71,7 @@ def test_kernels_get_every_tensor_in_its_place_and_the_stream(recorded, name):
 
 
 @pytest.mark.parametrize("refusal", [r for r in MEMORY if "aligned to" in r.message], ids=str)
-def test_memory_that_kernels_cannot_read_is_refused(recorded, refusal):
+def test_enqueue_refuses_unaligned_memory(recorded, refusal):
     operator, taken = refusal.call()
     node = Node.of(operator, taken)
     plugin, types, shapes = ready(recorded, node)
@@ -94,7 +94,7 @@ def test_memory_that_kernels_cannot_read_is_refused(recorded, refusal):
     ],
     ids=lambda it: getattr(it, "__name__", ""),
 )
-def test_as_many_blocks_as_there_is_work_for(recorded, operator, arguments, blocks):
+def test_grid_matches_the_work(recorded, operator, arguments, blocks):
     node = Node.of(operator, arguments)
     plugin, types, shapes = ready(recorded, node)
     plugin.enqueue(node.inputs, outputs_for(plugin, node, types, shapes))
@@ -107,7 +107,7 @@ PART = 2 * 128 * 16
 
 @pytest.mark.parametrize(("found", "blocks"), [(16, 16), (132, 132), (144, 144), (160, 144)])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_a_workspace_is_enough_on_any_hopper(host, recorded, head_dim, found, blocks):
+def test_workspace_suffices_on_any_hopper(host, recorded, head_dim, found, blocks):
     """A plan has its size from the GPU that it was built on."""
     node = Node.of(ring_attention_8bit, attention_arguments(head_dim=head_dim))
     record = recorded.recorder
@@ -128,7 +128,7 @@ def workspace_bytes(host, node, **settings) -> int:
     return plugin.workspace_bytes(node.described(), [describe(node.inputs[0])], **settings)
 
 
-def test_a_workspace_is_for_the_largest_shapes_of_the_profile(host):
+def test_workspace_is_for_the_largest_shapes_of_the_profile(host):
     small, large = (
         Node.of(ring_attention_8bit, attention_arguments(batch=batch, tokens=300))
         for batch in (1, 7)
@@ -138,19 +138,19 @@ def test_a_workspace_is_for_the_largest_shapes_of_the_profile(host):
         assert workspace_bytes(host, node, first_is_unknown=True) == workspace_bytes(host, node)
 
 
-def test_without_shapes_that_it_takes_there_is_no_workspace(host):
+def test_invalid_shapes_have_no_workspace(host):
     node = Node.of(ring_attention_8bit, attention_arguments(slots=41, stored=32))
     assert workspace_bytes(host, node) == 0
     assert "ring_attention_8bit: value_cache: expected a number of slots" in host.error()
 
 
 @pytest.mark.parametrize("name", sorted(OPERATORS.keys() - HOPPER))
-def test_others_need_no_workspace(host, name):
+def test_other_operators_need_no_workspace(host, name):
     operator, arguments = OPERATORS[name]
     assert ready(host, Node.of(operator, arguments()))[0].workspace is None
 
 
-def test_it_does_not_run_without_its_workspace(recorded):
+def test_enqueue_needs_the_workspace(recorded):
     node = Node.of(ring_attention_8bit, attention_arguments())
     plugin, types, shapes = ready(recorded, node)
     plugin.workspace = None
@@ -178,32 +178,32 @@ def portable_alone(recorded, name):
 
 @pytest.mark.parametrize("name", sorted(HOPPER))
 @pytest.mark.parametrize("capability", [7, 8, 10, 12])
-def test_a_gpu_that_is_no_hopper_has_the_portable_kernel(recorded, name, capability):
+def test_other_gpus_run_the_portable_kernel(recorded, name, capability):
     recorded.recorder.recorded_begin(capability, 148)
     portable_alone(recorded, name)
 
 
 @pytest.mark.parametrize("name", sorted(HOPPER))
-def test_a_turing_does_without_the_kernel_for_hopper(recorded_for_turing, name):
+def test_turing_needs_no_hopper_kernel(recorded_for_turing, name):
     recorded_for_turing.recorder.recorded_begin(7, 40)
     portable_alone(recorded_for_turing, name)
 
 
 @pytest.mark.parametrize("name", sorted(HOPPER))
-def test_a_hopper_is_refused_where_its_kernels_were_not_built(recorded_for_turing, name):
+def test_hopper_needs_its_own_kernel(recorded_for_turing, name):
     """It would run the portable one, and nobody would know why it is slow."""
     operator, arguments = OPERATORS[name]
     node = Node.of(operator, arguments())
     plugin, types, shapes = ready(recorded_for_turing, node)
     with pytest.raises(RefusedError) as caught:
         plugin.enqueue(node.inputs, outputs_for(plugin, node, types, shapes))
-    said = f"[VIDC-KERNEL-GPU] vidc::{node.operator}: the library of kernels has none for this GPU"
+    said = f"[VIDC-KERNEL-GPU] vidc::{node.operator}: the library has no kernel for this GPU"
     assert str(caught.value).startswith(said)
     assert "\n  try: build the library for this GPU" in str(caught.value)
     assert recorded_for_turing.recorder.recorded_launches() == 0
 
 
-def test_it_does_not_run_before_it_was_told_shapes(recorded):
+def test_enqueue_needs_shapes_first(recorded):
     node = Node.of(gelu_quantize, gelu_arguments())
     plugin = recorded.create("gelu_quantize", node.attributes)
     with pytest.raises(RefusedError, match="inputs: expected 1 to 3 tensors, found 0"):

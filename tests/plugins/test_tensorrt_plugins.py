@@ -28,7 +28,7 @@ from refusals import OPERATORS, REFUSALS
 
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UsageError
-from vidc.plugins.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
 
 pytestmark = plugin_build.NEEDED
 
@@ -43,7 +43,7 @@ def listed(*command: object) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_it_exports_what_tensorrt_looks_for_and_needs_nothing_of_tensorrt(built):
+def test_exports_the_entry_points_and_links_no_tensorrt(built):
     library = built / plugin_build.LIBRARY
     exported = listed("nm", "-D", "--defined-only", library)
     assert set(re.findall(r" T (\w+)", exported)) == {
@@ -54,14 +54,14 @@ def test_it_exports_what_tensorrt_looks_for_and_needs_nothing_of_tensorrt(built)
     assert set(needed) <= {"libstdc++", "libgcc_s", "libc", "libm", "ld-linux-x86-64"}
 
 
-def test_its_warnings_are_errors(built):
+def test_warnings_are_errors(built):
     commands = json.loads((built / "compile_commands.json").read_text())
     of_plugins = [c["command"] for c in commands if "vidc_tensorrt.dir" in c["command"]]
     assert of_plugins
     assert all("-Wall -Wextra -Werror" in command for command in of_plugins)
 
 
-def test_there_is_a_creator_for_every_fused_operator(host):
+def test_every_fused_operator_has_a_creator(host):
     wanted = {operator.name().removeprefix("vidc::") for operator, _ in OPERATORS.values()}
     assert set(host.creators) == wanted
     for index in host.creators.values():
@@ -71,7 +71,7 @@ def test_there_is_a_creator_for_every_fused_operator(host):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_attributes_are_those_of_the_operators_schema(host, name):
+def test_attributes_match_the_operator_schema(host, name):
     operator, _ = OPERATORS[name]
     types = {"int": int, "float": float, "bool": bool, "str": str}
     wanted = {
@@ -83,7 +83,7 @@ def test_attributes_are_those_of_the_operators_schema(host, name):
 
 
 def results(operator, taken) -> list[torch.Tensor]:
-    """What a plugin puts out: what the operator returns, then what it writes."""
+    """Outputs of a plugin: what the operator returns, then what it writes."""
     found = operator(*taken.values())
     returned = [found] if isinstance(found, torch.Tensor) else list(found or ())
     written = [taken[a.name] for a in operator._schema.arguments if a.is_write]
@@ -91,7 +91,7 @@ def results(operator, taken) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_plugin_goes_through_building_and_loading(host, name):
+def test_plugin_passes_build_and_load(host, name):
     operator, arguments = CASES[name]
     node = Node.of(operator, arguments())
     plugin, types, shapes = ready(host, node)
@@ -107,7 +107,7 @@ def test_a_plugin_goes_through_building_and_loading(host, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_serialized_makes_the_same_plugin_and_is_all_of_it(host, name):
+def test_serialized_fields_recreate_the_plugin(host, name):
     operator, arguments = CASES[name]
     node = Node.of(operator, arguments())
     made = host.create(node.operator, node.attributes)
@@ -126,7 +126,7 @@ def test_what_is_serialized_makes_the_same_plugin_and_is_all_of_it(host, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_only_the_operators_dtypes_in_linear_format_are_supported(host, name):
+def test_supports_only_the_operators_dtypes_in_linear_format(host, name):
     operator, arguments = CASES[name]
     node = Node.of(operator, arguments())
     plugin, types, shapes = ready(host, node)
@@ -157,7 +157,7 @@ def test_only_the_operators_dtypes_in_linear_format_are_supported(host, name):
         ("qkv", "key_cache", torch.float16), ("qkv", "query_weight", torch.float16),
     ],
 )  # fmt: skip
-def test_a_dtype_that_has_to_be_anothers_is_supported_with_it_alone(host, name, argument, dtype):
+def test_dependent_dtype_must_match(host, name, argument, dtype):
     operator, arguments = CASES[name]
     node = Node.of(operator, arguments())
     plugin, types, shapes = ready(host, node)
@@ -168,7 +168,7 @@ def test_a_dtype_that_has_to_be_anothers_is_supported_with_it_alone(host, name, 
     assert not plugin.supports(index, inputs, outputs)
 
 
-def test_sizes_that_are_not_known_when_it_is_configured_are_taken_from_the_profile(host):
+def test_unknown_sizes_come_from_the_profile(host):
     node = ring_write()
     plugin = host.create(node.operator, node.attributes)
     inputs = node.described()
@@ -186,7 +186,7 @@ def told_shapes(host, node):
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
-def test_it_refuses_in_the_words_of_the_references(host, refusal):
+def test_refuses_with_the_messages_of_the_references(host, refusal):
     operator, taken = refusal.call()
     with pytest.raises(UsageError) as wanted:
         operator(*taken.values())
@@ -211,9 +211,7 @@ SINK, EPS = ring_write().attributes
         ([SINK, EPS, Attribute.of("gamma", 0.5)], "gamma: expected no attribute of this name, f"),
     ],
 )  # fmt: skip
-def test_attributes_that_are_missing_of_another_type_or_unknown_are_refused(
-    host, attributes, message
-):
+def test_rejects_missing_mistyped_and_unknown_attributes(host, attributes, message):
     with pytest.raises(RefusedError) as caught:
         host.create("qk_norm_rope_ring_write", attributes)
     said = "[VIDC-KERNEL-ARGUMENT] vidc::qk_norm_rope_ring_write: "
@@ -223,19 +221,19 @@ def test_attributes_that_are_missing_of_another_type_or_unknown_are_refused(
 
 
 @pytest.mark.parametrize("named", ["", "int8", "bfloat", "bfloat16, float16"])
-def test_a_dtype_that_is_none_of_an_output_is_refused_when_a_plugin_is_made(host, named):
+def test_rejects_invalid_output_dtype(host, named):
     with pytest.raises(RefusedError, match="vidc::gelu_quantize: dtype: expected float32 or bflo"):
         host.create("gelu_quantize", [Attribute.of("dtype", named)])
 
 
 @pytest.mark.parametrize("named", ["", "float32", "int8"])
-def test_attention_refuses_a_dtype_that_it_cannot_put_out(host, named):
+def test_attention_rejects_unsupported_output_dtype(host, named):
     expected = "expected bfloat16 or float16 or float8_e4m3fn, found"
     with pytest.raises(RefusedError, match=f"vidc::ring_attention_8bit: dtype: {expected}"):
         host.create("ring_attention_8bit", [Attribute.of("dtype", named)])
 
 
-def test_a_flag_is_0_or_1(host):
+def test_flags_are_0_or_1(host):
     node = Node.of(OPERATORS["static"][0], OPERATORS["static"][1]())
     attributes = [
         Attribute(a.name, a.type, 1, (2).to_bytes(4, "little")) if a.name == "quantize_query" else a
@@ -258,7 +256,7 @@ NO_ABI = Attribute("vidc_plugin_abi", INT64, 1, bytes(8))
         ([OTHER_ABI, SINK], 1, PLUGIN_ABI + 1),
     ],
 )  # fmt: skip
-def test_what_another_abi_serialized_is_refused_before_anything_else(host, fields, phase, found):
+def test_rejects_fields_of_another_abi_first(host, fields, phase, found):
     with pytest.raises(RefusedError) as caught:
         host.create("qk_norm_rope_ring_write", fields, phase)
     message = f"vidc_plugin_abi: expected {PLUGIN_ABI}, found {found}\n  try: "
@@ -267,12 +265,12 @@ def test_what_another_abi_serialized_is_refused_before_anything_else(host, field
     )
 
 
-def test_it_tells_its_abi(built):
+def test_library_returns_its_abi(built):
     assert ctypes.CDLL(str(built / plugin_build.LIBRARY)).vidc_plugin_abi() == PLUGIN_ABI
 
 
 @pytest.mark.parametrize("count", [0, 4])
-def test_another_number_of_inputs_is_refused_at_every_step(host, count):
+def test_rejects_wrong_number_of_inputs_at_every_step(host, count):
     node = Node.of(gelu_quantize, gelu_arguments())
     plugin = host.create(node.operator, node.attributes)
     tensors = node.inputs * count
@@ -291,7 +289,7 @@ def test_another_number_of_inputs_is_refused_at_every_step(host, count):
     assert not plugin.supports(0, inputs, outputs)
 
 
-def test_another_number_of_outputs_is_refused(host):
+def test_rejects_wrong_number_of_outputs(host):
     node = ring_write()
     plugin = host.create(node.operator, node.attributes)
     inputs = node.described()
@@ -300,7 +298,7 @@ def test_another_number_of_outputs_is_refused(host):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_dtype_that_no_kernel_takes_is_refused_when_a_network_is_made(host, name):
+def test_rejects_unsupported_dtype_when_the_network_is_made(host, name):
     operator, arguments = OPERATORS[name]
     node = Node.of(operator, arguments())
     plugin = host.create(node.operator, node.attributes)
@@ -315,7 +313,7 @@ def test_a_dtype_that_no_kernel_takes_is_refused_when_a_network_is_made(host, na
         assert "found another dtype" in said
 
 
-def test_a_shape_of_too_few_dimensions_is_refused_when_shapes_are_asked_for(host):
+def test_rejects_shape_with_too_few_dimensions(host):
     node = ring_write()
     plugin = host.create(node.operator, node.attributes)
     shapes = [tuple(tensor.shape) for tensor in node.inputs]
@@ -324,11 +322,11 @@ def test_a_shape_of_too_few_dimensions_is_refused_when_shapes_are_asked_for(host
         plugin.output_shapes(shapes)
 
 
-def test_what_is_written_has_to_lie_where_it_is_read(host):
+def test_written_input_and_output_must_alias(host):
     node = ring_write()
     plugin, types, shapes = ready(host, node)
     elsewhere = [torch.empty(s, dtype=t) for s, t in zip(shapes, types, strict=True)]
-    with pytest.raises(RefusedError, match=r"write: key_cache: .*ALIASED_PLUGIN_IO_10_03, found"):
+    with pytest.raises(RefusedError, match=r"write: key_cache: .*ALIASED_PLUGIN_IO_10_03\), found"):
         plugin.enqueue(node.inputs, elsewhere)
 
 

@@ -1,11 +1,11 @@
-"""`vidc::quantized_linear` with a scale for each token."""
+"""``vidc::quantized_linear`` with per-token scales."""
 
 import pytest
 import torch
 
 from vidc.plugins.errors import UsageError
+from vidc.plugins.ops.quantized_linear import quantized_linear, quantized_tokens
 from vidc.plugins.quantize import LARGEST
-from vidc.plugins.quantized_linear import quantized_linear, quantized_tokens
 
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
 
@@ -17,7 +17,7 @@ def drawn(dtype, *shape):
 
 @pytest.mark.parametrize("dtype", [FP8, INT8])
 @pytest.mark.parametrize("high", [torch.float32, torch.bfloat16])
-def test_each_token_is_rounded_by_its_own_range(dtype, high):
+def test_each_token_has_its_own_scale(dtype, high):
     x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(1))
     # Tokens of very different sizes, which no one scale could hold.
     x = (x * torch.logspace(-6, 6, 10).reshape(2, 5, 1)).to(high)
@@ -33,7 +33,7 @@ def test_each_token_is_rounded_by_its_own_range(dtype, high):
 
 
 @pytest.mark.parametrize("dtype", [FP8, INT8])
-def test_zeros_stay_zeros_and_a_nan_stays_in_its_token(dtype):
+def test_zeros_stay_zero_and_nan_stays_in_its_token(dtype):
     x = torch.zeros(4, 16)
     x[1] = torch.finfo(torch.float32).smallest_normal
     x[2, 3] = torch.nan
@@ -46,7 +46,7 @@ def test_zeros_stay_zeros_and_a_nan_stays_in_its_token(dtype):
     assert (found[3] - weight.float().sum(1)).abs().max() < 1e-3 * weight.float().abs().sum(1).max()
 
 
-def test_factor_and_mean_come_before_the_scale():
+def test_factor_and_mean_apply_before_the_scale():
     x = torch.randn(3, 16, generator=torch.Generator().manual_seed(2)) + 4
     factor, mean = torch.rand(16) + 0.5, torch.full((16,), 4.0)
     weight, scale = drawn(INT8, 32, 16), torch.ones(32)
@@ -55,7 +55,7 @@ def test_factor_and_mean_come_before_the_scale():
     assert torch.equal(found, plain)
 
 
-def test_a_token_s_scale_stands_beside_no_other():
+def test_rejects_static_scale_with_dynamic():
     x, weight, scale = torch.ones(3, 16), drawn(FP8, 32, 16), torch.ones(32)
     with pytest.raises(UsageError, match=r"VIDC-KERNEL-ARGUMENT.*input_scale"):
         quantized_linear(x, weight, scale, None, torch.ones(1), None, None, True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from vidc.plugins import kernel_library
+from vidc.plugins import loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
 from vidc.runtime import compatibility
@@ -251,7 +251,7 @@ def faulty(code: str) -> UnavailableError:
 def test_engines_that_call_fused_operators_need_the_library(
     gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
-    monkeypatch.setattr(kernel_library, "fault", lambda: faulty(code))
+    monkeypatch.setattr(loading, "torch_library_error", lambda: faulty(code))
     error = refusal(requiring(gpu_manifest, operators=CALLED), CUDA)
     assert error.code == code
     assert "engine denoise calls vidc::gelu_quantize, vidc::qk_norm_rope_ring_write" in str(error)
@@ -264,14 +264,14 @@ def test_engines_that_call_none_do_not(
 ) -> None:
     pretend_gpu(monkeypatch, "NVIDIA H100 80GB HBM3", (9, 0))
     monkeypatch.setattr(compatibility, "driver_version", lambda: None)
-    monkeypatch.setattr(kernel_library, "fault", lambda: faulty("VIDC-KERNEL-LIBRARY"))
+    monkeypatch.setattr(loading, "torch_library_error", lambda: faulty("VIDC-KERNEL-LIBRARY"))
     assert check(gpu_manifest, CUDA) == ()
 
 
 def test_with_the_library_they_run(gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpu(monkeypatch, "NVIDIA H100 80GB HBM3", (9, 0))
     monkeypatch.setattr(compatibility, "driver_version", lambda: None)
-    monkeypatch.setattr(kernel_library, "fault", lambda: None)
+    monkeypatch.setattr(loading, "torch_library_error", lambda: None)
     assert check(requiring(gpu_manifest, operators=CALLED), CUDA) == ()
 
 

@@ -5,8 +5,8 @@ from operators import Ring, on
 from operators_8bit import arguments as to_8bit_arguments
 from torch import Tensor
 
-from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 
 RING = Ring(batch=1, tokens=70, heads=3, head_dim=64, window=160, sink=40, position=130)
 

@@ -13,7 +13,7 @@ from fused_on_cpu import Kernels
 from operators import gelu_arguments
 from sanitizer_cases import ring_writes, rows
 
-from vidc.plugins.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
 
 
 def operators(kernels: Kernels) -> None:

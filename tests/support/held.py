@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from vidc.plugins.arguments import dtype_name
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.transposed_values import stored_at
 
 CPU = torch.device("cpu")

@@ -4,9 +4,9 @@ import torch
 from operators import Ring, on, qkv_arguments
 from operators_8bit import arguments as to_8bit_arguments
 
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 
 RING = Ring(batch=1, tokens=70, heads=3, head_dim=64, window=160, sink=40, position=130)
 

@@ -6,9 +6,9 @@ from operators import gelu_arguments
 from operators_8bit import attention_arguments
 from refusals import OPERATORS
 
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
-from vidc.plugins.ring_attention_16bit import ring_attention_16bit
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 
 CASES = {
     **{name: (operator, arguments) for name, (operator, arguments) in OPERATORS.items()},

@@ -8,7 +8,7 @@ import torch
 from attention_8bit.kernel import FORMATS, OUTPUT_TYPES, POISON, Arguments
 from torch import Tensor
 
-from vidc.plugins.ring_attention_8bit import To8BitAttention
+from vidc.plugins.ops.ring_attention_8bit import AttentionArguments
 
 OF_WEIGHTS = 5e-4
 """What rounding weights to float16 adds at most, of the largest output."""
@@ -18,7 +18,7 @@ def attending(launch: Callable[[Any], int]) -> Callable[..., Tensor]:
     """An operator of what takes a pointer to the arguments and returns an error's number."""
 
     def attend(*values: Any) -> Tensor:
-        given = To8BitAttention(*values)
+        given = AttentionArguments(*values)
         dtype = getattr(torch, given.dtype)
         batch, tokens, heads, head_dim = given.query.shape
         output = torch.empty(given.query.shape, dtype=dtype, device=given.query.device)

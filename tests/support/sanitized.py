@@ -22,16 +22,16 @@ from operators_8bit import attention_arguments
 from plugin_cases import CASES
 from sanitizer_cases import ring_writes, rows
 
-from vidc.plugins import kernel_library
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
-from vidc.plugins.ring_attention_16bit import ring_attention_16bit
+from vidc.plugins import loading
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 
 CUDA = torch.device("cuda", 0)
 
 
 def library(name: str):
     """A function of the library's C interface, of a pointer to its arguments."""
-    path = str(files("vidc.plugins").joinpath(kernel_library.NAME))
+    path = str(files("vidc.plugins").joinpath(loading.TORCH_LIBRARY))
     function = getattr(ctypes.CDLL(path), name)
     function.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
     return lambda given: function(given, torch.cuda.current_stream().cuda_stream)

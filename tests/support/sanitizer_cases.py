@@ -11,9 +11,9 @@ import torch
 from operators import FLOATS, FP8, Ring, gelu_arguments, qkv_arguments
 from operators_8bit import arguments as to_8bit_arguments
 
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 
 Call = tuple[torch._ops.OpOverload, dict[str, Any]]
 WIDTHS = (8, 24, 264, 1528, 1536, 5120, 8192)

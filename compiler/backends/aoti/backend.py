@@ -23,12 +23,12 @@ from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.form import CPU_PROGRAM, PROGRAM, Form
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.lowering import expand, open_stored
-from vidc.plugins import engine_operators, kernel_library
+from vidc.plugins import engine_operators, loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
-from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
-from vidc.plugins.quantized_linear import quantized_linear, quantized_linear_reference
-from vidc.plugins.rounded import rounded, rounded_reference
+from vidc.plugins.ops.fake_quantize import fake_quantize, fake_quantize_reference
+from vidc.plugins.ops.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
+from vidc.plugins.ops.quantized_linear import quantized_linear, quantized_linear_reference
 from vidc.runtime.manifest import Requirements
 
 NAME = "aoti"
@@ -60,9 +60,9 @@ class AotInductorBackend:
         tools = {"torch": torch.__version__, "c++": cxx_version()}
         if target.is_gpu:
             # Not the library itself: engines call its operators, and hold none of its code.
-            there = kernel_library.fault() is None
+            there = loading.torch_library_error() is None
             kernels = f"ABI {PLUGIN_ABI}" if there else "none"
-            return tools | {"cuda": torch.version.cuda or "none", kernel_library.NAME: kernels}
+            return tools | {"cuda": torch.version.cuda or "none", loading.TORCH_LIBRARY: kernels}
         cpu = (torch.backends.cpu.get_cpu_capability(), *used_cpu_features())
         return tools | {"cpu": " ".join(cpu)}
 
@@ -90,8 +90,8 @@ class AotInductorBackend:
         """Compiles the component's program.
 
         Raises:
-            UnavailableError: ``VIDC-ENV-AOTI``; of a ring in 8 bits what ``engine_operators.fault``
-                returns.
+            UnavailableError: ``VIDC-ENV-AOTI``; ``engine_operators.kernel_error``,
+                for a ring in 8 bits.
             BuildError: ``VIDC-QUANTIZE-COUNT``.
         """
         defect = cxx_defect()
@@ -116,7 +116,7 @@ class AotInductorBackend:
             narrow = is_rounded(program)
             signature = kept_states(program, signature)
             wanted = engine_operators.RINGS_8BIT if narrow else engine_operators.PLAIN
-            fault = engine_operators.fault(torch.device("cuda"), wanted)
+            fault = engine_operators.kernel_error(torch.device("cuda"), wanted)
             if fault is not None and narrow:
                 raise fault  # What stood for it would be another recipe.
             notes = _notes(fusable(program), fault)
@@ -126,7 +126,7 @@ class AotInductorBackend:
         else:
             expand(program, qk_norm_rope, qk_norm_rope_reference)
             expand(program, quantized_linear, quantized_linear_reference)
-            expand(program, rounded, rounded_reference)
+            expand(program, fake_quantize, fake_quantize_reference)
             open_stored(program)
             bind_implementations(program)
         constants = named_constants(program)

@@ -13,9 +13,9 @@ from vidc.compiler.backends.aoti.rings_8bit import lower_rings, take_rounding
 from vidc.compiler.backends.aoti.scaled_products import lower_products
 from vidc.exporters.lowering import expand, inline, open_stored, replace
 from vidc.exporters.program import weight_names
-from vidc.plugins.flash_attention import flash_attention_sm90
-from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
-from vidc.plugins.ring import ring_attention, ring_write, ring_write_of_bytes
+from vidc.plugins.ops.flash_attention import flash_attention_sm90
+from vidc.plugins.ops.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
+from vidc.plugins.ops.ring import ring_attention, ring_write, ring_write_of_bytes
 from vidc.plugins.signature import Signature
 from vidc.runtime.weights import CHANNELS_LAST
 

@@ -20,12 +20,12 @@ from torch.export.graph_signature import TensorArgument
 from vidc.exporters.program import weight_names
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UsageError
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.qk_norm_rope import qk_norm_rope
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.quantized_linear import quantized_linear
-from vidc.plugins.ring import ring_write
-from vidc.plugins.stored import stored
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.quantize_kv import quantize_kv
+from vidc.plugins.ops.quantized_linear import quantized_linear
+from vidc.plugins.ops.ring import ring_write
 
 _FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
 _LINEARS: Mapping[Any, int] = {torch.ops.aten.linear.default: 2, quantized_linear: 3}
@@ -134,7 +134,7 @@ def call_ring_writes(program: ExportedProgram) -> tuple[str, ...]:
 
 def _to_stored(node: Any) -> bool:
     """Whether the keys of a call of ``qk_norm_rope`` become ones of 8 bits."""
-    return any(user.target is stored for result in node.users for user in result.users)
+    return any(user.target is quantize_kv for result in node.users for user in result.users)
 
 
 def _gelus(graph: fx.Graph) -> list[Any]:

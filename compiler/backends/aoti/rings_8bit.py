@@ -1,4 +1,4 @@
-"""Rings of 8 bits as a Hopper GPU has them, in place of calls of ``vidc::rounded``.
+"""Rings of 8 bits as a Hopper GPU has them, in place of calls of ``vidc::fake_quantize``.
 
 A quantized program rounds what it writes to a ring of 16 bits, and the queries that attend to it.
 Here the ring itself becomes one of 8 bits: ``qk_norm_rope_ring_write_static`` writes it, values
@@ -22,12 +22,12 @@ from vidc.exporters.lowering import insert
 from vidc.exporters.program import argument_placeholders, weight_names
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import BuildError
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.fake_quantize import fake_quantize
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.ring import ring_attention, ring_slots, ring_write
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.quantize import quantize
-from vidc.plugins.ring import ring_attention, ring_slots, ring_write
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
-from vidc.plugins.rounded import rounded
 from vidc.plugins.signature import Rounding, Signature
 from vidc.plugins.transposed_values import GROUP
 
@@ -52,11 +52,11 @@ class Rounded:
 
 def is_rounded(program: ExportedProgram) -> bool:
     """Whether a program has rings in 8 bits."""
-    return bool(program.graph.find_nodes(op="call_function", target=rounded))
+    return bool(program.graph.find_nodes(op="call_function", target=fake_quantize))
 
 
 def take_rounding(program: ExportedProgram, signature: Signature) -> dict[fx.Node, Rounded]:
-    """Removes every call of ``vidc::rounded``; how the states are rounded, by placeholder.
+    """Removes every call of ``vidc::fake_quantize``; how the states are rounded, by placeholder.
 
     What looks for the calls of a layer then finds them as they are in 16 bits.
     """
@@ -64,7 +64,7 @@ def take_rounding(program: ExportedProgram, signature: Signature) -> dict[fx.Nod
         cache: Rounded(scale, mean, _DTYPES[dtype], place[1] == "v")
         for cache, place, (_, scale, mean, dtype) in _rounded_writes(program, signature)
     }
-    for node in program.graph.find_nodes(op="call_function", target=rounded):
+    for node in program.graph.find_nodes(op="call_function", target=fake_quantize):
         node.replace_all_uses_with(node.args[0])
         program.graph.erase_node(node)
     program.graph_module.recompile()
@@ -96,7 +96,7 @@ def _rounded_writes(
     specs = dict(zip(argument_placeholders(program), signature.arguments, strict=True))
     for node in program.graph.find_nodes(op="call_function", target=_FUNCTIONALISED):
         update = node.kwargs.get("update")
-        if node.args[0] is ring_write and update.target is rounded:
+        if node.args[0] is ring_write and update.target is fake_quantize:
             (cache,) = node.kwargs["_all_bases"]
             place = layer_of(specs[cache].name)
             assert place is not None

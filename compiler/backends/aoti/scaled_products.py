@@ -27,8 +27,8 @@ from vidc.exporters.lowering import insert
 from vidc.exporters.program import weight_names
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import BuildError
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.quantized_linear import (
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.quantized_linear import (
     dequantized_linear,
     quantized_input,
     quantized_linear,

@@ -17,7 +17,7 @@ from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.form import NETWORK, Form
 from vidc.compiler.store.versions import versions
 from vidc.exporters.artifact import ExportedComponent
-from vidc.plugins import tensorrt_library
+from vidc.plugins import loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.runtime.manifest import PORTABLE
 from vidc.runtime.strict import plain
@@ -50,8 +50,8 @@ class TensorRtBackend:
         if not product.plugins:
             return found
         # Not the library itself: plans call its plugins, and hold none of their code.
-        there = tensorrt_library.fault() is None
-        return found | {tensorrt_library.NAME: f"ABI {PLUGIN_ABI}" if there else "none"}
+        there = loading.tensorrt_library_error() is None
+        return found | {loading.TENSORRT_LIBRARY: f"ABI {PLUGIN_ABI}" if there else "none"}
 
     def anywhere(self, target: Target) -> bool:
         """TensorRT-RTX builds without a GPU."""

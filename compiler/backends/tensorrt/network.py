@@ -11,7 +11,7 @@ from vidc.compiler.backends.native_graph import Graph
 from vidc.compiler.backends.tensorrt.log import Log
 from vidc.compiler.backends.tensorrt.product import Product
 from vidc.compiler.backends.tensorrt.quantized import require_quantized
-from vidc.plugins import tensorrt_library
+from vidc.plugins import loading
 
 VALID_LENGTH = "valid_length"
 
@@ -45,7 +45,7 @@ def parse(component: str, graph: Graph, product: Product, plugins: bool = False)
     """
     module = product.module()
     if plugins:
-        tensorrt_library.register(module)
+        loading.register_tensorrt_plugins(module)
     log = Log(module)
     builder = module.Builder(log.logger)
     definition = builder.create_network(_strongly_typed(module))

@@ -2,7 +2,7 @@
 
 from vidc.compiler.backends.tensorrt.product import Product
 from vidc.exporters.onnx.plugin_ring import refusal
-from vidc.plugins import tensorrt_library
+from vidc.plugins import loading
 from vidc.plugins.signature import Signature
 
 
@@ -28,7 +28,7 @@ def plugin_ring(
     elif version_compatible:
         # The runtime that such a plan brings along would have to be given the library.
         reason = f"a plan for later versions of {product.title} calls no plugins"
-    elif (fault := tensorrt_library.fault()) is not None:
+    elif (fault := loading.tensorrt_library_error()) is not None:
         reason = f"{fault.message}; {fault.hint}"
     elif (refused := refusal(signature)) is not None:
         reason = refused

@@ -25,7 +25,7 @@ from vidc.exporters.onnx.functional import functional_program
 from vidc.exporters.onnx.native_ring import native_form
 from vidc.exporters.program import argument_placeholders, load_program
 from vidc.plugins.errors import BuildError
-from vidc.plugins.ring import ring_write
+from vidc.plugins.ops.ring import ring_write
 from vidc.plugins.signature import Access, Signature, state_output
 
 _BUILDER = "torch_tensorrt [TensorRT Conversion Context]"

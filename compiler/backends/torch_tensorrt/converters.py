@@ -13,7 +13,7 @@ import torch.onnx.ops
 from torch import Tensor
 
 from vidc.compiler.backends.tensorrt.product import Product
-from vidc.plugins.ring import ring_slots
+from vidc.plugins.ops.ring import ring_slots
 
 SYMBOLIC = torch.ops.onnx_symbolic._symbolic.default
 """``(inputs, operator, ...)``: what ``torch.onnx.ops.symbolic`` leaves in a program."""

@@ -9,7 +9,7 @@ from vidc.exporters.onnx import native_ring
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.exporters.onnx.lint import lint
 from vidc.plugins.errors import BuildError
-from vidc.plugins.ring import ring_attention
+from vidc.plugins.ops.ring import ring_attention
 
 HANDLED = (PADDED_KEYS, *UNFUSED)
 SMALL = ("model.layers=1", "stream.height=16", "stream.width=32")

@@ -14,7 +14,7 @@ from vidc.exporters.export import export_component
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.exporters.onnx.native_ring import NATIVE
 from vidc.plugins.errors import BuildError
-from vidc.plugins.ring import ring_attention
+from vidc.plugins.ops.ring import ring_attention
 
 SETTINGS = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
 ON_CPU = resolve("tiny", gpu="cpu", environ={})

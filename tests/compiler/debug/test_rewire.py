@@ -7,7 +7,7 @@ from vidc.compiler.config.resolve import resolve
 from vidc.compiler.debug.rewire import part_of, value_name, with_outputs
 from vidc.exporters.lowering import expand
 from vidc.exporters.program import load_program, save_program
-from vidc.plugins.quantized_linear import quantized_linear, quantized_linear_reference
+from vidc.plugins.ops.quantized_linear import quantized_linear, quantized_linear_reference
 
 
 @pytest.fixture(scope="module")

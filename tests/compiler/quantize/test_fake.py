@@ -16,7 +16,7 @@ from vidc.compiler.quantize.lowering import linears_of
 from vidc.compiler.quantize.weights import quantized_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.models import meta_network, with_weights
-from vidc.plugins.rounded import rounded_reference
+from vidc.plugins.ops.fake_quantize import fake_quantize_reference
 
 pytestmark = needs_modelopt
 LAYER = "blocks.0.ffn.net.2"
@@ -130,7 +130,7 @@ def test_queries_have_the_scales_that_engines_give_them(model, form, scale):
     # Far beyond what was recorded of them.
     queries = 1e3 * torch.randn(2, 9, heads, head_dim, generator=torch.Generator().manual_seed(2))
     dtype = {"int8": "int8", "fp8": "float8_e4m3fn"}[form]
-    expected = rounded_reference(queries, None, None, dtype)
+    expected = fake_quantize_reference(queries, None, None, dtype)
     assert torch.equal(attention.quantized("q", queries), expected)
 
 

@@ -21,7 +21,7 @@ from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.program import export_program, load_program, save_program, weight_names
 from vidc.exporters.tracing import tracing
 from vidc.plugins.errors import BuildError, UsageError
-from vidc.plugins.quantized_linear import quantized_linear
+from vidc.plugins.ops.quantized_linear import quantized_linear
 
 FP8, LAYERS = torch.float8_e4m3fn, 2
 LINEARS = {"text_kv": 2 * LAYERS, "denoise": 8 * LAYERS, "kv_update": 8 * LAYERS - 6}

@@ -30,8 +30,8 @@ from vidc.exporters.export import export_component
 from vidc.exporters.onnx.states import aliasable_states
 from vidc.exporters.program import export_program, load_program, save_program
 from vidc.plugins.errors import BuildError, UnavailableError
-from vidc.plugins.ring import ring_write
-from vidc.plugins.rounded import rounded
+from vidc.plugins.ops.fake_quantize import fake_quantize
+from vidc.plugins.ops.ring import ring_write
 from vidc.plugins.signature import Signature, state_output
 from vidc.runtime import manifest
 from vidc.runtime.engines.aoti import load
@@ -113,7 +113,7 @@ class Written:
 
     def numbers(self, states):
         return {
-            spec.name: spec.numbers(states[spec.name], self.weights.__getitem__)
+            spec.name: spec.dequantize(states[spec.name], self.weights.__getitem__)
             for spec in self.made.signature.states
             if spec.rounding is not None
         }
@@ -136,7 +136,7 @@ class Rounding(TorchDispatchMode):
             mean = attention.key_mean if part == "k" else None
             weights = self.written.weights
             mean = None if mean is None else weights[f"transformer.{mean}"]
-            update = rounded(update, weights[f"transformer.{scale}"], mean, attention.dtype)
+            update = fake_quantize(update, weights[f"transformer.{scale}"], mean, attention.dtype)
             args = (cache, update, *rest)
         return func(*args, **(kwargs or {}))
 

@@ -152,7 +152,7 @@ def test_bf16_is_exported(export):
 EXPORT_AGAIN = """
 import json, sys
 from pathlib import Path
-import vidc.plugins.ring
+import vidc.plugins.ops.ring
 from vidc.exporters.checkpoint import weight_layout
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.program import load_program

@@ -18,8 +18,8 @@ from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.exporters.onnx.lint import lint
 from vidc.exporters.onnx.plugin_ring import refusal
 from vidc.exporters.program import export_program, save_program
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.ring_attention_16bit import ring_attention_16bit
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 from vidc.plugins.signature import state_output
 
 OPERATORS = {

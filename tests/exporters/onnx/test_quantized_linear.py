@@ -11,7 +11,7 @@ from torch import nn
 from vidc.exporters.onnx.quantized_linear import UNIT, quantized_linear_qdq
 from vidc.exporters.onnx.simplify import simplify
 from vidc.exporters.tracing import tracing
-from vidc.plugins.quantized_linear import quantized_linear
+from vidc.plugins.ops.quantized_linear import quantized_linear
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 ELEMENTS = {torch.float32: 1, torch.int8: 3, torch.float16: 10, torch.float8_e4m3fn: 17}

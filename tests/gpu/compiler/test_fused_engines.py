@@ -69,7 +69,7 @@ def compiled(target, model, attention_cubin, tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             if not fused:
                 absent = UnavailableError("VIDC-KERNEL-LIBRARY", "no library", "none")
-                patch.setattr(engine_operators, "fault", lambda *_: absent)
+                patch.setattr(engine_operators, "kernel_error", lambda *_: absent)
             built = backend.compile(exported, target, kernels, output)
         tensors = {key: value.bfloat16() for key, value in model.weights.items()}
         save_file(tensors, output / "transformer.safetensors")

@@ -109,9 +109,9 @@ def test_an_engine_computes_what_the_program_means(
             worst = max(worst, off)
     for spec in narrow:
         other = made.signature[spec.name]
-        found = spec.numbers(states[spec.name].cpu(), kept.__getitem__)
+        found = spec.dequantize(states[spec.name].cpu(), kept.__getitem__)
         one = wanted[spec.name]
-        one = one.float() if other.rounding is None else other.numbers(one, kept.__getitem__)
+        one = one.float() if other.rounding is None else other.dequantize(one, kept.__getitem__)
         off = error(found, one)
         worst = max(worst, off)
     assert worst < ALLOWED

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from vidc.plugins.errors import UnavailableError
-from vidc.plugins.flash_attention import flash_attention_sm90, load_kernel
-from vidc.plugins.key_split import split_from
+from vidc.plugins.ops.flash_attention import flash_attention_sm90, load_kernel
+from vidc.plugins.ops.key_split import split_from
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 ROW_ERROR = {torch.bfloat16: 2e-2, torch.float16: 2.5e-3}
-"""Of one query and head, relative L2; a tile that is off gives errors of 1."""
+"""Limit of the relative L2 error per query and head; a wrong tile gives errors of 1."""
 TOTAL_ERROR = {torch.bfloat16: 5e-3, torch.float16: 1e-3}
-"""What rounding probabilities and output to these dtypes costs, with as much again to spare."""
+"""Limits of twice the rounding error of probabilities and output."""
 CASES = [("bfloat16", 128), ("bfloat16", 64), ("float16", 128), ("float16", 64)]
 SLOTS = 700
 LENGTHS = (1, 2, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 257, 500, 699, SLOTS)
@@ -62,7 +62,7 @@ def close(output, wanted):
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(("dtype", "head_dim"), CASES)
-def test_it_is_attention_over_the_valid_slots(load, dtype, head_dim, batch):
+def test_matches_attention_to_the_valid_slots(load, dtype, head_dim, batch):
     query, key, value = tensors(load(dtype, head_dim), head_dim, batch)
     for length in LENGTHS:
         close(
@@ -137,7 +137,7 @@ def test_every_element_of_the_output_is_written(load):
 
 
 @pytest.mark.parametrize("length", [1, 100, 128, 500])
-def test_what_lies_beyond_the_valid_length_does_not_matter(load, length):
+def test_invalid_slots_do_not_affect_the_output(load, length):
     query, key, value = tensors(load("bfloat16", 128), 128, 2)
     outputs = []
     for beyond in (0.0, 3e4):
@@ -165,11 +165,11 @@ def test_one_graph_serves_every_length(load):
 
 
 def test_the_first_run_may_be_captured(attention_cubin):
-    """In a process of its own, where nothing ran before."""
+    """Runs in a new process, before any other kernel."""
     code = f"""
 import torch
 from pathlib import Path
-from vidc.plugins.flash_attention import flash_attention_sm90, load_kernel
+from vidc.plugins.ops.flash_attention import flash_attention_sm90, load_kernel
 load_kernel(Path({str(attention_cubin("float16", 64))!r}))
 query = torch.randn(1, 200, 3, 64, device="cuda", dtype=torch.float16)
 length = torch.tensor([150], device="cuda")
@@ -187,7 +187,7 @@ assert torch.equal(output, again)
     assert done.returncode == 0, done.stderr
 
 
-def test_it_runs_on_torchs_current_stream(load):
+def test_runs_on_torchs_current_stream(load):
     query, key, value = tensors(load("bfloat16", 128), 128)
     wanted = flash_attention_sm90(query, key, value, at(SLOTS))
     length = at(1)

@@ -20,12 +20,12 @@ from rings import rings
 
 from vidc.compiler.backends.aoti.inductor import compile_package
 from vidc.plugins.arguments import dtype_name
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.qk_norm_rope_ring_write import (
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write,
     qk_norm_rope_ring_write_reference,
 )
-from vidc.plugins.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 
 pytestmark = pytest.mark.usefixtures("library")
 CUDA = torch.device("cuda", 0)
@@ -71,7 +71,7 @@ def test_ring_write(ring, dtype, seed, deviation):
     dtype=st.sampled_from([torch.bfloat16, torch.float16]), to=st.sampled_from([FP8, torch.int8]),
     transposed=st.booleans(), quantized=st.booleans(), mean=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
-def test_ring_write_to_8_bits(ring, dtype, to, deviation, transposed, quantized, mean, seed):
+def test_ring_write_8bit(ring, dtype, to, deviation, transposed, quantized, mean, seed):
     taken = to_8bit_arguments(ring, dtype, to, seed, deviation, transposed, quantized, mean)
     held.to_8bit(ring, taken, CUDA)
 
@@ -98,7 +98,7 @@ def bits(tensor):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_ring_write_rounds_where_its_reference_does(dtype):
+def test_ring_write_rounds_like_its_reference(dtype):
     """Sums in another order change the rounding of one value in thousands, not of one in three."""
     ring = replace(LONGLIVE, tokens=70, window=160, sink=40, position=130)
     taken = qkv_arguments(ring, dtype, 1)
@@ -109,8 +109,8 @@ def test_the_ring_write_rounds_where_its_reference_does(dtype):
 
 
 @pytest.mark.parametrize("position", [0, 7, 40, 100, 2**40 + 1])
-def test_more_tokens_than_the_ring_turns_over_stay_in_its_memory(position):
-    """They share slots, so what is in these has no meaning; the sink and what is behind do."""
+def test_excess_tokens_do_not_write_outside_the_ring(position):
+    """Shared slots have no defined content; the sink and later slots must be intact."""
     ring = replace(LONGLIVE, tokens=150, heads=3, window=160, sink=128, position=position)
     for operator, taken in (
         (qk_norm_rope_ring_write, qkv_arguments(ring, torch.bfloat16, 1)),
@@ -196,7 +196,7 @@ def test_one_graph_serves_every_position(form):
 
 
 @pytest.mark.parametrize("position", [-1, -4680])
-def test_nothing_is_written_without_a_position(position):
+def test_invalid_position_writes_nothing(position):
     ring = replace(LONGLIVE, tokens=1, heads=3, window=160, sink=40)
     for operator, taken in (
         (qk_norm_rope_ring_write, qkv_arguments(ring, torch.bfloat16, 1)),
@@ -209,13 +209,13 @@ def test_nothing_is_written_without_a_position(position):
 
 
 def test_the_first_run_may_be_captured():
-    """In a process of its own, where nothing ran before."""
+    """Runs in a new process, before any other kernel."""
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(held.__file__).parent)!r})
 import torch
 from operators import gelu_arguments, on
-from vidc.plugins.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
 given = on(torch.device("cuda"), gelu_arguments(1, 150, 1536))
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
@@ -253,7 +253,7 @@ def test_they_are_operators_as_torch_wants_them(name):
     torch.library.opcheck(operator, tuple(given.values()), test_utils=checks)
 
 
-def test_torch_compile_calls_them():
+def test_torch_compile_calls_operators():
     layer.same_as_eager(torch.compile(layer.Layer(), fullgraph=True), CUDA)
 
 
@@ -275,7 +275,7 @@ def test_aotinductor_calls_them_and_a_graph_captures_that(tmp_path):
 
 
 @pytest.mark.parametrize("refusal", [*REFUSALS, *KINDS, *MEMORY], ids=str)
-def test_what_no_kernel_takes_is_refused_and_the_gpu_lives_on(refusal):
+def test_refusal_leaves_the_gpu_usable(refusal):
     operator, taken = refusal.call()
     with pytest.raises(RuntimeError) as caught:
         operator(*(to_gpu(value) for value in taken.values()))
@@ -285,7 +285,7 @@ def test_what_no_kernel_takes_is_refused_and_the_gpu_lives_on(refusal):
 
 
 def to_gpu(value):
-    """On the GPU as it lies on the CPU: its strides, and its distance from an aligned address."""
+    """Copies a tensor to the GPU with its strides and its offset from an aligned address."""
     if not isinstance(value, torch.Tensor):
         return value
     span = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) + 1

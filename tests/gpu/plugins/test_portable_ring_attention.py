@@ -36,7 +36,7 @@ def attend(request, gpu):
     ("queries", "slots", "heads", "head_dim", "batch"),
     [(1, 300, 1, 128, 1), (140, 500, 3, 64, 2), (300, 4680, 3, 128, 1), (4680, 1500, 1, 64, 1)],
 )
-def test_it_is_attention_to_what_the_numbers_stand_for(
+def test_matches_attention_of_dequantized_tensors(
     attend, of, output, queries, slots, heads, head_dim, batch
 ):
     for valid in (1, 63, 65, slots - 3, slots):
@@ -68,7 +68,7 @@ def test_one_graph_serves_every_length(attend, of):
 
 
 @pytest.mark.parametrize("of", FORMATS, ids=str)
-def test_what_lies_behind_the_valid_slots_does_not_count(attend, of):
+def test_invalid_slots_do_not_affect_the_output(attend, of):
     given = on(CUDA, attention_arguments(1, 70, 2, 128, 140, 144, 101, of))
     wanted = attend(*given.values())
     given["key_cache"].view(torch.uint8)[:, 101:] = 0x7F

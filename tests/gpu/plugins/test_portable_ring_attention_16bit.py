@@ -14,7 +14,7 @@ import torch
 from attention_16bit import arguments, attending, held
 from operators import on
 
-from vidc.plugins.ring_attention_16bit import ring_attention_16bit
+from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 
 CUDA = torch.device("cuda", 0)
 OPERATOR = "vidc::ring_attention_16bit"
@@ -41,7 +41,9 @@ def attend(request, gpu):
     ("queries", "slots", "heads", "head_dim", "batch"),
     [(1, 300, 1, 128, 1), (140, 500, 3, 64, 2), (300, 4680, 3, 128, 1), (4680, 1500, 1, 64, 1)],
 )
-def test_it_is_attention_to_the_valid_slots(attend, dtype, queries, slots, heads, head_dim, batch):
+def test_matches_attention_to_the_valid_slots(
+    attend, dtype, queries, slots, heads, head_dim, batch
+):
     for valid in (-1, 0, 1, 63, 65, slots - 3, slots, slots + 1):
         for peak in (1.0, 30.0):
             taken = arguments(batch, queries, heads, head_dim, slots, valid, dtype, peak=peak)
@@ -70,14 +72,14 @@ def test_one_graph_serves_every_length(attend, dtype):
 
 
 @both
-def test_it_gives_the_same_bits_every_time(attend, dtype):
+def test_is_deterministic(attend, dtype):
     given = on(CUDA, arguments(2, 700, 3, 128, 1500, 1499, dtype))
     wanted = attend(*given.values())
     assert all(torch.equal(attend(*given.values()), wanted) for _ in range(20))
 
 
 @both
-def test_what_lies_behind_the_valid_slots_does_not_count(attend, dtype):
+def test_invalid_slots_do_not_affect_the_output(attend, dtype):
     given = on(CUDA, arguments(1, 70, 2, 128, 140, 101, dtype))
     wanted = attend(*given.values())
     for ring in ("key_cache", "value_cache"):

@@ -24,7 +24,7 @@ from portable_attention import OF_WEIGHTS
 
 from vidc.compiler.backends.aoti.inductor import compile_package
 from vidc.plugins.arguments import dtype_name
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 
 CUDA = torch.device("cuda", 0)
 HOPPER = (9, 0)
@@ -56,9 +56,7 @@ def kernel(hopper, library) -> torch.device:
     ("queries", "slots", "heads", "head_dim", "batch"),
     [(1, 300, 1, 128, 1), (140, 500, 3, 64, 2), (300, 4680, 3, 128, 1), (4680, 1500, 1, 64, 1)],
 )
-def test_it_is_as_near_to_its_emulation_as_rounding_lets_it(
-    kernel, of, queries, slots, heads, head_dim, batch
-):
+def test_matches_its_emulation(kernel, of, queries, slots, heads, head_dim, batch):
     at = problem(queries, slots, heads, head_dim, batch, CUDA, of)
     for valid in (1, 127, 129, slots - 3, slots):
         wanted = emulate(at.query, at.query_scale, at.ring, at.scales, valid)
@@ -115,14 +113,14 @@ def test_one_graph_serves_every_length_and_other_scales(kernel, of):
 
 
 def test_the_first_run_may_be_captured(kernel):
-    """In a process of its own, where nothing ran before."""
+    """Runs in a new process, before any other kernel."""
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(attention_layer.__file__).parent)!r})
 import torch
 from operators import on
 from operators_8bit import attention_arguments
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 given = on(torch.device("cuda"), attention_arguments())
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
@@ -172,7 +170,7 @@ def test_every_element_is_written_and_the_same_each_time(kernel, of):
 
 
 @pytest.mark.parametrize("of", FORMATS, ids=str)
-def test_it_is_an_operator_as_torch_wants_one(kernel, of):
+def test_passes_opcheck(kernel, of):
     given = on(CUDA, attention_arguments(of=of))
     checks = ["test_autograd_registration", "test_faketensor"]
     if of is torch.int8:
@@ -181,7 +179,7 @@ def test_it_is_an_operator_as_torch_wants_one(kernel, of):
 
 
 @pytest.mark.parametrize("of", FORMATS, ids=str)
-def test_it_attends_to_what_the_ring_write_writes(kernel, of):
+def test_attends_to_the_ring_of_the_ring_write(kernel, of):
     """As its reference does: the same numbers, but for one in thousands that rounds otherwise."""
     layer = attention_layer.AttentionLayer()
     (found,) = layer(*attention_layer.arguments(CUDA, of))
@@ -190,7 +188,7 @@ def test_it_attends_to_what_the_ring_write_writes(kernel, of):
     assert relative(found.cpu(), wanted) < (0.04 if of is FP8 else 0.02)
 
 
-def test_aotinductor_calls_it_and_a_graph_captures_that(kernel, tmp_path):
+def test_aotinductor_calls_it_in_a_captured_graph(kernel, tmp_path):
     layer = attention_layer.AttentionLayer()
     program = torch.export.export(layer, tuple(attention_layer.arguments(CUDA)))
     compile_package(program, tmp_path / "layer.pt2")

@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "support" / "sanitized.py"
 CODE = 77
-"""What the tool exits with where it found something."""
+"""Exit status of the tool with a finding."""
 TOOL = shutil.which("compute-sanitizer") or shutil.which(
     "compute-sanitizer", path=f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin"
 )
@@ -30,14 +30,14 @@ def watched(tool: str, what: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
-def test_no_kernel_does_what_it_must_not(tool):
+def test_kernels_are_clean_under_the_sanitizer(tool):
     done = watched(tool, "operators")
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert "launched" in done.stdout
     assert "========= COMPUTE-SANITIZER" in done.stdout
 
 
-def test_what_is_written_behind_an_output_is_seen():
+def test_asan_detects_a_write_behind_an_output():
     done = watched("memcheck", "planted")
     assert done.returncode == CODE, done.stdout + done.stderr
     assert "Invalid __global__ write" in done.stdout
@@ -46,7 +46,7 @@ def test_what_is_written_behind_an_output_is_seen():
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
 @pytest.mark.parametrize("race", [False, True])
 def test_a_race_between_warps_is_seen(tmp_path, race):
-    """In a sum whose barrier was taken out, and none where it is."""
+    """The tool finds a race in a sum without its barrier, and none with it."""
     program = planted_race.build(tmp_path, race)
     done = subprocess.run(
         [str(TOOL), "--tool=racecheck", f"--error-exitcode={CODE}", program],

@@ -19,8 +19,8 @@ from operators_8bit import attention_arguments
 from plugin_host import Host, Node, ready
 from portable_attention import OF_WEIGHTS
 
-from vidc.plugins.ring_attention_8bit import ring_attention_8bit
-from vidc.plugins.ring_attention_16bit import ring_attention_16bit
+from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 
 CUDA = torch.device("cuda", 0)
 HOPPER = (9, 0)
@@ -64,7 +64,7 @@ def by_plugin(host, operator):
 
 @pytest.fixture(autouse=True)
 def plugins(host, monkeypatch):
-    """What ``held`` runs are plugins."""
+    """Lets ``held`` run plugins."""
     run = held.run
     monkeypatch.setattr(
         held, "run", lambda operator, *given: run(by_plugin(host, operator), *given)
@@ -89,7 +89,7 @@ def test_ring_write(dtype, position):
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("mean", [False, True])
-def test_ring_write_to_8_bits(to, transposed, quantized, mean):
+def test_ring_write_8bit(to, transposed, quantized, mean):
     taken = to_8bit_arguments(WRAPPING, torch.bfloat16, to, 1, 1.0, transposed, quantized, mean)
     held.to_8bit(WRAPPING, taken, CUDA)
 

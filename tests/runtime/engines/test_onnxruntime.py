@@ -19,7 +19,7 @@ from vidc.exporters.component import Component
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.program import export_program
 from vidc.plugins.errors import GateError, UnavailableError
-from vidc.plugins.ring import ring_write
+from vidc.plugins.ops.ring import ring_write
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 from vidc.runtime import manifest
 from vidc.runtime.engines import integer_products

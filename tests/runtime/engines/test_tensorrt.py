@@ -25,7 +25,7 @@ from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.components import component_groups
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.exporters.program import export_program, save_program
-from vidc.plugins import tensorrt_library
+from vidc.plugins import loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Signature
@@ -295,9 +295,9 @@ def test_a_plan_that_calls_plugins_is_loaded_after_their_library(
     bundle, weights, product, monkeypatch, tmp_path
 ):
     shared_library(
-        f"int vidc_plugin_abi(void) {{ return {PLUGIN_ABI}; }}", tmp_path / tensorrt_library.NAME
+        f"int vidc_plugin_abi(void) {{ return {PLUGIN_ABI}; }}", tmp_path / loading.TENSORRT_LIBRARY
     )
-    monkeypatch.setattr(tensorrt_library, "files", lambda package: tmp_path)
+    monkeypatch.setattr(loading, "files", lambda package: tmp_path)
     events = []
     registry = SimpleNamespace(load_library=events.append)
     product.get_plugin_registry = lambda: registry
@@ -306,10 +306,10 @@ def test_a_plan_that_calls_plugins_is_loaded_after_their_library(
     folder, entries = bundle
     entry = replace(entries["text_kv"], options=WITH_PLUGINS)
     load(folder, entry, Weights(weights, CPU), CPU)
-    assert events == [str(tmp_path / tensorrt_library.NAME), "runtime"]
+    assert events == [str(tmp_path / loading.TENSORRT_LIBRARY), "runtime"]
 
 
 def test_one_without_their_library_is_refused(bundle, weights, monkeypatch, tmp_path):
-    monkeypatch.setattr(tensorrt_library, "files", lambda package: tmp_path)
+    monkeypatch.setattr(loading, "files", lambda package: tmp_path)
     error = refused(bundle, weights, UnavailableError, "VIDC-KERNEL-LIBRARY", options=WITH_PLUGINS)
-    assert tensorrt_library.NAME in error.message
+    assert loading.TENSORRT_LIBRARY in error.message

@@ -112,11 +112,11 @@ const char* run_ring_attention_16bit(const Given* t, void* const* outputs) {
 const char* run_ring_attention_8bit(const Given* t, const char* dtype, void* const* outputs) {
   return saying([&] {
     const Optional output_scale("output_scale", t[8]);
-    const To8BitAttention given{view("query", t[0]),       view("query_scale", t[1]),
-                                view("key_cache", t[2]),   view("value_cache", t[3]),
-                                view("key_scale", t[4]),   view("value_scale", t[5]),
-                                view("value_mean", t[6]),  view("valid_length", t[7]),
-                                output_scale.get()};
+    const RingAttention8Bit given{view("query", t[0]),       view("query_scale", t[1]),
+                                  view("key_cache", t[2]),   view("value_cache", t[3]),
+                                  view("key_scale", t[4]),   view("value_scale", t[5]),
+                                  view("value_mean", t[6]),  view("valid_length", t[7]),
+                                  output_scale.get()};
     const DType to = dtype_named(dtype);
     check_ring_attention_8bit(given, to);
     ring_attention_8bit(given, to, nullptr, outputs[0], nullptr);

@@ -14,7 +14,7 @@ from vidc.compiler.backends.aoti.kernels import flash_attention_dsl as dsl
 from vidc.compiler.backends.aoti.kernels.launch import Launch
 from vidc.compiler.backends.aoti.kernels.ptx import Entry, parse_entry
 from vidc.plugins.errors import BuildError, UnavailableError
-from vidc.plugins.flash_attention import LaunchFacts
+from vidc.plugins.ops.flash_attention import LaunchFacts
 
 DTYPES = ("bfloat16", "float16")
 HEAD_DIMS = (64, 128)

@@ -21,7 +21,7 @@ from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.component import Component
 from vidc.exporters.export import export_component
 from vidc.exporters.program import export_program, save_program
-from vidc.plugins import engine_operators, kernel_library
+from vidc.plugins import engine_operators, loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
@@ -258,7 +258,7 @@ LIBRARY_FAULT = UnavailableError("VIDC-KERNEL-LIBRARY", "no library is installed
 def test_what_is_built_for_a_gpu_depends_on_the_library(
     monkeypatch: pytest.MonkeyPatch, fault: UnavailableError | None, said: str
 ) -> None:
-    monkeypatch.setattr(kernel_library, "fault", lambda: fault)
+    monkeypatch.setattr(loading, "torch_library_error", lambda: fault)
     assert backend.tools(targets()["h200"])["libvidc_torch.so"] == said
 
 
@@ -280,7 +280,7 @@ def compile_for_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     def compile_for_gpu(
         fault: UnavailableError | None, *assignments: str
     ) -> tuple[CompiledEngine, ExportedProgram]:
-        monkeypatch.setattr(engine_operators, "fault", lambda *_: fault)
+        monkeypatch.setattr(engine_operators, "kernel_error", lambda *_: fault)
         config = transformer.model(*assignments).config
         exported = export_component(config, "transformer", "bf16", "denoise", tmp_path)
         output = tmp_path / "output"

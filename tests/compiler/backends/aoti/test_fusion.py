@@ -16,9 +16,9 @@ from vidc.compiler.backends.aoti.inductor import compile_package, named_constant
 from vidc.compiler.backends.aoti.packages import strip_pickles
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.program import export_program, load_program, save_program, weight_names
-from vidc.plugins.qk_norm_rope import qk_norm_rope
-from vidc.plugins.qk_norm_rope_ring_write import qk_norm_rope_ring_write
-from vidc.plugins.ring import ring_write
+from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.ring import ring_write
 from vidc.runtime import manifest
 from vidc.runtime.engines.aoti import load
 from vidc.runtime.states import Buffers, States

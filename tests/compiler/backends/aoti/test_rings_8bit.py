@@ -93,7 +93,7 @@ def test_a_lowered_program_keeps_its_ring_in_8_bits(model, name, center, kind):
         assert 1e-4 < error(b, c) < 0.4
     for spec in kept.states:
         if spec.rounding is not None:
-            numbers = spec.numbers(narrow[spec.name], quantized.weights.__getitem__)
+            numbers = spec.dequantize(narrow[spec.name], quantized.weights.__getitem__)
             # Rounding to 16 bits before, or not, moves one in a hundred by a step; behind the
             # first layer's attention more.
             slack = 0.02 if spec.name.endswith(".0") else 0.05

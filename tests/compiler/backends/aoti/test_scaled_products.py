@@ -17,8 +17,8 @@ from vidc.compiler.backends.aoti.scaled_products import found_products, lower_pr
 from vidc.compiler.config.recipe import load_recipe
 from vidc.exporters.program import export_program
 from vidc.plugins.errors import BuildError
-from vidc.plugins.gelu_quantize import gelu_quantize
-from vidc.plugins.quantized_linear import dequantized_linear, quantized_linear
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.quantized_linear import dequantized_linear, quantized_linear
 from vidc.runtime import manifest
 from vidc.runtime.engines.aoti import load
 from vidc.runtime.states import Buffers, States

@@ -11,7 +11,7 @@ from vidc.compiler.backends.tensorrt.network import Network, parse
 from vidc.compiler.backends.tensorrt.plugins import plugin_ring
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
 from vidc.compiler.config.targets import targets
-from vidc.plugins import tensorrt_library
+from vidc.plugins import loading
 from vidc.plugins.errors import UnavailableError
 
 TENSORRT, RTX = PRODUCTS["tensorrt"], PRODUCTS["tensorrt_rtx"]
@@ -29,7 +29,7 @@ def decided(product, window, name="denoise", precision="fp16"):
 
 @pytest.fixture
 def installed(monkeypatch):
-    monkeypatch.setattr(tensorrt_library, "fault", lambda: None)
+    monkeypatch.setattr(loading, "tensorrt_library_error", lambda: None)
 
 
 @pytest.mark.usefixtures("installed")
@@ -73,7 +73,7 @@ def test_where_it_is_copied_the_build_says_why(product, precision, reason):
 
 def test_without_the_library_the_build_says_how_to_get_it(monkeypatch):
     absent = UnavailableError("VIDC-KERNEL-LIBRARY", "it is not installed", "build it")
-    monkeypatch.setattr(tensorrt_library, "fault", lambda: absent)
+    monkeypatch.setattr(loading, "tensorrt_library_error", lambda: absent)
     plugins, (note,) = decided(TENSORRT, window=8)
     assert not plugins
     assert "it is not installed; build it" in note

@@ -14,7 +14,7 @@ from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx.native_ring import NATIVE
 from vidc.plugins.errors import BuildError, UnavailableError
-from vidc.plugins.ring import ring_attention
+from vidc.plugins.ops.ring import ring_attention
 
 
 def test_each_gpu_has_its_product():

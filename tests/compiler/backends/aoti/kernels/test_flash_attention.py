@@ -15,7 +15,7 @@ from vidc.compiler.backends.aoti.kernels.flash_attention import compile_kernel, 
 from vidc.compiler.backends.aoti.kernels.launch import Launch
 from vidc.compiler.backends.aoti.kernels.ptx import Entry, Parameter
 from vidc.plugins.errors import BuildError, UnavailableError
-from vidc.plugins.flash_attention import LaunchFacts
+from vidc.plugins.ops.flash_attention import LaunchFacts
 
 compiled_for_real = pytest.mark.skipif(
     find_spec("cutlass") is None, reason="the extra cuda is not installed"

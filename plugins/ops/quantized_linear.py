@@ -1,6 +1,6 @@
-"""Operator ``quantized_linear``: a Linear with its weight, and perhaps its input, in 8 bits.
+"""Operator ``quantized_linear``: a linear layer with an 8-bit weight and, optionally, input.
 
-It keeps the place in a program where a backend puts the products that it has: no kernel is its own.
+It marks the place in a program where a backend puts its quantized matmul; it has no kernel.
 """
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vidc.plugins.arguments import FLOATS, Checks
+from vidc.plugins.definition import define_composite
 from vidc.plugins.quantize import LARGEST, quantize, row_scale
 
 _CHECKS = Checks("quantized_linear")
@@ -23,20 +24,20 @@ def quantized_linear_reference(
     input_mean: Tensor | None,
     dynamic: bool = False,
 ) -> Tensor:
-    """The product, its scale and the bias; computed in float32 and rounded once.
+    """Returns ``matmul * scale + bias``, computed in float32 and rounded once.
 
     Args:
         x: ``[..., in]``, float32, bfloat16 or float16.
         weight: ``[out, in]``, float8_e4m3fn or int8.
-        scale: of each output channel of the product, float32 ``[out]``: the weight's, times the
-            input's where that is quantized by one number.
+        scale: scale per output channel, float32 ``[out]``: the weight's, times ``input_scale`` if
+            there is one.
         bias: ``[out]`` of the dtype of ``x``, or None.
-        input_scale: float32 ``[1]``; None where the input stays as it is, or is ``dynamic``.
-        input_factor: what the input is multiplied with before it is quantized, float32 ``[in]``,
-            or None.
-        input_mean: what is taken off the input before that, float32 ``[in]``, or None. The bias has
-            the product of the weight and this.
-        dynamic: whether each token of the input is quantized by a scale of its own.
+        input_scale: static per-tensor scale of the input, float32 ``[1]``; None if the input is not
+            quantized or ``dynamic``.
+        input_factor: factor of the input before quantization, float32 ``[in]``, or None.
+        input_mean: mean subtracted from the input before that, float32 ``[in]``, or None. The bias
+            includes the weight times this mean.
+        dynamic: True to quantize the input per token.
 
     Returns:
         ``[..., out]``, of the dtype of ``x``.
@@ -45,28 +46,27 @@ def quantized_linear_reference(
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
     _check(x, weight, scale, bias, input_scale, input_factor, input_mean, dynamic)
-    values = x.float()
+    values = x
     if dynamic:
-        steps, tokens = quantized_tokens(x, input_factor, input_mean, weight.dtype)
-        product = F.linear(steps.float(), weight.float()) * (tokens * scale)
-    else:
-        if input_scale is not None:
-            values = quantized_input(x, input_scale, input_factor, input_mean, weight.dtype).float()
-        product = F.linear(values, weight.float()) * scale
+        values, token_scale = quantized_tokens(x, input_factor, input_mean, weight.dtype)
+        scale = token_scale * scale
+    elif input_scale is not None:
+        values = quantized_input(x, input_scale, input_factor, input_mean, weight.dtype)
+    product = F.linear(values.float(), weight.float()) * scale
     return (product if bias is None else product + bias.float()).to(x.dtype)
 
 
 def quantized_input(
     x: Tensor, scale: Tensor, factor: Tensor | None, mean: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """The input as the product takes it; the arguments are those of the operator."""
+    """Returns the quantized input of the matmul; the arguments are those of the operator."""
     return quantize(_prepared(x, factor, mean), scale, dtype)
 
 
 def quantized_tokens(
     x: Tensor, factor: Tensor | None, mean: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """As ``quantized_input``, and the scales by which it is: each token's, float32 ``[..., 1]``."""
+    """Returns the input quantized per token, and the scales, float32 ``[..., 1]``."""
     values = _prepared(x, factor, mean)
     scale = row_scale(values, dtype)
     return quantize(values, scale, dtype), scale
@@ -78,9 +78,9 @@ def _prepared(x: Tensor, factor: Tensor | None, mean: Tensor | None) -> Tensor:
 
 
 def dequantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """The form of a Linear whose input is not quantized: its weight becomes one of ``x``'s dtype.
+    """Returns a linear layer with its weight dequantized to the dtype of ``x``.
 
-    For backends without a product of 8 bits and 16; the arguments are those of the operator.
+    It is for backends without a mixed 8- and 16-bit matmul. The arguments are the operator's.
     """
     return F.linear(x, (weight.float() * scale[:, None]).to(x.dtype), bias)
 
@@ -118,26 +118,24 @@ def _check(
     if bias is not None:
         _CHECKS.shape("bias", bias, (features_out,))
         _CHECKS.dtype("bias", bias, (x.dtype,))
-    for name, given, sizes in (
+    for name, tensor, sizes in (
         ("input_scale", input_scale, (1,)),
         ("input_factor", input_factor, (features_in,)),
         ("input_mean", input_mean, (features_in,)),
     ):
-        if given is not None:
-            _CHECKS.shape(name, given, sizes)
-            _CHECKS.dtype(name, given, (torch.float32,))
-    for name, given in (("input_factor", input_factor), ("input_mean", input_mean)):
-        alone = given is not None and input_scale is None and not dynamic
+        if tensor is not None:
+            _CHECKS.shape(name, tensor, sizes)
+            _CHECKS.dtype(name, tensor, (torch.float32,))
+    for name, tensor in (("input_factor", input_factor), ("input_mean", input_mean)):
+        alone = tensor is not None and input_scale is None and not dynamic
         _CHECKS.that(not alone, name, "none without input_scale", "a tensor")
     both = dynamic and input_scale is not None
-    _CHECKS.that(not both, "input_scale", "none beside a scale for each token", "a tensor")
+    _CHECKS.that(not both, "input_scale", "none with dynamic scales", "a tensor")
 
 
-LIBRARY = torch.library.Library("vidc", "FRAGMENT")
-LIBRARY.define(
+quantized_linear = define_composite(
     "quantized_linear(Tensor x, Tensor weight, Tensor scale, Tensor? bias, Tensor? input_scale,"
-    " Tensor? input_factor, Tensor? input_mean, bool dynamic=False) -> Tensor"
+    " Tensor? input_factor, Tensor? input_mean, bool dynamic=False) -> Tensor",
+    quantized_linear_reference,
+    _fake,
 )
-LIBRARY.impl("quantized_linear", quantized_linear_reference, "CompositeExplicitAutograd")
-torch.library.register_fake("vidc::quantized_linear", _fake, lib=LIBRARY)
-quantized_linear = torch.ops.vidc.quantized_linear.default

@@ -4,16 +4,16 @@ from operators import FP8, draw
 
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UsageError
-from vidc.plugins.rounded import rounded
+from vidc.plugins.ops.fake_quantize import fake_quantize
 
 X = draw(1)(2, 5, 3, 8)
 SCALE, MEAN = torch.tensor([0.01, 0.02, 0.005]), draw(2)(3, 8)
 
 
 @pytest.mark.parametrize("dtype", [FP8, torch.int8])
-def test_what_comes_is_a_number_of_8_bits_next_to_what_went_in(dtype):
+def test_returns_the_nearest_8bit_number(dtype):
     largest = 448 if dtype is FP8 else 127
-    found = rounded(X, SCALE, MEAN, dtype_name(dtype))
+    found = fake_quantize(X, SCALE, MEAN, dtype_name(dtype))
     steps = (found.double() - MEAN.double()) / SCALE.double()[:, None]
     torch.testing.assert_close(steps, steps.to(dtype).double() if dtype is FP8 else steps.round(),
                                rtol=0, atol=0.01)  # fmt: skip
@@ -23,8 +23,8 @@ def test_what_comes_is_a_number_of_8_bits_next_to_what_went_in(dtype):
     assert steps.abs().max() <= largest + 0.01
 
 
-def test_without_a_scale_the_largest_of_a_head_is_kept():
-    found = rounded(X, None, None, "float8_e4m3fn")
+def test_dynamic_scale_preserves_the_amax():
+    found = fake_quantize(X, None, None, "float8_e4m3fn")
     torch.testing.assert_close(found.abs().amax(-1), X.abs().amax(-1))
     assert not torch.equal(found, X)
 
@@ -38,12 +38,12 @@ def test_without_a_scale_the_largest_of_a_head_is_kept():
         ((X, SCALE, MEAN, "float16"), "dtype: expected float8_e4m3fn or int8, found float16"),
     ],
 )
-def test_what_it_does_not_take_is_refused(arguments, message):
+def test_rejects_invalid_arguments(arguments, message):
     with pytest.raises(UsageError, match=message) as caught:
-        rounded(*arguments)
+        fake_quantize(*arguments)
     assert caught.value.code == "VIDC-KERNEL-ARGUMENT"
 
 
-def test_it_is_an_operator_as_torch_wants_one():
-    torch.library.opcheck(rounded, (X, SCALE, MEAN, "int8"))
-    torch.library.opcheck(rounded, (X, None, None, "float8_e4m3fn"))
+def test_passes_opcheck():
+    torch.library.opcheck(fake_quantize, (X, SCALE, MEAN, "int8"))
+    torch.library.opcheck(fake_quantize, (X, None, None, "float8_e4m3fn"))

@@ -1,7 +1,7 @@
-"""Operator ``flash_attention_sm90``: ``ring_attention`` by a kernel that was compiled before.
+"""Operator ``flash_attention_sm90``: ``ring_attention`` by a precompiled kernel.
 
-The kernel is FlashAttention-4's for sm_90: a cubin, and beside it a JSON file of what launching it
-takes. ``load_kernel`` makes it known to the operator.
+The kernel is FlashAttention-4's for sm_90: a cubin with a JSON file of its launch parameters.
+``load_kernel`` loads it for the operator.
 """
 
 import ctypes
@@ -16,39 +16,38 @@ import torch
 from torch import Tensor
 
 from vidc.plugins.cuda_driver import Kernel, TensorMap
+from vidc.plugins.definition import define_composite
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
-from vidc.plugins.key_split import half_lengths, joined, split_from
+from vidc.plugins.ops.key_split import half_lengths, merge_halves, split_from
 from vidc.plugins.signature import DTYPE_NAMES, DTYPES
 
 OPERATOR = "flash_attention_sm90"
-LIBRARY = torch.library.Library("vidc", "FRAGMENT")
-LIBRARY.define(f"{OPERATOR}(Tensor query, Tensor key, Tensor value, Tensor valid_length) -> Tensor")
 
 _DTYPES = (torch.bfloat16, torch.float16)
 _ALIGNMENT = 16
 _BOX_BYTES = 128
-"""What a copy takes of a row: as much as the swizzle spans."""
+"""Bytes of a row in one copy: the width of the swizzle."""
 
 
 @dataclass(frozen=True)
 class LaunchFacts:
-    """What launching a compiled kernel takes; all of it follows from the kernel.
+    """Launch parameters of a compiled kernel.
 
-    ``parameter_bytes`` are the sizes of the kernel's parameters, ``sizes`` to ``scale`` the indices
-    of those that it reads: how many queries, heads and rows of the batch, a pointer to int32
-    ``[B]`` with its size, one to float32 ``[B, H, T]`` with sizes and strides, four tensor maps,
-    and the factor of the logits in base 2, float32.
+    ``parameter_bytes`` has the sizes of the kernel's parameters. ``sizes`` to ``scale`` are the
+    indices of the parameters that it reads: numbers of queries, heads and batch rows; int32 ``[B]``
+    with its size; float32 ``[B, H, T]`` with sizes and strides; four tensor maps; the float32
+    factor of the logits in base 2.
     """
 
     symbol: str
     dtype: str
     head_dim: int
     capability: tuple[int, ...]
-    """Of the GPU, major and minor."""
+    """Compute capability of the GPU, major and minor."""
     tile_m: int
-    """Queries of a block."""
+    """Queries of a thread block."""
     tile_n: int
-    """Keys and values that are copied at a time."""
+    """Keys and values of one copy."""
     threads: int
     shared_bytes: int
     parameter_bytes: tuple[int, ...]
@@ -69,11 +68,11 @@ class LaunchFacts:
         if not all(size > 0 for size in (*sizes, *self.parameter_bytes)):
             raise ValueError("a size is not positive")
         if not set(self._indices) <= set(range(len(self.parameter_bytes))):
-            raise ValueError("an index is not one of a parameter")
+            raise ValueError("an index is out of range")
         if len(set(self._indices)) != len(self._indices):
-            raise ValueError("two things are in one parameter")
+            raise ValueError("two indices are equal")
         if DTYPES[self.dtype] not in _DTYPES or not isinstance(self.symbol, str):
-            raise ValueError("the dtype or the symbol is none")
+            raise ValueError("the dtype or the symbol is invalid")
 
     @property
     def _indices(self) -> tuple[int, ...]:
@@ -81,12 +80,12 @@ class LaunchFacts:
         return (self.sizes, self.lengths, self.logsumexp, *tensors, self.scale)
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as plain JSON values."""
+        """Returns the facts as plain JSON values."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
-        """Inverse of ``to_json``; raises KeyError, TypeError or ValueError on anything else."""
+        """Inverse of ``to_json``; raises KeyError, TypeError or ValueError for malformed values."""
         lists = {name: tuple(values[name]) for name in ("capability", "parameter_bytes")}
         return cls(**{**values, **lists})
 
@@ -100,26 +99,26 @@ class _Loaded:
 
 
 _LOADED: dict[tuple[torch.dtype, int, torch.device], _Loaded] = {}
-"""By dtype, head size and device."""
+"""Loaded kernels by dtype, head size and device."""
 
 
 def load_kernel(
     cubin: Path, facts: Path | None = None, device: torch.device | int | None = None
 ) -> None:
-    """Puts a kernel on a device, for this process; the operator takes it from then on.
+    """Loads a kernel on a device for the operator, for the life of the process.
 
-    Nothing is loaded when the operator runs, so that its first run may be captured in a graph.
-    Loading a kernel again, from wherever, does nothing.
+    The operator itself loads nothing, so its first run may be captured in a CUDA graph. Loading an
+    equal kernel again does nothing.
 
     Args:
-        cubin: the kernel's code.
-        facts: what launching it takes, JSON; beside the cubin and of its name if None.
+        cubin: file of the kernel's code.
+        facts: JSON file of its launch parameters; None for the cubin's path with suffix ``.json``.
         device: a CUDA device, the current one if None.
 
     Raises:
         UnavailableError: ``VIDC-KERNEL-GPU``, the kernel is for another GPU;
             ``VIDC-KERNEL-DRIVER``.
-        GateError: ``VIDC-KERNEL-FACTS``, a file is missing, or the facts are none.
+        GateError: ``VIDC-KERNEL-FACTS``, a file is missing or malformed.
     """
     read, code = _read(cubin, cubin.with_suffix(".json") if facts is None else facts)
     index = _device_index(device)
@@ -154,7 +153,7 @@ def _device_index(device: torch.device | int | None) -> int:
     if not torch.cuda.is_available():
         raise UnavailableError(
             "VIDC-KERNEL-DRIVER",
-            "PyTorch finds no CUDA device to load a kernel on",
+            "PyTorch finds no CUDA device to load the kernel on",
             "use a machine with an NVIDIA GPU, and a build of PyTorch for CUDA",
         )
     index = device.index if isinstance(device, torch.device) else device
@@ -165,7 +164,7 @@ def _refuse(argument: str, expected: object, found: object) -> NoReturn:
     raise UsageError(
         "VIDC-KERNEL-ARGUMENT",
         f"vidc::{OPERATOR}: {argument}: expected {expected}, found {found}",
-        "give the operator what vidc::ring_attention takes, contiguous and on one CUDA device",
+        "pass the arguments of vidc::ring_attention, contiguous and on one CUDA device",
     )
 
 
@@ -212,7 +211,7 @@ def _find(query: Tensor) -> _Loaded:
             f"({', '.join(known) or 'none is loaded'}), "
             f"found {DTYPE_NAMES[query.dtype]} x {head_dim} on {query.device}",
             "run an engine of a bundle for this GPU, or load the kernel with "
-            "vidc.plugins.flash_attention.load_kernel",
+            "vidc.plugins.ops.flash_attention.load_kernel",
         )
     return loaded
 
@@ -221,7 +220,7 @@ def _find(query: Tensor) -> _Loaded:
 def _tensor_map(
     address: int, dtype: torch.dtype, batch: int, rows: int, heads: int, head_dim: int, tile: int
 ) -> TensorMap:
-    """The map of a contiguous ``[batch, rows, heads, head_dim]``, ``tile`` rows at a time."""
+    """Returns the map of a contiguous ``[batch, rows, heads, head_dim]``, ``tile`` rows a copy."""
     item = dtype.itemsize
     row = heads * head_dim * item
     return TensorMap(
@@ -242,13 +241,13 @@ class _Sizes(ctypes.Structure):
 
 
 class _Lengths(ctypes.Structure):
-    """The kernel's view of int32 ``[B]``."""
+    """The kernel's argument for int32 ``[B]``."""
 
     _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_int64))
 
 
 class _LogSumExp(ctypes.Structure):
-    """The kernel's view of float32 ``[B, H, T]``, whose last stride it knows."""
+    """The kernel's argument for float32 ``[B, H, T]`` with a last stride of 1."""
 
     _fields_ = (
         ("address", ctypes.c_void_p),
@@ -267,7 +266,7 @@ def _attend(
     lengths: Tensor,
     tiles: int,
 ) -> Tensor:
-    """Runs the kernel on the first tiles of queries; float32 ``[B, H, T]`` logsumexps of these."""
+    """Runs the kernel on the first tiles of queries; returns their logsumexp, ``[B, H, T]``."""
     facts = loaded.facts
     batch, tokens, heads, head_dim = query.shape
     logsumexp = torch.empty(batch, heads, tokens, dtype=torch.float32, device=query.device)
@@ -287,8 +286,8 @@ def _attend(
     }
     unread = (ctypes.c_char * max(facts.parameter_bytes))()
     parameters = [ctypes.addressof(unread)] * len(facts.parameter_bytes)
-    for index, given in values.items():
-        parameters[index] = ctypes.addressof(given)
+    for index, value_of in values.items():
+        parameters[index] = ctypes.addressof(value_of)
     for index, tensor_map in maps.items():
         parameters[index] = tensor_map.address
     loaded.kernel.launch((tiles, heads, batch), facts.threads, parameters)
@@ -298,23 +297,22 @@ def _attend(
 def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> Tensor:
     """Softmax attention of a block's queries over the valid slots of a ring.
 
-    ``valid_length`` is read on the device when the kernel runs, so one CUDA graph serves all. It is
-    not checked there: from 1 to ``S``, and the result is undefined for others. Slots from it on are
-    masked, but have to be finite: those up to the next multiple of the kernel's tile are multiplied
-    by 0, and where keys are halved, so is what the first slots of an empty half make. Caches start
-    as zeros.
+    The kernel reads ``valid_length`` on the device, so one CUDA graph serves every length. It does
+    not check it: the result is undefined unless it is from 1 to ``S``. Later slots are masked but
+    must be finite: up to the next multiple of the kernel's tile they are multiplied by 0, and so is
+    the result of an empty half if keys are split. Caches start as zeros.
 
     Args:
         query: ``[B, T, H, D]``, bfloat16 or float16, contiguous, on a CUDA device.
         key: ``[B, S, H, D]``, the same dtype.
         value: ``[B, S, H, D]``, the same dtype.
-        valid_length: how many slots, from the first, hold tokens, int64 ``[1]``.
+        valid_length: number of valid slots from the first on, int64 ``[1]``.
 
     Returns:
         ``[B, T, H, D]``, scaled by ``1/sqrt(D)`` before the softmax.
 
     Raises:
-        UsageError: ``VIDC-KERNEL-ARGUMENT``, a tensor that the kernel cannot take.
+        UsageError: ``VIDC-KERNEL-ARGUMENT``.
         UnavailableError: ``VIDC-KERNEL-MISSING``, no kernel is loaded for this dtype, head size and
             device.
     """
@@ -331,14 +329,14 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
         _attend(loaded, query, key, value, output, lengths, first)
     if first < tiles:
         done, half = first * loaded.facts.tile_m, slots // 2
-        # A copy also for one row, where expanding and flattening would give a view of stride 0.
+        # Copies even one row: expand and flatten would return a view of stride 0.
         rest = query[:, done:].repeat_interleave(2, dim=0)
         keys, values = (ring.view(2 * batch, half, heads, head_dim) for ring in (key, value))
         parts = torch.empty_like(rest)
         lengths = half_lengths(valid_length, half, batch)
         logsumexp = _attend(loaded, rest, keys, values, parts, lengths, tiles - first)
         both = (batch, 2)
-        output[:, done:] = joined(
+        output[:, done:] = merge_halves(
             parts.unflatten(0, both), logsumexp.unflatten(0, both), valid_length, half
         )
     return output
@@ -349,7 +347,8 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> Te
     return torch.empty_like(query, memory_format=torch.contiguous_format)
 
 
-LIBRARY.impl(OPERATOR, flash_attention, "CompositeExplicitAutograd")
-torch.library.register_fake(f"vidc::{OPERATOR}", _fake, lib=LIBRARY)
-
-flash_attention_sm90 = torch.ops.vidc.flash_attention_sm90.default
+flash_attention_sm90 = define_composite(
+    f"{OPERATOR}(Tensor query, Tensor key, Tensor value, Tensor valid_length) -> Tensor",
+    flash_attention,
+    _fake,
+)

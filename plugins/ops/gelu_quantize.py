@@ -14,13 +14,13 @@ _CHECKS = Checks("gelu_quantize")
 def gelu_quantize_reference(
     x: Tensor, dtype: str, output_scale: Tensor | None = None, output_mean: Tensor | None = None
 ) -> Tensor:
-    """The tanh form of GELU, computed in float32 and rounded once, to the output's dtype.
+    """Returns GELU (tanh approximation), computed in float32 and rounded once to ``dtype``.
 
     Args:
         x: ``[B, T, width]``, float32, bfloat16 or float16; the width a multiple of 8.
-        dtype: of the output, by its name: float32, bfloat16, float16, or float8_e4m3fn.
-        output_scale: float32 ``[1]`` for FP8, whose values are the result divided by it; else None.
-        output_mean: float32 ``[width]``, taken off the result before that, for FP8; or None.
+        dtype: output dtype: float32, bfloat16, float16 or float8_e4m3fn.
+        output_scale: float32 ``[1]`` that divides an FP8 result; None for other dtypes.
+        output_mean: float32 ``[width]``, subtracted from an FP8 result before that; or None.
 
     Returns:
         ``[B, T, width]`` of ``dtype``.

@@ -1,12 +1,12 @@
-"""Operator ``qk_norm_rope_ring_write``: from a layer's projections to queries and the ring."""
+"""Operator ``qk_norm_rope_ring_write``: QK norm, rotary embedding and the write to the ring."""
 
 import torch
 from torch import Tensor
 
 from vidc.plugins.arguments import Checks
 from vidc.plugins.definition import define
-from vidc.plugins.qk_norm_rope import check_qkv, normalize_and_rotate, split_heads
-from vidc.plugins.ring import ring_write_reference
+from vidc.plugins.ops.qk_norm_rope import check_qkv, normalize_and_rotate, split_heads
+from vidc.plugins.ops.ring import ring_write_reference
 
 _CHECKS = Checks("qk_norm_rope_ring_write")
 
@@ -28,18 +28,18 @@ def qk_norm_rope_ring_write_reference(
     Norm and rotation are computed in float32; each is rounded to the dtype, as in the model.
 
     Args:
-        qkv: ``[B, T, 3 H D]``: queries, keys, values; bfloat16, float16 or float32.
-        query_weight: of the RMS norm over all heads, ``[H D]``, the same dtype.
-        key_weight: the same.
-        cos: of the rotation, float32 ``[T, D / 2]``.
-        sin: the same.
+        qkv: queries, keys and values, ``[B, T, 3 H D]``; bfloat16, float16 or float32.
+        query_weight: weight of the RMS norm over all heads, ``[H D]``, the same dtype.
+        key_weight: the same for keys.
+        cos: cosines of the rotary embedding, float32 ``[T, D / 2]``.
+        sin: sines, float32 ``[T, D / 2]``.
         position: absolute index of the first token, int64 ``[1]``, not negative. Kernels read it
-            on the device, so that one CUDA graph serves every position.
+            on the device, so one CUDA graph serves every position.
         key_cache: ``[B, S, H, D]``, the dtype of ``qkv``, written; ``D`` is 32, 64 or 128, and
             ``H D`` at most 8192. The ``T`` tokens share no slot.
-        value_cache: the same.
-        sink: slots that are kept for ever, in tokens.
-        eps: of the norm.
+        value_cache: the same for values.
+        sink: slots of the sink, which are never overwritten.
+        eps: epsilon of the norm.
 
     Returns:
         The queries, ``[B, T, H, D]``.

@@ -1,8 +1,8 @@
-"""Operator ``ring_attention_16bit``: ``ring_attention`` by a kernel for any GPU from sm_75 on.
+"""Operator ``ring_attention_16bit``: ``ring_attention`` by a kernel for sm_75 and newer.
 
-``ring_attention`` is what exported programs say, and plain PyTorch on every device; this is what
-may stand for it where FlashAttention-4 has no kernel. On Hopper it runs too, and takes some four
-times as long as FlashAttention-4 (docs/performance.md): engines for Hopper never call it.
+Backends put it in place of ``ring_attention`` where FlashAttention-4 has no kernel. On Hopper it
+takes about four times as long as FlashAttention-4 (docs/performance.md), so engines for Hopper
+never call it.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vidc.plugins.arguments import Checks
 from vidc.plugins.definition import define
-from vidc.plugins.ring import ring_attention_reference
+from vidc.plugins.ops.ring import ring_attention_reference
 
 _CHECKS = Checks("ring_attention_16bit")
 _DTYPES = (torch.bfloat16, torch.float16)
@@ -27,10 +27,9 @@ def ring_attention_16bit_reference(
     Args:
         query: ``[B, T, H, D]``, bfloat16 or float16; ``D`` is 64 or 128.
         key_cache: ``[B, S, H, D]``, same dtype.
-        value_cache: ``[B, S, H, D]``, same dtype. What lies in slots that are not valid does not
-            count, whatever it is.
-        valid_length: how many slots, from the first, hold tokens, int64 ``[1]``; below 1 it counts
-            as 1, above ``S`` as ``S``.
+        value_cache: ``[B, S, H, D]``, same dtype. Slots that are not valid may have any content.
+        valid_length: number of valid slots from the first on, int64 ``[1]``, clamped to
+            ``[1, S]``.
 
     Returns:
         ``[B, T, H, D]`` of the same dtype, scaled by ``1/sqrt(D)`` before the softmax.

@@ -1,7 +1,7 @@
-"""From projections to rotated queries and keys: the reference's and the kernels' arithmetic.
+"""Operator ``qk_norm_rope``, and the arithmetic that ``qk_norm_rope_ring_write*`` shares with it.
 
-What the forms of ``qk_norm_rope_ring_write`` share, and operator ``qk_norm_rope``, which keeps the
-place in an exported graph where a backend that has kernels puts one of them: no kernel is its own.
+The operator marks the place in an exported graph where a backend with kernels puts
+``qk_norm_rope_ring_write`` or its 8-bit variant; it has no kernel of its own.
 """
 
 from collections.abc import Sequence
@@ -11,30 +11,33 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vidc.plugins.arguments import Checks
+from vidc.plugins.definition import define_composite
 
 _CHECKS = Checks("qk_norm_rope")
 HEAD_SIZES = (32, 64, 128)
-"""Kernels are tested for these; attention has kernels for the larger two."""
+"""Head sizes of the kernels; attention has kernels for the larger two."""
 
 
 def split_heads(qkv: Tensor, head_dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, each ``[B, T, H, D]``, of projections ``[B, T, 3 H D]``."""
+    """Splits ``[B, T, 3 H D]`` into queries, keys and values, each ``[B, T, H, D]``."""
     query, key, value = qkv.reshape(*qkv.shape[:2], 3, -1, head_dim).unbind(2)
     return query, key, value
 
 
 def normalize_and_rotate(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """RMS normalization over all heads, then the rotary embedding of adjacent channel pairs.
+    """Applies RMS norm over all heads, then rotary embedding to adjacent channel pairs.
 
-    The normalized values are rounded to the dtype of ``x``, as the model rounds them; the rotation
-    is left in float32.
+    The normalized values are rounded to the dtype of ``x``, as in the model.
 
     Args:
         x: ``[B, T, H, D]``.
         weight: ``[H D]``, the same dtype.
         cos: float32 ``[T, D / 2]``.
-        sin: the same.
+        sin: float32 ``[T, D / 2]``.
         eps: added to the mean square.
+
+    Returns:
+        Float32 ``[B, T, H, D]``.
     """
     return _rotated_rows(x.flatten(2), weight, cos, sin, x.shape[2], eps)
 
@@ -42,7 +45,7 @@ def normalize_and_rotate(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, ep
 def _rotated_rows(
     rows: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, heads: int, eps: float
 ) -> Tensor:
-    """``[B, T, H D]`` to float32 ``[B, T, H, D]``."""
+    """Normalizes and rotates ``[B, T, H D]`` to float32 ``[B, T, H, D]``."""
     normed = F.rms_norm(rows.float(), weight.shape, weight.float(), eps).to(rows.dtype)
     even, odd = normed.float().reshape(*rows.shape[:2], heads, -1, 2).unbind(-1)
     cos, sin = cos[None, :, None], sin[None, :, None]
@@ -60,17 +63,17 @@ def qk_norm_rope_reference(
     heads: int,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """Normalizes and rotates queries and keys, in float32; each is rounded to the dtype.
+    """Normalizes and rotates queries and keys in float32, rounding to the dtype after each.
 
     Args:
-        query: a projection, ``[B, T, H D]``.
-        key: the same.
-        query_weight: of the RMS norm over all heads, ``[H D]``.
-        key_weight: the same.
-        cos: of the rotation, float32 ``[T, D / 2]``.
-        sin: the same.
+        query: projected queries, ``[B, T, H D]``.
+        key: projected keys, ``[B, T, H D]``.
+        query_weight: weight of the RMS norm over all heads, ``[H D]``.
+        key_weight: the same for keys.
+        cos: cosines of the rotary embedding, float32 ``[T, D / 2]``.
+        sin: sines, float32 ``[T, D / 2]``.
         heads: ``H``.
-        eps: of the norm.
+        eps: epsilon of the norm.
 
     Returns:
         Queries and keys, each ``[B, T, H, D]``.
@@ -96,7 +99,9 @@ def _check(
     _CHECKS.shape("key", key, tuple(query.shape))
     tokens, width = query.shape[1:]
     even = heads > 0 and width % (2 * heads) == 0
-    _CHECKS.that(even, "heads", f"a number that makes an even head size of {width}", heads)
+    _CHECKS.that(
+        even, "heads", f"a number of heads that gives an even head size for width {width}", heads
+    )
     _CHECKS.dtype("key", key, (query.dtype,))
     for name, weight in (("query_weight", query_weight), ("key_weight", key_weight)):
         _CHECKS.shape(name, weight, (width,))
@@ -106,7 +111,7 @@ def _check(
         _CHECKS.dtype(name, angles, (torch.float32,))
 
 
-def _qk_norm_rope_fake(
+def _fake(
     query: Tensor,
     key: Tensor,
     query_weight: Tensor,
@@ -132,7 +137,7 @@ def check_qkv(
     ring: Sequence[int],
     sink: int,
 ) -> None:
-    """Checks what all forms take alike, against the shape ``[B, S, H, D]`` of the ring's keys."""
+    """Checks the shared arguments against the shape ``[B, S, H, D]`` of the key cache."""
     batch, slots, heads, head_dim = ring
     width = heads * head_dim
     sizes = "a head size of 32, 64 or 128"
@@ -152,11 +157,9 @@ def check_qkv(
     checks.that(0 <= sink < slots, "sink", f"from 0 to {slots - 1}", sink)
 
 
-LIBRARY = torch.library.Library("vidc", "FRAGMENT")
-LIBRARY.define(
+qk_norm_rope = define_composite(
     "qk_norm_rope(Tensor query, Tensor key, Tensor query_weight, Tensor key_weight, Tensor cos,"
-    " Tensor sin, int heads, float eps) -> (Tensor, Tensor)"
+    " Tensor sin, int heads, float eps) -> (Tensor, Tensor)",
+    qk_norm_rope_reference,
+    _fake,
 )
-LIBRARY.impl("qk_norm_rope", qk_norm_rope_reference, "CompositeExplicitAutograd")
-torch.library.register_fake("vidc::qk_norm_rope", _qk_norm_rope_fake, lib=LIBRARY)
-qk_norm_rope = torch.ops.vidc.qk_norm_rope.default

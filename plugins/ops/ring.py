@@ -1,7 +1,7 @@
-"""Operators of the ring-buffer KV cache: definitions, fake kernels and references.
+"""Operators ``ring_write`` and ``ring_attention`` of the ring-buffer KV cache.
 
-The reference is plain PyTorch, runs on every device and is the truth that kernels are held to.
-A ring keeps the first ``sink`` tokens for ever and the newest ``window - sink`` in turn:
+The references are plain PyTorch, run on every device and define what kernels must compute. A ring
+keeps the first ``sink`` tokens and the newest ``window - sink``:
 ``slot(p) = p if p < sink else sink + (p - sink) mod (window - sink)`` for absolute token ``p``.
 """
 
@@ -13,26 +13,20 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from vidc.plugins.arguments import Checks
-from vidc.plugins.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
-
-LIBRARY = torch.library.Library("vidc", "FRAGMENT")
-LIBRARY.define("ring_write(Tensor(a!) cache, Tensor update, Tensor position, int sink) -> ()")
-LIBRARY.define(
-    "ring_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor valid_length)"
-    " -> Tensor"
-)
+from vidc.plugins.definition import define_composite
+from vidc.plugins.ops.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 
 _WRITE, _ATTENTION = Checks("ring_write"), Checks("ring_attention")
 
 
 def ring_slots(position: Tensor, tokens: int, window: int, sink: int) -> Tensor:
-    """Slots of ``tokens`` consecutive tokens, int64 ``[tokens]``.
+    """Returns the slots of consecutive tokens, int64 ``[tokens]``.
 
     Args:
         position: absolute index of the first token, int64 ``[1]``.
-        tokens: how many tokens.
-        window: slots of the ring, in tokens.
-        sink: slots that are kept for ever, in tokens.
+        tokens: number of tokens.
+        window: slots of the ring.
+        sink: slots of the sink, which are never overwritten.
     """
     tokens_at = position + torch.arange(tokens, dtype=torch.int64, device=position.device)
     wrapped = sink + (tokens_at - sink) % (window - sink)
@@ -40,12 +34,12 @@ def ring_slots(position: Tensor, tokens: int, window: int, sink: int) -> Tensor:
 
 
 def ring_write_functional(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> Tensor:
-    """``ring_write`` into a copy: returns the new cache, ``[B, S, H, D]``."""
+    """Returns the cache after ``ring_write``, a copy, ``[B, S, H, D]``."""
     return cache.index_put(_indices(cache, update, position, sink), update)
 
 
 def ring_write_of_bytes(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> Tensor:
-    """``ring_write_functional`` for compilers that have no writes by index for FP8."""
+    """``ring_write_functional`` for compilers that cannot write FP8 by index."""
     written = ring_write_functional(_as_bytes(cache), _as_bytes(update), position, sink)
     return written if written.dtype is cache.dtype else written.view(cache.dtype)
 
@@ -54,27 +48,27 @@ def ring_write_reference(cache: Tensor, update: Tensor, position: Tensor, sink: 
     """Writes a block's keys or values into their slots, in place.
 
     Args:
-        cache: ``[B, S, H, D]``; ``S`` is the window in tokens.
-        update: ``[B, T, H, D]``, same dtype; ``T`` tokens that share no slot.
+        cache: ``[B, S, H, D]``; ``S`` is the window.
+        update: ``[B, T, H, D]``, same dtype; the ``T`` tokens share no slot.
         position: absolute index of the first token, int64 ``[1]``.
-        sink: in tokens.
+        sink: slots of the sink.
 
     Raises:
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
     _check_write(cache, update, position, sink)
-    # PyTorch has none of these for FP8 on a CPU.
+    # PyTorch cannot write FP8 by index on a CPU.
     _as_bytes(cache).index_put_(_indices(cache, update, position, sink), _as_bytes(update))
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
-    """FP8 as the bytes that it is, anything else as it is."""
+    """Returns FP8 viewed as int8, any other tensor unchanged."""
     return tensor.view(torch.int8) if tensor.dtype is torch.float8_e4m3fn else tensor
 
 
 def _indices(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> tuple[Tensor, Tensor]:
-    # An explicit batch index makes this one ScatterND in ONNX; index_copy_ along dim 1 would
-    # transpose the whole ring twice.
+    # With an explicit batch index this is one ScatterND in ONNX; index_copy_ along dim 1 would
+    # transpose the ring twice.
     batch, tokens = update.shape[:2]
     slots = ring_slots(position, tokens, cache.shape[1], sink)
     rows = torch.arange(batch, dtype=torch.int64, device=cache.device)
@@ -90,7 +84,7 @@ def ring_attention_reference(
         query: ``[B, T, H, D]``.
         key_cache: ``[B, S, H, D]``, same dtype.
         value_cache: ``[B, S, H, D]``, same dtype.
-        valid_length: how many slots, from the first, hold tokens, int64 ``[1]``.
+        valid_length: number of valid slots from the first on, int64 ``[1]``.
 
     Returns:
         ``[B, T, H, D]``, scaled by ``1/sqrt(D)`` before the softmax.
@@ -142,22 +136,24 @@ def _ring_attention_fake(
     return torch.empty_like(query, memory_format=torch.contiguous_format)
 
 
-for _name, _reference, _fake in (
-    ("ring_write", ring_write_reference, _check_write),
-    ("ring_attention", ring_attention_reference, _ring_attention_fake),
-):
-    LIBRARY.impl(_name, _reference, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"vidc::{_name}", _fake, lib=LIBRARY)
-
-ring_write = torch.ops.vidc.ring_write.default
-ring_attention = torch.ops.vidc.ring_attention.default
+ring_write = define_composite(
+    "ring_write(Tensor(a!) cache, Tensor update, Tensor position, int sink) -> ()",
+    ring_write_reference,
+    _check_write,
+)
+ring_attention = define_composite(
+    "ring_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor valid_length)"
+    " -> Tensor",
+    ring_attention_reference,
+    _ring_attention_fake,
+)
 
 PORTABLE: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     ring_write: ring_write_functional,
     ring_attention: ring_attention_reference,
     qk_norm_rope: qk_norm_rope_reference,
 }
-"""Each exported operator's functional form in standard operators, for graphs that cannot hold ours.
+"""Portable form of each exported operator: a function of standard operators without mutation.
 
-A mutating operator's form returns the mutated tensor.
+The form of a mutating operator returns the mutated tensor.
 """
