@@ -32,9 +32,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from turns import Arguments, Form, argument_sets, sampled
 
-from vidc.compiler.bench.clock import Clock
+from vidc.compiler.bench.clock import Clock, copy_gbps, matmul_tflops
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
-from vidc.compiler.bench.peaks import copy_gbps, matmul_tflops
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
 from vidc.plugins.arguments import dtype_name

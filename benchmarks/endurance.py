@@ -19,8 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from vidc.compiler.bench.clock import Clock
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
-from vidc.compiler.bench.peak import peak_rss_bytes
 from vidc.compiler.bench.statistics import Summary
+from vidc.compiler.bench.usage import peak_rss_bytes
 from vidc.compiler.validate.golden import prompt_files
 from vidc.runtime import load
 from vidc.runtime.programs.causal_video import CausalVideo

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 from turns import Arguments, Form, argument_sets, sampled
 
-from vidc.compiler.bench.clock import Clock
+from vidc.compiler.bench.clock import Clock, copy_gbps
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
-from vidc.compiler.bench.peaks import copy_gbps
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
 from vidc.plugins.arguments import dtype_name

@@ -26,7 +26,7 @@ from typing import Any
 
 from vidc.compiler.backends.tensorrt.backend import backend
 from vidc.compiler.bench.fingerprint import fingerprint
-from vidc.compiler.bench.peak import peak_rss_bytes
+from vidc.compiler.bench.usage import peak_rss_bytes
 from vidc.compiler.config.quantization import TRANSFORMER, default_recipe
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
@@ -133,7 +133,7 @@ def quantized(
     target = targets()[case.target]
     recipe = default_recipe(case.precision, target)
     assert recipe is not None
-    linears = quantized_linears(load_recipe(recipe), sizes, backend.form(target))
+    linears = quantized_linears(load_recipe(recipe), sizes, backend.quantization(target))
     weights = meta_network(sizes, TRANSFORMER, HIGH).state_dict()
     made = replace(component, folder=folder)
     folder.mkdir()

@@ -25,7 +25,7 @@ import torch
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.build.build import whole
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.cli.sources import Given
+from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.quantize.apply import apply_recipe
@@ -68,7 +68,7 @@ def validated(recipe: str, calibration: Path, output: Path) -> tuple[Validation,
     settings = resolve(
         "demo", gpu="cpu", precision=precision, recipe=recipe, backend=backend, environ=os.environ
     )
-    model, sources = Given(CHECKPOINT, None, None, None, None).resolve(settings.model)
+    model, sources = SourceOptions(CHECKPOINT, None, None, None, None).resolve(settings.model)
     settings = replace(settings, model=model)
     assert settings.quantization is not None
     if settings.quantization.calibrated:

@@ -33,7 +33,7 @@ from vidc.compiler.build.build import whole
 from vidc.compiler.build.calibration_rollouts import Rollouts
 from vidc.compiler.build.stages import package_step, slot, stages
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.cli.sources import Given
+from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.cli.validate import command as validate
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.presets import load_preset
@@ -165,7 +165,7 @@ class Planter:
             "demo", gpu="cpu", precision=precision, recipe=recipe, backend=backend,
             environ=os.environ,
         )  # fmt: skip
-        model, sources = Given(CHECKPOINT, None, None, None, None).resolve(settings.model)
+        model, sources = SourceOptions(CHECKPOINT, None, None, None, None).resolve(settings.model)
         self._settings = replace(settings, model=model)
         self._sources = replace(sources, calibration=calibration)
         self._cache = cache_root(os.environ)

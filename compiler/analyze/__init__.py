@@ -1,1 +1,1 @@
-"""What groups of layers do to the video in 8 bits, what time they save, and which to choose."""
+"""Sensitivity analysis: damage and time of each group of quantized layers, and their choice."""

@@ -1,4 +1,4 @@
-"""What a mix of layers in 8 bits and in high precision has to keep to."""
+"""Budget of a mix of quantized and high-precision layers."""
 
 import math
 import re
@@ -8,18 +8,18 @@ from vidc.plugins.errors import UsageError
 
 PSNR, TIME = "psnr", "time"
 MOST_DB = 120.0
-"""Far above what frames of 8 bits can have and not be equal."""
+"""Limit in dB, far above the PSNR of unequal 8-bit frames."""
 _BUDGET = re.compile(r"\s*(psnr|time)\s*=\s*([0-9.eE+-]+)\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A floor or a ceiling.
+    """Minimum PSNR or maximum time.
 
     Attributes:
         kind: ``psnr`` or ``time``.
-        value: dB that the worst block must have, or the share of the time in high precision that a
-            block may take, between 0 and 1.
+        value: minimum PSNR of the worst block in dB, or maximum time of a block relative to high
+            precision, between 0 and 1.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Budget:
 
 
 def parse_budget(text: str) -> Budget:
-    """``psnr=DB`` or ``time=RATIO``.
+    """Parses ``psnr=DB`` or ``time=RATIO``.
 
     Raises:
         UsageError: ``VIDC-BUDGET``.
@@ -41,12 +41,12 @@ def parse_budget(text: str) -> Budget:
     except ValueError:
         value = math.nan
     if found is None or not math.isfinite(value):
-        raise _nonsense(f"{text!r} is no budget")
+        raise _nonsense(f"{text!r} is not a budget")
     if found[1] == PSNR and not 0 < value <= MOST_DB:
-        raise _nonsense(f"{text}: a floor lies above 0 and at most at {MOST_DB:g} dB")
+        raise _nonsense(f"{text}: a PSNR is above 0 and at most {MOST_DB:g} dB")
     if found[1] == TIME and not 0 < value < 1:
         raise _nonsense(
-            f"{text}: it is a share of the time in high precision, between 0 and 1 and neither"
+            f"{text}: a time is a share of the time in high precision, above 0 and below 1"
         )
     return Budget(found[1], value)
 

@@ -1,4 +1,4 @@
-"""Chooses which groups go to 8 bits: the fastest within a floor, the best within a time."""
+"""Choice of the groups to quantize: the fastest above a PSNR, or the best within a time."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,17 +9,17 @@ from vidc.compiler.analyze.groups import LayerGroup
 from vidc.plugins.errors import UsageError
 
 _GUESSES = 2
-"""How many mixes are guessed from the groups' own damage; then the interval is halved."""
+"""Number of mixes guessed from the groups' own damage, before bisection."""
 
 _FILLS = 4
-"""How many groups behind the first that is too much are tried at most, each with a mix."""
+"""Limit on the groups tried after the first that is too damaging, each with a rollout."""
 _ROUNDING = 1e-9
-"""Of shares of a time: sums of them round."""
+"""Tolerance of shares of a time, for the rounding of sums."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A group, what it does to the video alone, and the seconds a block that it saves."""
+    """Group with the damage that it does alone, and the seconds that it saves per block."""
 
     group: LayerGroup
     sqnr_db: float
@@ -28,44 +28,44 @@ class Scored:
 
     @property
     def damage(self) -> float:
-        """Its mean squared error as a share of the squared peak; what several do about adds up."""
+        """Mean squared error relative to the squared peak; roughly additive over groups."""
         return _error(self.psnr_db)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Groups that go to 8 bits, and the PSNR that they have together, in dB."""
+    """Groups to quantize, and their PSNR together, in dB."""
 
     groups: tuple[Scored, ...]
     psnr_db: float
 
 
 Measure = Callable[[Sequence[Scored]], float]
-"""The PSNR of a rollout with these groups in 8 bits, in dB."""
+"""Function that returns the PSNR of a rollout with these groups quantized, in dB."""
 
 
 def by_damage(scored: Sequence[Scored]) -> list[Scored]:
-    """The worst first."""
+    """Sorts groups, the most damaging first."""
     return sorted(scored, key=lambda each: (each.psnr_db, each.sqnr_db))
 
 
 def by_price(scored: Sequence[Scored]) -> list[Scored]:
-    """Those that save time, with the least damage for each second saved first."""
+    """Returns the groups that save time, sorted by damage per second saved, the least first."""
     saving = [each for each in scored if each.saved > 0]
     return sorted(saving, key=lambda each: (each.damage / each.saved, -each.sqnr_db))
 
 
 def choose(budget: Budget, scored: Sequence[Scored], seconds: float, measure: Measure) -> Choice:
-    """The mix of a budget.
+    """Chooses the mix of a budget.
 
     Args:
-        budget: what it has to keep to.
+        budget: the budget.
         scored: all groups.
-        seconds: of a block in high precision.
-        measure: plays a mix.
+        seconds: time of a block in high precision.
+        measure: plays a mix and returns its PSNR.
 
     Raises:
-        UsageError: ``VIDC-BUDGET-UNREACHABLE``, with the nearest that can be reached;
+        UsageError: ``VIDC-BUDGET-UNREACHABLE``, with the nearest reachable budget;
             ``VIDC-SENSITIVITY-GROUPS``, no group saves time.
     """
     if budget.kind == PSNR:
@@ -74,25 +74,25 @@ def choose(budget: Budget, scored: Sequence[Scored], seconds: float, measure: Me
 
 
 def fastest_within(floor: float, scored: Sequence[Scored], measure: Measure) -> Choice:
-    """As many groups as the floor allows, in the order of ``by_price``.
+    """Chooses as many groups as the PSNR floor allows, in the order of ``by_price``.
 
-    A first guess adds up what the groups do alone. A rollout with all of them says what they do
-    together; the guess is mended, once by the factor between the two and then by halves, until one
-    more group is known to be too much. Groups that break the floor alone are left out before, and
-    later ones that seem to fit are added behind.
+    Groups that violate the floor alone are excluded. The first guess of the count sums the groups'
+    own damage. A rollout measures the mix, the guess is corrected by the ratio of measured to
+    summed damage, and bisection follows until one more group is too damaging. Later groups that
+    seem to fit are then tried one by one.
     """
     require_saving(scored)
     order = [each for each in by_price(scored) if each.psnr_db >= floor]
     if not order:
         best = by_damage(by_price(scored))[-1]
         raise _unreachable(
-            f"psnr={floor:g}: of all groups that save time {best.group.pattern} does the least "
-            f"damage, and leaves {best.psnr_db:.1f} dB",
+            f"psnr={floor:g}: {best.group.pattern} is the least damaging group that saves time, "
+            f"with {best.psnr_db:.1f} dB",
             f"ask for psnr={_below(best.psnr_db):g} or less, or build in high precision"
             if best.psnr_db > 1
             else "build in high precision, or pass --recipe with another",
         )
-    # One group alone has been measured already.
+    # The PSNR of the first group alone is known.
     holds, fails = 1, len(order) + 1
     best_db, factor, tries = order[0].psnr_db, 1.0, 0
     while fails - holds > 1:
@@ -109,7 +109,7 @@ def fastest_within(floor: float, scored: Sequence[Scored], measure: Measure) -> 
         expected = sum(each.damage for each in order[:count])
         if expected and math.isfinite(psnr_db):
             factor = _error(psnr_db) / expected
-    # One more of the order is too much; one further on that does less may not be.
+    # The next group is too damaging; a later, less damaging one may fit.
     chosen, tries = order[:holds], 0
     for each in order[holds + 1 :]:
         if tries == _FILLS or _error(best_db) + factor * each.damage > _error(floor):
@@ -122,9 +122,9 @@ def fastest_within(floor: float, scored: Sequence[Scored], measure: Measure) -> 
 
 
 def best_within(ratio: float, scored: Sequence[Scored], seconds: float, measure: Measure) -> Choice:
-    """As few groups as the time demands, in the order of ``by_price``.
+    """Chooses as few groups as the time demands, in the order of ``by_price``.
 
-    Of those, the most damaging that turn out not to be needed are put back.
+    The most damaging of them that are not needed after all are dropped.
     """
     require_time(ratio, scored, seconds)
     needed = seconds * (1 - ratio - _ROUNDING)
@@ -141,19 +141,18 @@ def best_within(ratio: float, scored: Sequence[Scored], seconds: float, measure:
 
 
 def require_saving(scored: Sequence[Scored]) -> None:
-    """Refuses a recipe that makes nothing faster: ``VIDC-SENSITIVITY-GROUPS``."""
+    """Raises ``VIDC-SENSITIVITY-GROUPS`` if no group saves time."""
     if not by_price(scored):
         raise UsageError(
             "VIDC-SENSITIVITY-GROUPS",
-            "no group of the recipe is predicted to save time on this target, so there is nothing "
-            "to choose",
+            "no group of the recipe is predicted to save time on this target",
             "pass --recipe with one that computes in 8 bits, --for with another target, or leave "
             "--budget out",
         )
 
 
 def require_time(ratio: float, scored: Sequence[Scored], seconds: float) -> None:
-    """Refuses a time that not even everything in 8 bits is predicted to reach.
+    """Rejects a time that is predicted to be out of reach with all groups quantized.
 
     Raises:
         UsageError: ``VIDC-BUDGET-UNREACHABLE``, ``VIDC-SENSITIVITY-GROUPS``.
@@ -170,7 +169,7 @@ def require_time(ratio: float, scored: Sequence[Scored], seconds: float) -> None
 
 
 def _guess(order: Sequence[Scored], floor: float, factor: float) -> int:
-    """How many groups the floor allows if damage adds up, ``factor`` times."""
+    """Returns the number of groups that the floor allows if damage, times ``factor``, adds up."""
     count, total = 0, 0.0
     for each in order:
         total += factor * each.damage
@@ -189,7 +188,7 @@ def _error(psnr_db: float) -> float:
 
 
 def _below(psnr_db: float) -> float:
-    """In tenths, not above: what is suggested must hold."""
+    """Rounds down to tenths, so that a suggested floor is reachable."""
     return psnr_db * 10 // 1 / 10
 
 

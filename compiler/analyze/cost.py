@@ -1,4 +1,4 @@
-"""What time 8 bits save, predicted from a target's peaks."""
+"""Roofline prediction of the time that quantization saves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,31 +8,29 @@ from vidc.compiler.config.precision import instead
 from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.apply import Quantization, denoising_rows
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes
-from vidc.compiler.quantize.form import NETWORK, Form
 from vidc.compiler.quantize.lowering import QuantizedLinear, linears_of, sites
+from vidc.compiler.quantize.support import TENSORRT, QuantizationSupport
 from vidc.compiler.validate.estimate import CPU_FLOPS_A_CORE, cores
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.errors import UnavailableError
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 CPU_INT8_SPEEDUP = 2.0
-"""Of ONNX Runtime's integer products over its float32 ones: a block of the preset ``demo`` that
-takes 1.33 times as long without them, with half of its time in such products, says 2; one product
-measured alone said 3. `benchmarks/results/quantized-cpu-demo.json`."""
+"""Speedup of ONNX Runtime's INT8 matmuls over float32: 2 in a block of the preset ``demo``, 3 for a
+matmul alone. `benchmarks/results/quantized-cpu-demo.json`."""
 CPU_BYTES_A_CORE = 10e9
-"""Bytes a second that a CPU core reads from memory, in round numbers."""
+"""Memory bandwidth of a CPU core in bytes per second, rounded."""
 _TERA, _GIGA = 1e12, 1e9
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of a block of a stream: all its denoising passes and the clean one, window full.
+    """Predicted time of a block: its denoising passes and the clean pass, with a full window.
 
     Attributes:
-        precision: that ``seconds`` is about.
-        seconds: with everything in that precision.
-        saved: of them, what a layer in its own format saves, by name of those that have one in 8
-            bits; below zero where it costs time.
+        precision: the high precision.
+        seconds: time with all layers in that precision.
+        saved: seconds that each quantized layer saves, by name; negative if it costs time.
     """
 
     precision: str
@@ -41,41 +39,40 @@ class Costs:
 
 
 def predict(
-    model: ModelConfig, target: Target, formats: Quantization, form: Form = NETWORK
+    model: ModelConfig,
+    target: Target,
+    formats: Quantization,
+    support: QuantizationSupport = TENSORRT,
 ) -> Costs:
-    """The costs of a model's layers on a target.
+    """Predicts the costs of a model's layers on a target by a roofline.
 
-    A roofline: a layer takes what its multiply-adds take at the peak of the precision that they
-    are in, or what its bytes take at the memory's peak, whichever is longer. A Linear reads its
-    weight and its input and writes its output; where its input is in 8 bits, reading it in high
-    precision and writing it in 8 bits comes on top, shared by the Linears that read the same one
-    (kernels that fuse this save more). Weights alone in 8 bits save no time: every backend makes
-    them of high precision before the product, in a pass of its own. Nor do products of INT8 where
-    the backend's form computes none, whatever the target's peak for them is.
-    A self-attention reads its ring once, and multiplies in 8 bits where queries are.
+    A layer takes the longer of its FLOPs at the precision's peak and its bytes at the memory's
+    peak. A linear layer reads its weight and input and writes its output. A quantized input adds a
+    read in high precision and a write in 8 bits, shared by the layers that read it; fused kernels
+    save more. 8-bit weights alone save no time, because every backend dequantizes them in a pass of
+    its own. INT8 matmuls save none if the backend has no such matmul. A self-attention reads its
+    ring once, and multiplies in 8 bits if queries are quantized.
 
-    Peaks are never reached, so times are too short, all of them alike: shares of the whole are
-    what to go by. Norms, activations and the VAE are left out.
-
-    High precision is 16 bits on a GPU and float32 on a CPU, of which the target's file has no
-    peaks: there they are those of this machine's cores, in round numbers.
+    Absolute times are too short, because peaks are not reached; use the shares. Norms, activations
+    and the VAE are omitted. High precision is 16 bits on a GPU and float32 on a CPU, whose peaks
+    are rounded figures for this machine's cores.
 
     Args:
-        model: whose layers.
-        target: that they run on.
-        formats: of its layers.
-        form: of the backend that builds them; one that computes all of it if nobody says.
+        model: the model.
+        target: the target.
+        formats: formats of the model's layers.
+        support: the backend's quantization support.
 
     Raises:
-        UnavailableError: ``VIDC-TARGET-PRECISION``, the target does not have a format;
-            ``VIDC-SENSITIVITY-PEAKS``, its file lacks a peak.
+        UnavailableError: ``VIDC-TARGET-PRECISION``, the target does not support a format;
+            ``VIDC-SENSITIVITY-PEAKS``, the target's file lacks a peak.
     """
-    return _Roofline(model, target, form).costs(formats)
+    return _Roofline(model, target, support).costs(formats)
 
 
 class _Roofline:
-    def __init__(self, model: ModelConfig, target: Target, form: Form) -> None:
-        self._model, self._form = model, form
+    def __init__(self, model: ModelConfig, target: Target, support: QuantizationSupport) -> None:
+        self._model, self._support = model, support
         self._target = target
         self._high = instead(target.precisions) if target.is_gpu else "fp32"
         self._bandwidth = self._peak("memory", _GIGA)
@@ -89,10 +86,10 @@ class _Roofline:
             for name, linear in linears.items()
         }
         rings = {name: self._ring(name, AttentionFormat()) for name in formats.attention}
-        for name, form in formats.attention.items():
-            if form != AttentionFormat():
-                less = rings[name] - self._ring(name, form)
-                saved[name] = 0.0 if self._form.emulated else less
+        for name, fmt in formats.attention.items():
+            if fmt != AttentionFormat():
+                less = rings[name] - self._ring(name, fmt)
+                saved[name] = 0.0 if self._support.emulated else less
         total = sum(seconds.values()) + sum(rings.values()) + self._text_attention() + self._patch()
         return Costs(self._high, total, saved)
 
@@ -102,17 +99,18 @@ class _Roofline:
     def _quantized(
         self, linear: QuantizedLinear, features_in: int, features_out: int, readers: int
     ) -> float:
-        form, name = linear.format, linear.name
-        held = not self._form.emulated and (form.activations != "int8" or self._form.integers)
-        if not (form.computes and held):
-            self._require(form.weights)
-            both = BYTES[form.weights] + BYTES[self._high]
+        fmt, name = linear.format, linear.name
+        int8 = fmt.activations == "int8"
+        supported = not self._support.emulated and (self._support.int8_matmul or not int8)
+        if not (fmt.computes and supported):
+            self._require(fmt.weights)
+            both = BYTES[fmt.weights] + BYTES[self._high]
             dequantizing = features_in * features_out * both / self._bandwidth
             high = self._linear(name, features_in, features_out)
             return dequantizing * self._calls(name) + high
-        both = BYTES[self._high] + BYTES[form.activations]
+        both = BYTES[self._high] + BYTES[fmt.activations]
         quantizing = self._rows(name) * features_in * both / self._bandwidth / readers
-        weights, inputs = form.weights, form.activations
+        weights, inputs = fmt.weights, fmt.activations
         return quantizing * self._calls(name) + self._product(
             name, features_in, features_out, inputs, weights, inputs
         )
@@ -130,12 +128,12 @@ class _Roofline:
         one = self._longer(2 * rows * features_in * features_out, computed, moved)
         return one * self._calls(name)
 
-    def _ring(self, name: str, form: AttentionFormat) -> float:
+    def _ring(self, name: str, fmt: AttentionFormat) -> float:
         stream, sizes = self._model.stream, self._model.transformer
         slots = stream.window * self._model.frame_tokens
-        kinds = [self._high if kind == HIGH else kind for kind in (form.keys, form.values)]
+        kinds = [self._high if kind == HIGH else kind for kind in (fmt.keys, fmt.values)]
         moved = slots * sum(BYTES[kind] for kind in kinds) + 2 * self._tokens * BYTES[self._high]
-        computed = form.queries if form.computes else self._high
+        computed = fmt.queries if fmt.computes else self._high
         for kind in kinds:
             self._require(kind)
         one = self._longer(
@@ -143,7 +141,7 @@ class _Roofline:
             computed,
             stream.batch * sizes.dim * moved,
         )
-        # Of the last layer the clean pass needs keys and values alone.
+        # In the last layer the clean pass only needs keys and values.
         clean = name != f"blocks.{sizes.layers - 1}.attn1"
         return one * (len(self._model.sampler.steps) + clean)
 
@@ -174,7 +172,7 @@ class _Roofline:
         return self._model.stream.batch * denoising_rows(name, self._model)
 
     def _calls(self, name: str) -> int:
-        """How many passes of a block run a Linear; those of the text run once a prompt."""
+        """Returns the number of passes of a block that run a linear layer; 0 for text layers."""
         last = f"blocks.{self._model.transformer.layers - 1}."
         keys_values = (f"{last}attn1.to_k", f"{last}attn1.to_v")
         if denoising_rows(name, self._model) == 0:

@@ -1,4 +1,4 @@
-"""The groups of layers that a recipe quantizes, each of which can be kept high by itself."""
+"""Groups of quantized layers, each of which can stay in high precision by itself."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -17,26 +17,26 @@ KINDS = {
     "ffn up": "ffn.net.0.proj",
     "ffn down": "ffn.net.2",
 }
-"""What a block's Linears are, and the pattern of those of one kind within it."""
+"""Kinds of linear layers within a block, with their patterns."""
 RING = "ring attention"
-"""A self-attention's own products, and the keys and values of its ring."""
+"""Kind of a self-attention's matmuls and of its ring."""
 OTHER = "other"
-"""A Linear outside the blocks."""
+"""Kind of a linear layer outside the blocks."""
 _BLOCK = re.compile(r"blocks\.(\d+)\..*")
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers of one block and kind.
+    """Quantized layers of one block and kind.
 
-    Linears that read the same tensor are in one group, so that a group's numbers are the same
-    whichever other groups are quantized.
+    Linear layers with the same input are in one group, so that a group's values do not depend on
+    other groups.
 
     Attributes:
         kind: a key of ``KINDS``, ``RING`` or ``OTHER``.
-        pattern: that means them, in a recipe.
-        layers: those of them that are quantized, by name.
-        block: of the transformer, None of kind ``OTHER``.
+        pattern: pattern of the layers in a recipe.
+        layers: names of the layers.
+        block: index of the transformer block; None for ``OTHER``.
     """
 
     kind: str
@@ -46,9 +46,9 @@ class LayerGroup:
 
 
 def layer_groups(formats: Quantization) -> tuple[LayerGroup, ...]:
-    """The groups of all that these formats quantize, block by block."""
-    linear = [name for name, form in formats.linear.items() if form.weights != HIGH]
-    attention = [name for name, form in formats.attention.items() if form != AttentionFormat()]
+    """Returns the groups of all quantized layers, block by block."""
+    linear = [name for name, fmt in formats.linear.items() if fmt.weights != HIGH]
+    attention = [name for name, fmt in formats.attention.items() if fmt != AttentionFormat()]
     indices = (_BLOCK.fullmatch(name) for name in [*linear, *attention])
     groups = []
     for block in sorted({int(found[1]) for found in indices if found}):
@@ -64,49 +64,49 @@ def layer_groups(formats: Quantization) -> tuple[LayerGroup, ...]:
 
 
 def layers_of(groups: Collection[LayerGroup]) -> tuple[str, ...]:
-    """All layers of these groups."""
+    """Returns all layers of these groups."""
     return tuple(layer for group in groups for layer in group.layers)
 
 
-def with_kept_high(
-    recipe: Recipe, groups: Sequence[LayerGroup], kept: Collection[LayerGroup], description: str
+def with_high(
+    recipe: Recipe, groups: Sequence[LayerGroup], high: Collection[LayerGroup], description: str
 ) -> Recipe:
-    """A recipe that does what ``recipe`` does, but for the groups that are kept high.
+    """Returns a recipe that leaves some groups in high precision.
 
     Args:
-        recipe: whose rules come first.
-        groups: all of its groups, of which not all are kept.
-        kept: some of them.
-        description: of the new one.
+        recipe: the recipe to start from.
+        groups: all its groups.
+        high: the groups to leave in high precision; not all of them.
+        description: description of the new recipe.
     """
     ring = [group for group in groups if group.kind == RING]
     linear = [group for group in groups if group.kind != RING]
     return Recipe(
         recipe.name,
         description,
-        _with_high(recipe.linear, linear, kept, LinearFormat()),
-        _with_high(recipe.attention, ring, kept, AttentionFormat()),
+        _with_high(recipe.linear, linear, high, LinearFormat()),
+        _with_high(recipe.attention, ring, high, AttentionFormat()),
     )
 
 
 def _with_high(
     rules: tuple[Rule[Format], ...],
     groups: Sequence[LayerGroup],
-    kept: Collection[LayerGroup],
-    high: Format,
+    high: Collection[LayerGroup],
+    fmt: Format,
 ) -> tuple[Rule[Format], ...]:
-    """The rules and one more, or none where nothing would be left of them."""
-    chosen = [group for group in groups if group in kept]
+    """Returns the rules with one for the high-precision groups; none if all groups are."""
+    chosen = [group for group in groups if group in high]
     if len(chosen) == len(groups):
         return ()
     if not chosen:
         return rules
-    # The last rule that means a layer counts.
-    return tuple(chain(rules, [Rule(tuple(_patterns(groups, chosen)), high)]))
+    # The last rule that matches a layer wins.
+    return tuple(chain(rules, [Rule(tuple(_patterns(groups, chosen)), fmt)]))
 
 
 def _patterns(groups: Sequence[LayerGroup], chosen: Sequence[LayerGroup]) -> Iterator[str]:
-    """Patterns of the chosen ones: one for a kind of which all blocks are chosen."""
+    """Yields the patterns of groups: one for a kind that is chosen in all blocks."""
     for kind in dict.fromkeys(group.kind for group in chosen):
         alike = [group for group in chosen if group.kind == kind]
         everywhere = len(alike) == sum(group.kind == kind for group in groups)

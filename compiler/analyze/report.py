@@ -1,4 +1,4 @@
-"""An analysis as JSON, as a table, and as the comments of a recipe."""
+"""Reports of an analysis: JSON, table and summary."""
 
 import math
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from vidc.compiler.analyze.choose import Scored
 from vidc.compiler.analyze.run import Analysis, Mix
 
 LEAST_SHARE = 0.9
-"""Of the products with weights, what ought to be in 8 bits: less is pointed out."""
+"""Share of the matmuls with weights below which the summary warns."""
 
 
 def analysis_json(analysis: Analysis) -> dict[str, Any]:
-    """As plain JSON values; a figure that is not finite is null.
+    """Returns an analysis as JSON values; figures that are not finite are null.
 
-    ``groups`` are the most damaging first, and ``time_rank`` says how many save more. Times are
-    predicted, in milliseconds a block.
+    ``groups`` has the most damaging first; ``time_rank`` counts the groups that save more time.
+    Times are predicted, in milliseconds a block.
     """
     plan, mix = analysis.plan, analysis.mix
     return {
@@ -33,7 +33,7 @@ def analysis_json(analysis: Analysis) -> dict[str, Any]:
 
 
 def table(analysis: Analysis) -> list[tuple[str, ...]]:
-    """A row for each group, the most damaging first, below a head."""
+    """Returns a header and a row for each group, the most damaging first."""
     rows: list[tuple[str, ...]] = [("group", "kind", "SQNR dB", "PSNR dB", "saves")]
     for each in analysis.scored:
         share = each.saved / analysis.plan.costs.seconds
@@ -50,7 +50,7 @@ def table(analysis: Analysis) -> list[tuple[str, ...]]:
 
 
 def summary(analysis: Analysis) -> list[str]:
-    """What a mix is, in lines; nothing where none was chosen."""
+    """Returns lines that describe the mix; none if there is no mix."""
     plan, mix = analysis.plan, analysis.mix
     if mix is None:
         return []
@@ -58,18 +58,18 @@ def summary(analysis: Analysis) -> list[str]:
     plural = "s" if analysis.prompts > 1 else ""
     lines = [
         f"recipe {plan.recipe.name} for {plan.target.name} within --budget {plan.budget}",
-        f"PSNR {_decibels(mix.psnr_db)} dB: the worst block's {analysis.compared}, of rollouts of "
-        f"{analysis.prompts} prompt{plural} in {analysis.precision}, with all of this in 8 bits",
+        f"PSNR {_decibels(mix.psnr_db)} dB: {analysis.compared} of the worst block, against "
+        f"rollouts of {analysis.prompts} prompt{plural} in {analysis.precision}",
         f"predicted: a block takes {mix.ratio:.3f} of its time in {plan.costs.precision} "
         f"({ms * mix.ratio:.3g} ms of {ms:.3g} at peak rates)",
-        f"{mix.flops_share:.1%} of a denoising pass's products with weights are in 8 bits"
+        f"{mix.flops_share:.1%} of a denoising pass's matmuls with weights are in 8 bits"
         f"{_too_few(mix)}",
     ]
-    if mix.kept:
-        lines.append("kept in high precision, with the damage that each would do alone:")
-        lines += _kept(mix.kept, analysis)
+    if mix.high:
+        lines.append("left in high precision, with the damage of each group alone:")
+        lines += _high(mix.high, analysis)
     else:
-        lines.append("nothing that the recipe quantizes is kept in high precision")
+        lines.append("all groups of the recipe are quantized")
     return lines
 
 
@@ -77,15 +77,15 @@ def _too_few(mix: Mix) -> str:
     return "" if mix.flops_share >= LEAST_SHARE else f": less than {LEAST_SHARE:.0%}"
 
 
-def _kept(kept: Sequence[Scored], analysis: Analysis) -> list[str]:
-    width = max(len(each.group.pattern) for each in kept)
+def _high(groups: Sequence[Scored], analysis: Analysis) -> list[str]:
+    width = max(len(each.group.pattern) for each in groups)
     return [
         f"  {each.group.pattern:<{width}}  {_decibels(each.psnr_db)} dB, and costs "
         f"{each.saved / analysis.plan.costs.seconds:.2%} of the time ({each.group.kind})"
         if each.saved > 0
         else f"  {each.group.pattern:<{width}}  {_decibels(each.psnr_db)} dB, for nothing: "
         f"it saves no time ({each.group.kind})"
-        for each in kept
+        for each in groups
     ]
 
 
@@ -109,7 +109,7 @@ def _mix(mix: Mix) -> dict[str, Any]:
         "time_ratio": mix.ratio,
         "flops_share": mix.flops_share,
         "quantized": [each.group.pattern for each in mix.quantized],
-        "kept": [each.group.pattern for each in mix.kept],
+        "kept": [each.group.pattern for each in mix.high],
     }
 
 

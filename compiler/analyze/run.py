@@ -1,4 +1,4 @@
-"""Analyzes a transformer: what each group does in 8 bits, and the mix of a budget."""
+"""Sensitivity analysis of a transformer: the damage of each group, and the mix of a budget."""
 
 import math
 import time
@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 
 from vidc.compiler.analyze.budget import TIME, Budget
-from vidc.compiler.analyze.buildable import planned_form, require_buildable
+from vidc.compiler.analyze.buildable import planned_support, require_buildable
 from vidc.compiler.analyze.choose import (
     Scored,
     by_damage,
@@ -23,7 +23,7 @@ from vidc.compiler.analyze.groups import (
     LayerGroup,
     layer_groups,
     layers_of,
-    with_kept_high,
+    with_high,
 )
 from vidc.compiler.analyze.state import State
 from vidc.compiler.analyze.trials import Damage, Trials
@@ -45,9 +45,9 @@ from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
 from vidc.compiler.quantize.artifact import Calibration, model_tables, read_calibration
+from vidc.compiler.quantize.attention import require_heads
 from vidc.compiler.quantize.fake import FakeQuantizer
-from vidc.compiler.quantize.form import Form
-from vidc.compiler.quantize.heads import require_heads
+from vidc.compiler.quantize.support import QuantizationSupport
 from vidc.compiler.store.digest import sha256_json
 from vidc.compiler.store.publish import exclusive
 from vidc.compiler.store.run import Progress, Result, run
@@ -62,56 +62,56 @@ from vidc.plugins.names import weights_path
 from vidc.runtime.faults import gpu_faults
 
 VAE = "vae"
-_SOURCES = ("vidc.compiler.analyze.run", "vidc.compiler.validate.reference", "vidc.runtime.text")
-"""Modules whose code makes a group's figures."""
+_SOURCES = ("vidc.compiler.analyze.run", "vidc.compiler.build.golden_run", "vidc.runtime.text")
+"""Modules whose code a group's figures depend on."""
 VERIFIED = 10
-"""About how many rollouts a choice takes: of the time that is announced."""
+"""Estimated number of rollouts of a choice, for the announced time."""
 Done = TypeVar("Done")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be analyzed, known before anything runs.
+    """Plan of an analysis.
 
     Attributes:
-        recipe: that quantizes all groups.
-        target: whose times are predicted.
-        formats: what the recipe makes of the model.
-        form: of the backend that would build it.
-        groups: of its layers.
-        costs: predicted.
-        budget: of the mix, None where none is to be chosen.
+        recipe: the recipe that quantizes all groups.
+        target: the target of the predicted times.
+        formats: the recipe's formats for the model.
+        support: quantization support of the backend that would build it.
+        groups: groups of quantized layers.
+        costs: predicted costs.
+        budget: budget of the mix; None for no mix.
     """
 
     recipe: Recipe
     target: Target
     formats: Quantization
-    form: Form
+    support: QuantizationSupport
     groups: tuple[LayerGroup, ...]
     costs: Costs
     budget: Budget | None
 
     def saved(self, group: LayerGroup) -> float:
-        """Seconds a block."""
+        """Returns the predicted seconds that a group saves per block."""
         return sum(self.costs.saved[layer] for layer in group.layers)
 
 
 @dataclass(frozen=True)
 class Mix:
-    """What a budget allows.
+    """Mix of quantized and high-precision groups that a budget allows.
 
     Attributes:
-        recipe: of the mix.
-        quantized: groups in 8 bits.
-        kept: groups that the plan's recipe quantizes and this one does not.
-        psnr_db: of the rollouts with all of the mix, played, on the worst block.
-        ratio: the predicted share of the time in high precision that a block takes.
-        flops_share: of the products with weights in a denoising pass, how much is in 8 bits.
+        recipe: recipe of the mix.
+        quantized: quantized groups.
+        high: groups that stay in high precision.
+        psnr_db: measured PSNR of the worst block.
+        ratio: predicted time of a block relative to high precision.
+        flops_share: share of a denoising pass's matmul FLOPs with weights in 8 bits.
     """
 
     recipe: Recipe
     quantized: tuple[Scored, ...]
-    kept: tuple[Scored, ...]
+    high: tuple[Scored, ...]
     psnr_db: float
     ratio: float
     flops_share: float
@@ -119,15 +119,15 @@ class Mix:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A finished analysis.
+    """Finished analysis.
 
     Attributes:
-        plan: what was analyzed.
+        plan: its plan.
         scored: all groups, the most damaging first.
-        compared: ``frames`` or ``latents``: what PSNR is of.
-        prompts: how many rollouts each figure is the worst of.
-        precision: that the rollouts in high precision ran in.
-        mix: of the budget, if there was one.
+        compared: what PSNR compares: ``frames`` or ``latents``.
+        prompts: number of prompts; each figure is the worst over them.
+        precision: precision of the reference rollouts.
+        mix: mix of the budget, or None.
     """
 
     plan: Plan
@@ -145,26 +145,26 @@ def make_plan(
     budget: Budget | None,
     backend: Setting | None = None,
 ) -> Plan:
-    """What to analyze, refused where it can be known to lead nowhere.
+    """Plans an analysis, and rejects what cannot succeed.
 
     Args:
-        recipe: a name or a path, or None for the target's own, of FP8 where it has one.
-        model: to be quantized.
-        target: whose times are predicted.
-        budget: of the mix, if one is to be chosen.
-        backend: that is to build it, or None for the target's own.
+        recipe: a name or a path, or None for the target's default, FP8 preferred.
+        model: the model.
+        target: the target of the predicted times.
+        budget: budget of the mix, or None.
+        backend: the backend setting, or None for the target's default.
 
     Raises:
-        UnavailableError: ``VIDC-RECIPE-NONE``, what ``predict`` raises and, with a budget, what
-            ``require_buildable`` does.
+        UnavailableError: ``VIDC-RECIPE-NONE``, as ``predict`` and, with a budget, as
+            ``require_buildable``.
         UsageError: ``VIDC-SENSITIVITY-GROUPS``, the recipe quantizes nothing, or saves no time;
-            ``VIDC-BUDGET-UNREACHABLE``; what ``load_recipe`` and ``apply_recipe`` raise.
+            ``VIDC-BUDGET-UNREACHABLE``; as ``load_recipe`` and ``apply_recipe``.
     """
     name = recipe or default_recipe("fp8", target) or default_recipe("int8", target)
     if name is None:
         raise UnavailableError(
             "VIDC-RECIPE-NONE",
-            f"{target.name} has no recipe of its own to analyze",
+            f"{target.name} has no default recipe to analyze",
             "pass --recipe with a name or a file",
         )
     loaded = load_recipe(name)
@@ -176,9 +176,9 @@ def make_plan(
             f"recipe {loaded.name} leaves every layer in high precision: there is nothing to rank",
             "pass --recipe with one that quantizes, such as int8-static or fp8",
         )
-    form = planned_form(target, backend)
-    costs = predict(model, target, formats, form)
-    plan = Plan(loaded, target, formats, form, groups, costs, budget)
+    support = planned_support(target, backend)
+    costs = predict(model, target, formats, support)
+    plan = Plan(loaded, target, formats, support, groups, costs, budget)
     if budget is not None:
         require_buildable(loaded, formats, target, backend)
         unplayed = [Scored(group, math.inf, math.inf, plan.saved(group)) for group in groups]
@@ -189,12 +189,12 @@ def make_plan(
 
 
 def rollout_count(plan: Plan, prompts: int) -> int:
-    """About how many rollouts an analysis plays."""
+    """Returns the estimated number of rollouts of an analysis."""
     return prompts * (1 + 2 * len(plan.groups) + (VERIFIED if plan.budget else 0))
 
 
 def step_count(plan: Plan) -> int:
-    """How many steps of progress an analysis makes."""
+    """Returns the number of progress steps of an analysis."""
     return 2 + len(plan.groups) + (1 if plan.budget else 0)
 
 
@@ -208,26 +208,26 @@ def analyze(
     cache: Path,
     progress: Progress,
 ) -> Analysis:
-    """Plays every group of a plan in 8 bits, and chooses what its budget allows.
+    """Measures every group of a plan, and chooses the mix of its budget.
 
-    An interrupted run goes on at the first group that it did not finish, and so does one whose
-    budget cannot be reached with another budget, until ``forget``.
+    Measured groups are saved until ``forget``: an interrupted analysis resumes, and another budget
+    reuses them.
 
     Args:
-        plan: what to analyze.
-        settings: of the model, its precision and the target it runs on here.
-        sources: where its weights come from; blocks are decoded where there are a VAE's.
-        prompts: at least one; each is a rollout of its own.
-        seed: of the noise.
-        calibration: the folder of its calibration.
-        cache: where results of stages are kept.
-        progress: is told of each group and of the mix.
+        plan: the plan.
+        settings: settings of the model on this machine.
+        sources: sources of the weights; blocks are decoded if they include a VAE.
+        prompts: at least one prompt; each has a rollout of its own.
+        seed: seed of the noise.
+        calibration: folder of the calibration.
+        cache: folder of the stages' results.
+        progress: receives the progress.
 
     Raises:
-        UsageError: ``VIDC-BUDGET-UNREACHABLE``; what ``read_calibration`` raises.
-        GateError: ``VIDC-CALIBRATION-ZERO``, what ``require_heads`` raises.
+        UsageError: ``VIDC-BUDGET-UNREACHABLE``; as ``read_calibration``.
+        GateError: ``VIDC-CALIBRATION-ZERO``, as ``require_heads``.
         UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
-        VidcError: what the stages and the store raise.
+        VidcError: as the stages and the store.
     """
     device = torch.device(settings.target.device_type)
     ranges = read_calibration(calibration, settings.model)
@@ -260,10 +260,10 @@ def analyze(
 
 
 def forget(calibration: Path) -> None:
-    """Removes what an interrupted run would go on from, once its results are where they belong.
+    """Removes the saved figures of an analysis.
 
     Args:
-        calibration: the folder of a calibration, an absolute path.
+        calibration: absolute path of the calibration's folder.
     """
     _state(calibration).unlink(missing_ok=True)
 
@@ -273,7 +273,7 @@ def _state(calibration: Path) -> Path:
 
 
 def has_vae(sources: Sources) -> bool:
-    """Whether blocks can be decoded."""
+    """Returns True if the sources include a VAE, so that blocks can be decoded."""
     return VAE in sources.checkpoints or sources.seed is not None
 
 
@@ -303,7 +303,7 @@ def _trials(
         stream,
         {name: engine for name, engine in engines.items() if not name.startswith("vae_")},
         {name: engine for name, engine in engines.items() if name.startswith("vae_decode")},
-        FakeQuantizer(network, plan.formats, calibration, form=plan.form),
+        FakeQuantizer(network, plan.formats, calibration, support=plan.support),
         inputs,
     )
 
@@ -317,8 +317,8 @@ def _key(
     loaded: Mapping[str, Result],
     device: torch.device,
 ) -> str:
-    """Of all that a group's figures depend on: what a group costs, and a budget, are no part."""
-    forms = plan.formats
+    """Returns the digest of all that a group's figures depend on; costs and budget do not."""
+    formats = plan.formats
     return sha256_json(
         {
             "model": model_tables(settings.model),
@@ -328,8 +328,10 @@ def _key(
             "ranges": calibration.document.tensors.sha256,
             "weights": {stage: result.digests for stage, result in loaded.items()},
             "layers": {group.pattern: list(group.layers) for group in plan.groups},
-            "formats": {n: asdict(f) for n, f in (*forms.linear.items(), *forms.attention.items())},
-            "products": plan.form.products,
+            "formats": {
+                n: asdict(f) for n, f in (*formats.linear.items(), *formats.attention.items())
+            },
+            "products": plan.support.product_scales,
             "sources": source_digest(_SOURCES),
             "tools": versions("torch"),
             "machine": machine(device),
@@ -364,16 +366,15 @@ def _mix(
 
     seconds = plan.costs.seconds
     choice = choose(budget, scored, seconds, measure)
-    kept = tuple(each for each in scored if each not in choice.groups)
-    high = {each.group for each in kept}
+    high = tuple(each for each in scored if each not in choice.groups)
     description = plan.recipe.description
-    if kept:
+    if high:
         description += f"; less what --budget {budget} keeps in high precision"
-    recipe = with_kept_high(plan.recipe, plan.groups, high, description)
+    recipe = with_high(plan.recipe, plan.groups, {each.group for each in high}, description)
     return Mix(
         recipe,
         tuple(each for each in scored if each in choice.groups),
-        kept,
+        high,
         choice.psnr_db,
         1 - sum(each.saved for each in choice.groups) / seconds,
         apply_recipe(recipe, model).flops_share,

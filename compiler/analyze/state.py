@@ -1,4 +1,4 @@
-"""How far an analysis has come: one file, replaced whole after each group and each mix."""
+"""Progress file of an analysis, replaced atomically after each group and each mix."""
 
 import math
 from collections.abc import Callable, Collection
@@ -14,20 +14,20 @@ from vidc.compiler.store.publish import OTHER_OUTPUT
 _DAMAGED = (
     OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
-"""Raised where a file is not what was written."""
+"""Exceptions from reading a damaged file."""
 _MOST = 2**22
-"""Bytes: far above any real file."""
+"""Size limit in bytes, far above real files."""
 
 
 class State:
-    """What has been played, kept in a file that holds for one key alone.
+    """Measured figures, saved in a file for one key.
 
-    A figure is written as it is, bit by bit, so that an analysis that was interrupted chooses as
-    one that was not. A file of another key, a truncated one and one that was changed are as none.
+    Figures are saved exactly, so that a resumed analysis makes the same choice. A file with another
+    key and a damaged file are ignored.
 
     Args:
-        path: of the file, in a folder that is there.
-        key: of all that a figure depends on.
+        path: path of the file, in an existing folder.
+        key: digest of all that the figures depend on.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -37,11 +37,11 @@ class State:
         self._mixes: dict[str, str] = {} if found is None else found["mixes"]
 
     def has_group(self, pattern: str) -> bool:
-        """Whether this group has been played."""
+        """Returns True if this group is measured."""
         return pattern in self._groups
 
     def damage(self, pattern: str, play: Callable[[], Damage]) -> Damage:
-        """What a group does, played where it is not known; raises as ``psnr``."""
+        """Returns the damage of a group, and plays it if unknown; raises as ``psnr``."""
         if pattern not in self._groups:
             damage = play()
             self._groups[pattern] = [damage.sqnr_db.hex(), damage.psnr_db.hex()]
@@ -49,7 +49,7 @@ class State:
         return Damage(*map(float.fromhex, self._groups[pattern]))
 
     def psnr(self, patterns: Collection[str], play: Callable[[], float]) -> float:
-        """The PSNR of these groups together, in dB, played where it is not known.
+        """Returns the PSNR of these groups together, in dB, and plays them if unknown.
 
         Raises:
             BuildError: ``VIDC-BUILD-DISK``, the file cannot be written.
@@ -80,6 +80,6 @@ def _read(path: Path, key: str) -> dict[str, Any] | None:
         if any(math.isnan(float.fromhex(value)) for value in [*values, *figures["mixes"].values()]):
             return None
     except _DAMAGED:
-        # Whatever became of the file, the beginning is right.
+        # The analysis starts over.
         return None
     return figures

@@ -1,4 +1,4 @@
-"""Rollouts with some layers in 8 bits, held to the same rollouts in high precision."""
+"""Rollouts with quantized layers, compared with the same rollouts in high precision."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ _FRAME_PEAK = 255.0
 
 @dataclass(frozen=True)
 class Damage:
-    """What layers in 8 bits do.
+    """Error of quantized layers.
 
     Attributes:
-        sqnr_db: of the flow, on its worst call, from the high-precision rollout's own latents.
-        psnr_db: of the worst block of any rollout, each block building on what became of the last.
+        sqnr_db: SQNR of the flow in the worst call, under teacher forcing.
+        psnr_db: PSNR of the worst block of any free-running rollout.
     """
 
     sqnr_db: float
@@ -35,7 +35,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class _Reference:
-    """A rollout in high precision: its flows, call by call, and its blocks as they are compared."""
+    """Rollout in high precision, with its flows and its blocks."""
 
     inputs: Inputs
     flows: list[Tensor]
@@ -44,19 +44,17 @@ class _Reference:
 
 
 class Trials:
-    """The same rollouts again and again, from the same prompts and noise.
+    """Repeated rollouts with the same prompts and noise and different quantized layers.
 
-    Where there is a VAE, blocks are compared as frames, whose PSNR is that of ``vidc validate``:
-    the peak is 255. Without one, as latents, and the peak is the distance from the smallest to the
-    largest value of the rollout in high precision; the two figures have nothing to do with each
-    other.
+    With a VAE, the PSNR is of frames with peak 255, as in ``vidc validate``. Without one, it is of
+    latents, and the peak is the range of the high-precision rollout; the two are not comparable.
 
     Args:
-        stream: of the model.
+        stream: the model's stream.
         engines: the transformer's components.
-        decoders: the VAE's, or none.
-        quantizer: of the transformer.
-        inputs: of each rollout, on the device where the engines run.
+        decoders: the VAE's decoders, or none.
+        quantizer: the transformer's fake quantizer.
+        inputs: inputs of each rollout, on the engines' device.
     """
 
     def __init__(
@@ -75,11 +73,11 @@ class Trials:
 
     @property
     def compared(self) -> str:
-        """``frames`` or ``latents``."""
+        """Subject of PSNR: ``frames`` or ``latents``."""
         return FRAMES if self._decoders else LATENTS
 
     def damage(self, layers: Collection[str]) -> Damage:
-        """Of these layers in 8 bits: two rollouts for each input."""
+        """Returns the damage of these layers, from two rollouts for each input."""
         with self._quantizer.quantized(layers):
             return Damage(
                 min(self._sqnr(reference) for reference in self._references),
@@ -87,7 +85,7 @@ class Trials:
             )
 
     def psnr(self, layers: Collection[str]) -> float:
-        """The same figure of ``Damage``, alone: one rollout for each input."""
+        """Returns the PSNR of these layers, from one rollout for each input."""
         with self._quantizer.quantized(layers):
             return min(self._psnr(reference) for reference in self._references)
 
@@ -116,7 +114,7 @@ class Trials:
         return [latent.cpu() for latent in played.latents]
 
     def _pictured(self, latents: Sequence[Tensor]) -> list[Tensor]:
-        """Each block as it is compared; fewer where one is not finite."""
+        """Returns each block as frames or latents; fewer if a block is not finite."""
         if not self._decoders:
             return list(latents)
         decoded = decode_latents(latents, self._decoders, self._quantizer.device)
@@ -124,7 +122,7 @@ class Trials:
 
 
 class _Recorded(Wrapper):
-    """A ``denoise`` whose flows are kept."""
+    """Engine ``denoise`` whose flows are recorded."""
 
     def __init__(self, engine: Engine, flows: list[Tensor]) -> None:
         super().__init__(engine)
@@ -136,7 +134,7 @@ class _Recorded(Wrapper):
 
 
 class _Forced(Wrapper):
-    """A ``denoise`` whose flows are compared with others, which then take their place."""
+    """Engine ``denoise`` under teacher forcing: expected flows replace its own."""
 
     def __init__(self, engine: Engine, flows: Iterator[Tensor]) -> None:
         super().__init__(engine)

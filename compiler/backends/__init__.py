@@ -1,6 +1,6 @@
-"""Backends: each builds engines of one kind. A module here is a backend, by its own name.
+"""Registry of backends: each subpackage builds engines of one kind and has the backend's name.
 
-Importing this package registers all of them with the settings and imports none of them.
+Importing this package registers the backends with the settings without importing any of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from vidc.compiler.config.targets import Target
 from vidc.plugins.errors import BuildError, UsageError, nearest
 
 if TYPE_CHECKING:  # The command line imports this package before it knows that torch is needed.
-    from vidc.compiler.quantize.form import Form
+    from vidc.compiler.quantize.support import QuantizationSupport
     from vidc.exporters.artifact import ExportedComponent
     from vidc.plugins.signature import Signature
     from vidc.runtime.manifest import Requirements
@@ -24,16 +24,16 @@ if TYPE_CHECKING:  # The command line imports this package before it knows that 
 
 @dataclass(frozen=True)
 class CompiledEngine:
-    """An engine as a backend leaves it in its output folder.
+    """Engine that a backend built in its output folder.
 
     Attributes:
-        loader: the module of ``vidc.runtime.engines`` that loads it.
-        version: of the tool that built it.
-        files: relative to the output folder and, unchanged, to the bundle; the one to open first.
-        signature: the component's, with the states that this engine writes in place.
-        options: what the loader needs besides, plain JSON.
-        requires: what the machine that runs it must have.
-        notes: what the user should know of how it was built, a line each.
+        loader: module of ``vidc.runtime.engines`` that loads it.
+        version: version of the tool that built it.
+        files: paths relative to the output folder and to the bundle; the loader opens the first.
+        signature: the component's signature, with the states that this engine writes in place.
+        options: other arguments of the loader, plain JSON.
+        requires: requirements on the machine that runs it.
+        notes: remarks for the user about the build, a line each.
     """
 
     loader: str
@@ -46,35 +46,35 @@ class CompiledEngine:
 
 
 @dataclass(frozen=True)
-class Means:
-    """What a backend may use while it compiles, beside its inputs.
+class CompileOptions:
+    """Options of a compilation that are the same for all components.
 
     Attributes:
-        workspace_bytes: of the GPU's memory that a layer may work in; None is all that there is.
-        capabilities: compute capabilities that engines shall run on; none for the target's alone.
-        version_compatible: whether later versions of the tool shall load them.
-        kept: a folder for what makes later builds faster and is no part of engines; None where
-            there is none.
-        note: shows a line of progress.
+        workspace_bytes: GPU memory limit of a layer's workspace; None for no limit.
+        capabilities: compute capabilities to build for; empty for the target's alone.
+        version_compatible: True if later versions of the tool must load the engine.
+        cache_folder: folder of files that speed up later builds, such as timing caches; None to
+            keep none.
+        note: displays a line of progress.
     """
 
     workspace_bytes: int | None = None
     capabilities: tuple[str, ...] = ()
     version_compatible: bool = False
-    kept: Path | None = None
+    cache_folder: Path | None = None
     note: Callable[[str], None] = print
 
 
-WITHOUT_LIMITS = Means()
+DEFAULT_OPTIONS = CompileOptions()
 
 
 class GraphError(BuildError):
-    """A backend refuses a value of a component's graph.
+    """Error about a value of a component's graph.
 
     Args:
-        component: whose graph it is.
-        values: its name there and those that are computed from it, the nearest first: the first
-            that PyTorch's program has as well says from which line of Python it comes.
+        component: name of the component.
+        values: name of the value and of values computed from it, the nearest first. The first that
+            the exported program has too leads to the line of Python.
     """
 
     def __init__(
@@ -85,30 +85,30 @@ class GraphError(BuildError):
         self.values = values
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        # Stages run in processes of their own.
+        # Stages run in other processes.
         return type(self), (self.code, self.message, self.hint, self.component, self.values)
 
 
 class Backend(Protocol):
-    """What a module ``vidc.compiler.backends.<name>`` provides as ``backend``."""
+    """Interface of the object ``vidc.compiler.backends.<name>.backend.backend``."""
 
-    def form(self, target: Target) -> "Form":
-        """How it takes quantized components for a target."""
+    def quantization(self, target: Target) -> "QuantizationSupport":
+        """Returns the quantization that its engines for a target support."""
 
     def precisions(self, target: Target) -> frozenset[str]:
-        """Precisions it can build for a target; empty where it cannot build at all."""
+        """Returns the precisions it builds for a target; empty if the target is unsupported."""
 
     def kernels(self, target: Target) -> tuple[str, ...]:
-        """Names of the modules of ``vidc.compiler.backends.aoti.kernels`` that it compiles."""
+        """Returns the modules of ``vidc.compiler.backends.aoti.kernels`` that its engines need."""
 
     def tools(self, target: Target) -> Mapping[str, str]:
-        """Versions of the tools it uses, by name: part of a stage's key."""
+        """Returns the versions of its tools by name, which are part of a stage's key."""
 
-    def anywhere(self, target: Target) -> bool:
-        """Whether it compiles for a GPU on a machine without one."""
+    def cross_compiles(self, target: Target) -> bool:
+        """Returns True if it compiles for the target's GPU on a machine without it."""
 
     def unavailable(self, target: Target) -> str | None:
-        """Why it cannot compile for a target on this machine, or None if it can."""
+        """Returns why it cannot compile for a target on this machine, or None if it can."""
 
     def compile(
         self,
@@ -116,26 +116,26 @@ class Backend(Protocol):
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
-        means: Means = WITHOUT_LIMITS,
+        options: CompileOptions = DEFAULT_OPTIONS,
     ) -> CompiledEngine:
         """Builds the engine of one component into the folder ``output``.
 
         Args:
-            component: its graphs.
-            target: what the engine is for.
-            kernels: the folder of each of ``kernels`` that the component may call.
+            component: the exported component.
+            target: the target to build for.
+            kernels: folders of the compiled ``kernels``, by name.
             output: an empty folder.
-            means: what it may use.
+            options: the options.
         """
 
 
 def names() -> tuple[str, ...]:
-    """Every backend's name."""
+    """Returns the names of all backends, sorted."""
     return tuple(sorted(module.name for module in iter_modules(__path__) if module.ispkg))
 
 
 def backend(name: str) -> Backend:
-    """The backend of this name, imported now.
+    """Imports and returns the backend of this name.
 
     Raises:
         UsageError: ``VIDC-CONFIG-BACKEND``.

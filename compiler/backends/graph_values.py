@@ -1,4 +1,4 @@
-"""From a node of a graph that is refused to the values by which PyTorch's program knows it."""
+"""Graph lint for backends, with errors that name values of the exported program."""
 
 from collections.abc import Collection
 
@@ -9,13 +9,13 @@ from vidc.exporters.onnx.constructs import Construct, Parser
 from vidc.exporters.onnx.lint import complaint, unhandled
 
 _NEAR = 64
-"""Values behind a node among which its operator's own is looked for."""
+"""Limit on the values downstream of a node that are searched for a name of the program."""
 
 
 def values_of(model: ir.Model, name: str) -> tuple[str, ...]:
-    """The names of what a node gives and of what is computed from that, the nearest first.
+    """Returns the names of a node's outputs and of values computed from them, the nearest first.
 
-    Of the nodes that an operator of PyTorch's becomes, only the last gives a value of its name.
+    A PyTorch operator may become several nodes; only the last outputs a value of its name.
     """
     waiting = [node for node in model.graph.all_nodes() if node.name == name]
     found = list[str]()
@@ -31,7 +31,7 @@ def values_of(model: ir.Model, name: str) -> tuple[str, ...]:
 def require_clean_graph(
     component: str, model: ir.Model, parser: Parser, handled: Collection[Construct] = ()
 ) -> None:
-    """Refuses a component's graph in which ``lint`` finds what the caller does not handle.
+    """Rejects a graph in which lint finds a construct that the caller does not handle.
 
     Raises:
         GraphError: ``VIDC-EXPORT-LINT``, with the component, the first node and the reason.

@@ -1,4 +1,4 @@
-"""A component's graph for a GPU: weights as inputs, the ring in operators that work in place."""
+"""ONNX graphs for GPU backends: weights are inputs, ring operators work in place."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ from vidc.exporters.program import load_program
 from vidc.plugins.signature import Access, Signature, state_output
 
 _UPDATES = ("TensorScatter", RING_WRITE)
-"""Kinds of nodes that write a ring where it lies."""
+"""Node types that update a ring in place."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph that was written.
+    """Written ONNX graph.
 
     Attributes:
-        path: the ``.onnx`` file; weights are inputs before those of the signature.
-        signature: of the engine, with the states that it writes in place.
-        ring_attention: names of the nodes that attend to as many slots as ``valid_length`` says.
-        linears: those in 8 bits, by the tensors that they read.
-        operators: kinds of its nodes.
-        notes: what a user ought to know of it.
+        path: the ``.onnx`` file; weights are inputs that precede those of the signature.
+        signature: the engine's signature, with the states that it writes in place.
+        ring_attention: names of the attention nodes whose key length is ``valid_length``.
+        linears: tensors of the quantized linear layers.
+        operators: its node types.
+        notes: remarks for the user.
     """
 
     path: Path
@@ -56,18 +56,18 @@ def write_graph(
 ) -> Graph:
     """Writes a component's graph for a parser into ``folder``.
 
-    Weights stay outside, so that the engines of a bundle share them and none holds any. A ring
-    whose blocks never straddle its wrap is written in place; any other by a plugin, or copied.
+    Weights stay outside, so that all engines of a bundle share them. A ring whose blocks never
+    straddle the wrap is updated in place; any other is updated by a plugin or copied.
 
     Args:
-        component: what to write.
-        parser: who reads it.
-        folder: where to.
-        handled: what the caller says to the parser otherwise.
-        plugins: whether the ring is to be in vidc's plugins.
+        component: the exported component.
+        parser: the parser that reads the graph.
+        folder: an existing folder.
+        handled: constructs that the parser misreads and the caller corrects afterwards.
+        plugins: True if vidc's plugins update the ring.
 
     Raises:
-        GraphError: ``VIDC-EXPORT-LINT``, the parser would take it for something else.
+        GraphError: ``VIDC-EXPORT-LINT``, the parser would misread the graph.
     """
     program = load_program(component.program)
     linears = tuple(found_linears(program))
@@ -96,13 +96,13 @@ def write_graph(
 def ring_form(
     program: ExportedProgram, signature: Signature, aligned: bool, plugins: bool
 ) -> tuple[Signature, Operators, tuple[str, ...]]:
-    """A component's signature and operators for a GPU, and what of its ring is not as it could be.
+    """Returns a component's signature, its operators for a GPU, and notes about copied rings.
 
     Args:
-        program: of the component; changed in place where plugins are called.
-        signature: the component's.
-        aligned: whether no block straddles the ring's wrap.
-        plugins: whether vidc's plugins are called.
+        program: the component's program; changed in place if ``plugins``.
+        signature: the component's signature.
+        aligned: True if no block straddles the ring's wrap.
+        plugins: True if vidc's plugins are called.
     """
     left = call_ring_writes(program) if plugins else ()
     signature, operators = native_form(program, signature, aligned and not plugins)
@@ -111,7 +111,7 @@ def ring_form(
 
 
 def _written_in_place(model: ir.Model, signature: Signature) -> frozenset[str]:
-    """States that nothing reads, and those that are updated where they lie."""
+    """Returns the names of write-only states and of states that a node updates in place."""
     producers = {value.name: value.producer() for value in model.graph.outputs}
 
     def updated(name: str) -> bool:

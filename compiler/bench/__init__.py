@@ -1,1 +1,1 @@
-"""How fast a bundle is: measured block by block, against baselines and stored results."""
+"""Benchmarks of bundles: block latencies against baselines and stored results."""

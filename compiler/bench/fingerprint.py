@@ -1,4 +1,4 @@
-"""Where a measurement was taken: the machine, the software, and a hash of both."""
+"""Fingerprint of a measurement: machine, software and a hash of both."""
 
 import os
 import platform
@@ -31,15 +31,15 @@ STATE = {
     "temperature_c": "temperature.gpu",
     "limited_by": "clocks_event_reasons.active",
 }
-"""What changes while a GPU works, by the names of the driver's own tool like the others."""
+"""State that changes while a GPU works, by ``nvidia-smi`` field like the tables above."""
 
 
 def fingerprint(device: torch.device | None = None, bundle: Path | None = None) -> dict[str, Any]:
-    """Machine and software with a hash of them all.
+    """Returns machine and software with a hash over both.
 
     Args:
-        device: what was measured; its GPU, where it is one, becomes part of the machine.
-        bundle: what was measured; the digest of its manifest, which has those of its files.
+        device: measured device; a GPU becomes part of the machine.
+        bundle: measured bundle, of which the manifest's digest is recorded.
 
     Returns:
         ``machine``, which two measurements must share to be compared, ``software``, ``bundle``
@@ -68,7 +68,7 @@ def fingerprint(device: torch.device | None = None, bundle: Path | None = None) 
 
 
 def gpu_state(device: torch.device) -> dict[str, str | None] | None:
-    """Clocks, power and temperature of a GPU at this moment; None for a CPU."""
+    """Returns current clocks, power and temperature of a GPU; None for a CPU."""
     return _nvidia_smi(device, STATE) if device.type == "cuda" else None
 
 
@@ -92,7 +92,7 @@ def _gpu(device: torch.device) -> dict[str, Any]:
 
 
 def _nvidia_smi(device: torch.device, fields: Mapping[str, str]) -> dict[str, str | None]:
-    """Fields of a GPU by our names; None for each where the tool is missing or refuses."""
+    """Returns ``nvidia-smi`` fields by our names; each is None if the tool fails."""
     gpu = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
     query = f"--query-gpu={','.join(fields.values())}"
     told = _output(["nvidia-smi", "-i", gpu, query, "--format=csv,noheader,nounits"])
@@ -110,7 +110,7 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of vidc's sources, ``-dirty`` where they differ from it; None once installed."""
+    """Returns the commit of vidc's sources, ``-dirty`` if changed; None outside a checkout."""
     here = Path(__file__).resolve()
     git = ["git", "-C", str(here.parent)]
     if _output([*git, "ls-files", "--error-unmatch", here.name]) is None:
@@ -119,7 +119,7 @@ def _commit() -> str | None:
 
 
 def _output(command: list[str]) -> str | None:
-    """What a command prints, None where there is no such command or it fails."""
+    """Returns the output of a command; None if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""The kernels that a device runs, as torch's profiler sees them."""
+"""Kernels of a device, from torch's profiler."""
 
 import re
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from vidc.compiler.bench.clock import MILLISECONDS, Clock
 from vidc.compiler.bench.work import Kind
 
 _KINDS = (
-    # Inductor names what it fuses after all that went into it; only templates multiply.
-    # The ring write among vidc's own does a norm and a rotation on the way.
+    # Inductor names fused kernels after all their operations; only templates are matmuls.
+    # vidc's ring write includes a norm and a rotation.
     (Kind.ELEMENTWISE, r"^(triton_(?!tem_)|cpp_fused)|\bvidc::(qk_norm|gelu)"),
     (Kind.ATTENTION, r"flash|fmha|attention|attn|sdpa"),
     (Kind.CONVOLUTION, r"conv|fprop|implicit_gemm"),
@@ -23,20 +23,20 @@ _KINDS = (
     (Kind.ELEMENTWISE, r"elementwise|vectorized|reduce|norm|softmax|"
                        r"aten::(add|mul|sub|div|lerp|clamp|round|gelu|silu|mean|pow|sum|fill)"),
 )  # fmt: skip
-"""The first pattern that a kernel's name matches decides; names are all that is known of most."""
+"""Kinds by name pattern; the first match decides."""
 _NAME = 120
 _MICROSECONDS = 1e6
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What one kernel took in one call of the work that was watched.
+    """Time of one kernel in one call of the profiled work.
 
     Attributes:
-        name: as the profiler gives it, cut to 120 characters.
-        kind: by its name.
-        calls: of the kernel.
-        ms: of all of them together.
+        name: the profiler's name, cut to 120 characters.
+        kind: kind by name.
+        calls: number of launches.
+        ms: total time of all launches.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Kernel:
     ms: float
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns plain JSON values."""
         return {**asdict(self), "kind": self.kind.value}
 
 
 def kernels(work: Callable[[], object], device: torch.device, times: int) -> list[Kernel]:
-    """The kernels of one call of the work, the longest first: the mean of so many calls.
+    """Returns the kernels of one call, longest first, averaged over several calls.
 
-    On a CPU these are torch's own operators; what an engine does within one call of its own
+    On a CPU these are torch operators; work inside an engine's own library
     library is not seen.
     """
     cuda = device.type == "cuda"
@@ -73,5 +73,5 @@ def kernels(work: Callable[[], object], device: torch.device, times: int) -> lis
 
 
 def kind(name: str) -> Kind:
-    """What a kernel is for, by its name."""
+    """Returns the kind of a kernel by its name."""
     return next((each for each, names in _KINDS if re.search(names, name.lower())), Kind.OTHER)

@@ -1,4 +1,4 @@
-"""Measures streams side by side in one process, in turn, so that each meets the same machine.
+"""Measures streams in turn in one process, so that all see the same machine state.
 
 A block is the denoising passes and the clean pass that writes its keys and values; decoding it is
 measured apart, and both together as a stream runs them.
@@ -21,22 +21,22 @@ from vidc.runtime.noise import block_noise
 WARMUP = 20
 SAMPLES = 100
 RUN = 11
-"""Blocks that one stream makes at a stretch where the time from block to block is measured."""
+"""Blocks that one stream generates without pause to measure the time between blocks."""
 PIPELINE = 2
-"""The first of them, until which what may overlap does not yet."""
+"""First measured block, once decoding and generation overlap."""
 DRAIN = 1
-"""The last of them, whose decoding has nothing more beside it."""
+"""Last blocks, whose decoding overlaps with nothing."""
 _NOISES = 4
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How often what is measured.
+    """Numbers of rounds and samples of a benchmark.
 
     Attributes:
         warmup: rounds of each kind that come before and are not counted.
-        samples: of each figure.
-        seed: of the streams and of the noise that they are given.
+        samples: number of samples of each metric.
+        seed: seed of the streams and of explicit noise.
     """
 
     warmup: int = WARMUP
@@ -45,12 +45,12 @@ class Protocol:
 
     @property
     def rounds(self) -> int:
-        """Blocks, runs and switches of each stream, for a progress bar."""
+        """Rounds of each stream, for a progress bar."""
         return 2 * (self.warmup + self.samples) + _runs(self.warmup) + _runs(self.samples)
 
 
 class Turns:
-    """One contestant of those that take turns: its stream, and what it goes on with.
+    """Stream of one contestant, with its window filled, and its samples.
 
     A stream gets its window filled before it is handed out.
     """
@@ -75,14 +75,14 @@ class Turns:
         if self._stream is None:
             self._stream = self._open()
             self._stream.prompt(next(self.prompts))
-            # One more than fills the window, so that what is measured comes after a full one.
+            # One block more than fills the window, so that measured blocks see a full window.
             filling = -(-self.spec.window // self.spec.block) + 1
             for _ in range(filling):
                 self._stream.step(next(self.noises))
         return self._stream
 
     def close(self) -> None:
-        """Lets go of the stream."""
+        """Drops the stream."""
         self._stream = None
 
     def keep(self, found: Mapping[str, list[float]]) -> None:
@@ -101,13 +101,13 @@ def measure(
     protocol: Protocol,
     tick: Callable[[], None],
 ) -> dict[str, Samples]:
-    """Raw samples of each contestant by its name, with the figures that follow from them.
+    """Returns raw and derived samples of each contestant by name.
 
     Args:
-        contestants: by name.
-        device: where they run.
+        contestants: contestants by name.
+        device: device of all streams.
         prompts: embeddings before and after a switch, ``[2, B, L, E]``.
-        protocol: how often.
+        protocol: numbers of rounds and samples.
         tick: called after each of ``protocol.rounds``.
 
     Raises:
@@ -140,13 +140,13 @@ def _figures(turns: Turns, samples: int) -> Samples:
 
 
 def _parts(turns: Turns) -> Samples:
-    """A block, and its decoding, each until it is done."""
+    """Measures one block and its decoding, each to completion."""
     stream, noise = turns.stream(), next(turns.noises)
     latent, block = turns.clock.time(lambda: stream.generate(noise))
     if not latent.isfinite().all():
         raise GateError(
             "VIDC-BENCH-FINITE",
-            f"{turns.name}: latents of a block are not finite, so its time means nothing",
+            f"{turns.name}: latents of a block are not finite, so its time has no meaning",
             "run `vidc validate` on the bundle",
         )
     _, vae = turns.clock.time(lambda: stream.decode(latent))
@@ -154,7 +154,7 @@ def _parts(turns: Turns) -> Samples:
 
 
 def _stretch(turns: Turns) -> Samples:
-    """Blocks with their decoding, one after the other, as a viewer gets them.
+    """Measures consecutive blocks with their decoding, as a viewer receives them.
 
     The stream draws its noise itself. It may work on a block while its decoder works on the one
     before; the device is not waited for in between, but for the last block but one, as by a viewer.
@@ -173,7 +173,7 @@ def _stretch(turns: Turns) -> Samples:
 
 
 def _switch(turns: Turns) -> Samples:
-    """A block, a prompt switch and the block after it, each until it is done."""
+    """Measures a block, a prompt switch and the next block, each to completion."""
     stream, clock = turns.stream(), turns.clock
     noises, prompt = (next(turns.noises), next(turns.noises)), next(turns.prompts)
     _, before = clock.time(lambda: stream.generate(noises[0]))

@@ -1,4 +1,4 @@
-"""The figures of a benchmark: what each one means, and those that follow from others."""
+"""Metrics of a benchmark and the metrics derived from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Metric:
     """A figure.
 
     Attributes:
-        title: what it is.
-        unit: of its samples.
+        title: description of the metric.
+        unit: unit of the samples.
         judged: whether two sets of samples are compared by it. Differences and what follows from
             another figure are not.
     """
@@ -30,7 +30,7 @@ class Metric:
 
     @property
     def tail_is_bad(self) -> bool:
-        """Whether its largest samples are its worst; those of a rate are its best."""
+        """Returns True if the largest samples are the worst; False for rates."""
         return self.unit != RATE
 
 
@@ -56,7 +56,7 @@ METRICS = {
 
 
 def summaries(samples: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Each figure as plain JSON values: what it is, what its samples say, and they themselves."""
+    """Returns title, unit, summary and samples of each metric as plain JSON values."""
     return {
         name: {
             "title": METRICS[name].title,
@@ -69,7 +69,7 @@ def summaries(samples: Mapping[str, list[float]]) -> dict[str, Any]:
 
 
 def derive(samples: Mapping[str, list[float]], stream: StreamSpec) -> Samples:
-    """The samples with those of the figures that follow from them.
+    """Returns the samples and the metrics derived from them.
 
     Frames count for each video of a batch. Video frames are those of any block but the first.
     """

@@ -1,4 +1,4 @@
-"""Drawings of samples as coordinates: over time, by size, and beside each other."""
+"""Coordinates of sample charts: timelines, histograms and bars."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ ROW, BAR = 40, 18
 NAMES_WIDTH = 110
 MOST_BINS = 40
 MOST_DOTS = 100
-"""Of more samples the dots of a timeline run together."""
+"""Largest number of samples that a timeline draws as dots."""
 HISTOGRAM_HEIGHT, HISTOGRAM_BOTTOM = 150, 28
 
 
@@ -50,7 +50,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often samples of one stream fall where: bars, the median and its interval.
+    """Histogram of one stream's samples, with the median and its interval.
 
     ``most`` is how many samples the tallest bar stands for, and its height.
     """
@@ -79,7 +79,7 @@ class Bar:
 
     @property
     def middle(self) -> float:
-        """Height of its middle."""
+        """Vertical center of the bar."""
         return self.bar.y + self.bar.height / 2
 
 
@@ -122,7 +122,7 @@ def timeline(samples: Mapping[str, Sequence[float]]) -> Timeline:
 def histogram(name: str, samples: Sequence[float], summary: Summary) -> Histogram:
     """Lays out one or more samples of a stream, on an axis of their own."""
     x = around(min(samples), max(samples), LEFT, WIDTH - RIGHT)
-    # Twice the root of their number; with many more bars each sample would have one of its own.
+    # Twice the square root of the number of samples; more bars would hold single samples.
     bins = min(MOST_BINS, math.ceil(2 * math.sqrt(len(samples))))
     counts, edges = np.histogram(samples, bins=bins, range=(x.low, x.high))
     most, bottom = int(counts.max()), HISTOGRAM_HEIGHT - HISTOGRAM_BOTTOM

@@ -1,4 +1,10 @@
-"""Cold starts and memory, each taken by a process of its own."""
+"""Cold starts and peak memory, each measured in a process of its own.
+
+    python -m vidc.compiler.bench.processes BUNDLE PROMPT PROMPT STREAM SEED
+
+The process prints one JSON document: ``seconds`` on the monotonic clock, which all processes share,
+at the end of each step, and ``peak`` memory after a full window and a prompt switch.
+"""
 
 import json
 import subprocess
@@ -7,12 +13,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
+
 from vidc.compiler.bench.metrics import Samples
+from vidc.compiler.bench.streams import OURS, of_baselines, of_bundle
+from vidc.compiler.bench.usage import peak_rss_bytes
 from vidc.compiler.validate.golden import prompt_files
-from vidc.plugins.errors import UnavailableError
+from vidc.plugins.errors import UnavailableError, VidcError
+from vidc.runtime import load
+from vidc.runtime.manifest import read_manifest
 
 STEPS = ("imported", "loaded", "prompted", "framed")
-"""What a cold start consists of, in the order in which it is done."""
+"""Steps of a cold start in order."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ def start(bundle: Path, stream: str, seed: int) -> Start:
         GateError: ``VIDC-VALIDATE-GOLDEN``, the bundle has no prompts.
     """
     arguments = [bundle, *prompt_files(bundle), stream, seed]
-    command = [sys.executable, "-P", "-m", "vidc.compiler.bench.alone", *map(str, arguments)]
+    command = [sys.executable, "-P", "-m", "vidc.compiler.bench.processes", *map(str, arguments)]
     asked = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -57,3 +70,43 @@ def samples(starts: list[Start]) -> Samples:
         return {}
     peaks = {name: [float(each.peak[name]) for each in starts] for name in starts[0].peak}
     return {"cold_start_s": [each.seconds["framed"] for each in starts], **peaks}
+
+
+def main(folder: Path, prompts: tuple[Path, Path], name: str, seed: int) -> None:
+    """Opens and runs one stream, then prints its times and peak memory."""
+    seconds = {"imported": time.monotonic()}
+    manifest = read_manifest(folder)
+    spec, device = manifest.spec, torch.device(manifest.target.device_type)
+    if name == OURS:
+        contestant = of_bundle(load(folder), seed)
+    else:
+        contestant = of_baselines((name,), folder, manifest, device, seed)[name]
+    seconds["loaded"] = time.monotonic()
+    stream = contestant.open()
+    before, after = (load_file(path)["text_embeds"].to(device) for path in prompts)
+    stream.prompt(before)
+    seconds["prompted"] = time.monotonic()
+    stream.step().cpu()
+    seconds["framed"] = time.monotonic()
+    for _ in range(-(-spec.window // spec.block)):
+        stream.step().cpu()
+    stream.switch_prompt(after)
+    stream.step().cpu()
+    sys.stdout.write(json.dumps({"seconds": seconds, "peak": _peak(device)}) + "\n")
+
+
+def _peak(device: torch.device) -> dict[str, int]:
+    peak = {"peak_rss_bytes": peak_rss_bytes()}
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        peak["peak_cuda_bytes"] = torch.cuda.max_memory_allocated(device)
+        peak["device_bytes"] = total - free
+    return peak
+
+
+if __name__ == "__main__":
+    bundle, first, second, stream_name, seed = sys.argv[1:]
+    try:
+        main(Path(bundle), (Path(first), Path(second)), stream_name, int(seed))
+    except VidcError as error:
+        sys.exit(str(error))

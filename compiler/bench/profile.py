@@ -1,4 +1,4 @@
-"""Where the time goes: components and kernels beside what they compute and the device's peaks."""
+"""Profile of a bundle: times of components and kernels against the device's peaks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vidc.compiler.bench.clock import MILLISECONDS, Clock
+from vidc.compiler.bench.clock import MILLISECONDS, Clock, copy_gbps, matmul_tflops
 from vidc.compiler.bench.kernels import Kernel, kernels
-from vidc.compiler.bench.peaks import copy_gbps, matmul_tflops
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.work import Kind, Work, component_work
 from vidc.compiler.config.targets import targets
@@ -24,14 +23,14 @@ from vidc.runtime.states import Buffers, States
 WARMUP = 5
 SAMPLES = 20
 WATCHED = 3
-"""Blocks, decodings and switches that the profiler watches."""
+"""Number of profiled blocks, decodings and switches."""
 _TERA, _GIGA = 1e12, 1e9
 _ROUNDING = 1.02
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How much of something a second, beside the most that was measured of it.
+    """Rate and its share of the measured peak.
 
     ``share`` is None where the peak is not known or exceeded: then the count, the clock or the
     peak does not hold, and a percentage would say so only by being impossible.
@@ -42,20 +41,20 @@ class Rate:
 
     @classmethod
     def of(cls, value: float, peak: float | None) -> "Rate":
-        """A rate in the unit of its peak."""
+        """Returns a rate in the unit of its peak."""
         return cls(value, value / peak if peak and value <= peak else None)
 
 
 @dataclass(frozen=True)
 class ComponentRow:
-    """One component.
+    """Time and rates of one component.
 
     Attributes:
-        component: its name.
+        component: name of the component.
         calls: in a block, or 0 for one that only a prompt switch calls.
-        time: of one call, in ms.
-        tflop: of one call.
-        gigabytes: that one call must move.
+        time: ms of one call.
+        tflop: TFLOP of one call.
+        gigabytes: minimal traffic of one call.
         compute: in TFLOP/s.
         memory: in GB/s.
     """
@@ -71,7 +70,7 @@ class ComponentRow:
 
 @dataclass(frozen=True)
 class KindRow:
-    """All kernels of a kind in a phase: in ms, and in TFLOP/s where its operations are counted."""
+    """All kernels of one kind in a phase: ms, and TFLOP/s if its operations are counted."""
 
     phase: str
     kind: Kind
@@ -87,11 +86,11 @@ class Profile:
     Attributes:
         peaks: measured here: TFLOP/s of matrix products by precision, and GB/s of copies as
             ``memory``.
-        specified: the same of the target, as its maker says; empty where nobody does.
-        components: of a block and of a switch.
-        kinds: of kernels, by phase.
-        kernels: by phase, the longest first.
-        notes: what the reader should know.
+        specified: peaks in the target's file; empty if unknown.
+        components: components of a block and of a switch.
+        kinds: kernel kinds by phase.
+        kernels: kernels by phase, longest first.
+        notes: remarks for the reader.
     """
 
     peaks: Mapping[str, float]
@@ -102,7 +101,7 @@ class Profile:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns plain JSON values."""
         return {
             "peaks": dict(self.peaks),
             "specified": dict(self.specified),
@@ -140,10 +139,10 @@ def profile(manifest: Manifest, bundle: Bundle, prompts: Tensor, seed: int) -> P
     """Times every component of a loaded bundle by itself and watches the kernels of a stream.
 
     Args:
-        manifest: of the bundle.
-        bundle: nothing else may run on its device.
+        manifest: manifest of the bundle.
+        bundle: loaded bundle; nothing else may run on its device.
         prompts: embeddings before and after a switch, ``[2, B, L, E]``.
-        seed: of the stream.
+        seed: seed of the stream.
     """
     device, spec = bundle.device, bundle.spec
     used = sorted({manifest.engines[name].precision for name in spec.components})
@@ -175,7 +174,7 @@ def profile(manifest: Manifest, bundle: Bundle, prompts: Tensor, seed: int) -> P
 
 
 def _times(bundle: Bundle) -> dict[str, Summary]:
-    """Each component of a stream with a full window, by itself, as a session runs it."""
+    """Times each component alone, as a session with a full window runs it."""
     spec, device, runner = bundle.spec, bundle.device, bundle.runners[LATENTS]
     engines = {name: bundle.engines[name] for name in spec.components}
     states = States((engine.signature for engine in engines.values()), device)
@@ -196,7 +195,7 @@ def _times(bundle: Bundle) -> dict[str, Summary]:
 
 
 def _fill(states: States, engines: Mapping[str, Any], device: torch.device) -> None:
-    """Random values: zeros draw less power than what a stream computes with."""
+    """Fills buffers with random values, since zeros draw less power than real data."""
     generator = torch.Generator(device).manual_seed(0)
     for engine in engines.values():
         for spec in engine.signature.states:
@@ -273,7 +272,7 @@ def _sum(work: Mapping[str, Work], calls: Mapping[str, int]) -> Work:
 
 
 def _recache(spec: StreamSpec) -> str:
-    """What a switch of a full window runs."""
+    """Returns the component that a prompt switch runs on a full window."""
     frames = spec.recached(spec.window + spec.block)
     return "kv_update" if frames == spec.block else f"recache_{frames}"
 

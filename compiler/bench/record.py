@@ -1,4 +1,4 @@
-"""The result of a benchmark: what was measured, where, by which rules, and every raw sample."""
+"""Result of a benchmark: machine, protocol and every raw sample."""
 
 import json
 import math
@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from vidc.compiler.bench.disturbance import MOST
 from vidc.compiler.bench.metrics import METRICS, Samples, summaries
 from vidc.compiler.bench.profile import Profile
 from vidc.compiler.bench.statistics import CONFIDENCE, RESAMPLES
 from vidc.compiler.bench.streams import OURS
 from vidc.compiler.bench.sweep import Sweep
+from vidc.compiler.bench.usage import MAX_SHARE
 from vidc.compiler.bench.verdict import LEAST_DELTA, LEAST_RATIO, Outcome, Verdict, judge
 from vidc.compiler.store.flatten import flatten
 from vidc.plugins.errors import UsageError
@@ -29,13 +29,13 @@ DISCIPLINE = {
 
 @dataclass(frozen=True)
 class Judgment:
-    """What is said of one figure of ours against another's.
+    """Verdict on one metric against another stream or a stored result.
 
     Attributes:
         against: a baseline's name, or that of a stored result.
         metric: the figure.
-        verdict: what can be said.
-        gates: whether being slower is a regression: it is against a stored result.
+        verdict: outcome and statistics.
+        gates: True if slower is a regression, as against a stored result.
     """
 
     against: str
@@ -44,14 +44,14 @@ class Judgment:
     gates: bool
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns plain JSON values."""
         named = {"against": self.against, "metric": self.metric, "gates": self.gates}
         return named | self.verdict.to_json()
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A result that was kept: as much of it as another one is compared with."""
+    """Fields of a stored result that comparisons read."""
 
     name: str
     machine: Mapping[str, Any]
@@ -103,18 +103,18 @@ class Result:
     """A finished benchmark.
 
     Attributes:
-        bundle: its name.
-        workload: the sizes of what was run, and its precision and backend.
-        protocol: how often what was measured.
-        fingerprint: of machine, software and bundle.
+        bundle: name of the bundle.
+        workload: sizes, precision and backend.
+        protocol: numbers of rounds and samples.
+        fingerprint: machine, software and bundle.
         streams: samples by stream and metric; ours comes first.
         judgments: ours against every other stream, and against a stored result.
-        steps: seconds of each of our cold starts, by what was done then.
-        disturbance: share of the CPU that other processes took, where that can be told.
+        steps: seconds of each of our cold starts by step.
+        disturbance: CPU share of other processes, if known.
         gpu_state: clocks and power of the GPU as the last sample was taken.
-        profile: where the time goes, where that was asked for.
-        sweep: what a setting costs, where that was asked for.
-        notes: what the reader should know.
+        profile: profile, if requested.
+        sweep: sweep of a setting, if requested.
+        notes: remarks for the reader.
     """
 
     bundle: str
@@ -132,14 +132,14 @@ class Result:
 
     @property
     def regressions(self) -> tuple[Judgment, ...]:
-        """Figures that are slower than those of a stored result."""
+        """Metrics that are slower than in the stored result."""
         return tuple(
             each for each in self.judgments
             if each.gates and each.verdict.outcome is Outcome.SLOWER
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """The document of ``vidc bench --json``, without its schema number."""
+        """Returns the document of ``vidc bench --json`` without its schema number."""
         metrics = {stream: summaries(samples) for stream, samples in self.streams.items()}
         return {
             "bundle": self.bundle,
@@ -160,7 +160,7 @@ class Result:
 
 
 def against_baselines(streams: Mapping[str, Samples]) -> list[Judgment]:
-    """Ours against every other stream of the same run, figure by figure."""
+    """Judges every metric of our stream against every other stream of the run."""
     return [
         each
         for name, theirs in streams.items()
@@ -170,15 +170,15 @@ def against_baselines(streams: Mapping[str, Samples]) -> list[Judgment]:
 
 
 def against_stored(result: Result, stored: Stored) -> Result:
-    """The result with what can be said of it against a stored one, and what differs between them.
+    """Returns the result with verdicts and differences against a stored one.
 
-    On another machine nothing can be told, nor on a CPU that others used.
+    On another machine, or on a CPU that others used, the verdict is ``cannot tell``.
     """
     here = result.fingerprint["machine"]
     doubt = None
     if stored.machine != here:
         doubt = f"{stored.name} is of another machine: {differences(stored.machine, here)}"
-    elif here["gpu"] is None and max(stored.disturbance, result.disturbance or 0.0) > MOST:
+    elif here["gpu"] is None and max(stored.disturbance, result.disturbance or 0.0) > MAX_SHARE:
         doubt = (
             f"other processes took {stored.disturbance:.0%} of the CPU there, "
             f"{result.disturbance or 0.0:.0%} here"
@@ -196,7 +196,7 @@ def against_stored(result: Result, stored: Stored) -> Result:
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """The entries in which two tables differ, such as ``cores 8 there, 4 here``."""
+    """Returns the entries in which two tables differ, such as ``cores 8 there, 4 here``."""
     there, here = flatten(there), flatten(here)
     names = [*here, *(name for name in there if name not in here)]
     return "; ".join(

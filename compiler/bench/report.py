@@ -1,16 +1,15 @@
-"""The report of a benchmark as one HTML page that needs nothing but itself."""
+"""Self-contained HTML report of a benchmark."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vidc.compiler.bench.facts import facts
-from vidc.compiler.bench.figures import bare, change, figure, interval, plain, rate
 from vidc.compiler.bench.metrics import METRICS
 from vidc.compiler.bench.plots import Bars, Histogram, Timeline, bars, histogram, timeline
 from vidc.compiler.bench.record import DISCIPLINE, Judgment, Result
 from vidc.compiler.bench.statistics import LEAST_FOR_INTERVAL, LEAST_FOR_P99, Summary
 from vidc.compiler.bench.streams import OURS
 from vidc.compiler.bench.sweep import Sweep
+from vidc.compiler.bench.text import bare, change, facts, figure, interval, plain, rate
 from vidc.compiler.bench.verdict import Outcome, Verdict
 from vidc.compiler.report.render import render
 
@@ -24,7 +23,7 @@ HEADLINES = {
     "peak_rss_bytes": "peak memory of a process",
     "device_bytes": "CUDA memory in use",
 }
-"""What is at the top, in words that need no other figure beside them."""
+"""Headline metrics with labels that stand alone."""
 KERNELS_SHOWN = 12
 PHASES = {"block": "a block", "vae": "VAE decode of a block", "switch": "a prompt switch"}
 SWEPT = ("block_ms", "vae_ms", "stream_ms", "switch_ms")
@@ -33,7 +32,7 @@ TIMELINES = ("block_ms", "stream_ms", "switch_block_ms")
 
 @dataclass(frozen=True)
 class _Row:
-    """One stream's figures of one metric."""
+    """Figures of one stream and one metric."""
 
     stream: str
     summary: Summary
@@ -41,7 +40,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Verdicts:
-    """What is said against one other, each with its reasons, less those that all share."""
+    """Verdicts against one other stream, with the reasons that are not shared by all."""
 
     against: str
     shared: str
@@ -50,7 +49,7 @@ class _Verdicts:
 
 @dataclass(frozen=True)
 class _Drawing:
-    """A metric that is drawn: over time, and the distribution of streams with enough samples."""
+    """Charts of one metric: timeline, and histograms of streams with enough samples."""
 
     metric: str
     title: str
@@ -59,7 +58,7 @@ class _Drawing:
 
 
 def render_html(result: Result) -> str:
-    """The page, with styles and drawings inside; every text of the result is escaped."""
+    """Returns the page with inline styles and drawings; every text is escaped."""
     rows = {name: _rows(result, name) for name in METRICS}
     verdicts = _verdicts(result)
     summaries = [row.summary for found in rows.values() for row in found]
@@ -125,7 +124,7 @@ def _drawing(result: Result, metric: str) -> _Drawing:
 
 
 def _swept(found: Sweep) -> dict[str, list[tuple[Summary, Verdict]]]:
-    """For each value of a sweep, what is shown of its durations."""
+    """Returns the rows of durations for each value of a sweep."""
     return {
         row.value: [(Summary.of(row.samples[name]), row.verdicts[name]) for name in SWEPT]
         for row in found.rows
@@ -133,7 +132,7 @@ def _swept(found: Sweep) -> dict[str, list[tuple[Summary, Verdict]]]:
 
 
 def _comparisons(rows: Mapping[str, list[_Row]]) -> dict[str, Bars]:
-    """Bars of each judged figure that more than one stream has."""
+    """Returns bars of each judged metric that more than one stream has."""
     return {
         name: bars(
             {row.stream: row.summary for row in rows[name]},
@@ -145,7 +144,7 @@ def _comparisons(rows: Mapping[str, list[_Row]]) -> dict[str, Bars]:
 
 
 def _because(verdict: Verdict) -> tuple[str, ...]:
-    """Why nothing can be told; what each other outcome needs has the table's caption."""
+    """Returns the reasons of a ``cannot tell``; the table's caption explains other outcomes."""
     return verdict.reasons if verdict.outcome is Outcome.CANNOT_TELL else ()
 
 
@@ -166,7 +165,7 @@ def _verdicts(result: Result) -> list[_Verdicts]:
 
 
 def _facts(result: Result) -> dict[str, str]:
-    """Where it was measured."""
+    """Returns the facts on machine, software and workload."""
     fingerprint = result.fingerprint
     state = {} if not result.gpu_state else {"GPU at the end": result.gpu_state}
     ends = {"bundle": fingerprint["bundle"], "fingerprint": fingerprint["hash"]}

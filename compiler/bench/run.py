@@ -1,4 +1,4 @@
-"""A whole benchmark: processes of their own first, then streams side by side."""
+"""Runs a benchmark: cold starts in separate processes, then streams side by side."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from vidc.compiler.bench.disturbance import MOST, Disturbance
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.measure import Protocol, measure
 from vidc.compiler.bench.metrics import METRICS, Samples
@@ -18,6 +17,7 @@ from vidc.compiler.bench.profile import profile
 from vidc.compiler.bench.record import Result, Stored, against_baselines, against_stored
 from vidc.compiler.bench.streams import OURS, of_baselines, of_bundle
 from vidc.compiler.bench.sweep import Base, Dimension, sweep, variant_settings
+from vidc.compiler.bench.usage import MAX_SHARE, Disturbance
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.store.run import Progress
 from vidc.compiler.store.store import Store
@@ -27,20 +27,18 @@ from vidc.runtime.bundle import load
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.manifest import Manifest, read_manifest
 
-COLD_STARTS = 3
-
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure.
+    """Request for a benchmark.
 
     Attributes:
-        bundle: its folder.
+        bundle: folder of the bundle.
         against: names of baselines.
         stored: a result to compare with.
-        protocol: how often.
-        cold_starts: processes that start our stream; each baseline has one, or none as well.
-        profile: whether to find out where the time goes.
+        protocol: numbers of rounds and samples.
+        cold_starts: processes that start our stream; each baseline has at most one.
+        profile: True to profile components and kernels.
         sweep: a setting to vary.
     """
 
@@ -54,22 +52,22 @@ class Request:
 
     @property
     def rounds(self) -> int:
-        """Rounds of the bundle and of each value that is swept, for a progress bar."""
+        """Rounds of the bundle and of each swept value, for a progress bar."""
         values = 0 if self.sweep is None else len(self.sweep.values)
         return self.protocol.rounds * (1 + values)
 
 
 def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Result:
-    """Measures.
+    """Runs a benchmark.
 
     Args:
-        request: what.
+        request: what to measure.
         progress: shows what is being done.
         tick: called after each of ``request.rounds``.
 
     Raises:
         UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
-        VidcError: what ``load``, ``start`` and ``measure`` raise.
+        VidcError: as ``load``, ``start`` and ``measure``.
     """
     folder, protocol, note = request.bundle, request.protocol, progress.note
     manifest = read_manifest(folder)
@@ -77,7 +75,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
     if request.sweep is not None:
         key, values = request.sweep.key, request.sweep.values
         wanted = {value: variant_settings(manifest, key, value) for value in values}
-    # Before anything else of this process is on the device.
+    # Cold starts run before this process uses the device.
     starts = _starts(request, note)
     note("loading engines")
     bundle = load(folder)
@@ -90,7 +88,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
         disturbance = Disturbance()
         measured = measure(contestants, device, prompts, protocol, tick)
         disturbed, state = disturbance.share(), gpu_state(device)
-        # What follows needs the device, and its memory, for itself.
+        # The next measurements need the whole device and its memory.
         contestants.clear()
         if request.profile:
             note("profiling")
@@ -99,7 +97,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
             base = Base(folder, manifest, bundle)
             swept = sweep(base, request.sweep.key, wanted, protocol, progress, tick)
     notes = [*bundle.notes]
-    if disturbed is not None and disturbed > MOST:
+    if disturbed is not None and disturbed > MAX_SHARE:
         notes.append(f"other processes took {disturbed:.0%} of the CPU while this was measured")
     built = build_seconds(manifest)
     if built is None:
@@ -125,7 +123,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
 
 
 def workload(manifest: Manifest) -> dict[str, Any]:
-    """What a bundle makes its engines do, as plain JSON values."""
+    """Returns the workload of a bundle as plain JSON values."""
     spec, engines = manifest.spec, manifest.engines.values()
     return {
         "preset": manifest.preset,
@@ -143,12 +141,12 @@ def workload(manifest: Manifest) -> dict[str, Any]:
 
 
 def build_seconds(manifest: Manifest) -> float | None:
-    """What the stages of a build took, added up; None where the cache has forgotten one.
+    """Returns the summed seconds of a build's stages; None if the cache lacks one.
 
     Stages run side by side, so that a build takes less; packaging comes on top.
     """
     store = Store(cache_root(os.environ))
-    # Packaging is no stage of the store.
+    # Packaging is not a stage of the store.
     keys = {stage: key for stage, key in manifest.stages.items() if stage != "package"}
     found = [store.lookup(stage, key) for stage, key in keys.items()]
     seconds = [entry.record.seconds for entry in found if entry is not None]

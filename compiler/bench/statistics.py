@@ -1,4 +1,4 @@
-"""Figures of a set of samples: medians with bootstrap intervals, tails, and effect sizes."""
+"""Statistics of samples: medians with bootstrap intervals, tails and effect sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ Array = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
 SEED = 0
-"""Of the resampling: the same samples have the same interval every time."""
+"""Fixed seed of the resampling, so that intervals are reproducible."""
 LEAST_FOR_INTERVAL = 6
-"""Of fewer samples not even the whole range covers the median in 95 of 100 cases."""
+"""Fewest samples whose range covers the median with 95 % probability."""
 LEAST_FOR_P99 = 100
-"""Of fewer samples the nearest rank of the 99th percentile is the maximum."""
+"""Fewest samples whose 99th percentile by nearest rank is not the maximum."""
 _DRAWN_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a set of samples says, in the unit of the samples.
+    """Summary of samples, in their unit.
 
     Attributes:
         n: number of samples.
@@ -42,7 +42,7 @@ class Summary:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Self:
-        """Of one or more finite samples.
+        """Summarizes one or more finite samples.
 
         Raises:
             ValueError: there is none, or one is not finite.
@@ -59,12 +59,12 @@ class Summary:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns plain JSON values."""
         return {**vars(self), "ci95": None if self.ci95 is None else list(self.ci95)}
 
 
 def as_array(samples: Sequence[float]) -> Array:
-    """Samples as float64 ``[n]``; raises ValueError on none, and on one that is not finite."""
+    """Returns samples as float64 ``[n]``; raises ValueError if empty or not finite."""
     values = np.asarray(samples, dtype=np.float64)
     if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
         raise ValueError("statistics need a list of one or more finite samples")
@@ -72,7 +72,7 @@ def as_array(samples: Sequence[float]) -> Array:
 
 
 def bootstrap_medians(values: Array, seed: int) -> Array:
-    """Medians of ``RESAMPLES`` draws with replacement of all of the values, ``[RESAMPLES]``."""
+    """Returns medians of ``RESAMPLES`` resamples with replacement, ``[RESAMPLES]``."""
     values = np.sort(values)  # So that their order does not matter.
     generator = np.random.default_rng(seed)
     n = len(values)
@@ -85,14 +85,14 @@ def bootstrap_medians(values: Array, seed: int) -> Array:
 
 
 def interval(estimates: Array) -> tuple[float, float]:
-    """The middle 95 % of bootstrap estimates."""
+    """Returns the middle 95 % of bootstrap estimates."""
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(estimates, [tail, 1 - tail])
     return float(low), float(high)
 
 
 def cliffs_delta(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """How much more often a sample of ours is larger than one of theirs than smaller: -1 to 1.
+    """Returns P(ours > theirs) - P(ours < theirs), -1 to 1.
 
     Cliff, "Dominance statistics: ordinal analyzes to answer ordinal questions" (1993).
     """

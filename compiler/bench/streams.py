@@ -1,4 +1,4 @@
-"""What is measured: the bundle's own stream and those of the baselines, behind one interface."""
+"""Streams to measure: the bundle's and the baselines', behind one interface."""
 
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -22,7 +22,7 @@ from vidc.runtime.programs.stream import StreamSpec
 
 OURS = "vidc"
 BASELINES = {"eager": None, "compile": "inductor"}
-"""What ``vidc bench --against`` names, and the backend of ``torch.compile`` that each runs on."""
+"""Baselines of ``vidc bench --against`` and the ``torch.compile`` backend of each."""
 
 
 class Stream(Protocol):
@@ -35,18 +35,18 @@ class Stream(Protocol):
         """Sets a new prompt between two blocks."""
 
     def step(self, noise: Tensor | None = None) -> Tensor:
-        """Generates the next block: its frames."""
+        """Generates the next block and returns its frames."""
 
     def generate(self, noise: Tensor | None = None) -> Tensor:
-        """Generates the next block: its clean latent."""
+        """Generates the next block and returns its clean latent."""
 
     def decode(self, latent: Tensor, /) -> Tensor:
-        """The frames of the next block to be decoded."""
+        """Decodes the next block and returns its frames."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Something that opens streams, which share its weights and engines.
+    """Source of streams that share weights and engines.
 
     Attributes:
         open: opens one.
@@ -58,14 +58,14 @@ class Contestant:
 
 
 def of_bundle(bundle: Bundle, seed: int) -> Contestant:
-    """Sessions of a loaded bundle."""
+    """Returns a contestant whose streams are sessions of a loaded bundle."""
     return Contestant(lambda: bundle.session(seed=seed), bundle.spec)
 
 
 def of_baselines(
     names: tuple[str, ...], folder: Path, manifest: Manifest, device: torch.device, seed: int
 ) -> dict[str, Contestant]:
-    """Sessions over PyTorch's own components, on one copy of the bundle's weights.
+    """Returns baselines that run PyTorch components on one copy of the bundle's weights.
 
     Under ``torch.compile`` each component is compiled whole, when it first runs.
 
@@ -84,7 +84,7 @@ def of_baselines(
 
 
 def require_baselines(names: tuple[str, ...]) -> None:
-    """Refuses a name of no baseline; raises as ``of_baselines``."""
+    """Refuses unknown baseline names; raises as ``of_baselines``."""
     for name in names:
         if name not in BASELINES:
             raise UsageError(
@@ -106,7 +106,7 @@ def _baseline(
 
 
 def _compiled(engine: EagerEngine, backend: str) -> EagerEngine:
-    """An engine over the same weights. Its shapes never change, so that none are made dynamic."""
+    """Returns a compiled engine over the same weights, with static shapes."""
     compiled = copy(engine)
     under = torch.compile(engine.module, backend=backend, dynamic=False)
     compiled.module = cast(nn.Module, under)

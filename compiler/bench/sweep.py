@@ -1,4 +1,4 @@
-"""What a setting costs and what it changes: variants of a bundle, built and run beside it."""
+"""Sweeps of a setting: variants of a bundle, built and measured beside it."""
 
 import math
 import os
@@ -32,12 +32,12 @@ from vidc.runtime.manifest import Manifest
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
 _PRECISION = "precision.default"
 GROUPS = ("transformer", "vae")
-"""The weights of a variant; it needs no text encoder, for its prompts are embeddings."""
+"""Weights groups of a variant; its prompts are embeddings, so no text encoder."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A setting by its dotted name, and the values that it takes, as ``--set`` reads them."""
+    """Setting by dotted name and its values in ``--set`` syntax."""
 
     key: str
     values: tuple[str, ...]
@@ -67,12 +67,12 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Change:
-    """How far the output of a variant is from the bundle's, over one rollout with a switch.
+    """Distance of a variant's output from the bundle's over one rollout with a prompt switch.
 
     Attributes:
-        relative_l2: of the latents of all blocks together.
-        psnr_db: of the frames, infinite where they are equal.
-        ssim: of the frames.
+        relative_l2: relative L2 over the latents of all blocks.
+        psnr_db: PSNR of the frames, infinite if they are equal.
+        ssim: SSIM of the frames.
     """
 
     relative_l2: float
@@ -80,20 +80,20 @@ class Change:
     ssim: float
 
     def to_json(self) -> dict[str, float | None]:
-        """As plain JSON values: no PSNR where nothing differs."""
+        """Returns plain JSON values; PSNR is null if nothing differs."""
         psnr = self.psnr_db if math.isfinite(self.psnr_db) else None
         return {"relative_l2": self.relative_l2, "psnr_db": psnr, "ssim": self.ssim}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One value of the setting.
+    """Result for one value of the setting.
 
     Attributes:
-        value: of the setting.
-        samples: of the variant, and those of the bundle that took turns with it.
-        verdicts: of the variant against the bundle, by metric.
-        change: None where the two make blocks of different sizes.
+        value: value of the setting.
+        samples: samples of the variant, and of the bundle measured in turn.
+        verdicts: variant against bundle, by metric.
+        change: None if block sizes differ.
     """
 
     value: str
@@ -102,7 +102,7 @@ class Row:
     change: Change | None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns plain JSON values."""
         return {
             "value": self.value,
             "metrics": summaries(self.samples),
@@ -119,13 +119,13 @@ class Sweep:
     rows: tuple[Row, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns plain JSON values."""
         return {"key": self.key, "rows": [row.to_json() for row in self.rows]}
 
 
 @dataclass(frozen=True)
 class Base:
-    """The bundle that variants are made of and compared with."""
+    """Bundle that variants are built from and compared with."""
 
     folder: Path
     manifest: Manifest
@@ -140,18 +140,18 @@ def sweep(
     progress: Progress,
     tick: Callable[[], None],
 ) -> Sweep:
-    """Builds a variant for each value from the bundle's own weights, and measures it beside it.
+    """Builds a variant for each value from the bundle's weights and measures both in turn.
 
     Args:
         base: the bundle.
-        key: of the setting that varies.
-        wanted: what to build, by the setting's value.
-        protocol: how often each variant is measured.
-        progress: is told of the stages of each build.
+        key: dotted name of the setting.
+        wanted: settings of each variant by value.
+        protocol: numbers of rounds and samples.
+        progress: progress of each build.
         tick: called after each round of each value.
 
     Raises:
-        VidcError: what builds, ``load`` and ``measure`` raise.
+        VidcError: as builds, ``load`` and ``measure``.
     """
     golden = Golden.load(base.folder)
     own = _outputs(base.bundle, golden)
@@ -175,10 +175,10 @@ def sweep(
 
 
 def variant_settings(manifest: Manifest, key: str, value: str) -> Settings:
-    """The settings of a bundle with one of them changed, its text encoder left out.
+    """Returns the settings of a bundle without text encoder and with one setting changed.
 
     Raises:
-        VidcError: what ``resolve`` raises.
+        VidcError: as ``resolve``.
     """
     config = manifest.config
     tables = {
@@ -187,7 +187,7 @@ def variant_settings(manifest: Manifest, key: str, value: str) -> Settings:
     }
     precision = {"default": config["precision"]["transformer"]}
     if key != _PRECISION:
-        # One that is changed as a whole must not be held by its parts.
+        # The precisions of groups would override the swept default.
         precision |= {group: config["precision"][group] for group in GROUPS}
     document = {"description": "A variant of a bundle", "family": manifest.family, **tables}
     with tempfile.TemporaryDirectory(prefix="vidc-sweep-") as folder:
@@ -204,8 +204,8 @@ def variant_settings(manifest: Manifest, key: str, value: str) -> Settings:
 
 @contextmanager
 def _built(base: Base, settings: Settings, progress: Progress) -> Iterator[Bundle]:
-    """A loaded variant, whose folder lasts as long as it is in use."""
-    # What builds needs more than what runs a bundle does.
+    """Yields a loaded variant and removes its folder afterwards."""
+    # Builds need packages that the base install lacks.
     from vidc.compiler.build.build import whole
     from vidc.compiler.build.sources import Sources
 
@@ -218,7 +218,7 @@ def _built(base: Base, settings: Settings, progress: Progress) -> Iterator[Bundl
 
 @dataclass(frozen=True)
 class Rollout:
-    """What a bundle makes of the golden rollout.
+    """Output of a bundle for the golden rollout.
 
     Attributes:
         latents: ``[B, blocks F, C, h, w]``.
@@ -245,7 +245,7 @@ def _outputs(bundle: Bundle, golden: Golden) -> Rollout:
 
 
 def _of_steps(noise: Tensor, steps: int) -> Tensor:
-    """Noise ``[steps, ...]`` of a block, begun anew where there are more steps than of it."""
+    """Returns a block's noise ``[steps, ...]``, repeated if there are more steps."""
     return noise[torch.arange(steps) % len(noise)]
 
 

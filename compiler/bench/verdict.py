@@ -1,4 +1,4 @@
-"""Whether one set of samples is faster than another, and why that can or cannot be said."""
+"""Verdicts on whether one set of samples is faster than another."""
 
 import math
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from vidc.compiler.bench.statistics import (
 )
 
 LEAST_RATIO = 1.10
-"""What a speed-up or a regression must be, and what two things that are the same stay within."""
+"""Smallest ratio of medians that counts as a difference, and the bound for ``same``."""
 LEAST_DELTA = 0.3
-"""Cliff's delta from which a difference counts."""
+"""Smallest Cliff's delta that counts as a difference."""
 
 
 class Outcome(StrEnum):
-    """What can be said of ours against theirs."""
+    """Outcome of a comparison."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -35,16 +35,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """An outcome and what it rests on.
+    """Outcome with its statistics.
 
     Attributes:
         outcome: ``faster`` and ``slower`` need intervals of the medians that do not overlap,
             |delta| of at least 0.3 and medians that differ by a factor of at least 1.10; ``same``
             needs the ratio's interval to lie within 1/1.10 and 1.10.
-        speedup: their median over ours.
-        speedup_ci95: its 95 % bootstrap interval, None where there are too few samples.
+        speedup: ratio of their median to ours.
+        speedup_ci95: 95 % bootstrap interval of the ratio; None with too few samples.
         delta: Cliff's delta of ours against theirs, negative where ours are shorter.
-        reasons: what spoke for the outcome or, where nothing can be told, against each other one.
+        reasons: reasons for the outcome; for ``cannot tell``, against every other outcome.
     """
 
     outcome: Outcome
@@ -54,7 +54,7 @@ class Verdict:
     reasons: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns plain JSON values."""
         ci95 = None if self.speedup_ci95 is None else list(self.speedup_ci95)
         return {
             "verdict": str(self.outcome),
@@ -71,7 +71,7 @@ def judge(ours: Sequence[float], theirs: Sequence[float], doubt: str | None = No
     Args:
         ours: positive samples.
         theirs: positive samples.
-        doubt: why the two cannot be compared, whatever they are.
+        doubt: reason why the two cannot be compared at all.
 
     Raises:
         ValueError: no samples, or some that are not positive and finite.
@@ -129,8 +129,8 @@ def _side(value: float, least: float) -> str:
 
 
 def _log_ratio(a: Array, b: Array) -> tuple[float, float]:
-    """95 % interval of log(median b / median a)."""
-    # They are independent, so drawn by two seeds; which by which must not hang on their order.
+    """Returns the 95 % interval of log(median b / median a)."""
+    # Two seeds keep the draws independent; sorting makes the result symmetric.
     if tuple(np.sort(b)) < tuple(np.sort(a)):
         low, high = _log_ratio(b, a)
         return -high, -low

@@ -1,4 +1,4 @@
-"""What components compute and move at the least, counted without computing anything."""
+"""FLOPs and minimal memory traffic of components, counted on the meta device."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ from vidc.runtime.manifest import Manifest
 
 
 class Kind(StrEnum):
-    """What an operation, or the kernel that does it, is for."""
+    """Kind of an operation or kernel."""
 
     PRODUCT = "matrix products"
     ATTENTION = "attention"
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 COUNTED = {
     "aten.mm": Kind.PRODUCT,
     "aten.addmm": Kind.PRODUCT,
-    # Linear layers are the above; what is left of batched products is attention.
+    # Linear layers use the operators above; batched matmuls are attention.
     "aten.bmm": Kind.ATTENTION,
     "aten.baddbmm": Kind.ATTENTION,
     "vidc.ring_attention": Kind.ATTENTION,
@@ -47,7 +47,7 @@ COUNTED = {
 
 @dataclass(frozen=True)
 class Work:
-    """One call of a component.
+    """Work of one component call.
 
     Attributes:
         flops: floating-point operations by kind, two to a multiply-add, norms and the like left
@@ -60,12 +60,12 @@ class Work:
 
     @property
     def total(self) -> int:
-        """All floating-point operations."""
+        """Total floating-point operations."""
         return sum(self.flops.values())
 
 
 def component_work(manifest: Manifest) -> dict[str, Work]:
-    """Work of the components that a stream replays; its first decoding is left out."""
+    """Returns the work of the components that a stream replays, without its first decoding."""
     config = model_from_json(manifest.config)
     wanted = {
         name: group
@@ -91,7 +91,7 @@ def _work(part: Component, config: ModelConfig) -> Work:
 
 
 def _count(module: nn.Module, call: Callable[[], Any]) -> tuple[int, dict[Kind, int]]:
-    """Bytes of the weights that a call uses, and its operations."""
+    """Returns the bytes of the weights that a call reads, and its operations by kind."""
     used = _Used(module.state_dict(keep_vars=True).values())
     ring = torch.ops.vidc.ring_attention
     counter = FlopCounterMode(display=False, custom_mapping={ring: _ring_attention_flops})
@@ -104,7 +104,7 @@ def _count(module: nn.Module, call: Callable[[], Any]) -> tuple[int, dict[Kind, 
 
 
 class _Used(TorchDispatchMode):
-    """Adds up the bytes of those tensors that operations are given."""
+    """Sums the bytes of given tensors that operations read."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -114,7 +114,7 @@ class _Used(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Looks at an operation's arguments and runs it."""
+        """Counts an operation's arguments and runs it."""
         for leaf in tree_leaves((args, kwargs)):
             self.bytes += self._unused.pop(id(leaf), 0)
         return func(*args, **(kwargs or {}))
@@ -131,6 +131,6 @@ def _moved(spec: TensorSpec, signature: Signature, config: ModelConfig) -> int:
     size = torch.empty(spec.shape, dtype=spec.torch_dtype, device="meta").nbytes
     written = size
     if spec.name.startswith("ring."):
-        # Only the slots of the frames at hand are written.
+        # Only the slots of the current frames are written.
         written = size * signature["latent"].shape[1] // config.stream.window
     return size * spec.reads + written * spec.writes

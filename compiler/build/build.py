@@ -13,8 +13,8 @@ from vidc.compiler.build.lines import naming_lines
 from vidc.compiler.build.place import Place
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import WORKERS, package_step, slot, stages
-from vidc.compiler.config.gpu import absent
 from vidc.compiler.config.resolve import Settings
+from vidc.compiler.config.targets import gpu_unavailable
 from vidc.compiler.store.digest import sha256_json
 from vidc.compiler.store.plan import PlanRow, plan, plan_row
 from vidc.compiler.store.publish import Publication, Publishing, exclusive, replacing
@@ -169,7 +169,7 @@ def begun(settings: Settings, sources: Sources) -> Build:
         VidcError: what ``stages`` raises.
     """
     target, chosen = settings.target, backend(settings.backend)
-    reason = chosen.unavailable(target) if chosen.anywhere(target) else None
+    reason = chosen.unavailable(target) if chosen.cross_compiles(target) else None
     refused = None
     if reason is not None:
         refused = UnavailableError(
@@ -209,4 +209,4 @@ def lacking(settings: Settings) -> str | None:
     target = settings.target
     if not target.is_gpu:
         return None
-    return absent(target) or backend(settings.backend).unavailable(target)
+    return gpu_unavailable(target) or backend(settings.backend).unavailable(target)

@@ -9,8 +9,8 @@ from vidc.compiler.build.calibration_prompts import Prompts
 from vidc.compiler.build.calibration_recording import loaded_groups
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import load_stage, record_stage, slot
-from vidc.compiler.config.gpu import absent
 from vidc.compiler.config.resolve import Settings
+from vidc.compiler.config.targets import gpu_unavailable
 from vidc.compiler.quantize import document
 from vidc.compiler.quantize.artifact import read_calibration
 from vidc.compiler.store.publish import Kind, exclusive, replacing
@@ -81,7 +81,7 @@ def calibrate(
 
 def _require_device(settings: Settings) -> None:
     target = settings.target
-    if target.is_gpu and (reason := absent(target)) is not None:
+    if target.is_gpu and (reason := gpu_unavailable(target)) is not None:
         raise UnavailableError(
             "VIDC-CALIBRATE-GPU",
             f"this machine cannot calibrate on {target.name}: {reason}",

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vidc.compiler.config.files import shipped_text
+from vidc.compiler.config.toml import shipped_text
 from vidc.compiler.quantize.document import MAX_TEXTS, TEXTS, texts_json, texts_sha256
 from vidc.compiler.validate.golden import synthetic_prompts
 from vidc.plugins.errors import UsageError

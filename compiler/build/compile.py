@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidc.compiler.backends import Backend, Means, backend
+from vidc.compiler.backends import Backend, CompileOptions, backend
 from vidc.compiler.config.targets import Target
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.exporters.artifact import ExportedComponent
@@ -26,7 +26,7 @@ class Compile(Stage):
         kernels: stages by the names of the kernels they compile and the component may call.
         backend: the name of what compiles.
         target: what for.
-        limits: what the backend must keep to, by the fields of ``Means``.
+        limits: what the backend must keep to, by the fields of ``CompileOptions``.
     """
 
     component: str
@@ -50,7 +50,7 @@ class Compile(Stage):
     @property
     def portable(self) -> bool:
         """True if the backend compiles for a GPU on any machine."""
-        return self.target.is_gpu and self._backend.anywhere(self.target)
+        return self.target.is_gpu and self._backend.cross_compiles(self.target)
 
     @property
     def _backend(self) -> Backend:
@@ -79,10 +79,12 @@ class Compile(Stage):
         exported = ExportedComponent.open(workspace.inputs[self.graph])
         kernels = {name: workspace.inputs[stage] for name, stage in self.kernels.items()}
         limits = {**self.limits, "capabilities": tuple(self.limits.get("capabilities", ()))}
-        means = Means(kept=workspace.kept, note=workspace.note, **limits)
-        anywhere = self._backend.anywhere(self.target)
-        with gpu_faults(torch.device("cpu" if anywhere else self.target.device_type)):
-            engine = self._backend.compile(exported, self.target, kernels, workspace.output, means)
+        options = CompileOptions(cache_folder=workspace.kept, note=workspace.note, **limits)
+        cross = self._backend.cross_compiles(self.target)
+        with gpu_faults(torch.device("cpu" if cross else self.target.device_type)):
+            engine = self._backend.compile(
+                exported, self.target, kernels, workspace.output, options
+            )
         document = {
             "backend": self.backend,
             "loader": engine.loader,

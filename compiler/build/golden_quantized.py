@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from vidc.compiler.build.golden import PlayGolden
 from vidc.compiler.build.groups import plain
 from vidc.compiler.config.recipe import Recipe
-from vidc.compiler.quantize.form import Form
+from vidc.compiler.quantize.support import QuantizationSupport
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.validate.scenario import QUANTIZED_STAGE
 from vidc.plugins.names import weights_path
@@ -28,7 +28,7 @@ class PlayQuantized(Stage):
     exact: PlayGolden
     recipe: Recipe
     calibration: str | None
-    form: Form
+    form: QuantizationSupport
 
     @property
     def name(self) -> str:
@@ -97,5 +97,5 @@ class PlayQuantized(Stage):
                     model, quantizer.engines(engines), golden.scenario,
                     golden.inputs.to(device), golden.reference,
                 )  # fmt: skip
-        clipping.require_kept()
+        clipping.require_within_limits()
         replace(golden, eager=eager, eager_rollout=rollout).save(workspace.output)

@@ -38,10 +38,10 @@ def _line(error: GraphError, settings: Settings) -> str | None:
     made = component_program(settings, error.component)
     signature = made.signature
     if settings.backend == "torch_tensorrt":
-        from vidc.compiler.backends.torch_tensorrt.convert import given_program
+        from vidc.compiler.backends.torch_tensorrt.convert import functional_form
 
         with preserve_node_meta():
-            translated, _, signature = given_program(made.program, signature, made.aligned)
+            translated, _, signature = functional_form(made.program, signature, made.aligned)
     elif settings.target.is_gpu:
         product = product_for(settings.target) if settings.backend == "tensorrt" else None
         later = settings.tensorrt.version_compatible

@@ -11,10 +11,10 @@ from torch.fx import Node
 from vidc.compiler.backends import backend
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.quantize.attention import quantized_attention
-from vidc.compiler.quantize.form import GRAPH
 from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.quantize.programs import quantize_linears, quantize_rings
 from vidc.compiler.quantize.rings import asked_rings
+from vidc.compiler.quantize.support import ONNX
 from vidc.exporters.components import component_groups
 from vidc.exporters.models import components, meta_network
 from vidc.exporters.program import export_program
@@ -60,10 +60,10 @@ def component_program(settings: Settings, name: str) -> ComponentProgram:
     network = meta_network(settings.model, group, precision)
     component = components(settings.model, group, network, precision)[name]
     program, signature = export_program(component, keep_sources=True), component.signature
-    form = backend(settings.backend).form(settings.target)
+    form = backend(settings.backend).quantization(settings.target)
     quantized = settings.quantized(group)
     if quantized is not None:
-        if form != GRAPH:
+        if form != ONNX:
             linears = quantized_linears(quantized.recipe, settings.model, form)
             quantize_linears(name, program, group, network.state_dict(), linears)
         attentions = quantized_attention(quantized.recipe, settings.model, form)

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from vidc.compiler.build.groups import group_sizes
 from vidc.compiler.config.recipe import Recipe
-from vidc.compiler.quantize.form import GRAPH, Form
+from vidc.compiler.quantize.support import ONNX, QuantizationSupport
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.store.versions import versions
 from vidc.exporters.config import ModelConfig
@@ -33,7 +33,7 @@ class QuantizeComponent(Stage):
     precision: str
     component: str
     recipe: Recipe
-    form: Form
+    form: QuantizationSupport
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class QuantizeComponent(Stage):
 
     def key(self) -> Key:
         """Returns the key; the module that writes the form is named in it."""
-        libraries = ("onnx", "onnxscript", "onnx-ir") if self.form == GRAPH else ()
+        libraries = ("onnx", "onnxscript", "onnx-ir") if self.form == ONNX else ()
         return Key(
             (__name__, self.form.writer),
             {

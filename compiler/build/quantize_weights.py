@@ -5,7 +5,7 @@ from functools import partial
 
 from vidc.compiler.build.groups import group_sizes
 from vidc.compiler.config.recipe import Recipe
-from vidc.compiler.quantize.form import Form
+from vidc.compiler.quantize.support import QuantizationSupport
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.store.versions import versions
 from vidc.exporters.config import ModelConfig
@@ -28,7 +28,7 @@ class QuantizeWeights(Stage):
     group: str
     recipe: Recipe
     calibration: str | None
-    form: Form
+    form: QuantizationSupport
 
     @property
     def name(self) -> str:

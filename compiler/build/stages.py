@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from vidc.compiler.backends import backend
-from vidc.compiler.backends.tensorrt.limits import limits
+from vidc.compiler.backends.tensorrt.compatible import limits
 from vidc.compiler.build.calibrate import CALIBRATE, Calibrate
 from vidc.compiler.build.calibration_prompts import Prompts, default_prompts
 from vidc.compiler.build.compile import Compile
@@ -19,10 +19,10 @@ from vidc.compiler.build.package import Package
 from vidc.compiler.build.quantize_component import QuantizeComponent
 from vidc.compiler.build.quantize_weights import QuantizeWeights
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.config.gpu import absent
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.schema import CALIBRATION_PROMPTS
 from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.targets import gpu_unavailable
 from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.store.stage import Stage
 from vidc.compiler.store.versions import versions
@@ -109,7 +109,7 @@ def record_stage(settings: Settings, prompts: Prompts, seed: int, device_type: s
 
 def recording_device(settings: Settings) -> str:
     """Returns ``cuda`` if the target's GPU is here, else ``cpu``: its ranges hold for the GPU."""
-    here = settings.target.is_gpu and absent(settings.target) is None
+    here = settings.target.is_gpu and gpu_unavailable(settings.target) is None
     return "cuda" if here else "cpu"
 
 
@@ -177,7 +177,7 @@ def _quantized(settings: Settings) -> tuple[str, ...]:
 def _quantize_weights(settings: Settings, group: str) -> QuantizeWeights:
     quantized = settings.quantized(group)
     assert quantized is not None
-    form = backend(settings.backend).form(settings.target)
+    form = backend(settings.backend).quantization(settings.target)
     # Before anything is built: what a recipe asks for, engines must be able to hold.
     quantized_linears(quantized.recipe, settings.model, form)
     calibration = CALIBRATE if quantized.calibrated else None
@@ -189,7 +189,7 @@ def _quantize_components(settings: Settings) -> Iterator[QuantizeComponent]:
         quantized = settings.quantized(group)
         if quantized is not None:
             precision = settings.precision[group]
-            form = backend(settings.backend).form(settings.target)
+            form = backend(settings.backend).quantization(settings.target)
             yield QuantizeComponent(settings.model, group, precision, name, quantized.recipe, form)
 
 
@@ -238,7 +238,7 @@ def _golden(settings: Settings) -> list[Stage]:
     for group in _quantized(settings):
         quantized = settings.quantized(group)
         assert quantized is not None
-        form = backend(settings.backend).form(target)
+        form = backend(settings.backend).quantization(target)
         made.append(
             PlayQuantized(
                 exact, quantized.recipe, CALIBRATE if quantized.calibrated else None, form,

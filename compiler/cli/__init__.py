@@ -1,4 +1,4 @@
-"""The command line: what a script may rely on is in `main`, each subcommand is a module."""
+"""The command line: `main` holds the contract for scripts, each subcommand is a module."""
 
 from vidc.compiler.cli.main import main
 

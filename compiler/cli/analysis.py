@@ -1,4 +1,4 @@
-"""The options of `vidc calibrate` that choose what stays in high precision."""
+"""Options of `vidc calibrate` for sensitivity analysis and budgets."""
 
 import functools
 from collections.abc import Callable
@@ -22,42 +22,41 @@ _PROMPTS = 2
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line says of an analysis."""
+class AnalysisOptions:
+    """Options of a sensitivity analysis."""
 
     analyze: bool
     budget: str | None
     recipe: str | None
     target: str | None
-    given_count: int | None
+    requested_count: int | None
     file: Path | None
 
     @property
     def count(self) -> int:
-        """How many prompts to analyze with."""
-        return self.given_count or _PROMPTS
+        """Number of prompts for the analysis."""
+        return self.requested_count or _PROMPTS
 
     @property
     def any(self) -> bool:
-        """Whether there is to be one."""
+        """True if an analysis is requested."""
         return self.analyze or self.budget is not None
 
     def require_consistent(self) -> None:
-        """Refuses options that would do nothing.
+        """Refuses options that would have no effect.
 
         Raises:
             UsageError: ``VIDC-CLI-USAGE``.
         """
-        if not self.any and (self.recipe or self.target or self.file or self.given_count):
+        if not self.any and (self.recipe or self.target or self.file or self.requested_count):
             raise _useless(
-                "--recipe, --for, --analyze-prompts and --recipe-file are about --analyze, and it "
-                "is absent"
+                "--recipe, --for, --analyze-prompts and --recipe-file need --analyze or --budget"
             )
         if self.file is not None and self.budget is None:
-            raise _useless("--recipe-file is given, and without --budget no recipe is chosen")
+            raise _useless("--recipe-file needs --budget, which chooses a recipe")
 
     def plan(self, settings: "Settings", folder: Path) -> "Plan":
-        """What to analyze, and where its recipe can be written; raises as ``make_plan``."""
+        """Plans the analysis after checking the recipe file; raises as ``make_plan``."""
         from vidc.compiler.analyze.budget import parse_budget
         from vidc.compiler.analyze.run import make_plan
         from vidc.compiler.config.targets import find_target
@@ -77,11 +76,11 @@ class Asked:
                 f"the recipe cannot be written to {file}: {why}",
                 "name another file with --recipe-file",
             )
-        asked = settings.asked_backend
-        return make_plan(self.recipe, settings.model, target, budget, asked)
+        backend = settings.asked_backend
+        return make_plan(self.recipe, settings.model, target, budget, backend)
 
     def prompts(self, all_of_them: "Prompts") -> "Prompts":
-        """Those that an analysis plays: the first few."""
+        """Returns the first prompts, which the analysis plays."""
         embeddings = all_of_them.embeddings
         return replace(
             all_of_them,
@@ -90,7 +89,7 @@ class Asked:
         )
 
     def recipe_file(self, folder: Path) -> Path:
-        """Where the recipe goes; raises UsageError ``VIDC-CLI-USAGE`` for no name of a recipe."""
+        """Returns the recipe's file; raises UsageError ``VIDC-CLI-USAGE`` for a bad name."""
         file = self.file or folder.with_name(f"{folder.name}.toml")
         if file.suffix != ".toml":
             raise _useless(f"--recipe-file {file} does not end in .toml, as --recipe expects it")
@@ -98,34 +97,33 @@ class Asked:
 
 
 def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that ``Asked`` holds, passed on together as ``asked``."""
+    """Adds the options that ``AnalysisOptions`` holds, passed on together as ``options``."""
 
     @click.option(
         "--analyze", is_flag=True,
-        help="Then rank the recipe's groups of layers: the damage that each does in 8 bits, and "
-        "the time it saves.",
+        help="Rank the recipe's layer groups by error in 8 bits and time saved.",
     )  # fmt: skip
     @click.option(
         "--budget", metavar="psnr=DB|time=RATIO",
-        help="Analyze, and write a recipe: the fastest whose worst block keeps DB, or the best "
-        "whose blocks take at most RATIO of their time in high precision, such as 0.7.",
+        help="Analyze and write a recipe: the fastest whose worst block reaches DB, or the best "
+        "whose blocks take at most RATIO of their high-precision time, such as 0.7.",
     )  # fmt: skip
     @click.option(
         "--recipe", metavar="R", shell_complete=names.RECIPE,
-        help="What to analyze: a name or a TOML file.  [default: the target's own]",
+        help="Recipe to analyze: a name or a TOML file.  [default: the target's]",
     )  # fmt: skip
     @click.option(
         "--for", "target", metavar="TARGET", shell_complete=names.TARGET,
-        help="The target whose times are predicted.  [default: that of --gpu]",
+        help="Target whose times are predicted.  [default: that of --gpu]",
     )  # fmt: skip
     @click.option(
         "--analyze-prompts", "analyzed", type=click.IntRange(min=1),
-        help="How many of the prompts to analyze with; each is played twice for every group.  "
+        help="Number of prompts for the analysis; each is played twice for every group.  "
         f"[default: {_PROMPTS}]",
     )  # fmt: skip
     @click.option(
         "--recipe-file", type=click.Path(path_type=Path), metavar="FILE",
-        help="Where the budget's recipe goes.  [default: the calibration's folder with .toml]",
+        help="File for the budget's recipe.  [default: the calibration's folder with .toml]",
     )  # fmt: skip
     @functools.wraps(command)
     def with_analysis(
@@ -137,14 +135,14 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
         recipe_file: Path | None,
         **others: Any,
     ) -> Any:
-        asked = Asked(analyze, budget, recipe, target, analyzed, recipe_file)
-        return command(asked=asked, **others)
+        options = AnalysisOptions(analyze, budget, recipe, target, analyzed, recipe_file)
+        return command(options=options, **others)
 
     return with_analysis
 
 
 def tell_plan(plan: "Plan", settings: "Settings", prompts: int, decoded: bool) -> None:
-    """Says what is analyzed and how long a CPU takes, where that is minutes."""
+    """Prints what is analyzed, and the time if a CPU takes minutes."""
     from vidc.compiler.analyze.run import rollout_count
     from vidc.compiler.build.calibration_rollouts import scenario
     from vidc.compiler.config.stream import stream_spec
@@ -167,13 +165,13 @@ def tell_plan(plan: "Plan", settings: "Settings", prompts: int, decoded: bool) -
 
 
 def write_recipe(analysis: "Analysis", file: Path) -> None:
-    """Writes the recipe of a budget, with what was kept and why as its comments.
+    """Writes the recipe of a budget, with the reasons as comments.
 
     Raises:
         UsageError: ``VIDC-SENSITIVITY-OUTPUT``.
     """
     from vidc.compiler.analyze.report import summary
-    from vidc.compiler.config.write_recipe import recipe_toml
+    from vidc.compiler.config.recipe import recipe_toml
 
     assert analysis.mix is not None
     lines = ["Written by vidc calibrate --analyze; edit it, and pass it with --recipe.", ""]

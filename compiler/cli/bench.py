@@ -1,4 +1,4 @@
-"""`vidc bench`: how fast a bundle is."""
+"""`vidc bench`: measures a bundle."""
 
 import json
 import sys
@@ -31,26 +31,24 @@ def _names(_context: click.Context, _option: click.Parameter, value: str) -> tup
 @click.argument("bundle", type=_PATH)
 @click.option(
     "--against", default="", callback=_names, metavar="NAMES",
-    help="Baselines that take turns with the bundle: eager, compile or both, with a comma.",
+    help="Baselines to measure in turn with the bundle: eager, compile or eager,compile.",
 )  # fmt: skip
-@click.option(
-    "--compare", type=_PATH, metavar="RESULT.json", help="A result that an earlier run wrote."
-)
+@click.option("--compare", type=_PATH, metavar="RESULT.json", help="Result of an earlier run.")
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=20, show_default=True,
-    help="Rounds of each kind that are not counted.",
+    help="Warm-up rounds of each kind.",
 )  # fmt: skip
 @click.option(
     "--samples", type=click.IntRange(min=1), default=100, show_default=True,
-    help="Of each figure.",
+    help="Samples of each metric.",
 )  # fmt: skip
 @click.option(
     "--cold-starts", type=click.IntRange(min=0), default=3, show_default=True,
-    help="Processes that load the bundle and make a first block.",
+    help="Processes that load the bundle and generate a first block.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option(
-    "--profile", is_flag=True, help="Components and kernels beside the peaks of this device."
+    "--profile", is_flag=True, help="Profile components and kernels against the device's peaks."
 )
 @click.option(
     "--sweep", "swept", metavar="KEY=VALUES",
@@ -58,7 +56,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str) -> tup
 )  # fmt: skip
 @click.option(
     "--report", type=_PATH,
-    help="Where to write the HTML report, and beside it the result.  [default: BUNDLE.bench.html]",
+    help="HTML report; the result goes beside it as .json.  [default: BUNDLE.bench.html]",
 )  # fmt: skip
 @json_option
 def command(
@@ -76,8 +74,8 @@ def command(
 ) -> None:
     """Measure a bundle.
 
-    Latencies, rates, memory and cold starts, with intervals and every raw sample; beside baselines
-    or an earlier result, with a verdict. Exits 1 if a figure is slower than in the earlier result.
+    Reports latency, throughput, memory and cold starts with intervals and raw samples, and verdicts
+    against baselines or an earlier result. Exits 1 if a metric is slower than in that result.
     """
     from vidc.compiler.bench.measure import Protocol
     from vidc.compiler.bench.record import SCHEMA, Stored
@@ -88,7 +86,7 @@ def command(
     from vidc.compiler.cli.progress import LineProgress
     from vidc.runtime.manifest import read_manifest
 
-    # What can be refused is refused before the work: it takes minutes.
+    # Refuses invalid requests before minutes of work.
     read_manifest(bundle)
     if against:
         require_baselines(against)
@@ -113,7 +111,7 @@ def command(
 
 
 class _Bar:
-    """A progress bar that appears with the first round."""
+    """Progress bar that appears with the first round."""
 
     def __init__(self, rounds: int, stack: ExitStack) -> None:
         self._rounds = rounds
@@ -121,7 +119,7 @@ class _Bar:
         self._bar: Any = None
 
     def tick(self) -> None:
-        """One round is done."""
+        """Counts one round."""
         if self._bar is None:
             bar = click.progressbar(length=self._rounds, label="rounds", file=sys.stderr)
             self._bar = self._stack.enter_context(bar)
@@ -129,9 +127,9 @@ class _Bar:
 
 
 def _text(result: "Result") -> str:
-    from vidc.compiler.bench.figures import figure, interval
     from vidc.compiler.bench.metrics import METRICS
     from vidc.compiler.bench.statistics import Summary
+    from vidc.compiler.bench.text import figure, interval
 
     rows: list[tuple[str, ...]] = [
         ("figure", "stream", "median", "95 % interval", "mean", "p99", "max", "n")
@@ -167,7 +165,7 @@ def _text(result: "Result") -> str:
 
 
 def _profile_tables(result: "Result") -> list[list[tuple[str, ...]]]:
-    from vidc.compiler.bench.figures import figure, rate
+    from vidc.compiler.bench.text import figure, rate
 
     if result.profile is None:
         return []
@@ -196,8 +194,8 @@ def _profile_tables(result: "Result") -> list[list[tuple[str, ...]]]:
 
 
 def _sweep_table(result: "Result") -> list[tuple[str, ...]]:
-    from vidc.compiler.bench.figures import change, figure
     from vidc.compiler.bench.statistics import Summary
+    from vidc.compiler.bench.text import change, figure
 
     if result.sweep is None:
         return []

@@ -14,7 +14,7 @@ from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.compiler.cli.plan import print_plan
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
-from vidc.compiler.cli.sources import Given, sources_options
+from vidc.compiler.cli.sources import SourceOptions, sources_options
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.presets import preset_names
 from vidc.compiler.config.resolve import Settings
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     "--recipe",
     metavar="R",
     shell_complete=names.RECIPE,
-    help="What --precision fp8 or int8 quantizes: a name or a TOML file.  [default: the preset's, "
+    help="Recipe of --precision fp8 or int8: a name or a TOML file.  [default: the preset's, "
     "or the target's]",
 )
 @click.option(
     "--calibration",
     type=click.Path(path_type=Path),
-    help="The folder that vidc calibrate wrote, where the recipe takes ranges from one.  [default: "
-    "ranges of the preset's prompts, recorded here]",
+    help="Folder of vidc calibrate, for recipes with static scales.  [default: ranges recorded on "
+    "the preset's prompts]",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="The bundle's folder.  [default: out/PRESET-GPU-PRECISION]",
+    help="Folder of the bundle.  [default: out/PRESET-GPU-PRECISION]",
 )
-@click.option("--plan", "plan_only", is_flag=True, help="Say what would be done, and why.")
+@click.option("--plan", "plan_only", is_flag=True, help="Print what would be done, and why.")
 @json_option
 def command(
     flags: Flags,
-    given: Given,
+    weights: SourceOptions,
     recipe: str | None,
     calibration: Path | None,
     output: Path | None,
@@ -63,18 +63,18 @@ def command(
 
     PRESET is a name or a path to a TOML file; longlive-1.3b by default.
 
-    On a machine that lacks the GPU, all that can be done is left in a folder beside the bundle's,
-    OUTPUT.portable, and the exit status is 3. There, PRESET is that folder: `vidc build FOLDER`
-    takes everything from it.
+    On a machine without the GPU, the stages that need none go to a portable folder beside the
+    bundle, OUTPUT.portable, and the exit status is 3. `vidc build FOLDER` finishes it on a machine
+    with the GPU.
     """
     if flags.preset is not None and _is_folder(Path(flags.preset)):
-        _refuse_others(flags, given, recipe, calibration)
+        _refuse_others(flags, weights, recipe, calibration)
         _finish(Path(flags.preset), output, plan_only, as_json)
         return
     settings = flags.resolve(recipe=recipe)
-    model, sources = given.resolve(settings.model)
+    model, sources = weights.resolve(settings.model)
     settings = replace(settings, model=model)
-    sources = _with_calibration(settings, sources, calibration, flags, given)
+    sources = _with_calibration(settings, sources, calibration, flags, weights)
 
     from vidc.compiler.build.build import lacking, whole
 
@@ -93,7 +93,7 @@ def _begin(
     plan_only: bool,
     as_json: bool,
 ) -> None:
-    """Does what any machine can do, and says who does the rest."""
+    """Runs the stages that need no GPU and writes a portable build folder."""
     from vidc.compiler.build.build import begun
 
     bundle = output or _default(settings)
@@ -112,13 +112,13 @@ def _begin(
     _print_built(built, folder, where, as_json)
     raise UnavailableError(
         "VIDC-BUILD-PORTABLE",
-        f"{why}; what it can do of the build is done, and lies in {folder}",
+        f"{why}; the finished stages are in {folder}",
         f"copy that folder to a machine that has the GPU, and there: {rest}",
     )
 
 
 def _finish(folder: Path, output: Path | None, plan_only: bool, as_json: bool) -> None:
-    """Builds the bundle that another machine began."""
+    """Finishes a portable build."""
     from vidc.compiler.build.build import lacking, rest
     from vidc.compiler.build.handed_over import open_portable
 
@@ -129,7 +129,7 @@ def _finish(folder: Path, output: Path | None, plan_only: bool, as_json: bool) -
         raise UnavailableError(
             "VIDC-PORTABLE-MACHINE",
             f"this machine cannot finish {folder}, which is for {settings.target.name}: {reason}",
-            "finish it on a machine with that GPU; vidc doctor says what is missing here",
+            "finish it on a machine with that GPU; vidc doctor lists what is missing here",
         )
     _build(build, output, plan_only, as_json)
 
@@ -148,16 +148,20 @@ def _build(build: "Build", output: Path | None, plan_only: bool, as_json: bool) 
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether PRESET is a portable build folder, or a folder that was taken for one."""
+    """Returns True if PRESET is a portable build folder, or another folder."""
     from vidc.compiler.build.handed_over import is_portable
 
     return path.is_dir() and (is_portable(path) or str(path) not in preset_names())
 
 
 def _with_calibration(
-    settings: Settings, sources: "Sources", folder: Path | None, flags: Flags, given: Given
+    settings: Settings,
+    sources: "Sources",
+    folder: Path | None,
+    flags: Flags,
+    weights: SourceOptions,
 ) -> "Sources":
-    """The sources with a calibration that fits the model, and says what is quantized by it.
+    """Returns the sources with a matching calibration, and prints what it quantizes.
 
     Without a folder the build records the ranges itself, on the preset's prompts.
 
@@ -184,24 +188,24 @@ def _with_calibration(
 
     from vidc.compiler.backends import backend
     from vidc.compiler.quantize.artifact import read_calibration
-    from vidc.compiler.quantize.heads import require_heads
+    from vidc.compiler.quantize.attention import require_heads
     from vidc.compiler.quantize.lowering import lowered_formats
 
-    form = backend(settings.backend).form(settings.target)
+    form = backend(settings.backend).quantization(settings.target)
     formats = lowered_formats(quantized.recipe, settings.model, form)
     _tell_recipe(settings)
     if folder is None:
-        _tell_calibration(settings, flags, given)
+        _tell_calibration(settings, flags, weights)
         return sources
-    # Whose weights it is of is known when they are loaded; all else before minutes of exports.
+    # The digest of the weights is known after loading; all else is checked before exports.
     read = read_calibration(folder, settings.model)
     read.require_fits(settings.model, read.document.weights)
     require_heads(formats.attention, read)
     return replace(sources, calibration=folder)
 
 
-def _tell_calibration(settings: Settings, flags: Flags, given: Given) -> None:
-    """Says that the build records ranges itself, and how long that takes where it is minutes.
+def _tell_calibration(settings: Settings, flags: Flags, weights: SourceOptions) -> None:
+    """Prints that the build records ranges itself, and the time if it is minutes.
 
     Raises:
         UsageError: ``VIDC-CALIBRATION-NEEDED``; what ``build_prompts`` raises.
@@ -216,7 +220,7 @@ def _tell_calibration(settings: Settings, flags: Flags, given: Given) -> None:
             "VIDC-CALIBRATION-NEEDED",
             f"recipe {quantized.recipe.name} takes ranges from a calibration: none is given, and "
             "without a text encoder there are no prompts to record one on",
-            f"add --text-encoder FOLDER; or {_calibrate_command(settings, flags, given)}, then "
+            f"add --text-encoder FOLDER; or {_calibrate_command(settings, flags, weights)}, then "
             f"build with --calibration out/{settings.preset}-calibration",
         )
     prompts = len(build_prompts(settings))
@@ -228,7 +232,7 @@ def _tell_calibration(settings: Settings, flags: Flags, given: Given) -> None:
 
 
 def _tell_recipe(settings: Settings) -> None:
-    """Says which recipe was chosen, and why; of one that was named, what the target's notes are."""
+    """Prints the chosen recipe and why; for a named one, the target's notes."""
     quantized = settings.quantization
     assert quantized is not None
     origin = settings.origins["quantization.recipe"]
@@ -249,36 +253,36 @@ def _tell_recipe(settings: Settings) -> None:
         click.echo(f"{settings.target.name}: {note}", err=True)
 
 
-def _calibrate_command(settings: Settings, flags: Flags, given: Given) -> str:
-    """The ``vidc calibrate`` that makes what a build with these flags needs."""
-    weights = {
-        "--checkpoint": given.checkpoint,
-        "--text-encoder": given.text_encoder,
-        "--lora": given.lora,
-        "--random-weights": given.random_weights,
+def _calibrate_command(settings: Settings, flags: Flags, weights: SourceOptions) -> str:
+    """Returns the ``vidc calibrate`` command for a build with these flags."""
+    values = {
+        "--checkpoint": weights.checkpoint,
+        "--text-encoder": weights.text_encoder,
+        "--lora": weights.lora,
+        "--random-weights": weights.random_weights,
         "--config": flags.config,
     }
     words = ["vidc", "calibrate", flags.preset or settings.preset]
-    for flag, value in weights.items():
+    for flag, value in values.items():
         words += [] if value is None else [flag, str(value)]
     for assignment in flags.assignments:
         if not assignment.startswith("precision."):
             words += ["--set", assignment]
     if settings.origins["quantization.precision"] != "--precision":
-        # Ranges are taken in high precision, whatever a preset says.
+        # Ranges are recorded in high precision for every preset.
         words += ["--precision", settings.precision["transformer"]]
     return shlex.join(words)
 
 
 def _refuse_others(
-    flags: Flags, given: Given, recipe: str | None, calibration: Path | None
+    flags: Flags, weights: SourceOptions, recipe: str | None, calibration: Path | None
 ) -> None:
-    """Refuses what would say again, or otherwise, what a portable build folder says."""
+    """Refuses flags that a portable build folder already decides."""
     others = (*vars(replace(flags, preset=None)).values(), recipe, calibration)
-    if given.any or any(others):
+    if weights.any or any(others):
         raise UsageError(
             "VIDC-PORTABLE-FLAG",
-            f"{flags.preset} is a portable build folder, and other flags say what to build",
+            f"{flags.preset} is a portable build folder, which already decides what to build",
             "give no more than -o, --plan and --json, or name a preset to begin another build",
         )
 

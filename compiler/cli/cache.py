@@ -1,4 +1,4 @@
-"""`vidc cache`: the results of stages that builds keep and share."""
+"""`vidc cache`: lists, verifies and prunes cached stage results."""
 
 import os
 import time
@@ -26,7 +26,7 @@ def command() -> None:
 @command.command("ls")
 @json_option
 def list_entries(as_json: bool) -> None:
-    """List the results in the cache, the longest unused first."""
+    """List cached results, least recently used first."""
     store = _store()
     entries = upkeep.ls(store)
     if as_json:
@@ -38,7 +38,9 @@ def list_entries(as_json: bool) -> None:
 
 
 @command.command("verify")
-@click.option("--remove", is_flag=True, help="Remove what is damaged, so that it is built again.")
+@click.option(
+    "--remove", is_flag=True, help="Remove damaged results, so that they are built again."
+)
 @json_option
 def verify(remove: bool, as_json: bool) -> None:
     """Hash every result again and compare.
@@ -57,23 +59,23 @@ def verify(remove: bool, as_json: bool) -> None:
     if remaining:
         raise GateError(
             "VIDC-CACHE-DAMAGED",
-            f"{len(remaining)} results in the cache are not what was published",
-            "vidc cache verify --remove; a build never uses what it finds damaged",
+            f"{len(remaining)} results in the cache are damaged",
+            "run vidc cache verify --remove; a build never uses a damaged result",
         )
 
 
 @command.command("prune")
-@click.option("--max-gb", type=click.FloatRange(min=0), help="Keep no more than this.")
+@click.option("--max-gb", type=click.FloatRange(min=0), help="Keep at most this much.")
 @click.option(
-    "--older-than", type=click.FloatRange(min=0), help="Remove what was unused for so many days."
+    "--older-than", type=click.FloatRange(min=0), help="Remove results unused for this many days."
 )
 @json_option
 def prune(max_gb: float | None, older_than: float | None, as_json: bool) -> None:
-    """Remove results, the longest unused first, and what dead builds left half-written."""
+    """Remove results, least recently used first, and leftovers of interrupted builds."""
     if max_gb is None and older_than is None:
         raise UsageError(
             "VIDC-CLI-USAGE",
-            "vidc cache prune does not say what to keep",
+            "vidc cache prune needs a limit",
             "--max-gb 20, --older-than 30, or --max-gb 0 for everything",
         )
     removed = upkeep.prune(

@@ -1,4 +1,4 @@
-"""`vidc calibrate`: the ranges that quantization needs, from the rollouts of real prompts."""
+"""`vidc calibrate`: records activation ranges on rollouts of real prompts."""
 
 import os
 from dataclasses import replace
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vidc.compiler.cli.analysis import Asked, analysis_options, tell_plan, write_recipe
+from vidc.compiler.cli.analysis import AnalysisOptions, analysis_options, tell_plan, write_recipe
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
-from vidc.compiler.cli.sources import Given, sources_options
+from vidc.compiler.cli.sources import SourceOptions, sources_options
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.schema import CALIBRATION_PROMPTS
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "-n", "--count", type=click.IntRange(min=1), default=CALIBRATION_PROMPTS, show_default=True,
-    help="How many of the prompts.",
+    help="Number of prompts to use.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path),
-    help="The calibration's folder.  [default: out/PRESET-calibration]",
+    help="Folder of the calibration.  [default: out/PRESET-calibration]",
 )  # fmt: skip
 @analysis_options
 @json_option
 def command(
     flags: Flags,
-    given: Given,
-    asked: Asked,
+    weights: SourceOptions,
+    options: AnalysisOptions,
     prompts: Path | None,
     count: int,
     seed: int,
@@ -53,17 +53,16 @@ def command(
 ) -> None:
     """Record the ranges that quantization needs.
 
-    Runs the sampler in PyTorch, a rollout for each prompt: the cache fills, is full, and the prompt
-    is switched. What is recorded holds for every target and precision. After an interruption the
-    same command goes on where it was, in an analysis too.
+    Runs one rollout for each prompt in PyTorch, with a full cache and a prompt switch. The ranges
+    hold for every target and precision. The same command resumes after an interruption.
 
-    With --analyze, groups of layers are then put in 8 bits, one at a time, and the same rollouts
-    are held to those in high precision: as frames where there is a VAE, else as latents. Times are
-    predicted from the target's peaks. --budget chooses the mix, plays it, and writes its recipe.
+    With --analyze, layer groups are quantized one at a time and their rollouts are compared with
+    high precision: as frames with a VAE, else as latents. Times are predicted from the target's
+    peaks. --budget chooses a mix, plays it and writes its recipe.
     """
-    asked.require_consistent()
+    options.require_consistent()
     settings = flags.resolve(engines=False)
-    model, sources = given.resolve(settings.model, vae=False)
+    model, sources = weights.resolve(settings.model, vae=False)
     settings = replace(settings, model=model)
 
     from vidc.compiler.build.calibrate_command import calibrate, stage_count
@@ -83,8 +82,8 @@ def command(
     if not settings.target.is_gpu:
         tell_rollouts(settings, len(found), "-n takes fewer prompts")
     folder = output or Path("out") / f"{settings.preset}-calibration"
-    plan = asked.plan(settings, folder) if asked.any else None
-    few = asked.prompts(found)
+    plan = options.plan(settings, folder) if options.any else None
+    few = options.prompts(found)
     steps = stage_count(found)
     if plan is not None:
         from vidc.compiler.analyze.run import analyze, has_vae, step_count
@@ -96,14 +95,16 @@ def command(
         done = calibrate(settings, sources, found, seed, folder, cache, progress)
         if plan is not None:
             analysis = analyze(plan, settings, sources, few, seed, done.output, cache, progress)
-    _print(done, analysis, asked, as_json)
+    _print(done, analysis, options, as_json)
 
     from vidc.compiler.analyze.run import forget
 
     forget(done.output)
 
 
-def _print(done: "Calibrated", analysis: "Analysis | None", asked: Asked, as_json: bool) -> None:
+def _print(
+    done: "Calibrated", analysis: "Analysis | None", options: AnalysisOptions, as_json: bool
+) -> None:
     document: dict[str, Any] = {
         "calibration": str(done.output),
         "weights": done.document.weights,
@@ -117,7 +118,7 @@ def _print(done: "Calibrated", analysis: "Analysis | None", asked: Asked, as_jso
         document["analysis"] = analysis_json(analysis)
         lines.append(columns(table(analysis)))
         if analysis.mix is not None:
-            recipe_file = asked.recipe_file(done.output)
+            recipe_file = options.recipe_file(done.output)
             write_recipe(analysis, recipe_file)
             document["analysis"]["recipe_file"] = str(recipe_file)
             lines.append(str(recipe_file))
@@ -130,7 +131,7 @@ def _print(done: "Calibrated", analysis: "Analysis | None", asked: Asked, as_jso
 
 
 def tell_rollouts(settings: "Settings", prompts: int, fewer: str) -> None:
-    """Says how long a CPU takes for the rollouts, where that is minutes, and how to play fewer."""
+    """Prints the time if a CPU takes minutes for the rollouts, and how to play fewer."""
     from vidc.compiler.build.calibration_rollouts import scenario
     from vidc.compiler.config.stream import stream_spec
     from vidc.compiler.validate.estimate import about, latents_seconds

@@ -1,4 +1,4 @@
-"""`vidc diff`: what differs between two bundles, graphs or engines."""
+"""`vidc diff`: compares two bundles, graphs or engines."""
 
 import re
 from pathlib import Path
@@ -50,17 +50,17 @@ def command(a: Path, b: Path, as_json: bool) -> None:
 
 
 def _compare(kind: str, a: Path, b: Path) -> "tuple[Sections, dict[str, WeightsDifference]]":
-    from vidc.compiler.inspect import compare_bundles, compare_files, graph, package, plan
+    from vidc.compiler.inspect import compare_bundles, graph, package, plan
     from vidc.compiler.inspect.subject import Subject
     from vidc.runtime.integrity import verify
     from vidc.runtime.manifest import read_manifest
 
     if kind is Subject.GRAPH:
         graphs = [graph.describe_graph(path, graph.load_graph(path)) for path in (a, b)]
-        return compare_files.compare_graphs(*graphs), {}
+        return graph.compare_graphs(*graphs), {}
     if kind is Subject.PACKAGE:
         packages = [package.describe_package(path) for path in (a, b)]
-        return compare_files.compare_packages(*packages), {}
+        return package.compare_packages(*packages), {}
     if kind is Subject.PLAN:
         return plan.compare_plans(*(plan.inspect_plan(path) for path in (a, b))), {}
     manifests = [read_manifest(path) for path in (a, b)]

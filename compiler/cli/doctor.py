@@ -1,4 +1,4 @@
-"""`vidc doctor`: what this machine has, lacks and gets wrong."""
+"""`vidc doctor`: checks this machine."""
 
 from dataclasses import asdict
 
@@ -6,7 +6,7 @@ import click
 
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.doctor.examine import examine
-from vidc.compiler.doctor.finding import Status
+from vidc.compiler.doctor.probes import Status
 
 ENVIRONMENT = 3
 

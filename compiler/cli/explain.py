@@ -1,4 +1,4 @@
-"""`vidc explain`: what an error code means."""
+"""`vidc explain`: explains an error code."""
 
 from importlib.resources import files
 
@@ -6,12 +6,12 @@ import click
 
 from vidc.compiler.cli.names import complete
 from vidc.compiler.cli.output import json_option, print_json, print_text
-from vidc.compiler.config.files import read_toml
+from vidc.compiler.config.toml import read_toml
 from vidc.plugins.errors import UsageError, nearest
 
 
 def catalog() -> dict[str, dict[str, str]]:
-    """``title`` and ``explain`` of every code that vidc reports."""
+    """Returns ``title`` and ``explain`` of every error code."""
     return read_toml(files("vidc.configs") / "errors.toml")
 
 

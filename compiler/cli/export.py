@@ -1,4 +1,4 @@
-"""`vidc export`: a model's components as ONNX graphs and ExportedPrograms."""
+"""`vidc export`: exports components as ONNX graphs and ExportedPrograms."""
 
 import os
 from dataclasses import replace
@@ -9,7 +9,7 @@ import click
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
-from vidc.compiler.cli.sources import Given, sources_options
+from vidc.compiler.cli.sources import SourceOptions, sources_options
 from vidc.compiler.config.environment import cache_root
 
 
@@ -18,16 +18,16 @@ from vidc.compiler.config.environment import cache_root
 @sources_options
 @click.option(
     "--component", "components", multiple=True, metavar="NAME",
-    help="Export this one; may be repeated.  [default: all]",
+    help="Component to export; may be repeated.  [default: all]",
 )  # fmt: skip
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True,
-    help="A folder that is new or empty.",
+    help="New or empty folder.",
 )  # fmt: skip
 @json_option
 def command(
     flags: Flags,
-    given: Given,
+    weights: SourceOptions,
     components: tuple[str, ...],
     output: Path,
     as_json: bool,
@@ -35,12 +35,12 @@ def command(
     """Export a model's components to ONNX or ExportedProgram.
 
     Writes COMPONENT.onnx and COMPONENT.pt2, without weights. The ONNX graphs refer to
-    weights/*.safetensors beside them, which are written too if a checkpoint or a seed is given.
+    weights/*.safetensors beside them, which need a checkpoint or a seed.
     """
     settings = flags.resolve(engines=False)
     sources = None
-    if given.any:
-        model, sources = given.resolve(settings.model)
+    if weights.any:
+        model, sources = weights.resolve(settings.model)
         settings = replace(settings, model=model)
 
     from vidc.compiler.build.export_command import export, export_stages, refuse_occupied

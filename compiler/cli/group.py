@@ -1,4 +1,4 @@
-"""The `vidc` command: subcommands that are imported when they are used."""
+"""The `vidc` command, which imports subcommands lazily."""
 
 import importlib
 import pkgutil
@@ -25,18 +25,18 @@ HELP = {
     "run": "Generate a video with a bundle.",
     "validate": "Check that a bundle computes the model.",
 }
-"""One line for each subcommand, so that `vidc --help` imports none of them."""
+"""Help line of each subcommand, so that `vidc --help` imports none."""
 
 
 @dataclass
 class Invocation:
-    """What the whole command line asked for, whichever subcommand it named."""
+    """Options of the whole command line."""
 
     verbose: bool = False
 
 
 def command_names() -> list[str]:
-    """The subcommands: the modules beside this one that have a line of help."""
+    """Returns the subcommands: modules beside this one with a help line."""
     modules = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
     return sorted(modules & HELP.keys())
 
@@ -57,7 +57,7 @@ VERBOSE = click.Option(
 
 
 def _accept_verbose(command: click.Command) -> None:
-    """Lets ``-v`` stand after a subcommand too."""
+    """Accepts ``-v`` after a subcommand too."""
     if VERBOSE not in command.params:
         command.params.append(VERBOSE)
     if isinstance(command, click.Group):
@@ -66,10 +66,10 @@ def _accept_verbose(command: click.Command) -> None:
 
 
 class LazyGroup(click.Group):
-    """A group that finds its subcommands as modules, each with an attribute ``command``."""
+    """Group whose subcommands are modules, each with an attribute ``command``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every subcommand's name."""
+        """Returns the names of all subcommands."""
         return command_names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -1,4 +1,4 @@
-"""`vidc inspect`: what a bundle, a graph or an engine holds."""
+"""`vidc inspect`: describes a bundle, a graph or an engine."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--component", metavar="NAME", help="Show one engine of a bundle, tensor by tensor.")
+@click.option("--component", metavar="NAME", help="Show the tensors of one engine of a bundle.")
 @json_option
 def command(path: Path, component: str | None, as_json: bool) -> None:
     """Show what a bundle, a graph or an engine holds.
 
-    PATH is a bundle's folder, an .onnx file, a .pt2 package or a .plan of TensorRT, which is
-    loaded where the GPU and the version that it was built for are.
+    PATH is a bundle's folder, an .onnx file, a .pt2 package or a TensorRT .plan, which is loaded
+    if its GPU and TensorRT version are present.
     """
     from vidc.compiler.inspect.subject import Subject, subject_of
 
@@ -279,7 +279,7 @@ def _plan_text(found: "InspectedPlan") -> str:
 
 
 def _engine_head(found: "InspectedPlan") -> list[tuple[str, ...]]:
-    """Whose word the layers are, and what memory they take."""
+    """Returns the source of the layers and their memory."""
     engine = found.engine
     rows = []
     if engine is None:
@@ -305,7 +305,7 @@ def _layers_text(title: str, layers: dict[str, dict[str, int]]) -> str:
 
 
 def _kernels(found: "InspectedPlan") -> int | None:
-    """How many kernels are a whole attention."""
+    """Returns how many attentions are one fused kernel."""
     if found.engine is None:
         return found.plan.fused_attentions
     return sum(layer.is_attention for layer in found.engine.layers)

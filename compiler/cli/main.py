@@ -1,4 +1,4 @@
-"""Entry point: runs the command line and turns how it ended into a message and an exit status."""
+"""Entry point: runs the command line and reports errors with a message and exit status."""
 
 import sys
 import traceback

@@ -6,9 +6,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from vidc.compiler import backends
-from vidc.compiler.config.files import read_toml, shipped
 from vidc.compiler.config.schema import PRECISIONS
 from vidc.compiler.config.targets import AUTO
+from vidc.compiler.config.toml import read_toml, shipped
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 

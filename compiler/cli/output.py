@@ -49,7 +49,7 @@ def columns(rows: list[tuple[str, ...]]) -> str:
 
 
 def why_not_writable(file: Path) -> str | None:
-    """What keeps a file from being written, told before minutes go into what it shall hold."""
+    """Returns why a file cannot be written, or None; called before minutes of work."""
     if file.is_dir():
         return "it is a folder"
     if not file.parent.is_dir():

@@ -1,4 +1,4 @@
-"""A plan on stdout: the resolved settings with their origins, and what each stage would do."""
+"""Build plan on stdout: settings with their origins, and the state of each stage."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

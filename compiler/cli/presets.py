@@ -1,4 +1,4 @@
-"""`vidc presets`: the presets shipped with vidc."""
+"""`vidc presets`: lists and shows presets."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`vidc run`: a video from a bundle and a prompt."""
+"""`vidc run`: generates a video with a bundle."""
 
 import sys
 from contextlib import ExitStack
@@ -23,24 +23,26 @@ _PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("bundle", type=_PATH)
-@click.option("--prompt", help="What the video shows.")
-@click.option("--prompt-embeds", type=_PATH, help="Text embeddings instead, .safetensors.")
+@click.option("--prompt", help="Text of the prompt.")
+@click.option(
+    "--prompt-embeds", type=_PATH, help="Text embeddings (.safetensors) in place of --prompt."
+)
 @click.option(
     "--switch",
     "switches",
     multiple=True,
     metavar="BLOCK:PROMPT",
-    help="A new prompt from BLOCK on, counted from 0.",
+    help="New prompt from this block on, counted from 0.",
 )
 @click.option(
-    "--switch-embeds", multiple=True, metavar="BLOCK:FILE", help="The same with embeddings."
+    "--switch-embeds", multiple=True, metavar="BLOCK:FILE", help="As --switch, with embeddings."
 )
 @click.option("--blocks", type=click.IntRange(min=1), default=8, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--fps", type=click.IntRange(min=1), default=16, show_default=True)
 @click.option(
     "-o", "--output", type=_PATH, default=Path("out.mp4"), show_default=True,
-    help="An .mp4, .webp or .gif file; of a batch, one for each video with its number.",
+    help="An .mp4, .webp or .gif file; a batch gets one numbered file per video.",
 )  # fmt: skip
 @json_option
 def command(
@@ -60,7 +62,7 @@ def command(
     from vidc.runtime.manifest import read_manifest
     from vidc.runtime.video import open_writer
 
-    # What can be refused is refused before the work: engines take a while to load.
+    # Refuses invalid options before engines are loaded.
     stream = read_manifest(bundle).spec
     prompts = {0: _prompt(prompt, prompt_embeds, stream)}
     prompts |= _switches(switches, switch_embeds, blocks, stream)
@@ -91,7 +93,7 @@ def command(
 def _blocks(
     session: "CausalVideo", blocks: int, switches: "Mapping[int, Tensor]"
 ) -> "Iterator[Callable[[], Tensor]]":
-    """Each block's frames, handed out when the device has the next block to do."""
+    """Yields each block's frames once the next block is queued on the device."""
     before = None
     for block in range(blocks):
         if block > 0 and block in switches:
@@ -105,7 +107,7 @@ def _blocks(
 
 
 def _outputs(output: Path, batch: int) -> list[Path]:
-    """A file for each video of a batch: ``out-0.mp4``, ``out-1.mp4`` where there are two."""
+    """Returns a file for each video of a batch, such as ``out-0.mp4`` and ``out-1.mp4``."""
     if batch == 1:
         return [output]
     return [output.with_stem(f"{output.stem}-{index}") for index in range(batch)]
@@ -144,7 +146,7 @@ def _switches(
 
 
 def _embeds(path: Path, stream: "StreamSpec") -> "Tensor":
-    """The one tensor of a safetensors file, with a batch dimension."""
+    """Returns the only tensor of a safetensors file, with a batch dimension."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

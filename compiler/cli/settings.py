@@ -1,4 +1,4 @@
-"""The options that say what to build, shared by the commands that build something."""
+"""Options that choose what to build, shared by several commands."""
 
 import functools
 import os
@@ -25,11 +25,11 @@ class Flags:
     config: Path | None
 
     def resolve(self, *, engines: bool = True, recipe: str | None = None) -> Settings:
-        """The settings that these flags, the environment and the presets add up to.
+        """Resolves flags, environment and presets to settings.
 
         Args:
             recipe: ``--recipe``.
-            engines: whether engines are to be built: for graphs alone no backend has to fit.
+            engines: True if engines are built; graphs alone need no backend.
         """
         return resolve(
             self.preset,
@@ -50,19 +50,19 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.argument("preset", required=False, shell_complete=names.PRESET)
     @click.option(
         "--gpu", metavar="TARGET", shell_complete=names.GPU,
-        help="The GPU to build for, cpu or auto.",
+        help="Target: a GPU, cpu or auto.",
     )  # fmt: skip
     @click.option(
         "--precision", metavar="P", shell_complete=names.PRECISION,
         help="fp32, fp16, bf16, fp8 or int8.",
     )  # fmt: skip
     @click.option(
-        "--backend", metavar="B", shell_complete=names.BACKEND, help="What builds the engines."
+        "--backend", metavar="B", shell_complete=names.BACKEND, help="Builder of the engines."
     )
     @click.option(
         "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting."
     )
-    @click.option("--config", type=click.Path(path_type=Path), help="A TOML file of settings.")
+    @click.option("--config", type=click.Path(path_type=Path), help="TOML file of settings.")
     @functools.wraps(command)
     def with_flags(
         preset: str | None,

@@ -1,4 +1,4 @@
-"""The options that say where weights come from."""
+"""Options that name the sources of weights."""
 
 import functools
 from collections.abc import Callable
@@ -17,8 +17,8 @@ _PATH = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True)
-class Given:
-    """What the command line says of the weights."""
+class SourceOptions:
+    """Sources of weights on the command line."""
 
     checkpoint: Path | None
     vae: Path | None
@@ -28,19 +28,19 @@ class Given:
 
     @property
     def any(self) -> bool:
-        """Whether the command line says anything of the weights."""
+        """True if any source is given."""
         return any(value is not None for value in vars(self).values())
 
     def resolve(self, model: ModelConfig, *, vae: bool = True) -> tuple[ModelConfig, Sources]:
-        """The sources, and the model with the sizes that can be read off them.
+        """Returns the model with the sizes read from the sources, and the sources.
 
         Args:
             model: whose weights they are.
-            vae: whether one is needed.
+            vae: True if a VAE is needed.
 
         Raises:
             UsageError: ``VIDC-BUILD-SOURCES``, they leave a part without weights or contradict.
-            VidcError: what ``open_text_encoder`` raises.
+            VidcError: as ``open_text_encoder``.
         """
         sources = self._sources(vae)
         folder = self.text_encoder
@@ -73,7 +73,7 @@ class Given:
         if checkpoint is None:
             raise UsageError(
                 "VIDC-BUILD-SOURCES",
-                "nothing says where the weights come from",
+                "no source of weights is given",
                 "give --checkpoint FILE --vae FILE, or --random-weights SEED to try the build",
             )
         if (checkpoint / "transformer").is_dir():
@@ -90,25 +90,25 @@ class Given:
 
 
 def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that ``Given`` holds, passed on together as ``given``."""
+    """Adds the options that ``SourceOptions`` holds, passed on together as ``weights``."""
 
     @click.option(
         "--checkpoint",
         type=_PATH,
-        help="The transformer's checkpoint, or a diffusers folder with transformer/ and vae/.",
+        help="Checkpoint of the transformer, or a diffusers folder with transformer/ and vae/.",
     )
-    @click.option("--vae", type=_PATH, help="The VAE's checkpoint.")
+    @click.option("--vae", type=_PATH, help="Checkpoint of the VAE.")
     @click.option(
         "--text-encoder",
         type=_PATH,
-        help="A folder with a UMT5 encoder and its tokenizer, for prompts as text.",
+        help="Folder with a UMT5 encoder and its tokenizer, for text prompts.",
     )
-    @click.option("--lora", type=_PATH, help="A LoRA to merge into the transformer.")
+    @click.option("--lora", type=_PATH, help="LoRA to merge into the transformer.")
     @click.option(
         "--random-weights",
         type=click.IntRange(0, 2**31 - 1),
         metavar="SEED",
-        help="Draw the weights instead of loading them.",
+        help="Seed of random weights in place of a checkpoint.",
     )
     @functools.wraps(command)
     def with_sources(
@@ -119,7 +119,7 @@ def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
         random_weights: int | None,
         **others: Any,
     ) -> Any:
-        given = Given(checkpoint, vae, text_encoder, lora, random_weights)
-        return command(given=given, **others)
+        weights = SourceOptions(checkpoint, vae, text_encoder, lora, random_weights)
+        return command(weights=weights, **others)
 
     return with_sources

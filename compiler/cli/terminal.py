@@ -10,7 +10,7 @@ class TerminalProgress:
     """A bar of finished stages, and below it a line for each stage that runs now, with times.
 
     Args:
-        stages: of the build.
+        stages: number of stages.
 
     Attributes:
         live: draws them while it is entered.
@@ -31,7 +31,7 @@ class TerminalProgress:
         self._running: dict[str, TaskID] = {}
 
     def started(self, stage: str) -> None:
-        """Adds the stage's line; its bar pulses, as how far it is nobody knows."""
+        """Adds the stage's line with a pulsing bar."""
         self._running[stage] = self.live.add_task(stage, total=None)
 
     def finished(self, stage: str, hit: bool, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""`vidc validate`: whether a bundle still computes what PyTorch computes."""
+"""`vidc validate`: checks that a bundle computes what PyTorch computes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text, why_not_writable
-from vidc.compiler.cli.sources import Given, sources_options
+from vidc.compiler.cli.sources import SourceOptions, sources_options
 from vidc.plugins.errors import GateError, UsageError, VidcError
 
 if TYPE_CHECKING:
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
 @click.option(
     "--report",
     type=click.Path(path_type=Path),
-    help="Write an HTML report. Without it, one is written to BUNDLE.report.html if a gate fails; "
-    "that of the build is in the bundle.",
+    help="HTML report to write.  [default: BUNDLE.report.html if a gate fails; the build's "
+    "report is in the bundle]",
 )
 @click.option(
     "--video",
     type=click.Path(path_type=Path),
-    help="Write the rollout as reference, engine and magnified difference side by side: an .mp4, "
-    ".webp or .gif file.",
+    help="Side-by-side video of reference, engine and magnified difference: .mp4, .webp or .gif.",
 )
 @click.option(
     "--debug",
     is_flag=True,
-    help="Find where a component that fails begins to differ, and write what shows it to "
-    "BUNDLE.debug. Engines but portable graphs are built again for that, a few times each.",
+    help="Find the first diverging value of each failed component and write a minimal ONNX "
+    "reproducer to BUNDLE.debug. Compiled engines are rebuilt a few times for this.",
 )
 @sources_options
 @json_option
@@ -43,13 +42,13 @@ def command(
     report: Path | None,
     video: Path | None,
     debug: bool,
-    given: Given,
+    weights: SourceOptions,
     as_json: bool,
 ) -> None:
     """Check that a bundle computes the model.
 
-    Replays the bundle's golden data, made by PyTorch when it was built; with a checkpoint, PyTorch
-    makes them again. Exits 1 if a gate fails.
+    Replays the golden data that PyTorch computed for the build; with a checkpoint, PyTorch
+    computes them again. Exits 1 if a gate fails.
     """
     from vidc.compiler.config.tables import model_from_json
     from vidc.compiler.validate.check import validate
@@ -70,7 +69,7 @@ def command(
 
         require_debuggable(manifest)
     config = model_from_json(manifest.config)
-    sources = given.resolve(config)[1] if given.any else None
+    sources = weights.resolve(config)[1] if weights.any else None
     click.echo("checking files and loading engines", err=True)
     loaded = load(bundle, verify="full")
     golden = Golden.load(bundle)
@@ -85,7 +84,7 @@ def command(
     _tell(f"replaying {manifest.name}", seconds)
     validation = validate(manifest, loaded, golden, find_lpips(loaded.spec.video, loaded.device))
     failure: VidcError | None = None
-    # A bundle that passes has its build's report.
+    # A bundle that passes keeps the report of its build.
     page = place if report is not None or not validation.passed else None
     try:
         if page is not None:
@@ -163,8 +162,8 @@ def _debug(path: Path, loaded: "Bundle", validation: "Validation") -> "list[Diag
 
 
 def _components(validation: "Validation") -> list[tuple[str, ...]]:
-    """Each component's figures, whether a gate asks for them or not."""
-    from vidc.compiler.validate.document import TENSOR
+    """Returns the figures of each component, gated or not."""
+    from vidc.compiler.validate.check import TENSOR
     from vidc.compiler.validate.report import LABELS, format_figure
 
     rows: list[tuple[str, ...]] = [("component", *(LABELS[name] for name in TENSOR))]
@@ -178,7 +177,7 @@ def _components(validation: "Validation") -> list[tuple[str, ...]]:
 
 
 def _write_video(video: Path, validation: "Validation") -> bool:
-    """Writes it unless there is nothing to show, which the gates that failed explain."""
+    """Writes the video and returns True; returns False if no frames were compared."""
     from vidc.compiler.validate.side_by_side import write_video
 
     if not validation.comparison.frames:
@@ -190,7 +189,7 @@ def _write_video(video: Path, validation: "Validation") -> bool:
 
 
 def _require_video(video: Path, bundle: Path, manifest: "Manifest") -> None:
-    """Refuses a video that cannot be written, before minutes go into its frames."""
+    """Refuses a video that cannot be written, before the frames are computed."""
     from vidc.runtime.video import check_format
 
     check_format(video)

@@ -1,1 +1,1 @@
-"""Settings: presets, targets, and how flags, environment and files add up to a build's config."""
+"""Settings: resolves presets, targets, flags, environment and files to one configuration."""

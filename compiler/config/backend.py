@@ -1,4 +1,4 @@
-"""The backend of a build: the one asked for, or the first that builds for the target."""
+"""Backend of a build: the named one, or the first that supports the target."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -12,7 +12,7 @@ PREFERENCE = {
     "cpu": ("onnxruntime", "aoti", "tensorrt", "torch_tensorrt"),
     "cuda": ("aoti", "tensorrt", "onnxruntime", "torch_tensorrt"),
 }
-"""Every backend for a device of each type, the first to be tried by default first.
+"""Backends by device type, in order of preference.
 
 ``onnxruntime`` comes first on a CPU because it needs no compiler, ``aoti`` on a GPU because what it
 builds is measured there.
@@ -34,7 +34,7 @@ BUILDERS: dict[str, Callable[[], Builder]] = {}
 
 
 def choose_backend(asked: Setting | None) -> Setting:
-    """The backend asked for, or the one that any machine has.
+    """Returns the named backend, or the default of a CPU.
 
     Raises:
         UsageError: ``VIDC-CONFIG-BACKEND`` for an unknown name.
@@ -51,12 +51,12 @@ def choose_backend(asked: Setting | None) -> Setting:
 
 
 def choose_builder(asked: Setting | None, target: Target, gpu: Setting) -> Setting:
-    """The backend asked for, or the first that builds for a target.
+    """Returns the named backend, or the first that supports a target.
 
     Args:
-        asked: the setting ``backend``, if there is one.
-        target: what the engines are for.
-        gpu: the setting that chose the target, for the message.
+        asked: setting ``backend``, if any.
+        target: target of the engines.
+        gpu: setting that chose the target, for the message.
 
     Raises:
         UsageError: ``VIDC-CONFIG-BACKEND`` for an unknown name.

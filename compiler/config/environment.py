@@ -1,4 +1,4 @@
-"""The environment variables that vidc reads."""
+"""Environment variables that vidc reads."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ KNOWN = (*SETTINGS, CACHE, "VIDC_CUDA")
 
 
 def environment_layer(environ: Mapping[str, str]) -> dict[str, Setting]:
-    """The settings that the environment makes; an empty variable makes none.
+    """Returns the settings of the environment; empty variables are ignored.
 
     Raises:
         UsageError: ``VIDC-CONFIG-ENVIRONMENT`` for an unknown ``VIDC_`` variable.
@@ -31,7 +31,7 @@ def environment_layer(environ: Mapping[str, str]) -> dict[str, Setting]:
 
 
 def cache_root(environ: Mapping[str, str]) -> Path:
-    """The folder of the build cache: ``VIDC_CACHE``, or ``vidc`` in the user's cache folder.
+    """Returns the build cache folder: ``VIDC_CACHE``, or ``vidc`` in the user's cache folder.
 
     Raises:
         UsageError: ``VIDC-CONFIG-ENVIRONMENT`` for an unknown ``VIDC_`` variable.
@@ -48,6 +48,6 @@ def _require_known(environ: Mapping[str, str]) -> None:
         if variable.startswith("VIDC_") and variable not in KNOWN:
             raise UsageError(
                 "VIDC-CONFIG-ENVIRONMENT",
-                f"environment variable {variable} means nothing to vidc",
+                f"unknown environment variable {variable}",
                 nearest(variable, KNOWN),
             )

@@ -1,4 +1,4 @@
-"""In what format a layer computes, as a rule of a recipe says it."""
+"""Formats of quantized layers in a recipe's rules."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ SCALES = (STATIC, DYNAMIC)
 
 @dataclass(frozen=True)
 class LinearFormat(Table):
-    """Of a Linear.
+    """Format of a linear layer.
 
     Attributes:
-        weights: with one scale an output channel.
-        activations: ``high``, or the weights' format, in which the product is then computed.
+        weights: format of weights, with per-channel scales.
+        activations: ``high``, or the weights' format; then the matmul is quantized.
         scale: of activations: ``static`` is one number, from the calibration; ``dynamic`` is
             computed for each token.
         smooth: SmoothQuant's alpha: which share of the activations' outliers moves into the
@@ -34,7 +34,7 @@ class LinearFormat(Table):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it, or nothing."""
+        """Returns what is inconsistent, or None."""
         if self.activations not in (HIGH, self.weights):
             return f"activations in {self.activations} need weights in {self.activations} too"
         if self.activations == HIGH and (self.smooth or self.center or self.scale != STATIC):
@@ -45,23 +45,23 @@ class LinearFormat(Table):
 
     @property
     def choices(self) -> dict[str, tuple[str, ...]]:
-        """What its fields may be."""
+        """Returns the allowed values of its fields."""
         return {"weights": FORMATS, "activations": FORMATS, "scale": SCALES}
 
     @property
     def computes(self) -> bool:
-        """Whether its product is computed in 8 bits."""
+        """True if the matmul is computed in 8 bits."""
         return self.activations != HIGH
 
 
 @dataclass(frozen=True)
 class AttentionFormat(Table):
-    """Of a self-attention: what its ring holds and what its products are computed in.
+    """Format of a self-attention: dtype of its ring and of its matmuls.
 
     Attributes:
-        queries: ``high``, or the keys' format: then both products are computed in 8 bits.
-        keys: as the ring holds them.
-        values: as the ring holds them.
+        queries: ``high``, or the keys' format; then both matmuls are quantized.
+        keys: format of keys in the ring.
+        values: format of values in the ring.
         scale: ``static`` is one number a head, from the calibration; ``dynamic`` is computed for
             each token and head, and written beside the ring.
         center: whether the keys' static mean, from the calibration, is taken off before they are
@@ -76,7 +76,7 @@ class AttentionFormat(Table):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with it, or nothing."""
+        """Returns what is inconsistent, or None."""
         if self.queries not in (HIGH, self.keys):
             return f"queries in {self.queries} need keys in {self.queries} too"
         if self.queries != HIGH and self.values == HIGH:
@@ -89,10 +89,10 @@ class AttentionFormat(Table):
 
     @property
     def choices(self) -> dict[str, tuple[str, ...]]:
-        """What its fields may be."""
+        """Returns the allowed values of its fields."""
         return {"queries": FORMATS, "keys": FORMATS, "values": FORMATS, "scale": SCALES}
 
     @property
     def computes(self) -> bool:
-        """Whether its products are computed in 8 bits."""
+        """True if both matmuls are computed in 8 bits."""
         return self.queries != HIGH

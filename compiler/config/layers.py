@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vidc.compiler.config.files import read_toml
 from vidc.compiler.config.schema import require_setting
+from vidc.compiler.config.toml import read_toml
 from vidc.compiler.store.flatten import flatten
 from vidc.plugins.errors import UsageError
 
@@ -23,7 +23,7 @@ Layer = Mapping[str, Setting]
 
 
 def table_layer(table: Mapping[str, Any], origin: str) -> dict[str, Setting]:
-    """The settings of nested tables.
+    """Returns the settings of nested tables.
 
     Raises:
         UsageError: ``VIDC-CONFIG-SETTING`` for an unknown name.
@@ -35,12 +35,12 @@ def table_layer(table: Mapping[str, Any], origin: str) -> dict[str, Setting]:
 
 
 def file_layer(file: Path) -> dict[str, Setting]:
-    """The settings of a ``--config`` file."""
+    """Returns the settings of a ``--config`` file."""
     return table_layer(read_toml(file), f"--config {file}")
 
 
 def assignment_layer(assignments: Iterable[str]) -> dict[str, Setting]:
-    """The settings of ``--set key=value``; a value that is not TOML is a string.
+    """Returns the settings of ``--set key=value``; a value that is not TOML is a string.
 
     Raises:
         UsageError: ``VIDC-CONFIG-SETTING`` for an unknown name or a missing ``=``.

@@ -11,12 +11,12 @@ _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text is a pattern, or a name, at all."""
+    """Returns True if a text is a pattern or a name."""
     return _PATTERN.fullmatch(text) is not None and "***" not in text
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a pattern means, in their order.
+    """Returns the names that a pattern matches, in order.
 
     ``blocks.*.ffn.**`` means every layer of every block's feed-forward; part of a name may be left
     open too, as in ``attn1.to_*``.
@@ -26,7 +26,7 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def require_matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
-    """``matching``, but something.
+    """Returns ``matching`` if it is not empty.
 
     Raises:
         UsageError: ``VIDC-RECIPE-LAYER``, with the nearest name.

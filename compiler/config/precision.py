@@ -1,4 +1,4 @@
-"""The precision of each weights group, from layers that set a default, a group or a target."""
+"""Precision of each weights group, from layers with defaults, groups and targets."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,14 +10,14 @@ from vidc.plugins.errors import UnavailableError, UsageError, nearest
 
 
 def resolve_precision(layers: Sequence[Layer], target: Target) -> dict[str, Setting]:
-    """The precision of every weights group on a target.
+    """Returns the precision of every weights group on a target.
 
     The highest layer that says anything about a group decides. Within a layer what is said for
     the target (``precision.cpu.default``) comes before the rest, and a group before the default.
 
     Args:
         layers: lowest precedence first.
-        target: what the engines are for.
+        target: target of the engines.
 
     Raises:
         UsageError: ``VIDC-CONFIG-PRECISION`` for an unknown precision, or none at all.
@@ -27,7 +27,7 @@ def resolve_precision(layers: Sequence[Layer], target: Target) -> dict[str, Sett
 
 
 def asked_precision(layers: Sequence[Layer], target: Target) -> Setting:
-    """What is asked for the transformer, 8 bits included; raises as ``resolve_precision``."""
+    """Returns the transformer's requested precision, 8 bits included."""
     return _of_group("transformer", layers, target)
 
 
@@ -35,9 +35,9 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
     """Refuses precisions that a backend does not build.
 
     Args:
-        precisions: of each weights group.
+        precisions: precision of each weights group.
         name: a known backend.
-        target: what the engines are for.
+        target: target of the engines.
 
     Raises:
         UnavailableError: ``VIDC-BACKEND-PRECISION``, with those that it builds for the target.
@@ -57,7 +57,7 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
 
 
 def _elsewhere(precision: Setting, name: str, target: Target) -> str:
-    """What to pass for a backend other than this one."""
+    """Returns a hint on other backends."""
     others = [each for each in BUILDERS if each != name]
     builds = (each for each in others if precision.value in BUILDERS[each]().precisions(target))
     return " or ".join(f"--backend {each}" for each in builds) or "another backend"
@@ -82,12 +82,12 @@ def require_exported(precisions: Mapping[str, Setting]) -> None:
 
 
 def instead(precisions: Sequence[str]) -> str:
-    """What comes nearest to a lower precision: 16 bits where there are any."""
+    """Returns the substitute for a lower precision: 16 bits if available."""
     return next((each for each in ("bf16", "fp16") if each in precisions), precisions[0])
 
 
 def _said(names: Sequence[str], layers: Sequence[Layer]) -> Setting | None:
-    """The first of these settings that the highest layer which has any has."""
+    """Returns the first of these settings in the highest layer that has any."""
     for layer in layers[::-1]:
         for name in names:
             if name in layer:

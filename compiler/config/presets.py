@@ -6,7 +6,6 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from vidc.compiler.config.files import read_toml, shipped
 from vidc.compiler.config.layers import Layer, table_layer
 from vidc.compiler.config.schema import RECIPE
 from vidc.compiler.config.tables import (
@@ -17,17 +16,18 @@ from vidc.compiler.config.tables import (
     read_validate,
     write_tables,
 )
+from vidc.compiler.config.toml import read_toml, shipped
 from vidc.plugins.errors import UsageError, nearest
 
 DEFAULT_PRESET = "longlive-1.3b"
 FAMILIES = ("causal_wan",)
 HEAD = ("description", "family", "extends")
-"""What a preset says of itself, beside its settings."""
+"""Keys of a preset that are not settings."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset after ``extends``: what it inherits and what it says itself, in one layer."""
+    """Preset after ``extends``, as one layer."""
 
     name: str
     description: str
@@ -36,12 +36,12 @@ class Preset:
 
 
 def preset_names() -> tuple[str, ...]:
-    """The presets shipped with vidc."""
+    """Returns the names of the shipped presets."""
     return tuple(shipped("presets"))
 
 
 def load_preset(name: str) -> Preset:
-    """The preset of this name, or in the TOML file of this path.
+    """Loads the preset of this name, or from the TOML file at this path.
 
     Raises:
         UsageError: ``VIDC-CONFIG-PRESET`` for an unknown name or an incomplete preset,

@@ -1,4 +1,4 @@
-"""The recipe of a build whose transformer is in 8 bits, and what the rest of it stays in."""
+"""Quantization of a build: the transformer's recipe and the high precision of the rest."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -17,11 +17,11 @@ TRANSFORMER = "transformer"
 
 @dataclass(frozen=True)
 class QuantizationConfig:
-    """What a build quantizes of its transformer.
+    """Quantization of a build's transformer.
 
     Attributes:
         precision: ``fp8`` or ``int8``: what its engines are called by.
-        recipe: which layers, and how.
+        recipe: recipe of the transformer.
     """
 
     precision: str
@@ -29,7 +29,7 @@ class QuantizationConfig:
 
     @property
     def calibrated(self) -> bool:
-        """Whether its recipe takes ranges from a calibration."""
+        """Returns True if the recipe uses ranges from a calibration."""
         linear = (rule.format for rule in self.recipe.linear)
         attention = (rule.format for rule in self.recipe.attention)
         return any(
@@ -37,7 +37,7 @@ class QuantizationConfig:
         ) or any(f != AttentionFormat() and (f.scale == "static" or f.center) for f in attention)
 
     def to_json(self) -> dict[str, Any]:
-        """It as plain JSON values, the recipe's rules included."""
+        """Returns plain JSON values, including the recipe's rules."""
         recipe = self.recipe
         return {
             "precision": self.precision,
@@ -63,12 +63,12 @@ class QuantizationConfig:
 def quantization(
     precision: Setting, recipe: Setting | None, target: Target
 ) -> QuantizationConfig | None:
-    """What is quantized at the precision that was asked for; None where nothing is.
+    """Returns the quantization at the requested precision; None in high precision.
 
     Args:
-        precision: of the transformer.
+        precision: precision of the transformer.
         recipe: a name or a path, and who named it; None for the target's own.
-        target: what the engines are for.
+        target: target of the engines.
 
     Raises:
         UsageError: ``VIDC-RECIPE-PRECISION``, the recipe has another precision's formats; what
@@ -104,7 +104,7 @@ def named_recipe(layers: Sequence[Layer], precision: Setting) -> Setting | None:
 
     Args:
         layers: lowest precedence first.
-        precision: of the transformer, out of one of the layers.
+        precision: precision of the transformer, from one of the layers.
     """
     for layer in layers[::-1]:
         if RECIPE in layer:
@@ -115,18 +115,18 @@ def named_recipe(layers: Sequence[Layer], precision: Setting) -> Setting | None:
 
 
 def default_recipe(precision: str, target: Target) -> str | None:
-    """The recipe that a target takes at a precision, where nobody names one."""
+    """Returns a target's default recipe at a precision."""
     recipe: str | None = getattr(target.recipes, precision)
     return recipe
 
 
 def default_reason(precision: str, target: Target) -> str:
-    """Why it takes that one."""
+    """Returns the reason for the default recipe."""
     return str(getattr(target.recipes, f"{precision}_reason"))
 
 
 def precision_of(recipe: Recipe) -> str:
-    """The precision that a build of a recipe is asked for by: ``fp8`` or ``int8``.
+    """Returns the precision that a recipe belongs to: ``fp8`` or ``int8``.
 
     Raises:
         UsageError: ``VIDC-RECIPE-PRECISION``, there is none for all of its formats.
@@ -143,7 +143,7 @@ def precision_of(recipe: Recipe) -> str:
 
 
 def high_layers(layers: Sequence[Layer], high: str) -> list[Layer]:
-    """The layers without what they say of 8 bits: what remains is what is not quantized.
+    """Returns the layers without 8-bit precisions, for what is not quantized.
 
     ``--precision int8`` is about the transformer's recipe; a VAE, and the layers that no rule of
     it means, stay in what the preset says, and in ``high`` where nothing is said.
@@ -152,7 +152,7 @@ def high_layers(layers: Sequence[Layer], high: str) -> list[Layer]:
 
 
 def require_transformer_alone(layers: Sequence[Layer], target: Target) -> None:
-    """Refuses 8 bits that are asked for by the name of anything but the transformer.
+    """Refuses 8 bits for any group other than the transformer.
 
     Raises:
         UnavailableError: ``VIDC-EXPORT-PRECISION``.
@@ -181,7 +181,7 @@ def _without_8_bits(layer: Layer) -> Layer:
 def _require_of(recipe: Recipe, precision: Setting) -> None:
     for rule in recipe.linear:
         _require_format(recipe, precision, rule.format, (rule.format.weights,), (precision.value,))
-    # Attention in INT8 errs less than half as much as in FP8, and takes 7 % longer on an H200.
+    # INT8 attention has less than half the error of FP8 and takes 7 % longer (H200).
     both = precision.value == "fp8" and recipe.linear
     known = EIGHT_BITS if both else (precision.value,)
     for attention in recipe.attention:

@@ -1,13 +1,13 @@
-"""Recipes as TOML: those shipped with vidc, and those a user writes."""
+"""Recipes as TOML: shipped with vidc or written by a user."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from vidc.compiler.config.files import read_toml, shipped
 from vidc.compiler.config.formats import AttentionFormat, LinearFormat
 from vidc.compiler.config.patterns import is_pattern
+from vidc.compiler.config.toml import read_toml, shipped, toml_value
 from vidc.plugins.errors import UsageError, nearest
 
 Format = TypeVar("Format", LinearFormat, AttentionFormat)
@@ -15,7 +15,7 @@ Format = TypeVar("Format", LinearFormat, AttentionFormat)
 
 @dataclass(frozen=True)
 class Rule(Generic[Format]):
-    """The format of the layers that any of these patterns means."""
+    """Format of the layers that match any of these patterns."""
 
     layers: tuple[str, ...]
     format: Format
@@ -23,13 +23,13 @@ class Rule(Generic[Format]):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is quantized, and how.
+    """Recipe: which layers are quantized, and how.
 
     Attributes:
-        name: its own, or its file's.
+        name: name of the recipe or its file.
         description: one line.
-        linear: rules about Linears; of several that mean a layer, the last one counts.
-        attention: the same about self-attentions.
+        linear: rules for linear layers; the last rule that matches a layer wins.
+        attention: rules for self-attentions.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Recipe:
 
 
 def recipe_names() -> tuple[str, ...]:
-    """The recipes shipped with vidc."""
+    """Returns the names of the shipped recipes."""
     return tuple(shipped("recipes"))
 
 
 def load_recipe(name: str) -> Recipe:
-    """The recipe of this name, or in the TOML file of this path.
+    """Loads the recipe of this name, or from the TOML file at this path.
 
     Raises:
         UsageError: ``VIDC-RECIPE-NAME`` for an unknown name; ``VIDC-CONFIG-FILE`` for a file that
@@ -66,7 +66,7 @@ def load_recipe(name: str) -> Recipe:
 
 
 def parse_recipe(table: Mapping[str, Any], name: str) -> Recipe:
-    """A recipe from its parsed TOML.
+    """Builds a recipe from its parsed TOML.
 
     Raises:
         UsageError: ``VIDC-RECIPE-FIELD``, a field is unknown, missing, of another type or at odds
@@ -121,3 +121,41 @@ def _rule(table: Any, kind: type[Format], where: str) -> Rule[Format]:
 
 def _wrong(message: str, hint: str) -> UsageError:
     return UsageError("VIDC-RECIPE-FIELD", message, hint)
+
+
+_LINE = 100
+"""Characters: a longer list of layers has a line for each."""
+_ALWAYS = ("weights", "keys", "values")
+"""Fields that are written though they are what the reader would assume."""
+
+
+def recipe_toml(recipe: Recipe, comments: Sequence[str] = ()) -> str:
+    """Writes a recipe as TOML with a final newline; its name is the file's.
+
+    Args:
+        recipe: to write.
+        comments: lines at its top, without the ``#``.
+    """
+    head = [f"# {_printable(line)}".rstrip() for line in comments]
+    parts = ["\n".join([*head, f"description = {toml_value(recipe.description)}"])]
+    parts += [_rule_toml("linear", rule.layers, rule.format) for rule in recipe.linear]
+    parts += [_rule_toml("attention", rule.layers, rule.format) for rule in recipe.attention]
+    return "\n\n".join(parts) + "\n"
+
+
+def _rule_toml(kind: str, layers: Sequence[str], form: LinearFormat | AttentionFormat) -> str:
+    lines = [f"[[{kind}]]", f"layers = {toml_value(list(layers))}"]
+    if len(lines[1]) > _LINE:
+        lines[1] = "\n".join(
+            ["layers = [", *(f"    {toml_value(layer)}," for layer in layers), "]"]
+        )
+    for field in fields(form):
+        value = getattr(form, field.name)
+        if value != field.default or field.name in _ALWAYS:
+            lines.append(f"{field.name} = {toml_value(value)}")
+    return "\n".join(lines)
+
+
+def _printable(line: str) -> str:
+    """Replaces characters that a TOML comment cannot hold."""
+    return "".join(character if character.isprintable() else " " for character in line)

@@ -1,4 +1,4 @@
-"""The settings of a build that was begun elsewhere."""
+"""Settings recorded by a build on another machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from vidc.runtime.strict import read
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What ``Settings.to_json`` writes."""
+    """Document of ``Settings.to_json``."""
 
     preset: str
     family: str
@@ -53,12 +53,12 @@ class _Recorded:
 def recorded_settings(
     config: Mapping[str, Any], origins: Mapping[str, str], where: str
 ) -> Settings:
-    """Inverse of ``Settings.to_json``, for what comes from outside.
+    """Inverse of ``Settings.to_json`` for untrusted documents.
 
     Args:
         config: plain JSON values.
-        origins: where each setting came from.
-        where: of the configuration, for messages.
+        origins: origin of each setting.
+        where: name of the document, for messages.
 
     Raises:
         GateError: ``VIDC-BUNDLE-FIELD``, a field is unknown, missing or mistyped;

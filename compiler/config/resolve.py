@@ -1,4 +1,4 @@
-"""What is to be built: every setting at the value that the highest layer gives it."""
+"""Resolved configuration: every setting at the value of the highest layer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -79,21 +79,21 @@ class Settings:
 
     @property
     def asked_backend(self) -> Setting | None:
-        """The backend and who asked for it; None where nobody did."""
+        """Returns the requested backend and its origin; None without a request."""
         origin = self.origins["backend"]
         return None if origin == DEFAULT else Setting(self.backend, origin)
 
     def quantized(self, group: str) -> QuantizationConfig | None:
-        """What of a weights group is in 8 bits."""
+        """Returns the quantization of a weights group; None if there is none."""
         return self.quantization if group == TRANSFORMER else None
 
     def named_precision(self, group: str) -> str:
-        """What the engines of a weights group are called by: 8 bits where it is quantized."""
+        """Returns the precision that names a group's engines: 8 bits if it is quantized."""
         quantized = self.quantized(group)
         return self.precision[group] if quantized is None else quantized.precision
 
     def to_json(self) -> dict[str, Any]:
-        """The configuration without its origins, as plain JSON values."""
+        """Returns the configuration without origins as plain JSON values."""
         return {
             "preset": self.preset,
             "family": self.family,
@@ -109,7 +109,7 @@ class Settings:
         }
 
     def values(self) -> dict[str, Any]:
-        """Every setting by its dotted name, as ``--plan`` shows it."""
+        """Returns every setting by dotted name, as ``--plan`` shows it."""
         document = self.to_json()
         del document["target"], document["text_encoder"]
         rules = document.pop("quantization")
@@ -131,7 +131,7 @@ def resolve(
     environ: Mapping[str, str],
     engines: bool = True,
 ) -> Settings:
-    """The settings of a build: flag over environment over ``--config`` over preset over default.
+    """Resolves a build's settings: flag, environment, ``--config``, preset, default.
 
     Args:
         preset: a name or a path to a TOML file; ``longlive-1.3b`` by default.

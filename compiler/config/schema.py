@@ -1,4 +1,4 @@
-"""Which settings there are: their dotted names, and how a wrong one is refused."""
+"""Known settings by dotted name, and the refusal of unknown ones."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
@@ -16,18 +16,18 @@ from vidc.plugins.errors import UsageError, nearest
 EIGHT_BITS = ("fp8", "int8")
 PRECISIONS = ("fp32", "fp16", "bf16", *EIGHT_BITS)
 WEIGHTS_GROUPS = ("transformer", "vae", "text_encoder")
-"""Weights that share a file, and so a precision."""
+"""Weights that share a file and a precision."""
 RECIPE = "recipe"
 """The setting that names what an 8-bit precision quantizes, in place of the target's default."""
 _MAX_WORKSPACE_GB = 1024
 CALIBRATION_PROMPTS = 32
-"""How many prompts a calibration plays where nothing says otherwise."""
+"""Default number of prompts of a calibration."""
 LEVELS = ("auto", "rollout", "component")
 
 
 @dataclass(frozen=True)
 class ValidateConfig(Table):
-    """What validates a bundle.
+    """Settings of a validation.
 
     Attributes:
         blocks: of the rollout.
@@ -67,7 +67,7 @@ class ValidateConfig(Table):
 
 @dataclass(frozen=True)
 class CalibrateConfig(Table):
-    """What ``vidc calibrate`` does where its flags say nothing.
+    """Defaults of ``vidc calibrate``.
 
     Attributes:
         prompts: texts that the model was made for; with none, those that ship with vidc.
@@ -78,7 +78,7 @@ class CalibrateConfig(Table):
 
 @dataclass(frozen=True)
 class TensorRtConfig(Table):
-    """How TensorRT builds engines.
+    """Settings of TensorRT builds.
 
     Attributes:
         workspace_gb: 10^9 bytes of the GPU's memory that a layer may work in, beside weights and

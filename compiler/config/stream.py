@@ -7,7 +7,7 @@ PROGRAM = "causal_video"
 
 
 def sigmas(sampler: SamplerConfig) -> tuple[float, ...]:
-    """Share of noise at each denoising step: ``s k / (1 + (s - 1) k)`` for step ``1000 k``.
+    """Returns the noise share of each denoising step: ``s k / (1 + (s - 1) k)`` at ``1000 k``.
 
     The shift ``s`` of flow matching is that of "Scaling Rectified Flow Transformers", 5.3.2.
     """
@@ -17,7 +17,7 @@ def sigmas(sampler: SamplerConfig) -> tuple[float, ...]:
 
 
 def stream_spec(config: ModelConfig) -> StreamSpec:
-    """The stream of a model."""
+    """Returns the stream of a model."""
     stream, transformer = config.stream, config.transformer
     height, width = config.latent_size
     shares = sigmas(config.sampler)

@@ -17,7 +17,7 @@ from vidc.exporters.text_encoder.config import TextEncoderConfig
 
 
 def read_model(layer: Layer) -> ModelConfig:
-    """The model that a layer describes.
+    """Reads the model from a layer.
 
     Raises:
         UsageError: ``VIDC-CONFIG-SETTING`` for a missing or mistyped setting,
@@ -32,17 +32,17 @@ def read_model(layer: Layer) -> ModelConfig:
 
 
 def read_validate(layer: Layer) -> ValidateConfig:
-    """The validation that a layer describes; raises as ``read_model``."""
+    """Reads the validation settings from a layer; raises as ``read_model``."""
     return ValidateConfig.from_table(_values(layer, "validate"), "validate")
 
 
 def read_calibrate(layer: Layer) -> CalibrateConfig:
-    """What a layer says of calibrations; raises as ``read_model``."""
+    """Reads the calibration settings from a layer; raises as ``read_model``."""
     return CalibrateConfig.from_table(_values(layer, "calibrate"), "calibrate")
 
 
 def read_tensorrt(layer: Layer) -> TensorRtConfig:
-    """How TensorRT is to build, as a layer says; raises as ``read_model``."""
+    """Reads the TensorRT settings from a layer; raises as ``read_model``."""
     return TensorRtConfig.from_table(_values(layer, "tensorrt"), "tensorrt")
 
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from vidc.compiler.config.files import read_toml, shipped
+from vidc.compiler.config.toml import read_toml, shipped
 from vidc.exporters.table import Table
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
 
 AUTO = "auto"
-"""The name that stands for whatever this machine has."""
+"""Name for the device of this machine."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Peaks(Table):
 
 @dataclass(frozen=True)
 class Recipes(Table):
-    """The recipe of ``configs/recipes`` that a precision of 8 bits means here, and why that one."""
+    """Default recipe of each 8-bit precision on a target, and the reason."""
 
     fp8: str | None = None
     fp8_reason: str = ""
@@ -36,7 +36,7 @@ class Recipes(Table):
 
 @dataclass(frozen=True)
 class Target(Table):
-    """What engines are built for; the CPU alone has no compute capability.
+    """Device that engines are built for; only the CPU has no compute capability.
 
     ``tensorrt`` is the product that builds for it: ``tensorrt``, or ``tensorrt_rtx``.
     """
@@ -53,7 +53,7 @@ class Target(Table):
 
     @property
     def is_gpu(self) -> bool:
-        """Whether engines for it need CUDA."""
+        """True if engines need CUDA."""
         return self.compute_capability is not None
 
     @property
@@ -62,7 +62,7 @@ class Target(Table):
         return "cuda" if self.is_gpu else "cpu"
 
     def to_json(self) -> dict[str, Any]:
-        """What identifies the target, as plain JSON values."""
+        """Returns the identity of the target as plain JSON values."""
         return {
             "name": self.name,
             "compute_capability": self.compute_capability,
@@ -72,7 +72,7 @@ class Target(Table):
 
 @cache
 def targets() -> dict[str, Target]:
-    """Every target of ``configs/targets`` by name."""
+    """Returns every target of ``configs/targets`` by name."""
     found = {}
     for name, file in shipped("targets").items():
         table = read_toml(file)
@@ -84,7 +84,7 @@ def targets() -> dict[str, Target]:
 
 
 def find_target(name: str, origin: str) -> Target:
-    """The target of this name; ``auto`` is the GPU present, or the CPU where there is none.
+    """Returns a target by name; ``auto`` is this machine's GPU, or the CPU without one.
 
     Args:
         name: a target or ``auto``, which imports torch and looks for a GPU.
@@ -119,7 +119,7 @@ def _present() -> Target:
 
 
 def match_gpu(gpu: str, compute_capability: str, memory_gb: float) -> Target:
-    """The target of a GPU: of its compute capability, by its name or else the nearest in memory.
+    """Returns the target of a GPU by compute capability, then by name or nearest memory size.
 
     An RTX card is taken for another before a data center's GPU is, and the other way round.
 
@@ -149,3 +149,16 @@ def match_gpu(gpu: str, compute_capability: str, memory_gb: float) -> Target:
         return (target.name.startswith("rtx") != card, abs((target.memory_gb or 0) - memory_gb))
 
     return min(alike, key=distance)
+
+
+def gpu_unavailable(target: Target) -> str | None:
+    """Returns why engines for a GPU target cannot run here, or None if they can."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA device here"
+    found = "{}.{}".format(*torch.cuda.get_device_capability())
+    if found != target.compute_capability:
+        name = torch.cuda.get_device_name()
+        return f"the GPU here is {name}, of compute capability {found}"
+    return None

@@ -1,12 +1,48 @@
-"""Writes settings as TOML: what `tomllib` reads and the standard library cannot write."""
+"""Reads TOML files, shipped or named by a user, and writes settings as TOML."""
 
 import json
+import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
+
+from vidc.plugins.errors import UsageError
+
+
+def shipped(folder: str) -> dict[str, Traversable]:
+    """Returns the TOML files of ``configs/<folder>`` by name, sorted."""
+    entries = (files("vidc.configs") / folder).iterdir()
+    found = {e.name.removesuffix(".toml"): e for e in entries if e.name.endswith(".toml")}
+    return dict(sorted(found.items()))
+
+
+def shipped_text(name: str) -> str:
+    """Returns the text of ``configs/<name>``."""
+    return (files("vidc.configs") / name).read_text(encoding="utf-8")
+
+
+def read_toml(file: Path | Traversable) -> dict[str, Any]:
+    """Parses a TOML file.
+
+    Raises:
+        UsageError: ``VIDC-CONFIG-FILE`` if it cannot be read or is not TOML.
+    """
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            "VIDC-CONFIG-FILE", f"cannot read {file}: {error.strerror}", "check the path"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(
+            "VIDC-CONFIG-FILE", f"{file} is not TOML: {error}", "fix the line in the message"
+        ) from error
 
 
 def to_toml(table: Mapping[str, Any], path: str = "") -> str:
-    """Nested tables of strings, numbers, booleans and lists as TOML, without a final newline."""
+    """Formats nested tables as TOML, without a final newline."""
     values = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
     parts = []
     if values:
@@ -19,10 +55,10 @@ def to_toml(table: Mapping[str, Any], path: str = "") -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A string, number, boolean or list as TOML."""
+    """Formats a string, number, boolean or list as TOML."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, float):
         return repr(value)
-    # A JSON string is a TOML string but for DEL, which JSON leaves as it is.
+    # A JSON string is a TOML string except for DEL, which JSON does not escape.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,1 +1,1 @@
-"""Finds where an engine begins to compute something else than PyTorch."""
+"""Search for the first value of an engine that differs from PyTorch."""

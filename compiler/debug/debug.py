@@ -1,4 +1,4 @@
-"""Looks into the components of a bundle that failed: where they begin to differ, what shows it."""
+"""Diagnoses failed components of a bundle: first wrong value and a minimal reproducer."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,20 +8,18 @@ from typing import Any
 
 from torch import Tensor
 
-from vidc.compiler.backends import Means, backend
+from vidc.compiler.backends import CompileOptions, backend
 from vidc.compiler.build.program import component_program
 from vidc.compiler.config.recorded import recorded_settings
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.debug.capture import given_at_first_error
-from vidc.compiler.debug.given import given_to
+from vidc.compiler.debug.call_inputs import CallInputs, inputs_of_first_error
 from vidc.compiler.debug.graph import EngineGraph
-from vidc.compiler.debug.graph_reference import graph_reference
 from vidc.compiler.debug.probe import EngineProgram
 from vidc.compiler.debug.rebuild import Rebuilder
-from vidc.compiler.debug.reference import Reference, program_reference
+from vidc.compiler.debug.reference import Reference, graph_reference, program_reference
 from vidc.compiler.debug.reproduce import Reproduction, reproduce
 from vidc.compiler.debug.search import Finding, Values, first_wrong, relative_error
-from vidc.compiler.quantize.form import CPU_PROGRAM, PROGRAM
+from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU
 from vidc.compiler.validate.check import Validation
 from vidc.compiler.validate.gates import Where
 from vidc.plugins.errors import UnavailableError, UsageError
@@ -32,19 +30,19 @@ from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
 GRAPHS = "onnxruntime"
-"""The loader of portable graphs."""
+"""Loader of portable graphs."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found of a component that failed.
+    """Diagnosis of a failed component.
 
     Attributes:
-        component: its name.
-        finding: the first value that differs; None where each that was looked at keeps to the
+        component: name of the component.
+        finding: first value that differs; None if each compared value is within its
             tolerance.
-        reproduction: the part of the graph that shows it; None where none does by itself.
-        cause: what it is then, where no value differs.
+        reproduction: minimal reproducer; None if no part reproduces the error alone.
+        cause: explanation if no value differs.
     """
 
     component: str
@@ -54,7 +52,7 @@ class Diagnosis:
 
     @property
     def text(self) -> str:
-        """The diagnosis in a few lines."""
+        """Returns the diagnosis in a few lines."""
         if self.finding is None:
             return f"{self.component}: {self.cause}"
         found = self.finding
@@ -79,7 +77,7 @@ class Diagnosis:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The diagnosis as JSON values; an error that is not finite is null."""
+        """Returns JSON values; an error that is not finite is null."""
         finding, shown = self.finding, self.reproduction
         return {
             "component": self.component,
@@ -99,26 +97,26 @@ class Diagnosis:
 
 
 INPUTS = (
-    "it makes of what it was given what PyTorch makes of it with the bundle's weights: a component "
-    "before it gave it wrong states, or the weights are not those that the golden data come from"
+    "it agrees with PyTorch on its inputs and the bundle's weights: an earlier component wrote "
+    "wrong states, or the golden data come from other weights"
 )
-OPTIMISER = (
-    "each of its values is right once it is an output, and its outputs are not without that: what "
-    "the backend's optimizer makes of it is wrong"
+OPTIMIZER = (
+    "each value is right as an output, but the engine's own outputs are wrong: the error is in the "
+    "backend's optimizer"
 )
 REBUILT = (
-    "an engine that is built of it here and now is right, and the bundle's is not: it was built "
-    "otherwise, or its files are damaged; build the bundle again"
+    "a rebuilt engine is right and the bundle's is not: it was built differently, or its files are "
+    "damaged; build the bundle again"
 )
 NEVER = "no call of it errs by more than its limit in relative L2: another metric failed"
 
 
 def require_debuggable(manifest: Manifest) -> None:
-    """Refuses a bundle whose engines cannot be looked into here.
+    """Refuses a bundle whose engines cannot be debugged on this machine.
 
     Raises:
-        UnavailableError: ``VIDC-VALIDATE-DEBUG``, one cannot be built here.
-        GateError: what ``recorded_settings`` raises.
+        UnavailableError: ``VIDC-VALIDATE-DEBUG`` if one cannot be built here.
+        GateError: as ``recorded_settings``.
         UsageError: ``VIDC-CONFIG-BACKEND``.
     """
     first = {entry.backend: name for name, entry in reversed(manifest.engines.items())}
@@ -147,18 +145,18 @@ def debug(
     output: Path,
     note: Callable[[str], None] = print,
 ) -> list[Diagnosis]:
-    """A diagnosis of every component that failed, in the order of their first calls.
+    """Diagnoses every failed component, in the order of first calls.
 
     Args:
-        folder: of the bundle, which ``require_debuggable`` let pass.
-        bundle: loaded from it.
-        validation: of it.
-        output: a folder for what shows the errors; made where there is something to write.
-        note: shows a line of progress.
+        folder: folder of a bundle that ``require_debuggable`` accepts.
+        bundle: loaded bundle.
+        validation: failed validation of the bundle.
+        output: folder for reproducers; created when needed.
+        note: prints a line of progress.
 
     Raises:
-        UsageError: ``VIDC-VALIDATE-REPORT``, what shows an error cannot be written to ``output``.
-        VidcError: what a backend and a loader raise, where an engine is built again.
+        UsageError: ``VIDC-VALIDATE-REPORT`` if ``output`` cannot be written.
+        VidcError: as the backend and the loader that rebuild an engine.
     """
     manifest = validation.manifest
     files = {name: folder / entry.path for name, entry in manifest.weights.items()}
@@ -168,13 +166,13 @@ def debug(
     found = []
     for name in called:
         note(f"looking into {name}")
-        kept = given_at_first_error(
+        stored = inputs_of_first_error(
             validation.golden, bundle.spec, bundle.engines, bundle.device, name, limits[name]
         )
-        if kept is None:
+        if stored is None:
             found.append(Diagnosis(name, None, None, NEVER))
             continue
-        engine, reference = _look(name, kept, folder, bundle, manifest, weights, note)
+        engine, reference = _look(name, stored, folder, bundle, manifest, weights, note)
         found.append(diagnose(name, limits[name], engine, reference, output))
     return found
 
@@ -182,18 +180,18 @@ def debug(
 def diagnose(
     name: str, limit: float, engine: Values, reference: Reference, output: Path
 ) -> Diagnosis:
-    """A diagnosis of one component.
+    """Diagnoses one component.
 
     Args:
-        name: its name.
-        limit: of relative L2, which its results leave in a scenario.
-        engine: its values as they are computed.
-        reference: of them.
-        output: a folder for what shows the error; made where there is something to write.
+        name: name of the component.
+        limit: largest relative L2.
+        engine: values of the engine.
+        reference: values of PyTorch.
+        output: folder for reproducers; created when needed.
 
     Raises:
         UsageError: ``VIDC-VALIDATE-REPORT``.
-        VidcError: what building an engine raises.
+        VidcError: as building an engine.
     """
 
     def wrong(found: Mapping[str, Tensor]) -> list[str]:
@@ -206,21 +204,21 @@ def diagnose(
     finding = first_wrong(engine, reference, results, limit)
     if finding is None:
         still = wrong(engine.values(results))
-        return Diagnosis(name, None, None, OPTIMISER if still else REBUILT)
+        return Diagnosis(name, None, None, OPTIMIZER if still else REBUILT)
     try:
         output.mkdir(exist_ok=True)
         shown = reproduce(name, finding, engine, reference, output)
     except OSError as error:
         raise UsageError(
             "VIDC-VALIDATE-REPORT",
-            f"what shows the error of {name} cannot be written to {output}: {error.strerror}",
+            f"the reproducer of {name} cannot be written to {output}: {error.strerror}",
             "make room there, or move the bundle to a folder that you may write to",
         ) from error
     return Diagnosis(name, finding, shown, None)
 
 
 def _has_graph(entry: Engine, manifest: Manifest) -> bool:
-    """Whether an engine is a portable graph, whose values need no building."""
+    """Returns True if an engine is a portable graph, whose values need no rebuild."""
     return entry.loader == GRAPHS and manifest.target.device_type == "cpu"
 
 
@@ -231,39 +229,39 @@ def _settings(manifest: Manifest, entry: Engine) -> Settings:
 
 def _look(
     name: str,
-    kept: Mapping[str, Tensor],
+    stored: Mapping[str, Tensor],
     folder: Path,
     bundle: Bundle,
     manifest: Manifest,
     weights: Weights,
     note: Callable[[str], None],
 ) -> tuple[Values, Reference]:
-    """A component's values as its engine computes them, and PyTorch's."""
+    """Returns a component's values from its engine and from PyTorch."""
     entry, ran = manifest.engines[name], bundle.engines[name]
     settings = _settings(manifest, entry)
     made = component_program(settings, name)
-    given = given_to(ran, made.signature, kept, weights)
+    given = CallInputs.of(ran, made.signature, stored, weights)
     if _has_graph(entry, manifest):
         options: Options = read(entry.options, Options, f"options of {name}")
         graph = EngineGraph(
-            folder / entry.files[0], options.session_options(), given.kept,
+            folder / entry.files[0], options.session_options(), given.stored,
             entry.signature.graph_outputs(),
         )  # fmt: skip
         return graph, graph_reference(settings, made, given)
-    means = Means(
+    compile_options = CompileOptions(
         settings.tensorrt.workspace_bytes,
         entry.requires.compute_capabilities,
         settings.tensorrt.version_compatible,
         note=note,
     )
-    rebuilder = Rebuilder(folder, entry, settings.target, weights, bundle.device, means)
-    native = backend(entry.backend).form(settings.target) not in (PROGRAM, CPU_PROGRAM)
+    rebuilder = Rebuilder(folder, entry, settings.target, weights, bundle.device, compile_options)
+    native = backend(entry.backend).quantization(settings.target) not in (AOTI_GPU, AOTI_CPU)
     program = EngineProgram(made, ran, rebuilder, given, native)
     return program, program_reference(made, given)
 
 
 def _limits(validation: Validation) -> dict[str, float]:
-    """The limit of relative L2 of each component that failed by any metric."""
+    """Returns the relative-L2 limit of each component that failed by any metric."""
     gates = [g for g in validation.comparison.gates if g.where is Where.COMPONENT]
     failed = {gate.component for gate in gates if not gate.passed and gate.value is not None}
     return {

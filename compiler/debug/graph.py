@@ -1,4 +1,4 @@
-"""The graph of an ONNX Runtime engine: some of its values as outputs, and parts of it."""
+"""Values and subgraphs of an ONNX Runtime engine."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -17,13 +17,13 @@ _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class EngineGraph:
-    """The graph of an ONNX Runtime engine, run on a CPU.
+    """Graph of an ONNX Runtime engine, run on a CPU.
 
     Args:
-        path: the ``.onnx`` file, beside its weights.
-        options: those that the engine's own session has.
-        given: its inputs, by name.
-        outputs: names of those that the engine has.
+        path: ``.onnx`` file beside its weights.
+        options: session options of the bundle's engine.
+        given: inputs by name.
+        outputs: names of the engine's outputs.
     """
 
     def __init__(
@@ -52,21 +52,21 @@ class EngineGraph:
         self.cuts = frozenset(self.names)
 
     def results(self) -> dict[str, Tensor]:
-        """What it returns, without any other values as outputs."""
+        """Runs the graph with its own outputs only."""
         return self.values(self._outputs)
 
     def sources(self, name: str) -> Collection[str]:
-        """What the node of a value reads; nothing of an input or a weight."""
+        """Returns the inputs of a value's node; empty for an input or a weight."""
         node = self._producers.get(name)
         return () if node is None else [source for source in node.input if source]
 
     def operator(self, name: str) -> str:
-        """The operator of the node that gives a value, and the node's name."""
+        """Returns the operator and name of the node that computes a value."""
         node = self._producers[name]
         return f"{node.op_type} {node.name!r}"
 
     def values(self, names: Collection[str]) -> dict[str, Tensor]:
-        """These values, as ONNX Runtime computes them."""
+        """Computes these values with ONNX Runtime."""
         model = ModelProto()
         model.CopyFrom(self._model)
         del model.graph.output[:]
@@ -74,7 +74,7 @@ class EngineGraph:
         return _run(model.SerializeToString(), self._options, names, self._given)
 
     def part(self, inputs: Sequence[str], output: str) -> "GraphPart":
-        """The nodes between these values, with their weights inside."""
+        """Extracts the nodes between these values, with their weights inside."""
         model = Extractor(self._model).extract_model(list(inputs), [output])
         model.graph.name = f"{self._model.graph.name} up to {output}"
         load_external_data_for_model(model, str(self._folder))
@@ -82,12 +82,12 @@ class EngineGraph:
 
 
 class GraphPart:
-    """A graph that stands alone, with one output.
+    """Standalone graph with one output.
 
     Args:
-        model: it, weights inside.
-        options: those that the engine's own session has.
-        given: inputs of the whole, by name.
+        model: graph with its weights inside.
+        options: session options of the bundle's engine.
+        given: inputs of the whole graph, by name.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class GraphPart:
         self.nodes = len(model.graph.node)
 
     def value(self, given: Mapping[str, Tensor]) -> Tensor:
-        """Its output, as ONNX Runtime computes it."""
+        """Computes the output with ONNX Runtime."""
         (output,) = (value.name for value in self._model.graph.output)
         model = self._model.SerializeToString()
         return _run(model, self._options, [output], {**self._given, **given})[output]
@@ -107,7 +107,7 @@ class GraphPart:
     def save(
         self, path: Path, given: Mapping[str, Tensor], results: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Writes it, and returns its inputs and ``results``."""
+        """Writes the graph; returns its inputs and ``results``."""
         onnx.save(self._model, path)
         values = {**self._given, **given}
         return {value.name: values[value.name] for value in self._model.graph.input} | {**results}

@@ -1,4 +1,4 @@
-"""The values of an engine that a backend builds of a program: it is built again to give them."""
+"""Intermediate values of a compiled engine, which is rebuilt with them as outputs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from operator import getitem
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from vidc.compiler.build.program import ComponentProgram
-from vidc.compiler.debug.given import Given
+from vidc.compiler.debug.call_inputs import CallInputs
 from vidc.compiler.debug.rebuild import Rebuilder
 from vidc.compiler.debug.rewire import part_of, result_nodes, value_name, with_outputs
 from vidc.exporters.onnx.export import export_onnx
@@ -37,18 +37,18 @@ _STANDARD: Operators = {
     quantize_kv: quantize_kv_reference,
     dequantize_kv: dequantize_kv_reference,
 }
-"""Operators of quantized programs by those that ONNX has."""
+"""ONNX forms of the operators of quantized programs."""
 
 
 class EngineProgram:
-    """A component's program, whose values an engine gives that is built to have them as outputs.
+    """Program of a component whose engine is rebuilt to return intermediate values.
 
     Args:
-        made: the program.
-        engine: the bundle's.
-        rebuilder: builds and runs it as the bundle's engine.
-        given: what it is given.
-        native: whether the backend's graphs have the ring in operators that work in place.
+        made: program of the component.
+        engine: engine of the bundle.
+        rebuilder: builds and runs programs like the bundle's engine.
+        given: inputs of the call.
+        native: True if the backend's graphs write the ring in place.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class EngineProgram:
         made: ComponentProgram,
         engine: Engine,
         rebuilder: Rebuilder,
-        given: Given,
+        given: CallInputs,
         native: bool,
     ) -> None:
         self._made = made
@@ -72,20 +72,20 @@ class EngineProgram:
         self._nodes = {self._name(node): node for node in made.program.graph.nodes}
         self.inputs = frozenset(made.signature.graph_inputs())
         self.names = [self._name(node) for node in _computed(made.program.graph) if _is_float(node)]
-        # What a state becomes is given by its write: its layout is the backend's business.
+        # A state's new value comes from its write; the backend chooses its layout.
         states = {state_output(state.name) for state in made.signature.states}
         self.cuts = frozenset(self.names) - states
 
     def results(self) -> dict[str, Tensor]:
-        """What the bundle's engine returns."""
-        return self._rebuilder.once(self._engine, self._made.signature, self._given.kept)
+        """Returns the outputs of the bundle's engine."""
+        return self._rebuilder.once(self._engine, self._made.signature, self._given.stored)
 
     def sources(self, name: str) -> Collection[str]:
-        """What the node of a value reads."""
+        """Returns the inputs of a value's node."""
         return [self._name(node) for node in self._nodes[name].all_input_nodes]
 
     def operator(self, name: str) -> str:
-        """The operator that gives a value, and the node's name."""
+        """Returns the operator and name of the node that computes a value."""
         node = self._nodes[name]
         call = node.args[0] if node.target is getitem else node
         assert isinstance(call, fx.Node)
@@ -93,13 +93,13 @@ class EngineProgram:
         return f"{target} {node.name!r}"
 
     def values(self, names: Collection[str]) -> dict[str, Tensor]:
-        """These values, as an engine computes them that has them as outputs."""
+        """Computes these values with an engine that has them as outputs."""
         marked = [self._nodes[name].name for name in names if name not in self._results]
-        found = self._rebuilder.run(with_outputs(self._made, marked), self._given.kept)
+        found = self._rebuilder.run(with_outputs(self._made, marked), self._given.stored)
         return {n: found[n if n in self._results else value_name(n)] for n in names}
 
     def part(self, inputs: Sequence[str], output: str) -> "ProgramPart":
-        """The operations between these values."""
+        """Extracts the operations between these values."""
         given = [name for name in inputs if name in self.cuts]
         part = part_of(
             self._made, [self._nodes[n].name for n in given], self._nodes[output].name
@@ -117,14 +117,14 @@ class EngineProgram:
 
 
 class ProgramPart:
-    """A part of a component's program.
+    """Part of a component's program.
 
     Args:
-        made: it.
-        output: what it computes, by its name there.
-        begins: the values that it begins at, by their names there.
-        rebuilder: builds and runs it as the bundle's engine.
-        given: what the component is given.
+        made: the part as a program.
+        output: name of its result.
+        begins: names of the values that it begins at.
+        rebuilder: builds and runs programs like the bundle's engine.
+        given: inputs of the call.
         native: as for ``EngineProgram``.
     """
 
@@ -134,7 +134,7 @@ class ProgramPart:
         output: str,
         begins: Mapping[str, str],
         rebuilder: Rebuilder,
-        given: Given,
+        given: CallInputs,
         native: bool,
     ) -> None:
         self._made = made
@@ -146,21 +146,21 @@ class ProgramPart:
         self.nodes = sum(node.op == "call_function" for node in made.program.graph.nodes)
 
     def value(self, given: Mapping[str, Tensor]) -> Tensor:
-        """What an engine of it alone computes."""
-        values = {**self._given.kept, **self._begun(given)}
+        """Computes the output with an engine of this part alone."""
+        values = {**self._given.stored, **self._begun(given)}
         return self._rebuilder.run(self._made, values)[self._output]
 
     def save(
         self, path: Path, given: Mapping[str, Tensor], results: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Writes it, and returns its inputs and ``results`` as the graph lays them out."""
+        """Writes the part as ONNX; returns its inputs and ``results`` in the graph's layout."""
         made, signature = self._made, self._made.signature
         operators = _STANDARD
         if self._native:
             signature, operators = native_form(made.program, signature, made.aligned)
         export_onnx(made.name, made.program, signature, None, path, operators)
         _include_weights(path, signature, self._given.weights)
-        values = {**self._given.own, **self._begun(given)}
+        values = {**self._given.program, **self._begun(given)}
         taken = {
             name: _laid_out(signature, name, values[name]) for name in signature.graph_inputs()
         }
@@ -177,7 +177,7 @@ def _laid_out(signature: Signature, name: str, value: Tensor) -> Tensor:
 
 
 def _include_weights(path: Path, signature: Signature, weights: Weights) -> None:
-    """Makes the weights that a graph has as inputs initializers of it."""
+    """Turns the weights of a graph from inputs into initializers."""
     model = ir.load(path)
     inputs = frozenset(signature.graph_inputs())
     values = [value for value in model.graph.inputs if value.name not in inputs]
@@ -189,7 +189,7 @@ def _include_weights(path: Path, signature: Signature, weights: Weights) -> None
 
 
 def _computed(graph: fx.Graph) -> list[fx.Node]:
-    """Nodes whose values depend on what a program is given, in order; others are constants."""
+    """Returns the nodes that depend on a program's inputs, in order."""
     found: dict[fx.Node, None] = dict.fromkeys(graph.find_nodes(op="placeholder"))
     for node in graph.nodes:
         if any(source in found for source in node.all_input_nodes):
@@ -198,7 +198,7 @@ def _computed(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _is_float(node: fx.Node) -> bool:
-    """Whether an engine can have a node's value as an output and it is a number worth a look."""
+    """Returns True if a node's value is floating-point and can be an output."""
     value = node.meta.get("val")
     return (
         node.op == "call_function"

@@ -1,4 +1,4 @@
-"""Builds programs as a bundle's engine was built, loads them as it is, and runs them once."""
+"""Rebuilds and runs engines with the settings of a bundle's engine."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from vidc.compiler.backends import Means, backend
+from vidc.compiler.backends import CompileOptions, backend
 from vidc.compiler.build.program import ComponentProgram
 from vidc.compiler.config.targets import Target
-from vidc.compiler.debug.given import as_program
+from vidc.compiler.debug.call_inputs import as_program
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.program import save_program
 from vidc.plugins.signature import Signature, state_output
@@ -22,7 +22,7 @@ from vidc.runtime.weights import Weights
 
 
 class Rebuilder:
-    """Makes engines of a component's programs.
+    """Builds engines from a component's programs.
 
     Args:
         folder: of the bundle.
@@ -30,7 +30,7 @@ class Rebuilder:
         target: what that is for.
         weights: of the bundle.
         device: that engines run on.
-        means: what the backend may use.
+        options: what the backend may use.
     """
 
     def __init__(
@@ -40,20 +40,20 @@ class Rebuilder:
         target: Target,
         weights: Weights,
         device: torch.device,
-        means: Means,
+        options: CompileOptions,
     ) -> None:
         self._folder = folder
         self._entry = entry
         self._target = target
         self._weights = weights
         self._device = device
-        self._means = means
+        self._options = options
 
     def run(self, made: ComponentProgram, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Builds an engine of a program and runs it once, as ``once`` does.
 
         Raises:
-            VidcError: what the backend and the loader raise.
+            VidcError: as the backend and the loader.
         """
         with TemporaryDirectory() as temporary:
             source, output = Path(temporary, "program"), Path(temporary, "engine")
@@ -63,7 +63,7 @@ class Rebuilder:
             save_program(made.program, exported.program)
             chosen = backend(self._entry.backend)
             kernels = dict.fromkeys(chosen.kernels(self._target), self._kernels(Path(temporary)))
-            built = chosen.compile(exported, self._target, kernels, output, self._means)
+            built = chosen.compile(exported, self._target, kernels, output, self._options)
             entry = replace(
                 self._entry,
                 loader=built.loader,
@@ -79,15 +79,15 @@ class Rebuilder:
     def once(
         self, engine: Engine, signature: Signature, given: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """What an engine computes: outputs by name, new values of states by ``state_output``.
+        """Runs an engine once: outputs by name, new states by ``state_output``.
 
         Args:
-            engine: it.
-            signature: of its program, whose layout and dtypes states come back in.
+            engine: engine to run.
+            signature: signature of the program; states are returned in its layout and dtypes.
             given: inputs and states, with the axes of the component.
 
         Returns:
-            On the CPU.
+            Tensors on the CPU.
         """
         specs, device = engine.signature, self._device
         buffers, states = Buffers(specs, device), States([specs], device)
@@ -104,7 +104,7 @@ class Rebuilder:
         return found
 
     def _kernels(self, temporary: Path) -> Path:
-        """A folder of the bundle's compiled kernels, as the stage that compiles them leaves it."""
+        """Returns a folder of the bundle's compiled kernels, as the compile stage lays it out."""
         folder = temporary / "kernels"
         folder.mkdir(exist_ok=True)
         first, *others = map(Path, self._entry.files)

@@ -1,4 +1,4 @@
-"""What PyTorch has for every value of a component's program, and the line it comes from."""
+"""PyTorch values for every node of a program or portable graph, with their Python lines."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -8,19 +8,29 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from vidc.compiler.build.program import ComponentProgram, python_line
-from vidc.compiler.debug.given import Given
+from vidc.compiler.config.resolve import Settings
+from vidc.compiler.debug.call_inputs import CallInputs
 from vidc.compiler.debug.rewire import result_nodes
+from vidc.compiler.quantize.lowering import quantized_linears
+from vidc.compiler.quantize.support import ONNX
+from vidc.compiler.quantize.tensors import asked_linears
+from vidc.exporters.components import component_groups
+from vidc.exporters.linear_tensors import LinearTensors
+from vidc.exporters.onnx.export import translated_program
+from vidc.exporters.onnx.stored import STORED
 from vidc.exporters.program import argument_placeholders
+from vidc.plugins.ops.quantized_linear import quantized_linear_reference
+from vidc.plugins.quantize import quantize
 
 
 class Reference:
-    """A component's program, run by PyTorch on a CPU, for which it was exported.
+    """Program of a component, run by PyTorch on a CPU.
 
     Args:
-        program: it.
+        program: exported program.
         arguments: names of its arguments, in order.
-        results: its nodes that go by other names than their own.
-        find: gives an argument or a weight by its name.
+        results: output nodes by the names of the signature.
+        find: returns an argument or weight by name.
     """
 
     def __init__(
@@ -43,16 +53,16 @@ class Reference:
 
     @property
     def names(self) -> Collection[str]:
-        """Of the values it knows."""
+        """Returns the names of all known values."""
         return self._nodes.keys()
 
     def line(self, name: str) -> str | None:
-        """The innermost line outside PyTorch that a value comes from, ``file:number: code``."""
+        """Returns the innermost source line outside PyTorch, as ``file:number: code``."""
         return python_line(self._nodes[name])
 
     @torch.no_grad()
     def values(self, names: Collection[str]) -> dict[str, Tensor]:
-        """These values, some of ``names``."""
+        """Computes these values, a subset of ``names``."""
         wanted: dict[fx.Node, list[str]] = {}
         for name in names:
             wanted.setdefault(self._nodes[name], []).append(name)
@@ -72,14 +82,14 @@ class Reference:
         return self._find(name).cpu()
 
 
-def program_reference(made: ComponentProgram, given: Given) -> Reference:
-    """What PyTorch has for the values of a program that a backend compiles."""
+def program_reference(made: ComponentProgram, given: CallInputs) -> Reference:
+    """Returns PyTorch's reference for a program that a backend compiles."""
     arguments = [spec.name for spec in made.signature.arguments]
     return Reference(made.program, arguments, result_nodes(made), given.find)
 
 
 class _Watched(fx.Interpreter):
-    """Runs a graph and keeps some of its values."""
+    """Interpreter that copies chosen values of a graph."""
 
     def __init__(
         self,
@@ -92,8 +102,78 @@ class _Watched(fx.Interpreter):
         self._found = found
 
     def run_node(self, n: fx.Node) -> Any:
-        """One node; a value that is wanted is copied, as later nodes may write over it."""
+        """Runs one node; a wanted value is copied, since later nodes may overwrite it."""
         value = super().run_node(n)
         if n in self._wanted:
             self._found[n] = value.clone()
         return value
+
+
+_SYMBOLIC = torch.ops.onnx_symbolic._symbolic.default
+_LINEAR = torch.ops.aten.linear.default
+_ROUNDS, _RESTORES = "QuantizeLinear", "DequantizeLinear"
+
+
+def graph_reference(settings: Settings, made: ComponentProgram, given: CallInputs) -> Reference:
+    """Returns PyTorch's reference for a component's portable graph.
+
+    Args:
+        settings: settings of the build.
+        made: program that the graph was translated from.
+        given: inputs and weights of the call.
+    """
+    program, inputs = translated_program(made.program, made.signature, STORED)
+    names = dict(zip(argument_placeholders(program), inputs, strict=True))
+    linears = {linear.weight: linear for linear in _linears(settings, made.name, inputs)}
+    for node in program.graph.nodes:
+        if node.target is _SYMBOLIC:
+            _interpret(node)
+        elif node.target is _LINEAR and names.get(node.args[1]) in linears:
+            node.target = _product(linears[names[node.args[1]]], given.find)
+    (nodes,) = program.graph.output_node().args
+    # Results have the names of the signature, as in the graph.
+    results = dict(zip(made.signature.graph_outputs(), nodes, strict=True))
+    return Reference(program, inputs, results, given.find)
+
+
+def _linears(settings: Settings, component: str, inputs: tuple[str, ...]) -> list[LinearTensors]:
+    group = component_groups(settings.model)[component]
+    quantized = settings.quantized(group)
+    if quantized is None:
+        return []
+    linears = quantized_linears(quantized.recipe, settings.model, ONNX)
+    return asked_linears(inputs, group, linears, ONNX)
+
+
+def _product(tensors: LinearTensors, find: Callable[[str], Tensor]) -> Callable[..., Tensor]:
+    """Returns a Linear's quantized matmul; a graph stores the weight's scale alone."""
+
+    def optional(name: str | None) -> Tensor | None:
+        return None if name is None else find(name).float()
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        scale, of_input = find(tensors.weight_scale).float(), optional(tensors.input_scale)
+        factor, mean = optional(tensors.input_factor), optional(tensors.input_mean)
+        if of_input is not None:
+            scale, of_input = scale * of_input, of_input.reshape(1)
+        return quantized_linear_reference(x, weight, scale, bias, of_input, factor, mean)
+
+    return product
+
+
+def _interpret(node: fx.Node) -> None:
+    """Replaces a symbolic Q or DQ of a ring by a function that PyTorch can run."""
+    given: Any
+    given, kind, *_ = node.args
+    if kind not in (_ROUNDS, _RESTORES):
+        raise ValueError(f"{node.name}: PyTorch has no {kind}")
+    node.args, node.kwargs = (*given, node.meta["val"].dtype), {}
+    node.target = _rounded if kind == _ROUNDS else _restored
+
+
+def _rounded(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    return quantize(x, scale[:, None], dtype)
+
+
+def _restored(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) * scale[:, None].to(dtype)

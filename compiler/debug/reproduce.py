@@ -1,4 +1,4 @@
-"""Writes the smallest graph that shows a wrong value, what it takes and what it should give."""
+"""Writes a minimal ONNX reproducer with its inputs and expected output."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,20 +9,20 @@ from vidc.compiler.debug.reference import Reference
 from vidc.compiler.debug.search import Finding, Values, cut, relative_error
 
 MOST_DEPTH = 64
-"""Known values that the largest part spans."""
+"""Largest number of known values that a part spans."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A part of a graph that stands alone.
+    """Minimal reproducer of a wrong value.
 
     Attributes:
-        graph: the ``.onnx`` file, weights inside.
+        graph: ``.onnx`` file with weights inside.
         tensors: its inputs, what its output is ``expected`` to be and what the engine's is
             ``found`` to be, as safetensors.
-        nodes: how many operations it has, as the engine's program counts them.
-        error: of its output against PyTorch's, relative L2.
-        inputs: their names.
+        nodes: number of operations in the engine's program.
+        error: relative L2 of its output against PyTorch's.
+        inputs: names of the inputs.
     """
 
     graph: Path
@@ -35,17 +35,17 @@ class Reproduction:
 def reproduce(
     component: str, finding: Finding, engine: Values, reference: Reference, folder: Path
 ) -> Reproduction | None:
-    """The smallest part before a wrong value that gives it from right inputs, written to a folder.
+    """Writes the smallest subgraph that computes a wrong value from right inputs.
 
     An engine of each part alone is built as the whole was and tells. None where no part does: the
     error then needs more of the graph than ``MOST_DEPTH`` values.
 
     Args:
-        component: its name, which files go by.
-        finding: the wrong value.
-        engine: that has it.
-        reference: of its component.
-        folder: an existing one.
+        component: name of the component and of the files.
+        finding: wrong value.
+        engine: values of the engine.
+        reference: values of PyTorch.
+        folder: existing folder.
     """
     expected = reference.values([finding.name])[finding.name]
     before: list[str] = []

@@ -1,4 +1,4 @@
-"""A component's program with more outputs, or a part of it that stands alone."""
+"""Copies of a component's program with more outputs, or of a part of it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -24,12 +24,12 @@ _CALLS = ("call_function", "get_attr")
 
 
 def value_name(node: str) -> str:
-    """What a node's value is called as an input or output: no node's name has a dot."""
+    """Returns the input or output name of a node's value: no node's name has a dot."""
     return f"value.{node}"
 
 
 def result_nodes(made: ComponentProgram) -> dict[str, fx.Node]:
-    """The nodes whose values a program returns, by the names of ``Signature.graph_outputs``."""
+    """Returns a program's output nodes by the names of ``Signature.graph_outputs``."""
     signature = made.signature
     names = (
         name if signature[name].role is Role.OUTPUT else state_output(name)
@@ -40,10 +40,10 @@ def result_nodes(made: ComponentProgram) -> dict[str, fx.Node]:
 
 
 def with_outputs(made: ComponentProgram, nodes: Sequence[str]) -> ComponentProgram:
-    """A copy of a program that returns these values besides.
+    """Returns a copy of a program with these values as additional outputs.
 
     Args:
-        made: the component's; left as it is.
+        made: program of the component; unchanged.
         nodes: names of nodes, whose values become outputs called ``value_name``.
     """
     graph, specs = _copied(made.program.graph), made.program.graph_signature
@@ -58,13 +58,13 @@ def with_outputs(made: ComponentProgram, nodes: Sequence[str]) -> ComponentProgr
 
 
 def part_of(made: ComponentProgram, given: Iterable[str], wanted: str) -> ComponentProgram:
-    """A copy of what of a program lies between some of its values and one that it leads to.
+    """Returns a copy of the part of a program between some values and one result.
 
     Of the component's own inputs, states and weights it has those that it reads. A state that is
     written on the way is written still.
 
     Args:
-        made: the component's; left as it is.
+        made: program of the component; unchanged.
         given: names of nodes, whose values become inputs called ``value_name``.
         wanted: name of the node whose value is computed: an output called ``value_name``, unless
             it is a state's new value.
@@ -108,7 +108,7 @@ def part_of(made: ComponentProgram, given: Iterable[str], wanted: str) -> Compon
 def _narrowed(
     signature: Signature, kept: set[str], written: set[str], added: Sequence[TensorSpec]
 ) -> Signature:
-    """The arguments that are kept, and what is added."""
+    """Restricts a signature to some arguments and adds tensors."""
     tensors = []
     for spec in signature.arguments:
         if spec.name not in kept:
@@ -119,7 +119,7 @@ def _narrowed(
 
 
 def _replaced(graph: fx.Graph, nodes: Sequence[fx.Node]) -> list[InputSpec]:
-    """Puts inputs in the place of these nodes."""
+    """Replaces these nodes by inputs."""
     made = []
     *_, last = graph.find_nodes(op="placeholder")
     for node in nodes:
@@ -132,7 +132,7 @@ def _replaced(graph: fx.Graph, nodes: Sequence[fx.Node]) -> list[InputSpec]:
 
 
 def _before(node: fx.Node) -> set[fx.Node]:
-    """A node and all that it is computed from."""
+    """Returns a node and all its ancestors."""
     found, todo = set[fx.Node](), [node]
     while todo:
         each = todo.pop()
@@ -148,7 +148,7 @@ def _program(
     inputs: Sequence[InputSpec],
     outputs: Sequence[OutputSpec],
 ) -> ExportedProgram:
-    """A program of this graph; raises torch's SpecViolationError where they do not fit."""
+    """Builds a program of this graph; raises torch's SpecViolationError if they do not fit."""
     arguments = sum(spec.kind is InputKind.USER_INPUT for spec in inputs)
     results = sum(spec.kind is OutputKind.USER_OUTPUT for spec in outputs)
     call = ModuleCallSignature(
@@ -171,7 +171,7 @@ def _program(
 
 
 def _copied(graph: fx.Graph) -> fx.Graph:
-    """A graph of the same nodes, by the same names."""
+    """Copies a graph with the same node names."""
     copy, nodes = fx.Graph(), dict[fx.Node, fx.Node]()
     returned = copy.graph_copy(graph, nodes)
     copy.output(returned)

@@ -1,4 +1,4 @@
-"""Finds the first value of an engine that leaves its tolerance."""
+"""Search for the first value of an engine that exceeds its tolerance."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,81 +12,81 @@ from vidc.compiler.debug.reference import Reference
 from vidc.compiler.validate.metrics import compare
 
 AT_ONCE = 64
-"""Values that are looked at in one run, for which an engine may have to be built."""
+"""Largest number of values compared in one run, each of which may rebuild an engine."""
 
 
 class Part(Protocol):
-    """What of an engine lies between some of its values and one."""
+    """Part of an engine between some values and one result."""
 
     @property
     def nodes(self) -> int:
-        """How many operations it has."""
+        """Number of operations."""
 
     def value(self, given: Mapping[str, Tensor]) -> Tensor:
-        """What an engine of it alone computes.
+        """Computes the output with an engine of this part alone.
 
         Args:
-            given: the values that it begins at.
+            given: values that it begins at.
         """
 
     def save(
         self, path: Path, given: Mapping[str, Tensor], results: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Writes it as ONNX, weights inside.
+        """Writes the part as ONNX with its weights inside.
 
         Args:
-            path: of the file.
-            given: the values that it begins at, but for the component's own.
-            results: values for what it computes, by any names.
+            path: file to write.
+            given: values that it begins at, except the component's inputs.
+            results: values of its output by any names.
 
         Returns:
-            What it takes, by the names of its inputs, and ``results``, as the graph lays them out.
+            Inputs by name and ``results``, in the graph's layout.
         """
 
 
 class Values(Protocol):
-    """An engine whose values can be looked at. A result goes by its name in the signature."""
+    """Engine with readable intermediate values. Results have their names in the signature."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The floating-point values, in the order they are computed."""
+        """Floating-point values in the order of computation."""
 
     @property
     def cuts(self) -> Collection[str]:
-        """Those of ``names`` that a part may begin at."""
+        """Names that a part may begin at."""
 
     @property
     def inputs(self) -> Collection[str]:
-        """What the engine is given besides weights."""
+        """Inputs of the engine besides weights."""
 
     def results(self) -> dict[str, Tensor]:
-        """What the bundle's engine returns, on the CPU."""
+        """Returns the outputs of the bundle's engine on the CPU."""
 
     def sources(self, name: str) -> Collection[str]:
-        """What a value is computed from at once, itself among ``names`` or not."""
+        """Returns the direct inputs of a value, in ``names`` or not."""
 
     def operator(self, name: str) -> str:
-        """The operator that gives a value, and the name of its node."""
+        """Returns the operator that computes a value, and the name of its node."""
 
     def values(self, names: Collection[str]) -> dict[str, Tensor]:
-        """Some of ``names`` on the CPU, as the engine computes them once they are outputs."""
+        """Computes some of ``names`` as outputs of the engine, on the CPU."""
 
     def part(self, inputs: Sequence[str], output: str) -> Part:
-        """What lies between these values, of ``cuts`` or of ``inputs``, and one of ``names``."""
+        """Extracts the part between values of ``cuts`` or ``inputs`` and one of ``names``."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The first value that differs.
+    """First value that differs.
 
     Attributes:
-        name: of the value.
-        operator: that gives it, with the name of its node.
+        name: name of the value.
+        operator: operator that computes it, with the name of its node.
         error: relative L2 against PyTorch in the engine's precision.
-        limit: the tolerance that it leaves.
-        line: of Python that it comes from, where that is known.
-        right: values before it that keep to the tolerance.
-        fused: whether it is right once other values before it are outputs, too.
+        limit: tolerance that it exceeds.
+        line: Python line that it comes from, if known.
+        right: earlier values within the tolerance.
+        fused: True if it is right once earlier values are outputs too.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Finding:
 def first_wrong(
     engine: Values, reference: Reference, results: Collection[str], limit: float
 ) -> Finding | None:
-    """The value whose relative L2 is above a limit, while those it is computed from are below.
+    """Finds a value whose relative L2 exceeds a limit while its inputs are within it.
 
     Of what the results are computed from, ``AT_ONCE`` values are looked at that are spread evenly,
     then of what the first wrong one is computed from, back to right ones, and so on. Values that
@@ -109,13 +109,13 @@ def first_wrong(
     are passed over.
 
     Args:
-        engine: what computes them.
-        reference: of its component.
-        results: that are wrong.
-        limit: of relative L2.
+        engine: values of the engine.
+        reference: values of PyTorch.
+        results: wrong results.
+        limit: largest relative L2.
 
     Returns:
-        None where each is right once it is an output.
+        The value; None if each is right once it is an output.
     """
     shared = [name for name in engine.names if name in reference.names]
     right: dict[str, None] = {}
@@ -126,7 +126,7 @@ def first_wrong(
         if not suspects:
             return None if found is None else replace(found, right=tuple(right), fused=True)
         chosen = _spread(suspects)
-        # Outputs too, so that what is wrong is wrong apart from what it is computed from.
+        # Right values are outputs too, so that an error is not one of their fusion.
         names = [*edge[: AT_ONCE - len(chosen)], *chosen]
         if found is not None and suspects == [found.name] and asked.issuperset(names):
             return replace(found, right=tuple(right))
@@ -143,13 +143,13 @@ def first_wrong(
 
 
 def cut(engine: Values, name: str, known: Collection[str], depth: int) -> list[str]:
-    """Where to cut an engine before a value, and what of its inputs lies before the cut.
+    """Returns where to cut an engine before a value, including reached engine inputs.
 
     Args:
-        engine: it.
-        name: of the value.
-        known: values that may be cut at, as far as they are ``cuts``.
-        depth: at how many of them, from the value back, the cut comes.
+        engine: values of the engine.
+        name: name of the value.
+        known: values that may be cut at if they are ``cuts``.
+        depth: number of known values between the cut and the value.
     """
     known = set(known) & set(engine.cuts)
     found, seen = [], {name}
@@ -168,7 +168,7 @@ def cut(engine: Values, name: str, known: Collection[str], depth: int) -> list[s
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
-    """Relative L2; infinities that both sides have, such as those of a mask, do not count."""
+    """Returns relative L2; equal infinities, as in a mask, do not count."""
     alike = torch.isinf(expected) & (found == expected)
     return compare(found.masked_fill(alike, 0), expected.masked_fill(alike, 0)).relative_l2
 
@@ -176,10 +176,10 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 def _before(
     engine: Values, wrong: Collection[str], shared: Sequence[str], right: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Shared values that these are computed from, themselves included, back to right ones.
+    """Returns the shared ancestors of these values, back to right ones.
 
     Returns:
-        Those, and the right ones.
+        Ancestors to compare, and right values at their edge.
     """
     seen, edge, todo = set[str](), set[str](), [*wrong]
     while todo:
@@ -193,7 +193,7 @@ def _before(
 
 
 def _spread(names: Sequence[str]) -> list[str]:
-    """Up to ``AT_ONCE`` of these, evenly; the last one among them."""
+    """Returns up to ``AT_ONCE`` of these, evenly spaced and with the last one."""
     count = min(AT_ONCE, len(names))
     return [names[(index + 1) * len(names) // count - 1] for index in range(count)]
 
@@ -201,7 +201,7 @@ def _spread(names: Sequence[str]) -> list[str]:
 def _errors(
     engine: Values, reference: Reference, names: Collection[str]
 ) -> dict[str, float | None]:
-    """The relative L2 of each of these values; None where their shapes differ."""
+    """Returns the relative L2 of each value; None if shapes differ."""
     found, expected = engine.values(names), reference.values(names)
     return {
         name: relative_error(found[name], expected[name])

@@ -1,1 +1,1 @@
-"""Examines this machine: what works, what is missing, what to do about it."""
+"""Checks of this machine and hints for what is missing."""

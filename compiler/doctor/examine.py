@@ -1,16 +1,24 @@
-"""All probes in order. One that fails is a finding of its own and does not end the examination."""
+"""Runs all probes in order. A probe that raises becomes a finding."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from vidc.compiler.doctor.finding import Finding, Status
-from vidc.compiler.doctor.machine import probe_cache, probe_cpu, probe_cuda
-from vidc.compiler.doctor.packages import probe_packages, probe_python
-from vidc.compiler.doctor.toolchain import probe_backends, probe_cxx, probe_onnxruntime
+from vidc.compiler.doctor.probes import (
+    Finding,
+    Status,
+    probe_backends,
+    probe_cache,
+    probe_cpu,
+    probe_cuda,
+    probe_cxx,
+    probe_onnxruntime,
+    probe_packages,
+    probe_python,
+)
 
 
 class Probe(NamedTuple):
-    """What is looked at, and how bad it is if looking fails."""
+    """Probe and the status of its finding if it raises."""
 
     name: str
     look: Callable[[], Iterable[Finding]]
@@ -30,7 +38,7 @@ PROBES = (
 
 
 def examine(probes: Iterable[Probe] = PROBES) -> list[Finding]:
-    """What every probe finds."""
+    """Returns the findings of every probe."""
     findings: list[Finding] = []
     for probe in probes:
         try:

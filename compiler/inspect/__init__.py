@@ -1,1 +1,1 @@
-"""What bundles, ONNX graphs and packages hold, and how two of a kind differ."""
+"""Descriptions and comparisons of bundles, ONNX graphs, packages and plans."""

@@ -1,4 +1,4 @@
-"""What a bundle is, from its manifest and the headers of its weights."""
+"""Summary of a bundle from its manifest and weights headers."""
 
 import math
 from collections import Counter
@@ -16,21 +16,21 @@ from vidc.runtime.manifest import Engine, Manifest, Target, Validation
 
 @dataclass(frozen=True)
 class Total:
-    """How many tensors, and their bytes."""
+    """Number of tensors and their bytes."""
 
     count: int
     bytes: int
 
     @classmethod
     def of(cls, tensors: Iterable[TensorSpec]) -> Self:
-        """The sum over these tensors."""
+        """Sums over these tensors."""
         sizes = [tensor.nbytes for tensor in tensors]
         return cls(len(sizes), sum(sizes))
 
 
 @dataclass(frozen=True)
 class EngineSummary:
-    """One engine. ``files`` holds sizes in bytes by path."""
+    """Engine of a bundle. ``files`` holds sizes in bytes by path."""
 
     component: str
     backend: str
@@ -44,7 +44,7 @@ class EngineSummary:
 
 @dataclass(frozen=True)
 class WeightsSummary:
-    """One weights file: bytes on disk, tensors, their elements, how many have which dtype.
+    """Weights file: bytes on disk, tensors, elements and number of tensors by dtype.
 
     ``source`` says where they came from: free JSON, ``random_weights`` with a seed among it where
     they were drawn and never trained.
@@ -60,7 +60,7 @@ class WeightsSummary:
 
 @dataclass(frozen=True)
 class SessionMemory:
-    """What one session allocates for its states.
+    """Memory that one session allocates for its states.
 
     ``spares`` are the second buffers of states that an engine cannot write in place.
     """
@@ -71,7 +71,7 @@ class SessionMemory:
 
 @dataclass(frozen=True)
 class BundleSummary:
-    """A bundle at a glance; ``bytes`` of all files that its manifest lists."""
+    """Summary of a bundle; ``bytes`` covers all files in its manifest."""
 
     name: str
     preset: str
@@ -87,7 +87,7 @@ class BundleSummary:
 
 
 def summarize_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
-    """Describes the bundle in a folder whose files have been verified.
+    """Summarizes the bundle in a folder whose files have been verified.
 
     Raises:
         GateError: ``VIDC-BUNDLE-MALFORMED``, a weights file is not safetensors.
@@ -113,7 +113,7 @@ def summarize_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
 
 
 def summarize_engine(component: str, engine: Engine, manifest: Manifest) -> EngineSummary:
-    """Describes one engine of a bundle."""
+    """Summarizes one engine of a bundle."""
     return EngineSummary(
         component=component,
         backend=engine.backend,
@@ -127,7 +127,7 @@ def summarize_engine(component: str, engine: Engine, manifest: Manifest) -> Engi
 
 
 def open_weights(file: Path) -> Any:
-    """An open safetensors file, memory-mapped.
+    """Opens a safetensors file, memory-mapped.
 
     Raises:
         GateError: ``VIDC-BUNDLE-MALFORMED``.
@@ -168,5 +168,5 @@ def _session_memory(manifest: Manifest) -> SessionMemory:
 
 
 def _distinct(states: Iterable[TensorSpec]) -> Total:
-    """The total of states that engines share by name."""
+    """Returns the total over distinct state names, which engines share."""
     return Total.of({state.name: state for state in states}.values())

@@ -9,7 +9,7 @@ from vidc.compiler.store.flatten import flatten
 
 @dataclass(frozen=True)
 class Change:
-    """A value that differs, by its dotted name; None where there is none."""
+    """Value that differs, by dotted name; None if one side lacks it."""
 
     name: str
     old: Any
@@ -17,11 +17,11 @@ class Change:
 
 
 Sections = dict[str, tuple[Change, ...]]
-"""Changes by subject; a subject without changes is left out."""
+"""Changes by subject; subjects without changes are left out."""
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...]:
-    """The leaves that differ, in the order of ``old``, then those that only ``new`` has."""
+    """Returns the leaves that differ in the order of ``old``, then those only in ``new``."""
     before, after = flatten(old), flatten(new)
     return tuple(
         Change(name, before.get(name), after.get(name))
@@ -33,7 +33,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ...
 def sections(
     old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]
 ) -> Sections:
-    """The changes of each subject that has any."""
+    """Returns the changes of each subject that has any."""
     found = {
         subject: changes(old.get(subject, {}), new.get(subject, {})) for subject in {**old, **new}
     }

@@ -1,4 +1,4 @@
-"""How two bundles differ: in what their manifests say, and in their weights' values."""
+"""Differences between two bundles: manifests and values of weights."""
 
 import math
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ _CHUNK = 2**22
 
 @dataclass(frozen=True)
 class WeightsDifference:
-    """How the values of two weights files with the same tensors, or some, differ.
+    """Difference between the values of two weights files.
 
     Attributes:
-        tensors: how many both have, in the same shape.
-        unmatched: names that only one has, or that have another shape in the other.
-        differing: how many of ``tensors`` hold other values.
-        worst: the one that differs the most.
+        tensors: number of tensors that both have in the same shape.
+        unmatched: names that only one has, or whose shapes differ.
+        differing: number of ``tensors`` whose values differ.
+        worst: name of the tensor that differs most.
         relative_l2: of ``worst``: ``|new - old| / |old|`` in L2 norms; None where that is not
             finite, because the old is zero or either holds NaN or Inf.
     """
@@ -38,7 +38,7 @@ class WeightsDifference:
 
 
 def compare_manifests(old: Manifest, new: Manifest) -> Sections:
-    """What differs between two manifests, by their fields.
+    """Returns the differences between two manifests by field.
 
     Scalar fields come under ``bundle``. The HTML report is left out of ``files``: it only shows
     what the rest says.
@@ -49,13 +49,13 @@ def compare_manifests(old: Manifest, new: Manifest) -> Sections:
 def compare_weights(
     old: Path, old_manifest: Manifest, new: Path, new_manifest: Manifest
 ) -> dict[str, WeightsDifference]:
-    """Reads the weights that two bundles both have and whose digests differ, tensor by tensor.
+    """Compares the shared weights groups whose digests differ, tensor by tensor.
 
     Args:
         old: folder of the first bundle.
-        old_manifest: its manifest.
-        new: folder of the second.
-        new_manifest: its manifest.
+        old_manifest: manifest of the first bundle.
+        new: folder of the second bundle.
+        new_manifest: manifest of the second bundle.
 
     Raises:
         GateError: ``VIDC-BUNDLE-MALFORMED``, a weights file is not safetensors.
@@ -69,7 +69,7 @@ def compare_weights(
 
 
 def relative_l2(old: Tensor, new: Tensor) -> float:
-    """``|new - old| / |old|`` in float64; 0 for equal bits, infinite where it is not finite."""
+    """Returns ``|new - old| / |old|`` in float64; 0 for equal bits, infinite if not finite."""
     if old.dtype == new.dtype and torch.equal(_bits(old), _bits(new)):
         return 0.0
     error = norm = 0.0
@@ -83,7 +83,7 @@ def relative_l2(old: Tensor, new: Tensor) -> float:
 
 
 def _chunks(tensor: Tensor) -> Iterator[Tensor]:
-    """The values in float64, some at a time: the largest embeddings would not fit whole."""
+    """Yields the values in float64 chunks, since the largest embeddings do not fit in memory."""
     return (chunk.double() for chunk in tensor.reshape(-1).split(_CHUNK))
 
 
@@ -110,7 +110,7 @@ def _signature(signature: Signature) -> dict[str, str]:
 
 
 def describe_tensor(tensor: TensorSpec) -> str:
-    """A tensor of a signature without its name, such as ``state float32 [1, 4] read_write``."""
+    """Describes a tensor without its name, such as ``state float32 [1, 4] read_write``."""
     words = [tensor.role.value, tensor.dtype, str(list(tensor.shape))]
     if tensor.access is not None:
         words.append(tensor.access.value)

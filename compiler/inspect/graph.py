@@ -1,4 +1,4 @@
-"""What an ONNX graph holds. Needs the ``onnx`` packages, which come with ``vidc[build]``."""
+"""Description of an ONNX graph. Needs the ``onnx`` packages of ``vidc[build]``."""
 
 import hashlib
 import math
@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vidc.compiler.inspect.changes import Sections, sections
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.runtime.document import unreadable
 
 _DTYPES = {"float": "float32", "double": "float64"}
-"""ONNX's names of dtypes that others call otherwise."""
+"""ONNX dtype names that differ from PyTorch's."""
 
 
 @dataclass(frozen=True)
 class GraphTensor:
-    """An input or output; a dimension that is no number is named, or ``?``."""
+    """Input or output; a dynamic dimension is a name or ``?``."""
 
     name: str
     dtype: str
@@ -26,15 +27,15 @@ class GraphTensor:
 
 @dataclass(frozen=True)
 class Initializer:
-    """A constant or a weight.
+    """Constant or weight of a graph.
 
     Attributes:
-        name: its name.
-        dtype: its dtype.
-        shape: its sizes.
-        bytes: as stored.
-        location: the file that holds it, beside the graph; None if the graph itself does.
-        content: byte offset in that file, or the SHA-256 of what the graph holds.
+        name: name of the tensor.
+        dtype: dtype of the tensor.
+        shape: sizes of the tensor.
+        bytes: stored size.
+        location: external file that holds it; None if the graph does.
+        content: byte offset in that file, or the SHA-256 of embedded data.
     """
 
     name: str
@@ -47,11 +48,11 @@ class Initializer:
 
 @dataclass(frozen=True)
 class Graph:
-    """An ONNX model.
+    """Description of an ONNX model.
 
     Attributes:
-        name: of the graph.
-        producer: what wrote it.
+        name: name of the graph.
+        producer: tool that wrote it.
         opsets: version of each domain of operators; the standard one is ``ai.onnx``.
         inputs: in order, initializers not among them.
         outputs: in order.
@@ -72,7 +73,7 @@ class Graph:
 
 
 def load_graph(path: Path) -> Any:
-    """The ``onnx.ModelProto`` in a file, without its external data.
+    """Loads the ``onnx.ModelProto`` in a file without its external data.
 
     Raises:
         UnavailableError: ``VIDC-ENV-ONNX``, ``onnx`` or ``onnx_ir`` is not installed.
@@ -124,7 +125,7 @@ def describe_graph(path: Path, model: Any) -> Graph:
 
 
 def external_files(graph: Graph) -> dict[str, int]:
-    """Bytes that a graph takes from each file beside it."""
+    """Returns the bytes that a graph reads from each external file."""
     files: Counter[str] = Counter()
     for initializer in graph.initializers:
         if initializer.location is not None:
@@ -133,7 +134,7 @@ def external_files(graph: Graph) -> dict[str, int]:
 
 
 def no_graph(path: Path, what: str) -> GateError:
-    """A ``VIDC-INSPECT-GRAPH`` error about a file."""
+    """Returns a ``VIDC-INSPECT-GRAPH`` error about a file."""
     return GateError(
         "VIDC-INSPECT-GRAPH",
         f"{path} is not an ONNX model: {what[:200]}",
@@ -142,7 +143,7 @@ def no_graph(path: Path, what: str) -> GateError:
 
 
 def _text(value: Any) -> str:
-    """A string of a model; protobuf hands out bytes where it is not UTF-8."""
+    """Returns a string of a model; protobuf returns bytes if it is not UTF-8."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not UTF-8")
     return value
@@ -214,3 +215,32 @@ def _wiring(model: Any) -> str:
     for part in (*model.graph.node, *model.functions):
         digest.update(part.SerializeToString(deterministic=True))
     return digest.hexdigest()
+
+
+def compare_graphs(old: Graph, new: Graph) -> Sections:
+    """Returns the differences between two graphs: names, tensors, operators and wiring."""
+    return sections(_graph_subjects(old), _graph_subjects(new))
+
+
+def _graph_subjects(graph: Graph) -> dict[str, dict[str, Any]]:
+    return {
+        "graph": {"name": graph.name, "producer": graph.producer, "wiring": graph.wiring},
+        "opsets": graph.opsets,
+        "inputs": {tensor.name: _tensor_text(tensor) for tensor in graph.inputs},
+        "outputs": {tensor.name: _tensor_text(tensor) for tensor in graph.outputs},
+        "initializers": {item.name: _initializer_text(item) for item in graph.initializers},
+        "operators": graph.operators,
+    }
+
+
+def _tensor_text(tensor: GraphTensor) -> str:
+    return f"{tensor.dtype} {_shape_text(tensor.shape)}"
+
+
+def _initializer_text(item: Initializer) -> str:
+    where = "embedded" if item.location is None else item.location
+    return f"{item.dtype} {_shape_text(item.shape)} {where} @ {item.content}"
+
+
+def _shape_text(shape: tuple[int | str, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

@@ -1,4 +1,4 @@
-"""What parsers would ignore or refuse of an ONNX graph. Needs packages of ``vidc[build]``."""
+"""Constructs of an ONNX graph that parsers ignore or refuse. Needs ``vidc[build]``."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from vidc.exporters.onnx.lint import lint
 
 @dataclass(frozen=True)
 class Issue:
-    """A construct that a parser does not take as ONNX means it, and the nodes that are one."""
+    """Construct that a parser does not read as ONNX specifies, with its nodes."""
 
     parser: str
     construct: str
@@ -23,7 +23,7 @@ class Issue:
 
 
 def find_issues(path: Path, model: Any) -> tuple[Issue, ...]:
-    """The issues of every parser that vidc knows with a model read from ``path``.
+    """Returns the issues that known parsers have with a model read from ``path``.
 
     Raises:
         GateError: ``VIDC-INSPECT-GRAPH``, edges or attributes of the model contradict ONNX.

@@ -1,4 +1,4 @@
-"""What a ``.pt2`` package holds, from its archive alone: nothing in it is loaded."""
+"""Description of a ``.pt2`` package from its archive; nothing in it is loaded."""
 
 import json
 import zipfile
@@ -8,15 +8,17 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from vidc.compiler.inspect.changes import Sections, sections
 from vidc.plugins.errors import GateError
 from vidc.runtime.pickles import find_pickles
+from vidc.runtime.strict import plain
 
 _MAX_METADATA_BYTES = 2**20
 _ENGINES = ("data", "aotinductor")
 
 
 class Content(StrEnum):
-    """What packages carry."""
+    """Kind of content."""
 
     ENGINE = "AOTInductor engine"
     PROGRAM = "ExportedProgram"
@@ -24,7 +26,7 @@ class Content(StrEnum):
 
 @dataclass(frozen=True)
 class Member:
-    """One file of a package: bytes, and the checksum that the archive has of it."""
+    """File of a package: bytes and the archive's checksum."""
 
     bytes: int
     crc32: str
@@ -32,14 +34,14 @@ class Member:
 
 @dataclass(frozen=True)
 class Package:
-    """A package.
+    """Description of a package.
 
     Attributes:
-        content: what it carries.
-        format_version: of the archive.
-        metadata: what an engine says of the machine it was compiled for; empty for a program.
+        content: kind of content.
+        format_version: version of the archive format.
+        metadata: build machine of an engine; empty for a program.
         pickles: members that loading might unpickle; vidc refuses to load a package with any.
-        files: by path below the package's own folder.
+        files: files by path below the package's own folder.
     """
 
     content: Content
@@ -53,7 +55,7 @@ def describe_package(path: Path) -> Package:
     """Describes a package.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-MALFORMED``, it is no package; ``VIDC-BUNDLE-UNREADABLE``.
+        GateError: ``VIDC-BUNDLE-MALFORMED`` if it is no package; ``VIDC-BUNDLE-UNREADABLE``.
     """
     pickles = find_pickles(path)
     try:
@@ -78,7 +80,7 @@ def describe_package(path: Path) -> Package:
 
 
 def _below(name: str) -> str:
-    """A member's path without the folder that holds all members."""
+    """Returns a member's path below the package's own folder."""
     return str(PurePosixPath(*PurePosixPath(name).parts[1:]))
 
 
@@ -102,3 +104,16 @@ def _metadata(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) 
         if PurePosixPath(name).parts[:2] == _ENGINES and name.endswith("_metadata.json"):
             found |= json.loads(_read(archive, member))
     return found
+
+
+def compare_packages(old: Package, new: Package) -> Sections:
+    """Returns the differences between two packages: metadata and files."""
+    return sections(_package_subjects(old), _package_subjects(new))
+
+
+def _package_subjects(package: Package) -> dict[str, dict[str, Any]]:
+    return {
+        "package": {"content": package.content, "format_version": package.format_version},
+        "metadata": package.metadata,
+        "files": plain(package.files),
+    }

@@ -1,4 +1,4 @@
-"""What a plan of TensorRT's holds: its bytes, its layers, and the network it was built from."""
+"""Description of a TensorRT plan: bytes, layers and source network."""
 
 import json
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ MAX_DESCRIPTION_BYTES = 2**26
 
 @dataclass(frozen=True)
 class Attention:
-    """An attention of a network, ``[B, H, T, D]`` queries over ``[B, H, S, D]`` keys.
+    """Attention of a network, ``[B, H, T, D]`` queries over ``[B, H, S, D]`` keys.
 
     Attributes:
-        name: of its layer.
-        dtype: of its queries.
-        query: their shape.
-        keys: their shape.
-        reads_length: whether it reads how many keys are valid.
-        must_fuse: whether the engine is refused where it is not one fused kernel.
+        name: name of the layer.
+        dtype: dtype of the queries.
+        query: shape of the queries.
+        keys: shape of the keys.
+        reads_length: True if it reads the number of valid keys.
+        must_fuse: True if an engine that does not fuse it is refused.
     """
 
     name: str
@@ -46,15 +46,15 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class QuantizedProduct:
+class QuantizedMatmul:
     """A matrix product of a network whose weight is in 8 bits.
 
     Attributes:
-        name: of its layer.
-        weight: that it reads, by its name in the bundle.
-        weights: the weight's type.
-        inputs: the input's, before it is dequantized if it is quantized.
-        computes: whether it is meant to be computed in 8 bits.
+        name: name of the layer.
+        weight: name of the weight in the bundle.
+        weights: dtype of the weight.
+        inputs: dtype of the input, before dequantization if it is quantized.
+        computes: True if the recipe computes it in 8 bits.
     """
 
     name: str
@@ -69,14 +69,14 @@ class QuantizedProduct:
 
 @dataclass(frozen=True)
 class Network:
-    """What a plan was built from; layers are counted by kind and by the type they give.
+    """Network of a plan; layers are counted by kind and by output type.
 
     ``rounding`` names the nodes of ONNX that are Q or DQ, or only scale for them.
     """
 
     layers: dict[str, dict[str, int]]
     attentions: tuple[Attention, ...]
-    quantized: tuple[QuantizedProduct, ...] = ()
+    quantized: tuple[QuantizedMatmul, ...] = ()
     rounding: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -92,11 +92,11 @@ class Network:
 
 @dataclass(frozen=True)
 class InspectedPlan:
-    """A plan, and what lies beside it as the backend leaves it.
+    """Plan with the description that the backend writes beside it.
 
     Attributes:
-        plan: what its bytes say.
-        network: that it was built from; None where that is not known.
+        plan: header of the plan.
+        network: source network; None if unknown.
         engine: its layers, of the engine that was loaded or else as its builder said them; None
             where nobody said them.
         not_loaded: why the product's own inspector was not asked on this machine; None if it was.
@@ -108,7 +108,7 @@ class InspectedPlan:
     not_loaded: str | None = None
 
     @property
-    def unfused(self) -> tuple[QuantizedProduct, ...]:
+    def unfused(self) -> tuple[QuantizedMatmul, ...]:
         """Products that are meant to be computed in 8 bits and are not: Q and DQ did not fuse."""
         if self.network is None:
             return ()
@@ -122,21 +122,21 @@ class InspectedPlan:
 
     @property
     def apart(self) -> tuple[EngineLayer, ...]:
-        """Layers that only quantize or dequantize: their Q or DQ is in no other kernel."""
+        """Returns the layers that only quantize or dequantize."""
         if self.engine is None or self.network is None:
             return ()
         return self.engine.apart(frozenset(self.network.rounding))
 
     @property
     def fused(self) -> dict[str, bool] | None:
-        """Of each attention of the network, whether it is one kernel; None if that is not known."""
+        """Returns for each attention whether it is one fused kernel; None if unknown."""
         if self.engine is None or self.network is None:
             return None
         return {each.name: self.engine.fused(each.name) for each in self.network.attentions}
 
 
 def inspect_plan(path: Path) -> InspectedPlan:
-    """What is known of the plan in a file, which is loaded where there is a GPU for it.
+    """Inspects the plan in a file and loads it if its GPU is present.
 
     Raises:
         GateError: what ``describe_plan`` raises; ``VIDC-BUNDLE-MALFORMED``, ``VIDC-BUNDLE-FIELD``:
@@ -154,7 +154,7 @@ def inspect_plan(path: Path) -> InspectedPlan:
 
 
 def compare_plans(old: InspectedPlan, new: InspectedPlan) -> Sections:
-    """What differs between two plans: what built them, their size, their layers and attentions."""
+    """Returns the differences between two plans: builder, size, layers and attentions."""
     return sections(_subjects(old), _subjects(new))
 
 
@@ -175,7 +175,7 @@ def _subjects(found: InspectedPlan) -> dict[str, dict[str, Any]]:
 
 
 def _read(path: Path, kind: type[Any], what: str) -> Any:
-    """What a file says, None where there is none."""
+    """Returns the text of a file, None if there is none."""
     if not path.exists():
         return None
     try:

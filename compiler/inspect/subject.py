@@ -1,4 +1,4 @@
-"""What lies at a path, by its name alone."""
+"""Kind of thing at a path, by its name alone."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,7 +7,7 @@ from vidc.plugins.errors import UsageError
 
 
 class Subject(StrEnum):
-    """Things that can be inspected and compared."""
+    """Kinds of things that can be inspected and compared."""
 
     BUNDLE = "bundle"
     GRAPH = "onnx"
@@ -16,7 +16,7 @@ class Subject(StrEnum):
 
 
 def subject_of(path: Path) -> Subject:
-    """What a path holds: a folder is a bundle, a file goes by its suffix.
+    """Returns the kind of a path: a folder is a bundle, a file goes by its suffix.
 
     Raises:
         UsageError: ``VIDC-INSPECT-PATH``, nothing is there or nothing that vidc knows.
@@ -28,7 +28,5 @@ def subject_of(path: Path) -> Subject:
         raise UsageError("VIDC-INSPECT-PATH", f"there is no {path}", f"give {known}")
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in (Subject.GRAPH, Subject.PACKAGE, Subject.PLAN):
-        raise UsageError(
-            "VIDC-INSPECT-PATH", f"{path} is nothing that vidc can look into", f"give {known}"
-        )
+        raise UsageError("VIDC-INSPECT-PATH", f"vidc cannot inspect {path}", f"give {known}")
     return Subject(suffix)

@@ -1,4 +1,4 @@
-"""What a recipe makes of a model: a format for each Linear and each self-attention."""
+"""Application of a recipe to a model: a format for each linear layer and self-attention."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ class Quantization:
     """Formats of a transformer's layers.
 
     Attributes:
-        linear: of every Linear by name, those that stay high too.
-        attention: of every self-attention by name, ``blocks.0.attn1`` and so on.
-        flops_share: how much of the matrix products with weights in a denoising pass, the patch
-            embedding's among them, is computed in 8 bits: between 0 and 1.
-        weights_share: how much of these weights, and of those of ``text_kv``, is kept in 8 bits.
+        linear: formats of all linear layers by name, high precision included.
+        attention: formats of all self-attentions by name, such as ``blocks.0.attn1``.
+        flops_share: share of a denoising pass's matmul FLOPs with weights, patch embedding
+            included, that run in 8 bits, 0 to 1.
+        weights_share: share of these weights, and those of ``text_kv``, in 8 bits, 0 to 1.
     """
 
     linear: Mapping[str, LinearFormat]
@@ -30,10 +30,10 @@ class Quantization:
 
 
 def apply_recipe(recipe: Recipe, config: ModelConfig) -> Quantization:
-    """The formats that a recipe gives a model's layers.
+    """Returns the formats that a recipe gives a model's layers.
 
     Raises:
-        UsageError: ``VIDC-RECIPE-LAYER``, a pattern means no layer, with the nearest one.
+        UsageError: ``VIDC-RECIPE-LAYER``, a pattern matches no layer, with the nearest one.
     """
     sizes = linear_sizes(config)
     names = tuple(sizes)
@@ -71,9 +71,9 @@ def _formats(
 
 
 def denoising_rows(name: str, config: ModelConfig) -> int:
-    """How many rows a denoising pass multiplies with a Linear's weight, of one video."""
+    """Returns the input rows of a linear layer in a denoising pass, for batch size 1."""
     if "text_embedder" in name or name.endswith(("attn2.to_k", "attn2.to_v")):
-        # Once a prompt, not once a pass.
+        # It runs once a prompt.
         return 0
     if name.startswith("condition_embedder."):
         return config.stream.block

@@ -1,4 +1,4 @@
-"""A calibration on disk: written once, read with suspicion."""
+"""Calibration files: writing, and reading with validation."""
 
 import hashlib
 import json
@@ -25,50 +25,44 @@ from vidc.runtime.integrity import file_entry
 from vidc.runtime.strict import plain, read
 
 MAX_DOCUMENT = 2**20
-"""Bytes: far above any real one."""
+"""Size limit in bytes, far above real documents."""
 _LEAST = 1e-30
-"""Of a range: the inverse of a smaller one's scale may be infinite."""
+"""Smallest valid range: the reciprocal of a smaller scale may be infinite."""
 _AGAIN = "run vidc calibrate again, or copy both of its files again"
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A calibration of a transformer; ``tensors`` as ``tensor_shapes`` says."""
+    """Calibration of a transformer, with the tensors of ``tensor_shapes``."""
 
     document: Document
     tensors: Mapping[str, Tensor]
 
     def amax(self, name: str) -> Tensor:
-        """The largest magnitudes over all groups, float32, by channel.
+        """Returns the per-channel amax over all groups, float32.
 
-        ``[in]`` of ``<linear>.input``, ``[out]`` of ``<linear>.weight``, ``[H, D]`` of
-        ``<attention>.q``, ``.k`` and ``.v``; KeyError for another name.
+        ``[in]`` for ``<linear>.input``, ``[out]`` for ``<linear>.weight``, ``[H, D]`` for
+        ``<attention>.q``, ``.k`` and ``.v``.
         """
         tensor = self.tensors[name]
         return tensor if name.endswith(".weight") else tensor.amax(0)
 
-    def group_amax(self, name: str) -> dict[str, float]:
-        """The largest magnitude by group, of those that run this tensor."""
-        rows = self.tensors[name].flatten(1).amax(1).tolist()
-        pairs = zip(self.document.groups, rows, strict=True)
-        return {group.name: row for group, row in pairs if row > 0}
-
     def mean(self, name: str) -> Tensor:
-        """The mean of ``<linear>.input``, ``[in]``, of ``<attention>.k`` or ``.v``, ``[H, D]``."""
+        """Returns the mean, ``[in]`` of ``<linear>.input``, ``[H, D]`` of ``<attention>.k``."""
         return self.tensors[f"{name}.mean"]
 
-    def centred_amax(self, name: str, mean: Tensor | None = None) -> Tensor:
-        """The largest magnitudes of such a tensor less a mean of its shape, its own if none."""
+    def centered_amax(self, name: str, mean: Tensor | None = None) -> Tensor:
+        """Returns the amax of such a tensor less a mean of its shape, by default its own mean."""
         mean = self.mean(name) if mean is None else mean
         low, high = (self.tensors[f"{name}.{of}"] for of in ("low", "high"))
         return torch.maximum(high - mean, mean - low)
 
     def require_fits(self, model: ModelConfig, weights: str) -> None:
-        """Refuses a calibration of another model.
+        """Rejects a calibration of another model.
 
         Args:
-            model: that is to be quantized.
-            weights: the digest of its transformer's weights, as in ``Document``.
+            model: the model to quantize.
+            weights: digest of its transformer's weights, as in ``Document``.
 
         Raises:
             UsageError: ``VIDC-CALIBRATION-FOREIGN``, other weights, sizes or steps.
@@ -80,19 +74,19 @@ class Calibration:
         for table, values in model_tables(model).items():
             for key, value in values.items():
                 found = self.document.model.get(table, {}).get(key)
-                # Ranges do not depend on how many videos a batch holds.
+                # Ranges do not depend on the batch size.
                 if found != value and (table, key) != ("stream", "batch"):
                     _foreign(f"it was made with {table}.{key} = {found}, this is {value}")
 
 
 def model_tables(model: ModelConfig) -> dict[str, dict[str, Any]]:
-    """What of a model decides its ranges, besides its weights."""
+    """Returns the tables of a model that its ranges depend on, besides the weights."""
     tables = write_tables(model, ValidateConfig())
     return {name: tables[name] for name in ("model", "stream", "sampler")}
 
 
 def write_calibration(folder: Path, document: Document, tensors: Mapping[str, Tensor]) -> None:
-    """Writes both files into an empty folder; ``document.tensors`` is filled in.
+    """Writes both files to an empty folder, with ``document.tensors`` filled in.
 
     Raises:
         GateError: ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
@@ -106,17 +100,17 @@ def write_calibration(folder: Path, document: Document, tensors: Mapping[str, Te
 
 
 def read_calibration(folder: Path, model: ModelConfig) -> Calibration:
-    """The calibration in a folder, checked in itself; ``require_fits`` checks whose it is.
+    """Reads and validates a calibration; ``require_fits`` compares it with a model.
 
     Args:
-        folder: that ``vidc calibrate`` wrote.
-        model: whose tensors it must hold.
+        folder: folder that ``vidc calibrate`` wrote.
+        model: model whose tensors it must have.
 
     Raises:
-        UsageError: ``VIDC-CALIBRATION-MISSING``; ``VIDC-CALIBRATION-FOREIGN``, of other sizes.
-        GateError: ``VIDC-CALIBRATION-SCHEMA``; ``VIDC-CALIBRATION-FIELD``, the document is not
-            what vidc writes; ``VIDC-CALIBRATION-DAMAGED``, the tensors are not those that were
-            written; ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
+        UsageError: ``VIDC-CALIBRATION-MISSING``; ``VIDC-CALIBRATION-FOREIGN``, other sizes.
+        GateError: ``VIDC-CALIBRATION-SCHEMA``; ``VIDC-CALIBRATION-FIELD``, an invalid document;
+            ``VIDC-CALIBRATION-DAMAGED``, the tensors do not match the document's digest;
+            ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
     """
     document = _read_document(folder / DOCUMENT)
     content = _read_tensors(folder / TENSORS, document.tensors)
@@ -168,7 +162,7 @@ def _read_tensors(path: Path, listed: FileNote) -> bytes:
 
 
 def _read(path: Path, limit: int) -> bytes:
-    """At most one byte more than ``limit``."""
+    """Reads up to one byte more than ``limit``."""
     with _reading(path), path.open("rb") as file:
         return file.read(limit + 1)
 
@@ -186,7 +180,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _shown(found: Sequence[Group]) -> str:

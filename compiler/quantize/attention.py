@@ -1,4 +1,4 @@
-"""Rings and self-attention in 8 bits: which layers', their scales, and whether these are right."""
+"""Quantized self-attentions and rings: scales from a calibration, and their check."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,31 +6,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vidc.compiler.config.formats import AttentionFormat
+from vidc.compiler.config.formats import HIGH, STATIC, AttentionFormat
 from vidc.compiler.config.recipe import Recipe
 from vidc.compiler.quantize.arithmetic import DTYPES, LARGEST, scale_of
 from vidc.compiler.quantize.artifact import Calibration
-from vidc.compiler.quantize.form import Form
-from vidc.compiler.quantize.heads import reach, require_heads
 from vidc.compiler.quantize.lowering import lowered_formats
+from vidc.compiler.quantize.support import QuantizationSupport
 from vidc.compiler.quantize.tensors import TensorType
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.arguments import dtype_name
-from vidc.plugins.errors import BuildError
+from vidc.plugins.errors import BuildError, GateError
 
 _SLACK = 1e-4
+_PARTS = {"k": "keys", "v": "values"}
 
 
 @dataclass(frozen=True)
 class QuantizedAttention:
-    """A self-attention of a recipe whose keys and values are in one format with static scales.
+    """Quantized self-attention, with keys and values in one format with static scales.
 
     Attributes:
-        name: of the layer.
-        format: of keys and values, and of queries where its products are in 8 bits.
-        heads: how many.
-        head_dim: channels of each.
+        name: name of the layer.
+        format: its format.
+        heads: number of heads.
+        head_dim: channels of a head.
     """
 
     name: str
@@ -40,35 +40,30 @@ class QuantizedAttention:
 
     @property
     def dtype(self) -> str:
-        """Of its numbers, by name."""
+        """Name of the dtype of keys and values."""
         return dtype_name(DTYPES[self.format.keys])
 
     @property
     def key_scale(self) -> str:
-        """The scale of each head's keys, float32 ``[H]``."""
+        """Name of the keys' per-head scale, float32 ``[H]``."""
         return f"{self.name}.key_scale"
 
     @property
     def value_scale(self) -> str:
-        """The scale of each head's values, float32 ``[H]``."""
+        """Name of the values' per-head scale, float32 ``[H]``."""
         return f"{self.name}.value_scale"
 
     @property
     def key_mean(self) -> str | None:
-        """What keys lack, float32 ``[H, D]``; None where they are not centered."""
+        """Name of the mean subtracted from keys, float32 ``[H, D]``; None if not centered."""
         return f"{self.name}.key_mean" if self.format.center else None
 
 
 def quantized_attention(
-    recipe: Recipe, model: ModelConfig, form: Form
+    recipe: Recipe, model: ModelConfig, support: QuantizationSupport
 ) -> dict[str, QuantizedAttention]:
-    """The self-attentions whose keys and values a recipe means to have in 8 bits, by name.
-
-    Raises:
-        UnavailableError: ``VIDC-RECIPE-LOWERING``, it asks for what the form does not hold.
-        UsageError: ``VIDC-RECIPE-LAYER``.
-    """
-    formats = lowered_formats(recipe, model, form)
+    """Returns a recipe's quantized self-attentions by name; raises as ``quantized_linears``."""
+    formats = lowered_formats(recipe, model, support)
     sizes = (model.transformer.heads, model.transformer.head_dim)
     return {
         name: QuantizedAttention(name, f, *sizes)
@@ -78,7 +73,7 @@ def quantized_attention(
 
 
 def attention_types(attentions: Mapping[str, QuantizedAttention]) -> dict[str, TensorType]:
-    """The tensors that a quantized weights file has for them."""
+    """Returns the tensors that a quantized weights file has for self-attentions."""
     types: dict[str, TensorType] = {}
     for each in attentions.values():
         for name in (each.key_scale, each.value_scale):
@@ -91,16 +86,16 @@ def attention_types(attentions: Mapping[str, QuantizedAttention]) -> dict[str, T
 def attention_weights(
     attentions: Mapping[str, QuantizedAttention], calibration: Calibration | None
 ) -> dict[str, LazyTensor]:
-    """The tensors of ``attention_types``.
+    """Returns the tensors of ``attention_types``.
 
     Raises:
-        ValueError: there is no calibration, and it is needed.
-        GateError: ``VIDC-CALIBRATION-ZERO``, a head has nothing to round.
+        ValueError: a calibration is needed and missing.
+        GateError: ``VIDC-CALIBRATION-ZERO``, a head is constant.
     """
     made: dict[str, Callable[[], Tensor]] = {}
     for each in attentions.values():
         if calibration is None:
-            raise ValueError(f"{each.name} has static scales, and there is no calibration")
+            raise ValueError(f"{each.name} has static scales and needs a calibration")
         require_heads({each.name: each.format}, calibration)
         made |= _scales(each, calibration)
     types = attention_types(attentions)
@@ -121,12 +116,53 @@ def _scales(each: QuantizedAttention, calibration: Calibration) -> dict[str, Cal
     return made
 
 
+def reach(calibration: Calibration, name: str, part: str, fmt: AttentionFormat) -> Tensor:
+    """Returns the per-head amax, ``[H]``, of a ring's keys or values, less the mean if centered.
+
+    Args:
+        calibration: the calibration.
+        name: name of the self-attention.
+        part: ``k`` or ``v``.
+        fmt: its format.
+    """
+    centered = part == "k" and fmt.center
+    tensor = f"{name}.{part}"
+    return (calibration.centered_amax(tensor) if centered else calibration.amax(tensor)).amax(1)
+
+
+def require_heads(attentions: Mapping[str, AttentionFormat], calibration: Calibration) -> None:
+    """Rejects constant heads, from which no static scale follows.
+
+    Args:
+        attentions: formats by layer.
+        calibration: the calibration.
+
+    Raises:
+        GateError: ``VIDC-CALIBRATION-ZERO`` with the first layer and head.
+    """
+    for name, fmt in attentions.items():
+        if fmt.scale != STATIC:
+            continue
+        for part, kind in (("k", fmt.keys), ("v", fmt.values)):
+            dead = () if kind == HIGH else (reach(calibration, name, part, fmt) == 0).nonzero()
+            for head in dead:
+                seen = calibration.amax(f"{name}.{part}")[int(head)]
+                what = "their mean" if seen.any() else "zero"
+                raise GateError(
+                    "VIDC-CALIBRATION-ZERO",
+                    f"{name}: the {_PARTS[part]} of head {int(head)} are {what} throughout the "
+                    "calibration: no scale follows from it",
+                    "leave the layer out of the recipe's [[attention]], or calibrate again with "
+                    "weights in which the head is not dead",
+                )
+
+
 def require_faithful_attention(
     found: Mapping[str, LazyTensor],
     attentions: Mapping[str, QuantizedAttention],
     calibration: Calibration | None,
 ) -> None:
-    """Refuses scales that do not reach to what the calibration saw of keys and values.
+    """Rejects scales that do not match the calibrated ranges of keys and values.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-WEIGHTS`` with the first layer.
@@ -147,8 +183,8 @@ def require_faithful_attention(
                 head = int(wrong.nonzero()[0])
                 raise BuildError(
                     "VIDC-QUANTIZE-WEIGHTS",
-                    f"transformer, {name}: head {head} reaches to {float(reached[head]):.4g}, the "
-                    f"calibration to {float(expected[head]):.4g}",
+                    f"transformer, {name}: head {head} covers {float(reached[head]):.4g}, the "
+                    f"calibration has {float(expected[head]):.4g}",
                     "run vidc cache verify, then build again; if it stays, report it with this "
                     "message",
                 )

@@ -1,4 +1,4 @@
-"""Which tensors of a transformer are calibrated, by name, and the shape of what is kept of each."""
+"""Names and shapes of a calibration's tensors."""
 
 from functools import cache
 
@@ -8,16 +8,16 @@ from vidc.exporters.config import ModelConfig, TransformerConfig
 from vidc.exporters.models import meta_network
 
 PARTS = ("q", "k", "v")
-"""What enters self-attention, as ``blocks.0.attn1.q``."""
+"""Inputs of self-attention, as in ``blocks.0.attn1.q``."""
 RING_PARTS = ("k", "v")
-"""What of it the ring keeps, which is why its mean and its ends are kept too."""
+"""Inputs that the ring stores; their mean, minimum and maximum are calibrated too."""
 SPREAD = ("mean", "low", "high")
-"""What is kept of each channel of what a recipe may center."""
+"""Per-channel statistics of tensors that a recipe may center."""
 
 
 @cache
 def linear_sizes(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Every Linear of the transformer by name: how many features go in and come out."""
+    """Returns input and output features of the transformer's linear layers by name."""
     network = meta_network(config, "transformer", "fp32")
     return {
         name: (module.in_features, module.out_features)
@@ -27,18 +27,19 @@ def linear_sizes(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 
 def attention_names(config: TransformerConfig) -> tuple[str, ...]:
-    """Every self-attention of the transformer by name."""
+    """Returns the names of the transformer's self-attentions."""
     return tuple(f"blocks.{layer}.attn1" for layer in range(config.layers))
 
 
 def tensor_shapes(config: ModelConfig, groups: int) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a calibration.
+    """Returns the shapes of a calibration's tensors by name.
 
-    ``<linear>.input`` is ``[G, in]`` and ``<attention>.q`` (``k``, ``v``) ``[G, H, D]``: the
-    largest magnitude of each channel in each of ``G`` groups, zero in one that does not run it.
-    ``<linear>.weight`` is ``[out]``. ``<linear>.input.mean``, ``.low`` and ``.high`` are ``[in]``:
-    mean and both ends over all passes. ``<attention>.k.mean``, ``.low`` and ``.high`` (and ``v``'s)
-    are ``[H, D]``: the mean over the keys that stay, those of clean passes, and both ends over all.
+    ``<linear>.input``, ``[G, in]``, and ``<attention>.q`` (``k``, ``v``), ``[G, H, D]``: amax of
+    each channel in each of ``G`` groups, zero for groups that do not run the layer.
+    ``<linear>.weight``, ``[out]``: amax. ``<linear>.input.mean``, ``.low`` and ``.high``, ``[in]``:
+    mean, minimum and maximum over all passes. ``<attention>.k.mean``, ``.low`` and ``.high`` (and
+    ``v``'s), ``[H, D]``: mean over clean passes, whose keys stay in the ring; minimum and maximum
+    over all passes.
     """
     heads = (config.transformer.heads, config.transformer.head_dim)
     shapes: dict[str, tuple[int, ...]] = {}

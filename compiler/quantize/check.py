@@ -1,4 +1,4 @@
-"""Holds a quantized weights file to what it was made from, by other arithmetic than made it."""
+"""Check of a quantized weights file against its sources, by independent arithmetic."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 from vidc.compiler.quantize.arithmetic import LARGEST
 from vidc.compiler.quantize.artifact import Calibration
-from vidc.compiler.quantize.form import GRAPH, Form
 from vidc.compiler.quantize.lowering import QuantizedLinear, sites
+from vidc.compiler.quantize.support import ONNX, QuantizationSupport
 from vidc.compiler.quantize.tensors import (
     bias_name,
     input_factor_name,
@@ -21,9 +21,9 @@ from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.errors import BuildError
 
 _HALF_STEP = {"int8": (0.5, 0.0), "fp8": (2.0**-10, 2.0**-4)}
-"""How far rounding moves a value at most: in scales, and as a share of the value itself."""
+"""Largest rounding error by format: in scales, and relative to the value."""
 _SLACK = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""How far scales may differ that are stored in a dtype."""
+"""Relative tolerance of scales by their dtype."""
 
 
 def require_faithful(
@@ -31,21 +31,20 @@ def require_faithful(
     weights: Mapping[str, LazyTensor],
     linears: Mapping[str, QuantizedLinear],
     calibration: Calibration | None,
-    form: Form = GRAPH,
+    support: QuantizationSupport = ONNX,
 ) -> None:
-    """Refuses weights that are not the source's, and ranges that are not the calibration's.
+    """Rejects quantized tensors that do not match the weights and the calibration.
 
-    Every weight times its scale must be the source's weight within half a step, every input at the
-    end of its range must be the format's largest value, what an input is divided by, its weight
-    must be multiplied with, and what is taken off it must be the calibration's mean, which its bias
-    must make up for.
+    A dequantized weight must be the source's within half a step and use the format's range. An
+    input scale must map the calibrated amax to the format's largest value. Smoothing factors must
+    cancel between input and weight, and a bias must make up for the calibrated mean of its input.
 
     Args:
-        found: as they are stored.
-        weights: in high precision.
-        linears: by layer.
-        calibration: where a Linear is ``calibrated``.
-        form: of what reads them.
+        found: the stored tensors.
+        weights: the weights in high precision.
+        linears: the quantized linear layers by name.
+        calibration: needed if a linear layer is ``calibrated``.
+        support: the backend's quantization support.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-WEIGHTS`` with the first layer.
@@ -54,9 +53,9 @@ def require_faithful(
         factor = None
         if linear.site is not None and linear.format.smooth:
             factor = found[input_factor_name(linear.site)].load().float()
-        stored = found[weight_scale_name(name, form)]
+        stored = found[weight_scale_name(name, support)]
         scale = stored.load().float()
-        if form.products and linear.site is not None and linear.static:
+        if support.product_scales and linear.site is not None and linear.static:
             scale = scale / found[input_scale_name(linear.site)].load()
         source = weights[weight_name(name)].load()
         values = found[weight_name(name)].load().float()
@@ -79,7 +78,7 @@ def _check_weight(
     source: Tensor,
     factor: Tensor | None,
 ) -> None:
-    """Holds a weight's values times its scale, ``[out, 1]``, to the source's, ``[out, in]``."""
+    """Compares values times scale, ``[out, 1]``, with the source's weight, ``[out, in]``."""
     name = linear.name
     expected = source.float() if factor is None else source.float() / factor
     steps, share = _HALF_STEP[linear.format.weights]
@@ -90,7 +89,7 @@ def _check_weight(
         raise _unfaithful(
             name,
             f"output channel {channel} of its weight, times its scale {float(scale[channel]):.3g}, "
-            "is not the weight that was loaded",
+            "differs from the loaded weight",
         )
     used = values.abs().amax(1)
     coarse = (used < LARGEST[linear.format.weights] * (1 - share - slack) - steps) & (
@@ -99,17 +98,17 @@ def _check_weight(
     if coarse.any():
         channel = int(coarse.nonzero()[0])
         raise _unfaithful(
-            name, f"output channel {channel} of its weight uses a part of the range alone"
+            name, f"output channel {channel} of its weight uses only part of the range"
         )
 
 
 def _check_bias(name: str, found: Tensor, source: Tensor, taken_off: Tensor) -> None:
-    """Holds a bias to the source's and the products, ``[out, in]``, that its input lacks."""
-    lacks = found.double() - source.double() - taken_off.sum(1)
-    # The sum is rounded once, to what is stored; its summands may cancel each other.
+    """Compares a bias with the source's plus the sum of ``taken_off``, ``[out, in]``."""
+    difference = found.double() - source.double() - taken_off.sum(1)
+    # The sum is rounded once, to the stored dtype; its terms may cancel.
     kind = torch.finfo(found.dtype)
     allowed = kind.eps * (found.double().abs() + kind.smallest_normal)
-    wrong = ~(lacks.abs() <= allowed + 1e-12 * taken_off.abs().sum(1)) | ~found.isfinite()
+    wrong = ~(difference.abs() <= allowed + 1e-12 * taken_off.abs().sum(1)) | ~found.isfinite()
     if wrong.any():
         channel = int(wrong.nonzero()[0])
         raise _unfaithful(
@@ -123,33 +122,33 @@ def _check_input(
     found: Mapping[str, LazyTensor],
     calibration: Calibration,
 ) -> None:
-    form = members[0].format
+    fmt = members[0].format
     names = [f"{member.name}.input" for member in members]
-    if form.center:
+    if fmt.center:
         mean = found[input_mean_name(site)].load()
         _check_mean(site, mean, torch.stack([calibration.mean(name) for name in names]))
     if not members[0].static:
-        return  # Its scales are its tokens' own.
-    factor = found[input_factor_name(site)].load().double() if form.smooth else 1.0
-    if form.center:
+        return  # Its scales are per-token.
+    factor = found[input_factor_name(site)].load().double() if fmt.smooth else 1.0
+    if fmt.center:
         reach = [_reach(calibration, name, mean.double()) for name in names]
     else:
         reach = [calibration.amax(name) for name in names]
     stored = found[input_scale_name(site)]
     expected = max(float((each * factor).max()) for each in reach)
-    if form.center and expected == 0:
-        return  # Nothing but the mean was seen: there is no range to reach to.
-    reached = float(stored.load()) * LARGEST[form.activations]
+    if fmt.center and expected == 0:
+        return  # The input is constant and has no range.
+    reached = float(stored.load()) * LARGEST[fmt.activations]
     if not abs(reached - expected) <= _SLACK[stored.dtype] * expected:
         raise _unfaithful(
-            site, f"its input's scale reaches to {reached:.4g}, the calibration to {expected:.4g}"
+            site, f"its input's scale covers {reached:.4g}, the calibration has {expected:.4g}"
         )
 
 
 def _check_mean(site: str, found: Tensor, means: Tensor) -> None:
-    """Holds what is taken off an input to the means of its Linears, ``[n, in]``.
+    """Checks that an input's mean lies between those of its linear layers, ``[n, in]``.
 
-    They are of one tensor, but not all of the same passes.
+    All are means of one tensor, over different passes.
     """
     kind = torch.finfo(found.dtype)
     slack = kind.eps * (means.double().abs().amax(0) + kind.smallest_normal)
@@ -159,13 +158,13 @@ def _check_mean(site: str, found: Tensor, means: Tensor) -> None:
         channel = int(wrong.nonzero()[0])
         raise _unfaithful(
             site,
-            f"{float(found[channel]):.4g} is taken off channel {channel} of its input, whose mean "
-            f"is {float(means[-1, channel]):.4g} in the calibration",
+            f"{float(found[channel]):.4g} is subtracted from channel {channel} of its input, whose "
+            f"mean is {float(means[-1, channel]):.4g} in the calibration",
         )
 
 
 def _reach(calibration: Calibration, name: str, mean: Tensor) -> Tensor:
-    """The largest magnitudes of a tensor less a mean, by channel."""
+    """Returns the per-channel amax of a tensor less a mean."""
     ends = (calibration.tensors[f"{name}.{end}"].double() for end in ("low", "high"))
     return torch.stack([(end - mean).abs() for end in ends]).amax(0)
 

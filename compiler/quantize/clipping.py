@@ -1,4 +1,4 @@
-"""How much of what enters layers in 8 bits lies beyond the ranges of a calibration."""
+"""Clipping error of inputs that exceed the ranges of a calibration."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,45 +10,45 @@ from vidc.compiler.quantize.arithmetic import LARGEST
 from vidc.plugins.errors import GateError
 
 Limits = Mapping[str, float]
-"""By form, the relative L2 of what may be cut off."""
+"""Largest clipping error by format, as relative L2."""
 
 OF_LINEARS: Limits = MappingProxyType({"fp8": 0.03, "int8": 0.1})
-"""In FP8 about what is rounded off anyway: its steps grow with the values, so that a narrow range
-gains nothing. In INT8 more, for a narrower range is a finer one."""
+"""Limits of linear layers. FP8's is about its rounding error, because its steps grow with the
+values and a narrow range gains nothing. INT8's is larger, as a narrow range has finer steps."""
 OF_RINGS: Limits = MappingProxyType({"fp8": 0.1, "int8": 0.1})
-"""Of keys and values: the ranges of six prompts cut off 6 % in the demo's first layer."""
+"""Limits of keys and values: ranges of six prompts clip 6 % in the demo's first layer."""
 
 
 class Clipping:
-    """Watches what is rounded by static scales, component by component."""
+    """Largest clipping errors of static scales, by component and layer."""
 
     def __init__(self) -> None:
         self.component = ""
-        """Whose call it is."""
+        """Name of the running component."""
         self._worst: dict[tuple[str, str], Tensor] = {}
         self._limits: dict[tuple[str, str], float] = {}
 
-    def see(self, layer: str, limits: Limits, values: Tensor, scale: Tensor, form: str) -> None:
-        """Values of any shape that a layer rounds by a scale that broadcasts to it."""
-        beyond = (values.abs() - scale * LARGEST[form]).clamp(min=0)
-        # Zeros have nothing to cut off.
+    def see(self, layer: str, limits: Limits, values: Tensor, scale: Tensor, fmt: str) -> None:
+        """Records the error of values of any shape with a scale that broadcasts to them."""
+        beyond = (values.abs() - scale * LARGEST[fmt]).clamp(min=0)
+        # The clamp avoids 0/0.
         error = beyond.norm() / values.norm().clamp(min=torch.finfo(torch.float32).tiny)
         key = self.component, layer
-        self._limits[key] = limits[form]
+        self._limits[key] = limits[fmt]
         self._worst[key] = torch.maximum(self._worst.get(key, torch.zeros_like(error)), error)
 
     def worst(self) -> dict[tuple[str, str], float]:
-        """By component and layer, the largest relative L2 that a call cut off, largest first."""
+        """Returns the largest relative L2 of a call by component and layer, largest first."""
         found = {key: float(value) for key, value in self._worst.items()}
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
-    def require_kept(self) -> None:
-        """Refuses ranges that cut off more of what a layer is given than its limit.
+    def require_within_limits(self) -> None:
+        """Rejects ranges that clip a layer's input by more than its limit.
 
         Raises:
             GateError: ``VIDC-CALIBRATION-RANGE`` with the component and the layer.
         """
-        # A NaN is in no order.
+        # The negation includes NaN.
         over = {k: error for k, error in self.worst().items() if not error <= self._limits[k]}
         if not over:
             return

@@ -1,4 +1,4 @@
-"""ModelOpt's quantizers as collectors of ranges: one for each tensor and group of passes."""
+"""Range collection with ModelOpt's quantizers, one for each tensor and group of passes."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -12,7 +12,7 @@ from vidc.plugins.errors import GateError
 
 @cache
 def _modelopt() -> Any:
-    # Takes seconds to import, and warns of every library that it was not tried with.
+    # The import takes seconds and warns of library versions.
     import warnings
 
     with warnings.catch_warnings():
@@ -31,7 +31,7 @@ def _quantizer(axis: tuple[int, ...]) -> Any:
 
 
 def weight_amax(weight: Tensor) -> Tensor:
-    """The largest magnitude of each output channel of a Linear's weight, float32 ``[out]``."""
+    """Returns the amax of each output channel of a linear layer's weight, float32 ``[out]``."""
     quantizer = _quantizer((0,))
     quantizer(weight)
     found: Tensor = quantizer._calibrator.compute_amax()
@@ -39,10 +39,10 @@ def weight_amax(weight: Tensor) -> Tensor:
 
 
 class Collector:
-    """The ranges of one rollout.
+    """Ranges of one rollout.
 
     Args:
-        groups: names, in the order of the first dimension of what is collected.
+        groups: names of the groups, in the order of the first dimension of the ranges.
     """
 
     def __init__(self, groups: Sequence[str]) -> None:
@@ -54,19 +54,19 @@ class Collector:
         self._counts: dict[str, int] = {}
 
     def activation(self, name: str, group: str, x: Tensor) -> None:
-        """Takes the input ``[..., in]`` of a Linear: by channel.
+        """Collects the per-channel amax of a linear layer's input, ``[..., in]``.
 
         Raises:
-            GateError: ``VIDC-CALIBRATION-NONFINITE``, it holds NaN or Inf.
+            GateError: ``VIDC-CALIBRATION-NONFINITE``, it has NaN or Inf.
         """
         self._collect(name, group, x, (x.ndim - 1,))
 
     def heads(self, name: str, group: str, x: Tensor) -> None:
-        """Takes queries, keys or values ``[B, T, H, D]``: by head and channel; raises as above."""
+        """Collects the amax by head and channel of ``[B, T, H, D]``; raises as ``activation``."""
         self._collect(name, group, x, (2, 3))
 
     def ends(self, name: str, x: Tensor) -> None:
-        """Takes ``[B, T, ...]``: the smallest and largest of each channel."""
+        """Collects the minimum and maximum of each channel of ``[B, T, ...]``."""
         low, high = x.amin((0, 1)).float(), x.amax((0, 1)).float()
         if name in self._ends:
             low = torch.minimum(low, self._ends[name][0])
@@ -74,13 +74,13 @@ class Collector:
         self._ends[name] = low, high
 
     def mean(self, name: str, x: Tensor) -> None:
-        """Takes ``[B, T, ...]``: the mean of each channel is taken over all that came here."""
+        """Collects the mean of each channel of ``[B, T, ...]`` over all calls."""
         total = x.sum((0, 1), dtype=torch.float64)
         self._sums[name] = self._sums[name] + total if name in self._sums else total
         self._counts[name] = self._counts.get(name, 0) + x.shape[0] * x.shape[1]
 
     def ranges(self) -> dict[str, Tensor]:
-        """All of it on the CPU, as ``merged`` takes it."""
+        """Returns all ranges on the CPU, for ``merged``."""
         found = {
             f"amax/{name}": self._by_group(quantizers, self._shapes[name])
             for name, quantizers in self._quantizers.items()
@@ -98,7 +98,7 @@ class Collector:
             quantizers[group] = _quantizer(axis)
         try:
             quantizers[group](x)
-        except AssertionError as error:  # How ModelOpt says it.
+        except AssertionError as error:  # ModelOpt raises it for NaN and Inf.
             raise GateError(
                 "VIDC-CALIBRATION-NONFINITE",
                 f"{name} in group {group}: {error}",

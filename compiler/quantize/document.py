@@ -1,4 +1,4 @@
-"""What a calibration says of itself: `calibration.json`."""
+"""Schema of ``calibration.json``."""
 
 import hashlib
 import json
@@ -12,34 +12,33 @@ SCHEMA = 3
 DOCUMENT = "calibration.json"
 TENSORS = "calibration.safetensors"
 TEXTS = "texts"
-"""The kind of prompts that are kept."""
+"""Kind of prompts whose texts are stored."""
 MAX_TEXTS = 2**19
-"""Bytes of all of them as JSON: half of what is read of the document."""
+"""Limit on their size as JSON, in bytes: half of the document's limit."""
 
 
 def texts_json(texts: Sequence[str]) -> bytes:
-    """Prompts as the document has them."""
+    """Returns prompts as JSON."""
     return json.dumps(texts).encode()
 
 
 def texts_sha256(texts: Sequence[str]) -> str:
-    """Hex digest of prompts, whatever file they came in."""
+    """Returns the hex digest of prompts, independent of their file."""
     return hashlib.sha256(texts_json(texts)).hexdigest()
 
 
 @dataclass(frozen=True)
 class PromptsNote:
-    """What it was prompted with.
+    """Prompts of a calibration.
 
     Attributes:
-        kind: as of ``Prompts``.
-        count: how many.
-        sha256: their digest.
-        texts: of kind ``texts`` all of them in their order; none of the others, whose embeddings
-            are too large to keep.
+        kind: kind as in ``Prompts``.
+        count: number of prompts.
+        sha256: their hex digest.
+        texts: the prompts of kind ``texts`` in order; empty for embeddings, which are too large.
 
     Raises:
-        ValueError: the texts are not those that ``kind``, ``count`` and ``sha256`` say.
+        ValueError: the texts contradict ``kind``, ``count`` or ``sha256``.
     """
 
     kind: str
@@ -53,17 +52,17 @@ class PromptsNote:
         else:
             wrong = (len(self.texts), texts_sha256(self.texts)) != (self.count, self.sha256)
         if wrong:
-            raise ValueError("its texts are not those of its kind, count and sha256")
+            raise ValueError("its texts contradict its kind, count and sha256")
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """How its ranges were found.
+    """Method that collected the ranges.
 
     Attributes:
-        method: ``max``: the largest of all that was seen.
-        blocks: of each prompt's rollout.
-        switch_after: of them, how many precede the switch to the next prompt.
+        method: ``max``, the largest magnitude.
+        blocks: number of blocks of each prompt's rollout.
+        switch_after: number of blocks before the switch to the next prompt.
     """
 
     method: str
@@ -73,7 +72,7 @@ class Rollouts:
 
 @dataclass(frozen=True)
 class FileNote:
-    """Bytes and hex SHA-256 of a file."""
+    """Size in bytes and hex SHA-256 of a file."""
 
     size: int
     sha256: str
@@ -81,26 +80,26 @@ class FileNote:
 
 @dataclass(frozen=True)
 class Document:
-    """A calibration without its tensors.
+    """Calibration without its tensors.
 
     Attributes:
-        schema: of this document.
-        weights: digest of the transformer's weights before they were cast, LoRA included: the
-            same for every precision, and whatever files they came in.
-        source: where they came from, as a bundle's manifest says it.
+        schema: version of this schema.
+        weights: digest of the transformer's weights, LoRA included, before casting: independent of
+            precision and files.
+        source: source of the weights, as in a bundle's manifest.
         model: the preset's tables ``model``, ``stream`` and ``sampler``.
-        precision: that the rollouts ran in.
-        device: type of what they ran on.
-        prompts: what they were prompted with.
-        seed: of their noise.
-        recipe: what was run.
-        groups: of passes, in the order of the tensors' first dimension.
-        versions: of what made it, by package.
-        tensors: the other file.
+        precision: precision of the rollouts.
+        device: device type of the rollouts.
+        prompts: their prompts.
+        seed: seed of their noise.
+        recipe: method that collected the ranges.
+        groups: groups of passes, in the order of the tensors' first dimension.
+        versions: versions of packages.
+        tensors: the file of the tensors.
 
     Raises:
-        ValueError: ``model`` holds something that is no table, the seed is below 0, or there are no
-            prompts or no groups.
+        ValueError: ``model`` has an entry that is not a table, the seed is negative, or there are
+            no prompts or no groups.
     """
 
     schema: int
@@ -119,6 +118,6 @@ class Document:
     def __post_init__(self) -> None:
         wrong = [name for name, table in self.model.items() if not isinstance(table, dict)]
         if wrong:
-            raise ValueError(f"its model.{wrong[0]} is no table")
+            raise ValueError(f"its model.{wrong[0]} is not a table")
         if self.seed < 0 or self.prompts.count < 1 or not self.groups:
-            raise ValueError("its seed is below 0, or it has no prompts or no groups")
+            raise ValueError("its seed is negative, or it has no prompts or no groups")

@@ -1,4 +1,4 @@
-"""Layers of a transformer in the numbers of 8 bits, computed in floating point."""
+"""Fake quantization of a transformer: 8-bit values, computed in floating point."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,8 +15,8 @@ from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.arithmetic import quantize, scale_of
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.clipping import OF_LINEARS, OF_RINGS, Clipping, Limits
-from vidc.compiler.quantize.form import GRAPH, Form
 from vidc.compiler.quantize.lowering import QuantizedLinear, linears_of
+from vidc.compiler.quantize.support import ONNX, QuantizationSupport
 from vidc.compiler.quantize.tensors import (
     bias_name,
     input_factor_name,
@@ -33,32 +33,32 @@ from vidc.runtime.engines import Engine, Wrapper
 from vidc.runtime.states import Buffers, States
 
 See = Callable[[Tensor, Tensor, str], None]
-"""Looks at values, their scale and their format."""
+"""Callback that receives values, their static scale and their format."""
 
 
-def _nothing(values: Tensor, scale: Tensor, form: str) -> None:
+def _nothing(values: Tensor, scale: Tensor, fmt: str) -> None:
     pass
 
 
 class FakeLinear(nn.Module):
-    """A Linear over what a quantized weights file holds of it.
+    """Linear layer with the tensors of a quantized weights file.
 
     Args:
-        linear: in high precision.
-        form: of the quantized one.
-        values: its weight in 8 bits, ``[out, in]``.
-        scale: of each output channel, ``[out]``: with ``products`` the input's is part of it.
-        factor: what its input is multiplied with before, ``[in]``, None without SmoothQuant.
-        input_scale: a scalar; None where activations stay high, or have a scale a token.
-        center: what is taken off its input before, ``[in]``, and its bias then; None for neither.
-        see: is shown the input, its static scale and its format.
-        products: whether static scales are those of products, as programs have them.
+        linear: the layer in high precision.
+        fmt: its format.
+        values: 8-bit weight, ``[out, in]``.
+        scale: per-channel scale, ``[out]``; includes the static input scale if ``products``.
+        factor: multiplier of the input, ``[in]``; None without SmoothQuant.
+        input_scale: static scale, a scalar; None for high-precision or per-token activations.
+        center: mean of the input, ``[in]``, and bias that makes up for it; None if not centered.
+        see: receives the input, its static scale and its format.
+        products: True if ``scale`` includes the static input scale.
     """
 
     def __init__(
         self,
         linear: nn.Linear,
-        form: LinearFormat,
+        fmt: LinearFormat,
         values: Tensor,
         scale: Tensor,
         factor: Tensor | None,
@@ -77,95 +77,93 @@ class FakeLinear(nn.Module):
             mean, bias = center
             self._mean = mean.to(device).float()
             self.bias = nn.Parameter(bias.to(device), requires_grad=False)
-        self._format, self._see = form, see
+        self._format, self._see = fmt, see
         self._values, self._scale = values.to(device), scale.to(device).float()
         self._factor = None if factor is None else factor.to(device).float()
         self._input_scale = None if input_scale is None else input_scale.to(device).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., in]`` to ``[..., out]``, of the same dtype; products are summed in float32."""
+        """Maps ``[..., in]`` to ``[..., out]`` of the same dtype, summed in float32."""
         if not self._format.computes:
             weight = self._values.float() * self._scale[:, None]
             return F.linear(x, weight.to(x.dtype), self.bias)
         inputs = x.float() if self._mean is None else x.float() - self._mean
         inputs = inputs if self._factor is None else inputs * self._factor
-        form, scale = self._format.activations, self._input_scale
+        fmt, scale = self._format.activations, self._input_scale
         if scale is None:
-            scale = scale_of(inputs.abs().amax(-1, keepdim=True), form)
+            scale = scale_of(inputs.abs().amax(-1, keepdim=True), fmt)
             spread = scale * self._scale
         else:
-            self._see(inputs, scale, form)
+            self._see(inputs, scale, fmt)
             spread = self._scale if self._products else scale * self._scale
-        values = quantize(inputs, scale, form).float()
+        values = quantize(inputs, scale, fmt).float()
         out = F.linear(values, self._values.float()) * spread
         return (out if self.bias is None else out + self.bias.float()).to(x.dtype)
 
 
 class FakeAttention:
-    """What a self-attention's queries, keys and values become in 8 bits.
+    """Fake quantization of a self-attention's queries, keys and values.
 
-    The weights that the softmax gives stay as they are, whatever a kernel does to them.
+    Softmax weights are not quantized.
 
     Args:
-        name: of the self-attention.
-        form: what is quantized of it.
-        calibration: its ranges.
-        device: where it runs.
-        see: is shown what is rounded by a static scale, the scale and the format.
+        name: name of the self-attention.
+        fmt: its format.
+        calibration: the calibration.
+        device: device of the tensors.
+        see: receives values with a static scale, the scale and the format.
     """
 
     def __init__(
         self,
         name: str,
-        form: AttentionFormat,
+        fmt: AttentionFormat,
         calibration: Calibration,
         device: torch.device,
         see: See = _nothing,
     ) -> None:
         self._see = see
-        self._forms = {"q": form.queries, "k": form.keys, "v": form.values}
-        self._static = form.scale == STATIC
+        self._formats = {"q": fmt.queries, "k": fmt.keys, "v": fmt.values}
+        self._static = fmt.scale == STATIC
         self._mean: Tensor | None = None
-        # Queries have a scale for each token and head in every engine: nothing keeps them.
+        # All engines quantize queries with a scale per token and head.
         amax = {part: calibration.amax(f"{name}.{part}") for part in "kv"}
-        if form.center:
+        if fmt.center:
             self._mean = calibration.tensors[f"{name}.k.mean"].to(device)
-            amax["k"] = calibration.centred_amax(f"{name}.k")
-        # One a head.
+            amax["k"] = calibration.centered_amax(f"{name}.k")
+        # Per head.
         self._amax = {p: value.amax(-1, keepdim=True).to(device) for p, value in amax.items()}
 
     def quantized(self, part: str, x: Tensor) -> Tensor:
-        """Queries, keys or values (``q``, ``k``, ``v``) ``[B, T, H, D]``, keys less their mean.
+        """Fake-quantizes queries, keys or values (``q``, ``k``, ``v``), ``[B, T, H, D]``.
 
-        The mean is added again, so that rings hold what a reader of them expects; softmax does not
-        see it.
+        Centered keys get their mean back, so that the ring has the usual values.
         """
-        form = self._forms[part]
-        if form == HIGH:
+        fmt = self._formats[part]
+        if fmt == HIGH:
             return x
         mean = self._mean if part == "k" and self._mean is not None else 0.0
         values = x.float() - mean
         static = self._static and part != "q"
         amax = self._amax[part] if static else values.abs().amax(-1, keepdim=True)
-        scale = scale_of(amax, form)
+        scale = scale_of(amax, fmt)
         if static:
-            self._see(values, scale, form)
-        return (quantize(values, scale, form).float() * scale + mean).to(x.dtype)
+            self._see(values, scale, fmt)
+        return (quantize(values, scale, fmt).float() * scale + mean).to(x.dtype)
 
 
 class FakeQuantizer:
-    """Puts layers of a network in 8 bits, and back.
+    """Switches layers of a network to fake quantization and back.
 
-    Numbers are those that a build stores: weights, scales and SmoothQuant's factors come from
-    ``quantized_weights``. What a kernel rounds besides is not imitated.
+    Weights, scales and SmoothQuant's factors are those of a build, from ``quantized_weights``.
+    Other rounding in kernels is not simulated.
 
     Args:
-        network: in high precision, which is changed and changed back.
-        formats: of its layers.
-        calibration: of its weights; None where no layer takes ranges.
-        clipping: watches what its layers round; nobody does if None.
-        form: of the backend whose numbers they are: graphs have scales in the weights' dtype,
-            programs in float32.
+        network: network in high precision; changed and restored.
+        formats: formats of its layers.
+        calibration: calibration of its weights; None if no layer needs one.
+        clipping: records clipping errors; None for no record.
+        support: the backend's quantization support, which defines the layout of scales.
     """
 
     def __init__(
@@ -174,37 +172,37 @@ class FakeQuantizer:
         formats: Quantization,
         calibration: Calibration | None,
         clipping: Clipping | None = None,
-        form: Form = GRAPH,
+        support: QuantizationSupport = ONNX,
     ) -> None:
-        self._network, self._form = network, form
+        self._network, self._support = network, support
         self._clipping = clipping
         self.device = network.proj_out.weight.device
-        """Where it runs."""
+        """The network's device."""
         self._calibration = calibration
         self._linears = linears_of(formats)
-        self._forms = {n: f for n, f in formats.attention.items() if f != AttentionFormat()}
+        self._formats = {n: f for n, f in formats.attention.items() if f != AttentionFormat()}
         weights = {weight_name(name): self._lazy(name) for name in self._linears}
         weights |= {
             bias_name(name): self._lazy(name, "bias")
             for name in self._linears
             if self._linear(name).bias is not None
         }
-        self._stored = quantized_weights(weights, self._linears, calibration, form)
+        self._stored = quantized_weights(weights, self._linears, calibration, support)
         self._active: dict[str, FakeAttention] = {}
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """All that have a format in 8 bits."""
-        return (*self._linears, *self._forms)
+        """Names of the layers with 8-bit formats."""
+        return (*self._linears, *self._formats)
 
     @contextmanager
     def quantized(self, layers: Collection[str]) -> Iterator[None]:
-        """Has these layers in 8 bits; those that have no format in 8 bits are an error, KeyError.
+        """Quantizes these layers within the context; KeyError for layers without 8-bit formats.
 
-        Layers whose inputs share a scale must come together.
+        Layers that share an input scale must come together.
         """
-        attention = [name for name in layers if name in self._forms]
-        originals = {name: self._linear(name) for name in layers if name not in self._forms}
+        attention = [name for name in layers if name in self._formats]
+        originals = {name: self._linear(name) for name in layers if name not in self._formats}
         try:
             for name, original in originals.items():
                 self._network.set_submodule(name, self._fake(self._linears[name], original))
@@ -216,20 +214,20 @@ class FakeQuantizer:
                 self._network.set_submodule(name, original)
 
     def engines(self, engines: Mapping[str, Engine]) -> dict[str, Engine]:
-        """The network's components, whose attention is in 8 bits where that is asked for."""
+        """Wraps the network's components so that their attention is fake-quantized."""
         return {name: _FakeEngine(name, engine, self) for name, engine in engines.items()}
 
     def attention(self, ring: str) -> FakeAttention | None:
-        """Of ``ring.k.0`` or another."""
+        """Returns the active fake attention of a ring such as ``ring.k.0``, or None."""
         return self._active.get(f"blocks.{ring.rpartition('.')[2]}.attn1")
 
     @property
     def quantizes_attention(self) -> bool:
-        """Whether any attention is in 8 bits at this moment."""
+        """True if an attention is quantized in the current context."""
         return bool(self._active)
 
     def called(self, component: str) -> None:
-        """Says whose call comes next."""
+        """Records the name of the component that runs next."""
         if self._clipping is not None:
             self._clipping.component = component
 
@@ -239,7 +237,7 @@ class FakeQuantizer:
     def _attention(self, name: str) -> FakeAttention:
         assert self._calibration is not None
         see = self._seen_by(name, OF_RINGS)
-        return FakeAttention(name, self._forms[name], self._calibration, self.device, see)
+        return FakeAttention(name, self._formats[name], self._calibration, self.device, see)
 
     def _linear(self, name: str) -> nn.Linear:
         module = self._network.get_submodule(name)
@@ -251,25 +249,25 @@ class FakeQuantizer:
         return LazyTensor(tuple(weight.shape), weight.dtype, partial(_on_cpu, weight))
 
     def _fake(self, linear: QuantizedLinear, original: nn.Linear) -> FakeLinear:
-        name, site, form = linear.name, linear.site, linear.format
-        static = site is not None and form.scale == STATIC
+        name, site, fmt = linear.name, linear.site, linear.format
+        static = site is not None and fmt.scale == STATIC
         return FakeLinear(
             original,
-            form,
+            fmt,
             self._stored[weight_name(name)].load(),
-            self._stored[weight_scale_name(name, self._form)].load(),
-            self._stored[input_factor_name(site)].load() if site and form.smooth else None,
+            self._stored[weight_scale_name(name, self._support)].load(),
+            self._stored[input_factor_name(site)].load() if site and fmt.smooth else None,
             self._stored[input_scale_name(site)].load() if site and static else None,
             (self._stored[input_mean_name(site)].load(), self._stored[bias_name(name)].load())
-            if site and form.center
+            if site and fmt.center
             else None,
             self._seen_by(name, OF_LINEARS),
-            self._form.products,
+            self._support.product_scales,
         )
 
 
 def _on_cpu(tensor: Tensor) -> Tensor:
-    # Where the calibration is, with which it is multiplied.
+    # The calibration is on the CPU.
     return tensor.detach().cpu()
 
 
@@ -290,7 +288,7 @@ class _FakeEngine(Wrapper):
 
 
 class _RingOperators(TorchDispatchMode):
-    """Quantizes what is written to rings, and the queries over them."""
+    """Dispatch mode that quantizes the writes to rings and the queries to them."""
 
     def __init__(self, rings: Mapping[int, str], quantizer: FakeQuantizer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -300,7 +298,7 @@ class _RingOperators(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Changes the arguments of the ring's operators, and runs any operation."""
+        """Quantizes the arguments of ring operators, and runs any operation."""
         if func is ring_write:
             ring = self._rings[args[0].data_ptr()]
             args = (args[0], self._changed(ring, ring.split(".")[1], args[1]), *args[2:])

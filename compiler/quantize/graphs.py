@@ -1,4 +1,4 @@
-"""One component's ONNX graph with the Linears and rings of a recipe in 8 bits."""
+"""Quantization of a component's ONNX graph: linear layers and rings."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,8 +7,6 @@ import onnx
 import onnx_ir as ir
 
 from vidc.compiler.quantize.attention import QuantizedAttention, attention_types
-from vidc.compiler.quantize.count import asked_linears, require_asked
-from vidc.compiler.quantize.form import GRAPH
 from vidc.compiler.quantize.lowering import QuantizedLinear
 from vidc.compiler.quantize.programs import quantize_rings
 from vidc.compiler.quantize.rings import (
@@ -18,7 +16,8 @@ from vidc.compiler.quantize.rings import (
     layer_of,
     require_rings,
 )
-from vidc.compiler.quantize.tensors import quantized_types
+from vidc.compiler.quantize.support import ONNX
+from vidc.compiler.quantize.tensors import asked_linears, quantized_types, require_asked
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.checkpoint.write import Described, Placement, weight_layout
 from vidc.exporters.onnx.export import export_onnx
@@ -37,32 +36,32 @@ def write(
     linears: Mapping[str, QuantizedLinear],
     attentions: Mapping[str, QuantizedAttention],
 ) -> ExportedComponent:
-    """Writes the quantized form of an exported graph, which refers to the quantized weights.
+    """Quantizes an exported component into the folder of ``made`` and checks the result.
 
     Args:
         exported: the component.
-        made: it, in the folder to write to.
-        group: of its weights.
+        made: the component in the folder to write to.
+        group: its weights group.
         weights: the tensors of the group's file in high precision.
-        linears: all of the recipe's.
-        attentions: all of the recipe's; none computes in 8 bits.
+        linears: all quantized linear layers of the recipe.
+        attentions: all quantized self-attentions of the recipe; their queries are not quantized.
 
     Returns:
-        ``made`` with the states that its graph has.
+        ``made`` with the states of its graph.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-GRAPH``, ``VIDC-QUANTIZE-COUNT``.
-        onnx.checker.ValidationError: the graph is no valid ONNX.
-        onnx.shape_inference.InferenceError: shapes or dtypes in it contradict each other.
+        onnx.checker.ValidationError: the graph is not valid ONNX.
+        onnx.shape_inference.InferenceError: its shapes or dtypes are inconsistent.
     """
     made, rings = _with_rings(exported, made, group, weights, attentions)
     model = ir.load(made.onnx if rings else exported.onnx)
-    asked = asked_linears(model.graph.initializers, group, linears, GRAPH)
+    asked = asked_linears(model.graph.initializers, group, linears, ONNX)
     layout = weight_layout({**quantized_types(weights, linears), **attention_types(attentions)})
     tensors = {f"{group}.{key}": _tensor(group, key, place) for key, place in layout.items()}
     quantize(model, asked, tensors)
     ir.save(model, made.onnx)
-    # What is counted is what was written, not what was meant to be.
+    # The check reads the written file.
     written = ir.load(made.onnx)
     states, of_rings = found_stored(written, made.signature)
     require_asked(made.name, asked, found_gemms(written, of_rings))
@@ -78,7 +77,7 @@ def _with_rings(
     weights: Mapping[str, Described],
     attentions: Mapping[str, QuantizedAttention],
 ) -> tuple[ExportedComponent, Mapping[str, RingTensors]]:
-    """Translates the component's program once more, with its rings in 8 bits, if it has any."""
+    """Exports the component's program again with quantized rings, if it has any."""
     if not attentions:
         return made, {}
     program = load_program(exported.program)
@@ -93,10 +92,10 @@ def _with_rings(
 
 
 def found_graph_rings(states: Mapping[str, StoredState]) -> dict[str, RingTensors]:
-    """The rings in 8 bits of a graph, by layer.
+    """Returns the quantization of a graph's rings, by layer.
 
     Raises:
-        BuildError: ``VIDC-QUANTIZE-COUNT``, keys and values are not both in the same.
+        BuildError: ``VIDC-QUANTIZE-COUNT``, keys and values differ in format.
     """
     parts: dict[str, dict[str, StoredState]] = {}
     for name, state in states.items():
@@ -115,7 +114,7 @@ def found_graph_rings(states: Mapping[str, StoredState]) -> dict[str, RingTensor
 
 
 def _require_valid(model: onnx.ModelProto) -> None:
-    """Checks a graph whose weights are in no file yet: they take part as inputs."""
+    """Validates a graph whose external weights do not exist yet, by making them inputs."""
     apart = onnx.TensorProto.EXTERNAL
     stored = [t for t in model.graph.initializer if t.data_location == apart]
     kept = [t for t in model.graph.initializer if t.data_location != apart]

@@ -1,4 +1,4 @@
-"""The passes that ranges are told apart by: activations differ from timestep to timestep."""
+"""Groups of passes with ranges of their own, because activations depend on the timestep."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ class Group:
 
     Attributes:
         name: ``text`` for ``text_kv``, ``step.0`` and so on for denoising, ``clean`` for
-            ``kv_update`` and every ``recache``.
-        timestep: of 1000, after the shift; None where there is none.
+            ``kv_update`` and ``recache``.
+        timestep: timestep of 1000, after the shift; None for ``text``.
     """
 
     name: str
@@ -23,6 +23,6 @@ class Group:
 
 
 def groups(stream: StreamSpec) -> tuple[Group, ...]:
-    """Every group of a stream, in the order of a block's passes."""
+    """Returns the groups of a stream, in the order of a block's passes."""
     steps = (Group(f"step.{i}", time) for i, time in enumerate(stream.timesteps))
     return (Group(TEXT, None), *steps, Group(CLEAN, stream.context_timestep))

@@ -1,4 +1,4 @@
-"""Which part of a recipe a form can hold, by layer and by the input that layers share."""
+"""Quantized linear layers of a recipe, and rejection of formats that a backend does not support."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from vidc.compiler.config.formats import FORMATS, HIGH, STATIC, AttentionFormat, LinearFormat
 from vidc.compiler.config.recipe import Recipe
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
-from vidc.compiler.quantize.form import GRAPH, Form
+from vidc.compiler.quantize.support import ONNX, QuantizationSupport
 from vidc.exporters.config import ModelConfig
 from vidc.plugins.errors import UnavailableError, UsageError
 
 _SHARED = re.compile(r"(.*\.attn\d+)\.to_([qkv])")
-"""Queries, keys and values of one attention, as far as they read the same tensor."""
+"""Projections to queries, keys and values, which may share an input."""
 _SELF_ATTENTION = "attn1"
-_REMOVE = "remove its [[attention]]: the ring stays as it is"
+_REMOVE = "remove its [[attention]], which leaves the ring in high precision"
 
 
 @dataclass(frozen=True)
 class QuantizedLinear:
-    """One Linear of a recipe.
+    """Quantized linear layer.
 
     Attributes:
-        name: of the layer.
-        format: weights in 8 bits, activations perhaps.
-        site: the layer whose name the input goes by: Linears that read one tensor in one format
-            share its scale, factor and mean, so that it is quantized once. None where activations
-            stay high.
+        name: name of the layer.
+        format: its format; weights are 8-bit.
+        site: name of the quantized input: that of the first of the layers that read the same tensor
+            in the same format and share its scale, factor and mean. None if activations stay in
+            high precision.
     """
 
     name: str
@@ -35,29 +35,31 @@ class QuantizedLinear:
 
     @property
     def static(self) -> bool:
-        """Whether its input has one scale, which is known before."""
+        """True if its input has a static scale."""
         return self.site is not None and self.format.scale == STATIC
 
     @property
     def calibrated(self) -> bool:
-        """Whether its numbers take ranges of a calibration."""
+        """True if it needs a calibration."""
         return self.static or bool(self.format.smooth) or self.format.center
 
 
 def quantized_linears(
-    recipe: Recipe, model: ModelConfig, form: Form = GRAPH
+    recipe: Recipe, model: ModelConfig, support: QuantizationSupport = ONNX
 ) -> dict[str, QuantizedLinear]:
-    """The Linears that a recipe means to have in 8 bits, by name.
+    """Returns the quantized linear layers of a recipe, by name.
 
     Raises:
-        UnavailableError: ``VIDC-RECIPE-LOWERING``, it asks for what the form does not hold.
-        UsageError: ``VIDC-RECIPE-LAYER``; ``VIDC-RECIPE-PRECISION``, it has nothing in 8 bits.
+        UnavailableError: ``VIDC-RECIPE-LOWERING``, the backend does not support a format.
+        UsageError: ``VIDC-RECIPE-LAYER``; ``VIDC-RECIPE-PRECISION``, it quantizes nothing.
     """
-    return linears_of(lowered_formats(recipe, model, form))
+    return linears_of(lowered_formats(recipe, model, support))
 
 
-def lowered_formats(recipe: Recipe, model: ModelConfig, form: Form) -> Quantization:
-    """The formats that a recipe gives a model's layers, which a form holds; raises as above."""
+def lowered_formats(
+    recipe: Recipe, model: ModelConfig, support: QuantizationSupport
+) -> Quantization:
+    """Returns the formats that a recipe gives a model's layers; raises as ``quantized_linears``."""
     formats = apply_recipe(recipe, model)
     if all(f.weights == HIGH for f in formats.linear.values()) and all(
         f.keys == f.values == HIGH for f in formats.attention.values()
@@ -67,18 +69,18 @@ def lowered_formats(recipe: Recipe, model: ModelConfig, form: Form) -> Quantizat
             f"recipe {recipe.name} leaves every layer in high precision",
             "add a rule with weights, keys or values in 8 bits, or build in another precision",
         )
-    require_lowered(recipe.name, formats, form)
+    require_lowered(recipe.name, formats, support)
     return formats
 
 
 def linears_of(formats: Quantization) -> dict[str, QuantizedLinear]:
-    """The Linears with weights in 8 bits by name, whether or not graphs can hold them."""
+    """Returns the linear layers with 8-bit weights by name, without a check of support."""
     linear = {name: f for name, f in formats.linear.items() if f.weights != HIGH}
     return {name: QuantizedLinear(name, f, _site(name, linear)) for name, f in linear.items()}
 
 
 def sites(linears: Iterable[QuantizedLinear]) -> dict[str, list[QuantizedLinear]]:
-    """The Linears of each quantized input."""
+    """Returns the linear layers of each quantized input."""
     found: dict[str, list[QuantizedLinear]] = {}
     for linear in linears:
         if linear.site is not None:
@@ -86,63 +88,69 @@ def sites(linears: Iterable[QuantizedLinear]) -> dict[str, list[QuantizedLinear]
     return found
 
 
-def require_lowered(recipe: str, formats: Quantization, form: Form) -> None:
-    """Refuses formats that would otherwise be left out without a word.
+def require_lowered(recipe: str, formats: Quantization, support: QuantizationSupport) -> None:
+    """Rejects formats that a backend does not support.
 
     Raises:
         UnavailableError: ``VIDC-RECIPE-LOWERING`` with the first layer.
     """
     for name, attention in formats.attention.items():
         if attention.computes:
-            _require_computed(recipe, name, attention, form)
+            _require_computed(recipe, name, attention, support)
         elif attention != AttentionFormat():
-            _require_ring(recipe, name, attention, form)
+            _require_ring(recipe, name, attention, support)
     integer = next((n for n, f in formats.linear.items() if f.activations == "int8"), None)
-    if integer is not None and not form.integers:
+    if integer is not None and not support.int8_matmul:
         raise _unlowered(
             recipe,
-            f"the product of {integer} in INT8, which is slower than one in bf16 on a Hopper GPU",
-            "leave out its activations: weights alone in INT8 save memory, as in int8-weight-only",
+            f"the matmul of {integer} in INT8, which is slower than one in bf16 on a Hopper GPU",
+            "leave out its activations: INT8 weights save memory, as in int8-weight-only",
         )
     dynamic = next((n for n, f in formats.linear.items() if f.scale != STATIC), None)
-    if dynamic is not None and not form.tokens:
+    if dynamic is not None and not support.per_token:
         raise _unlowered(
             recipe,
-            f"a scale for each token in {dynamic}, {form.lacks}",
-            'write scale = "static", which takes the ranges of a calibration',
+            f"per-token scales in {dynamic}, {support.unsupported}",
+            'write scale = "static", which uses the ranges of a calibration',
         )
 
 
-def _require_computed(recipe: str, name: str, attention: AttentionFormat, form: Form) -> None:
+def _require_computed(
+    recipe: str, name: str, attention: AttentionFormat, support: QuantizationSupport
+) -> None:
     what = f"{name} in 8 bits"
-    if form.attention:
+    if support.attention_formats:
         kind = attention.keys
         alike = AttentionFormat(kind, kind, kind, STATIC, attention.center)
-        if kind in form.attention and attention == alike:
+        if kind in support.attention_formats and attention == alike:
             return
-        what += " but for queries, keys and values all in one format with static scales"
-    raise _unlowered(recipe, f"{what}, {form.lacks}", _REMOVE)
+        what += " other than queries, keys and values in one format with static scales"
+    raise _unlowered(recipe, f"{what}, {support.unsupported}", _REMOVE)
 
 
-def _require_ring(recipe: str, name: str, attention: AttentionFormat, form: Form) -> None:
+def _require_ring(
+    recipe: str, name: str, attention: AttentionFormat, support: QuantizationSupport
+) -> None:
     if attention.keys != attention.values:
         raise _unlowered(
             recipe,
-            f"keys of {name} in {attention.keys} beside values in {attention.values}: a ring has "
-            "one format",
+            f"keys of {name} in {attention.keys} and values in {attention.values}: a ring has one "
+            "format",
             'write the same format for both, such as "int8"',
         )
     if attention.scale != STATIC:
         raise _unlowered(
             recipe,
-            f"a ring of {name} with a scale for each token, which no engine has",
-            'write scale = "static", which takes the ranges of a calibration',
+            f"a ring of {name} with per-token scales, which no engine supports",
+            'write scale = "static", which uses the ranges of a calibration',
         )
-    if attention.keys not in form.rings:
-        others = [each for each in FORMATS if each in form.rings]
+    if attention.keys not in support.ring_formats:
+        others = [each for each in FORMATS if each in support.ring_formats]
         instead = f'write keys and values = "{others[0]}"' if others else _REMOVE
         kind = attention.keys.upper()
-        raise _unlowered(recipe, f"the ring of {name} in {kind}, {form.ring_lacks}", instead)
+        raise _unlowered(
+            recipe, f"the ring of {name} in {kind}, {support.unsupported_rings}", instead
+        )
 
 
 def _unlowered(recipe: str, what: str, hint: str) -> UnavailableError:
@@ -161,7 +169,7 @@ def _site(name: str, linear: Mapping[str, LinearFormat]) -> str | None:
         return name
     attention, part = parts.groups()
     if part == "q" and not attention.endswith(_SELF_ATTENTION):
-        return name  # Its queries come from the video, its keys and values from the prompt.
+        return name  # In cross-attention, queries read the video, keys and values the prompt.
     together = "qkv" if attention.endswith(_SELF_ATTENTION) else "kv"
     alike = (f"{attention}.to_{each}" for each in together)
     return next(n for n in alike if linear.get(n) == linear[name])

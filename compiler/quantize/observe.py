@@ -1,4 +1,4 @@
-"""Watches a transformer's engines while a session runs them."""
+"""Observation of a transformer's activations during a rollout."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,11 +19,11 @@ from vidc.runtime.states import Buffers, States
 
 
 class Observer:
-    """Shows a collector every input of a Linear and all that enters self-attention.
+    """Passes the inputs of linear layers and of self-attention to a collector.
 
     Args:
-        stream: whose timesteps tell the groups apart.
-        collector: is shown the tensors.
+        stream: the stream, whose timesteps define the groups.
+        collector: the collector.
     """
 
     def __init__(self, stream: StreamSpec, collector: Collector) -> None:
@@ -32,12 +32,12 @@ class Observer:
         self._group = TEXT
 
     def engines(self, engines: Mapping[str, Engine]) -> dict[str, Engine]:
-        """The same engines, watched."""
+        """Wraps engines so that their calls are observed."""
         return {name: _Watched(name, engine, self) for name, engine in engines.items()}
 
     @contextmanager
     def hooks(self, network: nn.Module) -> Iterator[None]:
-        """Watches every Linear of a network."""
+        """Observes the linear layers of a network."""
         handles = [
             module.register_forward_pre_hook(partial(self._linear, f"{name}.input"))
             for name, module in network.named_modules()
@@ -53,24 +53,24 @@ class Observer:
     def call(
         self, name: str, signature: Signature, buffers: Buffers, states: States
     ) -> Iterator[None]:
-        """Watches one call of a component over these buffers."""
+        """Observes one call of a component."""
         self._group = self._group_of(name, buffers)
         rings = [spec.name for spec in signature.states if spec.name.startswith("ring.")]
         with _Attention({states[ring].data_ptr(): ring for ring in rings}, self):
             yield
 
     def written(self, ring: str, update: Tensor) -> None:
-        """Keys or values ``[B, T, H, D]`` on their way into ``ring.k.0`` or another."""
+        """Collects keys or values ``[B, T, H, D]`` written to a ring such as ``ring.k.0``."""
         _, part, layer = ring.split(".")
         name = f"blocks.{layer}.attn1.{part}"
         self._collector.heads(name, self._group, update)
         self._collector.ends(name, update)
         if self._group == CLEAN:
-            # A noisy pass's keys are overwritten by the next: these are the ones that stay.
+            # Later passes overwrite the keys of noisy passes; those of clean passes stay.
             self._collector.mean(name, update)
 
     def attended(self, ring: str, query: Tensor) -> None:
-        """Queries ``[B, T, H, D]`` over the keys of ``ring.k.0`` or another."""
+        """Collects queries ``[B, T, H, D]`` to a ring such as ``ring.k.0``."""
         layer = ring.rpartition(".")[2]
         self._collector.heads(f"blocks.{layer}.attn1.q", self._group, query)
 
@@ -102,7 +102,7 @@ class _Watched(Wrapper):
 
 
 class _Attention(TorchDispatchMode):
-    """Tells an observer of calls of the ring's operators, and of which ring each one is about."""
+    """Dispatch mode that reports calls of the ring operators, with their ring."""
 
     def __init__(self, rings: Mapping[int, str], observer: Observer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -112,7 +112,7 @@ class _Attention(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Looks at an operation's arguments and runs it."""
+        """Reports a ring operator's arguments and runs any operation."""
         if func is ring_write:
             self._observer.written(self._rings[args[0].data_ptr()], args[1])
         elif func is ring_attention:

@@ -1,4 +1,4 @@
-"""One component's ExportedProgram with the Linears and rings of a recipe in 8 bits."""
+"""Quantization of a component's ExportedProgram: linear layers and rings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +11,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from vidc.compiler.quantize.attention import QuantizedAttention, attention_types
-from vidc.compiler.quantize.count import asked_linears, require_asked
-from vidc.compiler.quantize.form import PROGRAM
 from vidc.compiler.quantize.lowering import QuantizedLinear
 from vidc.compiler.quantize.rings import (
     RingTensors,
@@ -22,7 +20,8 @@ from vidc.compiler.quantize.rings import (
     round_rings,
 )
 from vidc.compiler.quantize.stored_rings import store_rings
-from vidc.compiler.quantize.tensors import TensorType, quantized_types
+from vidc.compiler.quantize.support import AOTI_GPU
+from vidc.compiler.quantize.tensors import TensorType, asked_linears, quantized_types, require_asked
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.checkpoint.write import Described
 from vidc.exporters.linear_tensors import LinearTensors
@@ -33,9 +32,9 @@ from vidc.plugins.signature import Signature
 
 _LINEAR = torch.ops.aten.linear.default
 ARGUMENTS = 7
-"""Of ``vidc::quantized_linear``, the tensors."""
+"""Number of tensor arguments of ``vidc::quantized_linear``."""
 _MULTIPLE = 16
-"""Of channels, which products in 8 bits take."""
+"""Alignment of the channels of quantized matmuls."""
 
 
 def write(
@@ -46,11 +45,7 @@ def write(
     linears: Mapping[str, QuantizedLinear],
     attentions: Mapping[str, QuantizedAttention],
 ) -> ExportedComponent:
-    """``quantize_program`` of an exported component into the folder of ``made``.
-
-    Returns:
-        ``made`` with the states that its program has.
-    """
+    """Quantizes an exported component into the folder of ``made``; returns it with its states."""
     signature = quantize_program(
         exported.name, exported.program, group, weights, linears, made.program, attentions,
         exported.signature,
@@ -68,20 +63,20 @@ def quantize_program(
     attentions: Mapping[str, QuantizedAttention],
     signature: Signature,
 ) -> Signature:
-    """Writes the quantized form of an exported program.
+    """Quantizes an exported program to a file and checks the result.
 
     Args:
-        component: its name.
+        component: the component's name.
         source: the exported ``.pt2``.
-        group: of its weights.
+        group: its weights group.
         weights: the tensors of the group's file in high precision.
-        linears: all of the recipe's.
-        path: of the file to write.
-        attentions: all of the recipe's.
-        signature: the component's.
+        linears: all quantized linear layers of the recipe.
+        path: the file to write.
+        attentions: all quantized self-attentions of the recipe.
+        signature: the component's signature.
 
     Returns:
-        The signature with the states that are of 8 bits then.
+        The signature with the 8-bit states.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-GRAPH``, ``VIDC-QUANTIZE-COUNT``.
@@ -91,7 +86,7 @@ def quantize_program(
     rings = asked_rings(program, signature, group, attentions)
     kept = quantize_rings(program, signature, group, rings, attentions)
     save_program(program, path)
-    # What is counted is what was written, not what was meant to be.
+    # The check reads the written file.
     written = load_program(path)
     require_asked(component, asked, found_linears(written))
     require_rings(component, rings, found_rings(written, kept))
@@ -108,14 +103,14 @@ def quantize_rings(
     """Quantizes a program's rings in place.
 
     Args:
-        program: what ``export_program`` returns, perhaps with quantized Linears.
-        signature: the component's.
-        group: of its weights.
-        rings: what ``asked_rings`` returned.
-        attentions: all of the recipe's.
+        program: an exported program, perhaps with quantized linear layers.
+        signature: the component's signature.
+        group: its weights group.
+        rings: result of ``asked_rings``.
+        attentions: all quantized self-attentions of the recipe.
 
     Returns:
-        The signature with the states that are of 8 bits then.
+        The signature with the 8-bit states.
     """
     types = {f"{group}.{name}": kind for name, kind in attention_types(attentions).items()}
     placeholder = placeholders(program, types)
@@ -130,16 +125,16 @@ def quantize_linears(
     weights: Mapping[str, Described],
     linears: Mapping[str, QuantizedLinear],
 ) -> list[LinearTensors]:
-    """Quantizes a program in place; the arguments are those of ``quantize_program``.
+    """Quantizes a program's linear layers in place; arguments as of ``quantize_program``.
 
     Returns:
-        Those of the recipe's Linears that it has.
+        The tensors of its quantized linear layers.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-GRAPH``.
     """
-    asked = asked_linears(read_weights(program), group, linears, PROGRAM)
-    types = quantized_types(weights, linears, PROGRAM)
+    asked = asked_linears(read_weights(program), group, linears, AOTI_GPU)
+    types = quantized_types(weights, linears, AOTI_GPU)
     quantize(component, program, asked, {f"{group}.{name}": kind for name, kind in types.items()})
     return asked
 
@@ -150,21 +145,21 @@ def quantize(
     linears: Sequence[LinearTensors],
     types: Mapping[str, TensorType],
 ) -> None:
-    """Makes these Linears of a program calls of ``vidc::quantized_linear``.
+    """Replaces linear layers of a program by ``vidc::quantized_linear``.
 
     Args:
-        component: its name.
-        program: what ``export_program`` returns; changed in place.
-        linears: those whose weights it reads.
-        types: of every weight after that, by name.
+        component: the component's name.
+        program: an exported program; changed in place.
+        linears: the tensors of its quantized linear layers.
+        types: types of all quantized weights, by name.
 
     Raises:
-        BuildError: ``VIDC-QUANTIZE-GRAPH``, the weight of one is not that of a Linear alone, no
-            product takes its sizes, its input is centered and its bias not its own, or Linears that
-            share an input's scale do not share the input.
+        BuildError: ``VIDC-QUANTIZE-GRAPH``, a weight has another user than one linear layer, its
+            sizes are unsupported, a centered layer has no bias of its own, or layers with a common
+            input scale read different inputs.
     """
     weights = _Weights(program, types)
-    # Those of Linears that other components have, too.
+    # Includes the weights of linear layers that only other components read.
     for name in weight_names(program).values():
         if name in types and program.state_dict[name].dtype != types[name].dtype:
             weights.retype(weights.placeholder(name), name)
@@ -175,10 +170,10 @@ def quantize(
         node = users[0] if len(users) == 1 else None
         if node is None or node.target is not _LINEAR or node.args[1] is not placeholder:
             read = ", ".join(sorted(str(user.target) for user in users)) or "nothing"
-            raise _wrong(component, linear, f"is read by {read} instead of one Linear")
+            raise _wrong(component, linear, f"is read by {read} instead of one linear layer")
         sizes = types[linear.weight].shape
         if linear.computes and any(size % _MULTIPLE for size in sizes):
-            raise _wrong(component, linear, f"is {list(sizes)}: no multiples of {_MULTIPLE}")
+            raise _wrong(component, linear, f"has shape {list(sizes)}: no multiples of {_MULTIPLE}")
         given: Any = node.args[0]
         known = (
             given if linear.input_scale is None else inputs.setdefault(linear.input_scale, given)
@@ -202,7 +197,7 @@ def quantize(
             weights.after_any(placeholder, linear.input_scale),
             weights.after_any(placeholder, linear.input_factor),
             weights.after_any(placeholder, linear.input_mean),
-            # What is static stays as it was before there was any other.
+            # Omitted for static scales.
             *([True] if linear.dynamic else []),
         )
         node.kwargs = {}
@@ -212,19 +207,19 @@ def quantize(
 def placeholders(
     program: ExportedProgram, types: Mapping[str, TensorType]
 ) -> Callable[[str], fx.Node]:
-    """Gives the placeholder of a weight of a program, which it makes where there is none."""
+    """Returns a function that returns the placeholder of a weight, and adds it if necessary."""
     return _Weights(program, types).first
 
 
 def read_weights(program: ExportedProgram) -> frozenset[str]:
-    """The weights that a program reads; it has placeholders for all of its network's."""
+    """Returns the weights that a program uses; it has placeholders for all of its network's."""
     names = weight_names(program)
     placeholders = program.graph.find_nodes(op="placeholder")
     return frozenset(names[n.name] for n in placeholders if n.users and n.name in names)
 
 
 def found_linears(program: ExportedProgram) -> list[LinearTensors]:
-    """The quantized Linears of a program, by the tensors that its calls read."""
+    """Returns the tensors of a program's quantized linear layers."""
     names = weight_names(program)
     found = []
     for node in program.graph.find_nodes(op="call_function", target=quantized_linear):
@@ -236,12 +231,12 @@ def found_linears(program: ExportedProgram) -> list[LinearTensors]:
 
 
 def is_dynamic(call: fx.Node) -> bool:
-    """Whether a call of ``vidc::quantized_linear`` gives its input a scale for each token."""
+    """Returns True if a call of ``vidc::quantized_linear`` has per-token scales."""
     return len(call.args) > ARGUMENTS and bool(call.args[ARGUMENTS])
 
 
 class _Weights:
-    """A program's weights while it is quantized."""
+    """Placeholders of a program's weights."""
 
     def __init__(self, program: ExportedProgram, types: Mapping[str, TensorType]) -> None:
         self.program = program
@@ -254,15 +249,15 @@ class _Weights:
         self._fake_mode = next(iter(nodes.values())).meta["val"].fake_mode
 
     def placeholder(self, weight: str) -> fx.Node:
-        """The placeholder of a weight that the program has."""
+        """Returns the placeholder of an existing weight."""
         return self._placeholders[weight]
 
     def first(self, weight: str) -> fx.Node:
-        """The placeholder of a weight, behind the program's first one where there is none yet."""
+        """Returns the placeholder of a weight; adds it after the program's first if necessary."""
         return self.after(next(iter(self._placeholders.values())), weight)
 
     def retype(self, placeholder: fx.Node, weight: str) -> None:
-        """Gives a weight the dtype that it has once it is quantized."""
+        """Gives a weight its quantized type."""
         self._placeholders[weight] = placeholder
         kind = self.types[weight]
         with self._fake_mode:
@@ -271,11 +266,11 @@ class _Weights:
         self.program.state_dict[weight] = nn.Parameter(values, requires_grad=False)
 
     def after_any(self, placeholder: fx.Node, weight: str | None) -> fx.Node | None:
-        """As ``after``; None where there is no other weight."""
+        """Returns ``after``, or None for no weight."""
         return None if weight is None else self.after(placeholder, weight)
 
     def after(self, placeholder: fx.Node, weight: str) -> fx.Node:
-        """The placeholder of another weight; behind this one where there is none yet."""
+        """Returns the placeholder of another weight; adds it after this one if necessary."""
         if weight in self._placeholders:
             return self._placeholders[weight]
         graph, specs = self.program.graph, self.program.graph_signature.input_specs
@@ -291,6 +286,6 @@ class _Weights:
 def _wrong(component: str, linear: LinearTensors, why: str) -> BuildError:
     return BuildError(
         "VIDC-QUANTIZE-GRAPH",
-        f"{component}: {linear.weight} is to be in 8 bits, and {why}",
+        f"{component}: {linear.weight} cannot be quantized: it {why}",
         "leave the layer out of the recipe",
     )

@@ -1,4 +1,4 @@
-"""Ranges as they are collected, and how those of several rollouts become one."""
+"""Merging of the ranges of several rollouts into a calibration's tensors."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 Ranges = Mapping[str, Tensor]
-"""By ``<kind>/<tensor>``: of ``amax`` and ``high``, float32, the larger of two is kept, of ``low``
-the smaller; ``sum``, float64, and ``count``, int64, add up."""
+"""Ranges by ``<kind>/<tensor>``: ``amax``, ``high`` and ``low``, float32; ``sum``, float64;
+``count``, int64."""
 
 _MERGE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "amax": torch.maximum,
@@ -19,19 +19,16 @@ _MERGE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def merged(before: Ranges, after: Ranges) -> dict[str, Tensor]:
-    """The ranges of both together; a tensor that only one of them holds stays as it is there.
-
-    The order of the rollouts does not matter but for the rounding of sums.
-    """
+    """Merges two ranges. The order matters for the rounding of sums only."""
     names = dict.fromkeys([*before, *after])
     return {name: _both(name, before.get(name), after.get(name)) for name in names}
 
 
 def finished(ranges: Ranges) -> dict[str, Tensor]:
-    """The tensors of a calibration: sums become means, float32, contiguous, on the CPU.
+    """Returns the tensors of a calibration, float32, contiguous, on the CPU; sums become means.
 
     Raises:
-        ValueError: a sum over nothing.
+        ValueError: a count is zero.
     """
     tensors = {}
     for key, value in ranges.items():
@@ -44,7 +41,7 @@ def finished(ranges: Ranges) -> dict[str, Tensor]:
             case "sum":
                 count = int(ranges[f"count/{name}"])
                 if count == 0:
-                    raise ValueError(f"{name} was never seen")
+                    raise ValueError(f"{name} was never collected")
                 tensors[f"{name}.mean"] = value / count
     return {name: value.float().cpu().contiguous() for name, value in sorted(tensors.items())}
 

@@ -1,4 +1,4 @@
-"""One component's ExportedProgram whose rings of keys and values are in 8 bits."""
+"""Quantized rings of a component's ExportedProgram: matching, fake quantization and checks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,31 +18,31 @@ from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
 from vidc.plugins.ops.ring import ring_attention, ring_write
 from vidc.plugins.signature import Signature
 
-_FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
+_FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
 _STATES = {"ring.k.": "k", "ring.v.": "v"}
 
 
 @dataclass(frozen=True)
 class RingTensors:
-    """What is in 8 bits of a ring, by the names of weights."""
+    """Quantization of one ring: names of its scales and mean, dtype and use."""
 
     key_scale: str
     value_scale: str
     key_mean: str | None
     dtype: str
     attends: bool
-    """Whether the program attends to it with queries that are rounded too."""
+    """True if the program attends to it with quantized queries."""
     stored: bool = False
-    """Whether the program's own state is in 8 bits, with queries that stay as they are."""
+    """True if the state is 8-bit and queries stay in high precision."""
 
 
 def ring_tensors(group: str, attention: QuantizedAttention, attends: bool) -> RingTensors:
-    """The names by which a component asks for the tensors of a self-attention.
+    """Returns the quantization of a self-attention's ring.
 
     Args:
-        group: of the weights.
-        attention: it.
-        attends: whether the component does.
+        group: the weights group.
+        attention: the quantized self-attention.
+        attends: True if the component has its attention.
     """
     computes = attention.format.computes
     mean = attention.key_mean
@@ -57,7 +57,7 @@ def ring_tensors(group: str, attention: QuantizedAttention, attends: bool) -> Ri
 
 
 def layer_of(state: str) -> tuple[str, str] | None:
-    """The self-attention whose ring a state is, and whether it holds ``k`` or ``v``."""
+    """Returns the layer of a ring's state and its part, ``k`` or ``v``; None for other states."""
     for prefix, part in _STATES.items():
         if state.startswith(prefix):
             return f"blocks.{state.removeprefix(prefix)}.attn1", part
@@ -70,7 +70,7 @@ def asked_rings(
     group: str,
     attentions: Mapping[str, QuantizedAttention],
 ) -> dict[str, RingTensors]:
-    """What a recipe asks of a component: those self-attentions whose rings it has, by layer."""
+    """Returns the quantization of the rings that a component has, by layer."""
     found = rings(program, signature)
     return {
         layer: ring_tensors(group, attentions[layer], bool(ring.attentions))
@@ -81,7 +81,7 @@ def asked_rings(
 
 @dataclass
 class Ring:
-    """The calls that write one ring and attend to it."""
+    """States of one ring, and the calls that write it and attend to it."""
 
     caches: dict[str, fx.Node]
     writes: dict[str, fx.Node]
@@ -89,14 +89,14 @@ class Ring:
 
 
 def rings(program: ExportedProgram, signature: Signature) -> dict[str, Ring]:
-    """The rings of a program, by layer."""
+    """Returns the rings of a program, by layer."""
     arguments = zip(signature.arguments, argument_placeholders(program), strict=True)
     places = {node: place for spec, node in arguments if (place := layer_of(spec.name))}
     found: dict[str, Ring] = {}
     for node, (layer, part) in places.items():
         found.setdefault(layer, Ring({}, {}, [])).caches[part] = node
     written: dict[fx.Node, tuple[str, str]] = {}
-    for write in program.graph.find_nodes(op="call_function", target=_FUNCTIONALISED):
+    for write in program.graph.find_nodes(op="call_function", target=_FUNCTIONALIZED):
         if write.args[0] is ring_write:
             (cache,) = write.kwargs["_all_bases"]
             layer, part = places[cache]
@@ -109,7 +109,7 @@ def rings(program: ExportedProgram, signature: Signature) -> dict[str, Ring]:
 
 
 def _as_written(keys: Any) -> fx.Node:
-    """A ring as it was written, of what is attended to."""
+    """Returns the ring behind the keys of an attention."""
     node: fx.Node = keys.args[0] if keys.target is dequantize_kv else keys
     return node
 
@@ -120,15 +120,15 @@ def round_rings(
     asked: Mapping[str, RingTensors],
     placeholder: Callable[[str], fx.Node],
 ) -> None:
-    """Inserts ``vidc::fake_quantize`` before writes to these rings and on queries to them.
+    """Fake-quantizes the writes of rings and their queries by ``vidc::fake_quantize``.
 
-    Leaves rings that are stored in 8 bits to ``store_rings``.
+    ``store_rings`` handles rings that are ``stored``.
 
     Args:
-        program: what ``export_program`` returns; changed in place.
-        signature: the component's.
-        asked: by layer.
-        placeholder: of a weight; makes it where there is none.
+        program: an exported program; changed in place.
+        signature: the component's signature.
+        asked: result of ``asked_rings``.
+        placeholder: returns the placeholder of a weight, and adds it if necessary.
     """
     graph = program.graph
     for layer, ring in rings(program, signature).items():
@@ -153,7 +153,7 @@ def round_rings(
 
 
 def found_rings(program: ExportedProgram, signature: Signature) -> dict[str, RingTensors]:
-    """The rings in 8 bits of a program, by layer and by the tensors that its calls read."""
+    """Returns the quantization of a program's rings, by layer."""
     names, found = weight_names(program), {}
     for layer, ring in rings(program, signature).items():
         writes: list[Any] = [ring.writes[part].kwargs["update"] for part in "kv"]
@@ -191,7 +191,7 @@ def _found_stored(names: Mapping[str, str], layer: str, ring: Ring) -> RingTenso
 
 
 def _call(names: Mapping[str, str], node: Any, operator: Any) -> tuple[Any, Any, Any] | None:
-    """The scale, mean and dtype that a call of ``fake_quantize`` or ``quantize_kv`` is given."""
+    """Returns the scale, mean and dtype of a call of ``rounded`` or ``stored``, or None."""
     if not isinstance(node, fx.Node) or node.target is not operator:
         return None
     given: Any = node.args
@@ -201,7 +201,7 @@ def _call(names: Mapping[str, str], node: Any, operator: Any) -> tuple[Any, Any,
 
 
 def _restored_by(names: Mapping[str, str], node: Any) -> str | None:
-    """The scale that a call of ``dequantize_kv`` is given."""
+    """Returns the scale of a call of ``dequantize_kv``, or None."""
     return names[node.args[1].name] if node.target is dequantize_kv else None
 
 
@@ -212,7 +212,7 @@ def _queries(ring: Ring) -> list[Any]:
 def require_rings(
     component: str, asked: Mapping[str, RingTensors], found: Mapping[str, RingTensors]
 ) -> None:
-    """Refuses a component whose rings in 8 bits are not those of the recipe.
+    """Rejects a component whose quantized rings differ from the recipe's.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-COUNT`` with the component and the first layer.
@@ -221,17 +221,16 @@ def require_rings(
     if differ:
         raise BuildError(
             "VIDC-QUANTIZE-COUNT",
-            f"{component}: the recipe asks for {len(asked)} rings in 8 bits, the program has "
+            f"{component}: the recipe has {len(asked)} rings in 8 bits, the program has "
             f"{len(found)}; the first difference is {differ[0]}",
             "report it with this message; a recipe that leaves the layer out builds",
         )
 
 
 def half(layer: str) -> BuildError:
-    """Of a ring that is in 8 bits in part."""
+    """Returns the error about a partly quantized ring."""
     return BuildError(
         "VIDC-QUANTIZE-COUNT",
-        f"{layer}: its queries, keys and values are not all in 8 bits as they should be, or not in "
-        "the same",
+        f"{layer}: its queries, keys and values are not all in the same 8-bit format",
         "report it with this message; a recipe that leaves the layer out builds",
     )

@@ -1,8 +1,7 @@
-"""Rings that a program keeps in 8 bits while queries to them stay as they are.
+"""Rings that are stored in 8 bits and read by high-precision attention.
 
-Keys and values are rounded when a block is written, and become the queries' dtype again for the
-attention that there is anyway. Slots and axes stay where they are, so that every backend opens up
-the same program.
+Keys and values are quantized when a block is written, and dequantized to the queries' dtype before
+attention. The layout of the ring does not change, so all backends lower the same program.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,16 +26,16 @@ def store_rings(
     asked: Mapping[str, RingTensors],
     placeholder: Callable[[str], fx.Node],
 ) -> Signature:
-    """Makes the states of these rings ones of 8 bits; those that compute in it are left.
+    """Makes ``stored`` rings 8-bit states.
 
     Args:
-        program: what ``export_program`` returns; changed in place.
-        signature: the component's.
-        asked: by layer.
-        placeholder: of a weight; makes it where there is none.
+        program: an exported program; changed in place.
+        signature: the component's signature.
+        asked: result of ``asked_rings``.
+        placeholder: returns the placeholder of a weight, and adds it if necessary.
 
     Returns:
-        The signature with the states as they are then.
+        The signature with the 8-bit states.
     """
     specs = dict(zip(argument_placeholders(program), signature.arguments, strict=True))
     kept = {}
@@ -81,6 +80,6 @@ def _read(graph: fx.Graph, ring: Ring, part: str, scale: fx.Node) -> None:
         dtype = dtype_name(attention.meta["val"].dtype)
         with graph.inserting_before(attention):
             node = graph.call_function(dequantize_kv, (keys, scale, dtype))
-        node.meta["val"] = keys.meta["val"]  # Of the queries' dtype, as it was before.
+        node.meta["val"] = keys.meta["val"]  # Dequantized, as before.
         given[position] = node
         attention.args = tuple(given)

@@ -1,13 +1,13 @@
-"""The tensors of a quantized weights file, by name, shape and dtype."""
+"""Tensors of a quantized weights file, by name, shape and dtype."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from vidc.compiler.quantize.arithmetic import DTYPES
-from vidc.compiler.quantize.form import GRAPH, Form
 from vidc.compiler.quantize.lowering import QuantizedLinear
+from vidc.compiler.quantize.support import ONNX, QuantizationSupport
 from vidc.exporters.checkpoint.write import Described
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.plugins.errors import BuildError
@@ -15,68 +15,67 @@ from vidc.plugins.errors import BuildError
 
 @dataclass(frozen=True)
 class TensorType:
-    """A tensor without values."""
+    """Shape and dtype of a tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 def weight_name(layer: str) -> str:
-    """A Linear's weight, ``[out, in]``."""
+    """Name of a linear layer's weight, ``[out, in]``."""
     return f"{layer}.weight"
 
 
 def bias_name(layer: str) -> str:
-    """Its bias, ``[out]``, in high precision."""
+    """Name of a linear layer's bias, ``[out]``, in high precision."""
     return f"{layer}.bias"
 
 
-def weight_scale_name(layer: str, form: Form = GRAPH) -> str:
-    """The scale of each of its output channels, ``[out]``: of its weight, or of its product."""
-    return f"{layer}.product_scale" if form.products else f"{layer}.weight_scale"
+def weight_scale_name(layer: str, support: QuantizationSupport = ONNX) -> str:
+    """Name of the per-channel scale of a linear layer's weight, or of its product, ``[out]``."""
+    return f"{layer}.product_scale" if support.product_scales else f"{layer}.weight_scale"
 
 
 def input_scale_name(site: str) -> str:
-    """The scale of a quantized input, a scalar; ``[1]`` where scales are those of products."""
+    """Name of a quantized input's scale, a scalar; ``[1]`` with ``product_scales``."""
     return f"{site}.input_scale"
 
 
 def input_factor_name(site: str) -> str:
-    """What an input is multiplied with before, ``[in]``: one over SmoothQuant's factors."""
+    """Name of an input's multiplier, ``[in]``: the reciprocal of SmoothQuant's factors."""
     return f"{site}.input_factor"
 
 
 def input_mean_name(site: str) -> str:
-    """What is taken off an input before that, ``[in]``: the calibration's mean."""
+    """Name of the calibrated mean that is subtracted from an input, ``[in]``."""
     return f"{site}.input_mean"
 
 
 def quantized_types(
     weights: Mapping[str, Described],
     linears: Mapping[str, QuantizedLinear],
-    form: Form = GRAPH,
+    support: QuantizationSupport = ONNX,
 ) -> dict[str, TensorType]:
-    """The tensors of a weights file once these Linears are quantized.
+    """Returns the tensors of a weights file with quantized linear layers.
 
     Args:
         weights: the tensors of the file in high precision.
-        linears: by layer.
-        form: of what reads them.
+        linears: the quantized linear layers by name.
+        support: the backend's quantization support.
 
     Raises:
-        BuildError: ``VIDC-QUANTIZE-GRAPH``, a mean is to be taken off the input of a Linear without
-            a bias, which would take its product.
+        BuildError: ``VIDC-QUANTIZE-GRAPH``, a centered linear layer has no bias.
     """
     types = {n: TensorType(tuple(t.shape), t.dtype) for n, t in weights.items()}
     for layer, linear in linears.items():
         weight = types[weight_name(layer)]
         features_out, features_in = weight.shape
         types[weight_name(layer)] = TensorType(weight.shape, DTYPES[linear.format.weights])
-        dtype = torch.float32 if form.products else weight.dtype
-        types[weight_scale_name(layer, form)] = TensorType((features_out,), dtype)
+        dtype = torch.float32 if support.product_scales else weight.dtype
+        types[weight_scale_name(layer, support)] = TensorType((features_out,), dtype)
         if linear.site is not None:
             if linear.static:
-                shape = (1,) if form.products else ()
+                shape = (1,) if support.product_scales else ()
                 types[input_scale_name(linear.site)] = TensorType(shape, dtype)
             if linear.format.smooth:
                 types[input_factor_name(linear.site)] = TensorType((features_in,), dtype)
@@ -87,16 +86,12 @@ def quantized_types(
     return types
 
 
-def linear_tensors(group: str, linear: QuantizedLinear, form: Form) -> LinearTensors:
-    """The names by which a component asks for the tensors of a Linear.
-
-    Args:
-        group: of the weights.
-        linear: it.
-        form: of the component.
-    """
+def linear_tensors(
+    group: str, linear: QuantizedLinear, support: QuantizationSupport
+) -> LinearTensors:
+    """Returns the names of a linear layer's tensors, prefixed with their weights group."""
     site = linear.site
-    weight, scale = weight_name(linear.name), weight_scale_name(linear.name, form)
+    weight, scale = weight_name(linear.name), weight_scale_name(linear.name, support)
     if site is None:
         return LinearTensors(f"{group}.{weight}", f"{group}.{scale}")
     return LinearTensors(
@@ -109,9 +104,61 @@ def linear_tensors(group: str, linear: QuantizedLinear, form: Form) -> LinearTen
     )
 
 
+def asked_linears(
+    weights: Container[str],
+    group: str,
+    linears: Mapping[str, QuantizedLinear],
+    support: QuantizationSupport,
+) -> list[LinearTensors]:
+    """Returns the tensors of the recipe's linear layers that a component has.
+
+    Args:
+        weights: names of the component's weights.
+        group: their group.
+        linears: all quantized linear layers of the recipe, by name.
+        support: the backend's quantization support.
+    """
+    return [
+        linear_tensors(group, linear, support)
+        for name, linear in linears.items()
+        if f"{group}.{weight_name(name)}" in weights
+    ]
+
+
+def require_asked(
+    component: str, asked: Collection[LinearTensors], found: Collection[LinearTensors]
+) -> None:
+    """Rejects a component whose quantized linear layers differ from the recipe's.
+
+    Args:
+        component: its name.
+        asked: result of ``asked_linears``.
+        found: tensors of the linear layers in the written component.
+
+    Raises:
+        BuildError: ``VIDC-QUANTIZE-COUNT`` with the component and the first layer.
+    """
+    wanted = {linear.weight: linear for linear in asked}
+    there = {linear.weight: linear for linear in found}
+    differ = [n for n in [*wanted, *there] if wanted.get(n) != there.get(n)]
+    if differ or len(found) != len(there):
+        first = differ[0] if differ else "a Linear that is there twice"
+        raise BuildError(
+            "VIDC-QUANTIZE-COUNT",
+            f"{component}: the recipe asks for {_pairs(asked)}, the graph has {_pairs(found)}; "
+            f"the first difference is {first}",
+            "report it with this message; a recipe that leaves the layer out builds",
+        )
+
+
+def _pairs(linears: Collection[LinearTensors]) -> str:
+    inputs = sum(linear.computes for linear in linears)
+    return f"{len(linears)} weights and {inputs} inputs of Linears in 8 bits"
+
+
 def _without_bias(layer: str) -> BuildError:
     return BuildError(
         "VIDC-QUANTIZE-GRAPH",
-        f"{layer} has no bias to take the product of its weight and its input's mean",
+        f"{layer} has no bias, which centering needs",
         "leave center out of the recipe's rule for this layer",
     )

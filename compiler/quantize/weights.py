@@ -1,4 +1,4 @@
-"""Weights in 8 bits, and the scales of what is multiplied with them."""
+"""Quantized weights of linear layers, with the scales, factors and means of their inputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -8,8 +8,8 @@ from torch import Tensor
 
 from vidc.compiler.quantize.arithmetic import quantize, scale_of, smoothing
 from vidc.compiler.quantize.artifact import Calibration
-from vidc.compiler.quantize.form import GRAPH, Form
 from vidc.compiler.quantize.lowering import QuantizedLinear, sites
+from vidc.compiler.quantize.support import ONNX, QuantizationSupport
 from vidc.compiler.quantize.tensors import (
     bias_name,
     input_factor_name,
@@ -26,29 +26,29 @@ def quantized_weights(
     weights: Mapping[str, LazyTensor],
     linears: Mapping[str, QuantizedLinear],
     calibration: Calibration | None,
-    form: Form = GRAPH,
+    support: QuantizationSupport = ONNX,
 ) -> dict[str, LazyTensor]:
-    """The tensors of ``quantized_types``, each made when it is loaded.
+    """Returns the tensors of ``quantized_types``, each computed when it is loaded.
 
     Args:
-        weights: in high precision.
-        linears: by layer.
-        calibration: of these weights; needed where a Linear is ``calibrated``.
-        form: of what reads them.
+        weights: the weights in high precision.
+        linears: the quantized linear layers by name.
+        calibration: needed if a linear layer is ``calibrated``.
+        support: the backend's quantization support.
 
     Raises:
-        BuildError: ``VIDC-QUANTIZE-GRAPH``, as of ``quantized_types``.
-        ValueError: a calibration is needed and not there.
+        BuildError: ``VIDC-QUANTIZE-GRAPH``, as ``quantized_types``.
+        ValueError: a calibration is needed and missing.
     """
     made: dict[str, Callable[[], Tensor]] = {}
-    types = quantized_types(weights, linears, form)
+    types = quantized_types(weights, linears, support)
     ranged = [linear for linear in linears.values() if linear.calibrated]
     for site, members in sites(ranged).items():
         if calibration is None:
-            raise ValueError(f"{site} takes ranges, and there is no calibration")
+            raise ValueError(f"{site} needs a calibration")
         mean: Callable[[], Tensor] | None = None
         if members[0].format.center:
-            # As it is stored: what is taken off must be what scales and biases make up for.
+            # In the stored dtype, so that scales and biases match what the engine subtracts.
             mean = partial(input_mean, members, calibration, types[input_mean_name(site)].dtype)
             made[input_mean_name(site)] = mean
             made |= {bias_name(m.name): partial(_bias, weights, m.name, mean) for m in members}
@@ -60,10 +60,10 @@ def quantized_weights(
         if members[0].format.smooth:
             made[input_factor_name(site)] = partial(_reciprocal, factors)
         for member in members:
-            made |= _weight(weights, member, form, factors, scale)
+            made |= _weight(weights, member, support, factors, scale)
     for linear in linears.values():
         if not linear.calibrated:
-            made |= _weight(weights, linear, form)
+            made |= _weight(weights, linear, support)
     return {
         name: LazyTensor(
             kind.shape, kind.dtype, partial(_stored, made[name], kind.dtype, kind.shape)
@@ -77,21 +77,20 @@ def quantized_weights(
 def input_amax(
     members: Sequence[QuantizedLinear], calibration: Calibration, mean: Tensor | None = None
 ) -> Tensor:
-    """The largest magnitudes of an input by channel, ``[in]``, in all passes of its Linears.
+    """Returns the per-channel amax of an input, ``[in]``, over all passes of its linear layers.
 
-    One of them may run where another does not: the last layer's queries are not needed in a clean
-    pass.
+    Their passes differ: a clean pass skips the last layer's queries.
 
     Args:
-        members: its Linears.
-        calibration: where they are from.
-        mean: what is taken off the input before it is quantized, ``[in]``, or None.
+        members: the linear layers that read the input.
+        calibration: the calibration.
+        mean: mean that is subtracted before quantization, ``[in]``, or None.
     """
     names = [f"{member.name}.input" for member in members]
     if mean is None:
         return torch.stack([calibration.amax(name) for name in names]).amax(0)
     mean = mean.float()
-    return torch.stack([calibration.centred_amax(name, mean) for name in names]).amax(0)
+    return torch.stack([calibration.centered_amax(name, mean) for name in names]).amax(0)
 
 
 def input_mean(
@@ -99,7 +98,7 @@ def input_mean(
     calibration: Calibration,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """What is taken off an input, ``[in]``; the last of several Linears runs in all passes."""
+    """Returns an input's mean, ``[in]``, from its last linear layer, which runs in all passes."""
     return calibration.mean(f"{members[-1].name}.input").to(dtype)
 
 
@@ -141,7 +140,7 @@ def _input_scale(
 def _weight(
     weights: Mapping[str, LazyTensor],
     linear: QuantizedLinear,
-    form: Form,
+    support: QuantizationSupport,
     factors: Callable[[], Tensor] | None = None,
     input_scale: Callable[[], Tensor] | None = None,
 ) -> dict[str, Callable[[], Tensor]]:
@@ -152,16 +151,20 @@ def _weight(
         return values if factors is None else values * factors()
 
     def scale() -> Tensor:
-        # As it is stored: what is rounded to 8 bits must be divided by what it is multiplied with.
-        dtype = torch.float32 if form.products else source.dtype
+        # In the stored dtype, so that quantization and dequantization use the same scale.
+        dtype = torch.float32 if support.product_scales else source.dtype
         return scale_of(values().abs().amax(1), kind).to(dtype)
 
     def stored_scale() -> Tensor:
-        return scale() * input_scale() if form.products and input_scale is not None else scale()
+        return (
+            scale() * input_scale()
+            if support.product_scales and input_scale is not None
+            else scale()
+        )
 
     return {
         weight_name(linear.name): lambda: quantize(values(), scale()[:, None], kind),
-        weight_scale_name(linear.name, form): stored_scale,
+        weight_scale_name(linear.name, support): stored_scale,
     }
 
 

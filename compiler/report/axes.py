@@ -1,4 +1,4 @@
-"""Axes of a drawing: what is labeled on them, and where."""
+"""Axes and ticks of a drawing."""
 
 import math
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Box:
 
     @classmethod
     def between(cls, left: float, top: float, right: float, bottom: float) -> Self:
-        """The rectangle with these edges."""
+        """Returns the rectangle with these edges."""
         return cls(left, top, round(right - left, 1), round(bottom - top, 1))
 
 
@@ -41,12 +41,12 @@ class Axis:
     end: float
 
     def at(self, value: float) -> float:
-        """Where a value lies; values outside the axis lie at its ends."""
+        """Returns the position of a value, clamped to the axis."""
         share = (value - self.low) / (self.high - self.low)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
     def ticks(self, most: int = 8) -> tuple[Tick, ...]:
-        """One to ``most`` labels, evenly spaced by 1, 2 or 5 times a power of ten; most >= 4."""
+        """Returns up to ``most`` (at least 4) labels spaced by 1, 2 or 5 times a power of ten."""
         step = round_step((self.high - self.low) / (most - 1))
         digits = max(0, -math.floor(math.log10(step)))
         first, last = math.ceil(self.low / step), math.floor(self.high / step)
@@ -55,12 +55,12 @@ class Axis:
 
 
 def around(low: float, high: float, start: float, end: float) -> Axis:
-    """An axis that holds the values from ``low`` to ``high`` with a little room, never empty."""
+    """Returns a non-empty axis over ``low`` to ``high`` with some margin."""
     room = max((high - low) * 0.05, abs(high) * 1e-6) or 1.0
     return Axis(low - room, high + room, start, end)
 
 
 def round_step(least: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is ``least`` or more."""
+    """Returns the smallest of 1, 2 and 5 times a power of ten that is at least ``least``."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))

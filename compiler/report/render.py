@@ -8,7 +8,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 
 def render(template: str, filters: Mapping[str, Callable[..., Any]], **values: Any) -> str:
-    """The page; every text in ``values`` is escaped.
+    """Renders a template; every text in ``values`` is escaped.
 
     Args:
         template: package and file, such as ``vidc.compiler.report/base.html.j2``; the name by which
@@ -28,7 +28,7 @@ def render(template: str, filters: Mapping[str, Callable[..., Any]], **values: A
 
 
 def sentence(text: str) -> str:
-    """The text with a capital in front; jinja's ``capitalize`` makes all others small: ``Vae``."""
+    """Capitalizes the first letter only; jinja's ``capitalize`` lowers the rest: ``Vae``."""
     return text[:1].upper() + text[1:]
 
 

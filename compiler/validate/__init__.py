@@ -1,1 +1,1 @@
-"""Whether an engine still computes the model: metrics, thresholds, gates and the report."""
+"""Validation of engines against PyTorch: metrics, thresholds, gates and the report."""

@@ -1,51 +1,49 @@
-"""Validates a bundle with nothing but the bundle, and reports."""
+"""Validation of a bundle against its own golden data."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from vidc.compiler.validate.compare import Comparison, hold_to_golden
-from vidc.compiler.validate.document import (
-    components_json,
-    eager_json,
-    rollout_json,
-    worst_json,
-)
+from vidc.compiler.validate.compare import Comparison, compare_with_golden
 from vidc.compiler.validate.gates import all_passed
 from vidc.compiler.validate.golden import Golden
-from vidc.compiler.validate.perceptual import Absent, Lpips
-from vidc.compiler.validate.report import Report, render_html
+from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
+from vidc.compiler.validate.perceptual import Lpips, Unavailable
+from vidc.compiler.validate.report import ComponentRow, Report, RolloutRow, render_html
 from vidc.compiler.validate.scenario import QUANTIZED_STAGE
+from vidc.compiler.validate.worst import Outlier, WorstTensor
 from vidc.exporters.models import PRECISIONS
 from vidc.plugins.errors import GateError
 from vidc.runtime.bundle import Bundle
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.manifest import Manifest
 
-NO_LPIPS = Absent("it is left to `vidc validate`")
+NO_LPIPS = Unavailable("it is left to `vidc validate`")
 
 
 @dataclass(frozen=True)
 class Validation:
-    """A finished validation."""
+    """Result of a validation."""
 
     manifest: Manifest
     golden: Golden
     comparison: Comparison
     lpips: str | None = None
-    """Why LPIPS was not measured; None where it was."""
+    """Reason why LPIPS was not measured; None if it was."""
 
     @property
     def passed(self) -> bool:
-        """Whether every gate passed."""
+        """Returns True if every gate passed."""
         return all_passed(self.comparison.gates)
 
     @property
     def level(self) -> str:
-        """``rollout``, or ``component`` where errors were not followed from block to block."""
+        """``rollout``, or ``component`` if only single calls were compared."""
         return "rollout" if self.golden.scenario.rollout else "component"
 
     def to_json(self) -> dict[str, Any]:
-        """The document of ``vidc validate --json``, without its schema number."""
+        """Returns the document of ``vidc validate --json`` without its schema number."""
         return {
             "bundle": self.manifest.name,
             "passed": self.passed,
@@ -61,7 +59,7 @@ class Validation:
         }
 
     def html(self) -> str:
-        """The report as one self-contained page."""
+        """Returns the report as one self-contained page."""
         manifest = self.manifest
         return render_html(
             Report(
@@ -80,14 +78,14 @@ class Validation:
 
 
 def validate(
-    manifest: Manifest, bundle: Bundle, golden: Golden, lpips: Lpips | Absent = NO_LPIPS
+    manifest: Manifest, bundle: Bundle, golden: Golden, lpips: Lpips | Unavailable = NO_LPIPS
 ) -> Validation:
     """Replays the golden scenario with the engines of a bundle and judges them.
 
     Args:
-        manifest: of the bundle.
-        bundle: loaded.
-        golden: what it is held to.
+        manifest: manifest of the bundle.
+        bundle: loaded bundle.
+        golden: golden data.
         lpips: from ``find_lpips``. A build leaves it out, so that a bundle does not depend on what
             lies on the machine that made it.
 
@@ -98,9 +96,9 @@ def validate(
     """
     _require_quantized_golden(manifest)
     precisions = {name: engine.precision for name, engine in manifest.engines.items()}
-    metric = None if isinstance(lpips, Absent) else lpips
+    metric = None if isinstance(lpips, Unavailable) else lpips
     with gpu_faults(bundle.device):
-        comparison = hold_to_golden(
+        comparison = compare_with_golden(
             golden,
             bundle.spec,
             bundle.engines,
@@ -110,14 +108,14 @@ def validate(
             metric,
             trained=_trained(manifest),
         )
-    reason = lpips.reason if isinstance(lpips, Absent) else None
+    reason = lpips.reason if isinstance(lpips, Unavailable) else None
     if reason is None and not comparison.frames:
         reason = "no frame was compared"
     return Validation(manifest, golden, comparison, reason)
 
 
 def _require_quantized_golden(manifest: Manifest) -> None:
-    """Refuses engines in 8 bits beside golden data that know of no recipe.
+    """Refuses 8-bit engines if the golden data lack the quantized reference.
 
     Their record of PyTorch is one in high precision: an engine would be held to less, or to more,
     than what its own numbers make of the model.
@@ -135,7 +133,7 @@ def _require_quantized_golden(manifest: Manifest) -> None:
 
 
 def _trained(manifest: Manifest) -> bool:
-    """Whether no network's weights were drawn from a seed."""
+    """Returns True if no weights were drawn from a seed."""
     return all("random_weights" not in weights.source for weights in manifest.weights.values())
 
 
@@ -155,3 +153,87 @@ def _about(manifest: Manifest, level: str) -> dict[str, str]:
         "reference": "PyTorch eager, float32",
         "level": level,
     }
+
+
+TENSOR = ("relative_l2", "cosine", "max_error", "sqnr_db")
+PIXELS = ("psnr_db", "ssim")
+Metrics = TensorMetrics | PixelMetrics | None
+
+
+def components_json(rows: Sequence[ComponentRow]) -> list[dict[str, Any]]:
+    """Returns each component's figures on its worst tensor and call."""
+    return [{"component": row.subject.component} | _figures(row.metrics, TENSOR) for row in rows]
+
+
+def rollout_json(rows: Sequence[RolloutRow], switch_after: int) -> list[dict[str, Any]]:
+    """Returns each block's figures and the source of its reference frames."""
+    return [
+        {"block": row.block, "switched": row.block == switch_after}
+        | _figures(row.latents, TENSOR)
+        | _figures(row.pixels, PIXELS)
+        | {
+            "lpips": _number(row.lpips),
+            "frames_reference": None
+            if row.pixels is None
+            else ("decoded" if row.decoded else "golden"),
+        }
+        for row in rows
+        if row.block is not None
+    ]
+
+
+def eager_json(
+    components: Sequence[ComponentRow], rollout: Sequence[RolloutRow]
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the errors of PyTorch eager in the model's precision against float32."""
+    errors = {row.block: _figure(row.eager, "relative_l2") for row in rollout}
+    return {
+        "components": {
+            row.subject.component: _figure(row.eager, "relative_l2") for row in components
+        },
+        "whole_rollout": errors.pop(None, None),
+        "rollout": [*errors.values()],
+    }
+
+
+def worst_json(tensors: Sequence[WorstTensor]) -> list[dict[str, Any]]:
+    """Returns the tensors with the largest errors, worst first."""
+    return [
+        {
+            "component": tensor.component,
+            "tensor": tensor.tensor,
+            "call": tensor.call,
+            "shape": list(tensor.shape),
+            "compared": tensor.compared,
+            "not_finite": tensor.not_finite,
+        }
+        | _figures(tensor.metrics, TENSOR)
+        | {
+            "histograms": {
+                name: asdict(getattr(tensor, name)) for name in ("reference", "candidate", "error")
+            },
+            "outliers": [_outlier(outlier) for outlier in tensor.outliers],
+        }
+        for tensor in tensors
+    ]
+
+
+def _outlier(outlier: Outlier) -> dict[str, Any]:
+    return {
+        "index": list(outlier.index),
+        "reference": _number(outlier.reference),
+        "candidate": _number(outlier.candidate),
+    }
+
+
+def _figures(metrics: Metrics, names: Sequence[str]) -> dict[str, float | None]:
+    return {name: _figure(metrics, name) for name in names}
+
+
+def _figure(metrics: Metrics, name: str) -> float | None:
+    return _number(getattr(metrics, name, None))
+
+
+def _number(value: float | None) -> float | None:
+    # JSON cannot hold infinity.
+    return value if value is not None and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Holds engines to golden data, component by component and block by block."""
+"""Compares engines with golden data, by component and by block."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ from vidc.runtime.programs.stream import StreamSpec
 
 @dataclass(frozen=True)
 class BlockFrames:
-    """The decoded frames of a block, uint8 ``[B, frames, H, W, 3]`` on the CPU.
+    """Decoded frames of a block, uint8 ``[B, frames, H, W, 3]`` on the CPU.
 
     ``decoded`` says that the reference is what the bundle's own VAE makes of the reference's
     latents, as golden data keep the frames of some blocks only.
@@ -45,14 +45,14 @@ class BlockFrames:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a validation measured, and its gates.
+    """Measurements of a validation and its gates.
 
     Attributes:
-        gates: every gate.
+        gates: all gates.
         components: a row for each component.
         rollout: a row for each block, and one for all.
-        frames: of every block of the rollout.
-        worst: the tensors that err most.
+        frames: frames of every block.
+        worst: tensors with the largest errors.
     """
 
     gates: list[Gate]
@@ -63,7 +63,7 @@ class Comparison:
 
     @property
     def pairs(self) -> list[FramePair]:
-        """The last frame of each block whose reference PyTorch decoded itself."""
+        """Returns the last frame of each block whose reference frames are golden data."""
         return [
             FramePair(
                 each.block,
@@ -76,7 +76,7 @@ class Comparison:
         ]
 
 
-def hold_to_golden(
+def compare_with_golden(
     golden: Golden,
     stream: StreamSpec,
     engines: Mapping[str, Engine],
@@ -86,20 +86,20 @@ def hold_to_golden(
     lpips: Lpips | None = None,
     trained: bool = False,
 ) -> Comparison:
-    """Replays the golden scenario with these engines and judges what comes out.
+    """Replays the golden scenario with these engines and judges the results.
 
     What a stream cannot do without, what the reference called and what has a precision must be
     there. Without all that a stream needs nothing can be replayed, and that alone is judged.
 
     Args:
-        golden: the reference.
-        stream: of the bundle.
-        engines: by component.
-        precisions: of the bundle's components; float32's thresholds hold for any other.
-        device: of the engines.
-        runners: of the bundle, where the rollout is played.
-        lpips: measures the rollout's frames, too.
-        trained: whether the weights are, so that frames are held to what is demanded of these.
+        golden: golden data.
+        stream: stream of the bundle.
+        engines: engines by component.
+        precisions: precisions by component; others use the thresholds of float32.
+        device: device of the engines.
+        runners: stream or graph runners of the bundle.
+        lpips: metric for the rollout's frames.
+        trained: True if the weights are trained, which have thresholds of their own.
 
     Raises:
         GateError: ``VIDC-VALIDATE-GOLDEN``, there is no record of PyTorch in the precision of an
@@ -145,7 +145,7 @@ def _require_eager_rollout(rows: Sequence[RolloutRow], precisions: Mapping[str, 
 
 
 def _require_finite(what: str, precision: str, eager: TensorMetrics | None) -> None:
-    """Refuses a record of PyTorch that is missing, or of which no limit follows."""
+    """Refuses PyTorch errors that are missing or not finite."""
     if eager is not None and math.isfinite(eager.relative_l2):
         return
     problem = (
@@ -163,7 +163,7 @@ def _require_finite(what: str, precision: str, eager: TensorMetrics | None) -> N
 
 
 def worst_of_calls(found: Record, reference: Record) -> dict[str, TensorMetrics]:
-    """Each component's metrics on the tensor and call with the largest relative error.
+    """Returns each component's metrics on the tensor and call with the largest relative error.
 
     A component that is not called as often as in the reference is left out.
     """
@@ -182,7 +182,7 @@ def compare_rollouts(
     frames: Sequence[BlockFrames] = (),
     lpips: Lpips | None = None,
 ) -> list[RolloutRow]:
-    """Latents of each block against the reference's, and those frames that are given.
+    """Compares the latents of each block, and the given frames, with the reference.
 
     A last row holds the latents of all blocks as one tensor. ``eager`` is the rollout of PyTorch in
     the engines' precision, where there is one.
@@ -231,7 +231,7 @@ def _rollout_gates(
     precision = precisions.get("denoise", "fp32")
     transformer = load_thresholds(precision)
     vae = load_thresholds(precisions.get("vae_decode", "fp32"))
-    # Pixels carry the errors of both.
+    # Pixels contain the errors of both.
     thresholds: Thresholds = {
         Where.ROLLOUT: transformer[Where.ROLLOUT],
         Where.PIXELS: looser(transformer[Where.PIXELS], vae[Where.PIXELS])
@@ -240,7 +240,7 @@ def _rollout_gates(
     blocks = [Subject("rollout", block) for block in [*range(golden.scenario.blocks), None]]
     latents = {Subject("rollout", r.block): r.latents for r in rows if r.latents is not None}
     pixels = {Subject("rollout", r.block): r.pixels for r in rows if r.pixels is not None}
-    # Eager's error is that of the whole rollout: a block's own is a matter of chance by a fifth.
+    # Eager's error covers the whole rollout: that of one block varies by a fifth.
     eager = {Subject("rollout"): row.eager for row in rows if row.block is None and row.eager}
     return [
         *judge(Where.ROLLOUT, blocks, latents, thresholds, eager),
@@ -249,14 +249,14 @@ def _rollout_gates(
 
 
 def _pictures(frames: torch.Tensor) -> torch.Tensor:
-    """uint8 ``[B, frames, H, W, 3]`` as ``[B * frames, 3, H, W]``."""
+    """Reshapes uint8 ``[B, frames, H, W, 3]`` to ``[B * frames, 3, H, W]``."""
     return frames.flatten(0, 1).permute(0, 3, 1, 2)
 
 
 def _frames(
     played: Played, reference: Played, engines: Mapping[str, Engine], device: torch.device
 ) -> list[BlockFrames]:
-    """Of each block that was decoded and has a reference, kept by golden data or decoded here."""
+    """Returns the frames of each decoded block with its reference, golden or decoded here."""
     engine = {block: frames.cpu() for block, frames in played.frames.items()}
     missing = engine.keys() - reference.frames.keys()
     decoded = decode_latents(reference.latents, engines, device) if missing else {}

@@ -1,4 +1,4 @@
-"""How long PyTorch takes for a validation on a CPU, and which validation that allows."""
+"""Estimated CPU time of a validation, and the level that it allows."""
 
 import os
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ MINUTE = 60
 
 
 def scenario(settings: Settings) -> Scenario:
-    """What validates the bundle: ``validate.level``, decided here where it is ``auto``."""
+    """Returns the scenario of a validation and resolves ``validate.level = auto``."""
     config = settings.validate
     rollout = Scenario(config.blocks, config.switch_after, rollout=True)
     if config.level == "auto":
@@ -30,7 +30,7 @@ def scenario(settings: Settings) -> Scenario:
 
 
 def announcement(settings: Settings) -> str | None:
-    """How long a build validates on a CPU, and at which level, where that is minutes."""
+    """Returns the time and level of a validation on a CPU, if it takes minutes."""
     if settings.target.is_gpu:
         return None
     chosen = scenario(settings)
@@ -90,7 +90,7 @@ def rollout_seconds(config: ModelConfig, scenario: Scenario) -> float:
 
 
 def components_flops(config: ModelConfig, scenario: Scenario) -> float:
-    """What ``play_components`` computes, the text encoder aside."""
+    """Returns the FLOPs of ``play_components`` without the text encoder."""
     stream = stream_spec(config)
     points = switches(stream)
     recached = sum(stream.recached(blocks * stream.block) for blocks in points)
@@ -102,12 +102,12 @@ def components_flops(config: ModelConfig, scenario: Scenario) -> float:
 
 
 def rollout_flops(config: ModelConfig, scenario: Scenario) -> float:
-    """What ``play_rollout`` computes."""
+    """Returns the FLOPs of ``play_rollout``."""
     return latents_flops(config, scenario) + scenario.blocks * decode_flops(config)
 
 
 def latents_flops(config: ModelConfig, scenario: Scenario) -> float:
-    """What ``play_rollout`` computes where nothing is decoded."""
+    """Returns the FLOPs of ``play_rollout`` without decoding."""
     stream = stream_spec(config)
     passes = len(stream.sigmas) + 1
     recached = stream.recached(scenario.switch_after * stream.block)
@@ -137,7 +137,7 @@ def decode_flops(config: ModelConfig) -> float:
 
 
 def about(seconds: float) -> str:
-    """A duration to tell a user who waits: ``about 12 minutes``, or nothing below a minute."""
+    """Returns a duration such as ``about 12 minutes``; empty below a minute."""
     minutes = round(seconds / MINUTE)
     if seconds < MINUTE:
         return ""
@@ -149,7 +149,7 @@ def _seconds(flops: float) -> float:
 
 
 def cores() -> int:
-    """CPU cores that this process may use, which a container or a batch system may limit."""
+    """Returns the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Gates: what was measured, held against the thresholds of ``configs/thresholds.toml``."""
+"""Gates that compare metrics with ``configs/thresholds.toml``."""
 
 import math
 import tomllib
@@ -12,31 +12,31 @@ from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
 from vidc.plugins.errors import UsageError, nearest
 
 UPPER_LIMITS = frozenset({"relative_l2", "max_error"})
-"""Metrics that must stay at or below their threshold; all others must reach it."""
+"""Metrics with an upper limit; all others have a lower limit."""
 
 
 class Where(StrEnum):
-    """What is compared with the reference."""
+    """Level of a comparison with the reference."""
 
     COMPONENT = "component"
-    """The outputs of one component on given inputs."""
+    """Outputs of one component on given inputs."""
     ROLLOUT = "rollout"
-    """The latents of one block of a rollout, errors of earlier blocks included, or of all."""
+    """Latents of one block or all blocks of a rollout, with the errors of earlier blocks."""
     PIXELS = "pixels"
-    """The decoded frames of one block of a rollout."""
+    """Decoded frames of one block of a rollout."""
 
 
 OF_EAGER = "relative_l2_of_eager"
-"""No metric: how far ``relative_l2`` may be, in multiples of eager's own in the same precision."""
+"""Key of the limit on ``relative_l2`` as a multiple of PyTorch eager's own error."""
 TRAINED = "trained"
-"""No level of comparison: what is demanded of ``pixels`` where the weights are trained."""
+"""Key of the thresholds for ``pixels`` of trained weights."""
 Thresholds = Mapping[Where, Mapping[str, float]]
-"""For each level of comparison, a threshold for each metric that is judged there."""
+"""Thresholds by level and metric."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a gate is about: a component, and the block of the rollout where that matters."""
+    """Component, and block of a rollout, that a gate judges."""
 
     component: str
     block: int | None = None
@@ -44,7 +44,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Gate:
-    """One metric of one subject against its threshold.
+    """Gate: one metric of one subject against its threshold.
 
     ``value`` is None when the subject was not measured.
     """
@@ -58,7 +58,7 @@ class Gate:
 
     @property
     def passed(self) -> bool:
-        """Whether the value is there, is a number, and keeps to the threshold."""
+        """Returns True if the value exists, is a number and meets the threshold."""
         if self.value is None:
             return False
         # A NaN is false in either comparison.
@@ -67,7 +67,7 @@ class Gate:
         return self.value >= self.threshold
 
     def to_json(self) -> dict[str, Any]:
-        """The gate as JSON values; ``value`` is null when missing or not finite.
+        """Returns JSON values; ``value`` is null if missing or not finite.
 
         A null that passed is the infinite ratio of two equal tensors.
         """
@@ -86,7 +86,7 @@ class Gate:
 
 
 def load_thresholds(precision: str) -> Thresholds:
-    """The thresholds of a precision, whatever the weights.
+    """Returns the thresholds of a precision for any weights.
 
     Raises:
         UsageError: ``VIDC-VALIDATE-PRECISION`` for a precision that has none.
@@ -97,7 +97,7 @@ def load_thresholds(precision: str) -> Thresholds:
 
 
 def load_demanded(precision: str) -> Mapping[str, float]:
-    """What the pixels of trained weights must reach at a precision, by metric; may be nothing.
+    """Returns the pixel thresholds of trained weights by metric; may be empty.
 
     Raises:
         UsageError: as ``load_thresholds``.
@@ -119,7 +119,7 @@ def _tables(precision: str) -> Mapping[str, Mapping[str, float]]:
 
 
 def looser(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """For each metric that both judge, the threshold that is easier to keep."""
+    """Returns the looser threshold of each metric that both tables have."""
     return {
         metric: (max if metric in UPPER_LIMITS else min)(one[metric], other[metric])
         for metric in one
@@ -134,7 +134,7 @@ def judge(
     thresholds: Thresholds,
     eager: Mapping[Subject, TensorMetrics] | None = None,
 ) -> list[Gate]:
-    """A gate for each expected subject and each metric that has a threshold at ``where``.
+    """Returns a gate for each expected subject and each metric with a threshold at ``where``.
 
     An expected subject that was not measured fails all its gates. Where PyTorch eager was measured
     in the subject's own precision, ``relative_l2`` is held to a multiple of its error, too.
@@ -165,7 +165,7 @@ def _limits(
     limits = thresholds[where]
     found = {metric: limit for metric, limit in limits.items() if metric != OF_EAGER}
     if eager is not None and OF_EAGER in limits:
-        # Nothing has to be nearer than float32 has to: eager may be the reference itself.
+        # No limit is below float32's: eager may be the reference itself.
         least = load_thresholds("fp32")[where]["relative_l2"]
         own = max(limits[OF_EAGER] * eager.relative_l2, least)
         found["relative_l2"] = min(found["relative_l2"], own)
@@ -173,5 +173,5 @@ def _limits(
 
 
 def all_passed(gates: Sequence[Gate]) -> bool:
-    """Whether every gate passed; no gates at all are not a pass."""
+    """Returns True if there are gates and all passed."""
     return bool(gates) and all(gate.passed for gate in gates)

@@ -1,4 +1,4 @@
-"""Golden data: what PyTorch eager makes of a scenario, kept in the bundle."""
+"""Golden data: results of PyTorch eager for a scenario, stored in the bundle."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from vidc.runtime.text import PromptTokenizer, TextEncoder
 
 FOLDER = "golden"
 FORCED = "flow"
-"""The output that is kept whole: a rollout is forced along it."""
+"""Output that is stored whole, since rollouts are forced along it."""
 SAMPLES = 2**12
 """Values kept of any other tensor."""
 GOLDEN_RATIO = 2654435769
@@ -33,7 +33,7 @@ def prompt_files(bundle: Path) -> tuple[Path, Path]:
 
 
 def sample(tensor: Tensor) -> Tensor:
-    """Up to ``SAMPLES`` values of a tensor, spread over all of it, on the CPU."""
+    """Returns up to ``SAMPLES`` values of a tensor, spread over all of it, on the CPU."""
     flat = tensor.reshape(-1)
     if flat.numel() > SAMPLES:
         flat = flat[sample_indices(flat.numel()).to(flat.device)]
@@ -41,7 +41,7 @@ def sample(tensor: Tensor) -> Tensor:
 
 
 def sample_indices(count: int) -> Tensor:
-    """Which ``SAMPLES`` of ``count`` values are kept, rising, int64: one in each equal stretch.
+    """Returns the rising int64 indices of ``SAMPLES`` of ``count`` values, one per equal stretch.
 
     Where in its stretch follows the golden ratio, so that no stride of a layout is in step.
     """
@@ -92,7 +92,7 @@ def _drawn_prompts(
 
 @dataclass(frozen=True)
 class Record:
-    """What one set of engines made of a scenario.
+    """Results of one set of engines on a scenario.
 
     Attributes:
         calls: component and samples of what it wrote, call by call.
@@ -164,7 +164,7 @@ def record(
 
 @dataclass(frozen=True)
 class Golden:
-    """What a bundle is held to.
+    """Golden data of a bundle.
 
     Attributes:
         scenario: the calls.

@@ -1,4 +1,4 @@
-"""How far a tensor or a picture is from its reference, accumulated in float64.
+"""Distances of tensors and frames from references, accumulated in float64.
 
 A value that is not finite, on either side, gives the worst figure of every metric instead of NaN,
 so that no comparison with a threshold passes.
@@ -19,11 +19,11 @@ class TensorMetrics:
     """Distance of a tensor from its reference.
 
     Attributes:
-        finite: whether both tensors hold only finite values.
+        finite: True if both tensors are finite.
         relative_l2: ``|actual - reference| / |reference|``, in L2 norms.
         cosine: cosine of the angle between the two, as vectors.
         max_error: the largest ``|actual - reference|``.
-        sqnr_db: as ``sqnr_db`` gives it.
+        sqnr_db: signal to quantization noise in dB.
     """
 
     finite: bool
@@ -38,7 +38,7 @@ class PixelMetrics:
     """Distance of pictures from their references.
 
     Attributes:
-        finite: whether both hold only finite values.
+        finite: True if both are finite.
         psnr_db: peak signal to noise over all frames; infinite where the two are equal.
         ssim: structural similarity, the mean over frames, channels and positions.
     """
@@ -49,7 +49,7 @@ class PixelMetrics:
 
 
 def compare(actual: torch.Tensor, reference: torch.Tensor) -> TensorMetrics:
-    """Metrics of ``actual`` against ``reference``, of any equal shape and any real dtype.
+    """Compares ``actual`` with ``reference``, of equal shape and any real dtype.
 
     Raises:
         ValueError: if the shapes differ or hold no element.
@@ -71,7 +71,7 @@ def compare(actual: torch.Tensor, reference: torch.Tensor) -> TensorMetrics:
 
 
 def sqnr_db(relative_l2: float) -> float:
-    """Signal to quantization noise in dB, ``20 log10(|reference| / |actual - reference|)``.
+    """Returns the signal-to-noise ratio in dB: ``20 log10(|reference| / |actual - reference|)``.
 
     That is ``-20 log10(relative_l2)``: the same figure on another scale, 6.02 dB for each bit that
     an error loses. Infinite where the two tensors are equal, minus infinity where the relative
@@ -85,7 +85,7 @@ def sqnr_db(relative_l2: float) -> float:
 def compare_pixels(
     actual: torch.Tensor, reference: torch.Tensor, peak: float = 255.0
 ) -> PixelMetrics:
-    """Metrics of frames [N, 3, H, W], whose values span 0 to ``peak``, against their references.
+    """Compares frames [N, 3, H, W] with values from 0 to ``peak`` with their references.
 
     Raises:
         ValueError: as ``psnr`` and ``ssim``.
@@ -95,7 +95,7 @@ def compare_pixels(
 
 
 def psnr(actual: torch.Tensor, reference: torch.Tensor, peak: float = 255.0) -> float:
-    """Peak signal to noise in dB, ``10 log10(peak^2 / mean squared error)``.
+    """Returns the PSNR in dB, ``10 log10(peak^2 / mean squared error)``.
 
     Infinite where the two are equal, minus infinity where a value is not finite.
 
@@ -110,7 +110,7 @@ def psnr(actual: torch.Tensor, reference: torch.Tensor, peak: float = 255.0) -> 
 
 
 def ssim(actual: torch.Tensor, reference: torch.Tensor, peak: float = 255.0) -> float:
-    """Structural similarity of frames [N, C, H, W], whose values span 0 to ``peak``.
+    """Returns the SSIM of frames [N, C, H, W] with values from 0 to ``peak``.
 
     As Wang, Bovik, Sheikh and Simoncelli, "Image quality assessment: from error visibility to
     structural similarity" (2004): Gaussian windows of 11 x 11 with sigma 1.5 that lie inside the
@@ -155,19 +155,19 @@ def _cosine(a: torch.Tensor, b: torch.Tensor) -> float:
     norms = a.norm().item() * b.norm().item()
     if norms == 0:
         return 0.0
-    # Rounding can leave the interval by an ulp.
+    # Rounding can exceed the interval by an ulp.
     return float(torch.dot(a.flatten(), b.flatten()).div(norms).clamp(-1, 1))
 
 
 def _gaussian(device: torch.device) -> torch.Tensor:
-    """The window's one-dimensional factor, float64 [11], of sum 1."""
+    """Returns the normalized 1-D Gaussian window, float64 [11]."""
     offsets = torch.arange(SSIM_WINDOW, dtype=torch.float64, device=device) - SSIM_WINDOW // 2
     weights = torch.exp(-0.5 * (offsets / SSIM_SIGMA) ** 2)
     return weights / weights.sum()
 
 
 def _blur(maps: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
-    """``maps`` [M, C, H, W] under the window where it fits: [M, C, H - 10, W - 10]."""
+    """Filters ``maps`` [M, C, H, W] with the window: [M, C, H - 10, W - 10]."""
     moments, channels = maps.shape[:2]
     flat = maps.flatten(0, 1).unsqueeze(1)
     flat = F.conv2d(F.conv2d(flat, window.view(1, 1, -1, 1)), window.view(1, 1, 1, -1))

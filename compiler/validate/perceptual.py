@@ -1,4 +1,4 @@
-"""LPIPS, where its package and its weights lie on this machine: nothing is ever downloaded.
+"""LPIPS, if its package and weights are installed: nothing is downloaded.
 
 Zhang, Isola, Efros, Shechtman and Wang, "The unreasonable effectiveness of deep features as a
 perceptual metric" (2018), over AlexNet. The package holds the weights of its linear layers; those
@@ -17,22 +17,22 @@ from torch import Tensor
 
 PACKAGES = ("lpips", "torchvision")
 WEIGHTS = "alexnet-owt-7be5be79.pth"
-"""Its name ends in how the SHA-256 of the file begins, as torch.hub names files."""
+"""File of AlexNet's weights; its name ends in the first digits of its SHA-256."""
 LEAST_SIDE = 31
-"""Of smaller pictures AlexNet's third layer sees nothing."""
+"""Smallest side that AlexNet's third layer accepts."""
 AT_ONCE = 4
-"""Frames that are compared at the same time: 480 x 832 ones take some 100 MB each."""
+"""Frames per batch; one of 480 x 832 takes about 100 MB."""
 
 
 @dataclass(frozen=True)
-class Absent:
-    """Why LPIPS is not measured."""
+class Unavailable:
+    """Reason why LPIPS is not measured."""
 
     reason: str
 
 
 class Lpips:
-    """The metric; made by ``find_lpips``."""
+    """LPIPS metric; made by ``find_lpips``."""
 
     def __init__(self, network: Any, device: torch.device) -> None:
         self._network = network.to(device)
@@ -40,7 +40,7 @@ class Lpips:
 
     @torch.no_grad()
     def __call__(self, actual: Tensor, reference: Tensor) -> float:
-        """The mean distance of frames uint8 [N, 3, H, W] from their references, 0 where equal.
+        """Returns the mean distance of frames uint8 [N, 3, H, W] from their references.
 
         Raises:
             ValueError: if the shapes differ.
@@ -55,31 +55,31 @@ class Lpips:
         return total / len(actual)
 
 
-def find_lpips(size: tuple[int, int], device: torch.device) -> Lpips | Absent:
-    """LPIPS for frames of this height and width, or why this machine does not measure it."""
+def find_lpips(size: tuple[int, int], device: torch.device) -> Lpips | Unavailable:
+    """Returns LPIPS for frames of this height and width, or the reason it is unavailable."""
     for package in PACKAGES:
         if find_spec(package) is None:
-            return Absent(f"the package {package} is not installed")
+            return Unavailable(f"the package {package} is not installed")
     path = Path(torch.hub.get_dir()) / "checkpoints" / WEIGHTS
     if not path.is_file():
-        return Absent(f"its weights {WEIGHTS} are not in {path.parent}")
+        return Unavailable(f"its weights {WEIGHTS} are not in {path.parent}")
     if min(size) < LEAST_SIDE:
-        return Absent(f"frames of {size[0]} x {size[1]} are too small: it needs {LEAST_SIDE}")
+        return Unavailable(f"frames of {size[0]} x {size[1]} are too small: it needs {LEAST_SIDE}")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if not digest.startswith(path.stem.rpartition("-")[2]):
-        return Absent(f"{path} is not what its name says: its SHA-256 begins with {digest[:8]}")
+        return Unavailable(f"{path} does not match its name: its SHA-256 begins with {digest[:8]}")
     try:
         return Lpips(_network(path), device)
     except Exception as error:  # noqa: BLE001 - a package of any version may fail in any way
-        return Absent(f"the package lpips cannot be used: {type(error).__name__}: {error}")
+        return Unavailable(f"the package lpips cannot be used: {type(error).__name__}: {error}")
 
 
 def _network(path: Path) -> Any:
-    """The package's network; left to itself it would download AlexNet's weights."""
+    """Returns the package's network with local AlexNet weights."""
     made = import_module("lpips").LPIPS(net="alex", pnet_rand=True, verbose=False)
     weights = torch.load(path, map_location="cpu", weights_only=True)
-    # The package keeps AlexNet's layers by their numbers in torchvision, in slices of its own.
+    # The package groups AlexNet's layers, with torchvision's numbers, into slices.
     for part in made.net.children():
         for number, layer in part.named_children():
             prefix = f"features.{number}."

@@ -1,4 +1,4 @@
-"""Frames and error maps as pictures that a page can carry within itself."""
+"""Frames and error maps as data URIs."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ ERROR_RAMP = ((0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255,
 
 
 def frame_error(engine: Picture, reference: Picture) -> npt.NDArray[np.int16]:
-    """Largest difference over the channels of two frames uint8 [H, W, 3]: [H, W], 0 to 255.
+    """Returns the largest channel difference of two frames uint8 [H, W, 3]: [H, W], 0 to 255.
 
     Raises:
         ValueError: if either is not such a frame or the sizes differ.
@@ -31,7 +31,7 @@ def frame_error(engine: Picture, reference: Picture) -> npt.NDArray[np.int16]:
 
 
 def error_map(error: npt.NDArray[np.int16], full_scale: int) -> Picture:
-    """Errors [H, W] as colors uint8 [H, W, 3]; ``full_scale`` and above get the brightest."""
+    """Maps errors [H, W] to colors uint8 [H, W, 3]; ``full_scale`` and above are brightest."""
     position = np.minimum(error / full_scale, 1.0)
     stops = np.linspace(0, 1, len(ERROR_RAMP))
     channels = [np.interp(position, stops, values) for values in zip(*ERROR_RAMP, strict=True)]
@@ -39,7 +39,7 @@ def error_map(error: npt.NDArray[np.int16], full_scale: int) -> Picture:
 
 
 def png_uri(picture: Picture) -> str:
-    """``picture``, uint8 [H, W, 3], as a ``data:`` URI of a PNG."""
+    """Encodes ``picture``, uint8 [H, W, 3], as a PNG ``data:`` URI."""
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, format="PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"

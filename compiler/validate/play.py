@@ -1,4 +1,4 @@
-"""Playing a scenario: the calls that golden data are recorded from and a bundle is held to."""
+"""Plays a scenario: the calls that golden data record and that a bundle repeats."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ DECODERS = ("vae_decode_first", "vae_decode")
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a rollout starts from.
+    """Inputs of a rollout.
 
     Attributes:
         prompts: embeddings before and after the switch, float32 ``[2, B, L, E]``.
@@ -50,7 +50,7 @@ Observer = Callable[[int, str, Mapping[str, Tensor]], None]
 
 
 class ObservedEngine(Wrapper):
-    """An engine that is watched. What it must write is set to NaN before it runs."""
+    """Engine with an observer. Its outputs are set to NaN before it runs."""
 
     def __init__(self, name: str, engine: Engine, calls: "Calls") -> None:
         super().__init__(engine)
@@ -88,7 +88,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Played:
-    """What a rollout gave.
+    """Results of a rollout.
 
     Attributes:
         latents: clean, float32 ``[B, F, C, h, w]``, block by block.

@@ -1,11 +1,11 @@
-"""The report of a validation as one HTML page that needs nothing but itself."""
+"""Self-contained HTML report of a validation."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vidc.compiler.report.render import render
-from vidc.compiler.validate.chart import Chart, likeness_chart, rollout_chart
+from vidc.compiler.validate.charts import Chart, likeness_chart, rollout_chart, spread
 from vidc.compiler.validate.gates import UPPER_LIMITS, Gate, Subject, Where, all_passed
 from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
 from vidc.compiler.validate.pictures import (
@@ -15,14 +15,13 @@ from vidc.compiler.validate.pictures import (
     frame_error,
     png_uri,
 )
-from vidc.compiler.validate.spread import spread
 from vidc.compiler.validate.worst import MOST_OF_COMPONENT, WorstTensor
 
 FULL_SCALE_FLOOR = 16
-"""Least full scale of the error maps, in levels, so that rounding does not look like damage."""
+"""Smallest full scale of the error maps, in levels of 255."""
 
 BLOCKWISE = (Where.ROLLOUT, Where.PIXELS)
-"""Levels whose gates belong to the blocks of the rollout."""
+"""Levels of gates that judge rollout blocks."""
 
 LABELS = {
     "relative_l2": "relative L2",
@@ -42,13 +41,13 @@ FORMATS = {
     "ssim": (6, "f"),
     "lpips": (4, "f"),
 }
-"""Digits behind the point, and how they are written."""
+"""Number formats by metric."""
 MOST_DIGITS = 17
 
 
 @dataclass(frozen=True)
 class ComponentRow:
-    """A component's figures; ``metrics`` is None when it was not measured.
+    """Figures of a component; ``metrics`` is None if it was not measured.
 
     ``eager`` is how far PyTorch is in the engine's own precision, where that is not float32.
     """
@@ -60,7 +59,7 @@ class ComponentRow:
 
 @dataclass(frozen=True)
 class RolloutRow:
-    """A block of the rollout: its latents and its decoded frames, None when not measured.
+    """Figures of a rollout block: latents and decoded frames, None if not measured.
 
     ``block`` is None for all blocks together. ``eager`` is how far the latents of PyTorch are in
     the engines' own precision. ``decoded`` says that the frames' reference was decoded by the
@@ -77,7 +76,7 @@ class RolloutRow:
 
 @dataclass(frozen=True)
 class FramePair:
-    """Frame ``frame`` of block ``block`` from the engine and from the reference.
+    """Frame of a block from the engine and from the reference.
 
     Both are uint8 [H, W, 3].
     """
@@ -90,7 +89,7 @@ class FramePair:
 
 @dataclass(frozen=True)
 class Report:
-    """What the page shows.
+    """Content of the page.
 
     Attributes:
         bundle: the bundle's name.
@@ -118,13 +117,13 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether every gate passed, of which there must be one."""
+        """Returns True if there are gates and all passed."""
         return all_passed(self.gates)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a table with the gates that judge it."""
+    """Table row with the gates that judge it."""
 
     name: str
     block: int | None
@@ -146,7 +145,7 @@ class _Row:
 
     @property
     def lost(self) -> bool:
-        """Whether something that a gate asks for is missing."""
+        """Returns True if a gated value is missing."""
         return any(gate.value is None for gate in self.gates)
 
     @property
@@ -156,7 +155,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A frame pair as pictures, with its error in levels of 255."""
+    """Frame pair as pictures, with its error in levels of 255."""
 
     pair: FramePair
     engine: str
@@ -167,7 +166,7 @@ class _Comparison:
 
 
 def render_html(report: Report) -> str:
-    """The page, with styles, drawings and pictures inside; every text of the report is escaped.
+    """Returns the page with inline styles, drawings and pictures; every text is escaped.
 
     Raises:
         ValueError: if a frame pair is not two uint8 [H, W, 3] of one size.
@@ -208,7 +207,7 @@ def render_html(report: Report) -> str:
 
 
 def format_figure(value: float | None, metric: str, threshold: float | None = None) -> str:
-    """A metric's value in the digits that tell, in words where it is missing or no number.
+    """Formats a metric's value; missing or non-finite values become words.
 
     Beside a threshold there are as many more digits as show on which side of it the value lies.
     """
@@ -227,12 +226,12 @@ def format_figure(value: float | None, metric: str, threshold: float | None = No
 
 
 def format_levels(value: float) -> str:
-    """A mean error in levels of 255, in two digits or more; what is not zero never reads as it."""
+    """Formats a mean error in levels of 255; a nonzero error never reads as zero."""
     return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
 
 
 def format_value(value: float) -> str:
-    """A tensor's value in five digits, in words where it is no finite number."""
+    """Formats a tensor's value with five digits; non-finite values become words."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -246,7 +245,7 @@ def _same_side(text: str, value: float, threshold: float) -> bool:
 
 
 def format_limit(gate: Gate) -> str:
-    """A gate's threshold with its direction, such as ``≤ 0.001``."""
+    """Formats a gate's threshold with its direction, such as ``≤ 0.001``."""
     return f"{'≤' if gate.metric in UPPER_LIMITS else '≥'} {gate.threshold:.4g}"
 
 
@@ -269,7 +268,7 @@ def _rollout_row(row: RolloutRow, report: Report) -> _Row:
 
 
 def _rollout_limits(gates: Sequence[Gate]) -> dict[str, dict[str, Gate]]:
-    """A block's gates and those of all blocks together, by metric."""
+    """Returns the thresholds of single blocks and of all blocks together, by metric."""
     blockwise = [gate for gate in gates if gate.where in BLOCKWISE]
     each = {gate.metric: gate for gate in blockwise if gate.block is not None}
     whole = {gate.metric: gate for gate in blockwise if gate.block is None}
@@ -277,7 +276,7 @@ def _rollout_limits(gates: Sequence[Gate]) -> dict[str, dict[str, Gate]]:
 
 
 def _error_chart(report: Report) -> Chart | None:
-    """The curve of relative L2, or None where no block has a gate for it."""
+    """Returns the curve of relative L2, or None if no block has a gate for it."""
     threshold = _threshold_of_blocks(report, Where.ROLLOUT, "relative_l2")
     if threshold is None or not report.rollout:
         return None
@@ -290,7 +289,7 @@ def _error_chart(report: Report) -> Chart | None:
 
 
 def _likeness_charts(report: Report) -> dict[str, Chart]:
-    """The curves of PSNR and SSIM, where frames were compared and blocks have a gate."""
+    """Returns the curves of PSNR and SSIM that have gates and values."""
     charts = {}
     for metric in ("psnr_db", "ssim"):
         threshold = _threshold_of_blocks(report, Where.PIXELS, metric)

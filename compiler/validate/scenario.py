@@ -1,4 +1,4 @@
-"""What a validation plays: the same for PyTorch, which makes the golden data, and for a bundle."""
+"""Scenario of a validation, the same for PyTorch and for a bundle."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -11,7 +11,7 @@ QUANTIZED_STAGE = "golden:quantized"
 
 @dataclass(frozen=True)
 class Scenario:
-    """How long a rollout is, and when its prompt is switched.
+    """Length of a rollout and its prompt switch.
 
     Attributes:
         blocks: of the rollout.
@@ -24,7 +24,7 @@ class Scenario:
     rollout: bool
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns plain JSON values."""
         return asdict(self)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A rollout as a video to look at: the reference, what the engines made, and the difference."""
+"""Side-by-side video of a rollout: reference, engine and difference."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,9 +11,9 @@ from vidc.compiler.validate.pictures import Picture
 from vidc.runtime.video import VideoWriter, open_writer
 
 MAGNIFIED = 10
-"""Levels of the difference are multiplied by this, so that one can be seen at all."""
+"""Factor that makes a difference of one level visible."""
 LEAST_WIDTH = 320
-"""Smaller pictures are enlarged by a whole factor, so that captions fit above them."""
+"""Smaller frames are enlarged by an integer factor, so that captions fit."""
 GAP = 4
 CAPTION = 44
 FONT_SIZE = 14
@@ -50,7 +50,7 @@ def _write_block(writer: VideoWriter, block: BlockFrames, switched: bool) -> Non
 def side_by_side(
     reference: Picture, engine: Picture, captions: Sequence[tuple[str, str]]
 ) -> Picture:
-    """Two frames uint8 [H, W, 3] and their magnified difference under captions, of even size.
+    """Composes two frames uint8 [H, W, 3] and their magnified difference, with captions.
 
     Each of the three captions is a line and a fainter one below it.
     """
@@ -71,7 +71,7 @@ def side_by_side(
 
 
 def _frames(block: BlockFrames) -> Iterator[tuple[Picture, Picture]]:
-    """Reference and engine frame by frame, videos of a batch one below another."""
+    """Yields reference and engine frames, videos of a batch stacked vertically."""
     for frame in range(block.reference.shape[1]):
         reference, engine = (
             np.concatenate([*frames[:, frame].numpy()])

@@ -1,4 +1,4 @@
-"""The tensors that err most: how their values and errors are spread, and which ones lie far off."""
+"""Tensors with the largest errors: histograms and outliers."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from vidc.plugins.signature import Signature
 
 MOST_TENSORS = 6
 MOST_OF_COMPONENT = 2
-"""Caches of neighboring layers err alike: more of them would hide other components."""
+"""Caches of neighboring layers have similar errors and would hide other components."""
 MOST_OUTLIERS = 8
 BINS = 48
 
@@ -24,7 +24,7 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Call:
-    """One tensor that one call of a component wrote, beside the reference's.
+    """Tensor that one component call wrote, with the reference's.
 
     ``number`` counts the calls of this component alone, from 0.
     """
@@ -39,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many finite values lie in each of ``BINS`` equal parts from ``low`` to ``high``."""
+    """Counts of finite values in ``BINS`` equal bins from ``low`` to ``high``."""
 
     low: float
     high: float
@@ -48,7 +48,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Outlier:
-    """A value that is far from its reference, and its index in the whole tensor."""
+    """Value far from its reference, with its index in the whole tensor."""
 
     index: tuple[int, ...]
     reference: float
@@ -63,20 +63,20 @@ class Outlier:
 
 @dataclass(frozen=True)
 class WorstTensor:
-    """What a component wrote into one tensor, on the call with the largest relative error.
+    """One tensor of a component, on the call with the largest relative error.
 
     Attributes:
-        component: what wrote it.
-        tensor: its name.
-        call: how many calls of the component came before.
-        shape: of the whole tensor.
-        compared: how many of its values golden data keep.
-        not_finite: how many of these are NaN or Inf in the candidate.
+        component: component that wrote it.
+        tensor: name of the tensor.
+        call: number of earlier calls of the component.
+        shape: shape of the whole tensor.
+        compared: number of values in golden data.
+        not_finite: number of NaN or Inf among them in the candidate.
         metrics: over the compared values.
         reference: the reference's values.
         candidate: the candidate's, in the same bins.
         error: ``candidate - reference``, in bins that are symmetric about zero.
-        outliers: the largest errors, the largest first, those that are not finite before all.
+        outliers: largest errors first; non-finite ones come before all others.
     """
 
     component: str
@@ -93,7 +93,7 @@ class WorstTensor:
 
 
 def calls(found: Record, reference: Record) -> Iterator[Call]:
-    """Every tensor of every call against the reference's.
+    """Yields every tensor of every call with the reference's.
 
     A component that is not called as often as in the reference is left out.
     """
@@ -111,7 +111,7 @@ def calls(found: Record, reference: Record) -> Iterator[Call]:
 def worst_tensors(
     found: Record, reference: Record, signatures: Mapping[str, Signature]
 ) -> list[WorstTensor]:
-    """Up to ``MOST_TENSORS`` of what components wrote, the largest relative error first.
+    """Returns up to ``MOST_TENSORS`` tensors, largest relative error first.
 
     Of one component there are ``MOST_OF_COMPONENT`` at most. A tensor is looked at once, on its
     worst call; one that equals the reference on every call is not.
@@ -119,7 +119,7 @@ def worst_tensors(
     Args:
         found: samples of what was written.
         reference: the same of the reference.
-        signatures: of the components, whose shapes say where a sample lies.
+        signatures: signatures by component, for the positions of samples.
     """
     worst: dict[tuple[str, str], Call] = {}
     for call in calls(found, reference):
@@ -140,7 +140,7 @@ def _look_at(call: Call, signature: Signature) -> WorstTensor:
     shape = tuple(spec.original(torch.empty(spec.shape, device="meta")).shape)
     candidate = call.found.double().flatten().numpy()
     reference = call.expected.double().flatten().numpy()
-    # What is not a finite number is counted, and warnings would only repeat it.
+    # Non-finite values are counted below, so warnings add nothing.
     with np.errstate(invalid="ignore"):
         error = candidate - reference
     low, high = _ends(np.concatenate([reference, candidate]))
@@ -161,10 +161,10 @@ def _look_at(call: Call, signature: Signature) -> WorstTensor:
 
 
 def _ends(values: Values) -> tuple[float, float]:
-    """The ends of the finite values; apart, even where there is one value or none."""
+    """Returns distinct ends of the finite values, even for one value or none."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    # Narrower bins than float64 can part would have no width.
+    # float64 cannot separate the edges of narrower bins.
     room = max(abs(low), abs(high)) * 1e-6 or 1.0
     return (low, high) if high - low > room else (low - room, high + room)
 

@@ -11,7 +11,7 @@ from tiny_umt5 import save_text_encoder, tiny_tokenizer, tiny_umt5
 from vidc.compiler.build.build import whole
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.cli.sources import Given
+from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.config.resolve import Settings, resolve
 from vidc.compiler.validate.golden import Golden
 from vidc.exporters.causal_wan.random_weights import random_weights
@@ -49,7 +49,8 @@ class Project:
         settings = resolve(
             str(self.preset), assignments=assignments, environ={}, **({"gpu": "cpu"} | flags)
         )
-        model, sources = Given(self.pipeline, None, None, None, None).resolve(settings.model)
+        options = SourceOptions(self.pipeline, None, None, None, None)
+        model, sources = options.resolve(settings.model)
         return replace(settings, model=model), sources
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from vidc.compiler.bench import processes
-from vidc.compiler.bench.disturbance import Disturbance
 from vidc.compiler.bench.metrics import METRICS
+from vidc.compiler.bench.usage import Disturbance
 from vidc.compiler.cli import main
 
 QUICK = ("--samples", 6, "--warmup", 1, "--cold-starts", 0)
@@ -131,8 +131,8 @@ def test_a_bundle_without_prompts_is_refused(vidc, project, tmp_path, monkeypatc
 
 
 def test_a_profile_counts_every_component(vidc, project, tmp_path, monkeypatch):
-    monkeypatch.setattr("vidc.compiler.bench.peaks._SIDES", {"cpu": (64, 128)})
-    monkeypatch.setattr("vidc.compiler.bench.peaks._COPIED", {"cpu": 2**20})
+    monkeypatch.setattr("vidc.compiler.bench.clock._SIDES", {"cpu": (64, 128)})
+    monkeypatch.setattr("vidc.compiler.bench.clock._COPIED", {"cpu": 2**20})
     page = tmp_path / "b.html"
     status, out, err = vidc(project.bundle, *QUICK, "--profile", "--report", page, "--json")
     assert status == 0, err

@@ -147,7 +147,7 @@ def vidc(capsys, monkeypatch, project):
     for variable in ("VIDC_GPU", "VIDC_PRECISION", "VIDC_BACKEND"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(OnnxRuntimeBackend, "precisions", lambda *_: frozenset({"fp32"}))
-    monkeypatch.setattr("vidc.compiler.build.build.absent", lambda *_: ELSEWHERE)
+    monkeypatch.setattr("vidc.compiler.build.build.gpu_unavailable", lambda *_: ELSEWHERE)
 
     def run(*arguments):
         with pytest.raises(SystemExit) as end:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vidc.compiler.cli import main
-from vidc.compiler.validate.compare import hold_to_golden
+from vidc.compiler.validate.compare import compare_with_golden
 from vidc.compiler.validate.gates import Where
 from vidc.compiler.validate.golden import Golden
 from vidc.plugins.errors import GateError
@@ -42,7 +42,7 @@ def judge(project, bundle, golden):
         for name, fault in faults.items():
             engines[name] = Faulty(engines[name], **fault)
         held_to = replace(golden, scenario=scenario)
-        return hold_to_golden(held_to, bundle.spec, engines, precisions, bundle.device)
+        return compare_with_golden(held_to, bundle.spec, engines, precisions, bundle.device)
 
     return hold
 
@@ -139,7 +139,7 @@ def test_a_state_that_is_not_written_is_caught(judge, bundle, component):
 
 def test_a_component_without_an_engine_fails(project, bundle, golden):
     precisions = {"denoise": "fp32", "image_encoder": "fp32"}
-    comparison = hold_to_golden(golden, bundle.spec, bundle.engines, precisions, bundle.device)
+    comparison = compare_with_golden(golden, bundle.spec, bundle.engines, precisions, bundle.device)
     assert failures(comparison)[Where.COMPONENT] == {"image_encoder"}
 
 

@@ -17,7 +17,7 @@ COMPONENTS = ["text_kv", "denoise", "kv_update", "recache_6"]
 EXPORT = """
 import json, sys
 from pathlib import Path
-from vidc.compiler.bench.peak import peak_rss_bytes
+from vidc.compiler.bench.usage import peak_rss_bytes
 from vidc.exporters.config import *
 from vidc.exporters.models import components, meta_network
 from vidc.exporters.program import export_program, load_program, save_program

@@ -100,7 +100,7 @@ def test_attention_keeps_its_products_ahead_and_its_registers(request, library):
 @pytest.mark.skipif(shutil.which("cuobjdump") is None, reason="there is no cuobjdump")
 def test_the_library_holds_code_for_every_architecture_and_ptx_for_newer_ones(complete):
     def listed(what):
-        command = ["cuobjdump", what, complete / NAME]
+        command = ["cuobjdump", what, complete / TORCH_LIBRARY]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     assert set(re.findall(r"\.sm_(\w+)\.cubin", listed("--list-elf"))) == ARCHITECTURES

@@ -3,7 +3,7 @@
 import torch
 
 from vidc.compiler.build.program import component_program
-from vidc.compiler.debug.given import Given
+from vidc.compiler.debug.call_inputs import CallInputs
 from vidc.compiler.debug.reference import program_reference
 from vidc.compiler.debug.rewire import result_nodes, with_outputs
 from vidc.exporters.causal_wan.random_weights import random_weights
@@ -30,7 +30,7 @@ class Interpreted:
         made = with_outputs(made, [])  # A copy.
         self.fault(made.program)
         own = {**zeros(made.signature), **given}
-        reference = program_reference(made, Given(given, own, self.weights))
+        reference = program_reference(made, CallInputs(given, own, self.weights))
         return reference.values(result_nodes(made))
 
     def once(self, engine, signature, given):
@@ -62,7 +62,7 @@ def component(settings, name):
         if key not in weights or weights[key].dtype != value.dtype:
             weights[key] = in_8_bits(value)
     kept = drawn(made.signature)
-    return made, Given(kept, zeros(made.signature) | kept, weights)
+    return made, CallInputs(kept, zeros(made.signature) | kept, weights)
 
 
 def in_8_bits(like):

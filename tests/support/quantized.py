@@ -16,14 +16,13 @@ from vidc.compiler.quantize.attention import (
     quantized_attention,
 )
 from vidc.compiler.quantize.calibrated_tensors import SPREAD, tensor_shapes
-from vidc.compiler.quantize.count import asked_linears
 from vidc.compiler.quantize.document import SCHEMA, Document, FileNote, PromptsNote, Rollouts
-from vidc.compiler.quantize.form import PROGRAM, Form
 from vidc.compiler.quantize.groups import groups
 from vidc.compiler.quantize.lowering import QuantizedLinear, quantized_linears, sites
 from vidc.compiler.quantize.programs import placeholders, quantize, read_weights
 from vidc.compiler.quantize.rings import asked_rings, round_rings
-from vidc.compiler.quantize.tensors import quantized_types
+from vidc.compiler.quantize.support import AOTI_GPU, QuantizationSupport
+from vidc.compiler.quantize.tensors import asked_linears, quantized_types
 from vidc.compiler.quantize.weights import input_amax, input_mean, quantized_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.component import Component
@@ -57,20 +56,20 @@ def calibration(config: ModelConfig, reach: float = 1.0) -> Calibration:
 class Quantized:
     """A model with the Linears of a recipe in 8 bits, as programs have them."""
 
-    def __init__(self, model: Model, recipe: Recipe, form: Form = PROGRAM) -> None:
+    def __init__(self, model: Model, recipe: Recipe, form: QuantizationSupport = AOTI_GPU) -> None:
         self.model = model
         self.calibration = calibration(model.config, reach=3.0)
         self.linears: dict[str, QuantizedLinear] = quantized_linears(recipe, model.config, form)
         stored = {name: LazyTensor.of(tensor) for name, tensor in model.weights.items()}
         self.attentions = quantized_attention(recipe, model.config, form)
-        made = quantized_weights(stored, self.linears, self.calibration, PROGRAM)
+        made = quantized_weights(stored, self.linears, self.calibration, AOTI_GPU)
         made |= attention_weights(self.attentions, self.calibration)
         self.weights = {f"transformer.{name}": tensor.load() for name, tensor in made.items()}
 
     def quantize(self, name: str, program: ExportedProgram) -> None:
         """Quantizes a component's program, and fills it in."""
-        types = quantized_types(self.model.weights, self.linears, PROGRAM)
-        asked = asked_linears(read_weights(program), "transformer", self.linears, PROGRAM)
+        types = quantized_types(self.model.weights, self.linears, AOTI_GPU)
+        asked = asked_linears(read_weights(program), "transformer", self.linears, AOTI_GPU)
         types |= attention_types(self.attentions)
         named = {f"transformer.{n}": kind for n, kind in types.items()}
         quantize(name, program, asked, named)

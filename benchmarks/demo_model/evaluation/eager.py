@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from vidc.compiler.build.load import Load
-from vidc.compiler.cli.sources import Given
+from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate.reference import eager_engines
@@ -27,7 +27,7 @@ def eager_bundle(
     What is loaded goes into ``folder``.
     """
     plain = replace(config, text_encoder=None)
-    model, sources = Given(checkpoint, None, None, None, None).resolve(plain)
+    model, sources = SourceOptions(checkpoint, None, None, None, None).resolve(plain)
     files = {}
     for group, source in sources.checkpoints.items():
         (output := folder / group).mkdir()

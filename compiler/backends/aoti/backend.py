@@ -1,4 +1,4 @@
-"""Backend ``aoti``: native code from AOTInductor, without weights, for a CPU or a Hopper GPU."""
+"""Backend ``aoti``: AOTInductor packages without weights, for a CPU or a Hopper GPU."""
 
 import shutil
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
+from vidc.compiler.backends import DEFAULT_OPTIONS, CompiledEngine, CompileOptions
 from vidc.compiler.backends.aoti.convolutions import bind_implementations
 from vidc.compiler.backends.aoti.cxx import cxx_defect, cxx_version
 from vidc.compiler.backends.aoti.fusion import NOTHING, fusable
@@ -17,10 +17,9 @@ from vidc.compiler.backends.aoti.inductor import (
     named_constants,
     used_cpu_features,
 )
-from vidc.compiler.config.gpu import absent
 from vidc.compiler.config.schema import EIGHT_BITS
-from vidc.compiler.config.targets import Target
-from vidc.compiler.quantize.form import CPU_PROGRAM, PROGRAM, Form
+from vidc.compiler.config.targets import Target, gpu_unavailable
+from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, QuantizationSupport
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.lowering import expand, open_stored
 from vidc.plugins import engine_operators, loading
@@ -34,47 +33,47 @@ from vidc.runtime.manifest import Requirements
 NAME = "aoti"
 FOLDER = "engines/aoti"
 CAPABILITIES = ("9.0",)
-"""Compute capabilities of GPUs that there is an attention kernel for."""
+"""Compute capabilities that the attention kernel supports."""
 
 
 class AotInductorBackend:
-    """The ring's operators stay calls, on a GPU fused ones too; states are written in place."""
+    """Compiles programs that call vidc's operators and update states in place."""
 
-    def form(self, target: Target) -> Form:
-        """Programs, whose calls a CPU computes as their references do."""
-        return PROGRAM if target.is_gpu else CPU_PROGRAM
+    def quantization(self, target: Target) -> QuantizationSupport:
+        """Returns that of programs, which a CPU computes as the operators' references do."""
+        return AOTI_GPU if target.is_gpu else AOTI_CPU
 
     def precisions(self, target: Target) -> frozenset[str]:
-        """All on a CPU; on a Hopper GPU all but fp32, which attention has not."""
+        """Returns all for a CPU; all but fp32 for a Hopper GPU, whose attention has no fp32."""
         if not target.is_gpu:
             return frozenset({"fp32", "bf16", "fp16", *EIGHT_BITS}) & frozenset(target.precisions)
         supported = target.compute_capability in CAPABILITIES
         return frozenset({"bf16", "fp16", *EIGHT_BITS}) if supported else frozenset()
 
     def kernels(self, target: Target) -> tuple[str, ...]:
-        """Attention on a GPU."""
+        """Returns the attention kernel for a GPU."""
         return ("flash_attention",) if target.is_gpu else ()
 
     def tools(self, target: Target) -> Mapping[str, str]:
-        """PyTorch and the C++ compiler; what code depends on: CUDA and the library, or the CPU."""
+        """Returns torch, the C++ compiler, and CUDA with the kernel library or the CPU features."""
         tools = {"torch": torch.__version__, "c++": cxx_version()}
         if target.is_gpu:
-            # Not the library itself: engines call its operators, and hold none of its code.
+            # The ABI, not the version: engines call the library's operators but hold no code of it.
             there = loading.torch_library_error() is None
             kernels = f"ABI {PLUGIN_ABI}" if there else "none"
             return tools | {"cuda": torch.version.cuda or "none", loading.TORCH_LIBRARY: kernels}
         cpu = (torch.backends.cpu.get_cpu_capability(), *used_cpu_features())
         return tools | {"cpu": " ".join(cpu)}
 
-    def anywhere(self, target: Target) -> bool:
-        """No: it tries its kernels out on the GPU."""
+    def cross_compiles(self, target: Target) -> bool:
+        """Returns False: it tunes its kernels on the GPU."""
         return False
 
     def unavailable(self, target: Target) -> str | None:
-        """Needs a C++ compiler that works and, for a GPU, one of its compute capability."""
+        """Returns None if the C++ compiler works and the target's GPU is here."""
         if not self.precisions(target):
             return f"it builds for GPUs of compute capability {', '.join(CAPABILITIES)} alone"
-        if target.is_gpu and (reason := absent(target)) is not None:
+        if target.is_gpu and (reason := gpu_unavailable(target)) is not None:
             return reason
         defect = cxx_defect()
         return None if defect is None else defect.reason
@@ -85,13 +84,13 @@ class AotInductorBackend:
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
-        means: Means = WITHOUT_LIMITS,
+        options: CompileOptions = DEFAULT_OPTIONS,
     ) -> CompiledEngine:
         """Compiles the component's program.
 
         Raises:
-            UnavailableError: ``VIDC-ENV-AOTI``; ``engine_operators.kernel_error``,
-                for a ring in 8 bits.
+            UnavailableError: ``VIDC-ENV-AOTI``; for an 8-bit ring what
+                ``engine_operators.kernel_error`` returns.
             BuildError: ``VIDC-QUANTIZE-COUNT``.
         """
         defect = cxx_defect()
@@ -111,14 +110,17 @@ class AotInductorBackend:
         fusion, notes, signature = NOTHING, tuple[str, ...](), component.signature
         if target.is_gpu:
             from vidc.compiler.backends.aoti.cuda import for_cuda
-            from vidc.compiler.backends.aoti.rings_8bit import is_rounded, kept_states
+            from vidc.compiler.backends.aoti.rings_8bit import (
+                has_quantized_rings,
+                quantized_signature,
+            )
 
-            narrow = is_rounded(program)
-            signature = kept_states(program, signature)
+            narrow = has_quantized_rings(program)
+            signature = quantized_signature(program, signature)
             wanted = engine_operators.RINGS_8BIT if narrow else engine_operators.PLAIN
             fault = engine_operators.kernel_error(torch.device("cuda"), wanted)
             if fault is not None and narrow:
-                raise fault  # What stood for it would be another recipe.
+                raise fault  # Fallback kernels would compute another recipe.
             notes = _notes(fusable(program), fault)
             lowered = for_cuda(program, fault is None, component.signature)
             program, channels_last, fusion = lowered.program, lowered.channels_last, lowered.fusion
@@ -152,11 +154,11 @@ class AotInductorBackend:
 
 
 def _notes(operators: tuple[str, ...], fault: UnavailableError | None) -> tuple[str, ...]:
-    """Says which operators are not called, and why."""
+    """Returns a note about fused operators that are unavailable."""
     if fault is None or not operators:
         return ()
     names = " and ".join(f"vidc::{name}" for name in operators)
-    return (f"slower kernels stand for {names}: {fault.message}; {fault.hint}",)
+    return (f"slower kernels replace {names}: {fault.message}; {fault.hint}",)
 
 
 def _save_constants(constants: Mapping[str, Tensor], package: Path) -> list[Path]:

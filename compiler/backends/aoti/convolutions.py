@@ -1,4 +1,4 @@
-"""Convolutions on a CPU, by one of PyTorch's implementations whatever the number of threads."""
+"""CPU convolutions whose implementation does not depend on the number of threads."""
 
 import torch
 from torch.export import ExportedProgram
@@ -7,16 +7,15 @@ from torch.fx import Node
 aten = torch.ops.aten
 _KINDS = (aten.conv2d.default, aten.conv3d.default)
 _WEIGHT, _DILATION = 1, 5
-"""Their places among arguments."""
+"""Indices of the arguments."""
 
 
 def bind_implementations(program: ExportedProgram) -> None:
-    """Dilates convolutions whose kernel is 1 wide and 1 high, which changes no result.
+    """Dilates convolutions with a kernel of height and width 1, which does not change results.
 
-    Without a dilation, PyTorch gives some to oneDNN where there are several threads and to a kernel
-    of its own where there is one. What they write is laid out differently, and compiled code counts
-    on the layout where it was compiled: elsewhere it reads numbers in the wrong order. With one,
-    sizes alone decide.
+    Without a dilation, PyTorch runs some of them in oneDNN if there are several threads and in a
+    kernel of its own if there is one. The two differ in output layout, and compiled code assumes
+    the layout of the machine that compiled it. With a dilation, the choice depends on sizes alone.
 
     Args:
         program: changed in place.

@@ -1,4 +1,4 @@
-"""What AOTInductor is given for a GPU: own operators lowered, convolutions channels last."""
+"""Programs as AOTInductor compiles them for a GPU: lowered operators, channels-last weights."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
 from vidc.compiler.backends.aoti.fusion import NOTHING, Fusion, fuse
-from vidc.compiler.backends.aoti.rings_8bit import lower_rings, take_rounding
-from vidc.compiler.backends.aoti.scaled_products import lower_products
+from vidc.compiler.backends.aoti.rings_8bit import lower_rings, pop_rounding
+from vidc.compiler.backends.aoti.scaled_matmuls import lower_linears
 from vidc.exporters.lowering import expand, inline, open_stored, replace
 from vidc.exporters.program import weight_names
 from vidc.plugins.ops.flash_attention import flash_attention_sm90
@@ -24,11 +24,11 @@ _CONVOLUTIONS = (torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
 
 @dataclass(frozen=True)
 class CudaProgram:
-    """A program for a GPU.
+    """Program for a GPU.
 
     Attributes:
-        program: it.
-        channels_last: weights that it reads channels last.
+        program: the lowered program.
+        channels_last: names of the weights that it reads channels last.
         fusion: the fused operators that it calls.
     """
 
@@ -38,21 +38,20 @@ class CudaProgram:
 
 
 def for_cuda(program: ExportedProgram, fused: bool, signature: Signature) -> CudaProgram:
-    """A program for a Hopper GPU.
+    """Lowers a program for a Hopper GPU.
 
-    Ring writes that no fused operator does are opened up, so that they fuse with the norm and
-    rotation before them. The layout of a convolution follows its weight's: with these channels
-    last, inductor writes the convolution's input as cuDNN wants it, where cuDNN would transpose it
-    on every call.
+    Ring writes outside fused operators are inlined, so that inductor fuses them with the norm and
+    rotation before. Convolution weights become channels last, so that inductor writes the input in
+    the layout of cuDNN, which otherwise transposes it in every call.
 
     Args:
-        program: what ``export_program`` returns, perhaps quantized; changed in place.
-        fused: whether fused operators are called, whose kernels then have to be there.
-        signature: the component's.
+        program: an exported program, perhaps quantized; changed in place.
+        fused: True to call fused operators, whose kernels must be installed.
+        signature: the component's signature.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-COUNT``, ``VIDC-QUANTIZE-GRAPH``.
-        UsageError: ``VIDC-KERNEL-ARGUMENT``, no kernel takes the sizes of a ring in 8 bits.
+        UsageError: ``VIDC-KERNEL-ARGUMENT``, no kernel supports the sizes of an 8-bit ring.
     """
     fusion = lower(program, fused, signature)
     replace(program, ring_attention, flash_attention_sm90)
@@ -65,15 +64,15 @@ def for_cuda(program: ExportedProgram, fused: bool, signature: Signature) -> Cud
 
 
 def lower(program: ExportedProgram, fused: bool, signature: Signature | None = None) -> Fusion:
-    """What of ``for_cuda`` is about all but attention in 16 bits, and right on a CPU too.
+    """Lowers all but 16-bit attention, by passes whose result runs on a CPU too.
 
-    The signature is that of a component with rings in 8 bits.
+    The signature is needed for components with 8-bit rings.
     """
-    states = {} if signature is None else take_rounding(program, signature)
+    states = {} if signature is None else pop_rounding(program, signature)
     fusion = fuse(program) if fused else NOTHING
     called = lower_rings(program, states, fusion.left)
     fusion = dataclasses.replace(fusion, operators=tuple(sorted({*fusion.operators, *called})))
-    lower_products(program)
+    lower_linears(program)
     expand(program, qk_norm_rope, qk_norm_rope_reference)
     open_stored(program)
     inline(program, ring_write, ring_write_of_bytes)

@@ -1,4 +1,4 @@
-"""The C++ compiler that AOTInductor calls: whether it makes libraries that load."""
+"""Checks of the C++ compiler that AOTInductor calls."""
 
 import os
 import subprocess
@@ -9,21 +9,18 @@ from typing import NamedTuple
 
 _TIMEOUT_SECONDS = 60.0
 _SOURCE = '#include <string>\nextern "C" void probe(const char* s) { throw std::string(s); }\n'
-"""Needs the C++ standard library, so that the linker has to say where it takes it from."""
+"""Source that needs the C++ standard library, so that the linker has to record it."""
 _ANOTHER = "export CXX=/usr/bin/g++, or another compiler that links libstdc++ dynamically"
 _STANDARD_LIBRARIES = (b"libstdc++.so", b"libc++.so")
 
 
 def cxx() -> str:
-    """The command that PyTorch runs: environment variable ``CXX``, or ``g++``."""
+    """Returns the command that PyTorch runs: environment variable ``CXX``, or ``g++``."""
     return os.environ.get("CXX", "g++")
 
 
 def cxx_version() -> str:
-    """The first line that the compiler says of its version; "none" where there is no compiler.
-
-    A command is asked once a process.
-    """
+    """Returns the first line of ``--version``, cached; "none" if there is no compiler."""
     return _version(cxx())
 
 
@@ -36,7 +33,7 @@ def _version(command: str) -> str:
 
 
 class Defect(NamedTuple):
-    """Why the compiler cannot build engines, and what to do about it."""
+    """Reason why the compiler cannot build engines, and a hint."""
 
     reason: str
     hint: str
@@ -44,7 +41,7 @@ class Defect(NamedTuple):
 
 
 def cxx_defect() -> Defect | None:
-    """What is wrong with the compiler, None if nothing is; takes a quarter of a second."""
+    """Returns the compiler's defect or None, in a quarter of a second."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "probe.cpp"), Path(folder, "probe.so")
         source.write_text(_SOURCE)

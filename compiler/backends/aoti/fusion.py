@@ -1,10 +1,9 @@
-"""Calls of vidc's fused operators in a program, in place of what they fuse.
+"""Fusion passes that replace operations by vidc's fused operators.
 
-Which operators are worth a call is a matter of measurement (``docs/performance.md``): an operator
-that a compiler cannot see into keeps it from fusing what stands before and behind. So the ring
-write is called, which a compiler makes three kernels of, and the activation of the feed-forward,
-which stands alone between two products. Gate, residual, norm and modulation have no operator: the
-compiler makes one kernel of them.
+An opaque operator keeps inductor from fusing across it, so measurements decide which ones are used
+(``docs/performance.md``): the ring write, which inductor splits into three kernels, and the
+feed-forward activation, which stands alone between two matmuls. Gate, residual, norm and modulation
+have no operator, because inductor makes one kernel of them.
 """
 
 from collections.abc import Mapping
@@ -27,24 +26,23 @@ from vidc.plugins.ops.quantize_kv import quantize_kv
 from vidc.plugins.ops.quantized_linear import quantized_linear
 from vidc.plugins.ops.ring import ring_write
 
-_FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
+_FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
 _LINEARS: Mapping[Any, int] = {torch.ops.aten.linear.default: 2, quantized_linear: 3}
-"""Operators of projections: how many of the arguments after the input several of them pack.
+"""Linear operators, with the number of arguments after the input that packing concatenates.
 
-An input's scale, which comes behind these, they share.
+The arguments after these, such as the input's scale, are shared.
 """
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten.reshape.default)
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """What ``fuse`` made of a program.
+    """Result of ``fuse``.
 
     Attributes:
-        operators: names of the operators that it calls now.
-        packed: its weights that are several of the checkpoint's, one after the other along the
-            first axis.
-        left: why a call was not made, a line each; empty where all were.
+        operators: names of the fused operators that the program calls.
+        packed: names of packed weights, with those of the weights concatenated along axis 0.
+        left: reasons why candidates were not fused, a line each.
     """
 
     operators: tuple[str, ...]
@@ -53,11 +51,11 @@ class Fusion:
 
 
 NOTHING = Fusion((), {}, ())
-"""Of a program that calls none."""
+"""Result for a program without fused operators."""
 
 
 def fusable(program: ExportedProgram) -> tuple[str, ...]:
-    """Names of the operators that ``fuse`` would call, were there kernels for all sizes."""
+    """Returns the operators that ``fuse`` calls if kernels support all sizes."""
     found = {
         "qk_norm_rope_ring_write": program.graph.find_nodes(
             op="call_function", target=qk_norm_rope
@@ -68,25 +66,24 @@ def fusable(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def fuse(program: ExportedProgram) -> Fusion:
-    """Makes a program call the fused operators that are worth it.
+    """Replaces operations of a program by fused operators.
 
-    Each self-attention's three projections become one product with their packed weights, whose
-    result ``qk_norm_rope_ring_write`` takes; in 8 bits too, where all three are quantized alike.
-    Elsewhere, and where its kernel has no form for the sizes, or that of ``gelu_quantize``, the
-    program is left as it is there.
+    The three projections of each self-attention become one matmul with packed weights, whose result
+    ``qk_norm_rope_ring_write`` takes, if all three have the same format. GELU becomes
+    ``gelu_quantize``. Calls with sizes that no kernel supports are left unfused.
 
     Args:
-        program: what ``export_program`` returns; changed in place.
+        program: an exported program; changed in place.
 
     Raises:
-        ValueError: ``qk_norm_rope`` is called elsewhere than between projections and ring writes.
+        ValueError: a ``qk_norm_rope`` is not between projections and ring writes.
     """
     packed: dict[str, tuple[str, ...]] = {}
     operators: set[str] = set()
     left: dict[str, None] = {}
     calls = program.graph.find_nodes(op="call_function", target=qk_norm_rope)
     if any(_to_stored(node) for node in calls):
-        left["rings in 8 bits are written by the compiler's kernels, where queries are not"] = None
+        left["8-bit rings with high-precision queries are written by inductor's kernels"] = None
     calls = [node for node in calls if not _to_stored(node)]
     for call in [_RingWrite(program, node) for node in calls]:
         if call.apart is not None:
@@ -108,18 +105,18 @@ def fuse(program: ExportedProgram) -> Fusion:
 
 
 def call_ring_writes(program: ExportedProgram) -> tuple[str, ...]:
-    """Makes a program call ``qk_norm_rope_ring_write``, its three projections laid side by side.
+    """Fuses ring writes to ``qk_norm_rope_ring_write`` over the concatenated projections.
 
-    Weights stay as they are, for engines that read them from outside by their names.
+    Weights are not packed, so that engines read them by their own names.
 
     Args:
-        program: what ``export_program`` returns; changed in place.
+        program: an exported program; changed in place.
 
     Returns:
-        Why a call was not made, a line each; empty where all were.
+        Reasons why calls were not fused, a line each.
 
     Raises:
-        ValueError: as of ``fuse``.
+        ValueError: as ``fuse``.
     """
     left: dict[str, None] = {}
     calls = program.graph.find_nodes(op="call_function", target=qk_norm_rope)
@@ -133,7 +130,7 @@ def call_ring_writes(program: ExportedProgram) -> tuple[str, ...]:
 
 
 def _to_stored(node: Any) -> bool:
-    """Whether the keys of a call of ``qk_norm_rope`` become ones of 8 bits."""
+    """Returns True if the results of ``qk_norm_rope`` are stored in 8 bits."""
     return any(user.target is quantize_kv for result in node.users for user in result.users)
 
 
@@ -143,26 +140,26 @@ def _gelus(graph: fx.Graph) -> list[Any]:
 
 
 def _call_gelu(graph: fx.Graph, node: Any) -> None:
-    """Raises UsageError where the operator does not take this tensor."""
+    """Replaces a GELU; raises UsageError if the operator does not support the tensor."""
     source = node.args[0]
     given = source.meta["val"]
     dtype = dtype_name(given.dtype)
     with given.fake_mode:
         value = gelu_quantize(given, dtype)
     with graph.inserting_before(node):
-        node.replace_all_uses_with(_called(graph, gelu_quantize, (source, dtype), value))
+        node.replace_all_uses_with(called(graph, gelu_quantize, (source, dtype), value))
     graph.erase_node(node)
 
 
 class _RingWrite:
-    """A call of ``qk_norm_rope`` with what is before and behind it in a layer.
+    """A call of ``qk_norm_rope`` with its projections and ring writes.
 
     Args:
-        program: with weights and their names.
+        program: the program.
         node: the call.
 
     Raises:
-        ValueError: other calls are around it than a layer makes.
+        ValueError: the calls around it are not those of a self-attention.
     """
 
     def __init__(self, program: ExportedProgram, node: Any) -> None:
@@ -177,7 +174,7 @@ class _RingWrite:
         source = query.args[0]
         writes: list[Any] = [
             write
-            for write in self.graph.find_nodes(op="call_function", target=_FUNCTIONALISED)
+            for write in self.graph.find_nodes(op="call_function", target=_FUNCTIONALIZED)
             if write.args[0] is ring_write
         ]
         key_writes = [w for w in writes if w.kwargs["update"] is self.keys]
@@ -196,25 +193,25 @@ class _RingWrite:
 
     @property
     def apart(self) -> str | None:
-        """Why its projections cannot be one product, None where they can."""
+        """Reason why the projections cannot be packed, or None."""
         alike = {
             (node.target, *node.args[1 + _LINEARS[node.target] :]) for node in self.projections
         }
         if len(alike) == 1:
             return None
-        return "projections to queries, keys and values that are quantized otherwise are not packed"
+        return "projections to queries, keys and values in different formats are not packed"
 
     def fuse(self) -> dict[str, tuple[str, ...]]:
-        """Makes the operator's call; the packed weights and what they are packed of, by name.
+        """Fuses the call with packed weights and returns their names with those of the parts.
 
         Raises:
-            UsageError: the operator does not take these sizes; nothing is changed then.
+            UsageError: the operator does not support the sizes; the program is unchanged.
         """
         rows, queries = self._results()
         first = self.projections[0]
         packed = dict(self._pack(index) for index in self._packed_arguments())
         with self.graph.inserting_before(self.node):
-            self._call(_called(self.graph, first.target, first.args, rows), queries)
+            self._call(called(self.graph, first.target, first.args, rows), queries)
         packed_away = [
             other.args[index]
             for other in self.projections[1:]
@@ -225,20 +222,20 @@ class _RingWrite:
         return packed
 
     def lay_side_by_side(self) -> None:
-        """Makes the operator's call of what the projections give, as they are.
+        """Fuses the call over the concatenated results of the projections.
 
         Raises:
-            UsageError: the operator does not take these sizes; nothing is changed then.
+            UsageError: the operator does not support the sizes; the program is unchanged.
         """
         rows, queries = self._results()
-        # Behind all three: values may be projected after queries and keys were rotated.
+        # After all three: values may be projected after queries and keys are rotated.
         order = {node: index for index, node in enumerate(self.graph.nodes)}
         with self.graph.inserting_before(max(self.writes, key=order.__getitem__)):
             laid = (list(self.projections), -1)
-            self._call(_called(self.graph, torch.ops.aten.cat.default, laid, rows), queries)
+            self._call(called(self.graph, torch.ops.aten.cat.default, laid, rows), queries)
 
     def _results(self) -> tuple[Tensor, Tensor]:
-        """What the packed projections and the operator give, without data."""
+        """Returns fake results of the packed projections and of the operator."""
         rows = self.projections[0].meta["val"]
         every = [node.meta["val"] for node in (*self.given, self.position, *self.caches)]
         with rows.fake_mode:
@@ -246,10 +243,10 @@ class _RingWrite:
             return packed_rows, qk_norm_rope_ring_write(packed_rows, *every, self.sink, self.eps)
 
     def _call(self, qkv: fx.Node, queries: Tensor) -> None:
-        """Calls the operator where the graph inserts, in the place of what it fuses."""
+        """Inserts the operator's call and replaces what it fuses."""
         names = [a.name for a in qk_norm_rope_ring_write._schema.arguments if not a.is_write]
         values = (queries, *(cache.meta["val"] for cache in self.caches))
-        call = _called(self.graph, _FUNCTIONALISED, (qk_norm_rope_ring_write,), values)
+        call = called(self.graph, _FUNCTIONALIZED, (qk_norm_rope_ring_write,), values)
         read = (qkv, *self.given, self.position, self.sink, self.eps)
         call.kwargs = {
             **dict(zip(names, read, strict=True)),
@@ -258,7 +255,7 @@ class _RingWrite:
             "_all_bases": self.caches,
         }
         results = [
-            _called(self.graph, getitem, (call, index), value) for index, value in enumerate(values)
+            called(self.graph, getitem, (call, index), value) for index, value in enumerate(values)
         ]
         self._replace(results)
 
@@ -268,7 +265,7 @@ class _RingWrite:
         return [index for index in range(1, end) if first.args[index] is not None]
 
     def _pack(self, argument: int) -> tuple[str, tuple[str, ...]]:
-        """Makes a weight of the query's projection the three of them; its name and its parts."""
+        """Packs one argument of the three projections; returns its name and those of its parts."""
         nodes = [projection.args[argument] for projection in self.projections]
         names = weight_names(self.program)
         parts = tuple(names[node.name] for node in nodes)
@@ -292,7 +289,7 @@ class _RingWrite:
         return name, parts
 
     def _replace(self, results: list[fx.Node]) -> None:
-        """Puts the queries and both caches in the place of those there were."""
+        """Replaces the queries and both rings by the operator's results."""
         queries, *caches = results
         self.query.replace_all_uses_with(queries)
         renamed = {}
@@ -313,14 +310,15 @@ class _RingWrite:
             self.graph.erase_node(erased)
 
 
-def _called(graph: fx.Graph, target: Any, arguments: tuple[Any, ...], value: Any) -> Any:
+def called(graph: fx.Graph, target: Any, arguments: tuple[Any, ...], value: Any) -> Any:
+    """Adds a call to a graph, with ``value`` as its fake result."""
     node = graph.call_function(target, arguments)
     node.meta["val"] = value
     return node
 
 
 def _unviewed(node: Any) -> Any:
-    """What a node is a view of, or the node itself."""
+    """Returns the source of a chain of views."""
     while isinstance(node, fx.Node) and node.target in _VIEWS:
         node = node.args[0]
     return node
@@ -332,4 +330,4 @@ def _is_linear(node: Any) -> bool:
 
 def _require(holds: bool, node: fx.Node, what: str) -> None:
     if not holds:
-        raise ValueError(f"{node.name} stands where it cannot be fused: not so that {what}")
+        raise ValueError(f"{node.name} cannot be fused: expected that {what}")

@@ -1,4 +1,4 @@
-"""Compiles an ExportedProgram with AOTInductor to a package without weights."""
+"""AOTInductor compilation of an ExportedProgram to a package without weights."""
 
 import os
 import platform
@@ -19,47 +19,44 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from vidc.runtime.compatibility import cpu_features
 
 OPTIONS: Mapping[str, Any] = {
-    # Weights come from the bundle's own files; their values are not even there yet.
+    # Weights come from the bundle's files; their values are not known yet.
     "aot_inductor.package_constants_in_so": False,
-    # Else small weights are written into the code, with whatever values they have now.
+    # By default small weights are inlined with the values that they have now.
     "always_keep_tensor_constants": True,
-    # Else so is what is computed from weights of one element, such as scales.
+    # By default constants computed from one-element weights, such as scales, are inlined too.
     "joint_graph_constant_folding": False,
-    # Else the code is for the number of threads of this process.
+    # By default code is for the number of threads of this process.
     "cpp.dynamic_threads": True,
 }
 _TIDY: Mapping[str, Any] = {
-    # They only cost time in a cache that is used once, and lines name folders of this machine.
+    # Precompiled headers cost time in a cache that is used once; line tables name local folders.
     "aot_inductor.precompile_headers": False,
     "aot_inductor.enable_line_tables": False,
 }
-"""Options that torch before 2.13 lacks in part; without them engines are right all the same."""
-_VECTORISED = frozenset({"avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_fp16"})
-"""What inductor vectorizes for on an x86 CPU without being told of one, by torch's names."""
+"""Options that engines are correct without; torch before 2.13 lacks some of them."""
+_VECTORIZED = frozenset({"avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_fp16"})
+"""x86 features that inductor uses without ``-march=native``, by torch's names."""
 _ATTENTION = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-"""Implementations of PyTorch's attention, the fastest on a Hopper GPU first.
-
-Heads wider than 256 channels, as in the VAE, have the later ones alone.
-"""
+"""SDPA backends, the fastest on a Hopper GPU first; the first ones take up to 256 head channels."""
 
 
 def used_cpu_features() -> tuple[str, ...]:
-    """The instructions of this CPU that compiled code may use: all, where it is made for it."""
+    """Returns the CPU features that compiled code may use: all present ones under -march=native."""
     present = cpu_features()
     if _may_choose_cpu() and platform.machine() == "x86_64":
-        present &= _VECTORISED
+        present &= _VECTORIZED
     return tuple(sorted(present))
 
 
 def named_constants(program: ExportedProgram) -> dict[str, Tensor]:
-    """Tensors of the graph that are no weights, by the names that the package will ask for.
+    """Returns a program's constants by the names that its package asks for.
 
-    Inductor gives a lifted constant a new name and keeps that of a buffer.
+    Turns lifted constants into buffers, whose names inductor does not change.
     """
     for spec in program.graph_signature.input_specs:
         if spec.kind is InputKind.CONSTANT_TENSOR:
@@ -68,13 +65,13 @@ def named_constants(program: ExportedProgram) -> dict[str, Tensor]:
 
 
 def compile_package(program: ExportedProgram, package: Path) -> None:
-    """Writes the package; takes 10 seconds for two layers, a minute or two for thirty."""
+    """Writes the package, in 10 seconds for two layers and one to two minutes for thirty."""
     from vidc.exporters.quiet import quiet_torch
 
     generic = {"cpp.march": ""} if _may_choose_cpu() else {}
     known = torch._inductor.config.get_config_copy()
     tidy = {option: value for option, value in _TIDY.items() if option in known}
-    # stdout is for results alone.
+    # stdout is reserved for results.
     with (
         quiet_torch(),
         redirect_stdout(sys.stderr),
@@ -88,10 +85,10 @@ def compile_package(program: ExportedProgram, package: Path) -> None:
 
 @contextmanager
 def inductor_cache(program: Path) -> Iterator[None]:
-    """An empty cache for inductor, removed afterwards.
+    """Gives inductor an empty cache folder and removes it afterwards.
 
-    Its path ends up in the engine, so it depends on the program alone: equal programs give equal
-    engines.
+    The folder's path is part of the engine, so it is derived from the program: equal programs give
+    equal engines.
     """
     from torch._inductor.utils import clear_caches
 
@@ -100,7 +97,7 @@ def inductor_cache(program: Path) -> Iterator[None]:
     folder = Path(tempfile.gettempdir(), f"vidc-aoti-{sha256_file(program)[:16]}")
     try:
         folder.mkdir(mode=0o700)
-    except FileExistsError:  # Of another build of this program, or the remains of one.
+    except FileExistsError:  # Another build of this program is running, or has crashed.
         folder = Path(tempfile.mkdtemp(prefix=folder.name))
     variable = "TORCHINDUCTOR_CACHE_DIR"
     before = os.environ.get(variable)
@@ -118,7 +115,7 @@ def inductor_cache(program: Path) -> Iterator[None]:
 
 
 def _may_choose_cpu() -> bool:
-    """Whether inductor can be kept from ``-march=native``: with torch 2.13, not with 2.12."""
+    """Returns True if inductor has an option for ``-march``: in torch 2.13, not in 2.12."""
     from torch._inductor import config
 
     return hasattr(config.cpp, "march")

@@ -1,4 +1,4 @@
-"""Rewrites PyTorch's ``.pt2`` packages so that they are free of pickles and reproducible."""
+"""Pickle-free, reproducible rewriting of PyTorch's ``.pt2`` packages."""
 
 import shutil
 import zipfile
@@ -10,17 +10,17 @@ _CHUNK = 2**22
 
 
 def strip_pickles(package: Path) -> None:
-    """Rewrites a package in place without the pickled sample inputs of its export.
+    """Removes the pickled sample inputs from a package, in place.
 
     Members are sorted, stored and dated 1980, so that equal members give equal bytes.
-    ``torch.export.load`` asks for the sample inputs by name and takes an empty file for none.
+    ``torch.export.load`` needs the file of the sample inputs and accepts an empty one.
 
     Args:
-        package: what ``torch.export.save`` or ``aoti_compile_and_package`` wrote.
+        package: file of ``torch.export.save`` or ``aoti_compile_and_package``.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-PICKLE``, it carries a pickle that loading it would need, such as
-            a custom object; the package is left as it was.
+        GateError: ``VIDC-BUNDLE-PICKLE``, it has a pickle that loading needs, such as a custom
+            object; the package is unchanged.
     """
     rewritten = package.with_name(f"{package.name}.stripped")
     try:

@@ -1,10 +1,10 @@
-"""Rings of 8 bits as a Hopper GPU has them, in place of calls of ``vidc::fake_quantize``.
+"""Lowering of fake-quantized rings to 8-bit rings for a Hopper GPU.
 
-A quantized program rounds what it writes to a ring of 16 bits, and the queries that attend to it.
-Here the ring itself becomes one of 8 bits: ``qk_norm_rope_ring_write_static`` writes it, values
-transposed, and ``ring_attention_8bit`` attends to it. A layer that writes its ring and attends to
-nothing, as the last one of a clean pass, has no call to fuse with: it writes by operations that a
-compiler fuses with those before.
+A quantized program fake-quantizes the keys and values that it writes to a 16-bit ring, and the
+queries, by ``vidc::fake_quantize``. This pass makes the ring itself 8-bit:
+``qk_norm_rope_ring_write_static`` writes it, values transposed, and ``ring_attention_8bit`` reads
+it. A layer that writes its ring without attention, as the last layer of a clean pass, writes by
+plain operations, which inductor fuses with those before.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
+from vidc.compiler.backends.aoti.fusion import called
 from vidc.compiler.quantize.rings import layer_of
 from vidc.exporters.lowering import insert
 from vidc.exporters.program import argument_placeholders, weight_names
@@ -32,36 +33,38 @@ from vidc.plugins.signature import Rounding, Signature
 from vidc.plugins.transposed_values import GROUP
 
 OPERATORS = ("qk_norm_rope_ring_write_static", "ring_attention_8bit")
-_FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
+_FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
 _TRANSPOSED = (0, 2, 3, 1)
-"""The axes of values as the ring has them, of those of the component."""
+"""Permutation of a value ring's axes from the component's to the kernel's layout."""
 _READ = ("qkv", "query_weight", "key_weight", "cos", "sin", "position")
 _DTYPES = {dtype_name(dtype): dtype for dtype in (torch.float8_e4m3fn, torch.int8)}
 
 
 @dataclass(frozen=True)
-class Rounded:
-    """How one state is rounded: the placeholders of its scale and mean, and the dtype."""
+class StateQuantization:
+    """Quantization of one state: placeholders of its scale and mean, and its dtype."""
 
     scale: fx.Node
     mean: fx.Node | None
     dtype: torch.dtype
     transposed: bool
-    """Whether it holds values."""
+    """True for values, which are stored transposed."""
 
 
-def is_rounded(program: ExportedProgram) -> bool:
-    """Whether a program has rings in 8 bits."""
+def has_quantized_rings(program: ExportedProgram) -> bool:
+    """Returns True if a program has 8-bit rings."""
     return bool(program.graph.find_nodes(op="call_function", target=fake_quantize))
 
 
-def take_rounding(program: ExportedProgram, signature: Signature) -> dict[fx.Node, Rounded]:
-    """Removes every call of ``vidc::fake_quantize``; how the states are rounded, by placeholder.
+def pop_rounding(
+    program: ExportedProgram, signature: Signature
+) -> dict[fx.Node, StateQuantization]:
+    """Removes calls of ``vidc::fake_quantize``; returns the states' quantization by placeholder.
 
-    What looks for the calls of a layer then finds them as they are in 16 bits.
+    Later passes then match a layer's calls as in a 16-bit program.
     """
     found = {
-        cache: Rounded(scale, mean, _DTYPES[dtype], place[1] == "v")
+        cache: StateQuantization(scale, mean, _DTYPES[dtype], place[1] == "v")
         for cache, place, (_, scale, mean, dtype) in _rounded_writes(program, signature)
     }
     for node in program.graph.find_nodes(op="call_function", target=fake_quantize):
@@ -71,19 +74,14 @@ def take_rounding(program: ExportedProgram, signature: Signature) -> dict[fx.Nod
     return found
 
 
-def kept_states(program: ExportedProgram, signature: Signature) -> Signature:
-    """A component's signature with the rings in 8 bits that its program asks for.
-
-    Args:
-        program: quantized, not lowered.
-        signature: the component's.
-    """
+def quantized_signature(program: ExportedProgram, signature: Signature) -> Signature:
+    """Returns a component's signature with the 8-bit rings of its quantized, unlowered program."""
     names, states = weight_names(program), {}
     specs = dict(zip(argument_placeholders(program), signature.arguments, strict=True))
     for cache, place, (_, scale, mean, dtype) in _rounded_writes(program, signature):
         transposed = place[1] == "v"
-        lacks = None if mean is None else names[mean.name]
-        rounding = Rounding(names[scale.name], lacks, transposed)
+        key_mean = None if mean is None else names[mean.name]
+        rounding = Rounding(names[scale.name], key_mean, transposed)
         spec = replace(specs[cache], dtype=dtype, rounding=rounding)
         states[spec.name] = spec.rearranged(_TRANSPOSED) if transposed else spec
     return replace(signature, tensors=tuple(states.get(t.name, t) for t in signature.tensors))
@@ -92,9 +90,9 @@ def kept_states(program: ExportedProgram, signature: Signature) -> Signature:
 def _rounded_writes(
     program: ExportedProgram, signature: Signature
 ) -> Iterator[tuple[fx.Node, tuple[str, str], Any]]:
-    """The states whose writes are rounded, where they belong, and how they are rounded."""
+    """Yields the fake-quantized states, their layer and part, and the arguments of ``rounded``."""
     specs = dict(zip(argument_placeholders(program), signature.arguments, strict=True))
-    for node in program.graph.find_nodes(op="call_function", target=_FUNCTIONALISED):
+    for node in program.graph.find_nodes(op="call_function", target=_FUNCTIONALIZED):
         update = node.kwargs.get("update")
         if node.args[0] is ring_write and update.target is fake_quantize:
             (cache,) = node.kwargs["_all_bases"]
@@ -104,26 +102,26 @@ def _rounded_writes(
 
 
 def lower_rings(
-    program: ExportedProgram, states: dict[fx.Node, Rounded], left: Iterable[str]
+    program: ExportedProgram, states: dict[fx.Node, StateQuantization], left: Iterable[str]
 ) -> tuple[str, ...]:
-    """Makes states ones of 8 bits, with what writes them and attends to them.
+    """Makes states 8-bit, and replaces the calls that write and read them.
 
     Args:
-        program: with the fused operators' calls; changed in place.
-        states: what ``take_rounding`` returned.
-        left: why a call was not fused.
+        program: with calls of fused operators; changed in place.
+        states: result of ``pop_rounding``.
+        left: reasons why calls were not fused.
 
     Returns:
-        Names of the operators that it calls now, besides.
+        Names of the operators that the program calls in addition.
 
     Raises:
-        BuildError: ``VIDC-QUANTIZE-GRAPH``, a ring that is attended to has no fused write.
-        UsageError: ``VIDC-KERNEL-ARGUMENT``, no kernel takes its sizes.
+        BuildError: ``VIDC-QUANTIZE-GRAPH``, attention reads a ring without a fused write.
+        UsageError: ``VIDC-KERNEL-ARGUMENT``, no kernel supports its sizes.
     """
     if not states:
         return ()
     graph, lowering = program.graph, _Lowering(program, states)
-    for node in graph.find_nodes(op="call_function", target=_FUNCTIONALISED):
+    for node in graph.find_nodes(op="call_function", target=_FUNCTIONALIZED):
         bases = node.kwargs["_all_bases"]
         if any(cache in states for cache in bases):
             if node.args[0] is qk_norm_rope_ring_write:
@@ -145,14 +143,14 @@ def lower_rings(
 
 
 class _Lowering:
-    def __init__(self, program: ExportedProgram, states: dict[fx.Node, Rounded]) -> None:
+    def __init__(self, program: ExportedProgram, states: dict[fx.Node, StateQuantization]) -> None:
         self.graph = program.graph
         self.states = states
         self.renamed: dict[str, str] = {}
         self._attended: dict[fx.Node, tuple[fx.Node, fx.Node, fx.Node]] = {}
 
     def fused(self, node: Any) -> None:
-        """``qk_norm_rope_ring_write`` to its form in 8 bits."""
+        """Replaces ``qk_norm_rope_ring_write`` by its 8-bit variant."""
         given = node.kwargs
         keys, values = given["_all_bases"]
         key, value = self.states[keys], self.states[values]
@@ -169,14 +167,14 @@ class _Lowering:
             results = qk_norm_rope_ring_write_static(*fakes)
         results = (*results, keys.meta["val"], values.meta["val"])
         with self.graph.inserting_before(node):
-            call = _called(self.graph, _FUNCTIONALISED, (qk_norm_rope_ring_write_static,), results)
+            call = called(self.graph, _FUNCTIONALIZED, (qk_norm_rope_ring_write_static,), results)
             call.kwargs = {
                 **{n: v for n, v in given.items() if n not in ("key_cache", "value_cache")},
                 "_key_cache_base_index": 0, "_value_cache_base_index": 1,
                 "_all_bases": [keys, values],
             }  # fmt: skip
             made = [
-                _called(self.graph, getitem, (call, index), result)
+                called(self.graph, getitem, (call, index), result)
                 for index, result in enumerate(results)
             ]
         query, scale, *caches = made
@@ -184,13 +182,13 @@ class _Lowering:
         self._replace(node, {0: query, 1: caches[0], 2: caches[1]})
 
     def alone(self, node: Any, left: Iterable[str]) -> None:
-        """``ring_write`` to operations that write 8 bits."""
+        """Replaces ``ring_write`` by operations that write 8 bits."""
         (cache,) = node.kwargs["_all_bases"]
         state = self.states[cache]
         if any(user.target is ring_attention for result in node.users for user in result.users):
             raise BuildError(
                 "VIDC-QUANTIZE-GRAPH",
-                f"{cache.name} is to be in 8 bits, and what is written to it is not one call: "
+                f"{cache.name} is to be in 8 bits, but its write is not fused: "
                 f"{'; '.join(left) or 'fused operators are not called'}",
                 "leave its [[attention]] out of the recipe",
             )
@@ -203,7 +201,7 @@ class _Lowering:
         self._replace(node, {1: result})
 
     def attend(self, node: Any) -> None:
-        """``ring_attention`` to its form in 8 bits, where its ring is."""
+        """Replaces ``ring_attention`` by its 8-bit variant if its ring is 8-bit."""
         query, keys, values, valid = node.args
         if query not in self._attended:
             return
@@ -227,7 +225,7 @@ class _Lowering:
 
     def _replace(self, node: Any, results: dict[int, Any]) -> None:
         for user in tuple(node.users):
-            # A program from a file has a user for a result that is none.
+            # A loaded program has a user for the result None.
             if user.users:
                 result = results[user.args[1]]
                 self.renamed[user.name] = result.name
@@ -236,14 +234,8 @@ class _Lowering:
         self.graph.erase_node(node)
 
 
-def _called(graph: fx.Graph, target: Any, arguments: tuple[Any, ...], value: Any) -> Any:
-    node = graph.call_function(target, arguments)
-    node.meta["val"] = value
-    return node
-
-
 def _by_channel(scale: Tensor, head_dim: int) -> Tensor:
-    """``[H]`` to ``[H, D]``."""
+    """Expands ``[H]`` to ``[H, D]``."""
     return scale[:, None].expand(-1, head_dim).contiguous()
 
 
@@ -256,15 +248,15 @@ def _written(
     mean: Tensor | None,
     transposed: bool,
 ) -> Tensor:
-    """A ring in 8 bits with a block's keys or values, ``[B, T, H, D]``, in their slots."""
+    """Writes a block's keys or values, ``[B, T, H, D]``, to the slots of an 8-bit ring."""
     values = update.float() if mean is None else update.float() - mean
-    # As bytes: PyTorch has no writes by index for FP8 on a CPU.
+    # As bytes: PyTorch has no index_put for FP8 on a CPU.
     stored = quantize(values, scale[:, None], cache.dtype).view(torch.int8)
     ring = cache.view(torch.int8)
     ring = ring.permute(0, 3, 1, 2) if transposed else ring
     slots = ring_slots(position, update.shape[1], ring.shape[1], sink)
     if transposed:
-        # What ``stored_at`` looks up, as arithmetic: traced code keeps no table.
+        # The table of ``stored_at`` as arithmetic, because traced code cannot hold a table.
         of_group = slots % GROUP
         slots = slots - of_group + of_group % 8 // 2 * 4 + of_group // 8 * 2 + of_group % 2
     rows = torch.arange(cache.shape[0], device=cache.device)

@@ -1,1 +1,1 @@
-"""ONNX Runtime: runs a component as an ONNX graph."""
+"""ONNX Runtime backend."""

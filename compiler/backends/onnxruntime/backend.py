@@ -1,4 +1,4 @@
-"""Backend ``onnxruntime``: an ONNX graph, run by ONNX Runtime on a CPU or a GPU."""
+"""Backend ``onnxruntime``: ONNX graphs for a CPU or a GPU."""
 
 import shutil
 from collections.abc import Mapping
@@ -6,10 +6,9 @@ from pathlib import Path
 
 import onnxruntime
 
-from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
-from vidc.compiler.config.gpu import absent
-from vidc.compiler.config.targets import Target
-from vidc.compiler.quantize.form import GRAPH, Form
+from vidc.compiler.backends import DEFAULT_OPTIONS, CompiledEngine, CompileOptions
+from vidc.compiler.config.targets import Target, gpu_unavailable
+from vidc.compiler.quantize.support import ONNX, QuantizationSupport
 from vidc.compiler.store.versions import versions
 from vidc.exporters.artifact import ExportedComponent
 from vidc.runtime.engines.onnxruntime import CUDA, INSTALL
@@ -21,39 +20,45 @@ _LEVEL = "ORT_ENABLE_ALL"
 
 
 class OnnxRuntimeBackend:
-    """ONNX Runtime compiles when it loads, so what is built here is a checked graph.
+    """Builds checked graphs, which ONNX Runtime compiles when it loads them.
 
-    On a CPU that is the portable one, with its weights beside it; on a GPU one whose weights are
-    given, and whose ring is written in place.
+    A CPU runs the portable graph with external weights; a GPU runs a graph whose weights are
+    inputs and whose ring is updated in place.
     """
 
-    def form(self, target: Target) -> Form:
-        """Graphs with Q and DQ; none for a GPU, for which it has no precision of 8 bits."""
-        return GRAPH
+    def quantization(self, target: Target) -> QuantizationSupport:
+        """Returns that of Q/DQ graphs; for a GPU ``precisions`` has no 8-bit format."""
+        return ONNX
 
     def precisions(self, target: Target) -> frozenset[str]:
-        """fp32, fp16 and, on a CPU, int8; on a GPU bf16, in which attention fails on a CPU."""
+        """Returns fp32 and fp16, plus int8 for a CPU or bf16 for a GPU.
+
+        Attention in bf16 fails on a CPU.
+        """
         found = {"fp32", "fp16", "bf16"} if target.is_gpu else {"fp32", "fp16", "int8"}
         return frozenset(found) & frozenset(target.precisions)
 
     def kernels(self, target: Target) -> tuple[str, ...]:
-        """None: its graphs are of standard operators."""
+        """Returns none: its graphs have standard operators only."""
         return ()
 
     def tools(self, target: Target) -> Mapping[str, str]:
-        """Versions of ONNX Runtime and of what writes and reads the graph."""
+        """Returns the versions of ONNX Runtime and of the packages that write and read graphs."""
         found = {NAME: onnxruntime.__version__}
         if target.is_gpu:
             return found | versions("torch", "onnx", "onnxscript", "onnx-ir")
         return found | versions("onnx-ir")
 
-    def anywhere(self, target: Target) -> bool:
-        """A graph for a GPU is written without one."""
+    def cross_compiles(self, target: Target) -> bool:
+        """Returns True for a GPU: writing its graph needs no GPU."""
         return target.is_gpu
 
     def unavailable(self, target: Target) -> str | None:
-        """On a CPU it is part of the base install; where the GPU is, another package runs it."""
-        if not target.is_gpu or absent(target) is not None:
+        """Returns why a machine with the GPU cannot run the graph: a package without CUDA.
+
+        The CPU package is part of the base install.
+        """
+        if not target.is_gpu or gpu_unavailable(target) is not None:
             return None
         if CUDA not in onnxruntime.get_available_providers():
             return f"onnxruntime {onnxruntime.__version__} has no CUDA: {INSTALL}"
@@ -65,9 +70,9 @@ class OnnxRuntimeBackend:
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
-        means: Means = WITHOUT_LIMITS,
+        options: CompileOptions = DEFAULT_OPTIONS,
     ) -> CompiledEngine:
-        """Checks the graph, or writes one for a GPU, and finds what it can write in place."""
+        """Copies the checked graph for a CPU, or writes a graph for a GPU."""
         return _for_gpu(component, output) if target.is_gpu else _for_cpu(component, output)
 
 
@@ -109,7 +114,7 @@ def _for_gpu(component: ExportedComponent, output: Path) -> CompiledEngine:
             "graph_optimization_level": _LEVEL,
             "disable_prepacking": True,
             "weights_given": True,
-            # A convolution asks for memory while it is captured, which CUDA refuses.
+            # A convolution allocates memory during capture, which CUDA refuses.
             "cuda_graph": "Conv" not in graph.operators,
         },
         requires=PORTABLE,

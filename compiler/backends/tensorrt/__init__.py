@@ -1,1 +1,1 @@
-"""From an exported component to a plan of TensorRT or TensorRT-RTX, one API for both."""
+"""TensorRT backend, for TensorRT and TensorRT-RTX."""

@@ -1,4 +1,4 @@
-"""Backend ``tensorrt``: plans of TensorRT or TensorRT-RTX, which read the bundle's own weights."""
+"""Backend ``tensorrt``: TensorRT or TensorRT-RTX plans that take the bundle's weights as inputs."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -7,14 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
+from vidc.compiler.backends import DEFAULT_OPTIONS, CompiledEngine, CompileOptions
 from vidc.compiler.backends.tensorrt.engine_layers import ENGINE, EngineLayers
-from vidc.compiler.backends.tensorrt.plan import LAYERS, eight_bit_products
-from vidc.compiler.backends.tensorrt.product import Product, product_for, unserved
-from vidc.compiler.config.gpu import absent
+from vidc.compiler.backends.tensorrt.plan import LAYERS, eight_bit_matmuls
+from vidc.compiler.backends.tensorrt.product import Product, product_for, unsupported_reason
 from vidc.compiler.config.schema import EIGHT_BITS
-from vidc.compiler.config.targets import Target
-from vidc.compiler.quantize.form import NETWORK, Form
+from vidc.compiler.config.targets import Target, gpu_unavailable
+from vidc.compiler.quantize.support import TENSORRT, QuantizationSupport
 from vidc.compiler.store.versions import versions
 from vidc.exporters.artifact import ExportedComponent
 from vidc.plugins import loading
@@ -27,44 +26,44 @@ FOLDER = "engines/tensorrt"
 
 
 class TensorRtBackend:
-    """One implementation over two products: the target says which."""
+    """Builds plans with the product that the target names."""
 
-    def form(self, target: Target) -> Form:
-        """Programs whose Linears become Q and DQ."""
-        return NETWORK
+    def quantization(self, target: Target) -> QuantizationSupport:
+        """Returns that of programs whose linear layers become Q/DQ."""
+        return TENSORRT
 
     def precisions(self, target: Target) -> frozenset[str]:
-        """fp32, fp16 and int8; bf16 and fp8 where the GPU has them."""
+        """Returns fp32, fp16 and int8, plus bf16 and fp8 if the GPU supports them."""
         found = {"fp32", "fp16", "bf16", *EIGHT_BITS} if product_for(target) is not None else set()
         return frozenset(found) & frozenset(target.precisions)
 
     def kernels(self, target: Target) -> tuple[str, ...]:
-        """None: its attention is TensorRT's."""
+        """Returns none: attention is TensorRT's."""
         return ()
 
     def tools(self, target: Target) -> Mapping[str, str]:
-        """The product, and what translates programs for it."""
+        """Returns the product and the packages that translate programs to ONNX."""
         product = _product(target)
         found = versions("torch", "onnx", "onnxscript", "onnx-ir")
         found |= {product.name: product.version() or "none"}
         if not product.plugins:
             return found
-        # Not the library itself: plans call its plugins, and hold none of their code.
+        # The ABI, not the version: plans call the library's plugins but hold no code of them.
         there = loading.tensorrt_library_error() is None
         return found | {loading.TENSORRT_LIBRARY: f"ABI {PLUGIN_ABI}" if there else "none"}
 
-    def anywhere(self, target: Target) -> bool:
-        """TensorRT-RTX builds without a GPU."""
-        return _product(target).anywhere
+    def cross_compiles(self, target: Target) -> bool:
+        """Returns True for TensorRT-RTX."""
+        return _product(target).cross_compiles
 
     def unavailable(self, target: Target) -> str | None:
-        """Needs the target's product, and TensorRT its GPU."""
+        """Returns None if the target's product is installed and, for TensorRT, its GPU is here."""
         product = product_for(target)
         if product is None:
-            return unserved(target)
+            return unsupported_reason(target)
         if product.version() is None:
             return f"{product.title} is not installed: {product.install}"
-        return None if product.anywhere else absent(target)
+        return None if product.cross_compiles else gpu_unavailable(target)
 
     def compile(
         self,
@@ -72,9 +71,9 @@ class TensorRtBackend:
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
-        means: Means = WITHOUT_LIMITS,
+        options: CompileOptions = DEFAULT_OPTIONS,
     ) -> CompiledEngine:
-        """Builds the component's plan, and describes its layers and the network it was built from.
+        """Builds the component's plan, with descriptions of its layers and of its network.
 
         Raises:
             UnavailableError: ``VIDC-ENV-TENSORRT``, ``VIDC-KERNEL-LIBRARY``, ``VIDC-KERNEL-ABI``.
@@ -90,15 +89,15 @@ class TensorRtBackend:
         from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 
         product = _product(target)
-        product.module()  # Before a minute of translation.
+        product.module()  # Fails before a minute of translation.
         plugins, left = plugin_ring(
-            component.signature, component.aligned, product, means.version_compatible
+            component.signature, component.aligned, product, options.version_compatible
         )
         with TemporaryDirectory() as folder:
             handled = (PADDED_KEYS, *UNFUSED)
             graph = write_graph(component, product.name, Path(folder), handled, plugins)
             network = parse(component.name, graph, product, plugins)
-        plan = build_plan(component.name, network, product, target, means)
+        plan = build_plan(component.name, network, product, target, options)
         file = output / FOLDER / f"{component.name}.plan"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(plan)
@@ -117,23 +116,25 @@ class TensorRtBackend:
             signature=graph.signature,
             options={
                 "product": product.name,
-                **({"version_compatible": True} if means.version_compatible else {}),
+                **({"version_compatible": True} if options.version_compatible else {}),
                 **({"plugins": True} if plugins else {}),
             },
-            requires=replace(PORTABLE, compute_capabilities=means.capabilities),
+            requires=replace(PORTABLE, compute_capabilities=options.capabilities),
             notes=(
                 *(f"{component.name}: {note}" for note in (*left, *graph.notes)),
-                *_notes(component.name, description, _in_8_bits(plan, description, layers)),
-                *_untold(component.name, product, layers),
+                *_notes(
+                    component.name, description, _quantized_matmul_names(plan, description, layers)
+                ),
+                *_unknown_layers_note(component.name, product, layers),
             ),
         )
 
 
-def _in_8_bits(
+def _quantized_matmul_names(
     plan: bytes, description: Mapping[str, Any], layers: EngineLayers | None
 ) -> Collection[str] | None:
-    """The products that a plan computes in 8 bits, None where neither it nor its layers say."""
-    found = eight_bit_products(plan)
+    """Returns the names of the matmuls that a plan computes in 8 bits, None if unknown."""
+    found = eight_bit_matmuls(plan)
     if found is not None or layers is None:
         return found
     return [p["name"] for p in description["quantized"] if layers.in_8_bits(p["name"])]
@@ -142,24 +143,26 @@ def _in_8_bits(
 def _notes(
     component: str, description: Mapping[str, Any], products: Collection[str] | None
 ) -> tuple[str, ...]:
-    """Says how many products were meant to be computed in 8 bits, and are not."""
+    """Returns a note about matmuls that should run in 8 bits and do not."""
     meant = [product for product in description["quantized"] if product["computes"]]
     apart = [] if products is None else [p for p in meant if p["name"] not in products]
     if not apart:
         return ()
     return (
-        f"{component}: {len(apart)} of {len(meant)} products are computed in high precision, as "
-        f"their Q and DQ did not fuse: `vidc inspect` lists them, {apart[0]['weight']} first",
+        f"{component}: {len(apart)} of {len(meant)} quantized matmuls run in high precision, as "
+        f"their Q/DQ did not fuse: `vidc inspect` lists them, {apart[0]['weight']} first",
     )
 
 
-def _untold(component: str, product: Product, layers: EngineLayers | None) -> tuple[str, ...]:
-    """Says that nobody said the layers of a plan."""
+def _unknown_layers_note(
+    component: str, product: Product, layers: EngineLayers | None
+) -> tuple[str, ...]:
+    """Returns a note if the layers of a plan are unknown."""
     if layers is not None:
         return ()
     return (
-        f"{component}: {product.title} did not say its plan's layers: `vidc inspect` has those of "
-        "the network alone",
+        f"{component}: {product.title} did not report the plan's layers: `vidc inspect` lists "
+        "those of the network",
     )
 
 

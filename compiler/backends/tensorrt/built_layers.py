@@ -1,4 +1,4 @@
-"""The layers of a plan: those of an engine that is loaded for it, or those its builder said."""
+"""Layers of a built plan, from the engine inspector or from the builder's log."""
 
 from typing import Any
 
@@ -13,26 +13,26 @@ from vidc.plugins.errors import GateError, UnavailableError
 
 
 def built_layers(plan: bytes, log: Log, product: Product) -> EngineLayers | None:
-    """The layers of a plan that was built just now; None where nobody says them.
+    """Returns the layers of a plan that was just built, or None if they are unknown.
 
-    A product that builds on the GPU has its inspector asked there. Any other is taken at the word
-    of its builder, which is the same on every machine.
+    They come from the inspector if the product builds on the GPU, else from the builder's log,
+    which is the same on every machine.
     """
-    if not product.anywhere:
+    if not product.cross_compiles:
         try:
             return inspected_layers(plan, product)
         except (GateError, UnavailableError):
-            pass  # The engine is as good without.
+            pass  # The description is optional.
     return layers_from_log(log.engine)
 
 
 def inspected_layers(plan: bytes, product: Product) -> EngineLayers:
-    """What the product's engine inspector says of a plan, which it loads on this machine's GPU.
+    """Loads a plan on this machine's GPU and returns the engine inspector's layers.
 
     Raises:
         UnavailableError: ``VIDC-ENV-TENSORRT``, the product is not installed;
-            ``VIDC-ENGINE-LOAD``, there is no GPU, or it does not load the plan.
-        GateError: ``VIDC-BUNDLE-MALFORMED``, it describes no layers.
+            ``VIDC-ENGINE-LOAD``, there is no GPU, or the plan does not load.
+        GateError: ``VIDC-BUNDLE-MALFORMED``, the description has an unknown format.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Which GPUs and versions a plan is for, beside those that it is built for."""
+"""Hardware and version compatibility of plans, and the other limits of a build."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,23 +6,24 @@ from dataclasses import dataclass
 from vidc.compiler.backends.tensorrt.product import Product, numbers, product_for
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.targets import Target
+from vidc.compiler.store.digest import Json
 from vidc.exporters.components import weights_groups
 from vidc.plugins.errors import UnavailableError
 
 CODE = "VIDC-TENSORRT-COMPATIBLE"
 SINCE = {"fp32": "8.0", "bf16": "8.0", "fp8": "8.9"}
-"""The first compute capability of what not every GPU has. On 7.5 TensorRT-RTX has no fp32."""
+"""First compute capability of each precision. TensorRT-RTX has no fp32 on 7.5."""
 AMPERE = "8.0"
-"""The first compute capability that TensorRT's level ``AMPERE_PLUS`` is for."""
+"""First compute capability of TensorRT's compatibility level ``AMPERE_PLUS``."""
 
 
 @dataclass(frozen=True)
 class Compatible:
-    """What a plan is asked to be compatible with.
+    """Requested compatibility of a plan.
 
     Attributes:
-        capabilities: compute capabilities that it runs on; none for the target's alone.
-        version: whether later versions load it.
+        capabilities: compute capabilities that it runs on; empty for the target's alone.
+        version: True if later versions load it.
     """
 
     capabilities: tuple[str, ...] = ()
@@ -30,24 +31,24 @@ class Compatible:
 
 
 def compatible(settings: Settings) -> Compatible:
-    """What the plans of a bundle are asked to be compatible with, all of them alike.
+    """Returns the compatibility that settings request, the same for all plans of a bundle.
 
     Raises:
-        UnavailableError: ``VIDC-TENSORRT-COMPATIBLE``, the backend, or the product for this
-            target in these precisions, has nothing of the kind.
+        UnavailableError: ``VIDC-TENSORRT-COMPATIBLE``, unsupported by the backend, or by the
+            product for this target in these precisions.
     """
     asked, target, product = settings.tensorrt, settings.target, product_for(settings.target)
     if settings.backend != "tensorrt" or product is None:
         name = "version" if asked.version_compatible else "hardware"
         raise UnavailableError(
             CODE,
-            f"tensorrt.{name}_compatible: backend {settings.backend} has nothing of the kind",
+            f"tensorrt.{name}_compatible: backend {settings.backend} does not support it",
             "pass --backend tensorrt, which builds for the same targets, or leave it out",
         )
     groups = weights_groups(settings.model)
     precisions = {settings.named_precision(group) for group in groups}
     precisions |= {settings.precision[group] for group in groups}
-    if asked.version_compatible and product.anywhere:
+    if asked.version_compatible and product.cross_compiles:
         raise UnavailableError(
             CODE,
             f"tensorrt.version_compatible: plans of {product.title} load in the version that built "
@@ -60,9 +61,30 @@ def compatible(settings: Settings) -> Compatible:
     return Compatible(found, asked.version_compatible)
 
 
+def limits(settings: Settings) -> dict[str, Json]:
+    """Returns the TensorRT settings that stage ``compile`` takes; empty for other backends.
+
+    Raises:
+        UnavailableError: ``VIDC-TENSORRT-COMPATIBLE``.
+    """
+    asked = settings.tensorrt
+    if settings.backend not in ("tensorrt", "torch_tensorrt"):
+        return {}
+    found: dict[str, Json] = {}
+    if asked.workspace_bytes is not None:
+        found["workspace_bytes"] = asked.workspace_bytes
+    if asked.hardware_compatible or asked.version_compatible:
+        wanted = compatible(settings)
+        if wanted.capabilities:
+            found["capabilities"] = list(wanted.capabilities)
+        if wanted.version:
+            found["version_compatible"] = True
+    return found
+
+
 def _capabilities(product: Product, target: Target, precisions: Collection[str]) -> tuple[str, ...]:
     first = max((SINCE[p] for p in precisions if p in SINCE), key=numbers, default="0.0")
-    if not product.anywhere:
+    if not product.cross_compiles:
         if numbers(target.compute_capability or "0.0") < numbers(AMPERE):
             raise UnavailableError(
                 CODE,

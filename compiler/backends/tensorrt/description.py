@@ -1,16 +1,16 @@
-"""What a network consists of, for the bundle: a plan can be read on a GPU alone."""
+"""Description of a network for the bundle, because a plan can only be inspected on a GPU."""
 
 from collections import Counter
 from typing import Any
 
 from vidc.compiler.backends.tensorrt.network import Network, attention_layers
 from vidc.compiler.backends.tensorrt.product import Product
-from vidc.compiler.backends.tensorrt.quantized import quantized_products, rounding_nodes
+from vidc.compiler.backends.tensorrt.quantized import qdq_nodes, quantized_matmuls
 
 
 def describe_network(network: Network, product: Product) -> dict[str, Any]:
-    """A network's layers by kind and by the type they give, its attentions, its products with
-    weights in 8 bits and the nodes that only round for these, as JSON values."""
+    """Returns a network's layer counts by type and output dtype, its attention layers, its matmuls
+    with 8-bit weights and the nodes that quantize for them, as JSON values."""
     module, definition = product.module(), network.definition
     layers = [definition.get_layer(index) for index in range(definition.num_layers)]
     kinds = Counter((_name(layer.type), _name(layer.get_output(0).dtype)) for layer in layers)
@@ -36,13 +36,13 @@ def describe_network(network: Network, product: Product) -> dict[str, Any]:
             "inputs": each.inputs,
             "computes": each.computes,
         }
-        for each in quantized_products(module, definition)
+        for each in quantized_matmuls(module, definition)
     ]
     return {
         "layers": found,
         "attentions": attentions,
         "quantized": quantized,
-        "rounding": sorted(rounding_nodes(module, definition)),
+        "rounding": sorted(qdq_nodes(module, definition)),
     }
 
 

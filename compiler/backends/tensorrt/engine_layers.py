@@ -1,4 +1,4 @@
-"""The layers of a built engine, as its builder or TensorRT's engine inspector says them."""
+"""Layers of a built engine, parsed from the builder's log or from the engine inspector."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any
 from vidc.plugins.errors import GateError
 
 ENGINE = ".engine.json"
-"""Ends the name of the file that describes the layers of a plan."""
+"""Suffix of the file that lists the layers of a plan."""
 _HEAD = "Layers:\n"
 _LAYER = re.compile(
     r"Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*), Inputs: \[(?P<inputs>.*)\], "
@@ -29,16 +29,16 @@ _TYPES = {
     "bf16": "bf16", "fp8": "fp8", "int8": "int8", "int32": "int32", "int64": "int64",
     "bool": "bool", "uint8": "uint8", "fp4": "fp4", "int4": "int4",
 }  # fmt: skip
-"""What inspectors call types, with what networks do."""
+"""Dtype names of inspectors, with those of networks."""
 _ATTENTION = "mha"
-"""In the names of kernels that are a whole attention: ``_gemm_mha_v2``, ``fmha``."""
+"""Part of the names of fused attention kernels: ``_gemm_mha_v2``, ``fmha``."""
 _EIGHT_BITS = ("fp8", "int8")
 _ROUNDING = ("quantize", "dequantize")
 
 
 @dataclass(frozen=True)
 class EngineTensor:
-    """What a layer takes or gives; ``format`` is how its values lie in memory."""
+    """Input or output of a layer; ``format`` is its memory layout."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -54,11 +54,11 @@ class EngineLayer:
 
     Attributes:
         name: its name.
-        kind: such as ``gemm``; empty where the plan was built without details.
-        tactic: the kernel that was chosen.
-        inputs: what it takes from other layers.
-        outputs: what it gives.
-        nodes: of the ONNX graph that became it.
+        kind: layer type such as ``gemm``; empty if the plan was built without details.
+        tactic: the chosen kernel.
+        inputs: tensors from other layers.
+        outputs: its results.
+        nodes: ONNX nodes that it computes.
     """
 
     name: str
@@ -73,16 +73,15 @@ class EngineLayer:
 
     @property
     def is_attention(self) -> bool:
-        """Whether it is a whole attention."""
+        """True if it is a fused attention."""
         return _ATTENTION in self.name.lower() or _ATTENTION in self.tactic.lower()
 
 
 @dataclass(frozen=True)
 class EngineLayers:
-    """The layers of an engine in the order they run, and the memory that they take, in bytes.
+    """Layers of an engine in execution order, and its memory by kind, in bytes.
 
-    ``said_by`` is ``builder``, which says them while it builds, or ``inspector``, which reads them
-    from an engine that was loaded.
+    ``said_by`` is their source: ``builder`` for a builder's log, ``inspector`` for a loaded engine.
     """
 
     said_by: str
@@ -94,7 +93,7 @@ class EngineLayers:
 
     @property
     def kinds(self) -> dict[str, dict[str, int]]:
-        """How many there are of each kind, by the type they give."""
+        """Number of layers by type and output dtype."""
         found: dict[str, dict[str, int]] = {}
         for layer in self.layers:
             types = found.setdefault(layer.kind or "not said", {})
@@ -103,11 +102,11 @@ class EngineLayers:
         return found
 
     def fused(self, attention: str) -> bool:
-        """Whether the attention that a node of ONNX is became one kernel."""
+        """Returns True if the attention of an ONNX node became one kernel."""
         return any(layer.is_attention and attention in layer.nodes for layer in self.layers)
 
     def in_8_bits(self, product: str) -> bool:
-        """Whether the product that a node of ONNX is multiplies what is in 8 bits."""
+        """Returns True if the matmul of an ONNX node has 8-bit operands."""
         return any(
             sum(tensor.dtype in _EIGHT_BITS for tensor in layer.inputs) >= 2
             for layer in self.layers
@@ -115,7 +114,11 @@ class EngineLayers:
         )
 
     def apart(self, rounding: frozenset[str]) -> tuple[EngineLayer, ...]:
-        """The layers that only quantize or dequantize, by the names of the nodes that do."""
+        """Returns the layers that only quantize or dequantize.
+
+        Args:
+            rounding: names of the ONNX nodes that do.
+        """
         return tuple(
             layer
             for layer in self.layers
@@ -123,15 +126,15 @@ class EngineLayers:
         )
 
 
-def says_layers(message: str) -> bool:
-    """Whether ``layers_from_log`` reads something from a message."""
+def is_layer_message(message: str) -> bool:
+    """Returns True if ``layers_from_log`` uses a message."""
     return message.startswith(_HEAD) or _MEMORY.match(message) is not None
 
 
 def layers_from_log(messages: Iterable[str]) -> EngineLayers | None:
-    """What a builder says at its end, to a log that takes everything.
+    """Parses the layers that a builder logs at its end, at verbose severity.
 
-    None where it does not, as products before TensorRT 11 do, or says it in other words.
+    None if it logs none, as products before TensorRT 11, or in an unknown format.
     """
     memory: dict[str, int] = {}
     layers: tuple[EngineLayer, ...] | None = None
@@ -143,21 +146,21 @@ def layers_from_log(messages: Iterable[str]) -> EngineLayers | None:
             matches = [_LAYER.fullmatch(line) for line in lines if line]
             try:
                 found = [_from_line(match) for match in matches if match is not None]
-            except ValueError:  # A number that is none, or a name that cannot be shown.
+            except ValueError:  # A malformed number or an unprintable name.
                 return None
             layers = tuple(found) if len(found) == len(matches) else None
     return None if layers is None else EngineLayers("builder", layers, memory)
 
 
 def layers_from_json(text: str, memory: dict[str, int]) -> EngineLayers:
-    """What ``get_engine_information`` of an engine inspector gives as JSON.
+    """Parses the JSON that an engine inspector's ``get_engine_information`` returns.
 
     Args:
-        text: of TensorRT 10 or 11, or TensorRT-RTX, whose fields differ.
-        memory: of the engine.
+        text: JSON of TensorRT 10 or 11 or TensorRT-RTX, whose fields differ.
+        memory: the engine's memory by kind, in bytes.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-MALFORMED``, it is nothing of the kind.
+        GateError: ``VIDC-BUNDLE-MALFORMED``, it has an unknown format.
     """
     try:
         listed = json.loads(text)["Layers"]
@@ -165,19 +168,19 @@ def layers_from_json(text: str, memory: dict[str, int]) -> EngineLayers:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise GateError(
             "VIDC-BUNDLE-MALFORMED",
-            f"the engine inspector describes no layers as this vidc knows them: {error!r:.200}",
+            f"the engine inspector's description has an unknown format: {error!r:.200}",
             "use a version of TensorRT that this vidc was tested with",
         ) from error
 
 
 def require_printable(*texts: str) -> None:
-    """Raises ValueError where a text would do something to a terminal."""
+    """Raises ValueError if a text has characters that control a terminal."""
     if not all(text.isprintable() for text in texts):
-        raise ValueError("a name holds what cannot be printed")
+        raise ValueError("a name has unprintable characters")
 
 
 def nodes_of(metadata: str) -> tuple[str, ...]:
-    """The nodes of the ONNX graph in a layer's metadata, of a network or of an engine."""
+    """Returns the ONNX nodes in the metadata of a network's or an engine's layer."""
     return tuple(dict.fromkeys(_ONNX.findall(metadata)))
 
 
@@ -202,7 +205,7 @@ def _from_json(layer: Any) -> EngineLayer:
     if isinstance(layer, str):  # Built without details.
         return EngineLayer(layer)
     inputs, outputs = (tuple(map(_tensor, layer.get(side, []))) for side in ("Inputs", "Outputs"))
-    # A reformat that quantizes is told from others by where it comes from.
+    # The origin tells reformat layers that quantize from others.
     kind = "Quantize" if layer.get("Origin") == "QDQ" else layer.get("LayerType", "")
     nodes = nodes_of(layer.get("Metadata") or "")
     return EngineLayer(layer["Name"], kind, layer.get("TacticName") or "", inputs, outputs, nodes)
@@ -218,5 +221,5 @@ def _tensor(value: Any) -> EngineTensor:
 
 
 def _type(text: str) -> str:
-    """A type's own name, of one that stands in a sentence as well."""
+    """Returns the network's name of a dtype, which may be a word in a longer text."""
     return next((_TYPES[word] for word in text.lower().split() if word in _TYPES), text.lower())

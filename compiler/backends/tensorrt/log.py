@@ -1,12 +1,12 @@
-"""What a product says while it parses, builds and loads."""
+"""Logger of a TensorRT product."""
 
 from typing import Any
 
-from vidc.compiler.backends.tensorrt.engine_layers import says_layers
+from vidc.compiler.backends.tensorrt.engine_layers import is_layer_message
 
 
 class Log:
-    """What goes wrong while a product parses and builds, and what it says of the engine."""
+    """Logger that collects errors and the builder's description of the engine's layers."""
 
     def __init__(self, module: Any) -> None:
         errors: list[str] = []
@@ -20,11 +20,11 @@ class Log:
             def log(self, severity: Any, text: str) -> None:
                 if severity in severe:
                     errors.append(text)
-                elif says_layers(text):
+                elif is_layer_message(text):
                     engine.append(text)
 
         self.logger = Logger()
         self.errors = errors
-        """The first one first."""
+        """Error messages in their order."""
         self.engine = engine
-        """What ``layers_from_log`` reads."""
+        """Messages that ``layers_from_log`` reads."""

@@ -1,4 +1,4 @@
-"""Parses a graph into a strongly typed network, and says on its layers what a parser drops."""
+"""Parsing of an ONNX graph to a strongly typed network, with the attributes that parsers drop."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,7 @@ VALID_LENGTH = "valid_length"
 
 @dataclass(frozen=True)
 class Network:
-    """A parsed network, and what must live as long as it does.
-
-    ``plugins`` says whether it has some of vidc's.
-    """
+    """Parsed network and the objects that must outlive it; ``plugins``: it calls vidc's plugins."""
 
     builder: Any
     definition: Any
@@ -31,17 +28,18 @@ class Network:
 
 
 def parse(component: str, graph: Graph, product: Product, plugins: bool = False) -> Network:
-    """The network of a graph; with ``plugins``, one that calls vidc's.
+    """Parses a graph to a network, with vidc's plugins registered if ``plugins``.
 
-    Attention over the ring is given the valid length of its keys, which the parser leaves out, and
-    must become one fused kernel where it is of 16 bits; any other attention may be taken apart.
+    Attention over the ring gets the valid length of its keys, which the parser drops, and must
+    become one fused kernel in 16 bits; other attention may be decomposed.
 
     Raises:
         UnavailableError: ``VIDC-ENV-TENSORRT``; ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``,
-            the library of plugins is missing or of other operators.
+            the plugin library is missing or has another ABI.
         GraphError: ``VIDC-TENSORRT-PARSE``, with the component, the node and the parser's reason;
-            or it dropped an attention.
-        BuildError: ``VIDC-QUANTIZE-COUNT``, its Linears in 8 bits are not the graph's.
+            or the parser dropped an attention.
+        BuildError: ``VIDC-QUANTIZE-COUNT``, the network's quantized linear layers are not the
+            graph's.
     """
     module = product.module()
     if plugins:
@@ -68,7 +66,7 @@ def parse(component: str, graph: Graph, product: Product, plugins: bool = False)
 
 
 def attention_layers(module: Any, definition: Any) -> list[Any]:
-    """Every attention of a network."""
+    """Returns all attention layers of a network."""
     found = []
     for index in range(definition.num_layers):
         layer = definition.get_layer(index)
@@ -80,7 +78,7 @@ def attention_layers(module: Any, definition: Any) -> list[Any]:
 
 
 def _strongly_typed(module: Any) -> int:
-    # TensorRT 11 and TensorRT-RTX have no other networks, and may have no flag for it.
+    # TensorRT 11 and TensorRT-RTX only have strongly typed networks, and may lack the flag.
     flag = getattr(module.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     return 0 if flag is None else 1 << int(flag)
 
@@ -98,7 +96,7 @@ def _attend_to_valid_keys(module: Any, definition: Any, ring: frozenset[str]) ->
 
 
 def _lengths(module: Any, definition: Any, batch: int) -> Any:
-    """The input ``valid_length``, int64 [1], as int32 [batch]."""
+    """Converts the input ``valid_length``, int64 ``[1]``, to int32 ``[batch]``."""
     inputs = {definition.get_input(i).name: i for i in range(definition.num_inputs)}
     given = definition.get_input(inputs[VALID_LENGTH])
     length = definition.add_cast(given, module.int32).get_output(0)

@@ -1,4 +1,4 @@
-"""What can be read from a serialized plan where there is no GPU to load it on."""
+"""Parser of serialized plans, which needs no GPU."""
 
 import re
 from dataclasses import dataclass
@@ -7,34 +7,33 @@ from pathlib import Path
 from vidc.plugins.errors import GateError
 
 LAYERS = ".layers.json"
-"""Ends the name of the file that describes the network that a plan was built from."""
+"""Suffix of the file that describes the network of a plan."""
 MAX_PLAN_BYTES = 2**32
 _MAGIC = {b"vtrt": "tensorrt_rtx", b"ftrt": "tensorrt"}
 _VERSION_AT = 0x18
 _ACCELERATORS = re.compile(rb"accelerators=\{([a-z0-9 ]{1,200})\}")
 _PROGRAM_LINE = re.compile(rb"(?:tensor|fully_connected)=\{[^\n]{1,65536}")
-"""Of the program in a plan of TensorRT-RTX, which is text: calls come after their tensors."""
+"""Line of the textual program in a TensorRT-RTX plan, where tensors precede their calls."""
 _NAME = re.compile(rb'name="([^"]{1,512})"')
 _TYPE = re.compile(rb" type=([a-z0-9_]{1,32}) \}")
 _OPERANDS = re.compile(rb" input=\{([^}]{1,4096})\}")
 _QUOTED = re.compile(rb'"([^"]{1,512})"')
 _EIGHT_BITS = (b"fp8_e4m3", b"int8")
 _FUSED_ATTENTION = b"using _gemm_mha_v2_Kernel_traits"
-"""In the source that TensorRT-RTX compiles when it loads a plan: once for each fused attention."""
+"""Part of the source in a TensorRT-RTX plan, once for each fused attention."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan.
+    """Facts about a plan.
 
     Attributes:
         product: ``tensorrt_rtx`` or ``tensorrt``.
-        version: that built it, None where the product does not say so in the open.
-        architectures: such as ``sm89``, that it was built for; as far as it says.
-        bytes: its size.
-        fused_attentions: kernels of fused attention; None where they cannot be counted.
-        products: layers that multiply matrices of 8 bits each, by name; None where that cannot be
-            seen.
+        version: version that built it; None if the plan does not tell.
+        architectures: GPU architectures that it was built for, such as ``sm89``; may be empty.
+        bytes: size in bytes.
+        fused_attentions: number of fused attention kernels; None if the plan does not tell.
+        products: names of the layers that multiply 8-bit matrices; None if the plan does not tell.
     """
 
     product: str
@@ -46,14 +45,14 @@ class Plan:
 
 
 def fused_attentions(plan: bytes) -> int | None:
-    """How many attentions a plan of TensorRT-RTX has fused; None for one of TensorRT."""
+    """Returns the number of fused attentions of a TensorRT-RTX plan; None for TensorRT."""
     return plan.count(_FUSED_ATTENTION) if _MAGIC.get(plan[:4]) == "tensorrt_rtx" else None
 
 
-def eight_bit_products(plan: bytes) -> tuple[str, ...] | None:
-    """The layers of a plan of TensorRT-RTX whose two operands are in 8 bits; None for TensorRT.
+def eight_bit_matmuls(plan: bytes) -> tuple[str, ...] | None:
+    """Returns the layers of a TensorRT-RTX plan whose two operands are 8-bit; None for TensorRT.
 
-    A product whose Q and DQ did not fuse is of 16 bits, and part of a kernel with another name.
+    A matmul whose Q/DQ did not fuse has 16-bit operands and is part of a kernel with another name.
     """
     if _MAGIC.get(plan[:4]) != "tensorrt_rtx":
         return None
@@ -76,10 +75,10 @@ def eight_bit_products(plan: bytes) -> tuple[str, ...] | None:
 
 
 def describe_plan(path: Path) -> Plan:
-    """Describes the plan in a file.
+    """Parses the plan in a file.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-MALFORMED``, it is none; ``VIDC-BUNDLE-UNREADABLE``.
+        GateError: ``VIDC-BUNDLE-MALFORMED``, it is not a plan; ``VIDC-BUNDLE-UNREADABLE``.
     """
     try:
         with path.open("rb") as file:
@@ -94,7 +93,7 @@ def describe_plan(path: Path) -> Plan:
     if product is None or not _VERSION_AT + 4 <= len(plan) <= MAX_PLAN_BYTES:
         raise GateError(
             "VIDC-BUNDLE-MALFORMED",
-            f"{path} is no plan of TensorRT's",
+            f"{path} is not a TensorRT plan",
             "copy it again from where it was built, or build it again",
         )
     named = _ACCELERATORS.search(plan)
@@ -107,5 +106,5 @@ def describe_plan(path: Path) -> Plan:
         architectures=tuple(named[1].decode("ascii").split()) if named else (),
         bytes=len(plan),
         fused_attentions=fused_attentions(plan),
-        products=eight_bit_products(plan),
+        products=eight_bit_matmuls(plan),
     )

@@ -1,4 +1,4 @@
-"""The two products that share TensorRT's API, and which of them builds for a target."""
+"""The two products with TensorRT's API, and the choice between them by target."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Product:
-    """A product.
+    """Product with TensorRT's API.
 
     Attributes:
-        name: of its Python module, and of its parser of ONNX.
-        title: as NVIDIA calls it.
-        distribution: what installs the module.
-        install: the command for that.
+        name: name of its Python module and of its ONNX parser.
+        title: NVIDIA's name for it.
+        distribution: package that installs the module.
+        install: command that installs the package.
         capabilities: compute capabilities that its engines run on.
-        anywhere: whether it builds without a GPU. One that does not builds for the GPU it runs on.
-        plugins: whether its networks may hold plugins.
+        cross_compiles: True if it builds without a GPU; else it builds for the GPU at hand.
+        plugins: True if its networks may contain plugins.
     """
 
     name: "Parser"
@@ -32,21 +32,21 @@ class Product:
     distribution: str
     install: str
     capabilities: frozenset[str]
-    anywhere: bool
+    cross_compiles: bool
     plugins: bool
 
     def version(self) -> str | None:
-        """The installed version, None where there is none."""
+        """Returns the installed version or None."""
         try:
             return version(self.distribution)
         except PackageNotFoundError:
             return None
 
     def module(self) -> Any:
-        """Its Python module, imported now.
+        """Imports and returns its Python module.
 
         Raises:
-            UnavailableError: ``VIDC-ENV-TENSORRT``, it is not installed, or does not load.
+            UnavailableError: ``VIDC-ENV-TENSORRT``, it is not installed or does not load.
         """
         try:
             return import_module(self.name)
@@ -64,7 +64,7 @@ _RTX = Product(
     distribution="tensorrt-rtx",
     install="pip install 'vidc[rtx]', which takes tensorrt-rtx from PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "12.0", "12.1"}),
-    anywhere=True,
+    cross_compiles=True,
     plugins=False,
 )
 _ENTERPRISE = Product(
@@ -74,35 +74,32 @@ _ENTERPRISE = Product(
     install="pip install tensorrt --extra-index-url https://pypi.nvidia.com: its libraries are on "
     "NVIDIA's own index, not on PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "12.1"}),
-    anywhere=False,
+    cross_compiles=False,
     plugins=True,
 )
 PRODUCTS: Mapping[str, Product] = {product.name: product for product in (_RTX, _ENTERPRISE)}
 
 
 def product_for(target: Target) -> Product | None:
-    """The product that a target names, which is the same on every machine.
-
-    None for a CPU, and for a GPU that the product does not serve: ``unserved`` says so.
-    """
+    """Returns the product that a target names, or None if it does not support the target."""
     if target.tensorrt is None or target.compute_capability is None:
         return None
     product = PRODUCTS[target.tensorrt]
     return product if target.compute_capability in product.capabilities else None
 
 
-def unserved(target: Target) -> str:
-    """Why no product builds for a target of which ``product_for`` is None."""
+def unsupported_reason(target: Target) -> str:
+    """Returns why ``product_for`` a target is None."""
     if target.tensorrt is None or target.compute_capability is None:
-        return "it is built for GPUs alone"
+        return "it builds for GPUs only"
     product = PRODUCTS[target.tensorrt]
     served = ", ".join(sorted(product.capabilities, key=numbers))
     return (
-        f"{product.title} serves GPUs of compute capability {served}, and {target.name} has "
+        f"{product.title} supports GPUs of compute capability {served}, and {target.name} has "
         f"{target.compute_capability}"
     )
 
 
 def numbers(capability: str) -> tuple[int, ...]:
-    """A compute capability as what orders it."""
+    """Returns a compute capability as a tuple, which sorts by version."""
     return tuple(int(number) for number in capability.split("."))

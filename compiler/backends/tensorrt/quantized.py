@@ -1,12 +1,16 @@
-"""The Linears of a parsed network that are in 8 bits, found by the network's own edges."""
+"""Quantized linear layers of a parsed network, found by matching its layers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from vidc.compiler.backends.tensorrt.engine_layers import nodes_of
-from vidc.compiler.quantize.count import require_asked
-from vidc.compiler.quantize.tensors import input_factor_name, input_mean_name, input_scale_name
+from vidc.compiler.quantize.tensors import (
+    input_factor_name,
+    input_mean_name,
+    input_scale_name,
+    require_asked,
+)
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.plugins.errors import BuildError
 
@@ -14,14 +18,14 @@ _OF_INPUTS = (input_scale_name(""), input_factor_name(""), input_mean_name(""))
 
 
 @dataclass(frozen=True)
-class QuantizedProduct:
-    """A matrix product whose weight is in 8 bits.
+class QuantizedMatmul:
+    """Matmul with an 8-bit weight.
 
     Attributes:
-        name: of its layer.
-        tensors: which the Linear reads, by the names of the network's inputs.
-        weights: the type of the weight before it is dequantized, such as ``fp8``.
-        inputs: that of the input before it is, which is the product's own where it never was.
+        name: name of its layer.
+        tensors: names of the network inputs that it reads.
+        weights: dtype of the weight before dequantization, such as ``fp8``.
+        inputs: dtype of the input before dequantization; high precision if it is not quantized.
     """
 
     name: str
@@ -31,46 +35,46 @@ class QuantizedProduct:
 
     @property
     def computes(self) -> bool:
-        """Whether it is meant to be computed in 8 bits."""
+        """True if it should run in 8 bits."""
         return self.tensors.input_scale is not None
 
 
-def quantized_products(module: Any, definition: Any) -> list[QuantizedProduct]:
-    """Every product whose weight is in 8 bits, and what it is scaled by."""
+def quantized_matmuls(module: Any, definition: Any) -> list[QuantizedMatmul]:
+    """Returns all matmuls with 8-bit weights."""
     return _Edges(module, definition).products()
 
 
-def rounding_nodes(module: Any, definition: Any) -> frozenset[str]:
-    """The nodes of ONNX that are Q, DQ or nothing but what these take to scale their inputs."""
+def qdq_nodes(module: Any, definition: Any) -> frozenset[str]:
+    """Returns the ONNX nodes that are Q, DQ or scale the input of a Q."""
     return _Edges(module, definition).rounding()
 
 
 def require_quantized(
     component: str, module: Any, definition: Any, asked: tuple[LinearTensors, ...]
 ) -> None:
-    """Refuses a network whose Linears in 8 bits, or whose pairs of Q and DQ, are not as asked.
+    """Rejects a network whose quantized linear layers or Q/DQ counts are not those expected.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-COUNT`` with the component and the first difference.
     """
-    found = quantized_products(module, definition)
+    found = quantized_matmuls(module, definition)
     require_asked(component, asked, [product.tensors for product in found])
     kinds = [definition.get_layer(index).type for index in range(definition.num_layers)]
     inputs = {linear.input_scale for linear in asked} - {None}
-    # Linears that share an input's scale share its pair, too.
+    # Linear layers that share an input scale share its Q/DQ.
     wanted = (len(inputs), len(inputs) + len(asked))
     there = tuple(kinds.count(k) for k in (module.LayerType.QUANTIZE, module.LayerType.DEQUANTIZE))
     if there != wanted:
         raise BuildError(
             "VIDC-QUANTIZE-COUNT",
-            f"{component}: the recipe takes {wanted[0]} Q and {wanted[1]} DQ, the parsed network "
+            f"{component}: the recipe needs {wanted[0]} Q and {wanted[1]} DQ, the parsed network "
             f"has {there[0]} and {there[1]}",
             "report it with this message; a recipe that leaves the layer out builds",
         )
 
 
 class _Edges:
-    """A network's layers by the tensors that they give and take."""
+    """Index of a network's layers by their inputs and outputs."""
 
     def __init__(self, module: Any, definition: Any) -> None:
         self._kinds = module.LayerType
@@ -89,8 +93,8 @@ class _Edges:
                     self._taken.setdefault(tensor.name, []).append(layer)
         self._views = (self._kinds.SHUFFLE, self._kinds.CAST, self._kinds.IDENTITY)
 
-    def products(self) -> list[QuantizedProduct]:
-        """Those with a weight that comes from an input of the network, in 8 bits."""
+    def products(self) -> list[QuantizedMatmul]:
+        """Returns the matmuls whose 8-bit weight is an input of the network."""
         found = []
         for layer in self._layers:
             if layer.type != self._kinds.MATRIX_MULTIPLY:
@@ -102,13 +106,11 @@ class _Edges:
             weight = of_weight.get_input(0)
             tensors = LinearTensors(weight.name, self._scale(layer), *of_input)
             inputs = layer.get_input(0) if steps is None else steps
-            found.append(
-                QuantizedProduct(layer.name, tensors, type_name(weight), type_name(inputs))
-            )
+            found.append(QuantizedMatmul(layer.name, tensors, type_name(weight), type_name(inputs)))
         return found
 
     def rounding(self) -> frozenset[str]:
-        """The nodes that each Q and DQ is, and those that bring it to scale or are views."""
+        """Returns the nodes of each Q and DQ, and the views and scalings before a Q."""
         found = set[str]()
         for layer in self._layers:
             if layer.type not in (self._kinds.QUANTIZE, self._kinds.DEQUANTIZE):
@@ -120,7 +122,7 @@ class _Edges:
             while before is not None:
                 if self._scales(before):
                     scaled = True
-                # A power of two follows the scale; before that, a constant is the network's own.
+                # A constant after the scaling belongs to Q; one before it belongs to the network.
                 elif before.type not in self._views and (scaled or not self._by_constant(before)):
                     break
                 found.update(nodes_of(before.metadata))
@@ -128,7 +130,7 @@ class _Edges:
         return frozenset(found)
 
     def _by_constant(self, layer: Any) -> bool:
-        """Whether a layer computes with a constant."""
+        """Returns True if the second operand of an elementwise layer is a constant."""
         if layer.type != self._kinds.ELEMENTWISE:
             return False
         given = self._given.get(layer.get_input(1).name)
@@ -137,14 +139,14 @@ class _Edges:
         return given is not None and given.type == self._kinds.CONSTANT
 
     def _scales(self, layer: Any) -> bool:
-        """Whether a layer computes with a scale, factor or mean of a quantized input."""
+        """Returns True if a layer applies the scale, factor or mean of a quantized input."""
         if layer.type != self._kinds.ELEMENTWISE:
             return False
         name = self._source(layer.get_input(1)) or ""
         return name.endswith(_OF_INPUTS)
 
     def _quantized(self, tensor: Any) -> tuple[Any, str | None, str | None, str | None]:
-        """An input before its DQ; the names of its scale, factor and mean. None for what is not."""
+        """Returns an input before its DQ and the names of its scale, factor and mean, or Nones."""
         after = self._behind(tensor, self._kinds.DEQUANTIZE)
         before = None if after is None else self._behind(after.get_input(0), self._kinds.QUANTIZE)
         if after is None or before is None:
@@ -154,7 +156,7 @@ class _Edges:
             if scale is None and operation == self._module.ElementWiseOperation.DIV:
                 scale = name
             elif scale is not None:
-                # Before that, whatever the network computes may be multiplied or less something.
+                # Earlier operations may be the network's own.
                 if name is not None and name.endswith(input_factor_name("")) and factor is None:
                     factor = name
                     continue
@@ -163,7 +165,7 @@ class _Edges:
         return after.get_input(0), scale, factor, mean
 
     def _scale(self, product: Any) -> str:
-        """The network's input that a product is multiplied with, or nothing."""
+        """Returns the network input that scales a matmul's result, or ""."""
         tensor = product.get_output(0)
         while True:
             takers = self._taken.get(tensor.name, [])
@@ -175,7 +177,7 @@ class _Edges:
             tensor = takers[0].get_output(0)
 
     def _operations(self, tensor: Any) -> Iterator[tuple[Any, str | None]]:
-        """Operations on two operands that give a tensor, the last first; the second's input."""
+        """Yields the elementwise operations before a tensor, last first, and second operands."""
         layer = self._given.get(tensor.name)
         while layer is not None and layer.type == self._kinds.ELEMENTWISE:
             # The binding returns the base class.
@@ -184,7 +186,7 @@ class _Edges:
             layer = self._given.get(layer.get_input(0).name)
 
     def _source(self, tensor: Any) -> str | None:
-        """The network's input that a tensor is a view of."""
+        """Returns the network input that a tensor is a view of, or None."""
         while (layer := self._given.get(tensor.name)) is not None:
             if layer.type not in self._views:
                 return None
@@ -193,7 +195,7 @@ class _Edges:
         return name
 
     def _behind(self, tensor: Any, kind: Any) -> Any:
-        """The layer of a kind that gives a tensor, or a view of it."""
+        """Returns the layer of a kind that produces a tensor through views, or None."""
         layer = self._given.get(tensor.name)
         while layer is not None and layer.type in self._views:
             layer = self._given.get(layer.get_input(0).name)
@@ -201,5 +203,5 @@ class _Edges:
 
 
 def type_name(tensor: Any) -> str:
-    """A tensor's type, as descriptions of networks call it."""
+    """Returns the dtype of a tensor in lower case."""
     return str(tensor.dtype).rpartition(".")[2].lower()

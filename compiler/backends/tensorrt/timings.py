@@ -1,4 +1,4 @@
-"""Times of kernels that TensorRT measured while it built, kept for later builds."""
+"""Timing cache of TensorRT's builder, kept in a file for later builds."""
 
 import hashlib
 from collections.abc import Callable
@@ -14,15 +14,14 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class Timings:
-    """The file of what one version measured on one kind of GPU.
+    """Timing cache file of one TensorRT version and one GPU model.
 
-    TensorRT measures what it lacks, so a file that is missing or of no use costs time alone: it is
-    said, and replaced. Which kernel was the faster differs from run to run without it as well, and
-    so no key depends on it.
+    TensorRT measures what the cache lacks, so an unusable file only costs time: it is reported and
+    replaced. No cache key depends on it, because kernel choices vary between builds anyway.
 
     Args:
-        file: where it is kept.
-        note: shows a line of progress.
+        file: path of the file.
+        note: displays a line of progress.
     """
 
     def __init__(self, file: Path, note: Callable[[str], None]) -> None:
@@ -30,8 +29,8 @@ class Timings:
         self._note = note
         self._cache: Any = None
 
-    def give(self, config: Any) -> None:
-        """Hands a builder's configuration what is known; it must not outlive this object."""
+    def load(self, config: Any) -> None:
+        """Loads the cache into a builder's configuration, which must not outlive this object."""
         try:
             known = self._read()
         except (OSError, ValueError) as error:
@@ -49,10 +48,10 @@ class Timings:
             config.set_timing_cache(cache, False)
         self._cache = cache
 
-    def keep(self, config: Any) -> None:
-        """Writes what ``config`` has measured, and what others have since ``give``.
+    def save(self, config: Any) -> None:
+        """Saves the timings of ``config``, merged with those of other builds since ``load``.
 
-        Two that do so at the same moment may lose what one of them measured.
+        Two simultaneous saves may lose the timings of one.
         """
         try:
             try:
@@ -67,11 +66,11 @@ class Timings:
             self._say(f"cannot be written ({error}): the next build measures kernels again")
 
     def _read(self) -> bytes:
-        """What is kept, nothing where there is no file.
+        """Returns the serialized cache, empty if there is no file.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: it is damaged.
+            OSError: the file cannot be read.
+            ValueError: the file is damaged.
         """
         try:
             with self._file.open("rb") as file:

@@ -1,14 +1,13 @@
-"""Backend ``torch_tensorrt``: plans that Torch-TensorRT makes of a program, without ONNX."""
+"""Backend ``torch_tensorrt``: plans that Torch-TensorRT converts from a program, without ONNX."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from vidc.compiler.backends import WITHOUT_LIMITS, CompiledEngine, Means
-from vidc.compiler.backends.tensorrt.product import unserved
+from vidc.compiler.backends import DEFAULT_OPTIONS, CompiledEngine, CompileOptions
+from vidc.compiler.backends.tensorrt.product import unsupported_reason
 from vidc.compiler.backends.torch_tensorrt.package import Package, package_for
-from vidc.compiler.config.gpu import absent
-from vidc.compiler.config.targets import Target
-from vidc.compiler.quantize.form import NETWORK, Form
+from vidc.compiler.config.targets import Target, gpu_unavailable
+from vidc.compiler.quantize.support import TENSORRT, QuantizationSupport
 from vidc.compiler.store.versions import versions
 from vidc.exporters.artifact import ExportedComponent
 from vidc.runtime.manifest import PORTABLE
@@ -17,43 +16,43 @@ FOLDER = "engines/torch_tensorrt"
 
 
 class TorchTensorRtBackend:
-    """Over the same products as ``tensorrt``, whose loader runs its plans."""
+    """Builds plans of the same products as ``tensorrt``, for the same loader."""
 
-    def form(self, target: Target) -> Form:
-        """Programs, as ``tensorrt``; none are quantized, as it has no precision of 8 bits."""
-        return NETWORK
+    def quantization(self, target: Target) -> QuantizationSupport:
+        """Returns that of ``tensorrt``; ``precisions`` has no 8-bit format."""
+        return TENSORRT
 
     def precisions(self, target: Target) -> frozenset[str]:
-        """fp32 and fp16; bf16 where the GPU has it. Nothing in 8 bits."""
+        """Returns fp32 and fp16, plus bf16 if the GPU supports it."""
         found = {"fp32", "fp16", "bf16"} if package_for(target) is not None else set()
         return frozenset(found) & frozenset(target.precisions)
 
     def kernels(self, target: Target) -> tuple[str, ...]:
-        """None: its attention is TensorRT's."""
+        """Returns none: attention is TensorRT's."""
         return ()
 
     def tools(self, target: Target) -> Mapping[str, str]:
-        """Torch-TensorRT, the product beneath it, and torch."""
+        """Returns Torch-TensorRT, its product, and torch."""
         package = _package(target)
         return versions("torch") | {
             package.distribution: package.version() or "none",
             package.product.name: package.product.version() or "none",
         }
 
-    def anywhere(self, target: Target) -> bool:
-        """No: Torch-TensorRT imports where there is a GPU, and loads the plans that it builds."""
+    def cross_compiles(self, target: Target) -> bool:
+        """Returns False: Torch-TensorRT needs a GPU to import, and loads the built plans."""
         return False
 
     def unavailable(self, target: Target) -> str | None:
-        """Needs the package for the target's product, that product, and the GPU."""
+        """Returns None if the package, the target's product and the GPU are here."""
         package = package_for(target)
         if package is None:
-            return unserved(target)
+            return unsupported_reason(target)
         if package.version() is None:
             return f"{package.distribution} is not installed: {package.install}"
         if package.product.version() is None:
             return f"{package.product.title} is not installed: {package.product.install}"
-        return absent(target)
+        return gpu_unavailable(target)
 
     def compile(
         self,
@@ -61,7 +60,7 @@ class TorchTensorRtBackend:
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
-        means: Means = WITHOUT_LIMITS,
+        options: CompileOptions = DEFAULT_OPTIONS,
     ) -> CompiledEngine:
         """Converts the component's program.
 
@@ -72,7 +71,7 @@ class TorchTensorRtBackend:
         from vidc.compiler.backends.torch_tensorrt.convert import convert
 
         package = _package(target)
-        converted = convert(component, package, means)
+        converted = convert(component, package, options)
         file = output / FOLDER / f"{component.name}.plan"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(converted.plan)

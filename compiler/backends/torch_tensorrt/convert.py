@@ -1,4 +1,4 @@
-"""Converts a component's program into a plan."""
+"""Conversion of a component's program to a plan."""
 
 import logging
 import re
@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 from torch import fx
 from torch.export import ExportedProgram
 
-from vidc.compiler.backends import GraphError, Means
+from vidc.compiler.backends import CompileOptions, GraphError
+from vidc.compiler.backends.tensorrt.build import OUT_OF_MEMORY
 from vidc.compiler.backends.torch_tensorrt.converters import (
     CACHE_UPDATE,
     SYMBOLIC,
@@ -29,22 +30,21 @@ from vidc.plugins.ops.ring import ring_write
 from vidc.plugins.signature import Access, Signature, state_output
 
 _BUILDER = "torch_tensorrt [TensorRT Conversion Context]"
-"""The logger of what TensorRT says."""
-_OUT_OF_MEMORY = ("out of memory", "outofmemory", "bad_alloc")
+"""Name of TensorRT's logger."""
 _WHILE = "\n\nWhile executing "
-"""Begins what FX adds to an error, in which it quotes the node and the lines that it kept."""
+"""Start of FX's addition to an error, which quotes the node and its stack trace."""
 _NODE = re.compile(r"While executing (.{1,200})")
 _VALUE = re.compile(r"Original traceback:\nvalue ([A-Za-z0-9_]{1,128})")
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A plan.
+    """Converted plan.
 
     Attributes:
         plan: its bytes.
-        names: of its tensors, with their names in the bundle.
-        signature: of the engine, with the states that it writes in place.
+        names: names of its tensors, with those in the bundle.
+        signature: the engine's signature, with the states that it writes in place.
     """
 
     plan: bytes
@@ -52,11 +52,11 @@ class Converted:
     signature: Signature
 
 
-def convert(component: ExportedComponent, package: Package, means: Means) -> Converted:
-    """Makes a plan of a component's program, with weights as inputs and states returned.
+def convert(component: ExportedComponent, package: Package, options: CompileOptions) -> Converted:
+    """Converts a component's program to a plan, with weights as inputs and states as outputs.
 
-    The ring is in TensorRT's own layers, and written in place, where blocks do not straddle its
-    wrap; else a copy of it is written.
+    TensorRT's own layers update the ring in place if blocks do not straddle its wrap; otherwise the
+    ring is copied.
 
     Raises:
         UnavailableError: ``VIDC-ENV-TORCH-TENSORRT``, ``VIDC-ENV-TENSORRT``.
@@ -64,28 +64,24 @@ def convert(component: ExportedComponent, package: Package, means: Means) -> Con
             reason.
         BuildError: ``VIDC-TENSORRT-MEMORY``.
     """
-    package.module()  # Before a minute of tracing.
+    package.module()  # Fails before a minute of tracing.
     register(package.product)
     program = load_program(component.program)
-    functional, inputs, signature = given_program(program, component.signature, component.aligned)
+    functional, inputs, signature = functional_form(program, component.signature, component.aligned)
     placeholders = argument_placeholders(functional)
     given = {node.name: name for node, name in zip(placeholders, inputs, strict=True)}
     results = enumerate(signature.graph_outputs())
     return Converted(
-        plan=_plan(component.name, functional, placeholders, package, means),
+        plan=_plan(component.name, functional, placeholders, package, options),
         names=given | {f"output{index}": name for index, name in results},
         signature=signature.with_in_place(_written_in_place(functional, signature)),
     )
 
 
-def given_program(
+def functional_form(
     program: ExportedProgram, signature: Signature, aligned: bool
 ) -> tuple[ExportedProgram, tuple[str, ...], Signature]:
-    """What the package is given of a component's program.
-
-    Returns:
-        The program, the names of its inputs, and the signature with its states as they lie there.
-    """
+    """Returns the functional program for the package, its inputs' names and its signature."""
     signature, operators = native_form(program, signature, aligned)
     if not aligned:
         operators = {**operators, ring_write: copied_ring_write}
@@ -98,14 +94,14 @@ def _plan(
     program: ExportedProgram,
     placeholders: tuple[fx.Node, ...],
     package: Package,
-    means: Means,
+    options: CompileOptions,
 ) -> bytes:
     from torch_tensorrt import Input
     from torch_tensorrt.dynamo import convert_exported_program_to_serialized_trt_engine
 
     for node in program.graph.nodes:
-        # Programs keep no lines of Python. What stands in their place outlives the package's own
-        # lowering, which gives nodes other names, and is in what FX says of one that fails.
+        # Lowering renames nodes but keeps stack traces, which FX quotes in its errors. Exported
+        # programs have none, so this one carries the node's name.
         node.meta["stack_trace"] = f"value {node.name}"
     values = [node.meta["val"] for node in placeholders]
     inputs = [Input(shape=tuple(value.shape), dtype=value.dtype) for value in values]
@@ -114,15 +110,15 @@ def _plan(
             plan: bytes = convert_exported_program_to_serialized_trt_engine(
                 program,
                 arg_inputs=inputs,
-                disable_tf32=True,  # float32 is float32, as everywhere.
-                workspace_size=means.workspace_bytes or 0,
+                disable_tf32=True,
+                workspace_size=options.workspace_bytes or 0,
                 offload_module_to_cpu=True,
-                # By default a pass may take any mask for a causal one.
+                # By default a pass may treat any mask as causal.
                 attn_bias_is_causal=False,
-                # Keys of its cache leave out edges of the graph, the GPU and TensorRT's version.
+                # Its cache keys omit graph edges, the GPU and TensorRT's version.
                 cache_built_engines=False,
                 reuse_cached_engines=False,
-                # By default one file for all users of the machine.
+                # By default all users of the machine share one file.
                 timing_cache_path=str(Path(folder) / "timings"),
             )
         except Exception as error:
@@ -131,7 +127,7 @@ def _plan(
 
 
 def _written_in_place(program: ExportedProgram, signature: Signature) -> frozenset[str]:
-    """States that nothing reads, and those that are updated where they lie."""
+    """Returns the names of write-only states and of states that a node updates in place."""
     results = dict(zip(signature.graph_outputs(), program.graph.output_node().args[0], strict=True))
 
     def updated(name: str) -> bool:
@@ -148,7 +144,7 @@ def _written_in_place(program: ExportedProgram, signature: Signature) -> frozens
 
 @contextmanager
 def _said() -> Iterator[list[str]]:
-    """The errors that TensorRT logs meanwhile; pages of graphs and warnings are not shown."""
+    """Collects TensorRT's logged errors and silences the package's other output."""
     errors: list[str] = []
 
     class Handler(logging.Handler):
@@ -172,7 +168,7 @@ def _said() -> Iterator[list[str]]:
 
 
 def _refused(component: str, package: Package, error: Exception, errors: list[str]) -> BuildError:
-    # It wraps what went wrong, and may quote the whole graph around it.
+    # The root cause, because the outer errors may quote the whole graph.
     chain: list[BaseException] = [error]
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)
@@ -180,18 +176,18 @@ def _refused(component: str, package: Package, error: Exception, errors: list[st
     said = _text(cause).partition(_WHILE)[0].strip()
     first = f"{type(cause).__name__}: {said[:300]}"
     reason = "; ".join([first, *errors[:1]])
-    if any(word in reason.lower() for word in _OUT_OF_MEMORY):
+    if any(word in reason.lower() for word in OUT_OF_MEMORY):
         return BuildError(
             "VIDC-TENSORRT-MEMORY",
             f"{component}: {package.distribution} ran out of memory: {reason[:400]}",
-            "free memory, or build with a smaller stream; what other components gave is kept",
+            "free memory, or build with a smaller stream; finished components are reused",
         )
     node, value = (_first(pattern, chain) for pattern in (_NODE, _VALUE))
     where = "" if node is None else f" at node {value or node}"
     return GraphError(
         "VIDC-TORCH-TENSORRT-CONVERT",
         f"{component}: {package.distribution} {package.version()} with {package.product.title} "
-        f"{package.product.version()} makes no plan of its program{where}: {reason[:500]}",
+        f"{package.product.version()} cannot convert its program{where}: {reason[:500]}",
         "pass --backend tensorrt, which builds for the same targets",
         component,
         () if value is None else (value,),
@@ -199,11 +195,11 @@ def _refused(component: str, package: Package, error: Exception, errors: list[st
 
 
 def _first(pattern: re.Pattern[str], chain: Iterable[BaseException]) -> str | None:
-    """What a pattern finds in the text of an error, or of one behind it."""
+    """Returns a pattern's first match in the texts of a chain of errors."""
     matches = (pattern.search(_text(error)) for error in chain)
     return next((match[1] for match in matches if match is not None), None)
 
 
 def _text(error: BaseException) -> str:
-    """What an error says; a KeyError puts quotes around it, and escapes its lines."""
+    """Returns an error's text without the quotes and escapes of a KeyError."""
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)

@@ -1,6 +1,6 @@
-"""Layers of TensorRT's for the ring's operators, which Torch-TensorRT has no converters of.
+"""Torch-TensorRT converters of the ring's operators to TensorRT layers.
 
-They reach it as the calls that ``native_ring.py`` makes of them, each named by an operator of ONNX.
+The operators arrive as symbolic ONNX calls, as ``native_ring.py`` makes them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from vidc.compiler.backends.tensorrt.product import Product
 from vidc.plugins.ops.ring import ring_slots
 
 SYMBOLIC = torch.ops.onnx_symbolic._symbolic.default
-"""``(inputs, operator, ...)``: what ``torch.onnx.ops.symbolic`` leaves in a program."""
+"""Operator ``(inputs, operator, ...)`` that ``torch.onnx.ops.symbolic`` adds to a program."""
 CACHE_UPDATE = "TensorScatter"
 _ATTENTION = "Attention"
 _SCATTER = "ScatterND"
@@ -24,9 +24,9 @@ _OPSET = 24
 
 
 def copied_ring_write(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> Tensor:
-    """``ring_write`` into a copy, where blocks straddle the wrap; for export alone.
+    """Implements ``ring_write`` by a copy as a ScatterND; for export only.
 
-    In the portable form it is an ``index_put``, whose converter refuses indices that are expanded.
+    The portable ``index_put`` has a converter that rejects expanded indices.
     """
     batch, tokens = update.shape[:2]
     slots = ring_slots(position, tokens, cache.shape[1], sink)
@@ -39,7 +39,7 @@ def copied_ring_write(cache: Tensor, update: Tensor, position: Tensor, sink: int
 
 @cache
 def register(product: Product) -> None:
-    """Makes Torch-TensorRT convert the ring's operators, in this process."""
+    """Registers the converters in this process."""
     from torch_tensorrt.dynamo.conversion import dynamo_tensorrt_converter
 
     module = product.module()
@@ -62,9 +62,9 @@ def _cache_update(module: Any, network: Any, inputs: Sequence[Any], name: str) -
 
 
 def _attention(module: Any, network: Any, inputs: Sequence[Any], name: str) -> Any:
-    """Over as many keys as are valid; one fused kernel, but for float32, which has none."""
+    """Adds attention over the valid keys: one fused kernel, or decomposed in float32."""
     query, keys, values, *_, lengths = inputs
-    # The layer does not scale. Its factor in 16 bits would be off in every score alike.
+    # The layer does not scale. A 16-bit factor would shift all scores alike.
     factor = np.full((1, 1, 1, 1), query.shape[-1] ** -0.5, np.float32)
     scaled = network.add_elementwise(
         network.add_cast(query, module.float32).get_output(0),

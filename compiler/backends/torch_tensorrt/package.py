@@ -1,4 +1,4 @@
-"""The two packages that are imported as ``torch_tensorrt``, one for each product of TensorRT's."""
+"""The two packages that are imported as ``torch_tensorrt``, one for each TensorRT product."""
 
 import sys
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ _MODULE = "torch_tensorrt"
 
 @dataclass(frozen=True)
 class Package:
-    """A package.
+    """Torch-TensorRT package.
 
     Attributes:
-        distribution: what installs the module.
-        product: that it builds with.
-        options: of ``pip install`` before its name.
-        also: what it needs besides, as arguments of ``pip install`` and a reason.
+        distribution: package that installs the module.
+        product: product that it builds with.
+        options: arguments of ``pip install`` before the package's name.
+        also: further arguments of ``pip install``, and a remark.
     """
 
     distribution: str
@@ -35,7 +35,7 @@ class Package:
     also: str
 
     def version(self) -> str | None:
-        """The installed version, None where there is none."""
+        """Returns the installed version or None."""
         try:
             return version(self.distribution)
         except PackageNotFoundError:
@@ -43,22 +43,22 @@ class Package:
 
     @property
     def install(self) -> str:
-        """How to get it: a release of it is for one of torch."""
+        """The install command, for the release that matches torch."""
         release = ".".join(torch.__version__.split(".")[:2])
         return f"pip install {self.options}{self.distribution}=={release}.*{self.also}"
 
     def module(self) -> Any:
-        """``torch_tensorrt``, imported now.
+        """Imports and returns ``torch_tensorrt``.
 
         Raises:
             UnavailableError: ``VIDC-ENV-TORCH-TENSORRT``, it is not installed, does not import, or
-                is the one for the other product.
+                is the package of the other product.
         """
         try:
             with redirect_stdout(sys.stderr):
                 module = import_module(_MODULE)
         except Exception as error:
-            # Without a GPU it fails an assertion; without TensorRT it raises Exception itself.
+            # It raises AssertionError without a GPU and Exception without TensorRT.
             raise UnavailableError(
                 CODE,
                 f"{self.distribution} {self.version() or '(not installed)'} cannot be imported: "
@@ -91,6 +91,6 @@ PACKAGES: Mapping[str, Package] = {each.product.name: each for each in (_RTX, _E
 
 
 def package_for(target: Target) -> Package | None:
-    """The package for the product that a target names; None where there is none."""
+    """Returns the package for the product that a target names, or None."""
     product = product_for(target)
     return None if product is None else PACKAGES[product.name]

@@ -13,7 +13,7 @@ from vidc.plugins.errors import UsageError
     [("psnr=38", "psnr", 38), (" psnr = 37.5 ", "psnr", 37.5), ("time=0.7", "time", 0.7),
      ("time=7e-1", "time", 0.7)],
 )  # fmt: skip
-def test_a_floor_and_a_ceiling(text, kind, value):
+def test_parses_psnr_and_time(text, kind, value):
     found = parse_budget(text)
     assert found == Budget(kind, value)
     assert parse_budget(str(found)) == found
@@ -25,14 +25,14 @@ def test_a_floor_and_a_ceiling(text, kind, value):
      "psnr=-3", "psnr=500", "time=0", "time=1", "time=1.5", "time=-0.5", "time=40ms", "speed=2",
      "psnr=38,time=0.7", "psnr=3-8", "time=\u0660.5"],
 )  # fmt: skip
-def test_nonsense(text):
+def test_rejects_malformed_budget(text):
     with pytest.raises(UsageError) as caught:
         parse_budget(text)
     assert (caught.value.code, caught.value.exit_code) == ("VIDC-BUDGET", 2)
 
 
 @given(st.text())
-def test_anything_is_a_budget_or_refused(text):
+def test_any_text_is_parsed_or_rejected(text):
     try:
         found, code = parse_budget(text), None
     except UsageError as error:

@@ -47,7 +47,7 @@ def numbers(groups):
     return sorted(each.group.block for each in groups)
 
 
-def test_the_bad_one_is_kept_high():
+def test_damaging_group_stays_in_high_precision():
     found = fastest_within(30.0, some(10, bad=3), Together())
     assert numbers(found.groups) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     assert found.psnr_db == pytest.approx(50 - 10 * math.log10(9))
@@ -58,7 +58,7 @@ def test_the_worst_comes_first():
 
 
 @pytest.mark.parametrize("factor", [0.01, 0.5, 1, 3, 40])
-def test_a_mix_is_made_smaller_or_larger_until_it_just_holds(factor):
+def test_mix_is_the_largest_above_floor(factor):
     measure = Together(factor)
     groups = some(60)
     found = fastest_within(38.0, groups, measure)
@@ -76,7 +76,7 @@ groups_ = st.lists(st.tuples(st.floats(10, 80), st.floats(-1, 1)), min_size=1, m
 
 
 @given(groups_, st.floats(5, 90), st.floats(0.1, 10))
-def test_what_is_chosen_was_played_and_holds(groups, floor, factor):
+def test_chosen_mix_was_measured_above_floor(groups, floor, factor):
     measure = Together(factor)
     try:
         found = fastest_within(floor, groups, measure)
@@ -94,23 +94,26 @@ def test_what_is_chosen_was_played_and_holds(groups, floor, factor):
     assert len(found.groups) == 1 or list(found.groups) in measure.played
 
 
-def test_a_group_that_is_too_much_does_not_keep_a_later_one_out():
+def test_later_groups_are_tried_after_damaging_one():
     groups = [scored(0, 45.0, 4.0), scored(1, 41.0, 9.0), scored(2, 47.0, 1.0)]
     found = fastest_within(40.0, groups, Together())
     assert numbers(found.groups) == [0, 2]
     assert found.psnr_db == Together()(found.groups)
 
 
-def test_a_floor_that_no_group_keeps_names_the_nearest():
+def test_unreachable_floor_names_nearest():
     with pytest.raises(UsageError) as caught:
         fastest_within(60.0, [scored(0, 40.0, 1), scored(1, 47.77, 1)], Together())
     assert caught.value.code == "VIDC-BUDGET-UNREACHABLE"
-    assert "blocks.1.ffn.net.2 does the least damage, and leaves 47.8 dB" in caught.value.message
+    assert (
+        "blocks.1.ffn.net.2 is the least damaging group that saves time, with 47.8 dB"
+        in caught.value.message
+    )
     assert "ask for psnr=47.7 or less" in caught.value.hint
     assert fastest_within(47.7, [scored(0, 40.0, 1), scored(1, 47.77, 1)], Together())
 
 
-def test_nothing_finite_is_suggested_where_nothing_is_finite():
+def test_no_floor_is_suggested_for_non_finite_damage():
     with pytest.raises(UsageError) as caught:
         fastest_within(60.0, [scored(0, -math.inf, 1)], Together())
     assert "nan" not in caught.value.hint
@@ -125,7 +128,7 @@ def test_a_time_takes_the_least_damage_that_reaches_it():
     assert numbers(best_within(0.65, groups, 10.0, Together()).groups) == [0, 1, 2]
 
 
-def test_a_time_that_is_out_of_reach_names_the_nearest():
+def test_unreachable_time_names_nearest():
     groups = [scored(0, 20.0, 2.001), scored(1, 50.0, 1)]
     with pytest.raises(UsageError) as caught:
         best_within(0.5, groups, 10.0, Together())
@@ -135,7 +138,7 @@ def test_a_time_that_is_out_of_reach_names_the_nearest():
 
 
 @given(groups_, st.floats(0.05, 0.95))
-def test_a_time_is_kept_or_refused(groups, ratio):
+def test_time_is_reached_or_rejected(groups, ratio):
     seconds = 5.0
     try:
         found = choose(Budget("time", ratio), groups, seconds, Together())
@@ -149,6 +152,6 @@ def test_a_time_is_kept_or_refused(groups, ratio):
 
 
 @pytest.mark.parametrize("budget", [Budget("psnr", 30.0), Budget("time", 0.9)])
-def test_groups_that_save_no_time_are_no_choice(budget):
+def test_groups_without_savings_are_not_chosen(budget):
     with pytest.raises(UsageError, match="VIDC-SENSITIVITY-GROUPS"):
         choose(budget, [scored(0, 50.0, 0.0), scored(1, 50.0, -1.0)], 10.0, Together())

@@ -10,7 +10,7 @@ from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
 from vidc.compiler.quantize.apply import apply_recipe
-from vidc.compiler.quantize.form import CPU_PROGRAM, NETWORK, PROGRAM
+from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, TENSORRT
 from vidc.compiler.validate import estimate
 from vidc.plugins.errors import UnavailableError
 
@@ -51,7 +51,7 @@ def test_attention_by_hand():
     assert set(costs("kv-fp8").saved.values()) == {0}
 
 
-def test_all_of_a_block_is_counted():
+def test_block_time_includes_all_layers():
     found = costs("fp8")
     passes = estimate.frame_flops(LONGLIVE) * 3 * 5
     # `frame_flops` leaves out the ends, and counts a last layer's clean pass that is not needed.
@@ -59,7 +59,7 @@ def test_all_of_a_block_is_counted():
     assert 0.4 < sum(found.saved.values()) / found.seconds < 0.5
 
 
-def test_weights_alone_are_made_of_high_precision_in_a_pass_of_their_own():
+def test_weight_only_adds_dequantization_pass():
     saved = costs("int8-weight-only").saved
     assert saved["blocks.0.ffn.net.2"] == pytest.approx(-5 * 1536 * 8960 * 3 / 3350e9)
     # Those of the text run once a prompt.
@@ -67,40 +67,40 @@ def test_weights_alone_are_made_of_high_precision_in_a_pass_of_their_own():
     assert max(saved.values()) == 0
 
 
-def test_products_that_a_backend_does_not_compute_save_no_time():
+def test_unsupported_matmuls_save_no_time():
     formats = apply_recipe(load_recipe("int8-static"), LONGLIVE)
     weights = apply_recipe(load_recipe("int8-weight-only"), LONGLIVE)
     # aoti's engines for a Hopper GPU have none of INT8, whose peak its target has all the same.
     assert H100.peaks.int8 > H100.peaks.bf16
-    found = predict(LONGLIVE, H100, formats, PROGRAM).saved
-    assert found == predict(LONGLIVE, H100, weights, PROGRAM).saved
+    found = predict(LONGLIVE, H100, formats, AOTI_GPU).saved
+    assert found == predict(LONGLIVE, H100, weights, AOTI_GPU).saved
     assert max(found.values()) == 0
-    assert predict(LONGLIVE, H100, formats, NETWORK).saved["blocks.0.ffn.net.2"] > 0
+    assert predict(LONGLIVE, H100, formats, TENSORRT).saved["blocks.0.ffn.net.2"] > 0
 
 
 @pytest.mark.parametrize("recipe", ["int8-static", "int8-weight-only", "kv-int8"])
-def test_what_is_computed_in_float32_saves_no_time(recipe):
+def test_emulated_matmuls_save_no_time(recipe):
     formats, cpu = apply_recipe(load_recipe(recipe), TINY), targets()["cpu"]
-    assert max(predict(TINY, cpu, formats, CPU_PROGRAM).saved.values()) <= 0
+    assert max(predict(TINY, cpu, formats, AOTI_CPU).saved.values()) <= 0
 
 
-def test_what_runs_once_a_prompt_saves_nothing_of_a_block():
+def test_text_layers_save_no_block_time():
     assert costs("fp8-linear").saved["blocks.0.attn2.to_k"] == 0
 
 
-def test_batches_take_as_many_times_as_long():
+def test_time_is_proportional_to_batch():
     two = replace(LONGLIVE, stream=replace(LONGLIVE.stream, batch=2))
     one, both = costs("fp8"), costs("fp8", model=two)
     assert both.seconds == pytest.approx(2 * one.seconds, rel=0.01)
 
 
-def test_high_precision_is_the_target_s():
+def test_high_precision_depends_on_target():
     assert costs("fp8").precision == "bf16"
     assert costs("int8", targets()["t4"]).precision == "fp16"
     assert costs("int8-static", targets()["cpu"], TINY).precision == "fp32"
 
 
-def test_on_a_cpu_integers_are_faster_by_what_was_measured(monkeypatch):
+def test_cpu_int8_speedup_is_the_measured_one(monkeypatch):
     monkeypatch.setattr(cost, "cores", lambda: 2)
     found = costs("int8-static", targets()["cpu"])
     product = 2 * ROWS * 1536 * 8960 / (2 * estimate.CPU_FLOPS_A_CORE)
@@ -110,18 +110,18 @@ def test_on_a_cpu_integers_are_faster_by_what_was_measured(monkeypatch):
 
 
 @pytest.mark.parametrize(("recipe", "target"), [("fp8", "a100"), ("kv-fp8", "t4")])
-def test_a_format_that_the_target_does_not_have(recipe, target):
+def test_rejects_format_unsupported_by_target(recipe, target):
     with pytest.raises(UnavailableError, match="VIDC-TARGET-PRECISION"):
         costs(recipe, targets()[target])
 
 
-def test_a_cpu_keeps_rings_in_fp8_and_multiplies_in_nothing_of_it():
+def test_cpu_stores_fp8_rings_without_fp8_matmul():
     assert set(costs("kv-fp8", targets()["cpu"]).saved.values()) == {0}
     with pytest.raises(UnavailableError, match=r"VIDC-SENSITIVITY-PEAKS.*no peak for fp8"):
         costs("fp8", targets()["cpu"])
 
 
-def test_a_peak_that_the_file_does_not_have():
+def test_rejects_target_without_peak():
     bare = replace(H100, peaks=replace(H100.peaks, memory=None))
     with pytest.raises(
         UnavailableError, match=r"VIDC-SENSITIVITY-PEAKS.*h100 has no peak for memory"

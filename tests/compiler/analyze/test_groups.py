@@ -7,12 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.analyze.groups import layer_groups, layers_of, with_kept_high
+from vidc.compiler.analyze.groups import layer_groups, layers_of, with_high
 from vidc.compiler.config.formats import HIGH, AttentionFormat, LinearFormat
 from vidc.compiler.config.patterns import matching
-from vidc.compiler.config.recipe import Recipe, Rule, load_recipe, parse_recipe, recipe_names
+from vidc.compiler.config.recipe import (
+    Recipe,
+    Rule,
+    load_recipe,
+    parse_recipe,
+    recipe_names,
+    recipe_toml,
+)
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.write_recipe import recipe_toml
 from vidc.compiler.quantize.apply import apply_recipe
 
 TINY = resolve("tiny", gpu="cpu", environ={}).model
@@ -42,7 +48,7 @@ def test_a_block_has_six_groups():
     }
 
 
-def test_a_pattern_means_its_group_and_no_layer_of_another():
+def test_pattern_matches_only_its_group():
     formats = apply_recipe(FP8, TINY)
     for group in GROUPS:
         names = formats.attention if group.kind == "ring attention" else formats.linear
@@ -59,8 +65,8 @@ def test_layers_outside_the_blocks_are_groups_of_their_own():
 
 
 @given(st.sets(st.sampled_from(GROUPS), max_size=len(GROUPS) - 1))
-def test_a_recipe_keeps_high_what_it_is_told_to_and_nothing_else(kept):
-    mixed = with_kept_high(FP8, GROUPS, kept, "mixed")
+def test_recipe_leaves_chosen_groups_in_high_precision(kept):
+    mixed = with_high(FP8, GROUPS, kept, "mixed")
     # As it is read from a file.
     found = apply_recipe(parse_recipe(tomllib.loads(recipe_toml(mixed)), "mixed"), TINY)
     whole = apply_recipe(FP8, TINY)
@@ -74,11 +80,11 @@ def test_a_recipe_keeps_high_what_it_is_told_to_and_nothing_else(kept):
     }
 
 
-def test_what_all_blocks_keep_is_one_pattern():
+def test_kind_chosen_in_all_blocks_is_one_pattern():
     groups = layer_groups(apply_recipe(FP8, LONGLIVE))
     kept = [group for group in groups if group.kind in ("ffn down", "ring attention")]
     kept.append(groups[0])
-    mixed = with_kept_high(FP8, groups, kept, "mixed")
+    mixed = with_high(FP8, groups, kept, "mixed")
     assert mixed.linear == (
         *FP8.linear,
         Rule(("blocks.0.attn1.to_*", "blocks.*.ffn.net.2"), LinearFormat()),

@@ -105,7 +105,7 @@ def left(tmp_path):
     return sorted(path.name for path in tmp_path.iterdir())
 
 
-def test_an_interrupted_analysis_goes_on_and_finds_the_same(go, groups, tmp_path):
+def test_interrupted_analysis_resumes_with_same_result(go, groups, tmp_path):
     whole = go(Noted())
     assert left(tmp_path) == ["calibration"]
     with pytest.raises(KeyboardInterrupt):
@@ -119,7 +119,7 @@ def test_an_interrupted_analysis_goes_on_and_finds_the_same(go, groups, tmp_path
     assert left(tmp_path) == ["calibration"]
 
 
-def test_a_budget_that_cannot_be_had_costs_no_second_analysis(go, groups, tmp_path):
+def test_other_budget_reuses_measured_groups(go, groups, tmp_path):
     with pytest.raises(UsageError, match="VIDC-BUDGET-UNREACHABLE"):
         go(Noted(), budget=Budget("psnr", 119.0))
     noted = Noted()
@@ -133,7 +133,7 @@ def test_a_budget_that_cannot_be_had_costs_no_second_analysis(go, groups, tmp_pa
     "other",
     [{"recipe": "int8-weight-only"}, {"precision": {"transformer": "bf16", "vae": "fp32"}}],
 )
-def test_what_another_analysis_left_is_not_taken_up(go, groups, other):
+def test_state_of_other_analysis_is_ignored(go, groups, other):
     with pytest.raises(KeyboardInterrupt):
         go(Noted(groups[1]), budget=None, **other)
     noted = Noted()
@@ -141,7 +141,7 @@ def test_what_another_analysis_left_is_not_taken_up(go, groups, other):
     assert not any(noted.done[group] for group in groups)
 
 
-def test_a_truncated_file_is_not_taken_up(go, groups, tmp_path):
+def test_truncated_state_is_ignored(go, groups, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         go(Noted(groups[1]), budget=None)
     file = tmp_path / ".calibration.analysis.json"
@@ -151,9 +151,7 @@ def test_a_truncated_file_is_not_taken_up(go, groups, tmp_path):
     assert not noted.done[groups[0]]
 
 
-def test_a_dead_head_is_refused_before_anything_is_played(
-    settings, prompts, cache, calibrated, tmp_path
-):
+def test_rejects_dead_head_before_rollouts(settings, prompts, cache, calibrated, tmp_path):
     found = read_calibration(calibrated, settings.model)
     values = found.tensors["blocks.1.attn1.v"].clone()
     values[:, 1] = 0

@@ -12,10 +12,9 @@ from vidc.compiler.analyze.budget import Budget
 from vidc.compiler.analyze.run import make_plan
 from vidc.compiler.config.formats import LinearFormat
 from vidc.compiler.config.layers import Setting
-from vidc.compiler.config.recipe import Recipe, load_recipe
+from vidc.compiler.config.recipe import Recipe, load_recipe, recipe_toml
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
-from vidc.compiler.config.write_recipe import recipe_toml
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.plugins.errors import UnavailableError, UsageError
 
@@ -91,7 +90,7 @@ def test_a_time_is_reached_with_less_than_everything(run, tmp_path):
 
 
 @needs_modelopt
-def test_the_table_and_what_is_said_without_a_vae(run, tmp_path):
+def test_table_and_summary_without_vae(run, tmp_path):
     output = tmp_path / "calibration"
     status, out, err = run("--analyze", "--for", "h100", "-o", str(output))
     assert status == 0, err
@@ -103,7 +102,7 @@ def test_the_table_and_what_is_said_without_a_vae(run, tmp_path):
     assert "no VAE is given: PSNR is of latents" in err
     assert f"{BAD}: " in err
     assert "10 groups of recipe plain for h100, some 21 rollouts" in err
-    assert "h100: INT8 matrix products are slower than bf16 here" in err
+    assert "h100: INT8 matmuls are slower than bf16 here" in err
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_the_table_and_what_is_said_without_a_vae(run, tmp_path):
         ((), 2, "VIDC-CLI-USAGE]"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_runs(run, tmp_path, arguments, status, code):
+def test_rejects_unreachable_budget_before_rollouts(run, tmp_path, arguments, status, code):
     output = tmp_path / "calibration"
     found, out, err = run(*arguments, "-o", str(output))
     assert (found, out) == (status, "")
@@ -153,7 +152,7 @@ def test_a_recipe_file_in_the_calibration_s_folder_is_refused_before_anything_ru
 
 
 @pytest.mark.parametrize("option", ["--analyze-prompts=5", "--for=h100", "--recipe=fp8"])
-def test_what_is_about_an_analysis_is_refused_without_one(vidc, tmp_path, option):
+def test_rejects_analysis_options_without_analysis(vidc, tmp_path, option):
     arguments = ("calibrate", "tiny", "--gpu", "cpu", "--random-weights", "1", option)
     status, _, err = vidc(*arguments, "-o", str(tmp_path / "calibration"))
     assert (status, "VIDC-CLI-USAGE" in err) == (2, True)
@@ -161,11 +160,11 @@ def test_what_is_about_an_analysis_is_refused_without_one(vidc, tmp_path, option
 
 
 @needs_modelopt
-def test_a_floor_that_nothing_keeps_names_what_comes_nearest(run, tmp_path):
+def test_unreachable_floor_names_nearest(run, tmp_path):
     status, out, err = run("--budget", "psnr=119", "-o", str(tmp_path / "calibration"))
     assert (status, out) == (2, "")
     assert "VIDC-BUDGET-UNREACHABLE" in err
-    assert "does the least damage, and leaves" in err
+    assert "is the least damaging group that saves time" in err
     assert not (tmp_path / "calibration.toml").exists()
 
 
@@ -176,7 +175,7 @@ def test_the_default_recipe_is_the_target_s():
         make_plan(None, LONGLIVE, replace(H100, recipes=type(H100.recipes)()), None)
 
 
-def test_a_recipe_that_leaves_nothing_to_choose(tmp_path):
+def test_rejects_recipe_without_choice(tmp_path):
     file = tmp_path / "high.toml"
     high = recipe_of(LinearFormat())
     file.write_text(recipe_toml(Recipe("high", "nothing", high.linear, ())))
@@ -198,7 +197,7 @@ def kept_in_8_bits(tmp_path, linear, attention):
     return str(file)
 
 
-def test_a_budget_is_for_what_the_backend_holds(tmp_path):
+def test_rejects_budget_for_unsupported_recipe(tmp_path):
     budget, aoti = Budget("psnr", 30.0), Setting("aoti", "--backend")
     tiny = resolve("tiny", gpu="cpu", environ={}).model
     attention = tmp_path / "attention.toml"
@@ -218,7 +217,7 @@ def test_a_budget_is_for_what_the_backend_holds(tmp_path):
 
 
 @pytest.mark.parametrize(("linear", "attention", "fits"), [("fp8", "int8", 1), ("int8", "fp8", 0)])
-def test_a_budget_is_for_what_one_precision_builds(tmp_path, linear, attention, fits):
+def test_rejects_budget_for_mixed_precisions(tmp_path, linear, attention, fits):
     file = kept_in_8_bits(tmp_path, linear, attention)
     if fits:
         assert make_plan(file, LONGLIVE, H100, Budget("psnr", 30.0)).groups

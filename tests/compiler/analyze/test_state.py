@@ -23,7 +23,7 @@ def filled(path):
     return path
 
 
-def test_what_was_played_is_known_bit_by_bit(tmp_path):
+def test_saved_figures_are_exact(tmp_path):
     state = State(filled(tmp_path / "state.json"), KEY)
     assert state.has_group("blocks.0.ffn.net.2")
     assert state.damage("blocks.0.ffn.net.2", never) == Damage(0.1 + 0.2, math.inf)
@@ -70,7 +70,7 @@ def damaged(text, how):
         "huge",
     ],
 )
-def test_what_is_foreign_or_damaged_is_played_again(tmp_path, how):
+def test_foreign_or_damaged_file_is_ignored(tmp_path, how):
     path = filled(tmp_path / "state.json")
     path.write_text(damaged(path.read_text(), how))
     state = State(path, KEY)

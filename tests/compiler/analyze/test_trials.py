@@ -69,7 +69,7 @@ def test_the_layer_with_the_outlier_ranks_first(scored):
     assert min(found, key=lambda each: each.sqnr_db) is worst
 
 
-def test_it_is_what_a_floor_keeps_high(scored):
+def test_floor_keeps_outlier_layer_in_high_precision(scored):
     trials, found = scored
     rest = [each for each in found if each.group.layers != (BAD,)]
 
@@ -86,14 +86,14 @@ def test_it_is_what_a_floor_keeps_high(scored):
     assert BAD not in layers_of([each.group for each in in_time.groups])
 
 
-def test_smoothing_mends_what_an_outlier_does(model, stream, scored):
+def test_smoothing_reduces_outlier_damage(model, stream, scored):
     _, found = scored
     plain = next(each for each in found if each.group.layers == (BAD,))
     smooth = trials_of(model, stream, recipe_of(LinearFormat("int8", "int8", "static", 0.8)))
     assert smooth.psnr((BAD,)) > plain.psnr_db + 6
 
 
-def test_figures_are_those_of_rollouts_by_hand(model, stream, scored):
+def test_figures_match_manual_rollouts(model, stream, scored):
     _, found = scored
     group = found[0].group
     (inputs,) = model.inputs
@@ -144,7 +144,7 @@ def test_with_a_vae_frames_are_compared(model, stream, decoders):
     assert trials_of(model, stream, recipe_of(INT8)).compared == "latents"
 
 
-def test_what_is_not_finite_is_the_worst(model, stream):
+def test_non_finite_is_worst(model, stream):
     trials = trials_of(model, stream, recipe_of(INT8))
     bias = model.linear(BAD).bias
     before = bias.clone()

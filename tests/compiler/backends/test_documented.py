@@ -41,7 +41,7 @@ def kind(component):
     return re.sub(r"^(recache_)\d+$", r"\1N", re.sub(r"^vae_.*", "vae_*", component))
 
 
-def test_no_combination_is_left_out():
+def test_table_has_every_combination():
     assert set(claims()) == set(product(backends.names(), targets(), PRECISIONS))
     kinds = {"text_encoder"}
     for preset in preset_names():
@@ -55,7 +55,7 @@ def test_each_mark_is_explained():
 
 
 @pytest.mark.parametrize("name", backends.names())
-def test_what_a_backend_builds_is_what_the_table_does_not_refuse(name):
+def test_backend_builds_match_table(name):
     for target, precision in product(targets().values(), PRECISIONS):
         row = claims()[name, target.name, precision]
         offered = precision in backends.backend(name).precisions(target)
@@ -68,7 +68,7 @@ def test_what_a_backend_builds_is_what_the_table_does_not_refuse(name):
 @pytest.mark.parametrize(
     ("name", "component"), list(product(backends.names(), ["denoise", "vae_*"]))
 )
-def test_only_what_ran_here_is_said_to_have_run(name, component):
+def test_table_marks_only_combinations_with_runs(name, component):
     """No GPU but Hopper's was at hand."""
     ran = {key[1] for key, row in claims().items()
            if key[0] == name and row[component] in ("V", "R", "F")}  # fmt: skip

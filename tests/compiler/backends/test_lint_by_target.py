@@ -61,7 +61,7 @@ def test_every_target_of_the_backends_that_read_graphs_is_here():
 
 
 @pytest.mark.parametrize(("name", "target"), REFUSED)
-def test_a_target_s_graphs_are_held_to_its_parser(monkeypatch, tmp_path, component, name, target):
+def test_lint_uses_parser_of_target(monkeypatch, tmp_path, component, name, target):
     found = set()
 
     def linting(model, parser, handled=()):

@@ -27,7 +27,7 @@ def test_a_ring_that_straddles_its_wrap_is_copied(tmp_path):
     assert not any(s.in_place or s.axes for s in straddling.signature.states)
 
 
-def test_one_that_does_not_is_written_in_place(tmp_path):
+def test_aligned_ring_is_updated_in_place(tmp_path):
     component = exported(tmp_path, window=9)
     aligned = write_graph(component, "tensorrt_rtx", tmp_path, HANDLED)
     rings = [s for s in aligned.signature.states if s.name.startswith("ring.")]
@@ -37,7 +37,7 @@ def test_one_that_does_not_is_written_in_place(tmp_path):
     assert rings[0].shape == (stated[0], stated[2], stated[1], stated[3])
 
 
-def test_an_operator_that_rtx_cannot_have_is_refused_before_its_parser(tmp_path, monkeypatch):
+def test_rejects_unsupported_operator_before_rtx_parser(tmp_path, monkeypatch):
     def plugin(query, key_cache, value_cache, valid_length):
         return torch.onnx.ops.symbolic(
             "vidc::ring_attention",
@@ -58,7 +58,7 @@ def test_an_operator_that_rtx_cannot_have_is_refused_before_its_parser(tmp_path,
     assert "there are no plugins" in e.value.message
 
 
-def test_onnxruntime_gets_no_node_that_it_has_no_kernel_for(tmp_path):
+def test_onnxruntime_graph_has_supported_nodes_only(tmp_path):
     settings = resolve("tiny", gpu="h200", precision="bf16", assignments=SMALL, environ={})
     component = export_component(settings.model, "vae", "bf16", "vae_decode", tmp_path)
     (found,) = {each.construct.reason for each in lint(ir.load(component.onnx), "onnxruntime_cuda")}

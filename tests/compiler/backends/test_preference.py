@@ -3,7 +3,7 @@ from vidc.compiler.config.backend import PREFERENCE
 from vidc.compiler.config.targets import targets
 
 
-def test_every_backend_has_its_place_for_every_device():
+def test_preference_lists_every_backend():
     for device, names in PREFERENCE.items():
         assert sorted(names) == sorted(backends.names()), device
 

@@ -17,8 +17,8 @@ from vidc.compiler.build.stages import stages
 from vidc.compiler.config.backend import BUILDERS
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
-from vidc.compiler.doctor.toolchain import probe_backends
-from vidc.compiler.quantize.form import Form
+from vidc.compiler.doctor.probes import probe_backends
+from vidc.compiler.quantize.support import QuantizationSupport
 from vidc.compiler.store.stage import Workspace
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
@@ -51,13 +51,13 @@ class Backend:
     def tools(self, target):
         return {"unoptimized": "7"}
 
-    def anywhere(self, target):
+    def cross_compiles(self, target):
         return False
 
     def unavailable(self, target):
         return "for CPUs alone" if target.is_gpu else None
 
-    def compile(self, component, target, kernels, output, means):
+    def compile(self, component, target, kernels, output, options):
         shutil.copyfile(component.onnx, output / component.onnx.name)
         return CompiledEngine(
             loader="onnxruntime",
@@ -105,7 +105,7 @@ def third_backend(
         sys.modules.pop(f"{backends.__name__}.{module}", None)
 
 
-def test_it_is_listed() -> None:
+def test_toy_backend_is_listed() -> None:
     assert backends.names() == ("aoti", "onnxruntime", "tensorrt", "torch_tensorrt", NAME)
     assert f"backend {NAME}" in {finding.name for finding in probe_backends()}
     with pytest.raises(UsageError) as caught:
@@ -124,7 +124,7 @@ assert not [name for name in sys.modules if name.startswith("vidc.compiler.backe
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_settings_and_stages_take_it() -> None:
+def test_settings_and_stages_accept_toy_backend() -> None:
     settings = resolve("tiny", gpu="cpu", backend=NAME, environ={})
     assert settings.backend == NAME
     compiled = next(s for s in stages(settings, Sources({}, seed=1)) if s.name == "compile:denoise")
@@ -132,7 +132,7 @@ def test_settings_and_stages_take_it() -> None:
     assert f"{backends.__name__}.{NAME}.backend" in compiled.key().entries
 
 
-def test_it_compiles_a_component_that_a_loader_runs(tmp_path: Path) -> None:
+def test_compiled_component_runs_in_loader(tmp_path: Path) -> None:
     export, bundle = tmp_path / "export", tmp_path / "bundle"
     for folder in (export, bundle / "weights"):
         folder.mkdir(parents=True)
@@ -162,8 +162,8 @@ def test_it_compiles_a_component_that_a_loader_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", backends.names())
-def test_every_backend_says_how_it_takes_quantized_components(name):
+def test_every_backend_declares_quantization_support(name):
     made = backends.backend(name)
     for target in targets().values():
         if made.precisions(target):
-            assert isinstance(made.form(target), Form)
+            assert isinstance(made.quantization(target), QuantizationSupport)

@@ -1,7 +1,7 @@
 import pytest
 
-from vidc.compiler.bench.facts import facts, label, phrase
 from vidc.compiler.bench.fingerprint import LIMITS, STATE, fingerprint
+from vidc.compiler.bench.text import facts, label, phrase
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_entries_read_well(name, value, words, text):
     assert (label(name), phrase(value, name)) == (words, text)
 
 
-def test_what_only_a_gpu_has_is_not_asked_for_without_one():
+def test_gpu_entries_are_left_out_without_a_gpu():
     found = fingerprint()
     shown = facts(found["machine"], found["software"])
     assert shown["GPU"] == "not used"

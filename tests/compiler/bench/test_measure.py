@@ -119,7 +119,7 @@ def test_every_figure_has_its_samples(run):
     assert len(ticks) == Protocol(warmup=2, samples=9).rounds
 
 
-def test_a_last_block_that_has_nothing_beside_it_is_no_sample(run, monkeypatch):
+def test_last_block_without_overlap_is_not_a_sample(run, monkeypatch):
     def drain(stream, noise=None):
         steps = sum(1 for name, call in stream.log if call == "step")
         last = noise is None and steps % RUN == RUN - 1

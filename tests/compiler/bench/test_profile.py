@@ -3,10 +3,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.bench import peaks
-from vidc.compiler.bench.figures import rate
+from vidc.compiler.bench import clock
 from vidc.compiler.bench.kernels import kernels, kind
 from vidc.compiler.bench.profile import Rate
+from vidc.compiler.bench.text import rate
 from vidc.compiler.bench.work import Kind
 
 CPU = torch.device("cpu")
@@ -72,13 +72,13 @@ def test_rates_read_well():
     assert rate(Rate(8.6, None)) == ("8.60", "")
 
 
-def test_what_is_not_counted_has_no_rate():
+def test_unknown_work_has_no_rate():
     assert rate(None) == ("", "")
 
 
 def test_peaks_are_work_over_time(monkeypatch):
-    monkeypatch.setattr(peaks, "_SIDES", {"cpu": (16, 32)})
-    monkeypatch.setattr(peaks, "_COPIED", {"cpu": 1000})
+    monkeypatch.setattr(clock, "_SIDES", {"cpu": (16, 32)})
+    monkeypatch.setattr(clock, "_COPIED", {"cpu": 1000})
     done = []
 
     def seconds(work, device):
@@ -86,8 +86,8 @@ def test_peaks_are_work_over_time(monkeypatch):
         done.append(device)
         return 1e-6 * len(done)
 
-    monkeypatch.setattr(peaks, "_seconds", seconds)
-    assert peaks.matmul_tflops(torch.float32, CPU) == pytest.approx(
+    monkeypatch.setattr(clock, "_seconds", seconds)
+    assert clock.matmul_tflops(torch.float32, CPU) == pytest.approx(
         max(2 * 16**3 / 1e-6, 2 * 32**3 / 2e-6) / 1e12
     )
-    assert peaks.copy_gbps(CPU) == pytest.approx(2 * 1000 / 3e-6 / 1e9)
+    assert clock.copy_gbps(CPU) == pytest.approx(2 * 1000 / 3e-6 / 1e9)

@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 from page import Page
 
-from vidc.compiler.bench.figures import bare, figure, interval, plain
 from vidc.compiler.bench.metrics import METRICS
 from vidc.compiler.bench.record import SCHEMA, Stored, against_stored
 from vidc.compiler.bench.report import render_html
+from vidc.compiler.bench.text import bare, figure, interval, plain
 from vidc.compiler.bench.verdict import Outcome
 
 
@@ -21,7 +21,7 @@ def stored(make_result):
     return Stored("before.json", machine, result.workload, 0.0, judged)
 
 
-def test_the_page_shows_what_was_measured(make_result):
+def test_page_shows_measurements(make_result):
     words = Page(render_html(make_result())).words
     for text in (
         "tiny-cpu-fp32", "preset tiny", "timesteps 1000, 500", "a note.",
@@ -41,7 +41,7 @@ def test_a_regression_is_on_top_and_in_its_row(make_result, stored):
     assert "✓ Nothing is known to be slower" in good
 
 
-def test_what_cannot_be_compared_is_neither_good_nor_bad(make_result, stored):
+def test_unknown_verdict_is_neither_good_nor_bad(make_result, stored):
     html = render_html(against_stored(make_result(), replace(stored, machine={"cpu": "other"})))
     words = Page(html).words
     assert "Cannot tell whether it is slower" in words
@@ -70,7 +70,7 @@ def test_reasons_that_differ_stand_in_their_rows(make_result):
         assert "; ".join(each.verdict.reasons) in words
 
 
-def test_what_a_title_writes_large_stays_large(make_result):
+def test_titles_keep_capital_letters(make_result):
     words = Page(render_html(make_result())).words
     for text in ("VAE decode of a block", "Block to block, VAE included"):
         assert text in words, text
@@ -117,7 +117,7 @@ def test_few_samples_have_no_interval_and_no_tail(make_result):
     assert "P99</th>" in render_html(make_result(n=100))
 
 
-def test_the_page_needs_nothing_but_itself(make_result):
+def test_page_is_self_contained(make_result):
     html = render_html(make_result())
     page = Page(html)
     names = {tag for tag, _ in page.elements}

@@ -56,7 +56,7 @@ def test_equal_samples_leave_no_doubt():
 
 
 @pytest.mark.parametrize("samples", [[], [1.0, math.nan], [math.inf], [[1.0], [2.0]]])
-def test_what_is_no_set_of_samples_is_refused(samples):
+def test_rejects_invalid_samples(samples):
     with pytest.raises(ValueError, match="finite samples"):
         Summary.of(samples)
 

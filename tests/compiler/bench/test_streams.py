@@ -41,7 +41,7 @@ def bundle(make_bundle):
     manifest = replace(
         manifest,
         config=settings.to_json(),
-        stream=stream_spec(config),
+        spec=stream_spec(config),
         weights={group: Weights(path, {}) for group, path in paths.items()},
         files=manifest.files | {path: file_entry(folder / path) for path in paths.values()},
     )
@@ -66,7 +66,7 @@ def played(stream, given):
     return latents, frames
 
 
-def test_eager_plays_what_golden_data_hold(bundle):
+def test_eager_baseline_reproduces_golden_data(bundle):
     folder, manifest, config = bundle
     weights = {group: folder / each.path for group, each in manifest.weights.items()}
     engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)

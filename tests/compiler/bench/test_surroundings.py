@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vidc.compiler.bench import disturbance as disturbance_module
 from vidc.compiler.bench import fingerprint as fingerprint_module
+from vidc.compiler.bench import usage as usage_module
 from vidc.compiler.bench.clock import Clock
-from vidc.compiler.bench.disturbance import Disturbance
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
+from vidc.compiler.bench.usage import Disturbance
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_gpu_is_described_by_torch_and_by_the_driver(monkeypatch):
 
 
 @pytest.mark.parametrize("told", [None, "", "one, two"])
-def test_a_driver_that_tells_nothing_leaves_gaps(monkeypatch, told):
+def test_failing_nvidia_smi_gives_none(monkeypatch, told):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: GPU)
     monkeypatch.setattr(fingerprint_module, "_output", lambda command: told)
     found = fingerprint(torch.device("cuda"))
@@ -90,7 +90,7 @@ def test_a_cpu_has_no_gpu_state():
     assert gpu_state(torch.device("cpu")) is None
 
 
-def test_others_are_what_the_cores_did_less_our_own(monkeypatch):
+def test_disturbance_excludes_own_cpu_time(monkeypatch):
     readings = iter(
         [(0.0, 100.0, 10.0), (10.0, 116.0, 14.0)]  # Time, work of all cores, our own.
     )
@@ -100,13 +100,13 @@ def test_others_are_what_the_cores_did_less_our_own(monkeypatch):
         current.update(zip(("time", "busy", "own"), next(readings), strict=True))
         return current["time"]
 
-    monkeypatch.setattr(disturbance_module.time, "perf_counter", read)
-    monkeypatch.setattr(disturbance_module, "_busy", lambda: current["busy"])
-    monkeypatch.setattr(disturbance_module, "_own", lambda: current["own"])
-    monkeypatch.setattr(disturbance_module.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(usage_module.time, "perf_counter", read)
+    monkeypatch.setattr(usage_module, "_busy", lambda: current["busy"])
+    monkeypatch.setattr(usage_module, "_own", lambda: current["own"])
+    monkeypatch.setattr(usage_module.os, "cpu_count", lambda: 4)
     counted = Disturbance()
     read()
-    monkeypatch.setattr(disturbance_module.time, "perf_counter", lambda: current["time"])
+    monkeypatch.setattr(usage_module.time, "perf_counter", lambda: current["time"])
     # Of 40 seconds of cores, 16 were worked, 4 of them by us.
     assert counted.share() == pytest.approx(12 / 40)
 
@@ -114,7 +114,7 @@ def test_others_are_what_the_cores_did_less_our_own(monkeypatch):
 def test_disturbance_is_a_share_or_unknown(monkeypatch, tmp_path):
     share = Disturbance().share()
     assert share is None or 0 <= share <= 1
-    monkeypatch.setattr(disturbance_module, "_STAT", tmp_path / "none")
+    monkeypatch.setattr(usage_module, "_STAT", tmp_path / "none")
     assert Disturbance().share() is None
 
 

@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from vidc.compiler.bench.figures import change
 from vidc.compiler.bench.sweep import Change, Dimension, variant_settings
+from vidc.compiler.bench.text import change
 from vidc.compiler.config.resolve import resolve
 from vidc.plugins.errors import UsageError, VidcError
 
@@ -35,7 +35,7 @@ def test_dimensions(text, key, values):
         ("stream=6", "VIDC-CONFIG-SETTING"),
     ],
 )
-def test_what_is_no_dimension(text, code):
+def test_rejects_invalid_sweep(text, code):
     with pytest.raises(UsageError) as error:
         Dimension.parse(text)
     assert error.value.code == code

@@ -88,7 +88,7 @@ def test_outcomes(ours, theirs, outcome):
     assert judge(ours, theirs).outcome is outcome
 
 
-def test_reasons_say_what_is_missing():
+def test_reasons_name_missing_evidence():
     few = judge([1.0] * 3, [2.0] * 9)
     assert few.reasons == ("ours: n = 3, at least 6 samples are needed",)
     assert few.speedup_ci95 is None
@@ -110,6 +110,6 @@ def test_a_doubt_rules_out_every_other_outcome():
 
 
 @pytest.mark.parametrize("samples", [[], [0.0] * 9, [-1.0] * 9, [math.inf] * 9])
-def test_what_is_no_duration_is_refused(samples):
+def test_rejects_invalid_durations(samples):
     with pytest.raises(ValueError, match=r"positive|finite"):
         judge(samples, [1.0] * 9)

@@ -9,6 +9,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import WanAttentionBlock
 
 from vidc.compiler.bench.work import Kind, component_work
 from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.validate.estimate import frame_flops
 from vidc.exporters.models import components, meta_network
 
@@ -23,7 +24,9 @@ def model(request):
             settings.model, group, meta_network(settings.model, group, "fp32"), "fp32"
         ).items()
     }
-    manifest = SimpleNamespace(config=settings.to_json(), engines=parts)
+    manifest = SimpleNamespace(
+        config=settings.to_json(), engines=parts, spec=stream_spec(settings.model)
+    )
     return settings.model, parts, component_work(manifest)
 
 
@@ -33,7 +36,7 @@ def test_every_component_of_a_stream_is_counted(model):
     assert work.keys() == parts.keys() - first
 
 
-def test_a_pass_computes_what_the_formulas_say(model):
+def test_flops_of_a_pass_match_formulas(model):
     config, _, work = model
     sizes, stream = config.transformer, config.stream
     tokens, slots = stream.block * config.frame_tokens, stream.window * config.frame_tokens
@@ -57,7 +60,7 @@ def test_recaching_computes_as_much_as_its_frames_do_in_blocks(model):
     assert work[f"recache_{frames}"].total == pytest.approx(expected, rel=0.01)
 
 
-def test_decoding_computes_what_its_layers_do(model):
+def test_flops_of_decoding_match_its_layers(model):
     _, parts, work = model
     part, counted = parts["vae_decode"], Counter()
 
@@ -81,7 +84,7 @@ def test_decoding_computes_what_its_layers_do(model):
     assert work["vae_decode"].flops == counted
 
 
-def test_bytes_are_those_of_weights_inputs_and_states(model):
+def test_bytes_cover_weights_inputs_and_states(model):
     config, parts, work = model
     sizes, stream = config.transformer, config.stream
     dim, text = sizes.dim, sizes.text_len

@@ -7,7 +7,7 @@ from click.shell_completion import ShellComplete
 from vidc.compiler.cli import doctor
 from vidc.compiler.cli.group import root
 from vidc.compiler.config.presets import load_preset, preset_document, preset_names
-from vidc.compiler.doctor.finding import Finding, Status
+from vidc.compiler.doctor.probes import Finding, Status
 from vidc.compiler.store.store import Store
 
 
@@ -87,7 +87,7 @@ def test_completion_knows_names(words, expected):
     ("status", "expected"),
     [(Status.GOOD, 0), (Status.MISSING, 0), (Status.WARNING, 0), (Status.BROKEN, 3)],
 )
-def test_doctor_fails_only_on_what_is_broken(vidc, monkeypatch, status, expected):
+def test_doctor_fails_only_on_broken_findings(vidc, monkeypatch, status, expected):
     monkeypatch.setattr(doctor, "examine", lambda: [Finding("disk", status, "full", "empty it")])
     code, out, _ = vidc("doctor")
     assert code == expected
@@ -143,7 +143,7 @@ def test_a_damaged_result_fails_the_verification_until_it_is_removed(vidc, entry
     assert not entry.path.exists()
 
 
-def test_prune_removes_what_it_is_told_to(vidc, entry):
+def test_prune_removes_selected_results(vidc, entry):
     assert vidc("cache", "prune")[0] == 2
     assert vidc("cache", "prune", "--older-than", "1")[0] == 0
     assert vidc("cache", "prune", "--max-gb", "1")[0] == 0

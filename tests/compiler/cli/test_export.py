@@ -49,7 +49,7 @@ def test_with_weights_the_graph_loads_as_it_is(vidc, tmp_path):
     assert [line.split(":")[0] for line in err.splitlines()] == ["load", "export"]
 
 
-def test_without_weights_it_says_what_is_missing(vidc, tmp_path):
+def test_export_without_weights_names_missing_files(vidc, tmp_path):
     folder = tmp_path / "new" / "out"
     status, out, _ = vidc(*TEXT_KV, "-o", str(folder))
     assert status == 0
@@ -72,7 +72,7 @@ def test_graphs_for_a_gpu_need_no_backend(vidc, tmp_path):
     assert {item.type.tensor_type.elem_type for item in signature} == {onnx.TensorProto.BFLOAT16}
 
 
-def test_a_build_for_a_gpu_says_what_works(vidc, tmp_path):
+def test_unsupported_backend_of_a_gpu_names_another(vidc, tmp_path):
     arguments = ("--gpu", "a100", "--backend", "aoti", "-o", str(tmp_path / "out"))
     status, out, err = vidc("build", "tiny", "--random-weights", "1", *arguments)
     assert (status, out) == (UnavailableError.exit_code, "")

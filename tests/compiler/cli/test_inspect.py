@@ -90,7 +90,7 @@ def test_a_graph_as_json(vidc, make_graph):
     assert document["initializers"][0]["location"] == "weights/w.safetensors"
 
 
-def test_what_parsers_do_otherwise_is_shown(vidc, make_graph):
+def test_shows_constructs_that_parsers_misread(vidc, make_graph):
     path = str(make_graph())
     assert "lint: every parser that vidc knows" in vidc("inspect", path)[1]
     path = str(make_graph(operator="Strange", domain="elsewhere"))
@@ -119,7 +119,7 @@ def test_a_file_of_another_kind_is_refused(vidc, tmp_path):
     assert "VIDC-INSPECT-PATH" in err
 
 
-def test_bundles_and_packages_need_nothing_but_the_base_install(make_bundle, package):
+def test_bundles_and_packages_need_only_the_base_install(make_bundle, package):
     code = """
 import sys
 for name in ("onnx", "onnxscript", "onnx_ir", "diffusers", "transformers"):

@@ -1,8 +1,8 @@
-"""What `vidc build` says of the recipe it takes, and of 8 bits on the target."""
+"""Notes of `vidc build` on its recipe and on 8 bits on the target."""
 
 import pytest
 
-NOTE = "h100: INT8 matrix products are slower than bf16 here: use INT8 for memory and FP8 for speed"
+NOTE = "h100: INT8 matmuls are slower than bf16 here: use INT8 for memory and FP8 for speed"
 BUILD = ("build", "demo", "--random-weights", "1", "--gpu", "h100", "--plan", "--precision")
 
 
@@ -15,8 +15,8 @@ def test_int8_on_hopper_saves_memory_and_fp8_is_the_faster_one(vidc):
     status, _, err = vidc(*BUILD, "int8")
     assert status == 0, err
     assert (
-        "int8: recipe int8-weight-only, the default of h100: INT8 products are slower than bf16 "
-        "here, so INT8 saves memory alone; FP8 is the faster one (" in err
+        "int8: recipe int8-weight-only, the default of h100: INT8 matmuls are slower than bf16 "
+        "here, so INT8 only saves memory; FP8 is faster (" in err
     )
     # The reason has said it.
     assert NOTE not in err

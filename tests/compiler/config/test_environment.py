@@ -19,7 +19,7 @@ def test_the_cache_is_where_the_environment_says(environ, expected):
     assert cache_root(environ) == expected
 
 
-def test_an_empty_variable_sets_nothing():
+def test_empty_variable_is_ignored():
     assert environment_layer({"VIDC_GPU": "", "VIDC_CUDA": "1", "PATH": "/bin"}) == {}
 
 

@@ -49,7 +49,7 @@ def test_every_preset_resolves_for_every_target(name, target):
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_such_a_preset_is_built_in_another_precision_when_that_is_asked_for(name):
+def test_precision_flag_overrides_preset_with_recipe(name):
     found = resolve(name, gpu="h200", precision="bf16", environ={})
     assert found.precision["transformer"] == "bf16"
     assert found.quantization is None
@@ -130,7 +130,7 @@ def test_a_shown_preset_is_a_preset(name, tmp_path):
     assert preset_document(load_preset(str(copy))) == document
 
 
-def test_longlive_has_the_sizes_of_its_checkpoint():
+def test_longlive_sizes_match_checkpoint():
     model = resolve("longlive-1.3b", gpu="cpu", environ={}).model
     transformer, stream = model.transformer, model.stream
     assert (transformer.dim, transformer.ffn_dim) == (1536, 8960)
@@ -141,7 +141,7 @@ def test_longlive_has_the_sizes_of_its_checkpoint():
     assert model.sampler.steps == (1000, 750, 500, 250)
 
 
-def test_a_preset_inherits_what_it_does_not_say(tmp_path):
+def test_preset_inherits_missing_settings(tmp_path):
     (tmp_path / "base.toml").write_text('extends = "tiny"\n[stream]\nwindow = 9\n')
     child = tmp_path / "child.toml"
     child.write_text('description = "mine"\nextends = "base.toml"\n[stream]\nsink = 0\n')

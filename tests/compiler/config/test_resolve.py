@@ -106,7 +106,7 @@ LAYER = st.dictionaries(
 
 
 @given(layers=st.lists(LAYER, min_size=1, max_size=4), higher=LAYER)
-def test_a_higher_layer_changes_a_precision_only_by_speaking_of_it(layers, higher):
+def test_higher_layer_changes_only_precisions_it_sets(layers, higher):
     base = {"precision.default": Setting("bf16", "base")}
     below = [base, *({k: Setting(v, "below") for k, v in layer.items()} for layer in layers)]
     above = {name: Setting(value, "above") for name, value in higher.items()}
@@ -220,7 +220,7 @@ def test_a_gpu_that_is_there_is_not_passed_over_for_the_cpu(cpu_alone, monkeypat
     assert resolve("tiny", gpu="cpu", environ={}).target.name == "cpu"
 
 
-def test_a_backend_that_builds_nothing_for_the_target_names_one_that_does():
+def test_unsupported_target_error_names_another_backend():
     says = r"builds nothing for h100 \(--gpu\): it serves no cuda"
     with pytest.raises(UnavailableError, match=says) as raised:
         resolve("tiny", gpu="h100", backend="onnxruntime", environ={})
@@ -269,7 +269,7 @@ def test_a_value_of_set_is_toml_or_else_a_string():
     assert found.origins["gpu"] == "--set gpu"
 
 
-def test_a_flag_of_its_own_wins_over_set():
+def test_flag_wins_over_set():
     found = resolve("tiny", gpu="cpu", assignments=["gpu=h100"], environ={})
     assert found.target.name == "cpu"
     assert found.origins["gpu"] == "--gpu"

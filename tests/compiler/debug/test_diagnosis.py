@@ -5,7 +5,7 @@ import torch
 from interpreted import Interpreted, component
 
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.debug.debug import INPUTS, OPTIMISER, REBUILT, diagnose
+from vidc.compiler.debug.debug import INPUTS, OPTIMIZER, REBUILT, diagnose
 from vidc.compiler.debug.probe import EngineProgram
 from vidc.compiler.debug.reference import program_reference
 
@@ -43,7 +43,7 @@ def wrong_alone(program):
     ("kind", "fault", "cause"),
     [
         (Interpreted, sound, INPUTS),
-        (Interpreted, wrong_alone, OPTIMISER),
+        (Interpreted, wrong_alone, OPTIMIZER),
         (Elsewhere, sound, REBUILT),
         (Interpreted, wrong_gelu, None),
     ],

@@ -10,14 +10,14 @@ from quantized import calibration
 from vidc.compiler.backends import backend
 from vidc.compiler.build.program import component_program
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.debug.given import Given
+from vidc.compiler.debug.call_inputs import CallInputs
 from vidc.compiler.debug.graph import EngineGraph
-from vidc.compiler.debug.graph_reference import graph_reference
+from vidc.compiler.debug.reference import graph_reference
 from vidc.compiler.debug.search import first_wrong, relative_error
 from vidc.compiler.quantize import graphs
 from vidc.compiler.quantize.attention import attention_weights, quantized_attention
-from vidc.compiler.quantize.form import GRAPH
 from vidc.compiler.quantize.lowering import quantized_linears
+from vidc.compiler.quantize.support import ONNX
 from vidc.compiler.quantize.weights import quantized_weights
 from vidc.exporters.checkpoint import write_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
@@ -52,8 +52,8 @@ def looked(recipe, name, folder):
     """A component's graph with its weights beside it, and PyTorch's values of it."""
     settings = resolve("tiny", gpu="cpu", precision="int8", recipe=recipe, environ={})
     rules, model = settings.quantization.recipe, settings.model
-    linears = quantized_linears(rules, model, GRAPH)
-    attentions = quantized_attention(rules, model, GRAPH)
+    linears = quantized_linears(rules, model, ONNX)
+    attentions = quantized_attention(rules, model, ONNX)
     weights = transformer.model().weights
     (folder / "exported").mkdir()
     exported = export_component(model, "transformer", "fp32", name, folder / "exported")
@@ -64,7 +64,7 @@ def looked(recipe, name, folder):
     )  # fmt: skip
     ranges = calibration(model, reach=3.0)
     stored = {key: LazyTensor.of(tensor) for key, tensor in weights.items()}
-    narrow = quantized_weights(stored, linears, ranges, GRAPH)
+    narrow = quantized_weights(stored, linears, ranges, ONNX)
     output = folder / "engine"
     file = output / weights_path("transformer")
     file.parent.mkdir(parents=True)
@@ -76,7 +76,7 @@ def looked(recipe, name, folder):
     kept = drawn(made.signature)
     unread = {s.name: torch.zeros(s.shape) for s in made.signature.states if not s.reads}
     weights = Weights({"transformer": file}, torch.device("cpu"))
-    given = Given(kept, unread | kept, weights)
+    given = CallInputs(kept, unread | kept, weights)
     options = Options(**engine.options)
     graph = EngineGraph(
         output / engine.files[0], options.session_options(), kept, engine.signature.graph_outputs()

@@ -126,7 +126,7 @@ def test_a_sound_program_has_no_wrong_value(look):
     assert first_wrong(engine, reference, list(results), LIMIT) is None
 
 
-def test_what_is_right_once_it_is_looked_at_is_told(look):
+def test_reports_value_that_is_right_as_output(look):
     def where_unseen(program):
         seen = {spec.arg.name for spec in program.graph_signature.output_specs}
         if not seen & {"layer_norm_3", "view_15"}:
@@ -137,7 +137,7 @@ def test_what_is_right_once_it_is_looked_at_is_told(look):
     assert found.fused
 
 
-def test_what_is_wrong_without_any_other_output_is_told(look):
+def test_reports_value_that_is_wrong_alone(look):
     def alone(program):
         if len(program.graph_signature.output_specs) == 5:
             wrong_epsilon(program)
@@ -149,7 +149,7 @@ def test_what_is_wrong_without_any_other_output_is_told(look):
 
 
 @pytest.mark.parametrize("depth", [1, 3, 20])
-def test_every_part_computes_what_the_whole_does(look, depth):
+def test_parts_compute_the_values_of_the_whole(look, depth):
     engine, _, reference = look()
     for name in engine.names[5::20]:
         begins = cut(engine, name, engine.names, depth)

@@ -8,7 +8,7 @@ import torch
 from interpreted import component
 from safetensors.torch import save_file
 
-from vidc.compiler.backends import Means
+from vidc.compiler.backends import CompileOptions
 from vidc.compiler.backends.native_graph import write_graph
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
 from vidc.compiler.config.resolve import resolve
@@ -33,7 +33,7 @@ def probed(settings, name, folder):
         settings.backend, settings.backend, "0", "fp32", (f"engines/{name}.x",), made.signature,
         {}, PORTABLE,
     )  # fmt: skip
-    rebuilder = Rebuilder(folder, entry, settings.target, given.weights, CPU, Means())
+    rebuilder = Rebuilder(folder, entry, settings.target, given.weights, CPU, CompileOptions())
     native = settings.backend != "aoti"
     engine = EngineProgram(made, None, rebuilder, given, native)
     return engine, program_reference(made, given)

@@ -34,7 +34,7 @@ def test_values_stay_outputs_when_their_operators_are_opened_up(made, tmp_path):
     assert not made.signature.outputs
 
 
-def test_a_part_has_what_it_reads(made):
+def test_part_signature_has_only_used_arguments(made):
     last = calls(made.program)[-1]
     part = part_of(made, [last.args[0].name], last.name)
     assert [s.name for s in part.signature] == [

@@ -5,10 +5,18 @@ import pytest
 from packaging.requirements import Requirement
 
 from vidc.compiler.doctor.examine import Probe, examine
-from vidc.compiler.doctor.finding import Finding, Status
-from vidc.compiler.doctor.machine import probe_cache, probe_cpu, probe_cuda
-from vidc.compiler.doctor.packages import examine_package, probe_packages, probe_python
-from vidc.compiler.doctor.toolchain import probe_cxx, probe_onnxruntime
+from vidc.compiler.doctor.probes import (
+    Finding,
+    Status,
+    examine_package,
+    probe_cache,
+    probe_cpu,
+    probe_cuda,
+    probe_cxx,
+    probe_onnxruntime,
+    probe_packages,
+    probe_python,
+)
 
 
 def test_a_probe_that_fails_is_a_finding_and_the_rest_goes_on():
@@ -22,7 +30,7 @@ def test_a_probe_that_fails_is_a_finding_and_the_rest_goes_on():
     assert found == [Finding("first", Status.WARNING, "OSError: no such thing"), good]
 
 
-def test_the_packages_are_those_that_the_distribution_declares():
+def test_checks_declared_packages():
     found = {finding.name: finding for finding in probe_packages()}
     assert {"torch", "click", "onnxruntime", "diffusers", "onnx"} <= found.keys()
     assert not found.keys() & {"vidc", "ruff"}
@@ -104,7 +112,7 @@ needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on th
         ("echo no >&2; exit 1", Status.WARNING, "does not compile: no"),
     ],
 )
-def test_a_compiler_is_judged_by_what_it_links(tmp_path, monkeypatch, body, status, words):
+def test_compiler_status_depends_on_linking(tmp_path, monkeypatch, body, status, words):
     monkeypatch.setenv("CXX", compiler(tmp_path, body))
     (found,) = probe_cxx()
     assert found.status is status

@@ -22,7 +22,7 @@ def test_engines_are_counted_in_tensors_and_bytes(summary):
     assert denoise.states == kv_update.states == Total(1, 4 * 32 * 2 * 8)
 
 
-def test_the_memory_of_a_session_is_what_states_allocate(make_bundle, summary):
+def test_session_memory_equals_allocated_states(make_bundle, summary):
     manifest = read_manifest(make_bundle("again"))
     states = States((e.signature for e in manifest.engines.values()), torch.device("cpu"))
     assert summary.session.states == Total(1, states["ring.k.0"].nbytes)
@@ -43,7 +43,7 @@ def test_weights_are_counted_from_their_header(summary):
     assert weights.source == {"random_weights": 7}
 
 
-def test_the_bytes_are_those_of_all_files(make_bundle, summary):
+def test_bytes_cover_all_files(make_bundle, summary):
     files = [f for f in make_bundle("again").rglob("*") if f.is_file()]
     assert summary.bytes == sum(f.stat().st_size for f in files if f.name != "manifest.json")
 

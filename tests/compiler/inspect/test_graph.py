@@ -53,7 +53,7 @@ def test_operators_of_subgraphs_functions_and_other_domains_are_counted(make_gra
 
 
 @pytest.mark.parametrize("data", [b"", b"no graph", b"\xff" * 100])
-def test_what_is_no_model_is_refused(tmp_path, data):
+def test_rejects_file_that_is_not_a_model(tmp_path, data):
     path = tmp_path / "graph.onnx"
     path.write_bytes(data)
     with pytest.raises(GateError, match="VIDC-INSPECT-GRAPH"):

@@ -6,8 +6,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from vidc.compiler.inspect.compare_files import compare_packages
-from vidc.compiler.inspect.package import Content, Member, describe_package
+from vidc.compiler.inspect.package import Content, Member, compare_packages, describe_package
 from vidc.plugins.errors import GateError
 
 MACHINE = {"AOTI_MACHINE": "x86_64", "AOTI_CPU_ISA": "AVX2"}
@@ -25,7 +24,7 @@ def write(path, members):
     return path
 
 
-def test_an_engine_says_what_it_was_compiled_for(tmp_path):
+def test_engine_package_has_build_metadata(tmp_path):
     package = describe_package(write(tmp_path / "e.pt2", ENGINE))
     assert (package.content, package.format_version) == (Content.ENGINE, "0")
     assert package.metadata == MACHINE
@@ -76,7 +75,7 @@ def test_a_damaged_archive_raises_only_our_errors(tmp_path):
             describe_package(path)
 
 
-def test_packages_differ_in_what_they_say_and_in_their_files(tmp_path):
+def test_packages_differ_in_metadata_and_files(tmp_path):
     code = "data/aotinductor/model/m.wrapper.so"
     old = describe_package(write(tmp_path / "a.pt2", ENGINE))
     new = describe_package(write(tmp_path / "b.pt2", ENGINE | {code: b"\x7fELF edoc"}))

@@ -61,7 +61,7 @@ def plan(tmp_path):
     return file
 
 
-def test_what_a_plan_says_of_itself(plan):
+def test_describes_plan_header(plan):
     found = describe_plan(plan)
     assert (found.product, found.version) == ("tensorrt_rtx", "1.7.1.116")
     assert found.architectures == ("sm89", "sm120")
@@ -77,7 +77,7 @@ def test_a_plan_of_tensorrt_says_less(plan):
 
 
 @pytest.mark.parametrize("data", [b"", b"vtrt", b"PK\x03\x04" + bytes(99)])
-def test_what_is_no_plan_is_refused(plan, data):
+def test_rejects_file_that_is_not_a_plan(plan, data):
     plan.write_bytes(data)
     with pytest.raises(GateError) as caught:
         describe_plan(plan)
@@ -110,7 +110,7 @@ def damaged(**changes):
         json.dumps({**NETWORK, "quantized": [{**NETWORK["quantized"][0], "weight": "\x1b"}]}),
     ],
 )
-def test_what_describes_no_network_is_refused(vidc, plan, text):
+def test_rejects_invalid_network_description(vidc, plan, text):
     plan.with_suffix(LAYERS).write_text(text)
     for command in (["inspect", str(plan)], ["diff", str(plan), str(plan)]):
         status, out, err = vidc(*command)
@@ -136,7 +136,7 @@ def test_every_pair_that_did_not_fuse_is_warned_of(vidc, plan):
     )
 
 
-def test_a_plan_that_cannot_be_looked_into_warns_of_nothing(vidc, plan):
+def test_unloadable_plan_gives_no_warning(vidc, plan):
     plan.write_bytes(b"ftrt" + PLAN[4:])
     status, out, _ = vidc("inspect", str(plan))
     assert status == 0
@@ -151,7 +151,7 @@ def test_a_network_described_before_there_were_8_bits_is_shown(vidc, plan):
     assert (status, "0 of 0" in out) == (0, True)
 
 
-def test_json_has_all_of_it(vidc, plan):
+def test_json_has_every_field(vidc, plan):
     status, out, _ = vidc("inspect", str(plan), "--json")
     document = json.loads(out)
     assert (status, document["kind"]) == (0, "plan")
@@ -236,7 +236,7 @@ def test_a_kernel_that_only_rounds_is_warned_of(vidc, described):
 
 
 @pytest.mark.parametrize("magic", [b"vtrt", b"ftrt"])
-def test_layers_say_what_a_plan_does_not(vidc, described, magic):
+def test_engine_layers_show_unfused_kernels(vidc, described, magic):
     described.write_bytes(magic + PLAN[4:])
     document = json.loads(vidc("inspect", str(described), "--json")[1])
     assert document["engine"]["layers"][0]["name"] == "_gemm_mha_v2_myl0_1"
@@ -272,7 +272,7 @@ def test_kernels_of_two_plans_are_compared(vidc, described, tmp_path):
         '{"said_by": "builder", "layers": [], "memory": {"a": 1.5}}',
     ],
 )
-def test_what_describes_no_layers_is_refused(vidc, described, text):
+def test_rejects_invalid_layer_description(vidc, described, text):
     described.with_suffix(ENGINE).write_text(text)
     status, out, err = vidc("inspect", str(described))
     assert (status, out) == (1, "")

@@ -12,7 +12,7 @@ def test_folders_are_bundles_and_files_go_by_their_suffix(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["absent.onnx", "absent", "weights.safetensors", "bundle"])
-def test_anything_else_is_refused_with_what_is_known(tmp_path, name):
+def test_rejects_other_paths_and_lists_known_kinds(tmp_path, name):
     if not name.startswith("absent"):
         (tmp_path / name).touch()
     with pytest.raises(UsageError, match=r"an \.onnx graph, a \.pt2 package or a \.plan") as caught:

@@ -8,8 +8,8 @@ import quantized
 from vidc.compiler.config.recipe import load_recipe, parse_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.quantize.artifact import Calibration
-from vidc.compiler.quantize.form import CPU_PROGRAM, GRAPH, PROGRAM, Form
 from vidc.compiler.quantize.lowering import QuantizedLinear, quantized_linears
+from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, ONNX, QuantizationSupport
 from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
 
@@ -37,7 +37,7 @@ class Model:
     weights: dict[str, LazyTensor]
     linears: dict[str, QuantizedLinear]
     calibration: Calibration
-    form: Form
+    form: QuantizationSupport
 
 
 @pytest.fixture(scope="session")
@@ -52,14 +52,14 @@ def calibration(config):
 
 @pytest.fixture(
     params=[
-        ("int8-static", GRAPH),
-        ("fp8-linear", GRAPH),
-        (CENTRED_INT8, GRAPH),
-        ("int8-weight-only", GRAPH),
-        ("fp8-linear", PROGRAM),
-        ("int8-weight-only", PROGRAM),
-        ("fp8-dynamic", PROGRAM),
-        ("int8", CPU_PROGRAM),
+        ("int8-static", ONNX),
+        ("fp8-linear", ONNX),
+        (CENTRED_INT8, ONNX),
+        ("int8-weight-only", ONNX),
+        ("fp8-linear", AOTI_GPU),
+        ("int8-weight-only", AOTI_GPU),
+        ("fp8-dynamic", AOTI_GPU),
+        ("int8", AOTI_CPU),
     ],
     ids=lambda pair: f"{getattr(pair[0], 'name', pair[0])} {pair[1].name}",
 )

@@ -34,7 +34,7 @@ def by_onnx(values, scale, form):
 
 @pytest.mark.parametrize("form", KINDS)
 @given(values=VALUES)
-def test_values_are_those_of_onnx(form, values):
+def test_quantization_matches_onnx(form, values):
     scale = scale_of(torch.from_numpy(values).abs().amax(), form)
     if not float(scale) > 1e-30:
         return  # Steps so small are not exact in float32.
@@ -44,7 +44,7 @@ def test_values_are_those_of_onnx(form, values):
 
 @pytest.mark.parametrize("form", KINDS)
 @given(values=VALUES)
-def test_the_range_is_used_up_and_nothing_leaves_it(form, values):
+def test_quantization_uses_full_range(form, values):
     tensor = torch.from_numpy(values)
     amax = tensor.abs().amax(1)
     scale = scale_of(amax, form)
@@ -57,7 +57,7 @@ def test_the_range_is_used_up_and_nothing_leaves_it(form, values):
 
 
 @given(values=VALUES, times=st.floats(1.5, 100))
-def test_what_is_out_of_range_becomes_its_end(values, times):
+def test_quantization_saturates(values, times):
     tensor = torch.from_numpy(values)
     for form in KINDS:
         small = scale_of(tensor.abs().amax(), form) / times
@@ -67,7 +67,7 @@ def test_what_is_out_of_range_becomes_its_end(values, times):
 
 
 @given(inputs=VALUES, weights=VALUES, alpha=st.floats(0, 1))
-def test_smoothing_changes_no_product(inputs, weights, alpha):
+def test_smoothing_preserves_matmul(inputs, weights, alpha):
     x, w = torch.from_numpy(inputs).double(), torch.from_numpy(weights).double()
     factors = smoothing(x.abs().amax(0).float(), [w.float()], alpha).double()
     assert (factors > 0).all()

@@ -12,7 +12,7 @@ from vidc.compiler.quantize.attention import (
     quantized_attention,
     require_faithful_attention,
 )
-from vidc.compiler.quantize.form import PROGRAM
+from vidc.compiler.quantize.support import AOTI_GPU
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.errors import BuildError, GateError
 
@@ -21,7 +21,7 @@ LAYER = "blocks.0.attn1"
 
 @pytest.fixture
 def attentions(config):
-    return quantized_attention(load_recipe("fp8"), config, PROGRAM)
+    return quantized_attention(load_recipe("fp8"), config, AOTI_GPU)
 
 
 def test_scales_reach_to_the_largest_of_each_head(config, calibration, attentions):
@@ -39,7 +39,7 @@ def test_scales_reach_to_the_largest_of_each_head(config, calibration, attention
         torch.testing.assert_close(found[f"{LAYER}.{name}"] * 448, largest)
 
 
-def test_keys_that_are_not_centred_reach_further(calibration, attentions):
+def test_keys_that_are_not_centered_reach_further(calibration, attentions):
     plain = {
         name: replace(each, format=replace(each.format, center=False))
         for name, each in attentions.items()
@@ -52,7 +52,7 @@ def test_keys_that_are_not_centred_reach_further(calibration, attentions):
 
 
 @pytest.mark.parametrize("part", ["k", "v"])
-def test_a_head_of_which_nothing_is_left_to_round_is_named(calibration, attentions, part):
+def test_rejects_constant_head_by_name(calibration, attentions, part):
     """Zero throughout; or, of keys that are centered, the same throughout."""
     name, tensors = f"{LAYER}.{part}", dict(calibration.tensors)
     for of in ("", ".low", ".mean", ".high"):

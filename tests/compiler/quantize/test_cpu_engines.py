@@ -14,7 +14,7 @@ from vidc.compiler.backends.aoti.backend import backend
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.targets import targets
 from vidc.compiler.quantize import programs
-from vidc.compiler.quantize.form import CPU_PROGRAM
+from vidc.compiler.quantize.support import AOTI_CPU
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.program import export_program, load_program, save_program
 from vidc.runtime import manifest
@@ -42,13 +42,13 @@ def error(found, expected):
         ),
     ],
 )
-def test_an_engine_computes_what_the_program_means(recipe, tmp_path):
+def test_engine_matches_program(recipe, tmp_path):
     model = transformer.model(*SMALL)
     component = model.component("denoise", "fp32")
     exported = ExportedComponent("denoise", tmp_path, component.signature)
     save_program(export_program(component), exported.program)
     (tmp_path / "made").mkdir()
-    quantized = Quantized(model, load_recipe(recipe), CPU_PROGRAM)
+    quantized = Quantized(model, load_recipe(recipe), AOTI_CPU)
     made = programs.write(
         exported, replace(exported, folder=tmp_path / "made"), "transformer", model.weights,
         quantized.linears, quantized.attentions,

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.quantize import programs
 from vidc.compiler.quantize.attention import quantized_attention
-from vidc.compiler.quantize.form import PROGRAM
 from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.quantize.programs import found_linears, quantize, quantize_program
+from vidc.compiler.quantize.support import AOTI_GPU
 from vidc.compiler.quantize.tensors import TensorType
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.program import export_program, load_program, save_program, weight_names
@@ -40,8 +40,8 @@ def written(model, tmp_path):
         exported, made = tmp_path / f"{name}.pt2", tmp_path / f"{name}.quantized.pt2"
         save_program(export_program(model.component(name, "bf16")), exported)
         weights = {key: value.bfloat16() for key, value in model.weights.items()}
-        linears = quantized_linears(load_recipe(recipe), model.config, PROGRAM)
-        attentions = quantized_attention(load_recipe(recipe), model.config, PROGRAM)
+        linears = quantized_linears(load_recipe(recipe), model.config, AOTI_GPU)
+        attentions = quantized_attention(load_recipe(recipe), model.config, AOTI_GPU)
         signature = model.component(name, "bf16").signature
         quantize_program(
             name, exported, "transformer", weights, linears, made, attentions, signature
@@ -164,7 +164,7 @@ def test_sizes_that_no_product_takes_are_refused():
     quantize_two(_Two(width=24), replace(TENSORS["a"], input_scale=None))
 
 
-def test_the_operator_is_a_product_of_rounded_values():
+def test_operator_multiplies_quantized_values():
     drawn = torch.Generator().manual_seed(0)
     x, bias = torch.randn(2, 5, 16, generator=drawn), torch.randn(32, generator=drawn)
     weight = torch.randn(32, 16, generator=drawn)

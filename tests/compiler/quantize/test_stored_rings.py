@@ -20,9 +20,9 @@ from vidc.compiler.backends.aoti.cuda import lower
 from vidc.compiler.config.recipe import load_recipe, parse_recipe
 from vidc.compiler.config.targets import targets
 from vidc.compiler.quantize import graphs, programs
-from vidc.compiler.quantize.form import CPU_PROGRAM, GRAPH, PROGRAM
 from vidc.compiler.quantize.programs import found_linears
 from vidc.compiler.quantize.rings import found_rings, layer_of
+from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, ONNX
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.checkpoint import write_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
@@ -150,7 +150,7 @@ def hold(written, found, states, slack):
     expected, plain = written.expected()
     for one, other in zip(found, expected, strict=True):
         assert error(one, other) < slack
-    numbers = written.numbers(states)
+    numbers = written.dequantize(states)
     assert numbers.keys() == {name for name in plain if name.startswith("ring.")}
     for name, kept in numbers.items():
         assert plain[name].any()
@@ -170,7 +170,7 @@ def run(module, written, states):
 @pytest.mark.parametrize("recipe", ["kv-fp8", "kv-int8"])
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
 def test_a_program_keeps_its_rings_in_8_bits(model, tmp_path, name, recipe, precision):
-    written = Written(model, load_recipe(recipe), CPU_PROGRAM, name, precision, tmp_path)
+    written = Written(model, load_recipe(recipe), AOTI_CPU, name, precision, tmp_path)
     program, signature = written.program, written.made.signature
     assert read(signature.to_json(), Signature, "signature") == signature
     found = found_rings(program, signature)
@@ -198,7 +198,7 @@ def ring_bytes(signature):
 def test_a_program_that_is_lowered_for_a_gpu_computes_the_same(
     model, tmp_path, name, recipe, fused
 ):
-    written = Written(model, load_recipe(recipe), PROGRAM, name, "fp32", tmp_path)
+    written = Written(model, load_recipe(recipe), AOTI_GPU, name, "fp32", tmp_path)
     program = written.program
     fusion = lower(program, fused, written.made.signature)
     assert not fusion.packed
@@ -215,7 +215,7 @@ def test_a_program_that_is_lowered_for_a_gpu_computes_the_same(
 def test_a_graph_keeps_its_rings_in_int8_and_writes_them_in_place(
     model, tmp_path, name, center, precision
 ):
-    written = Written(model, rings("int8", center=center), GRAPH, name, precision, tmp_path)
+    written = Written(model, rings("int8", center=center), ONNX, name, precision, tmp_path)
     made = written.made
     folder = made.onnx.parent / "weights"
     folder.mkdir()
@@ -239,14 +239,14 @@ def test_a_graph_keeps_its_rings_in_int8_and_writes_them_in_place(
     hold(written, results, states, 0.02)
 
 
-def test_text_has_no_ring(model, tmp_path):
-    written = Written(model, load_recipe("kv-int8"), GRAPH, "text_kv", "fp32", tmp_path)
+def test_text_kv_has_no_ring(model, tmp_path):
+    written = Written(model, load_recipe("kv-int8"), ONNX, "text_kv", "fp32", tmp_path)
     assert written.made.signature == written.component.signature
 
 
-@pytest.mark.parametrize("form", [GRAPH, CPU_PROGRAM])
+@pytest.mark.parametrize("form", [ONNX, AOTI_CPU])
 def test_a_ring_that_is_left_out_is_found(model, tmp_path, monkeypatch, form):
-    module = programs if form is CPU_PROGRAM else graphs
+    module = programs if form is AOTI_CPU else graphs
     whole = module.quantize_rings
 
     def some(program, signature, group, asked, attentions):
@@ -258,9 +258,9 @@ def test_a_ring_that_is_left_out_is_found(model, tmp_path, monkeypatch, form):
         Written(model, load_recipe("kv-int8"), form, "denoise", "fp32", tmp_path)
 
 
-@pytest.mark.parametrize("form", [GRAPH, CPU_PROGRAM])
+@pytest.mark.parametrize("form", [ONNX, AOTI_CPU])
 def test_swapped_scales_of_keys_and_values_are_found(model, tmp_path, monkeypatch, form):
-    module = programs if form is CPU_PROGRAM else graphs
+    module = programs if form is AOTI_CPU else graphs
     whole = module.quantize_rings
 
     def swapped(program, signature, group, asked, attentions):
@@ -276,7 +276,7 @@ def test_swapped_scales_of_keys_and_values_are_found(model, tmp_path, monkeypatc
 
 
 def test_a_ring_that_is_read_by_another_scale_is_found(model, tmp_path):
-    written = Written(model, load_recipe("kv-fp8"), CPU_PROGRAM, "denoise", "fp32", tmp_path)
+    written = Written(model, load_recipe("kv-fp8"), AOTI_CPU, "denoise", "fp32", tmp_path)
     program = written.program
     attention = program.graph.find_nodes(
         op="call_function", target=torch.ops.vidc.ring_attention.default
@@ -290,19 +290,19 @@ def test_a_ring_that_is_read_by_another_scale_is_found(model, tmp_path):
 @pytest.mark.parametrize(
     ("recipe", "what"),
     [
-        (rings("fp8", "int8"), "keys of blocks.0.attn1 in fp8 beside values in int8"),
-        (rings("int8", "high"), "keys of blocks.0.attn1 in int8 beside values in high"),
-        (rings("int8", scale="dynamic"), "a ring of blocks.0.attn1 with a scale for each token"),
+        (rings("fp8", "int8"), "keys of blocks.0.attn1 in fp8 and values in int8"),
+        (rings("int8", "high"), "keys of blocks.0.attn1 in int8 and values in high"),
+        (rings("int8", scale="dynamic"), "a ring of blocks.0.attn1 with per-token scales"),
     ],
 )
-@pytest.mark.parametrize("form", [GRAPH, PROGRAM, CPU_PROGRAM])
-def test_rings_that_no_engine_has_are_refused(model, recipe, what, form):
+@pytest.mark.parametrize("form", [ONNX, AOTI_GPU, AOTI_CPU])
+def test_rejects_unsupported_rings(model, recipe, what, form):
     with pytest.raises(UnavailableError, match=f"VIDC-RECIPE-LOWERING.*{what}"):
         Quantized(model, recipe, form)
 
 
 @pytest.mark.parametrize(
-    ("linears", "kind", "form"), [("int8-static", "int8", GRAPH), ("fp8-linear", "fp8", PROGRAM)]
+    ("linears", "kind", "form"), [("int8-static", "int8", ONNX), ("fp8-linear", "fp8", AOTI_GPU)]
 )
 def test_one_recipe_may_have_linears_and_rings(model, tmp_path, linears, kind, form):
     both = replace(load_recipe(linears), attention=load_recipe(f"kv-{kind}").attention)
@@ -310,7 +310,7 @@ def test_one_recipe_may_have_linears_and_rings(model, tmp_path, linears, kind, f
     layers = model.config.transformer.layers
     states = [spec for spec in written.made.signature.states if spec.rounding is not None]
     assert len(states) == 2 * layers
-    if form is PROGRAM:
+    if form is AOTI_GPU:
         program = written.program
         assert len(found_linears(program)) == 8 * layers - 6
         lower(program, True, written.made.signature)
@@ -324,7 +324,7 @@ def test_one_recipe_may_have_linears_and_rings(model, tmp_path, linears, kind, f
 def test_an_engine_of_aoti_keeps_its_ring_in_int8(model, tmp_path):
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
-    written = Written(model, load_recipe("kv-int8"), CPU_PROGRAM, "kv_update", "bf16", tmp_path)
+    written = Written(model, load_recipe("kv-int8"), AOTI_CPU, "kv_update", "bf16", tmp_path)
     output = tmp_path / "engine"
     output.mkdir()
     compiled = backend.compile(written.made, targets()["cpu"], {}, output)

@@ -15,8 +15,8 @@ from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.check import require_faithful
-from vidc.compiler.quantize.form import CPU_PROGRAM, GRAPH, NETWORK, PROGRAM
 from vidc.compiler.quantize.lowering import QuantizedLinear, quantized_linears, sites
+from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, ONNX, TENSORRT
 from vidc.compiler.quantize.tensors import quantized_types
 from vidc.compiler.quantize.weights import quantized_weights
 from vidc.exporters.causal_wan.random_weights import random_weights
@@ -45,7 +45,7 @@ def fault(layer, what):
     return rf"VIDC-QUANTIZE-WEIGHTS.*transformer, {re.escape(layer)}: .*{what}"
 
 
-def test_what_is_announced_is_what_is_loaded(model, stored):
+def test_types_match_loaded_tensors(model, stored):
     types = quantized_types(model.weights, model.linears, model.form)
     assert stored.keys() == types.keys()
     for name, tensor in stored.items():
@@ -53,11 +53,11 @@ def test_what_is_announced_is_what_is_loaded(model, stored):
         assert (tuple(values.shape), values.dtype) == (types[name].shape, types[name].dtype)
 
 
-def test_all_of_it_is_faithful(model, stored):
+def test_quantized_weights_pass_check(model, stored):
     check(stored, model)
 
 
-def test_a_quarter_of_the_bytes_of_a_linear_remains(model, stored):
+def test_quantized_linear_has_a_quarter_of_the_bytes(model, stored):
     for name in model.linears:
         before = model.weights[f"{name}.weight"].load()
         after = stored[f"{name}.weight"].load()
@@ -122,7 +122,7 @@ def test_a_mean_that_is_not_the_calibration_s_is_found(model):
     plain = Calibration(model.calibration.document, tensors)
     made = quantized_weights(model.weights, model.linears, plain, model.form)
     require_faithful(made, model.weights, model.linears, plain, model.form)
-    with pytest.raises(BuildError, match=fault(site, r"0 is taken off channel 0")):
+    with pytest.raises(BuildError, match=fault(site, r"0 is subtracted from channel 0")):
         check(made, model)
 
 
@@ -148,7 +148,7 @@ def test_a_bias_is_the_sum_of_what_it_was_and_what_is_taken_off(model, stored):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_means_far_from_zero_are_as_they_are_stored_throughout(model, dtype):
+def test_large_means_are_used_in_stored_dtype(model, dtype):
     """In 16 bits a mean may be off by more than what is left: scales must reach to that, too."""
     weights = {n: LazyTensor.of(t.load().to(dtype)) for n, t in model.weights.items()}
     tensors = dict(model.calibration.tensors)
@@ -162,7 +162,7 @@ def test_means_far_from_zero_are_as_they_are_stored_throughout(model, dtype):
     require_faithful(made, weights, model.linears, far, model.form)
 
 
-def test_a_linear_without_a_bias_is_not_centred(model):
+def test_a_linear_without_a_bias_is_not_centered(model):
     layer = "blocks.1.attn1.to_k"
     weights = {name: t for name, t in model.weights.items() if name != f"{layer}.bias"}
     arguments = weights, model.linears, model.calibration, model.form
@@ -178,7 +178,9 @@ numbers = st.integers(-64, 64).map(lambda n: n / 8)
 
 
 @given(st.data(), st.integers(1, 8), st.integers(1, 8))
-def test_centring_changes_nothing_in_exact_arithmetic(calibration, data, features_in, features_out):
+def test_centering_changes_nothing_in_exact_arithmetic(
+    calibration, data, features_in, features_out
+):
     def drawn(*shape):
         size = math.prod(shape)
         values = data.draw(st.lists(numbers, min_size=size, max_size=size))
@@ -192,7 +194,7 @@ def test_centring_changes_nothing_in_exact_arithmetic(calibration, data, feature
     given_ = {"a.weight": LazyTensor.of(weight), "a.bias": LazyTensor.of(bias)}
     linears = {"a": QuantizedLinear("a", LinearFormat("fp8", "fp8", center=True), "a")}
     of_linear = Calibration(calibration.document, ranges)
-    for form in (GRAPH, PROGRAM):
+    for form in (ONNX, AOTI_GPU):
         found = quantized_weights(given_, linears, of_linear, form)
         require_faithful(found, given_, linears, of_linear, form)
         taken_off, folded = found["a.input_mean"].load(), found["a.bias"].load()
@@ -210,11 +212,11 @@ def test_the_ranges_of_another_calibration_are_found(model, stored):
         for name, tensor in model.calibration.tensors.items()
     }
     foreign = replace(model, calibration=Calibration(model.calibration.document, other))
-    with pytest.raises(BuildError, match="the calibration to"):
+    with pytest.raises(BuildError, match="the calibration has"):
         check(stored, foreign)
 
 
-def test_queries_keys_and_values_share_an_input_where_they_read_one(config):
+def test_projections_share_quantized_input(config):
     linears = quantized_linears(load_recipe("int8-static"), config)
     shared = {site: [m.name for m in found] for site, found in sites(linears.values()).items()}
     first = "blocks.0.attn1"
@@ -228,23 +230,23 @@ def test_queries_keys_and_values_share_an_input_where_they_read_one(config):
 @pytest.mark.parametrize(
     ("recipe", "form", "what"),
     [
-        ("fp8", GRAPH, "blocks.0.attn1 in 8 bits"),
+        ("fp8", ONNX, "blocks.0.attn1 in 8 bits"),
         (
             "kv-fp8",
-            GRAPH,
+            ONNX,
             "ring of blocks.0.attn1 in FP8, as ONNX's ScatterND, which writes it,",
         ),
-        ("kv-int8", NETWORK, "its cache update takes 16 or 32 bits alone"),
-        ("int8-attention", GRAPH, "blocks.0.attn1 in 8 bits, which graphs of standard ONNX"),
-        ("int8-attention", NETWORK, "blocks.0.attn1 in 8 bits, which networks of TensorRT do not"),
-        ("int8-attention", PROGRAM, "to_q in INT8, which is slower than one in bf16 on a Hopper"),
-        ("int8", GRAPH, "a scale for each token in blocks.0.attn1.to_q"),
-        ("fp8-dynamic", NETWORK, "to_q, which networks of TensorRT do not hold yet"),
-        ("int8", PROGRAM, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
-        ("int8-static", PROGRAM, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
+        ("kv-int8", TENSORRT, "the cache update takes 16 or 32 bits"),
+        ("int8-attention", ONNX, "blocks.0.attn1 in 8 bits, which graphs of standard ONNX"),
+        ("int8-attention", TENSORRT, "blocks.0.attn1 in 8 bits, which TensorRT networks do not"),
+        ("int8-attention", AOTI_GPU, "to_q in INT8, which is slower than one in bf16 on a Hopper"),
+        ("int8", ONNX, "per-token scales in blocks.0.attn1.to_q"),
+        ("fp8-dynamic", TENSORRT, "to_q, which TensorRT networks do not support yet"),
+        ("int8", AOTI_GPU, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
+        ("int8-static", AOTI_GPU, "in INT8, which is slower than one in bf16 on a Hopper GPU"),
     ],
 )
-def test_what_a_form_does_not_hold_is_refused_by_name(config, recipe, form, what):
+def test_rejects_unsupported_format_by_name(config, recipe, form, what):
     with pytest.raises(UnavailableError, match="VIDC-RECIPE-LOWERING") as raised:
         quantized_linears(load_recipe(recipe), config, form)
     assert what in raised.value.message
@@ -255,7 +257,7 @@ def test_a_product_s_scale_is_the_weight_s_times_the_input_s(config, calibration
     recipe = load_recipe("fp8-linear")
     of_graph, of_program = (
         quantized_weights(weights, quantized_linears(recipe, config, form), calibration, form)
-        for form in (GRAPH, PROGRAM)
+        for form in (ONNX, AOTI_GPU)
     )
     layer = "blocks.1.attn1"
     scales = (
@@ -272,26 +274,26 @@ def test_a_product_s_scale_is_the_weight_s_times_the_input_s(config, calibration
 def test_longlive_s_weights_take_half_the_bytes_of_bf16(recipe):
     config = resolve("longlive-1.3b", gpu="h200", environ={}).model
     weights = meta_network(config, "transformer", "bf16").state_dict()
-    linears = quantized_linears(load_recipe(recipe), config, PROGRAM)
-    types = quantized_types(weights, linears, PROGRAM)
+    linears = quantized_linears(load_recipe(recipe), config, AOTI_GPU)
+    types = quantized_types(weights, linears, AOTI_GPU)
     after = sum(math.prod(kind.shape) * kind.dtype.itemsize for kind in types.values())
     assert 0.5 < after / sum(weight.nbytes for weight in weights.values()) < 0.52
 
 
 def test_scales_for_each_token_take_no_ranges(config):
     weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
-    linears = quantized_linears(load_recipe("fp8-dynamic"), config, CPU_PROGRAM)
-    made = quantized_weights(weights, linears, None, CPU_PROGRAM)
-    require_faithful(made, weights, linears, None, CPU_PROGRAM)
+    linears = quantized_linears(load_recipe("fp8-dynamic"), config, AOTI_CPU)
+    made = quantized_weights(weights, linears, None, AOTI_CPU)
+    require_faithful(made, weights, linears, None, AOTI_CPU)
     assert not any(".input_" in name for name in made)
     layer = "blocks.0.ffn.net.2"
     wrong = changed(made, f"{layer}.product_scale", lambda t: t * 2)
     with pytest.raises(BuildError, match=fault(layer, "")):
-        require_faithful(wrong, weights, linears, None, CPU_PROGRAM)
+        require_faithful(wrong, weights, linears, None, AOTI_CPU)
 
 
 def test_smoothed_inputs_with_scales_for_each_token_take_ranges(config):
     weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
-    linears = quantized_linears(load_recipe("int8"), config, CPU_PROGRAM)
-    with pytest.raises(ValueError, match="takes ranges, and there is no calibration"):
-        quantized_weights(weights, linears, None, CPU_PROGRAM)
+    linears = quantized_linears(load_recipe("int8"), config, AOTI_CPU)
+    with pytest.raises(ValueError, match="needs a calibration"):
+        quantized_weights(weights, linears, None, AOTI_CPU)

@@ -10,7 +10,7 @@ values = st.floats(-1e9, 1e9)
 
 
 @given(values, values, st.integers(4, 12), st.booleans())
-def test_what_an_axis_is_around_lies_on_it(a, b, most, upwards):
+def test_axis_contains_its_values(a, b, most, upwards):
     low, high = sorted((a, b))
     start, end = (300, 20) if upwards else (20, 300)
     axis = around(low, high, start, end)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidc.compiler.validate.chart import likeness_chart, rollout_chart
+from vidc.compiler.validate.charts import likeness_chart, rollout_chart
 
 figures = st.one_of(st.none(), st.just(math.inf), st.just(0.0), st.floats(1e-30, 1e30))
 

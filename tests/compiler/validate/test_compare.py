@@ -13,7 +13,7 @@ from vidc.compiler.validate.compare import (
     BlockFrames,
     _rollout_gates,
     compare_rollouts,
-    hold_to_golden,
+    compare_with_golden,
     worst_of_calls,
 )
 from vidc.compiler.validate.gates import (
@@ -53,14 +53,14 @@ def long(model, tmp_path_factory):
 def held(model, golden, without=(), precisions=None):
     engines = {name: engine for name, engine in model.engines.items() if name not in without}
     given = dict.fromkeys(engines, "fp32") if precisions is None else precisions
-    return hold_to_golden(golden, model.stream, engines, given, CPU)
+    return compare_with_golden(golden, model.stream, engines, given, CPU)
 
 
 def missing(comparison):
     return {gate.component for gate in comparison.gates if gate.value is None}
 
 
-def test_pytorch_is_what_pytorch_computes(model, golden):
+def test_eager_engines_pass_all_gates(model, golden):
     comparison = held(model, golden)
     assert all_passed(comparison.gates)
     assert {row.subject.component for row in comparison.components} == {*model.engines}
@@ -69,13 +69,13 @@ def test_pytorch_is_what_pytorch_computes(model, golden):
 @pytest.mark.parametrize(
     "component", ["text_kv", "denoise", "recache_6", "recache_9", "vae_decode"]
 )
-def test_what_a_stream_needs_must_be_there(model, golden, component):
+def test_missing_stream_component_fails(model, golden, component):
     comparison = held(model, golden, without=[component])
     assert missing(comparison) == {component}
     assert not all_passed(comparison.gates)
 
 
-def test_what_the_reference_called_must_be_there(model, golden):
+def test_missing_reference_component_fails(model, golden):
     encoders = ("vae_encode_first", "vae_encode")
     comparison = held(model, golden, without=encoders)
     assert missing(comparison) == {*encoders}
@@ -95,7 +95,7 @@ def test_pixels_are_held_to_the_looser_precision(model, mixed):
         assert found == pixels
 
 
-def test_looser_keeps_what_both_judge():
+def test_looser_keeps_shared_metrics():
     one, other = {"relative_l2": 0.1, "ssim": 0.9}, {"relative_l2": 0.2, "ssim": 0.99, "psnr_db": 1}
     assert looser(one, other) == looser(other, one) == {"relative_l2": 0.2, "ssim": 0.9}
 
@@ -131,7 +131,7 @@ def test_an_engine_may_not_err_much_more_than_eager(model, mixed, eager_error, p
     golden = replace(mixed, eager=replace(mixed.eager, calls=calls))
     engines = model.engines | {"denoise": Louder(model.engines["denoise"])}
     precisions = dict.fromkeys(engines, "bf16")
-    gates = hold_to_golden(golden, model.stream, engines, precisions, CPU).gates
+    gates = compare_with_golden(golden, model.stream, engines, precisions, CPU).gates
     failed = {(gate.component, gate.metric) for gate in gates if not gate.passed}
     assert failed == (set() if passes else {("denoise", "relative_l2")})
 
@@ -211,7 +211,7 @@ def test_the_replay_runs_on_the_device_of_the_engines(model, golden, monkeypatch
     monkeypatch.setattr(comparing, "record", record)
     device = torch.device("meta")
     with pytest.raises(StoppedError) as stop:
-        hold_to_golden(golden, model.stream, model.engines, {}, device)
+        compare_with_golden(golden, model.stream, model.engines, {}, device)
     assert stop.value.args == (device, device)
 
 
@@ -260,7 +260,7 @@ def test_a_decoder_of_nan_passes_no_block(model, long):
     """As bytes, the NaN of the engine's own frames and of the decoded reference would be equal."""
     engines = model.engines | {"vae_decode": Blind(model.engines["vae_decode"])}
     precisions = dict.fromkeys(engines, "fp32")
-    comparison = hold_to_golden(long, model.stream, engines, precisions, CPU)
+    comparison = compare_with_golden(long, model.stream, engines, precisions, CPU)
     psnr = {gate.block: gate for gate in comparison.gates if gate.metric == "psnr_db"}
     assert [gate.passed for gate in psnr.values()] == [True, False, False, False, False]
     assert psnr[3].value is None
@@ -275,12 +275,14 @@ def test_lpips_is_measured_block_by_block(model, long):
         return 0.5
 
     precisions = dict.fromkeys(model.engines, "fp32")
-    comparison = hold_to_golden(long, model.stream, model.engines, precisions, CPU, lpips=lpips)
+    comparison = compare_with_golden(
+        long, model.stream, model.engines, precisions, CPU, lpips=lpips
+    )
     assert [row.lpips for row in comparison.rollout] == [0.5] * 5 + [None]
     assert seen == [((9, 3, 16, 32),) * 2] + [((12, 3, 16, 32),) * 2] * 4
 
 
-def test_figures_of_json_are_those_of_the_rows(model, mixed):
+def test_json_matches_rows(model, mixed):
     comparison = held(model, mixed)
     named = type("Named", (), {"name": "tiny"})
     document = json.loads(
@@ -300,12 +302,10 @@ def test_figures_of_json_are_those_of_the_rows(model, mixed):
 
 @pytest.mark.parametrize("precision", ["fp8", "int8"])
 @pytest.mark.parametrize("trained", [True, False])
-def test_trained_weights_are_held_to_what_is_demanded_whatever_decodes_them(
-    model, mixed, precision, trained
-):
+def test_trained_weights_have_own_thresholds_for_every_decoder(model, mixed, precision, trained):
     vae = {"vae_decode_first", "vae_decode", "vae_encode_first", "vae_encode"}
     precisions = {name: "bf16" if name in vae else precision for name in model.engines}
-    comparison = hold_to_golden(
+    comparison = compare_with_golden(
         mixed, model.stream, model.engines, precisions, CPU, trained=trained
     )
     pixels = {
@@ -324,14 +324,12 @@ def test_trained_weights_are_held_to_what_is_demanded_whatever_decodes_them(
 
 
 @pytest.mark.parametrize("precision", ["fp8", "int8", "bf16"])
-def test_without_a_record_of_pytorch_in_the_same_precision_nothing_is_judged(
-    model, golden, mixed, precision
-):
+def test_refuses_golden_data_without_eager_record(model, golden, mixed, precision):
     precisions = dict.fromkeys(model.engines, "fp32") | {"kv_update": precision}
     without = [call for call in mixed.eager.calls if call[0] != "kv_update"]
     for data in (golden, replace(mixed, eager=replace(mixed.eager, calls=without))):
         with pytest.raises(GateError, match=rf"VIDC-VALIDATE-GOLDEN.*kv_update in {precision}"):
-            hold_to_golden(data, model.stream, model.engines, precisions, CPU)
+            compare_with_golden(data, model.stream, model.engines, precisions, CPU)
 
 
 def test_a_rollout_without_pytorchs_own_is_not_held_to_less(model, mixed):

@@ -66,14 +66,14 @@ def test_each_part_of_a_scenario_takes_its_time(cores):
     assert narrow == pytest.approx(mixed)
 
 
-def test_what_is_not_decoded_takes_no_time(cores):
+def test_latents_estimate_excludes_decoding(cores):
     cores(1)
     model = settings().model
     frame = estimate.frame_flops(model) / estimate.CPU_FLOPS_A_CORE
     assert latents_seconds(model, SWITCHED) == pytest.approx((8 * 5 * 3 + 9) * frame)
 
 
-def test_the_level_is_what_was_asked_for(cores):
+def test_named_level_is_used(cores):
     cores(1)
     level = "validate.level"
     whole = Scenario(blocks=12, switch_after=7, rollout=True)
@@ -90,11 +90,11 @@ def test_the_level_is_what_was_asked_for(cores):
 @pytest.mark.parametrize(
     ("seconds", "text"), [(59, ""), (60, "about 1 minute"), (570, "about 10 minutes")]
 )
-def test_what_a_user_is_told(seconds, text):
+def test_durations_as_text(seconds, text):
     assert about(seconds) == text
 
 
-def test_minutes_of_a_cpu_are_announced_and_none_of_a_gpu(cores):
+def test_announces_only_cpu_minutes(cores):
     cores(1)
     text = announcement(settings())
     assert text is not None

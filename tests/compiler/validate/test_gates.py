@@ -92,7 +92,7 @@ def test_a_subject_nobody_expected_is_a_bug():
         judge(Where.ROLLOUT, [], {Subject("rollout", 0): GOOD}, THRESHOLDS)
 
 
-def test_nothing_judged_is_not_a_pass():
+def test_no_gates_do_not_pass():
     assert not all_passed([])
     assert all_passed([gate("cosine", 1.0, 0.9)])
 
@@ -132,7 +132,7 @@ def test_every_threshold_names_a_metric_that_is_measured_there():
 
 
 @pytest.mark.parametrize(("precision", "psnr", "ssim"), [("fp8", 38.0, 0.98), ("int8", 35.0, 0.97)])
-def test_quantized_rollouts_are_held_to_what_is_demanded(precision, psnr, ssim):
+def test_trained_thresholds_of_8_bit_precisions(precision, psnr, ssim):
     demanded = load_demanded(precision)
     assert demanded == {"psnr_db": psnr, "ssim": ssim}
     # What holds for any weights is no stricter, and judges no other metrics.
@@ -141,7 +141,7 @@ def test_quantized_rollouts_are_held_to_what_is_demanded(precision, psnr, ssim):
     assert looser(anyway, demanded) == anyway
 
 
-def test_a_precision_that_is_not_quantized_demands_nothing_more():
+def test_high_precision_has_no_trained_thresholds():
     assert load_demanded("bf16") == {}
     with pytest.raises(UsageError, match="VIDC-VALIDATE-PRECISION"):
         load_demanded("fp4")

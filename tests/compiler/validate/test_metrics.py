@@ -242,11 +242,11 @@ def test_a_bad_pixel_gives_the_worst_figures():
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 10, 64), (3, 64, 64)])
-def test_ssim_refuses_what_has_no_window(shape):
+def test_ssim_rejects_frames_below_window_size(shape):
     with pytest.raises(ValueError, match="at least 11 x 11"):
         ssim(torch.zeros(shape), torch.zeros(shape))
 
 
-def test_nothing_cannot_be_compared():
+def test_rejects_empty_tensors():
     with pytest.raises(ValueError, match="at least one element"):
         compare(torch.zeros(0), torch.zeros(0))

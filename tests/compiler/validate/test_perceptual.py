@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vidc.compiler.validate import perceptual
-from vidc.compiler.validate.perceptual import Absent, Lpips, find_lpips
+from vidc.compiler.validate.perceptual import Lpips, Unavailable, find_lpips
 
 CPU = torch.device("cpu")
 SIZE = (64, 96)
@@ -114,15 +114,15 @@ def frames(seed, count=6):
 
 def test_a_missing_package_is_named(packages):
     packages()
-    assert find_lpips(SIZE, CPU) == Absent("the package lpips is not installed")
+    assert find_lpips(SIZE, CPU) == Unavailable("the package lpips is not installed")
     packages(lpips=LPIPS)
-    assert find_lpips(SIZE, CPU) == Absent("the package torchvision is not installed")
+    assert find_lpips(SIZE, CPU) == Unavailable("the package torchvision is not installed")
 
 
 def test_missing_weights_are_named_and_not_downloaded(packages, hub, tmp_path):
     packages(lpips=LPIPS, torchvision="")
     found = find_lpips(SIZE, CPU)
-    assert isinstance(found, Absent)
+    assert isinstance(found, Unavailable)
     assert "alexnet-owt-7be5be79.pth" in found.reason
     assert str(tmp_path / "hub" / "checkpoints") in found.reason
     assert not (tmp_path / "hub").exists()
@@ -150,19 +150,19 @@ def test_the_metric_takes_the_local_weights(packages, hub, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_weights_that_are_not_what_their_name_says_are_refused(packages, hub):
+def test_rejects_weights_with_wrong_digest(packages, hub):
     packages(lpips=LPIPS, torchvision="")
     path = hub(**weights())
     path.write_bytes(path.read_bytes() + b"x")
     found = find_lpips(SIZE, CPU)
-    assert isinstance(found, Absent)
-    assert "is not what its name says" in found.reason
+    assert isinstance(found, Unavailable)
+    assert "does not match its name" in found.reason
 
 
 def test_pictures_that_are_too_small_are_named(packages, hub):
     packages(lpips=LPIPS, torchvision="")
     hub(**weights())
-    assert find_lpips((16, 32), CPU) == Absent("frames of 16 x 32 are too small: it needs 31")
+    assert find_lpips((16, 32), CPU) == Unavailable("frames of 16 x 32 are too small: it needs 31")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_package_that_fails_is_named(packages, hub, source, reason):
     packages(lpips=source, torchvision="")
     hub(**weights())
     found = find_lpips(SIZE, CPU)
-    assert isinstance(found, Absent)
+    assert isinstance(found, Unavailable)
     assert reason in found.reason
 
 

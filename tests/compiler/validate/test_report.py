@@ -44,7 +44,7 @@ def make_report(bundle: str = "tiny-cpu-fp32", blocks: int = 8, error: float = 1
     )
 
 
-def test_the_page_shows_what_was_measured():
+def test_page_shows_measurements():
     words = Page(render_html(make_report())).words
     for text in (
         "tiny-cpu-fp32",
@@ -150,7 +150,7 @@ def test_the_worst_tensors_show_their_spread_and_outliers():
     assert "7 values NaN or Inf" in Page(render_html(replace(make_report(), worst=[lost]))).words
 
 
-def test_the_page_needs_nothing_but_itself():
+def test_page_is_self_contained():
     html = render_html(make_report())
     page = Page(html)
     names = {tag for tag, _ in page.elements}
@@ -260,7 +260,7 @@ def test_frames_that_nobody_asked_for_do_not_look_lost():
     assert "compared for some blocks only" not in html
 
 
-def test_a_column_that_says_nothing_is_left_out():
+def test_empty_columns_are_left_out():
     report = make_report()
     plain, *_ = render_html(report).split("</table>")
     assert 'scope="col">Block' not in plain
@@ -348,5 +348,5 @@ def test_a_figure_lies_on_its_side_of_the_threshold(value, metric, threshold, te
 @pytest.mark.parametrize(
     ("value", "text"), [(0.0, "0.00"), (0.000541, "0.00054"), (0.5, "0.50"), (40.0, "40.00")]
 )
-def test_an_error_that_is_there_does_not_read_as_none(value, text):
+def test_nonzero_error_is_not_shown_as_zero(value, text):
     assert format_levels(value) == text

@@ -94,7 +94,7 @@ def test_videos_of_a_batch_lie_below_each_other(tmp_path):
     assert read(tmp_path / "v.mp4")[0].shape[0] == CAPTION + 2 * 240
 
 
-def test_what_cannot_be_written_is_a_coded_error_and_leaves_nothing(tmp_path):
+def test_write_failure_is_a_coded_error_and_leaves_no_file(tmp_path):
     with pytest.raises(UnavailableError, match="VIDC-VIDEO-WRITE"):
         write_video(tmp_path / "nowhere" / "v.mp4", [block(0, 1)], [])
     with pytest.raises(UsageError, match="VIDC-VIDEO-FRAMES"):

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from vidc.compiler.validate.document import worst_json
+from vidc.compiler.validate.charts import ERRORS, VALUES, spread
+from vidc.compiler.validate.check import worst_json
 from vidc.compiler.validate.golden import SAMPLES, Record, sample
 from vidc.compiler.validate.play import Played
-from vidc.compiler.validate.spread import ERRORS, VALUES, spread
 from vidc.compiler.validate.worst import (
     BINS,
     MOST_OF_COMPONENT,
@@ -55,7 +55,7 @@ tensors = st.integers(1, 40).flatmap(
 
 @given(tensors)
 @settings(deadline=None)
-def test_whatever_the_values_every_finite_one_is_counted_and_the_json_is_strict(pair):
+def test_histograms_count_all_finite_values_and_json_is_strict(pair):
     actual, expected = map(torch.from_numpy, pair)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -128,7 +128,7 @@ def test_the_worst_call_of_each_tensor_comes_first():
     assert worst[0].metrics.relative_l2 == pytest.approx(0.5)
 
 
-def test_their_number_is_bounded_and_no_component_hides_the_others():
+def test_number_of_tensors_is_limited_overall_and_per_component():
     names = [f"c{number}" for number in range(5)]
     tensors = [f"t{number}" for number in range(4)]
     reference = recorded(*((name, {t: torch.ones(2) for t in tensors}) for name in names))
@@ -142,7 +142,7 @@ def test_their_number_is_bounded_and_no_component_hides_the_others():
     assert (len(worst), MOST_OF_COMPONENT) == (MOST_TENSORS, 2)
 
 
-def test_what_is_equal_is_not_shown():
+def test_equal_tensors_are_left_out():
     record = recorded(("unet", {"out": torch.ones(3)}))
     assert worst_tensors(record, record, {"unet": signature(out=(3,))}) == []
 

@@ -12,7 +12,7 @@ from quantized import Quantized
 
 from vidc.compiler.backends.native_graph import write_graph
 from vidc.compiler.config.recipe import load_recipe
-from vidc.compiler.quantize.form import NETWORK
+from vidc.compiler.quantize.support import TENSORRT
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.exporters.onnx.lint import lint
@@ -166,7 +166,7 @@ def test_a_component_without_a_ring_says_so(model):
 def test_linears_in_8_bits_give_what_is_laid_side_by_side(model, tmp_path):
     component = model.component("denoise", "fp32")
     program = export_program(component)
-    made = Quantized(model, load_recipe("int8-static"), NETWORK)
+    made = Quantized(model, load_recipe("int8-static"), TENSORRT)
     made.quantize("denoise", program)
     exported = ExportedComponent("denoise", tmp_path, component.signature, component.aligned)
     save_program(program, exported.program)

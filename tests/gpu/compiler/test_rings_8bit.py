@@ -13,7 +13,7 @@ from vidc.compiler.backends.aoti.backend import backend
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.targets import targets
 from vidc.compiler.quantize import programs
-from vidc.compiler.quantize.form import PROGRAM
+from vidc.compiler.quantize.support import AOTI_GPU
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.program import export_program, load_program, save_program
 from vidc.runtime import manifest
@@ -51,7 +51,7 @@ def test_an_engine_computes_what_the_program_means(
     exported = ExportedComponent(name, tmp_path, component.signature)
     save_program(export_program(component), exported.program)
     (tmp_path / "made").mkdir()
-    quantized = Quantized(model, load_recipe(recipe), PROGRAM)
+    quantized = Quantized(model, load_recipe(recipe), AOTI_GPU)
     plain = {key: value.bfloat16() for key, value in model.weights.items()}
     made = programs.write(
         exported, replace(exported, folder=tmp_path / "made"), "transformer", plain,

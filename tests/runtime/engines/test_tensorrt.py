@@ -16,7 +16,7 @@ from torch import nn
 from vidc.compiler.backends.native_graph import write_graph
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.stream import stream_spec
-from vidc.compiler.quantize.form import NETWORK
+from vidc.compiler.quantize.support import TENSORRT
 from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.reference import eager_engines
@@ -98,7 +98,7 @@ def test_a_plan_in_8_bits_is_its_program(tmp_path, recipe):
     """Its weights in 8 bits and their scales come from the bundle, as all weights do."""
     model = transformer.model("model.layers=1", "stream.height=16", "stream.width=32",
                               "stream.window=9")  # fmt: skip
-    made = Quantized(model, load_recipe(recipe), NETWORK)
+    made = Quantized(model, load_recipe(recipe), TENSORRT)
     component = model.component("denoise", "fp32")
     program = export_program(component)
     plain = blocks_of(program.module(), component.signature)

@@ -1,4 +1,4 @@
-"""FlashAttention-4's forward kernel for sm_90, compiled to a cubin beside what launches it."""
+"""FlashAttention-4's forward kernel for sm_90: a cubin and the facts to launch it."""
 
 import json
 import math
@@ -22,11 +22,11 @@ HEAD_DIMS = (64, 128)
 _PACKAGES = ("flash-attn-4", "nvidia-cutlass-dsl", "quack-kernels")
 _INSTALL = "pip install 'vidc[cuda]'"
 _SETTINGS = ("CUTE_DSL_", "FLASH_ATTENTION_", "QUACK_")
-"""Begin the environment variables that would change what is compiled."""
-_TIMEOUT_SECONDS = 900.0  # It takes 5, on a busy machine more.
+"""Prefixes of environment variables that change the compiled code."""
+_TIMEOUT_SECONDS = 900.0  # Compilation takes 5 s on an idle machine.
 _LAST_LINES = 3
 _HARMLESS_ATTRIBUTES = {(2, 0), (6, 0)}
-"""Neither cooperative nor overlapping the kernel before it: what a plain launch is."""
+"""Attributes of a plain launch: not cooperative, no overlap with the kernel before."""
 
 
 def compile_kernel(dtype: str, head_dim: int, output: Path) -> None:
@@ -35,15 +35,15 @@ def compile_kernel(dtype: str, head_dim: int, output: Path) -> None:
     The same versions of the packages write the same bytes.
 
     Args:
-        dtype: of queries, keys, values and output: bfloat16 or float16.
+        dtype: bfloat16 or float16, for queries, keys, values and output.
         head_dim: 64 or 128.
-        output: a folder.
+        output: an existing folder.
 
     Raises:
         UnavailableError: ``VIDC-ENV-KERNELS``, a package is not installed; ``VIDC-KERNEL-SIZE``,
             there is no kernel for this dtype or head size.
-        BuildError: ``VIDC-KERNEL-COMPILE``; ``VIDC-KERNEL-PARAMETERS``, the kernel is not called as
-            the operator calls it.
+        BuildError: ``VIDC-KERNEL-COMPILE``; ``VIDC-KERNEL-PARAMETERS``, the operator cannot call
+            the kernel.
     """
     if dtype not in DTYPES or head_dim not in HEAD_DIMS:
         raise UnavailableError(
@@ -106,17 +106,17 @@ def _not_compiled(reason: str) -> BuildError:
 def launch_facts(
     dtype: str, head_dim: int, tiles: tuple[int, int], entry: Entry, launch: Launch
 ) -> LaunchFacts:
-    """What the operator has to know, from how the kernel's own host code calls it.
+    """Derives the facts that the operator launches the kernel by from a recorded launch.
 
     Args:
-        dtype: of the tensors.
+        dtype: dtype of the tensors.
         head_dim: channels of a head.
-        tiles: queries of a block, and keys that are copied at a time.
-        entry: the kernel as its PTX declares it.
-        launch: of the sizes and addresses in ``flash_attention_dsl``.
+        tiles: tile sizes: queries of a block, and keys that are copied at a time.
+        entry: the kernel's declaration in PTX.
+        launch: launch with the sizes and addresses in ``flash_attention_dsl``.
 
     Raises:
-        BuildError: ``VIDC-KERNEL-PARAMETERS``, the operator would call it in another way.
+        BuildError: ``VIDC-KERNEL-PARAMETERS``, the operator cannot make such a launch.
     """
     tile_m, tile_n = tiles
     _check(
@@ -149,7 +149,7 @@ def launch_facts(
 
 
 def _role(index: int, entry: Entry, launch: Launch) -> str:
-    """What a parameter holds, told by its size and its value in the recorded launch."""
+    """Returns the role of a parameter, from its size and its value in the recorded launch."""
     parameter, value = entry.parameters[index], bytes.fromhex(launch.arguments[index])
     names = {address: name for name, address in dsl.ADDRESSES.items()}
     sizes = struct.pack("<3i", dsl.QUERIES, dsl.HEADS, dsl.BATCH)

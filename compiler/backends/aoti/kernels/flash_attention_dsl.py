@@ -1,7 +1,7 @@
-"""Compiles FlashAttention-4's forward kernel for sm_90: a program, run in a process of its own.
+"""Script that compiles FlashAttention-4's forward kernel for sm_90, run by ``flash_attention``.
 
-The CuTe DSL reads its settings from the environment when it is imported, and loads 200 MB of
-compiler. ``flash_attention`` beside it runs this and reads what it writes.
+It is a process of its own because the CuTe DSL reads its settings from the environment on import
+and loads 200 MB of compiler.
 """
 
 import ctypes
@@ -16,18 +16,18 @@ from vidc.compiler.backends.aoti.kernels.ptx import parse_entry
 CUBIN, PTX, LAUNCH, TILES = "kernel.cubin", "kernel.ptx", "launch.json", "tiles.json"
 
 BATCH, QUERIES, CAPACITY, HEADS, SCALE = 2, 1000, 3000, 5, 0.25
-"""Sizes of the launch that is recorded."""
+"""Sizes of the recorded launch."""
 ADDRESSES = {
     name: (index + 1) << 32
     for index, name in enumerate(("query", "key", "value", "lengths", "output", "logsumexp"))
 }
-"""Addresses of the tensors in the launch that is recorded; nothing is there."""
+"""Tensor addresses of the recorded launch, which are not dereferenced."""
 
 _TOOLKIT = "cu13"
 
 
 def main(dtype: str, head_dim: int, folder: Path) -> None:
-    """Writes the kernel, its PTX, a launch of it, and its tile sizes to ``folder``."""
+    """Writes the cubin, the PTX, a recorded launch and the tile sizes to ``folder``."""
     _enter_quack()
     _require_toolkit()
     kernel = _kernel(dtype, head_dim)
@@ -44,7 +44,7 @@ def main(dtype: str, head_dim: int, folder: Path) -> None:
 
 
 def _enter_quack() -> None:
-    """Imports package ``quack`` without its kernels, which import triton undeclared."""
+    """Imports package ``quack`` without its kernels, which need triton without declaring it."""
     spec = importlib.util.find_spec("quack")
     if spec is None:
         raise ModuleNotFoundError("there is no package quack", name="quack")
@@ -53,7 +53,7 @@ def _enter_quack() -> None:
 
 
 def _require_toolkit() -> None:
-    """Refuses the compiler of another CUDA, which the DSL chooses for an older driver."""
+    """Rejects another CUDA's compiler, which the DSL chooses for an older driver."""
     from cutlass._mlir._mlir_libs import _cutlass_ir
 
     if f".{_TOOLKIT}." not in Path(_cutlass_ir.__file__).name:
@@ -84,7 +84,7 @@ def _kernel(dtype: str, head_dim: int) -> Any:
 
 
 def _compile(kernel: Any, head_dim: int) -> Any:
-    """The kernel on contiguous ``[B, T, H, D]`` and ``[B, S, H, D]``, every size but D dynamic."""
+    """Compiles the kernel for contiguous ``[B, T, H, D]`` and ``[B, S, H, D]``, only D static."""
     import cutlass
     from cutlass import cute
     from cutlass.cute.runtime import make_fake_stream, make_ptr

@@ -1,4 +1,4 @@
-"""A launch as a compiled kernel's own host code makes it, recorded without a GPU."""
+"""Recording of the launch that a compiled kernel's host code makes, without a GPU."""
 
 import ctypes
 import json
@@ -14,7 +14,7 @@ _LAUNCH = "_cudaLaunchKernelEx"
 
 @dataclass(frozen=True)
 class Launch:
-    """What was asked of CUDA's runtime."""
+    """Arguments of a kernel launch."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -25,12 +25,12 @@ class Launch:
     """The bytes of each parameter, hexadecimal."""
 
     def to_json(self) -> str:
-        """The launch as JSON."""
+        """Returns the launch as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Inverse of ``to_json``."""
+        """Parses the result of ``to_json``."""
         values = json.loads(text)
         return cls(
             tuple(values["grid"]),
@@ -61,15 +61,15 @@ class _Config(ctypes.Structure):
 def record_launch(
     compiled: Any, arguments: Sequence[Any], parameters: Sequence[Parameter]
 ) -> Launch:
-    """Runs the host code of a function of the CuTe DSL; nothing of CUDA is called.
+    """Runs the host code of a CuTe DSL function with stubs in place of the CUDA runtime.
 
     Args:
-        compiled: what ``cute.compile`` returns.
-        arguments: ctypes values for the function's own arguments; pointers may lead nowhere.
-        parameters: of the kernel that it launches.
+        compiled: result of ``cute.compile``.
+        arguments: ctypes values of the function's arguments; pointers are not dereferenced.
+        parameters: parameters of the kernel that it launches.
 
     Raises:
-        RuntimeError: it does not launch one kernel.
+        RuntimeError: it does not launch exactly one kernel.
     """
     from cutlass._mlir.execution_engine import ExecutionEngine
 

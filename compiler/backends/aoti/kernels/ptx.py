@@ -1,4 +1,4 @@
-"""Reads from a kernel's PTX how it is called: its parameters, and which of them it looks at."""
+"""Parser of a kernel's declaration in PTX: threads, parameters, and which of them it reads."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _THREADS = re.compile(r"\.reqntid\s+(\d+)((?:\s*,\s*1)*)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a kernel."""
+    """Parameter of a kernel."""
 
     size: int
     """Bytes."""
@@ -23,22 +23,22 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel as its caller sees it."""
+    """Declaration of a kernel."""
 
     symbol: str
     threads: int
-    """Of a block, along x."""
+    """Threads of a block, along x."""
     parameters: tuple[Parameter, ...]
     read: frozenset[int]
-    """Indices of the parameters that the code mentions."""
+    """Indices of the parameters that the code reads."""
 
 
 def parse_entry(ptx: str) -> Entry:
-    """The only kernel of ``ptx``.
+    """Parses the only kernel of ``ptx``.
 
     Raises:
-        BuildError: ``VIDC-KERNEL-PARAMETERS``, it has another number of kernels, or one that is
-            not written as expected.
+        BuildError: ``VIDC-KERNEL-PARAMETERS``, there is not exactly one kernel, or its syntax is
+            unexpected.
     """
     if len(re.findall(r"\.entry\b", ptx)) != 1:
         raise _unreadable("it does not have one kernel")

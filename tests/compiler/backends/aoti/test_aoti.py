@@ -112,7 +112,7 @@ def test_small_weights_and_constants_have_their_values(
         torch.testing.assert_close(states["last"], expected_state)
 
 
-def test_an_engine_says_what_its_loader_needs(compiled: tuple[CompiledEngine, Path]) -> None:
+def test_engine_lists_loader_options(compiled: tuple[CompiledEngine, Path]) -> None:
     engine, output = compiled
     assert engine.files == ("engines/aoti/toy.pt2", "engines/aoti/toy.safetensors")
     assert all((output / file).is_file() for file in engine.files)
@@ -134,7 +134,7 @@ def test_a_package_holds_neither_weights_nor_pickles(
     assert not [n for n in names if "weights" in n or "sample_inputs" in n or n.endswith(".pt")]
 
 
-def test_compiling_says_nothing_and_leaves_nothing(
+def test_compile_is_silent_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Runs the whole path but for the compiler's part, which is made to talk and to fail."""
@@ -168,9 +168,7 @@ def test_equal_programs_give_equal_engines(
         assert (again / file).read_bytes() == (output / file).read_bytes()
 
 
-def test_a_machine_without_a_compiler_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejects_machine_without_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "no-such-compiler" in (backend.unavailable(CPU_TARGET) or "")
     with pytest.raises(UnavailableError, match="no-such-compiler") as caught:
@@ -179,9 +177,7 @@ def test_a_machine_without_a_compiler_is_refused(
     assert caught.value.hint.startswith("install g++")
 
 
-def test_a_compiler_that_is_there_need_not_be_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accepts_compiler_from_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = tmp_path / "c++"
     compiler.write_text("#!/bin/sh\nexit 1\n")
     compiler.chmod(0o755)
@@ -202,7 +198,7 @@ CPU_WITH = {"avx2": True, "bmi2": True, "avx512_f": False, "architecture": "x86_
         ("aarch64", True, ("avx2", "bmi2")),
     ],
 )
-def test_code_for_this_very_cpu_needs_all_that_it_has(
+def test_native_code_requires_all_cpu_features(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     machine: str,
@@ -230,13 +226,13 @@ def test_code_for_this_very_cpu_needs_all_that_it_has(
     assert ("cpp.march" in given) is may_choose
 
 
-def test_inductor_still_has_the_options_that_are_set() -> None:
+def test_inductor_has_our_options() -> None:
     """They are private to torch: an option that went would go unnoticed until an engine is bad."""
     for option in OPTIONS:
         assert option in config.get_config_copy(), f"torch {torch.__version__} lost {option}"
 
 
-def test_what_it_builds_for() -> None:
+def test_precisions_on_cpu() -> None:
     assert backend.unavailable(CPU_TARGET) is None
     assert backend.precisions(CPU_TARGET) == {"fp32", "bf16", "fp16", "fp8", "int8"}
     assert set(backend.tools(CPU_TARGET)) == {"torch", "c++", "cpu"}
@@ -244,7 +240,7 @@ def test_what_it_builds_for() -> None:
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200"])
-def test_what_it_builds_for_a_gpu(gpu: str) -> None:
+def test_precisions_on_gpu(gpu: str) -> None:
     target = targets()[gpu]
     assert backend.precisions(target) == {"bf16", "fp16", "fp8", "int8"}
     assert set(backend.tools(target)) == {"torch", "c++", "cuda", "libvidc_torch.so"}
@@ -255,7 +251,7 @@ LIBRARY_FAULT = UnavailableError("VIDC-KERNEL-LIBRARY", "no library is installed
 
 
 @pytest.mark.parametrize(("fault", "said"), [(None, f"ABI {PLUGIN_ABI}"), (LIBRARY_FAULT, "none")])
-def test_what_is_built_for_a_gpu_depends_on_the_library(
+def test_gpu_tools_include_kernel_library(
     monkeypatch: pytest.MonkeyPatch, fault: UnavailableError | None, said: str
 ) -> None:
     monkeypatch.setattr(loading, "torch_library_error", lambda: fault)
@@ -294,7 +290,7 @@ def operators_of(program: ExportedProgram) -> set[str]:
     return set(re.findall(r"vidc\.(\w+)\.default", text))
 
 
-def test_with_kernels_an_engine_calls_fused_operators(compile_for_gpu: Callable[..., Any]) -> None:
+def test_engine_calls_fused_operators(compile_for_gpu: Callable[..., Any]) -> None:
     engine, program = compile_for_gpu(None, "model.dim=64", "model.heads=1")
     called = ("gelu_quantize", "qk_norm_rope_ring_write")
     assert engine.requires.operators == called
@@ -305,7 +301,7 @@ def test_with_kernels_an_engine_calls_fused_operators(compile_for_gpu: Callable[
     assert engine.options["packed"][f"{layer}.to_qkv.bias"] == parts
 
 
-def test_without_kernels_an_engine_calls_none_and_says_so(
+def test_missing_kernels_are_noted(
     compile_for_gpu: Callable[..., Any],
 ) -> None:
     engine, program = compile_for_gpu(LIBRARY_FAULT, "model.dim=64", "model.heads=1")
@@ -317,18 +313,18 @@ def test_without_kernels_an_engine_calls_none_and_says_so(
     assert "no library is installed; install it" in note
 
 
-def test_sizes_that_a_kernel_does_not_take_are_said(compile_for_gpu: Callable[..., Any]) -> None:
+def test_unsupported_sizes_are_noted(compile_for_gpu: Callable[..., Any]) -> None:
     engine, _ = compile_for_gpu(None, "model.dim=48", "model.heads=2")
     assert engine.requires.operators == ("gelu_quantize",)
     (note,) = engine.notes
     assert "expected a head size of 32, 64 or 128, found 24" in note
 
 
-def test_a_gpu_without_an_attention_kernel_is_none_of_its_targets() -> None:
+def test_gpu_without_attention_kernel_is_unsupported() -> None:
     assert backend.precisions(targets()["t4"]) == frozenset()
 
 
-def test_a_gpu_of_another_kind_cannot_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_gpu_cannot_build(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no CUDA device" in (backend.unavailable(targets()["h100"]) or "")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (8, 0))

@@ -13,7 +13,7 @@ from vidc.compiler.backends.aoti.convolutions import bind_implementations
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def test_dilation_is_given_to_kernels_of_one_element_alone():
+def test_dilates_pointwise_convolutions_only():
     module, x, program = convolving.exported()
     bind_implementations(program)
     torch.testing.assert_close(program.module()(x), module(x))
@@ -26,7 +26,7 @@ def test_dilation_is_given_to_kernels_of_one_element_alone():
 
 
 @pytest.mark.parametrize(("compiled", "run"), [(2, 1), (1, 2)])
-def test_an_engine_is_right_on_another_number_of_threads(tmp_path, compiled, run):
+def test_engine_is_correct_with_other_thread_count(tmp_path, compiled, run):
     for what, threads in (("compile", compiled), ("run", run)):
         command = [sys.executable, convolving.__file__, what, str(tmp_path / "between.pt2")]
         own = {**os.environ, "OMP_NUM_THREADS": str(threads), CACHE: str(tmp_path)}

@@ -41,7 +41,7 @@ def test_a_compiler_that_fails_is_quoted(compiler) -> None:
     assert cxx_version() == "none"
 
 
-def test_no_compiler_is_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_without_compiler_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     defect = cxx_defect()
     assert defect is not None

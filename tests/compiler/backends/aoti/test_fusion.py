@@ -71,7 +71,7 @@ def fill_packed(program, fusion, weights):
 
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
 @pytest.mark.parametrize("position", [0, 72, 1_000_000])
-def test_a_fused_program_computes_what_it_did(model, programs, name, position):
+def test_fused_program_matches_original(model, programs, name, position):
     signature = model.component(name, "fp32").signature
     program = programs(name)
     weights = dict(program.state_dict)
@@ -85,7 +85,7 @@ def test_a_fused_program_computes_what_it_did(model, programs, name, position):
 
 
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
-def test_without_kernels_a_program_is_opened_up_and_computes_what_it_did(model, programs, name):
+def test_inlined_program_matches_original(model, programs, name):
     signature = model.component(name, "fp32").signature
     program = programs(name)
     expected = run(program, signature, 72)
@@ -97,7 +97,7 @@ def test_without_kernels_a_program_is_opened_up_and_computes_what_it_did(model, 
 
 
 @pytest.mark.parametrize(("name", "last"), [("denoise", 0), ("kv_update", 1), ("recache_9", 1)])
-def test_one_product_and_one_operator_stand_for_each_self_attention(programs, name, last):
+def test_self_attention_becomes_one_matmul_and_one_operator(programs, name, last):
     """But for the last of a clean pass, which needs no queries."""
     program = programs(name)
     before = set(program.state_dict)
@@ -117,7 +117,7 @@ def test_one_product_and_one_operator_stand_for_each_self_attention(programs, na
     assert names == {spec.arg.name for spec in program.graph_signature.input_specs}
 
 
-def test_a_head_size_without_a_kernel_is_named_and_left_as_it_is():
+def test_unsupported_head_size_is_reported_and_not_fused():
     model = transformer.model("model.dim=48", "model.heads=2", "stream.height=32")
     component = model.component("denoise", "fp32")
     program = export_program(component)
@@ -132,7 +132,7 @@ def test_a_head_size_without_a_kernel_is_named_and_left_as_it_is():
         torch.testing.assert_close(found, value, rtol=1e-6, atol=1e-6)
 
 
-def test_an_operator_in_another_place_is_a_mistake_that_is_told(programs):
+def test_rejects_operator_outside_self_attention(programs):
     program = programs("denoise")
     node = program.graph.find_nodes(op="call_function", target=qk_norm_rope)[0]
     node.args = (node.args[1], node.args[0].args[0], *node.args[2:])
@@ -165,7 +165,7 @@ def engine(model, tmp_path_factory):
     return load(folder, entry, weights, CPU), weights, folder / "denoise.pt2"
 
 
-def test_an_engine_calls_the_operators_as_eager_does_their_work(model, engine):
+def test_engine_calls_operators_and_matches_eager(model, engine):
     loaded, _, _ = engine
     eager = EagerEngine(model.component("denoise", "fp32"))
     played = {}

@@ -69,7 +69,7 @@ def test_two_exports_give_equal_bytes(program: Path) -> None:
     assert program.read_bytes() == again.read_bytes()
 
 
-def test_a_pickle_that_loading_needs_is_not_dropped(program: Path) -> None:
+def test_rejects_pickle_that_loading_needs(program: Path) -> None:
     with zipfile.ZipFile(program, "a") as archive:
         archive.writestr("program/data/constants/custom_obj_0", b"object")
     before = program.read_bytes()

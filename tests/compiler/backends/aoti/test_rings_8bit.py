@@ -11,7 +11,7 @@ from quantized import Quantized
 from torch import nn
 
 from vidc.compiler.backends.aoti.cuda import lower
-from vidc.compiler.backends.aoti.rings_8bit import kept_states
+from vidc.compiler.backends.aoti.rings_8bit import quantized_signature
 from vidc.compiler.config.recipe import parse_recipe
 from vidc.compiler.quantize.rings import found_rings
 from vidc.exporters.program import export_program, load_program, save_program
@@ -70,7 +70,7 @@ def test_a_lowered_program_keeps_its_ring_in_8_bits(model, name, center, kind):
     program = export_program(component)
     quantized.quantize(name, program)
     assert len(found_rings(program, signature)) == model.config.transformer.layers
-    kept = kept_states(program, signature)
+    kept = quantized_signature(program, signature)
     assert read(kept.to_json(), Signature, "signature") == kept
     layer = kept["ring.k.0"]
     assert layer.dtype == {"fp8": "float8_e4m3fn", "int8": "int8"}[kind]

@@ -1,6 +1,6 @@
 import pytest
 
-from vidc.compiler.backends import onnxruntime as module
+from vidc.compiler.backends.onnxruntime import backend as module
 from vidc.compiler.backends.onnxruntime.backend import backend
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
@@ -16,23 +16,23 @@ from vidc.runtime.engines.onnxruntime import CUDA
         ("t4", {"fp32", "fp16"}),
     ],
 )
-def test_its_precisions_are_those_of_the_device(target, precisions):
+def test_precisions_by_device(target, precisions):
     assert backend.precisions(targets()[target]) == precisions
 
 
-def test_it_is_the_default_for_a_cpu_alone():
+def test_default_backend_for_cpu_only():
     assert resolve("tiny", gpu="cpu", environ={}).backend == "onnxruntime"
     assert resolve("tiny", gpu="h200", precision="bf16", environ={}).backend == "aoti"
 
 
 def test_a_graph_for_a_gpu_is_written_without_one(monkeypatch):
     monkeypatch.setattr(module, "absent", lambda target: "torch finds no CUDA device here")
-    assert backend.anywhere(targets()["h200"])
+    assert backend.cross_compiles(targets()["h200"])
     assert backend.unavailable(targets()["h200"]) is None
     assert backend.unavailable(targets()["cpu"]) is None
 
 
-def test_where_the_gpu_is_the_package_for_it_is_named_before_anything_is_built(monkeypatch):
+def test_missing_gpu_package_is_named_before_build(monkeypatch):
     monkeypatch.setattr(module, "absent", lambda target: None)
     reason = backend.unavailable(targets()["h200"])
     assert reason is not None
@@ -44,7 +44,7 @@ def test_where_the_gpu_is_the_package_for_it_is_named_before_anything_is_built(m
     assert backend.unavailable(targets()["cpu"]) is None
 
 
-def test_its_tools_are_those_that_write_the_graph():
+def test_tools_are_packages_that_write_graphs():
     assert set(backend.tools(targets()["cpu"])) == {"onnxruntime", "onnx-ir"}
     on_gpu = backend.tools(targets()["h200"])
     assert set(on_gpu) == {"onnxruntime", "torch", "onnx", "onnxscript", "onnx-ir"}

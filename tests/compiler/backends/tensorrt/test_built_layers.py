@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorrt_rtx")
 
-from vidc.compiler.backends import WITHOUT_LIMITS
+from vidc.compiler.backends import DEFAULT_OPTIONS
 from vidc.compiler.backends.tensorrt.build import build_plan
 from vidc.compiler.backends.tensorrt.built_layers import built_layers, inspected_layers
 from vidc.compiler.backends.tensorrt.description import describe_network
@@ -59,12 +59,12 @@ def parsed(text):
 def built(text):
     """The network's description, the plan and the layers of a graph."""
     network = parsed(text)
-    plan = build_plan("toy", network, RTX, TARGET, WITHOUT_LIMITS)
+    plan = build_plan("toy", network, RTX, TARGET, DEFAULT_OPTIONS)
     return describe_network(network, RTX), plan, built_layers(plan, network.log, RTX)
 
 
 @pytest.mark.parametrize(("dtype", "width", "fused"), [("float16", 64, 1), ("float16", 384, 0)])
-def test_the_builder_says_which_attention_it_fused(dtype, width, fused):
+def test_builder_log_names_fused_attention(dtype, width, fused):
     description, plan, layers = built(ATTENTION.format(dtype=dtype, width=width))
     (attention,) = description["attentions"]
     assert attention["name"] == "attends"
@@ -74,7 +74,7 @@ def test_the_builder_says_which_attention_it_fused(dtype, width, fused):
     assert layers.memory.keys() >= {"activation", "scratch"}
 
 
-def test_the_builder_says_which_q_is_in_no_other_kernel():
+def test_builder_log_names_unfused_q():
     """What comes before one of them is a kernel that it is part of."""
     description, _, layers = built(ROUNDED.format(before="Relu"))
     assert {"q_x", "q_w", "dq_x", "dq_w"} <= set(description["rounding"])
@@ -83,7 +83,7 @@ def test_the_builder_says_which_q_is_in_no_other_kernel():
     assert layers.in_8_bits("product")
 
 
-def test_a_word_that_the_builder_left_out_is_not_made_up():
+def test_incomplete_builder_log_has_no_layers():
     network = parsed(ATTENTION.format(dtype="float16", width=64))
     assert layers_from_log(network.log.engine) is None
 
@@ -123,7 +123,7 @@ def gpu(monkeypatch):
 
 
 @pytest.mark.usefixtures("gpu")
-def test_the_inspector_is_asked_where_the_engine_loads():
+def test_inspector_is_used_if_engine_loads():
     found = inspected_layers(b"plan", ENTERPRISE)
     assert (found.said_by, found.memory) == ("inspector", {"activation": 2**20})
     assert found.fused("ring")
@@ -132,14 +132,14 @@ def test_the_inspector_is_asked_where_the_engine_loads():
 
 
 @pytest.mark.usefixtures("gpu")
-def test_why_an_engine_does_not_load_is_said():
+def test_load_error_has_reason():
     with pytest.raises(UnavailableError, match="the plan is for sm80") as caught:
         inspected_layers(b"another", ENTERPRISE)
     assert caught.value.code == "VIDC-ENGINE-LOAD"
     assert built_layers(b"another", SimpleNamespace(engine=[]), ENTERPRISE) is None
 
 
-def test_without_a_gpu_none_is_loaded(monkeypatch):
+def test_no_engine_is_loaded_without_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UnavailableError, match="no CUDA device") as caught:
         inspected_layers(b"plan", RTX)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vidc.compiler.backends import Means
+from vidc.compiler.backends import CompileOptions
 from vidc.compiler.backends.tensorrt.backend import backend
 from vidc.compiler.backends.tensorrt.build import build_plan
 from vidc.compiler.backends.tensorrt.compatible import SINCE, compatible
@@ -52,10 +52,10 @@ def test_rtx_multiplies_no_fp32_on_turing(tmp_path):
     for wanted in (("7.5",), RTX["fp32"]):
         output = tmp_path / f"for{len(wanted)}"
         output.mkdir()
-        means = Means(capabilities=wanted, note=lambda _: None)
+        options = CompileOptions(capabilities=wanted, note=lambda _: None)
         refuses = pytest.raises(BuildError, match="FP32 GEMM is not supported")
         with refuses if wanted == ("7.5",) else nullcontext():
-            backend.compile(component, chosen.target, {}, output, means)
+            backend.compile(component, chosen.target, {}, output, options)
 
 
 @pytest.mark.parametrize("precision", RTX)
@@ -124,7 +124,11 @@ def test_a_plan_of_rtx_is_for_all_of_them_with_its_attention_fused(tmp_path, pre
         output = tmp_path / f"for{len(wanted)}"
         output.mkdir()
         engine = backend.compile(
-            component, chosen.target, {}, output, Means(capabilities=wanted, note=lambda _: None)
+            component,
+            chosen.target,
+            {},
+            output,
+            CompileOptions(capabilities=wanted, note=lambda _: None),
         )
         assert engine.requires.compute_capabilities == wanted
         assert engine.options == {"product": "tensorrt_rtx"}
@@ -137,14 +141,14 @@ def test_a_plan_of_rtx_is_for_all_of_them_with_its_attention_fused(tmp_path, pre
 
 
 @pytest.mark.parametrize(
-    ("means", "level", "flagged"),
+    ("options", "level", "flagged"),
     [
-        (Means(), None, False),
-        (Means(capabilities=AMPERE_PLUS), "AMPERE_PLUS", False),
-        (Means(version_compatible=True), None, True),
+        (CompileOptions(), None, False),
+        (CompileOptions(capabilities=AMPERE_PLUS), "AMPERE_PLUS", False),
+        (CompileOptions(version_compatible=True), None, True),
     ],
 )
-def test_tensorrt_is_asked_for_a_level_and_a_flag(monkeypatch, means, level, flagged):
+def test_tensorrt_is_asked_for_a_level_and_a_flag(monkeypatch, options, level, flagged):
     module = pytest.importorskip("tensorrt_rtx")
     monkeypatch.setitem(sys.modules, "tensorrt", module)
     flags = []
@@ -155,7 +159,7 @@ def test_tensorrt_is_asked_for_a_level_and_a_flag(monkeypatch, means, level, fla
         create_builder_config=lambda: config, build_serialized_network=lambda *_: b"plan"
     )
     network = Network(builder, None, Log(module), ())
-    build_plan("toy", network, PRODUCTS["tensorrt"], targets()["h100"], means)
+    build_plan("toy", network, PRODUCTS["tensorrt"], targets()["h100"], options)
     wanted = None if level is None else getattr(module.HardwareCompatibilityLevel, level)
     assert config.hardware_compatibility_level == wanted
     assert (module.BuilderFlag.VERSION_COMPATIBLE in flags) is flagged

@@ -89,7 +89,7 @@ LOG = [
 ]
 
 
-def test_what_an_inspector_of_version_11_says():
+def test_parses_inspector_of_tensorrt_11():
     found = layers_from_json(json.dumps(ELEVEN), {"activation": 7})
     attention, waits = found.layers
     assert (found.said_by, found.memory) == ("inspector", {"activation": 7})
@@ -103,7 +103,7 @@ def test_what_an_inspector_of_version_11_says():
     assert not waits.is_attention
 
 
-def test_what_an_inspector_of_version_10_says():
+def test_parses_inspector_of_tensorrt_10():
     found = layers_from_json(json.dumps(TEN), {})
     convolution, rounds = found.layers
     assert convolution.inputs[0].dtype == "int8"
@@ -132,13 +132,13 @@ def test_a_plan_without_details_has_names_alone():
         "[" * 10**5,
     ],
 )
-def test_what_describes_no_layers_is_refused(text):
+def test_rejects_text_without_layers(text):
     with pytest.raises(GateError) as caught:
         layers_from_json(text, {})
     assert caught.value.code == "VIDC-BUNDLE-MALFORMED"
 
 
-def test_what_a_builder_says():
+def test_parses_builder_log():
     found = layers_from_log(LOG)
     waits, product = found.layers
     assert found.said_by == "builder"
@@ -164,11 +164,11 @@ def test_what_a_builder_says():
     ],
     ids=["nothing", "no layers", "other words", "not printable", "no number"],
 )
-def test_a_builder_that_says_nothing_or_in_other_words_is_not_guessed_at(log):
+def test_unknown_builder_log_has_no_layers(log):
     assert layers_from_log(log) is None
 
 
-def test_a_kernel_that_only_rounds_is_apart():
+def test_finds_layers_that_only_quantize():
     layers = layers_from_log(LOG)
     (product,) = layers.apart(frozenset({"node_linear_9", "node_dq", "more"}))
     assert product.name == "node_linear_9_myl0_59"

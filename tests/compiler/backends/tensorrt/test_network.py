@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorrt_rtx")
 
-from vidc.compiler.backends import GraphError, Means
+from vidc.compiler.backends import CompileOptions, GraphError
 from vidc.compiler.backends.native_graph import Graph
 from vidc.compiler.backends.tensorrt.build import build_plan
 from vidc.compiler.backends.tensorrt.log import Log
@@ -68,7 +68,7 @@ def test_attention_that_cannot_be_fused_is_refused(tmp_path):
     assert "dedicated kernel" in caught.value.message
 
 
-def test_what_the_parser_refuses_is_named(tmp_path):
+def test_parser_error_names_node(tmp_path):
     text = """
     <ir_version: 10, opset_import: ["" : 24]>
     toy (float16[1, 2, 8, 4] cache, float16[1, 2, 2, 4] update, int64[1] at)
@@ -82,7 +82,7 @@ def test_what_the_parser_refuses_is_named(tmp_path):
     assert (caught.value.component, caught.value.values) == ("toy", ("y",))
 
 
-def test_attention_that_is_not_found_is_named(tmp_path):
+def test_dropped_attention_is_named(tmp_path):
     given = attention(tmp_path)
     other = Graph(given.path, given.signature, given.ring_attention | {"absent"})
     with pytest.raises(BuildError, match="toy: TensorRT-RTX made no attention layer of absent"):
@@ -93,40 +93,40 @@ def test_attention_that_is_not_found_is_named(tmp_path):
 def test_a_layer_that_takes_more_workspace_than_it_may_is_refused(tmp_path, dtype, given):
     network = parse("toy", attention(tmp_path, dtype), RTX)
     with pytest.raises(BuildError, match="toy: TensorRT-RTX ") as caught:
-        build_plan("toy", network, RTX, TARGET, Means(given))
+        build_plan("toy", network, RTX, TARGET, CompileOptions(given))
     assert caught.value.code == "VIDC-TENSORRT-MEMORY"
     assert "raise tensorrt.workspace_gb" in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("product", "means", "limit"),
+    ("product", "options", "limit"),
     [
-        ("tensorrt_rtx", Means(), 24 * 10**9),
-        ("tensorrt_rtx", Means(10**9), 10**9),
-        ("tensorrt", Means(), None),
-        ("tensorrt", Means(10**9), 10**9),
+        ("tensorrt_rtx", CompileOptions(), 24 * 10**9),
+        ("tensorrt_rtx", CompileOptions(10**9), 10**9),
+        ("tensorrt", CompileOptions(), None),
+        ("tensorrt", CompileOptions(10**9), 10**9),
     ],
 )
-def test_workspace_is_the_gpus_where_nothing_else_is_said(monkeypatch, product, means, limit):
+def test_default_workspace_is_gpu_memory(monkeypatch, product, options, limit):
     monkeypatch.setitem(sys.modules, "tensorrt", RTX.module())
     limits = []
     config, log = configuration(), Log(RTX.module())
     config.set_memory_pool_limit = lambda pool, count: limits.append((pool, count))
     network = Network(building(config, lambda *_: b"plan"), None, log, ())
-    assert build_plan("toy", network, PRODUCTS[product], TARGET, means) == b"plan"
+    assert build_plan("toy", network, PRODUCTS[product], TARGET, options) == b"plan"
     workspace = RTX.module().MemoryPoolType.WORKSPACE
     assert limits == ([] if limit is None else [(workspace, limit)])
 
 
 @pytest.mark.filterwarnings("ignore:Use Deprecated in TensorRT-RTX:DeprecationWarning")
 @pytest.mark.parametrize("product", ["tensorrt", "tensorrt_rtx"])
-def test_what_is_measured_on_the_gpu_is_kept_by_version_and_target(monkeypatch, tmp_path, product):
+def test_timing_cache_file_by_version_and_target(monkeypatch, tmp_path, product):
     monkeypatch.setitem(sys.modules, "tensorrt", RTX.module())
     monkeypatch.setattr("vidc.compiler.backends.tensorrt.product.version", lambda _: "11.1.0")
     builder = RTX.module().Builder(Log(RTX.module()).logger)
     config = builder.create_builder_config()
     network = Network(building(config, lambda *_: b"plan"), None, Log(RTX.module()), (builder,))
-    build_plan("toy", network, PRODUCTS[product], TARGET, Means(kept=tmp_path))
+    build_plan("toy", network, PRODUCTS[product], TARGET, CompileOptions(cache_folder=tmp_path))
     found = [file.name for file in tmp_path.iterdir()]
     assert found == (["tensorrt-11.1.0-rtx4090.timings"] if product == "tensorrt" else [])
 
@@ -143,7 +143,7 @@ def building(config, build):
 
 
 @pytest.mark.parametrize("how", ["raised", "logged"])
-def test_too_little_memory_is_said(how):
+def test_out_of_memory_is_reported(how):
     def build_serialized_network(*_):
         if how == "raised":
             raise MemoryError("std::bad_alloc")

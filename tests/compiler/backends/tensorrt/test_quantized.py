@@ -14,16 +14,16 @@ from vidc.compiler.backends.tensorrt.backend import backend
 from vidc.compiler.backends.tensorrt.build import build_plan
 from vidc.compiler.backends.tensorrt.engine_layers import EngineLayers
 from vidc.compiler.backends.tensorrt.network import parse
-from vidc.compiler.backends.tensorrt.plan import LAYERS, eight_bit_products
+from vidc.compiler.backends.tensorrt.plan import LAYERS, eight_bit_matmuls
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
-from vidc.compiler.backends.tensorrt.quantized import QuantizedProduct, _Edges, quantized_products
+from vidc.compiler.backends.tensorrt.quantized import QuantizedMatmul, _Edges, quantized_matmuls
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
 from vidc.compiler.inspect.plan import inspect_plan
-from vidc.compiler.quantize.form import NETWORK
 from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.quantize.programs import quantize_program
+from vidc.compiler.quantize.support import TENSORRT
 from vidc.exporters.export import export_component
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.models import meta_network
@@ -98,19 +98,19 @@ def linear(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_a_linear_is_a_product_of_8_bits(linear, kind, asked, dtype):
     parsed = parse("toy", linear(asked, kind, dtype), RTX)
-    (found,) = quantized_products(RTX.module(), parsed.definition)
-    assert found == QuantizedProduct(found.name, asked, kind, kind)
+    (found,) = quantized_matmuls(RTX.module(), parsed.definition)
+    assert found == QuantizedMatmul(found.name, asked, kind, kind)
     assert found.computes
-    assert eight_bit_products(build_plan("toy", parsed, RTX, TARGET)) == (found.name,)
+    assert eight_bit_matmuls(build_plan("toy", parsed, RTX, TARGET)) == (found.name,)
 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_weights_alone_are_multiplied_in_high_precision(linear, kind):
     parsed = parse("toy", linear(ALONE, kind), RTX)
-    (found,) = quantized_products(RTX.module(), parsed.definition)
-    assert found == QuantizedProduct(found.name, ALONE, kind, "half")
+    (found,) = quantized_matmuls(RTX.module(), parsed.definition)
+    assert found == QuantizedMatmul(found.name, ALONE, kind, "half")
     assert not found.computes
-    assert eight_bit_products(build_plan("toy", parsed, RTX, TARGET)) == ()
+    assert eight_bit_matmuls(build_plan("toy", parsed, RTX, TARGET)) == ()
 
 
 def test_scales_that_are_no_constants_do_not_fuse(linear, monkeypatch):
@@ -132,9 +132,9 @@ def test_scales_that_are_no_constants_do_not_fuse(linear, monkeypatch):
     monkeypatch.setattr(form, "_dequantized", given)
     monkeypatch.setitem(globals(), "quantized_linear_qdq", with_scale)
     parsed = parse("toy", linear(STATIC), RTX)
-    (found,) = quantized_products(RTX.module(), parsed.definition)
+    (found,) = quantized_matmuls(RTX.module(), parsed.definition)
     assert found.computes
-    assert eight_bit_products(build_plan("toy", parsed, RTX, TARGET)) == ()
+    assert eight_bit_matmuls(build_plan("toy", parsed, RTX, TARGET)) == ()
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def text_kv(tmp_path_factory):
     )
     made = replace(exported, folder=tmp_path_factory.mktemp("quantized"))
     weights = meta_network(config, "transformer", "fp16").state_dict()
-    linears = quantized_linears(load_recipe("fp8-linear"), config, NETWORK)
+    linears = quantized_linears(load_recipe("fp8-linear"), config, TENSORRT)
     quantize_program(
         "text_kv", exported.program, "transformer", weights, linears, made.program, {},
         exported.signature,
@@ -206,7 +206,7 @@ def test_a_component_s_plan_holds_the_recipe(text_kv, tmp_path):
     assert engine.notes == ()
 
 
-def test_a_linear_that_the_graph_lost_is_refused(text_kv, tmp_path, monkeypatch):
+def test_rejects_graph_without_quantized_linear(text_kv, tmp_path, monkeypatch):
     products = _Edges.products
 
     def without_scales(edges):
@@ -221,24 +221,24 @@ def test_a_linear_that_the_graph_lost_is_refused(text_kv, tmp_path, monkeypatch)
         backend.compile(text_kv, TARGET, {}, tmp_path)
 
 
-def test_what_did_not_fuse_is_noted(text_kv, tmp_path, monkeypatch):
+def test_unfused_matmuls_are_noted(text_kv, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "vidc.compiler.backends.tensorrt.backend.eight_bit_products", lambda plan: ()
+        "vidc.compiler.backends.tensorrt.backend.eight_bit_matmuls", lambda plan: ()
     )
     monkeypatch.setattr(EngineLayers, "in_8_bits", lambda self, product: False)
     engine = backend.compile(text_kv, TARGET, {}, tmp_path)
     (note,) = engine.notes
-    assert "text_kv: 2 of 2 products are computed in high precision" in note
+    assert "text_kv: 2 of 2 quantized matmuls run in high precision" in note
     assert [p.weight for p in inspect_plan(tmp_path / engine.files[0]).unfused] == [
         f"transformer.blocks.0.attn2.to_{part}.weight" for part in "kv"
     ]
 
 
-def test_a_plan_whose_layers_nobody_says_is_noted(text_kv, tmp_path, monkeypatch):
+def test_unknown_layers_are_noted(text_kv, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "vidc.compiler.backends.tensorrt.built_layers.built_layers", lambda *_: None
     )
     engine = backend.compile(text_kv, TARGET, {}, tmp_path)
     (note,) = engine.notes
-    assert "text_kv: TensorRT-RTX did not say its plan's layers" in note
+    assert "text_kv: TensorRT-RTX did not report the plan's layers" in note
     assert {file.rpartition("text_kv")[2] for file in engine.files} == {".plan", LAYERS}

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tensorrt_rtx")
 
-from vidc.compiler.backends import WITHOUT_LIMITS, Means
+from vidc.compiler.backends import DEFAULT_OPTIONS, CompileOptions
 from vidc.compiler.backends.tensorrt.build import build_plan
 from vidc.compiler.backends.tensorrt.built_layers import built_layers
 from vidc.compiler.backends.tensorrt.log import Log
@@ -58,11 +58,11 @@ class Parsed:
     @property
     def plan_is_in_8_bits(self):
         """Whether the product of the plan is."""
-        return self.is_in_8_bits(WITHOUT_LIMITS)
+        return self.is_in_8_bits(DEFAULT_OPTIONS)
 
-    def is_in_8_bits(self, means):
+    def is_in_8_bits(self, options):
         """The same of a plan that is built by other means."""
-        plan = build_plan("toy", self.network, RTX, targets()["rtx4090"], means)
+        plan = build_plan("toy", self.network, RTX, targets()["rtx4090"], options)
         return built_layers(plan, self.network.log, RTX).in_8_bits("product")
 
 
@@ -76,13 +76,13 @@ EVERY = ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1")
 @pytest.mark.parametrize(("steps", "capabilities"), [(17, EVERY[3:]), (3, EVERY[1:])])
 def test_a_product_is_in_8_bits_in_a_plan_for_several_gpus(steps, capabilities):
     parsed = Parsed(f"<output_dtype = {steps}>(x, s)", "(b, s)", steps=steps)
-    assert parsed.is_in_8_bits(Means(capabilities=capabilities))
+    assert parsed.is_in_8_bits(CompileOptions(capabilities=capabilities))
 
 
-def test_fp8_is_in_no_plan_for_a_gpu_that_has_none():
+def test_no_fp8_plan_for_gpu_without_fp8():
     parsed = Parsed("<output_dtype = 17>(x, s)", "(b, s)", steps=17)
     with pytest.raises(BuildError, match="sm80"):
-        parsed.is_in_8_bits(Means(capabilities=("8.0", "8.9")))
+        parsed.is_in_8_bits(CompileOptions(capabilities=("8.0", "8.9")))
 
 
 def test_a_given_scale_is_taken_and_the_product_is_not_in_8_bits():
@@ -104,7 +104,7 @@ def test_a_given_scale_is_taken_and_the_product_is_not_in_8_bits():
         ({"zero": "u128"}, "Non-zero zero point is not supported"),
     ],
 )
-def test_what_the_table_says_it_refuses_it_refuses(changes, says):
+def test_refuses_what_the_table_says(changes, says):
     assert says in Parsed(**changes).refused
 
 
@@ -116,11 +116,11 @@ def test_unsigned_steps_are_taken_for_signed_ones(changes):
 
 
 @pytest.mark.parametrize("saturate", [0, 1])
-def test_saturate_is_not_seen(saturate):
+def test_saturate_is_ignored(saturate):
     """The kernel that rounds is the same one, by the digest in its name."""
     q = f"<output_dtype = 17, saturate = {saturate}>(x, s)"
     parsed = Parsed(q, "(b, s)", steps=17)
-    plan = build_plan("toy", parsed.network, RTX, targets()["rtx4090"], WITHOUT_LIMITS)
+    plan = build_plan("toy", parsed.network, RTX, targets()["rtx4090"], DEFAULT_OPTIONS)
     layers = built_layers(plan, parsed.network.log, RTX).layers
     tactics = {name: layer.tactic for layer in layers for name in layer.nodes}
     # Of the weight, Q has no such attribute.

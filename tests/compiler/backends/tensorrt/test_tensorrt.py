@@ -25,20 +25,20 @@ def test_each_gpu_has_its_product():
     assert names == rtx | datacenter | {"cpu": None}
 
 
-def test_rtx_has_nothing_for_hopper():
+def test_rtx_does_not_support_hopper():
     hopper = replace(targets()["h100"], tensorrt="tensorrt_rtx")
     assert product_for(hopper) is None
     assert backend.precisions(hopper) == frozenset()
-    served = "TensorRT-RTX serves GPUs of compute capability 7.5, 8.0, 8.6, 8.9, 12.0, 12.1"
+    served = "TensorRT-RTX supports GPUs of compute capability 7.5, 8.0, 8.6, 8.9, 12.0, 12.1"
     assert backend.unavailable(hopper) == f"{served}, and h100 has 9.0"
     assert product_for(targets()["h100"]) is PRODUCTS["tensorrt"]
 
 
-def test_a_gpu_that_its_product_does_not_serve_is_refused_with_those_that_it_does(monkeypatch):
+def test_rejects_unsupported_gpu_and_lists_supported_ones(monkeypatch):
     hopper = replace(targets()["h100"], tensorrt="tensorrt_rtx")
     monkeypatch.setattr("vidc.compiler.config.resolve.find_target", lambda *_: hopper)
     for name in ("tensorrt", "torch_tensorrt"):
-        with pytest.raises(UnavailableError, match=r"TensorRT-RTX serves .* 12\.1, and") as caught:
+        with pytest.raises(UnavailableError, match=r"TensorRT-RTX supports .*12\.1, and") as caught:
             resolve("tiny", gpu="h100", backend=name, precision="fp16", environ={})
         assert (caught.value.code, caught.value.exit_code) == ("VIDC-BACKEND-TARGET", 3)
         assert caught.value.hint == "pass --backend aoti"
@@ -56,35 +56,35 @@ def test_a_gpu_that_its_product_does_not_serve_is_refused_with_those_that_it_doe
         ("cpu", set()),
     ],
 )
-def test_its_precisions_are_those_of_the_gpu(target, precisions):
+def test_precisions_by_gpu(target, precisions):
     assert backend.precisions(targets()[target]) == precisions
 
 
-def test_it_is_the_default_where_aoti_builds_nothing():
+def test_default_backend_for_gpus_without_aoti():
     assert resolve("tiny", gpu="rtx4090", precision="fp16", environ={}).backend == "tensorrt"
     assert resolve("tiny", gpu="h100", precision="bf16", environ={}).backend == "aoti"
 
 
 @pytest.mark.parametrize("target", [name for name, t in targets().items() if product_for(t)])
 @pytest.mark.parametrize("precision", ["fp8", "int8"])
-def test_a_target_s_own_recipe_is_one_that_its_networks_hold(target, precision):
+def test_default_recipe_of_target_is_supported(target, precision):
     if precision not in backend.precisions(targets()[target]):
         with pytest.raises(UnavailableError, match="has no fp8") as caught:
             resolve("tiny", gpu=target, backend="tensorrt", precision=precision, environ={})
         assert caught.value.code == "VIDC-TARGET-PRECISION"
         return
     settings = resolve("tiny", gpu=target, backend="tensorrt", precision=precision, environ={})
-    form = backend.form(settings.target)
+    form = backend.quantization(settings.target)
     linears = quantized_linears(settings.quantization.recipe, settings.model, form)
     assert len(linears) == 10 * settings.model.transformer.layers
     assert {linear.format.weights for linear in linears.values()} == {precision}
 
 
 @pytest.mark.parametrize("recipe", ["fp8", "fp8-dynamic", "int8", "kv-fp8", "kv-int8"])
-def test_what_its_networks_do_not_hold_is_refused(recipe):
+def test_rejects_unsupported_recipe(recipe):
     config = resolve("tiny", gpu="cpu", environ={}).model
-    with pytest.raises(UnavailableError, match="networks of TensorRT do not hold yet") as caught:
-        quantized_linears(load_recipe(recipe), config, backend.form(targets()["rtx4090"]))
+    with pytest.raises(UnavailableError, match="TensorRT networks do not support yet") as caught:
+        quantized_linears(load_recipe(recipe), config, backend.quantization(targets()["rtx4090"]))
     assert caught.value.code == "VIDC-RECIPE-LOWERING"
 
 
@@ -93,7 +93,7 @@ def test_what_its_networks_do_not_hold_is_refused(recipe):
     [
         ("rtx4090", "TensorRT-RTX is not installed: pip install 'vidc[rtx]'"),
         ("h100", "TensorRT is not installed: pip install tensorrt --extra-index-url https://pypi"),
-        ("cpu", "it is built for GPUs alone"),
+        ("cpu", "it builds for GPUs only"),
     ],
 )
 def test_a_product_that_is_missing_is_named_with_its_index(monkeypatch, target, says):
@@ -107,7 +107,7 @@ def missing(distribution):
     raise PackageNotFoundError(distribution)
 
 
-def test_compiling_without_it_says_how_to_get_it(monkeypatch, tmp_path):
+def test_compile_without_product_names_install_command(monkeypatch, tmp_path):
     settings = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
     component = export_component(settings.model, "transformer", "fp16", "text_kv", tmp_path)
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)

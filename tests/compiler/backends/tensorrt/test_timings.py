@@ -57,24 +57,24 @@ def build(tmp_path, said):
 
     def run(*kernels, gpu="this", meanwhile=None):
         timings, config = Timings(tmp_path / "kept" / "times", said.append), Config(gpu)
-        timings.give(config)
+        timings.load(config)
         measured = config.build(*kernels)
         if meanwhile:
             meanwhile()
-        timings.keep(config)
+        timings.save(config)
         return measured
 
     return run
 
 
-def test_what_was_measured_is_not_measured_again(build, said):
+def test_cached_timings_are_reused(build, said):
     assert build("a", "b") == {"a", "b"}
     assert build("b", "c") == {"c"}
     assert build("a", "b", "c") == set()
     assert said == []
 
 
-def test_what_another_build_measured_meanwhile_is_kept(build):
+def test_timings_of_concurrent_build_are_merged(build):
     build("a", meanwhile=lambda: build("b"))
     assert build("a", "b") == set()
 
@@ -104,14 +104,14 @@ def test_a_damaged_file_is_named_and_replaced(build, said, tmp_path, damage):
     assert len(said) == 1
 
 
-def test_what_is_damaged_while_a_build_runs_is_replaced(build, said, tmp_path):
+def test_file_damaged_during_build_is_replaced(build, said, tmp_path):
     file = tmp_path / "kept" / "times"
     build("a", meanwhile=lambda: (file.parent.mkdir(), file.write_bytes(b"damaged")))
     assert build("a") == set()
     assert said == []
 
 
-def test_what_another_gpu_measured_is_not_used(build, said):
+def test_timings_of_other_gpu_are_ignored(build, said):
     build("a")
     assert build("a", gpu="other") == {"a"}
     assert len(said) == 1
@@ -120,7 +120,7 @@ def test_what_another_gpu_measured_is_not_used(build, said):
     assert build("a", gpu="other") == set()
 
 
-def test_a_build_goes_on_where_nothing_can_be_kept(build, said, tmp_path):
+def test_build_succeeds_if_cache_cannot_be_written(build, said, tmp_path):
     (tmp_path / "kept").write_text("a file")
     assert build("a") == {"a"}
     assert len(said) == 2
@@ -129,14 +129,14 @@ def test_a_build_goes_on_where_nothing_can_be_kept(build, said, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Use Deprecated in TensorRT-RTX:DeprecationWarning")
-def test_the_products_own_interface_is_the_one_that_is_called(tmp_path, said):
+def test_cache_uses_product_api(tmp_path, said):
     """TensorRT-RTX keeps TensorRT's interface for it, and measures nothing."""
     rtx = pytest.importorskip("tensorrt_rtx")
     builder = rtx.Builder(rtx.Logger(rtx.Logger.ERROR))
     for _ in range(2):
         config, timings = builder.create_builder_config(), Timings(tmp_path / "times", said.append)
-        timings.give(config)
+        timings.load(config)
         assert config.get_timing_cache() is not None
-        timings.keep(config)
+        timings.save(config)
     assert said == []
     assert (tmp_path / "times").stat().st_size > 100

@@ -53,7 +53,7 @@ def test_the_ring_is_updated_in_place_and_attended_to_by_one_kernel(denoise):
     assert (denoise["cache_updates"], denoise["attentions"], denoise["fused"]) == (4, 4, 4)
 
 
-def test_the_function_takes_what_it_is_given(denoise):
+def test_converter_function_accepts_arguments(denoise):
     stand_in = fake_torch_tensorrt.convert_exported_program_to_serialized_trt_engine
     assert set(inspect.signature(stand_in).parameters) <= set(denoise["parameters"])
     assert denoise["torch_tensorrt"] == fake_torch_tensorrt.VERSION

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import fx
 
-from vidc.compiler.backends import Means
+from vidc.compiler.backends import CompileOptions
 from vidc.compiler.backends.tensorrt.backend import backend as by_onnx
 from vidc.compiler.backends.torch_tensorrt import converters, package
 from vidc.compiler.backends.torch_tensorrt.backend import backend
@@ -67,12 +67,12 @@ def exported(tmp_path_factory):
         ("cpu", set()),
     ],
 )
-def test_its_precisions_are_those_of_the_gpu_but_for_8_bits(target, precisions):
+def test_precisions_are_those_of_gpu_without_8_bits(target, precisions):
     assert backend.precisions(targets()[target]) == precisions
 
 
 @pytest.mark.parametrize("target", targets())
-def test_it_is_nobody_s_default_and_builds_where_tensorrt_does(target):
+def test_is_never_default_and_supports_targets_of_tensorrt(target):
     assert bool(backend.precisions(targets()[target])) == bool(
         by_onnx.precisions(targets()[target])
     )
@@ -100,22 +100,22 @@ def lacking(*names):
         ("h200", "torch-tensorrt", "on NVIDIA's own index"),
         ("h200", "tensorrt", "TensorRT is not installed: pip install tensorrt"),
         ("h200", "", "torch finds no CUDA device here"),
-        ("cpu", "", "it is built for GPUs alone"),
+        ("cpu", "", "it builds for GPUs only"),
     ],
 )  # fmt: skip
-def test_what_it_lacks_is_named_with_its_index(monkeypatch, target, lacks, says):
+def test_missing_package_is_named_with_index(monkeypatch, target, lacks, says):
     for module in ("torch_tensorrt.package", "tensorrt.product"):
-        monkeypatch.setattr(f"vidc.compiler.{module}.version", lacking(lacks))
+        monkeypatch.setattr(f"vidc.compiler.backends.{module}.version", lacking(lacks))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert says in (backend.unavailable(targets()[target]) or "")
 
 
-def test_a_release_is_asked_for_that_is_for_this_torch(monkeypatch):
+def test_install_command_matches_torch_release(monkeypatch):
     monkeypatch.setattr("torch.__version__", "2.14.1+cu130")
     assert "torch-tensorrt-rtx==2.14.*" in PACKAGE.install
 
 
-def test_an_import_that_fails_says_how(monkeypatch, exported, tmp_path):
+def test_import_error_has_reason(monkeypatch, exported, tmp_path):
     monkeypatch.setitem(sys.modules, "torch_tensorrt", None)
     with pytest.raises(UnavailableError, match="cannot be imported: ModuleNotFoundError") as caught:
         backend.compile(exported("text_kv"), RTX, {}, tmp_path)
@@ -145,8 +145,8 @@ def test_the_package_for_the_other_product_is_refused(stand_in, exported, tmp_pa
 def test_an_engine_is_described_for_the_loader_of_plans(
     stand_in, exported, tmp_path, sink, in_place
 ):
-    component = exported("denoise", sink)
-    engine = backend.compile(component, RTX, {}, tmp_path, Means(10**9))
+    component = exported("denoise", f"stream.sink={sink}")
+    engine = backend.compile(component, RTX, {}, tmp_path, CompileOptions(10**9))
     assert engine.loader == "tensorrt"
     assert engine.files == ("engines/torch_tensorrt/denoise.plan",)
     assert (tmp_path / engine.files[0]).stat().st_size > 0
@@ -177,7 +177,7 @@ def test_its_converter_takes_the_operators_of_the_ring_and_no_other(stand_in):
         ("CUDA out of memory", "", "VIDC-TENSORRT-MEMORY", "ran out of memory"),
     ],
 )
-def test_what_it_does_not_convert_is_a_coded_error(
+def test_unsupported_operator_is_coded_error(
     stand_in, monkeypatch, exported, tmp_path, capfd, reason, logged, code, says
 ):
     def refuse(program, **options):
@@ -221,8 +221,8 @@ class Converting(fx.Interpreter):
         ("aten.sigmoid", "self.activation(", RuntimeError, 3),
     ],
 )
-def test_what_it_does_not_convert_is_named_with_node_and_line(
-    stand_in, monkeypatch, exported, tmp_path, failing, code, raised, sink
+def test_conversion_error_names_node_and_line(
+    stand_in, monkeypatch, tmp_path, failing, code, raised, sink
 ):
     """The package's lowering, of which PyTorch's own is the most, gives nodes other names."""
 

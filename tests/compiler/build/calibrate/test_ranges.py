@@ -81,5 +81,5 @@ def test_sums_become_means(seen):
 
 
 def test_a_mean_over_nothing_is_none():
-    with pytest.raises(ValueError, match="a was never seen"):
+    with pytest.raises(ValueError, match="a was never collected"):
         finished({"sum/a": torch.zeros(2), "count/a": torch.tensor(0)})

@@ -27,7 +27,7 @@ def of_linears(*rules):
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_shipped_recipes_leave_what_is_outside_the_blocks_high(name):
+def test_shipped_recipes_leave_other_layers_high(name):
     found = apply_recipe(load_recipe(name), LONGLIVE)
     assert found.linear.keys() == linear_sizes(LONGLIVE).keys()
     assert tuple(found.attention) == attention_names(LONGLIVE.transformer)
@@ -51,7 +51,7 @@ def test_default_recipes_quantize_the_300_linears_of_the_blocks():
     assert all(f.computes for f in apply_recipe(load_recipe("fp8"), LONGLIVE).attention.values())
 
 
-def test_what_only_saves_memory_computes_nothing_in_8_bits():
+def test_memory_recipes_quantize_no_matmul():
     found = apply_recipe(load_recipe("int8-weight-only"), LONGLIVE)
     assert found.flops_share == 0
     assert found.weights_share > 0.97
@@ -80,7 +80,7 @@ def test_shares_by_hand():
     assert keys.weights_share == pytest.approx(2 * d * d / weights)
 
 
-def test_what_stays_high_can_be_asked_for():
+def test_pattern_for_all_layers_quantizes_every_linear():
     found = apply_recipe(of_linears((("**",), FP8)), TINY)
     assert set(found.linear.values()) == {FP8}
     # The patch embedding is no Linear.

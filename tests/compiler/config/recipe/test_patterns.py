@@ -34,13 +34,13 @@ names = st.lists(st.sampled_from(["a", "b1", "net", "0", "12"]), min_size=1, max
         ("*.*", [4]),
     ],
 )
-def test_what_a_pattern_means(pattern, expected):
+def test_pattern_matches_names(pattern, expected):
     assert is_pattern(pattern)
     assert matching(pattern, NAMES) == [NAMES[index] for index in expected]
 
 
 @given(names, st.lists(names))
-def test_a_name_means_itself(name, others):
+def test_name_matches_itself(name, others):
     assert is_pattern(name)
     assert matching(name, [*others, name]) == [other for other in [*others, name] if other == name]
 
@@ -66,7 +66,7 @@ def test_texts_that_are_no_patterns(text):
         ("blocks.0.attn1.toq", "blocks.0.attn1.to_q"),
     ],
 )
-def test_a_pattern_that_means_nothing_is_refused_with_the_nearest_name(pattern, suggested):
+def test_unmatched_pattern_is_refused_with_nearest_name(pattern, suggested):
     with pytest.raises(UsageError) as caught:
         require_matching(pattern, NAMES, "recipe mine")
     assert (caught.value.code, caught.value.exit_code) == ("VIDC-RECIPE-LAYER", 2)

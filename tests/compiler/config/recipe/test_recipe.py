@@ -91,12 +91,12 @@ def test_an_unknown_recipe_is_refused_with_the_nearest():
         ("[[attention]]", "[attention]", "no list of tables"),
     ],
 )
-def test_what_is_wrong_is_named(old, new, says):
+def test_error_names_the_invalid_field(old, new, says):
     assert old in GOOD
     assert says in refused(GOOD.replace(old, new))
 
 
-def test_a_recipe_without_rules_is_none():
+def test_recipe_needs_rules_with_8_bit_formats():
     assert "has no rules" in refused('description = "mine"')
     assert "center are about activations" in refused(
         'description = "mine"\n[[linear]]\nlayers = ["a"]\nweights = "fp8"\ncenter = true'
@@ -142,7 +142,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["description", "linear", "attention", "x"]), values))
-def test_anything_else_is_refused_and_nothing_worse(table):
+def test_invalid_tables_raise_coded_errors_only(table):
     try:
         found = parse_recipe(table, "mine")
     except UsageError as error:

@@ -40,7 +40,7 @@ def read_facts(folder: Path, name: str) -> LaunchFacts:
 class TestCompiled:
     pytestmark = compiled_for_real
 
-    def test_a_cubin_and_its_facts_are_all_that_is_left(self, compiled):
+    def test_writes_cubin_and_facts_only(self, compiled):
         assert sorted(file.name for file in compiled.iterdir()) == [
             "flash_attention_sm90_bfloat16_128.cubin",
             "flash_attention_sm90_bfloat16_128.json",
@@ -91,7 +91,7 @@ class TestCompiled:
             assert file.read_bytes() == (compiled / file.name).read_bytes()
         assert list(tmp_path.iterdir()) == [again]
 
-    def test_what_the_compiler_says_of_an_error_is_quoted(self, tmp_path, monkeypatch):
+    def test_compiler_error_is_quoted(self, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "HEAD_DIMS", (640,))
         with pytest.raises(BuildError) as caught:
             compile_kernel("bfloat16", 640, tmp_path)
@@ -109,13 +109,13 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("dtype", "head_dim"), [("float32", 128), ("bfloat16", 96)])
-def test_a_kernel_that_is_not_built_is_refused(tmp_path, dtype, head_dim):
+def test_rejects_unsupported_kernel(tmp_path, dtype, head_dim):
     with pytest.raises(UnavailableError, match=f"{dtype} with head size {head_dim}") as caught:
         compile_kernel(dtype, head_dim, tmp_path)
     assert caught.value.code == "VIDC-KERNEL-SIZE"
 
 
-def test_a_compiler_that_does_not_start_is_an_error_of_the_build(tmp_path, monkeypatch):
+def test_compiler_that_does_not_start_is_build_error(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_PACKAGES", ())
     monkeypatch.setattr(module, "dsl", SimpleNamespace(__name__="vidc.compiler.no_such_module"))
     with pytest.raises(BuildError, match="No module named") as caught:
@@ -178,7 +178,7 @@ LAUNCH = Launch(
 )
 
 
-def test_facts_follow_from_what_the_parameters_hold():
+def test_facts_follow_from_parameters():
     facts = launch_facts("float16", 64, TILES, ENTRY, LAUNCH)
     assert facts == LaunchFacts(
         symbol="attend", dtype="float16", head_dim=64, capability=(9, 0), tile_m=192, tile_n=112,
@@ -213,7 +213,7 @@ OTHER = {
 
 
 @pytest.mark.parametrize(("entry", "launch"), OTHER.values(), ids=OTHER)
-def test_a_kernel_that_is_called_otherwise_is_refused(entry, launch):
+def test_rejects_kernel_with_other_parameters(entry, launch):
     with pytest.raises(BuildError, match="is not called as vidc calls it") as caught:
         launch_facts("float16", 64, TILES, entry, launch)
     assert caught.value.code == "VIDC-KERNEL-PARAMETERS"

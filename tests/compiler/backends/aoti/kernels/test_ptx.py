@@ -27,7 +27,7 @@ PTX = """
 """
 
 
-def test_a_kernel_is_read_as_it_is_declared():
+def test_parses_declared_kernel():
     entry = parse_entry(PTX)
     assert entry.symbol == "attend_0"
     assert entry.threads == 384
@@ -48,7 +48,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "reason"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_read_is_refused(text, reason):
+def test_rejects_unreadable_ptx(text, reason):
     with pytest.raises(BuildError, match=reason) as caught:
         parse_entry(text)
     assert caught.value.code == "VIDC-KERNEL-PARAMETERS"

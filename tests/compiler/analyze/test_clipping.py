@@ -28,7 +28,7 @@ EIGHTHS = st.integers(-(10**5), 10**5).map(lambda number: number / 8)
     st.floats(1e-3, 1e3),
     st.sampled_from(["int8", "fp8"]),
 )
-def test_it_is_what_rounding_cannot_reach(values, amax, form):
+def test_clipping_error_matches_rounding_error(values, amax, form):
     given_values, scale = torch.tensor(values), scale_of(torch.tensor(amax), form)
     clipping = Clipping()
     clipping.see("layer", OF_LINEARS, given_values, scale, form)
@@ -53,12 +53,12 @@ def test_the_worst_call_of_each_component_is_kept():
     )
     assert next(iter(clipping.worst())) == ("denoise", "a")
     with pytest.raises(GateError, match=r"RANGE\].*denoise: 50\.0% of what enters a "):
-        clipping.require_kept()
+        clipping.require_within_limits()
 
 
 @pytest.mark.parametrize("form", ["int8", "fp8"])
 @pytest.mark.parametrize("limits", [OF_LINEARS, OF_RINGS])
-def test_the_limit_is_what_it_says(limits, form):
+def test_limit_is_inclusive_relative_l2(limits, form):
     clipping, limit = Clipping(), limits[form]
 
     def see(layer, share):
@@ -66,10 +66,10 @@ def test_the_limit_is_what_it_says(limits, form):
         clipping.see(layer, limits, largest, torch.ones(()), form)
 
     see("a", 0.99 * limit)
-    clipping.require_kept()
+    clipping.require_within_limits()
     see("b", 1.01 * limit)
     with pytest.raises(GateError, match=rf"enters b .* {limit:.0%} may be.*is: 1"):
-        clipping.require_kept()
+        clipping.require_within_limits()
 
 
 def test_each_layer_has_a_limit_of_its_own():
@@ -78,14 +78,14 @@ def test_each_layer_has_a_limit_of_its_own():
         largest = torch.tensor([LARGEST["fp8"] / (1 - share)])
         clipping.see(layer, limits, largest, torch.ones(()), "fp8")
     with pytest.raises(GateError, match=r" 5\.0% of what enters linear .* 3% may be.*is: 1"):
-        clipping.require_kept()
+        clipping.require_within_limits()
 
 
-def test_what_is_no_number_is_refused():
+def test_rejects_nan():
     clipping = Clipping()
     clipping.see("a", OF_LINEARS, torch.tensor([float("inf")]), torch.ones(()), "fp8")
     with pytest.raises(GateError, match=r"RANGE\].*nan% of what enters a "):
-        clipping.require_kept()
+        clipping.require_within_limits()
 
 
 def played(model, stream, recipe, calibration):
@@ -114,18 +114,16 @@ def narrowed(calibration, prefix, share=1 / 3):
         (RING, "blocks.0.attn1.v", "blocks.0.attn1", "kv_update"),
     ],
 )
-def test_ranges_that_are_too_narrow_are_found_where_they_are(
-    model, stream, recipe, ranges, layer, component
-):
+def test_narrow_ranges_are_located(model, stream, recipe, ranges, layer, component):
     good = played(model, stream, recipe, model.calibration)
-    good.require_kept()
+    good.require_within_limits()
     # What is rounded before a layer goes a little beyond what was recorded.
     assert max(good.worst().values()) < 0.03
     found = played(model, stream, recipe, narrowed(model.calibration, ranges))
     cut = {key for key, error in found.worst().items() if error > 0.1}
     assert (component, layer) in cut
     with pytest.raises(GateError, match="VIDC-CALIBRATION-RANGE"):
-        found.require_kept()
+        found.require_within_limits()
 
 
 @needs_modelopt
@@ -146,12 +144,12 @@ def test_a_linear_in_fp8_may_lose_less_than_one_in_int8_and_than_rings(
     assert 0.03 < lost < 0.1
     if refused:
         with pytest.raises(GateError, match=r"VIDC-CALIBRATION-RANGE.* 3% may be"):
-            found.require_kept()
+            found.require_within_limits()
     else:
-        found.require_kept()
+        found.require_within_limits()
 
 
 @needs_modelopt
-def test_scales_by_token_cut_nothing_off(model, stream):
+def test_per_token_scales_do_not_clip(model, stream):
     recipe = recipe_of(LinearFormat("int8", "int8", "dynamic"))
     assert not played(model, stream, recipe, model.calibration).worst()

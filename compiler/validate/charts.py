@@ -1,23 +1,24 @@
-"""The rollout's curves as coordinates: error on a logarithmic axis, likeness on a linear one."""
+"""Coordinates of the charts in a validation report."""
 
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TypeGuard
 
-from vidc.compiler.report.axes import Tick, around
+from vidc.compiler.report.axes import Axis, Box, Tick, around
+from vidc.compiler.validate.worst import Histogram, WorstTensor
 
 WIDTH, HEIGHT = 1000, 320
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 34, 48
 MAX_BLOCK_LABELS = 20
 SWITCH_LABEL = 130
-"""Room that the label of a prompt switch takes; a switch that is nearer to the last has none."""
+"""Width of a prompt-switch label; a closer switch gets no label."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One block's figure. ``value`` None marks a block that was not measured.
+    """Figure of one block. ``value`` is None for a block that was not measured.
 
     ``y`` of a value that is missing or not finite is the bad end of the drawing, that of a perfect
     one the other. ``hollow`` marks a value that is measured in another way than the others.
@@ -29,13 +30,13 @@ class Point:
     value: float | None
     passed: bool
     drawn: bool
-    """Whether the value has a place, so that the point lies where it says."""
+    """True if the axis can place the value."""
     hollow: bool = False
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Everything the drawing needs; the origin is its upper left corner.
+    """Coordinates of one chart; the origin is the upper left corner.
 
     ``lines`` are runs of neighboring finite points, each as the points of an SVG polyline.
     """
@@ -90,13 +91,13 @@ def likeness_chart(
     switches: Sequence[int],
     hollow: Collection[int] = (),
 ) -> Chart:
-    """Lays out figures of which large ones are good, such as PSNR and SSIM, as ``rollout_chart``.
+    """Lays out figures for which higher is better, such as PSNR and SSIM.
 
-    Infinity is perfect and lies at the top.
+    Infinity is drawn at the top.
 
     Args:
         values: (block, figure) in rising order of blocks, at least one.
-        threshold: what must be reached.
+        threshold: lower limit.
         switches: blocks that are the first of a new prompt.
         hollow: blocks whose points are drawn hollow.
     """
@@ -128,7 +129,7 @@ def _lay_out(
     switches: Sequence[int],
     hollow: Collection[int] = (),
 ) -> Chart:
-    """Blocks from left to right: (block, value, whether it is drawn)."""
+    """Lays out blocks from left to right."""
     first, last = values[0][0], values[-1][0]
 
     def x(block: float) -> float:
@@ -158,7 +159,7 @@ def _lay_out(
 
 
 def _labeled(switches: Sequence[float]) -> tuple[Tick, ...]:
-    """Lines at these places, and a label at each that has room for it."""
+    """Returns ticks at these positions, labeled where there is room."""
     ticks: list[Tick] = []
     free = -math.inf
     for at in switches:
@@ -172,5 +173,87 @@ def _finite(value: float | None) -> TypeGuard[float]:
 
 
 def _drawable(value: float | None) -> TypeGuard[float]:
-    """Whether a logarithmic axis has a place for the value."""
+    """Returns True if a logarithmic axis can place the value."""
     return _finite(value) and value > 0
+
+
+SPREAD_HEIGHT = 190
+SPREAD_TOP, SPREAD_BOTTOM = 12, 44
+VALUES, ERRORS = (56, 500), (556, 980)
+"""Left and right end of each panel."""
+MOST_TICKS = 8
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One or two histograms over one axis; heights are logarithms of counts.
+
+    ``bars`` are the first one's, ``outline`` the points of an SVG polyline around the second's.
+    """
+
+    bars: tuple[Box, ...]
+    outline: str
+    ticks: tuple[Tick, ...]
+    most: Tick
+    left: float
+    right: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Histograms of one tensor: values of reference and candidate, and errors."""
+
+    values: Panel
+    errors: Panel
+    width: int = WIDTH
+    height: int = SPREAD_HEIGHT
+    bottom: int = SPREAD_HEIGHT - SPREAD_BOTTOM
+
+
+def spread(worst: WorstTensor) -> Spread:
+    """Lays out the histograms of a tensor."""
+    return Spread(
+        values=_panel(worst.reference, worst.candidate, *VALUES),
+        errors=_panel(worst.error, None, *ERRORS),
+    )
+
+
+def _panel(bars: Histogram, outlined: Histogram | None, left: float, right: float) -> Panel:
+    counts = [*bars.counts, *(outlined.counts if outlined else ())]
+    most, bottom = max(1, *counts), SPREAD_HEIGHT - SPREAD_BOTTOM
+    # A linear axis would hide single outliers beside thousands of values.
+    y = Axis(0, math.log10(1 + most), bottom, SPREAD_TOP)
+    x = Axis(bars.low, bars.high, left, right)
+    edges = [left + (right - left) * part / len(bars.counts) for part in range(len(bars.counts))]
+    edges = [round(edge, 1) for edge in (*edges, right)]
+    return Panel(
+        bars=tuple(
+            Box.between(start, y.at(math.log10(1 + count)), end, bottom)
+            for count, start, end in zip(bars.counts, edges, edges[1:], strict=False)
+            if count
+        ),
+        outline="" if outlined is None else _outline(outlined, edges, y),
+        ticks=_ticks(x),
+        most=Tick(y.at(math.log10(1 + most)), f"{most:,}"),
+        left=left,
+        right=right,
+    )
+
+
+def _outline(histogram: Histogram, edges: list[float], y: Axis) -> str:
+    heights = [y.at(math.log10(1 + count)) for count in histogram.counts]
+    steps = zip(edges, edges[1:], heights, strict=False)
+    corners = chain.from_iterable(((start, up), (end, up)) for start, end, up in steps)
+    return " ".join(f"{across},{up}" for across, up in corners)
+
+
+def _ticks(x: Axis) -> tuple[Tick, ...]:
+    """Returns ticks with short labels for values of any size."""
+    least = 10.0 ** math.floor(math.log10(max(abs(x.low), abs(x.high))))
+    if 1e-3 <= least < 1e4:
+        return x.ticks(MOST_TICKS)
+    scaled = Axis(x.low / least, x.high / least, x.start, x.end).ticks(MOST_TICKS)
+    exponent = round(math.log10(least))
+    return tuple(
+        Tick(tick.at, f"{tick.label}e{exponent}" if float(tick.label) else "0") for tick in scaled
+    )

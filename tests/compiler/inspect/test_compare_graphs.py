@@ -1,8 +1,7 @@
 import pytest
 
 from vidc.compiler.inspect.changes import Change
-from vidc.compiler.inspect.compare_files import compare_graphs
-from vidc.compiler.inspect.graph import describe_graph, load_graph
+from vidc.compiler.inspect.graph import compare_graphs, describe_graph, load_graph
 
 
 def described(path, model=None):

@@ -1,18 +1,15 @@
-"""Products in 8 bits as a GPU computes them, in place of calls of ``vidc::quantized_linear``.
+"""Lowering of ``vidc::quantized_linear`` to quantized matmuls on a GPU.
 
-Where the input is quantized too, the product is ``torch._scaled_mm``. On a Hopper GPU that takes
-either one scale for each operand, or one for each row of the input and each output channel. The
-second it is: recipes mean a scale for each output channel, and over a layer's products at
-LongLive's sizes it costs 4 % of their time (314 us instead of 302 on an H200). The input's scale is
-one number and part of the output channels', so that all products of as many rows share ones for
-their rows; both are in the weights file as they are read. Where a recipe has a scale for each
-token, rows have these, computed by the operations that round them. A weight as it is stored,
-``[out, in]``, is the column-major operand that the product wants. Where the input stays as it is, a
-kernel of the compiler's makes the weight one of 16 bits, and what is saved is memory.
+A linear layer with a quantized input becomes ``torch._scaled_mm`` with row-wise scales: one for
+each row of the input and each output channel. Per-channel weights need them; over a layer's matmuls
+at LongLive's sizes they cost 4 % of the time of tensor-wise scales (314 us instead of 302, H200). A
+static input scale is folded into the output channels' scales, so that all matmuls with the same
+number of rows share row scales of one. Per-token scales are the row scales, computed where the
+input is quantized. The stored weight, ``[out, in]``, is the column-major operand that the matmul
+takes. With a high-precision input, inductor dequantizes the weight, which saves memory only.
 
-An input is quantized by what makes it: GELU by ``gelu_quantize``, which then writes FP8, and
-anything else by operations that the compiler fuses with those before: gate, residual, norm,
-modulation and rounding to FP8 are one kernel.
+The producer of an input quantizes it: ``gelu_quantize`` writes FP8, and other producers are fused
+by inductor: gate, residual, norm, modulation and quantization are one kernel.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,28 +38,28 @@ _TRANSPOSES = (torch.ops.aten.t.default, torch.ops.aten.permute.default)
 _FP8 = torch.float8_e4m3fn
 
 
-def lower_products(program: ExportedProgram) -> None:
-    """Opens up every call of ``vidc::quantized_linear``.
+def lower_linears(program: ExportedProgram) -> None:
+    """Replaces every call of ``vidc::quantized_linear``, in place.
 
     Args:
-        program: with these calls; changed in place.
+        program: the quantized program.
 
     Raises:
-        BuildError: ``VIDC-QUANTIZE-COUNT``, not every weight in 8 bits is read as it was meant.
+        BuildError: ``VIDC-QUANTIZE-COUNT``, an 8-bit weight is not read as the recipe says.
     """
     asked = {linear.weight: linear.computes for linear in found_linears(program)}
-    products = _Products(program.graph)
+    matmuls = _Matmuls(program.graph)
     for node in program.graph.find_nodes(op="call_function", target=quantized_linear):
-        products.replace(node)
+        matmuls.replace(node)
     program.graph_module.recompile()
-    _require_same(asked, found_products(program))
+    _require_same(asked, quantized_matmuls_of(program))
 
 
-def found_products(program: ExportedProgram) -> dict[str, bool]:
-    """The weights in 8 bits that a program reads, and whether their products are in 8 bits too.
+def quantized_matmuls_of(program: ExportedProgram) -> dict[str, bool]:
+    """Returns the 8-bit weights that a program reads; True for those of quantized matmuls.
 
     Raises:
-        BuildError: ``VIDC-QUANTIZE-COUNT``, one is read by several operations.
+        BuildError: ``VIDC-QUANTIZE-COUNT``, several operations read one.
     """
     names, found = weight_names(program), {}
     for placeholder in program.graph.find_nodes(op="placeholder"):
@@ -80,8 +77,8 @@ def found_products(program: ExportedProgram) -> dict[str, bool]:
     return found
 
 
-class _Products:
-    """A graph while its products are lowered."""
+class _Matmuls:
+    """Lowering of one graph, with the nodes that linear layers share."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
@@ -90,28 +87,28 @@ class _Products:
         self._ones: dict[int, fx.Node] = {}
 
     def replace(self, node: fx.Node) -> None:
-        """Puts operations in the place of one call."""
+        """Replaces one call."""
         x, weight, scale, bias, input_scale, *before = node.args[:ARGUMENTS]
         value = node.meta["val"]
         with self.graph.inserting_before(node):
             if is_dynamic(node):
-                steps, tokens = self._by_token(x, weight, *before)
+                steps, tokens = self._per_token(x, weight, *before)
                 arguments = (steps, weight, scale, bias, tokens, value.dtype)
-                result = insert(self.graph, scaled_product, arguments)
+                result = insert(self.graph, scaled_matmul, arguments)
             elif input_scale is None:
                 result = insert(self.graph, dequantized_linear, (x, weight, scale, bias))
             else:
                 steps = self._quantized(x, weight, input_scale, *before)
                 ones = self._ones_for(value.numel() // value.shape[-1], value)
                 arguments = (steps, weight, scale, bias, ones, value.dtype)
-                result = insert(self.graph, scaled_product, arguments)
+                result = insert(self.graph, scaled_matmul, arguments)
         node.replace_all_uses_with(result)
         self.graph.erase_node(node)
         if isinstance(x, fx.Node) and x.target is gelu_quantize and not x.users:
             self.graph.erase_node(x)
 
     def _quantized(self, x: Any, weight: Any, scale: Any, factor: Any, mean: Any) -> fx.Node:
-        """The input in 8 bits, which Linears that share its scale share."""
+        """Returns the quantized input, which linear layers with the same scale share."""
         key = (x, scale, factor, mean)
         if key not in self._steps:
             dtype = weight.meta["val"].dtype
@@ -124,8 +121,8 @@ class _Products:
                 self._steps[key] = insert(self.graph, quantized_input, arguments)
         return self._steps[key]
 
-    def _by_token(self, x: Any, weight: Any, factor: Any, mean: Any) -> tuple[fx.Node, fx.Node]:
-        """The input in 8 bits and its tokens' scales, which Linears that read it share."""
+    def _per_token(self, x: Any, weight: Any, factor: Any, mean: Any) -> tuple[fx.Node, fx.Node]:
+        """Returns the quantized input and its per-token scales, shared by its linear layers."""
         key = (x, factor, mean)
         if key not in self._tokens:
             arguments = (x, factor, mean, weight.meta["val"].dtype)
@@ -134,7 +131,7 @@ class _Products:
         return self._tokens[key]
 
     def _ones_for(self, rows: int, like: Any) -> fx.Node:
-        """Scales of rows that are part of the output channels', made once for all products."""
+        """Returns row scales of one, made once for all matmuls with this number of rows."""
         if rows not in self._ones:
             first = next(node for node in self.graph.nodes if node.op != "placeholder")
             options = {"dtype": torch.float32, "device": like.device, "pin_memory": False}
@@ -145,22 +142,22 @@ class _Products:
         return self._ones[rows]
 
 
-def scaled_product(
+def scaled_matmul(
     steps: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, of_rows: Tensor, dtype: Any
 ) -> Tensor:
-    """The product of quantized operands.
+    """Multiplies quantized operands.
 
     Args:
         steps: float8_e4m3fn ``[..., in]``.
         weight: float8_e4m3fn ``[out, in]``.
-        scale: of each output channel of the product, float32 ``[out]``.
+        scale: scale of each output channel, float32 ``[out]``.
         bias: ``[out]`` of ``dtype``, or None.
-        of_rows: the scale of each row, float32 ``[..., 1]``: ones where it is part of ``scale``.
-        dtype: of the result, ``[..., out]``.
+        of_rows: scale of each row, float32 ``[..., 1]``; ones if it is folded into ``scale``.
+        dtype: dtype of the result, ``[..., out]``.
     """
     rows = steps.reshape(-1, steps.shape[-1])
     scales = of_rows if of_rows.ndim == 2 else of_rows.reshape(-1, 1)
-    # Sums of the matrix units as they are: errors of rounding inputs to FP8 are larger by far.
+    # Fast accumulation: the error of quantizing inputs to FP8 is far larger.
     product = torch._scaled_mm(
         rows, weight.t(), scales, scale[None], bias=bias, out_dtype=dtype, use_fast_accum=True
     )
@@ -168,7 +165,7 @@ def scaled_product(
 
 
 def _alone(x: fx.Node, scale: Any, mean: Any) -> bool:
-    """Whether all that read an input quantize it by this scale and mean and nothing else."""
+    """Returns True if all users of an input quantize it by this scale and mean, with no factor."""
     return all(
         user.target is quantized_linear
         and user.args[0] is x
@@ -181,14 +178,14 @@ def _require_same(asked: Mapping[str, bool], found: Mapping[str, bool]) -> None:
     differ: Sequence[str] = [n for n in {**asked, **found} if asked.get(n) is not found.get(n)]
     if differ:
         raise _differ(
-            f"{sum(asked.values())} products in 8 bits and {len(asked)} weights are asked for, "
-            f"there are {sum(found.values())} and {len(found)}; the first difference is {differ[0]}"
+            f"expected {sum(asked.values())} quantized matmuls and {len(asked)} 8-bit weights, "
+            f"found {sum(found.values())} and {len(found)}; the first difference is {differ[0]}"
         )
 
 
 def _differ(what: str) -> BuildError:
     return BuildError(
         "VIDC-QUANTIZE-COUNT",
-        f"the program for the GPU is not the quantized one: {what}",
+        f"the program for the GPU differs from the quantized one: {what}",
         "report it with this message; a recipe that leaves the layer out builds",
     )

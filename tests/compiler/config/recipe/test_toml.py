@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vidc.compiler.config.formats import FORMATS, SCALES, AttentionFormat, LinearFormat
-from vidc.compiler.config.recipe import Recipe, Rule, load_recipe, parse_recipe, recipe_names
-from vidc.compiler.config.write_recipe import recipe_toml
+from vidc.compiler.config.recipe import (
+    Recipe,
+    Rule,
+    load_recipe,
+    parse_recipe,
+    recipe_names,
+    recipe_toml,
+)
 
 layers = st.lists(
     st.sampled_from(["**", "blocks.*.ffn.**", "blocks.10.attn1.to_*", "proj_out"]),
@@ -50,7 +56,7 @@ recipes = st.builds(
 
 
 @given(recipes, st.lists(st.text(), max_size=5))
-def test_every_recipe_comes_back_whatever_its_comments_say(recipe, comments):
+def test_recipes_round_trip_with_any_comments(recipe, comments):
     assert parse_recipe(tomllib.loads(recipe_toml(recipe, comments)), "mine") == recipe
 
 

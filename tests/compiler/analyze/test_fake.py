@@ -11,8 +11,8 @@ from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.arithmetic import quantize, scale_of
 from vidc.compiler.quantize.fake import FakeAttention, FakeLinear, FakeQuantizer
-from vidc.compiler.quantize.form import GRAPH, PROGRAM
 from vidc.compiler.quantize.lowering import linears_of
+from vidc.compiler.quantize.support import AOTI_GPU, ONNX
 from vidc.compiler.quantize.weights import quantized_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.models import meta_network, with_weights
@@ -39,7 +39,7 @@ def _weights(model):
 @pytest.mark.parametrize(("smooth", "center"), [(0.0, False), (0.8, False), (0.8, True)])
 @pytest.mark.parametrize("form", ["int8", "fp8"])
 @pytest.mark.parametrize("scale", ["static", "dynamic"])
-def test_a_linear_computes_with_what_a_build_stores(model, form, scale, smooth, center):
+def test_fake_linear_uses_stored_tensors(model, form, scale, smooth, center):
     recipe = recipe_of(LinearFormat(form, form, scale, smooth, center))
     tensors, quantizer = stored(model, recipe), model.quantizer(recipe)
     original = model.linear(LAYER)
@@ -68,7 +68,7 @@ def test_a_linear_computes_with_what_a_build_stores(model, form, scale, smooth, 
     assert (found - exact).norm() > 1e-3 * exact.norm()
 
 
-def test_weights_alone(model):
+def test_weight_only_linear(model):
     recipe = recipe_of(LinearFormat("int8"))
     tensors, quantizer = stored(model, recipe), model.quantizer(recipe)
     x = torch.randn(3, 192, generator=torch.Generator().manual_seed(5))
@@ -79,7 +79,7 @@ def test_weights_alone(model):
     torch.testing.assert_close(found, x @ weight.T + bias)
 
 
-def test_the_network_is_what_it_was_whatever_happens(model):
+def test_network_is_restored_after_errors(model):
     rings = AttentionFormat("int8", "int8", "int8")
     quantizer = model.quantizer(recipe_of(INT8, rings))
     before = dict(model.network.named_modules())
@@ -134,7 +134,7 @@ def test_queries_have_the_scales_that_engines_give_them(model, form, scale):
     assert torch.equal(attention.quantized("q", queries), expected)
 
 
-def test_parts_that_stay_high_stay_what_they_are(model):
+def test_high_precision_parts_are_unchanged(model):
     form = AttentionFormat(keys="fp8", center=True)
     attention = FakeAttention("blocks.1.attn1", form, model.calibration, torch.device("cpu"))
     x = torch.randn(1, 4, 3, 32)
@@ -176,8 +176,8 @@ def test_scales_are_of_the_dtype_that_the_backend_stores(model):
     x = torch.eye(linear.in_features).half() * 2**12
     formats = apply_recipe(load_recipe("int8-weight-only"), model.config)
     errors = []
-    for form in (PROGRAM, GRAPH):
-        quantizer = FakeQuantizer(network, formats, None, form=form)
+    for form in (AOTI_GPU, ONNX):
+        quantizer = FakeQuantizer(network, formats, None, support=form)
         with quantizer.quantized([LAYER]), torch.no_grad():
             found = network.get_submodule(LAYER)(x).float()
         exact = linear(x).float()

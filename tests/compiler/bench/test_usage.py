@@ -3,10 +3,10 @@ import sys
 
 import pytest
 
-from vidc.compiler.bench.peak import peak_rss_bytes
+from vidc.compiler.bench.usage import peak_rss_bytes
 
 MUCH = 400 * 2**20
-HERE = "from vidc.compiler.bench.peak import peak_rss_bytes; print(peak_rss_bytes())"
+HERE = "from vidc.compiler.bench.usage import peak_rss_bytes; print(peak_rss_bytes())"
 
 
 def test_it_is_this_process_s_own_whoever_started_it():

@@ -9,11 +9,11 @@ import transformer
 from quantized import Quantized, fp8_linears
 from safetensors.torch import save_file
 
-from vidc.compiler.backends.aoti import scaled_products
+from vidc.compiler.backends.aoti import scaled_matmuls
 from vidc.compiler.backends.aoti.cuda import lower
 from vidc.compiler.backends.aoti.inductor import compile_package
 from vidc.compiler.backends.aoti.packages import strip_pickles
-from vidc.compiler.backends.aoti.scaled_products import found_products, lower_products
+from vidc.compiler.backends.aoti.scaled_matmuls import lower_linears, quantized_matmuls_of
 from vidc.compiler.config.recipe import load_recipe
 from vidc.exporters.program import export_program
 from vidc.plugins.errors import BuildError
@@ -105,10 +105,10 @@ def dynamic(model):
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
-def test_a_lowered_program_gives_each_token_a_scale(model, exported, dynamic, name, fused):
+def test_lowered_program_has_per_token_scales(model, exported, dynamic, name, fused):
     program, fusion = lowered(exported, dynamic, name, fused)
     calls = program.graph.find_nodes(op="call_function", target=SCALED)
-    assert set(found_products(program).values()) == {True}
+    assert set(quantized_matmuls_of(program).values()) == {True}
     # Inputs are scaled once, whatever reads them; no row has a scale that is a constant.
     scales = {call.args[2] for call in calls}
     assert not any(scale.target is torch.ops.aten.full.default for scale in scales)
@@ -127,7 +127,7 @@ def test_a_lowered_program_gives_each_token_a_scale(model, exported, dynamic, na
 def test_weights_alone_are_dequantized(model, exported):
     quantized = Quantized(model, load_recipe("int8-weight-only"))
     program, fusion = lowered(exported, quantized, "denoise", fused=True)
-    found = found_products(program)
+    found = quantized_matmuls_of(program)
     assert set(found.values()) == {False}
     assert len(found) == 6 * LAYERS
     assert "transformer.blocks.0.attn1.to_qkv.product_scale" in fusion.packed
@@ -146,11 +146,11 @@ def test_weights_alone_are_dequantized(model, exported):
         ("kv_update", True, 6 * (LAYERS - 1) + 2, LAYERS - 1),
     ],
 )
-def test_every_product_of_the_recipe_is_there_once(exported, fp8, name, fused, products, gelus):
+def test_every_matmul_of_recipe_occurs_once(exported, fp8, name, fused, products, gelus):
     program, fusion = lowered(exported, fp8, name, fused)
     calls = program.graph.find_nodes(op="call_function", target=SCALED)
     assert len(calls) == products
-    assert set(found_products(program).values()) == {True}
+    assert set(quantized_matmuls_of(program).values()) == {True}
     assert not program.graph.find_nodes(op="call_function", target=quantized_linear)
     written = program.graph.find_nodes(op="call_function", target=gelu_quantize)
     assert sum(call.args[1] == "float8_e4m3fn" for call in written) == gelus
@@ -177,27 +177,29 @@ def test_packed_weights_have_their_scales_beside_them(exported, fp8):
     }
 
 
-def test_projections_in_several_formats_stay_apart(model, exported):
+def test_projections_in_different_formats_are_not_packed(model, exported):
     quantized = Quantized(model, fp8_linears("blocks.*.attn1.to_q", "blocks.*.ffn.**"))
     program, fusion = lowered(exported, quantized, "denoise", fused=True)
     assert fusion.packed == {}
     assert fusion.operators == ("gelu_quantize",)
     (left,) = fusion.left
-    assert "queries, keys and values that are quantized otherwise" in left
-    assert sum(found_products(program).values()) == 3 * LAYERS
+    assert "queries, keys and values in different formats" in left
+    assert sum(quantized_matmuls_of(program).values()) == 3 * LAYERS
     require_imitated(model, quantized, program, "denoise")
 
 
-def test_a_product_that_is_not_lowered_is_found(exported, fp8, monkeypatch):
+def test_rejects_matmul_that_is_not_lowered(exported, fp8, monkeypatch):
     program = exported("text_kv")
     fp8.quantize("text_kv", program)
 
     def dequantized(steps, weight, scale, bias, ones, dtype):
         return dequantized_linear(steps.to(dtype), weight, scale, bias)
 
-    monkeypatch.setattr(scaled_products, "scaled_product", dequantized)
-    with pytest.raises(BuildError, match=r"VIDC-QUANTIZE-COUNT.*4 products.*there are 0.*to_k"):
-        lower_products(program)
+    monkeypatch.setattr(scaled_matmuls, "scaled_matmul", dequantized)
+    with pytest.raises(
+        BuildError, match=r"VIDC-QUANTIZE-COUNT.*4 quantized matmuls.*found 0.*to_k"
+    ):
+        lower_linears(program)
 
 
 def test_a_weight_in_8_bits_that_nothing_reads_is_found(exported, fp8):
@@ -206,7 +208,7 @@ def test_a_weight_in_8_bits_that_nothing_reads_is_found(exported, fp8):
     other = program.graph.find_nodes(op="call_function", target=SCALED)[1]
     call.args = (call.args[0], other.args[1], *call.args[2:])
     with pytest.raises(BuildError, match=r"VIDC-QUANTIZE-COUNT.*read by 0 operations"):
-        found_products(program)
+        quantized_matmuls_of(program)
 
 
 def test_an_engine_computes_what_its_program_does(model, exported, fp8, tmp_path):
