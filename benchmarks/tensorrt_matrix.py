@@ -27,7 +27,7 @@ from typing import Any
 from vidc.compiler.backends.tensorrt.backend import backend
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.bench.usage import peak_rss_bytes
-from vidc.compiler.config.quantization import TRANSFORMER, default_recipe
+from vidc.compiler.config.quantization import default_recipe
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.schema import EIGHT_BITS
@@ -36,10 +36,8 @@ from vidc.compiler.inspect.plan import InspectedPlan, inspect_plan
 from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.quantize.programs import quantize_program
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.components import component_groups
-from vidc.exporters.config import ModelConfig
 from vidc.exporters.export import export_component
-from vidc.exporters.models import meta_network
+from vidc.exporters.families.causal_video import CausalVideo
 from vidc.plugins.signature import Signature, state_output
 
 MODELS = {
@@ -65,17 +63,17 @@ class Case:
     target: str
 
 
-def config(model: str) -> ModelConfig:
+def config(model: str) -> CausalVideo:
     preset, assignments = (MODELS | WHOLE)[model]
     return resolve(preset, gpu="cpu", assignments=assignments, environ={}).model
 
 
 def cases(models: dict[str, Any]) -> Iterator[Case]:
     for model in models:
-        for component, group in component_groups(config(model)).items():
+        for component, group in config(model).components.items():
             for precision, target in product(PRECISIONS, TARGETS):
                 # Recipes are about the transformer: the rest is what its 16-bit row says.
-                if precision not in EIGHT_BITS or group == TRANSFORMER:
+                if precision not in EIGHT_BITS or group == CausalVideo.quantized_group:
                     yield Case(model, component, precision, target)
 
 
@@ -106,13 +104,13 @@ def build(case: Case) -> dict[str, Any]:
         }
 
 
-def exported(case: Case, sizes: ModelConfig, folder: Path) -> ExportedComponent:
+def exported(case: Case, sizes: CausalVideo, folder: Path) -> ExportedComponent:
     """The component in the case's precision."""
     high = HIGH if case.precision in EIGHT_BITS else case.precision
     made = folder / "export"
     made.mkdir()
-    group = component_groups(sizes)[case.component]
-    component = export_component(sizes, group, high, case.component, made)
+    group = sizes.components[case.component]
+    component = export_component(sizes.parts[group], high, case.component, made)
     if case.precision not in EIGHT_BITS:
         return component
     return quantized(case, sizes, component, folder / "quantized")
@@ -127,25 +125,26 @@ def compiled(case: Case, component: ExportedComponent, folder: Path) -> tuple[Si
 
 
 def quantized(
-    case: Case, sizes: ModelConfig, component: ExportedComponent, folder: Path
+    case: Case, sizes: CausalVideo, component: ExportedComponent, folder: Path
 ) -> ExportedComponent:
     """The component by the target's own recipe."""
     target = targets()[case.target]
     recipe = default_recipe(case.precision, target)
     assert recipe is not None
     linears = quantized_linears(load_recipe(recipe), sizes, backend.quantization(target))
-    weights = meta_network(sizes, TRANSFORMER, HIGH).state_dict()
+    group = sizes.quantized_group
+    weights = sizes.parts[group].network(HIGH).state_dict()
     made = replace(component, folder=folder)
     folder.mkdir()
     quantize_program(
-        case.component, component.program, TRANSFORMER, weights, linears, made.program, {},
+        case.component, component.program, group, weights, linears, made.program, {},
         component.signature,
     )  # fmt: skip
     return made
 
 
 def wrong(
-    case: Case, sizes: ModelConfig, signature: Signature, found: InspectedPlan, plan: bytes
+    case: Case, sizes: CausalVideo, signature: Signature, found: InspectedPlan, plan: bytes
 ) -> list[str]:
     """What an engine is not that it should be."""
     network = found.network
@@ -183,7 +182,7 @@ def wrong(
     return says + wrong_products(case, sizes, found)
 
 
-def wrong_products(case: Case, sizes: ModelConfig, found: InspectedPlan) -> list[str]:
+def wrong_products(case: Case, sizes: CausalVideo, found: InspectedPlan) -> list[str]:
     """What of an engine is not in the 8 bits that it should be in, or is and should not be."""
     network = found.network
     assert network is not None

@@ -44,7 +44,6 @@ from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.store.sources import source_digest
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.components import component_groups
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx.functional import functional_program
 from vidc.exporters.program import load_program
@@ -213,11 +212,11 @@ def rows(model: str, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     sources = source_digest(SOURCES)
     preset, assignments = MODELS[model]
     sizes = resolve(preset, gpu="rtx4090", assignments=assignments, environ={}, engines=False).model
-    for name, group in component_groups(sizes).items():
+    for name, group in sizes.components.items():
         if {(model, name, form) for form in FORMS} <= done:
             continue
         with TemporaryDirectory() as folder:
-            component = export_component(sizes, group, PRECISION, name, Path(folder))
+            component = export_component(sizes.parts[group], PRECISION, name, Path(folder))
             for form, program in programs(component):
                 if (model, name, form) in done:
                     continue

@@ -38,7 +38,6 @@ from vidc.compiler.backends.tensorrt.product import PRODUCTS
 from vidc.compiler.backends.torch_tensorrt.package import PACKAGES
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.config.resolve import resolve
-from vidc.exporters.components import component_groups
 from vidc.exporters.export import export_component
 from vidc.plugins.errors import VidcError
 from vidc.plugins.signature import Role, state_output
@@ -118,8 +117,10 @@ def build(case: Case) -> dict[str, Any]:
             part.mkdir()
         site, exported, output = parts
         module, networks = stand_in(site)
-        group = component_groups(sizes.model)[case.component]
-        component = export_component(sizes.model, group, case.precision, case.component, exported)
+        group = sizes.model.components[case.component]
+        component = export_component(
+            sizes.model.parts[group], case.precision, case.component, exported
+        )
         backend = import_module(f"vidc.compiler.backends.{BACKEND}").backend
         started = time.perf_counter()
         try:
@@ -209,7 +210,7 @@ def converting_parameters() -> list[str]:
 def cases(precision: str) -> Iterator[Case]:
     for preset, assignments in MODELS.values():
         sizes = resolve(preset, gpu=TARGET, backend=BACKEND, assignments=assignments, environ={})
-        for component in component_groups(sizes.model):
+        for component in sizes.model.components:
             yield Case(preset, assignments, component, precision)
 
 

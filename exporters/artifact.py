@@ -1,4 +1,4 @@
-"""What the export of a component leaves on disk, for backends to compile."""
+"""Files of an exported component, for backends to compile."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ SIGNATURE_NAME = "signature.json"
 
 @dataclass(frozen=True)
 class ExportedComponent:
-    """One component's graphs, without weights, in a folder of their own.
+    """One component's graphs, without weights, in a folder.
 
     ``program`` is an ExportedProgram whose states are written in place and whose operators of
     namespace ``vidc`` are opaque. ``onnx`` is the functional form of standard operators; its
@@ -36,7 +36,7 @@ class ExportedComponent:
         return self.folder / f"{self.name}.onnx"
 
     def write_signature(self) -> None:
-        """Writes the component's name, signature and alignment, so that ``open`` finds them."""
+        """Writes the component's name, signature and alignment for ``open``."""
         document = {
             "component": self.name,
             "signature": self.signature.to_json(),
@@ -46,7 +46,7 @@ class ExportedComponent:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """The component exported to this folder."""
+        """Opens the component in a folder."""
         document = json.loads((folder / SIGNATURE_NAME).read_text())
         signature = Signature.from_json(document["signature"])
         return cls(document["component"], folder, signature, document["aligned"])

@@ -14,10 +14,10 @@ class Component:
     ``module.forward`` takes ``signature.arguments`` in order, writes its states in place and
     returns a tuple of ``signature.outputs``. Its parameters are named ``<weights file>.<key>``:
     ``transformer.blocks.0.ffn.net.2.weight`` is key ``blocks.0.ffn.net.2.weight`` of
-    ``weights/transformer.safetensors``. The module may live on the meta device.
+    ``weights/transformer.safetensors``. The module may be on the meta device.
 
-    ``aligned`` says of one that writes a ring that each run's slots follow one another, or are all
-    that the ring turns over.
+    ``aligned`` is True if each run writes contiguous slots of the ring, or all of them but the
+    sink's.
     """
 
     name: str

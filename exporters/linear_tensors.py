@@ -1,20 +1,19 @@
-"""The tensors of a quantized Linear, by name."""
+"""Tensor names of a quantized linear layer."""
 
 from dataclasses import astuple, dataclass, field
 
 
 @dataclass(frozen=True)
 class LinearTensors:
-    """Names of the weights that a quantized Linear reads.
+    """Names of the weights of a quantized linear layer.
 
     Attributes:
         weight: in 8 bits.
-        weight_scale: one an output channel.
-        input_scale: of one element, or None where the input stays in high precision or is
-            ``dynamic``.
-        input_factor: what the input is multiplied with before it is quantized, or None.
-        input_mean: what is taken off it before that, or None.
-        dynamic: whether the input has a scale for each token, which is no weight.
+        weight_scale: per output channel.
+        input_scale: per tensor; None if the input is not quantized or is ``dynamic``.
+        input_factor: multiplies the input before quantization, or None.
+        input_mean: is subtracted from the input before that, or None.
+        dynamic: True if the input has per-token scales, computed at run time.
     """
 
     weight: str
@@ -26,10 +25,10 @@ class LinearTensors:
 
     @property
     def computes(self) -> bool:
-        """Whether its input is quantized, too."""
+        """True if the input is quantized, too."""
         return self.dynamic or self.input_scale is not None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that there are."""
+        """All names that are not None."""
         return tuple(name for name in astuple(self) if isinstance(name, str))

@@ -1,4 +1,4 @@
-"""Own operators of a program in the form that a backend wants them in."""
+"""Lowering of a program's vidc operators to the form that a backend compiles."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,12 +21,12 @@ from vidc.plugins.ops.quantize_kv import (
 def inline(
     program: ExportedProgram, operator: torch._ops.OpOverload, form: Callable[..., Tensor]
 ) -> None:
-    """Replaces every call of a mutating operator by the operations of its functional form.
+    """Inlines the functional form of a mutating operator at every call.
 
-    A compiler then sees through it, and may fuse it with what makes its arguments.
+    A compiler can then fuse it with the producers of its arguments.
 
     Args:
-        program: what ``export_program`` returns; changed in place.
+        program: from ``export_program``; changed in place.
         operator: mutates one whole tensor and returns nothing.
         form: takes the operator's arguments and returns the mutated tensor.
     """
@@ -38,7 +38,7 @@ def inline(
             continue
         with graph.inserting_before(node):
             result = insert(graph, form, functionalized_arguments(operator, node.kwargs))
-        # Its results are the operator's own, none here, and then the mutated tensor.
+        # The results are the operator's own (none here), then the mutated tensor.
         for user in tuple(node.users):
             renamed[user.name] = result.name
             user.replace_all_uses_with(result)
@@ -51,12 +51,12 @@ def inline(
 def expand(
     program: ExportedProgram, operator: torch._ops.OpOverload, form: Callable[..., Any]
 ) -> None:
-    """Replaces every call of an operator that mutates nothing by the operations of its form.
+    """Inlines the form of a functional operator at every call.
 
     Args:
-        program: what ``export_program`` returns; changed in place.
-        operator: returns one tensor or several.
-        form: takes the operator's arguments and returns as many.
+        program: from ``export_program``; changed in place.
+        operator: returns one or several tensors.
+        form: takes the operator's arguments and returns as many tensors.
     """
     graph, renamed = program.graph, {}
     for node in graph.find_nodes(op="call_function", target=operator):
@@ -78,7 +78,7 @@ def expand(
 
 
 def open_stored(program: ExportedProgram) -> None:
-    """Opens up what rounds to rings of 8 bits and what reads them, for compilers to fuse."""
+    """Inlines quantization and dequantization of 8-bit KV rings, for compilers to fuse."""
     expand(program, quantize_kv, quantize_kv_reference)
     expand(program, dequantize_kv, dequantize_kv_reference)
 
@@ -86,23 +86,23 @@ def open_stored(program: ExportedProgram) -> None:
 def replace(
     program: ExportedProgram, operator: torch._ops.OpOverload, other: torch._ops.OpOverload
 ) -> None:
-    """Makes every call of an operator a call of another that takes and returns the same."""
+    """Replaces every call of an operator by one of another with the same schema."""
     for node in program.graph.find_nodes(op="call_function", target=operator):
         node.target = other
     program.graph_module.recompile()
 
 
 def _rename_results(program: ExportedProgram, renamed: Mapping[str, str]) -> None:
-    """Says which nodes' values a program returns in the place of these."""
+    """Renames the nodes that a program returns."""
     for spec in program.graph_signature.output_specs:
         if spec.arg.name in renamed:
             spec.arg = TensorArgument(name=renamed[spec.arg.name])
 
 
 def functionalized_arguments(operator: torch._ops.OpOverload, kwargs: Any) -> list[Any]:
-    """The arguments of a mutating operator from those of its functionalized call.
+    """Returns the arguments of a mutating operator from those of its functionalized call.
 
-    That call holds, for a mutated argument that is a whole tensor, its index among all mutated
+    For a mutated argument that is a whole tensor, that call has its index among all mutated
     tensors.
     """
     return [
@@ -114,11 +114,11 @@ def functionalized_arguments(operator: torch._ops.OpOverload, kwargs: Any) -> li
 
 
 def insert(graph: fx.Graph, form: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """Copies the operations of ``form`` to where the graph inserts; its result's node or nodes.
+    """Inserts the operations of ``form`` at the graph's insertion point; returns result nodes.
 
     Args:
-        graph: whose nodes have their values as ``meta["val"]``.
-        form: takes tensors in the place of nodes, and everything else as it is.
+        graph: its nodes have their values as ``meta["val"]``.
+        form: takes tensors for nodes, and other values unchanged.
         arguments: nodes and other values.
     """
     values = [a.meta["val"] if isinstance(a, fx.Node) else a for a in arguments]
@@ -129,7 +129,7 @@ def insert(graph: fx.Graph, form: Callable[..., Any], arguments: Sequence[Any]) 
         return form(*every.values())
 
     with tracing(), values[tensors[0]].fake_mode:
-        # Before dispatch, where norms are one operation still, as in an export.
+        # Before dispatch, as in an export, norms are still one operation.
         traced = make_fx(of_tensors, pre_dispatch=True)(*(values[index] for index in tensors))
     given = iter([arguments[index] for index in tensors])
     copies: dict[fx.Node, fx.Node] = {}

@@ -1,4 +1,4 @@
-"""Export of a component to an ExportedProgram, and its file: a graph without weights."""
+"""Export of a component to an ExportedProgram, and its file without weights."""
 
 import copy
 import io
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-# These register the operators that programs call.
+# These imports register the operators that programs call.
 import vidc.plugins.ops.fake_quantize
 import vidc.plugins.ops.quantize_kv
 import vidc.plugins.ops.quantized_linear
@@ -23,19 +23,18 @@ _DEBUG_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", 
 
 
 def export_program(component: Component, keep_sources: bool = False) -> ExportedProgram:
-    """Traces a component on the CPU without touching memory for its weights or states.
+    """Traces a component on the CPU without allocating weights or states.
 
-    The program is functional inside: a state that the component writes is an input that its
-    signature lists as mutated, and operators of namespace ``vidc`` are opaque. It keeps no trace
-    of the sources it was made from, so equal components give equal programs.
+    The program is functional: a written state is an input that its signature lists as mutated.
+    Operators of namespace ``vidc`` are opaque. The program has no source locations, so equal
+    components give equal programs.
 
     Args:
-        component: its module may live on the meta device, or on the CPU with any values.
-        keep_sources: leaves in each node the lines that it comes from.
+        component: its module may be on the meta device, or on the CPU with any values.
+        keep_sources: keeps the source lines of each node.
 
     Raises:
-        ValueError: the module's arguments, outputs, states or weights are not those that the
-            component declares.
+        ValueError: the module's arguments, outputs, states or weights differ from the component's.
     """
     module = _on_cpu(component.module)
     arguments = tuple(
@@ -43,7 +42,7 @@ def export_program(component: Component, keep_sources: bool = False) -> Exported
     )
     with tracing():
         traced = torch.export.export(module, arguments, strict=False)
-        # Aliases of states appear only in the functional form.
+        # Only the functional form shows aliases of states.
         program: ExportedProgram = traced.run_decompositions({})
     _drop_assertions(program)
     if not keep_sources:
@@ -53,12 +52,12 @@ def export_program(component: Component, keep_sources: bool = False) -> Exported
 
 
 def save_program(program: ExportedProgram, path: Path) -> None:
-    """Writes a program without the values of its weights and without pickled inputs.
+    """Writes a program without weight values and without pickled inputs.
 
     The same program gives the same bytes.
     """
     weights, inputs = dict(program.state_dict), program.example_inputs
-    buffer = io.BytesIO()  # A path would leave its name in the archive.
+    buffer = io.BytesIO()  # With a path, the archive contains its name.
     try:
         program.state_dict.update(_without_values(weights))
         program.example_inputs = None
@@ -71,11 +70,10 @@ def save_program(program: ExportedProgram, path: Path) -> None:
 
 
 def load_program(path: Path) -> ExportedProgram:
-    """Reads what ``save_program`` wrote; operators of namespace ``vidc`` must be imported.
+    """Reads a file of ``save_program``; operators of namespace ``vidc`` must be imported.
 
-    Its weights and example inputs are uninitialized CPU tensors, which take no memory until
-    something writes them. Loading unpickles what the archive pickles: refuse files from elsewhere
-    that hold pickles first.
+    Weights and example inputs are uninitialized CPU tensors, which take no memory until written.
+    Loading unpickles the archive's pickles: refuse untrusted files with pickles first.
     """
     with tracing():
         program = torch.export.load(path)
@@ -88,7 +86,7 @@ def load_program(path: Path) -> ExportedProgram:
 
 
 def weight_names(program: ExportedProgram) -> dict[str, str]:
-    """Names of the graph's placeholders for weights, with the names of the weights."""
+    """Returns the names of weights by their placeholders' names."""
     return {
         spec.arg.name: spec.target
         for spec in program.graph_signature.input_specs
@@ -97,13 +95,13 @@ def weight_names(program: ExportedProgram) -> dict[str, str]:
 
 
 def argument_placeholders(program: ExportedProgram) -> tuple[torch.fx.Node, ...]:
-    """The placeholders of the component's arguments, in the order of its signature."""
+    """Returns the placeholders of the component's arguments, in the signature's order."""
     names = program.graph_signature.user_inputs
     return tuple(node for node in program.graph.find_nodes(op="placeholder") if node.name in names)
 
 
 def result_names(program: ExportedProgram, signature: Signature) -> tuple[str, ...]:
-    """For each result of the graph, the output or the state whose new value it is."""
+    """Returns the name of the output or state of each result of the graph."""
     arguments = dict(zip(program.graph_signature.user_inputs, signature.arguments, strict=True))
     outputs = iter(signature.outputs)
     return tuple(
@@ -115,7 +113,7 @@ def result_names(program: ExportedProgram, signature: Signature) -> tuple[str, .
 
 
 def _on_cpu(module: nn.Module) -> nn.Module:
-    """The module, or a copy whose meta tensors are uninitialized ones on the CPU."""
+    """Returns the module, or a copy with uninitialized CPU tensors for meta tensors."""
     if not any(tensor.is_meta for tensor in module.state_dict().values()):
         return module
     copied = copy.deepcopy(module)
@@ -124,7 +122,7 @@ def _on_cpu(module: nn.Module) -> nn.Module:
 
 
 def _drop_assertions(program: ExportedProgram) -> None:
-    """Removes what pins the program to this device."""
+    """Removes assertions that tie the program to this device."""
     for node in program.graph.find_nodes(
         op="call_function", target=torch.ops.aten._assert_tensor_metadata.default
     ):
@@ -133,7 +131,7 @@ def _drop_assertions(program: ExportedProgram) -> None:
 
 
 def _drop_sources(program: ExportedProgram) -> None:
-    """Removes what names the files that the program was made from."""
+    """Removes source locations."""
     for node in program.graph.nodes:
         for key in _DEBUG_META:
             node.meta.pop(key, None)
@@ -146,13 +144,13 @@ def _like(weight: Tensor, values: Tensor) -> Tensor:
 
 
 def _without_values(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of these shapes and dtypes that hold one zero for each dtype."""
+    """Returns tensors of these shapes and dtypes that share one zero per dtype."""
     zeros = {w.dtype: torch.zeros(1, dtype=w.dtype) for w in weights.values()}
     return {name: _like(w, zeros[w.dtype].expand(w.shape)) for name, w in weights.items()}
 
 
 def _check(component: Component, program: ExportedProgram) -> None:
-    """Refuses a program that does not do what its component's signature says."""
+    """Refuses a program that does not match its component's signature."""
     signature, graph = component.signature, program.graph_signature
 
     def require(what: str, found: object, declared: object) -> None:
@@ -182,7 +180,7 @@ def _check(component: Component, program: ExportedProgram) -> None:
 
 
 def _is_read(placeholder: torch.fx.Node) -> bool:
-    """Whether a placeholder's values matter: the target of a copy lends its shape and dtype."""
+    """Returns True if a placeholder's values are read; a copy's target gives only its shape."""
     return any(
         user.target is not torch.ops.aten.copy.default or user.args[1] is placeholder
         for user in placeholder.users

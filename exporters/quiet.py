@@ -1,4 +1,4 @@
-"""Torch's exporters warn about their own internals; none of it is for the user of vidc."""
+"""Filters for warnings of torch's exporters about their own internals."""
 
 import logging
 import warnings
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
-    """Silences deprecations inside torch and its notes on packages that vidc does not need."""
+    """Silences torch's internal deprecation warnings and notes about unused packages."""
     registration = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = registration.level
     registration.setLevel(logging.ERROR)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from types import NoneType, UnionType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
@@ -57,6 +57,11 @@ class Table:
                     f"set {name}.{key} to {_describe(kind)}",
                 )
         return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what ``from_table`` reads, with every default, as JSON values."""
+        items = asdict(self).items()
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in items}
 
     def require(self, condition: bool, message: str, hint: str) -> None:
         """Refuses values that cannot work, alone or together, with ``VIDC-CONFIG-SIZES``."""

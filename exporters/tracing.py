@@ -1,4 +1,4 @@
-"""What torch's tracers and translators run under."""
+"""Context for torch's tracers and translators."""
 
 import gc
 from collections.abc import Iterator
@@ -11,8 +11,7 @@ from vidc.exporters.quiet import quiet_torch
 def tracing() -> Iterator[None]:
     """Silences torch and pauses the garbage collector.
 
-    Thousands of graph nodes are alive at once, and looking for garbage among them takes a fifth
-    of the time of an export.
+    With thousands of live graph nodes, garbage collection takes a fifth of an export's time.
     """
     collecting = gc.isenabled()
     gc.disable()

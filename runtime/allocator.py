@@ -1,4 +1,4 @@
-"""How PyTorch takes a GPU's memory."""
+"""Settings of PyTorch's CUDA allocator."""
 
 import os
 from collections.abc import Iterator
@@ -11,11 +11,10 @@ _SETTING = "expandable_segments"
 
 @contextmanager
 def growing_segments() -> Iterator[None]:
-    """Memory that is taken inside comes in segments that grow, on GPUs.
+    """Makes the CUDA allocator use expandable segments inside the block.
 
-    Captured graphs keep what they worked in. In segments of fixed sizes most of that would be
-    gaps that nothing fits: a VAE decoder of 5 GB kept 11 GB. Outside, the process keeps the
-    setting that it had.
+    Captured graphs keep their workspace. Segments of fixed sizes fragment it: a VAE decoder that
+    needs 5 GB kept 11 GB. The process's own setting returns after the block.
     """
     before = _settings()
     torch._C._accelerator_setAllocatorSettings(",".join(filter(None, (before, f"{_SETTING}:True"))))
@@ -31,6 +30,6 @@ def growing_segments() -> Iterator[None]:
 def _settings() -> str:
     if hasattr(torch._C, "_accelerator_getAllocatorSettings"):
         return torch._C._accelerator_getAllocatorSettings()
-    # torch 2.11 takes settings and does not tell them; this is where they come from.
+    # torch 2.11 has no getter for its settings; it reads them from here.
     environ = os.environ
     return environ.get("PYTORCH_ALLOC_CONF") or environ.get("PYTORCH_CUDA_ALLOC_CONF", "")

@@ -14,7 +14,7 @@ from vidc.runtime.engines import Engine, capturable, loader
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.graphs import Runners
 from vidc.runtime.memory import require_memory
-from vidc.runtime.programs import program
+from vidc.runtime.program import program
 from vidc.runtime.programs.base import Resources, Session
 from vidc.runtime.states import shared_states
 from vidc.runtime.strict import field_error
@@ -27,7 +27,7 @@ class Bundle:
     Args:
         program: session class of the bundle's program.
         resources: what its sessions share.
-        notes: what the user should know: works here, but was built for something else.
+        notes: for the user: parts that work here but were built for something else.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Bundle:
 
     @property
     def resources(self) -> Resources:
-        """What sessions share.
+        """Objects that sessions share.
 
         Raises:
             UsageError: ``VIDC-BUNDLE-CLOSED``.
@@ -53,7 +53,7 @@ class Bundle:
 
     @property
     def spec(self) -> Any:
-        """What the program needs to know besides the engines, of its class ``Spec``."""
+        """The program's parameters, an instance of its class ``Spec``."""
         return self.resources.spec
 
     @property
@@ -63,23 +63,23 @@ class Bundle:
 
     @property
     def device(self) -> torch.device:
-        """Where the engines run."""
+        """The device that the engines run on."""
         return self.resources.device
 
     @property
     def runners(self) -> Runners:
-        """Where the work of all sessions runs."""
+        """The runners that all sessions share."""
         return self.resources.runners
 
     def working_bytes(self) -> int:
-        """Device memory that the captured work of all sessions keeps; grows with the first one."""
+        """Bytes of device memory that captured graphs keep; allocated by the first session."""
         return self.runners.working_bytes
 
     def session(self, seed: int = 0) -> Any:
-        """Opens a session of the bundle's program, with states of its own.
+        """Opens a session with its own states.
 
         Raises:
-            UnavailableError: ``VIDC-SESSION-MEMORY``, its states do not fit the device;
+            UnavailableError: ``VIDC-SESSION-MEMORY``, its states do not fit on the device;
                 ``VIDC-GPU-LOST``.
             UsageError: ``VIDC-BUNDLE-CLOSED``.
         """
@@ -115,14 +115,14 @@ class Bundle:
 def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, UnavailableError):
         return error.code == "VIDC-GPU-MEMORY"
-    # On a CPU, torch has no exception of its own for it.
+    # On a CPU, torch raises a plain RuntimeError.
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(
         error
     )
 
 
 def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
-    """Opens a bundle: checks it against its manifest and this machine, loads its engines.
+    """Checks a bundle against its manifest and this machine, and loads its engines.
 
     Args:
         path: the bundle's folder.
@@ -130,10 +130,10 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
             files, ``off`` trusts the folder.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-FIELD``, a component that the program needs has no engine, or
-            engines disagree on a state.
+        GateError: ``VIDC-BUNDLE-FIELD``, a component of the program has no engine, or engines
+            disagree on a state.
         UnavailableError: ``VIDC-GPU-MEMORY``, the GPU has too little memory; ``VIDC-GPU-LOST``.
-        VidcError: what ``read_manifest``, ``verify``, ``check`` and the engine loaders raise.
+        VidcError: as raised by ``read_manifest``, ``verify``, ``check`` and the engine loaders.
     """
     folder = Path(path)
     document = manifest.read_manifest(folder)
@@ -169,7 +169,7 @@ def _loaded(
 
 
 def _require_engines(document: manifest.Manifest) -> None:
-    """Refuses a bundle whose sessions would fail in their midst."""
+    """Refuses a bundle that has no engine for a component of its program."""
     components, engines = document.spec.components, document.engines
     missing = [name for name in components if name not in engines]
     if missing:

@@ -1,4 +1,4 @@
-"""Whether a bundle's engines can run on this machine."""
+"""Compatibility of a bundle's engines with this machine."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from vidc.runtime.manifest import Manifest
 
 
 def cpu_features() -> frozenset[str]:
-    """The instructions that this CPU has beyond its architecture's first ones."""
+    """Returns this CPU's instruction set extensions."""
     present = torch.cpu.get_capabilities()
     return frozenset(name for name, value in present.items() if value is True)
 
@@ -23,17 +23,17 @@ def check(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
 
     Args:
         manifest: the bundle's manifest.
-        device: where its engines shall run.
+        device: the device to run the engines on.
 
     Returns:
-        Notes for the user: what works here but was built for something else.
+        Notes for the user: parts that work here but were built for something else.
 
     Raises:
-        UnavailableError: ``VIDC-BUNDLE-ABI``, built against other operators;
-            ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``, an engine calls operators whose library
-            of kernels is missing or of other operators; ``VIDC-BUNDLE-TORCH``, by a newer torch;
-            ``VIDC-BUNDLE-GPU``, for another device; ``VIDC-BUNDLE-CPU``, for CPU instructions that
-            are absent here; ``VIDC-GPU-DRIVER``, the GPU's driver is too old.
+        UnavailableError: ``VIDC-BUNDLE-ABI``, the bundle was built against another plugin ABI;
+            ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``, the kernel library that an engine calls
+            is missing or has another ABI; ``VIDC-BUNDLE-TORCH``, built by a newer torch;
+            ``VIDC-BUNDLE-GPU``, built for another device; ``VIDC-BUNDLE-CPU``, this CPU lacks
+            instructions; ``VIDC-GPU-DRIVER``, the GPU's driver is too old.
     """
     if manifest.plugin_abi != PLUGIN_ABI:
         raise UnavailableError(
@@ -52,7 +52,7 @@ def check(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
 
 
 def require_driver() -> None:
-    """Refuses a driver that is too old for this torch, which then finds no GPU at all.
+    """Refuses a driver that is too old for this torch, which then finds no GPU.
 
     Raises:
         UnavailableError: ``VIDC-GPU-DRIVER``.
@@ -80,7 +80,7 @@ def _check_torch(component: str, version: str) -> None:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Release numbers without the local part: (2, 13, 0) of ``2.13.0+cu130``; () if none."""
+    """Returns the release numbers of a version: ``2.13.0+cu130`` gives (2, 13, 0); () if none."""
     match = re.match(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?", version)
     return tuple(int(number or 0) for number in match.groups()) if match else ()
 
@@ -141,7 +141,7 @@ def _check_device(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
 
 
 def _capabilities(manifest: Manifest, target: str) -> tuple[str, ...]:
-    """Those that every engine of a bundle runs on."""
+    """Returns the compute capabilities that every engine of a bundle supports."""
     found = [e.requires.compute_capabilities or (target,) for e in manifest.engines.values()]
     first = found[0] if found else (target,)
     return tuple(each for each in first if all(each in engine for engine in found))
@@ -162,6 +162,6 @@ def _wrong_device(manifest: Manifest, found: str) -> UnavailableError:
 
 
 def names_gpu(target: str, device: str) -> bool:
-    """Whether target ``rtx4090`` means the device "NVIDIA GeForce RTX 4090"."""
+    """Returns True if a target names a device, as ``rtx4090`` names "NVIDIA GeForce RTX 4090"."""
     pattern = re.sub(r"(?<=[a-z])(?=[0-9])", " ?", re.escape(target.lower()))
     return re.search(rf"\b{pattern}\b", device.lower()) is not None

@@ -1,4 +1,4 @@
-"""Documents that list a folder's files: bounded JSON from outside, and paths that stay inside."""
+"""Untrusted JSON documents that list a folder's files: bounded parsing and checked paths."""
 
 import json
 import math
@@ -24,7 +24,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def check_path(path: str) -> None:
-    """Refuses a path that is not plain, relative and within the bundle.
+    """Refuses a path that is not relative, normalized and inside the bundle.
 
     Raises:
         GateError: ``VIDC-BUNDLE-PATH``.
@@ -48,14 +48,14 @@ def check_path(path: str) -> None:
 
 
 def check_sha256(digest: str) -> None:
-    """Refuses what is no SHA-256 in lower-case hexadecimal, with a ValueError."""
+    """Raises ValueError unless ``digest`` is a SHA-256 in lower-case hexadecimal."""
     if _SHA256.fullmatch(digest) is None:
         raise ValueError(f"{digest[:80]!r} is not a SHA-256")
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """Size in bytes and SHA-256, in lower-case hexadecimal, of one file."""
+    """Size in bytes and SHA-256 (lower-case hexadecimal) of one file."""
 
     size: int
     sha256: str
@@ -67,12 +67,12 @@ class FileEntry:
 
 
 def read_document(folder: Path, name: str) -> tuple[int, dict[str, Any]]:
-    """The JSON object in a file that says what else is in its folder, and its schema number.
+    """Reads a document and returns its schema number and its JSON object.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        GateError: ``VIDC-BUNDLE-MALFORMED``, not JSON within bounds; ``VIDC-BUNDLE-FIELD``, it is
-            no object with a schema number; ``VIDC-BUNDLE-PATH``, a symbolic link;
+        FileNotFoundError: the file does not exist.
+        GateError: ``VIDC-BUNDLE-MALFORMED``, not JSON within bounds; ``VIDC-BUNDLE-FIELD``, not
+            an object with a schema number; ``VIDC-BUNDLE-PATH``, a symbolic link;
             ``VIDC-BUNDLE-UNREADABLE``.
     """
     refuse_links(folder, name)
@@ -96,7 +96,7 @@ def read_document(folder: Path, name: str) -> tuple[int, dict[str, Any]]:
 
 
 def refuse_links(bundle: Path, path: str) -> None:
-    """Refuses a path of which any part below the bundle's folder is a symbolic link.
+    """Refuses a path with a symbolic link in any part below the bundle's folder.
 
     Raises:
         GateError: ``VIDC-BUNDLE-PATH``, or ``VIDC-BUNDLE-UNREADABLE``.
@@ -117,7 +117,7 @@ def refuse_links(bundle: Path, path: str) -> None:
 
 
 def unreadable(file: Path, error: OSError) -> GateError:
-    """A ``VIDC-BUNDLE-UNREADABLE`` error: the operating system does not let ``file`` be read."""
+    """Returns a ``VIDC-BUNDLE-UNREADABLE`` error for a file that cannot be read."""
     return GateError(
         "VIDC-BUNDLE-UNREADABLE",
         f"{file} cannot be read: {error.strerror}",
@@ -175,7 +175,7 @@ def _number(digits: str) -> float:
 
 
 def _check_plain(value: Any, depth: int) -> None:
-    """Bounds the nesting, and refuses strings that UTF-8 cannot hold (lone surrogates)."""
+    """Bounds the nesting depth and refuses strings with lone surrogates."""
     if depth == 0:
         raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, str):

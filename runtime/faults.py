@@ -1,4 +1,4 @@
-"""What goes wrong on a GPU while engines run, as coded errors."""
+"""Coded errors for GPU faults while engines run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ _NO_MEMORY = "CUDA error: out of memory"
 
 @contextmanager
 def gpu_faults(device: torch.device) -> Iterator[None]:
-    """Gives names to what a GPU refuses or loses inside; on a CPU it does nothing.
+    """Turns GPU faults inside the block into coded errors; does nothing on a CPU.
 
-    An engine of AOTInductor says only that a call failed, so the allocator and the device are
-    asked for the reason.
+    An AOTInductor engine reports only that a call failed, so the reason comes from the allocator
+    and the device.
 
     Raises:
-        UnavailableError: ``VIDC-GPU-MEMORY``, there was not enough of it; ``VIDC-GPU-LOST``, the
-            device does not answer any more.
+        UnavailableError: ``VIDC-GPU-MEMORY``, out of memory; ``VIDC-GPU-LOST``, the device no
+            longer answers.
     """
     if device.type != "cuda":
         yield
@@ -40,7 +40,7 @@ def gpu_faults(device: torch.device) -> Iterator[None]:
 
 
 def _refusals(device: torch.device) -> int:
-    """How often the device had no memory left for torch in this process."""
+    """Returns how often the device ran out of memory for torch in this process."""
     return int(torch.cuda.memory_stats(device).get("num_ooms", 0))
 
 
@@ -81,5 +81,5 @@ def _lost(device: torch.device, error: RuntimeError) -> UnavailableError:
         "VIDC-GPU-LOST",
         f"{device} does not answer any more: {reason}",
         "end this process: CUDA takes up a device again only in a new one; nvidia-smi and the "
-        "kernel's log (dmesg, Xid) say what befell it",
+        "kernel's log (dmesg, Xid) show the cause",
     )

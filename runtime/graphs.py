@@ -1,4 +1,4 @@
-"""Graph runners: work is captured as CUDA graphs and replayed, or called where it is no GPU's."""
+"""Runners: capture work as CUDA graphs and replay it, or call it directly."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,45 +12,45 @@ from vidc.runtime.allocator import growing_segments
 from vidc.runtime.faults import gpu_faults
 
 Work = Callable[[], object]
-"""Reads and writes static buffers alone; on a GPU it does not wait for the device."""
+"""A callable that only uses static buffers and, on a GPU, does not wait for the device."""
 
 
 class Runner(Protocol):
-    """Runs work on a device, one after the other."""
+    """Runs work on a device, in order."""
 
     @property
     def working_bytes(self) -> int:
-        """Device memory that prepared work keeps to work in."""
+        """Bytes of device memory that prepared work keeps as workspace."""
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
-        """Returns callables that do the same as ``works``, faster where it can; may run them."""
+        """Returns equivalent callables, captured if the runner captures; may run ``works``."""
 
     @contextmanager
     def turn(self, after_caller: bool = True) -> Iterator[None]:
-        """Runs what is done inside on this runner.
+        """Puts work inside the block on this runner's stream.
 
         Args:
-            after_caller: waits for what the caller's current stream has queued, too.
+            after_caller: also waits for the work queued on the caller's current stream.
         """
         yield
 
     def follow(self, other: "Runner") -> None:
-        """Lets later work here wait for what the other runner has queued by now."""
+        """Makes later work here wait for the work queued on the other runner."""
 
     def hand_out(self, tensor: Tensor) -> Tensor:
-        """Returns a tensor that was made in a turn, for the caller's stream to use."""
+        """Returns a tensor made in a turn, safe to use on the caller's stream."""
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Starts to copy a tensor that was handed out to the host; returns what waits for it."""
+        """Starts to copy a handed-out tensor to the host; returns a callable that waits for it."""
 
 
 class DirectRunner:
-    """Does work when it is called for."""
+    """Calls work directly."""
 
     working_bytes = 0
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
-        """Returns the works themselves."""
+        """Returns ``works`` unchanged."""
         return list(works)
 
     @contextmanager
@@ -62,16 +62,16 @@ class DirectRunner:
         """Does nothing."""
 
     def hand_out(self, tensor: Tensor) -> Tensor:
-        """Returns the tensor itself."""
+        """Returns ``tensor``."""
         return tensor
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Returns the tensor itself when it is asked for."""
+        """Returns a callable that returns ``tensor``."""
         return lambda: tensor
 
 
 class WarmRunner(DirectRunner):
-    """Does work on a GPU when it is called for; engines wait for the device themselves.
+    """Calls work directly on a GPU, for engines that cannot be captured.
 
     Args:
         device: a GPU.
@@ -81,9 +81,9 @@ class WarmRunner(DirectRunner):
         self.device = device
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
-        """Runs works twice, for what first use sets up.
+        """Runs each of ``works`` twice as warm-up.
 
-        A state with two buffers has then had each of them as the current one.
+        A state with a spare buffer has then used both buffers.
         """
         with self.turn():
             for work in (*works, *works):
@@ -92,12 +92,12 @@ class WarmRunner(DirectRunner):
 
     @contextmanager
     def turn(self, after_caller: bool = True) -> Iterator[None]:
-        """Turns what the GPU refuses into coded errors."""
+        """Turns GPU faults into coded errors."""
         with gpu_faults(self.device):
             yield
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Copies to the host when it is asked for."""
+        """Returns a callable that copies to the host."""
 
         def copied() -> Tensor:
             with gpu_faults(self.device):
@@ -107,9 +107,9 @@ class WarmRunner(DirectRunner):
 
 
 class GraphRunner:
-    """Captures work once and replays it on a stream of its own.
+    """Captures work as CUDA graphs and replays them on its own stream.
 
-    Graphs of a runner never run at the same time, so they share the memory they work in.
+    A runner's graphs never run at the same time, so they share one memory pool.
 
     Args:
         device: a GPU.
@@ -121,12 +121,12 @@ class GraphRunner:
         self._pool = torch.cuda.graph_pool_handle()
         self._is_set_up = False
         self._keeper: Work | None = None
-        """Outlives all sessions: torch does not capture in a pool whose last graph is gone."""
+        """Keeps the pool alive: torch cannot capture into a pool whose last graph is gone."""
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
         """Captures each of ``works`` as a CUDA graph and returns the replays.
 
-        The runner's first works run once before, for what first use sets up.
+        The runner's first works run once before as warm-up.
         """
         with gpu_faults(self.device), growing_segments():
             if not self._is_set_up:
@@ -134,7 +134,7 @@ class GraphRunner:
                     for work in works:
                         work()
                 self.stream.synchronize()
-                # Graphs have memory of their own; what the runs took is not needed again.
+                # Graphs have their own pool, so the warm-up's memory is free.
                 torch.cuda.empty_cache()
                 self._keeper = self._capture(partial(torch.zeros, 1, device=self.device))
                 self._is_set_up = True
@@ -142,7 +142,7 @@ class GraphRunner:
 
     @property
     def working_bytes(self) -> int:
-        """Device memory that the captured graphs of all sessions keep to work in."""
+        """Bytes of the memory pool that the captured graphs of all sessions share."""
         return sum(
             segment["total_size"]
             for segment in torch.cuda.memory_snapshot()
@@ -167,23 +167,23 @@ class GraphRunner:
                 yield
 
     def follow(self, other: Runner) -> None:
-        """Waits, on the device, for all that the other runner has queued."""
+        """Waits, on the device, for all work queued on the other runner."""
         assert isinstance(other, GraphRunner)
         self.stream.wait_stream(other.stream)
 
     def hand_out(self, tensor: Tensor) -> Tensor:
-        """Makes the caller's stream wait for the tensor, and its memory for the caller."""
+        """Makes the caller's stream wait for the tensor, and keeps its memory while used there."""
         caller = torch.cuda.current_stream(self.device)
         caller.wait_stream(self.stream)
         tensor.record_stream(caller)
         return tensor
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Copies to pinned memory, which is the caller's alone; waits for no more than that."""
+        """Copies to pinned memory that only the caller uses; the callable waits for the copy."""
         with self.turn(after_caller=False):
             copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
             copy.copy_(tensor, non_blocking=True)
-            # The thread sleeps until the event, instead of asking for it again and again.
+            # The thread sleeps until the event instead of polling.
             done = torch.cuda.Event(blocking=True)
             done.record()
 
@@ -196,10 +196,10 @@ class GraphRunner:
 
 
 class Runners:
-    """The runners of one bundle by name, which all its sessions share.
+    """The runners of one bundle by name, shared by its sessions.
 
     Args:
-        make: makes a runner; called when a name is first asked for.
+        make: makes a runner; called at the first use of a name.
     """
 
     def __init__(self, make: Callable[[], Runner]) -> None:
@@ -208,7 +208,7 @@ class Runners:
 
     @classmethod
     def on(cls, device: torch.device, captured: bool) -> Self:
-        """Returns runners for a device, of CUDA graphs where its engines can be captured."""
+        """Returns runners for a device; ``captured`` means its engines can be captured."""
         if device.type != "cuda":
             return cls(DirectRunner)
         return cls(partial(GraphRunner if captured else WarmRunner, device))
@@ -220,12 +220,12 @@ class Runners:
 
     @property
     def working_bytes(self) -> int:
-        """Device memory that prepared work of all runners keeps to work in."""
+        """Bytes of device memory that all runners keep as workspace."""
         return sum(runner.working_bytes for runner in [*self._made.values()])
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Runs what is done inside after all that is queued, and before all that comes."""
+        """Orders work inside the block after all queued work and before all later work."""
         with ExitStack() as stack:
             if self._made:
                 first, *others = self._made.values()
@@ -237,4 +237,4 @@ class Runners:
 
 
 DIRECT = Runners(DirectRunner)
-"""Calls engines directly, on whatever stream is the current one."""
+"""Calls engines directly, on the current stream."""

@@ -1,4 +1,4 @@
-"""Checks that the files of a bundle are those that were built."""
+"""Integrity checks of a bundle's files against its manifest."""
 
 import hashlib
 import os
@@ -15,10 +15,10 @@ from vidc.runtime.manifest import CHUNK_BYTES, MANIFEST_NAME, BundleFile, Manife
 
 VerifyMode = Literal["full", "fast", "off"]
 Progress = Callable[[int, int], None]
-"""Takes the bytes that were compared so far, and of all."""
+"""Called with the bytes compared so far and the total."""
 
 FAST_LIMIT = 2**20
-"""Size in bytes below which a file's digest is checked even by ``fast``."""
+"""Mode ``fast`` hashes files below this size in bytes."""
 
 _READ = 2**22
 _AGAIN = "copy the bundle again from where it was built, or build it again"
@@ -39,10 +39,10 @@ def file_entry(file: Path) -> BundleFile:
 
 
 def file_entries(bundle: Path) -> dict[str, BundleFile]:
-    """The entries of ``Manifest.files`` for what lies in a folder.
+    """Returns the entries of ``Manifest.files`` for a folder.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-PATH``, a symbolic link or another thing that is no plain file.
+        GateError: ``VIDC-BUNDLE-PATH``, a symbolic link or special file.
     """
     return {path: file_entry(bundle / path) for path in sorted(_walk(bundle))}
 
@@ -55,9 +55,8 @@ def verify(
     Args:
         bundle: the bundle's folder.
         manifest: its manifest.
-        mode: ``full`` checks that every file is there and no other, its size and its digest, of a
-            large file those of its chunks;
-            ``fast`` checks digests only of files below ``FAST_LIMIT``; ``off`` checks nothing.
+        mode: ``full`` checks the set of files, their sizes and their digests (of a large file, its
+            chunks'); ``fast`` hashes only files below ``FAST_LIMIT``; ``off`` checks nothing.
         progress: called while digests are computed.
 
     Raises:
@@ -74,7 +73,7 @@ def verify_files(
     mode: VerifyMode,
     progress: Progress | None = None,
 ) -> None:
-    """Compares a folder with the files that a document in it, by this name, lists; as ``verify``"""
+    """Compares a folder with the files that its document ``document`` lists; as ``verify``."""
     if mode not in get_args(VerifyMode):
         raise ValueError(f"verify mode {mode!r} is none of {', '.join(get_args(VerifyMode))}")
     if mode == "off":
@@ -89,7 +88,7 @@ def verify_files(
 
 
 def _walk(bundle: Path) -> Iterator[str]:
-    """Paths of a folder's files; links and special files are refused where they are met."""
+    """Yields the paths of a folder's files; refuses links and special files."""
 
     def refuse(error: OSError) -> None:
         raise unreadable(Path(error.filename), error) from error
@@ -136,7 +135,7 @@ def _compare_size(file: Path, entry: FileEntry) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """A stretch of a file and the digest that it should have."""
+    """A byte range of a file and its expected digest."""
 
     file: Path
     start: int
@@ -144,7 +143,7 @@ class _Part:
     sha256: str
 
     def compare(self) -> None:
-        """Hashes the stretch; raises as ``verify``."""
+        """Hashes the range; raises as ``verify``."""
         digest, left = hashlib.sha256(), self.size
         try:
             with self.file.open("rb") as stream:
@@ -173,7 +172,7 @@ def _parts(file: Path, entry: FileEntry) -> Iterator[_Part]:
 
 
 def _compare_digests(bundle: Path, files: dict[str, FileEntry], progress: Progress | None) -> None:
-    """Hashes on all cores: hashlib lets other threads run meanwhile."""
+    """Hashes in threads on all cores; hashlib releases the GIL."""
     parts = [part for path, entry in files.items() for part in _parts(bundle / path, entry)]
     total, done = sum(part.size for part in parts), 0
     pool = ThreadPoolExecutor()

@@ -1,7 +1,7 @@
-"""The manifest: what a bundle is, and which files it consists of.
+"""The manifest of a bundle: its contents and its files.
 
-It comes from outside and is trusted in nothing: ``read_manifest`` raises a VidcError on whatever
-is not exactly schema 2.
+A manifest is untrusted input: ``read_manifest`` raises a VidcError for anything but exactly
+schema 2.
 """
 
 import json
@@ -21,13 +21,13 @@ from vidc.runtime.document import (
     read_document,
     refuse_links,
 )
-from vidc.runtime.programs import program
+from vidc.runtime.program import program
 from vidc.runtime.strict import plain, read
 
 SCHEMA = 2
 MANIFEST_NAME = "manifest.json"
 CHUNK_BYTES = 64 * 2**20
-"""Files larger than this have a digest for each part of this size, to be hashed side by side."""
+"""Larger files have a digest for each chunk of this size, so that chunks hash in parallel."""
 
 _MAX_ELEMENTS = 2**48
 _MAX_RANK = 8
@@ -44,7 +44,7 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """The machine that the engines were built for.
+    """The machine that the engines are built for.
 
     Attributes:
         name: the target's name in ``configs/targets``.
@@ -66,21 +66,20 @@ class Target:
 
     @property
     def device_type(self) -> str:
-        """Type of the torch device that the engines run on: ``cuda`` or ``cpu``."""
+        """Type of the engines' torch device: ``cuda`` or ``cpu``."""
         return "cpu" if self.compute_capability is None else "cuda"
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """What an engine needs of the machine that runs it, besides the target's device.
+    """An engine's requirements of the machine, besides the target's device.
 
     Attributes:
-        torch: the release that built it, if it calls into libtorch, which keeps old symbols but
-            lacks future ones.
-        cpu_features: instructions its code uses, by the names of ``torch.cpu.get_capabilities()``.
-        operators: of ``vidc.plugins.engine_operators``, whose kernels on a GPU come from the
-            library of kernels, of the manifest's ``plugin_abi``.
-        compute_capabilities: of the GPUs that it runs on; none for the target's alone.
+        torch: minimum release, the one that built the engine; None if it does not call libtorch.
+        cpu_features: instruction sets of its code, as ``torch.cpu.get_capabilities()`` names them.
+        operators: operators of ``vidc.plugins.engine_operators`` that it calls; their GPU kernels
+            come from the kernel library with the manifest's ``plugin_abi``.
+        compute_capabilities: of the GPUs that it supports; empty means only the target's.
     """
 
     torch: str | None
@@ -97,7 +96,7 @@ class Requirements:
 
 
 PORTABLE = Requirements(torch=None, cpu_features=(), operators=())
-"""What an engine needs that contains no native code."""
+"""Requirements of an engine without native code."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +104,14 @@ class Engine:
     """One component as built by a backend.
 
     Attributes:
-        backend: what built it.
-        loader: the module of ``vidc.runtime`` that loads it.
+        backend: the backend that built it.
+        loader: the module of ``vidc.runtime.engines`` that loads it.
         version: of the tool that built it.
-        precision: what its weights and matrix products are computed in.
-        files: paths in the bundle, the one to open first.
-        signature: the tensors it takes, returns and keeps.
-        options: what the loader needs besides, free JSON.
-        requires: what the machine must have.
+        precision: of its weights and matmuls.
+        files: paths in the bundle; the first one is the file to open.
+        signature: its inputs, outputs and states.
+        options: of the loader, free JSON.
+        requires: of the machine.
     """
 
     backend: str
@@ -156,7 +155,7 @@ def _check_signature(signature: Signature) -> None:
 
 @dataclass(frozen=True)
 class Weights:
-    """One file of weights, and where they came from (free JSON)."""
+    """One file of weights, and their source (free JSON)."""
 
     path: str
     source: dict[str, Any]
@@ -186,14 +185,14 @@ class BundleFile(FileEntry):
 
 @dataclass(frozen=True)
 class Validation:
-    """How the build's own validation went, and where in the bundle its report is.
+    """Result of the build's validation, and the path of its report in the bundle.
 
     Attributes:
-        passed: all gates did.
-        gates: their number.
-        report: its path.
+        passed: True if all gates passed.
+        gates: number of gates.
+        report: path in the bundle.
         level: ``rollout``, ``component`` or ``none``.
-        working_bytes: device memory that captured work kept; 0 where nothing is captured.
+        working_bytes: device memory that captured graphs kept; 0 without capture.
     """
 
     passed: bool
@@ -211,25 +210,25 @@ class Validation:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle is.
+    """Description of a bundle.
 
     Attributes:
         name: of the bundle, for people.
-        preset: it was built from.
+        preset: of the build.
         family: of the model.
-        program: what its sessions run, by a name of ``vidc.runtime.programs``.
-        spec: what the program needs to know besides the engines, of its class ``Spec``.
+        program: of its sessions, a name of ``vidc.runtime.programs``.
+        spec: the program's parameters, of its class ``Spec``.
         config: resolved configuration of the build, free JSON.
-        target: the machine that the engines were built for.
+        target: the machine that the engines are built for.
         engines: by component.
         weights: by group.
-        files: every file of the bundle but the manifest itself.
+        files: every file of the bundle except the manifest.
         plugin_abi: of the operators that engines call.
-        calibration: where scales came from, free JSON; None where nothing was calibrated.
-        tools: versions of what built it.
-        validation: how the build judged it.
+        calibration: source of the scales, free JSON; None without calibration.
+        tools: versions of the tools that built it.
+        validation: result of the build's validation.
         stages: key of each stage of the build.
-        signature: reserved for one; null.
+        signature: reserved for a cryptographic signature; null.
     """
 
     name: str
@@ -268,15 +267,15 @@ class Manifest:
             yield "validation", (self.validation.report,)
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as plain JSON values."""
+        """Returns the manifest as plain JSON values."""
         return {"schema": SCHEMA, **plain(self)}
 
 
 def write_manifest(manifest: Manifest, bundle: Path) -> None:
-    """Writes ``manifest.json`` into the folder ``bundle``; equal manifests give equal bytes.
+    """Writes ``manifest.json`` into ``bundle``; equal manifests give equal bytes.
 
     Raises:
-        ValueError: the free JSON holds NaN or an infinity.
+        ValueError: the free JSON has NaN or infinity.
     """
     text = json.dumps(
         manifest.to_json(), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False
@@ -285,12 +284,12 @@ def write_manifest(manifest: Manifest, bundle: Path) -> None:
 
 
 def read_manifest(bundle: Path) -> Manifest:
-    """Reads the manifest of the bundle in a folder; opens none of its other files.
+    """Reads the manifest in a bundle's folder; opens no other file.
 
     Raises:
-        UsageError: ``VIDC-BUNDLE-NOT``, there is no such folder or it is no bundle.
-        UnavailableError: ``VIDC-BUNDLE-SCHEMA``, it was written by a newer or older vidc;
-            ``VIDC-BUNDLE-PROGRAM``, nothing here has its program.
+        UsageError: ``VIDC-BUNDLE-NOT``, the folder does not exist or is not a bundle.
+        UnavailableError: ``VIDC-BUNDLE-SCHEMA``, a newer or older vidc wrote it;
+            ``VIDC-BUNDLE-PROGRAM``, its program is not installed.
         GateError: ``VIDC-BUNDLE-MALFORMED``, not JSON within bounds; ``VIDC-BUNDLE-FIELD``, a
             field is unknown, missing, mistyped or out of range; ``VIDC-BUNDLE-PATH``, a path
             leads out of the bundle or through a symbolic link; ``VIDC-BUNDLE-UNREADABLE``.

@@ -1,4 +1,4 @@
-"""What a bundle takes of a GPU's memory, known before anything is loaded."""
+"""GPU memory of a bundle, computed from its manifest before loading."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from vidc.runtime.manifest import Manifest
 from vidc.runtime.states import shared_states
 
 CONTEXT_BYTES = 700_000_000
-"""What CUDA and its libraries take before the first tensor; 0.65 GB on an H200."""
+"""Bytes of the CUDA context and libraries; 0.65 GB on an H200."""
 GB = 1e9
 
 
@@ -19,9 +19,9 @@ class Need:
     """Device memory of a bundle with one session, in bytes.
 
     Attributes:
-        weights: files of weights, whole.
-        session: states and buffers of a session; each further one takes as much again.
-        working: what captured work keeps, all sessions together, as the build found it.
+        weights: all weights files.
+        session: states and buffers of one session.
+        working: workspace of captured graphs, shared by all sessions, as measured by the build.
     """
 
     weights: int
@@ -30,7 +30,7 @@ class Need:
 
     @property
     def total(self) -> int:
-        """All of it, with what CUDA itself takes."""
+        """The sum, including the CUDA context."""
         return CONTEXT_BYTES + self.weights + self.session + self.working
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Need:
 
 
 def need(manifest: Manifest) -> Need:
-    """Adds up what a bundle needs, from its manifest alone."""
+    """Returns the memory of a bundle, from its manifest alone."""
     signatures = _signatures(manifest)
     buffers = [spec for found in signatures for spec in (*found.inputs, *found.outputs)]
     return Need(
@@ -53,14 +53,14 @@ def need(manifest: Manifest) -> Need:
 
 
 def require_memory(manifest: Manifest, device: torch.device) -> None:
-    """Refuses a GPU with too little free memory, before anything is put there.
+    """Refuses a GPU with too little free memory.
 
     Raises:
-        UnavailableError: ``VIDC-GPU-MEMORY`` says what is needed, what is free and what would fit.
+        UnavailableError: ``VIDC-GPU-MEMORY``, with the needed and free memory and a size that fits.
     """
     needed = need(manifest)
-    # What captured graphs keep is reserved and unused, but no tensor to come gets it: only what
-    # torch gives back is free. The context is there already.
+    # Torch's memory statistics count the pools of captured graphs as unused, but no new tensor can
+    # use them: only memory that torch returns to CUDA is free. The context exists already.
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     available = free + CONTEXT_BYTES
@@ -76,7 +76,7 @@ def require_memory(manifest: Manifest, device: torch.device) -> None:
 
 
 def _signatures(manifest: Manifest) -> list[Signature]:
-    """Signatures of the engines that a session has buffers for."""
+    """Returns the signatures of the engines that a session has buffers for."""
     engines = manifest.engines
     return [engines[name].signature for name in manifest.spec.components if name in engines]
 

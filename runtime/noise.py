@@ -1,4 +1,4 @@
-"""Noise that depends on seed, block and step alone: the same on every machine and device."""
+"""Noise that depends only on seed, block and step: the same on every machine and device."""
 
 from functools import partial
 
@@ -8,11 +8,10 @@ from torch import Tensor
 
 
 def block_noise(seed: int, block: int, steps: int, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal noise of one block, float32 ``[steps, *shape]`` on the CPU.
+    """Returns standard normal noise of one block, float32 ``[steps, *shape]`` on the CPU.
 
-    Philox counts from ``(0, 0, step, block)`` under the key ``seed``; its bits are the same for
-    every version of numpy, which its normal distribution is not, so the Box-Muller transform is
-    spelt out here.
+    Philox counts from ``(0, 0, step, block)`` under the key ``seed``. Its bits are the same in
+    every version of numpy; numpy's normal distribution is not, so this is Box-Muller.
     """
     size = int(np.prod(shape))
     drawn = np.empty((steps, size), dtype=np.float32)
@@ -20,7 +19,7 @@ def block_noise(seed: int, block: int, steps: int, shape: tuple[int, ...]) -> Te
         bits = np.random.Philox(key=seed, counter=[0, 0, step, block])
         uniform = (bits.random_raw(size + size % 2) >> 11) * 2.0**-53
         radius, angle = np.split(uniform, 2)
-        # 1 - u lies in (0, 1], where the logarithm is finite.
+        # 1 - u is in (0, 1], where the logarithm is finite.
         radius = np.sqrt(-2.0 * np.log(1.0 - radius))
         angle = 2.0 * np.pi * angle
         drawn[step] = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
@@ -28,15 +27,15 @@ def block_noise(seed: int, block: int, steps: int, shape: tuple[int, ...]) -> Te
 
 
 class NoiseSource:
-    """The noise of one stream's blocks.
+    """Noise of one stream's blocks.
 
-    For a GPU it is drawn while the device works on the block before, into pinned memory.
+    For a GPU it is drawn into pinned memory while the device runs the previous block.
 
     Args:
         seed: of the stream.
         steps: denoising steps of a block.
         shape: of a block's latent, ``[B, F, C, h, w]``.
-        device: where the stream runs.
+        device: of the stream.
     """
 
     def __init__(self, seed: int, steps: int, shape: tuple[int, ...], device: torch.device) -> None:
@@ -48,10 +47,10 @@ class NoiseSource:
         """Copies a block's noise to ``target``, float32 ``[steps, *shape]`` on the device."""
         if self._drawn is None or self._drawn[0] != block:
             self._drawn = block, self._draw(block)
-        # torch keeps pinned memory from reuse until the copy from it is done.
+        # torch reuses pinned memory only after the copy from it is done.
         target.copy_(self._drawn[1], non_blocking=True)
 
     def draw_ahead(self, block: int) -> None:
-        """Draws a block's noise now, on a GPU; elsewhere nothing would run meanwhile."""
+        """Draws a block's noise in advance on a GPU; does nothing on a CPU."""
         if self._ahead:
             self._drawn = block, self._draw(block).pin_memory()

@@ -1,9 +1,9 @@
-"""Refuses pickles in PyTorch's packages: unpickling runs whatever code the file names.
+"""Refusal of pickles in PyTorch packages: unpickling runs any code that the file names.
 
 A ``.pt2`` package is a zip archive of stored members below one folder. Pickles in it are sample
-inputs (``data/sample_inputs/*.pt``), custom objects, and tensors that were written with
-``torch.save``, which makes them archives within the archive. Raw tensors may begin with any
-bytes, so these are judged by their names and by how they are declared, not by their first bytes.
+inputs (``data/sample_inputs/*.pt``), custom objects, and tensors written with ``torch.save``,
+which are archives within the archive. Raw tensors may begin with any bytes, so members are
+classified by name and declaration, not by their first bytes.
 """
 
 import json
@@ -29,15 +29,15 @@ _ZIP_MAGIC = b"PK\x03\x04"
 
 
 def is_sample_input(name: str) -> bool:
-    """Whether a member of a package, by its name, holds the pickled inputs of an export."""
+    """Returns True if a member's name is that of an export's pickled sample inputs."""
     return "sample_inputs" in PurePosixPath(name).parts[:-1]
 
 
 def find_pickles(package: Path) -> tuple[str, ...]:
-    """The members of a package that loading it might unpickle.
+    """Returns the members of a package that loading might unpickle.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-MALFORMED`` where the package is no plain zip archive;
+        GateError: ``VIDC-BUNDLE-MALFORMED``, the package is not a plain zip archive;
             ``VIDC-BUNDLE-UNREADABLE``.
     """
     try:
@@ -55,7 +55,7 @@ def refuse_pickles(package: Path) -> None:
     """Refuses a package that carries a pickle.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-PICKLE`` naming the members; what ``find_pickles`` raises.
+        GateError: ``VIDC-BUNDLE-PICKLE``, with the members' names; as raised by ``find_pickles``.
     """
     pickles = find_pickles(package)
     if pickles:
@@ -75,7 +75,7 @@ def _malformed(package: Path, what: str) -> GateError:
 
 
 def _check_members(package: Path, members: list[zipfile.ZipInfo]) -> None:
-    """Two readers of one archive must see the same: no duplicates, nothing packed or locked."""
+    """Refuses duplicate, compressed or encrypted members, which readers may treat differently."""
     if len({member.filename for member in members}) != len(members):
         raise _malformed(package, "a member is there twice")
     for member in members:
@@ -98,7 +98,7 @@ def _is_pickle(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:
 
 
 def _declares_pickle(config: bytes) -> bool:
-    """Whether a table of tensors says of any of them that it is pickled."""
+    """Returns True if a table of tensors declares any of them pickled."""
     flags: list[Any] = []
 
     def collect(pairs: list[tuple[str, Any]]) -> None:

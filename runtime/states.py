@@ -1,4 +1,4 @@
-"""The buffers of one stream: states, and each component's inputs and outputs."""
+"""Static buffers of one stream: states, and each component's inputs and outputs."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,10 +10,11 @@ from vidc.runtime.strict import field_error
 
 
 def shared_states(signatures: Iterable[Signature]) -> dict[str, TensorSpec]:
-    """The states of these engines by name, of which each may be several engines'.
+    """Returns the states of these engines by name; engines may share a state.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-FIELD``, two engines give a state other shapes or dtypes.
+        GateError: ``VIDC-BUNDLE-FIELD``, engines disagree on a state's shape, dtype, axis order or
+            quantization.
     """
     specs: dict[str, TensorSpec] = {}
     for spec in (state for signature in signatures for state in signature.states):
@@ -23,7 +24,7 @@ def shared_states(signatures: Iterable[Signature]) -> dict[str, TensorSpec]:
                 "manifest.engines",
                 f"state {spec.name} is {known.dtype}{list(known.shape)} to one engine and "
                 f"{spec.dtype}{list(spec.shape)} to another, or its axes are in another order, or "
-                "it is rounded otherwise",
+                "its quantization differs",
             )
     return specs
 
@@ -33,10 +34,10 @@ def _kept(spec: TensorSpec) -> tuple[object, ...]:
 
 
 class States:
-    """Every state of a stream, allocated once; what they hold is the engines' business.
+    """All states of a stream, allocated once.
 
-    A state that some engine cannot write in place has a spare buffer: the engine writes the
-    spare and ``flip`` makes it the current one.
+    A state that an engine cannot write in place has a spare buffer: the engine writes the spare,
+    then ``flip`` swaps the two.
     """
 
     def __init__(self, signatures: Iterable[Signature], device: torch.device) -> None:
@@ -55,22 +56,22 @@ class States:
         return self._current[name]
 
     def spare(self, name: str) -> Tensor:
-        """The buffer that a functional engine writes the state's new value to."""
+        """Returns the buffer for the state's new value from a functional engine."""
         return self._spare[name]
 
     def flip(self, names: Iterable[str]) -> None:
-        """Makes the spare buffers of these states the current ones."""
+        """Swaps the current and spare buffers of these states."""
         for name in names:
             self._current[name], self._spare[name] = self._spare[name], self._current[name]
 
     def fill(self, name: str, value: float) -> None:
-        """Sets a state, and its spare, to one value."""
+        """Fills a state and its spare with one value."""
         self._current[name].fill_(value)
         if name in self._spare:
             self._spare[name].fill_(value)
 
     def clear(self) -> None:
-        """Sets every state to zero: attention may read slots that nothing wrote yet."""
+        """Sets every state to zero: attention may read unwritten slots."""
         for name in self._current:
             self.fill(name, 0.0)
 
@@ -95,7 +96,7 @@ class Buffers:
 
 
 def argument(spec: TensorSpec, buffers: Buffers, states: States) -> Tensor:
-    """What a component reads as an input or a state of its signature."""
+    """Returns the tensor that a component reads as an input or state of its signature."""
     return states[spec.name] if spec.role is Role.STATE else buffers.inputs[spec.name]
 
 

@@ -1,4 +1,4 @@
-"""Reads dataclasses from parsed JSON: no unknown, missing or mistyped field gets through."""
+"""Strict dataclasses from parsed JSON: unknown, missing or mistyped fields are errors."""
 
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
@@ -22,12 +22,12 @@ _JSON_NAMES = {
 
 
 def field_error(where: str, what: str, hint: str = "build the bundle again") -> GateError:
-    """A ``VIDC-BUNDLE-FIELD`` error about the field at ``where``; quotes no more than a line."""
+    """Returns a ``VIDC-BUNDLE-FIELD`` error about the field at ``where``."""
     return GateError("VIDC-BUNDLE-FIELD", f"{where}: {what[:_LONGEST_MESSAGE]}", hint)
 
 
 def read(value: Any, kind: Any, where: str) -> Any:
-    """``value``, parsed from JSON, as ``kind``.
+    """Converts ``value``, parsed from JSON, to ``kind``.
 
     Args:
         value: plain JSON values.
@@ -36,8 +36,8 @@ def read(value: Any, kind: Any, where: str) -> Any:
         where: path of the value, for messages.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-FIELD`` for a value of another type, an unknown or missing field,
-            or one that the dataclass refuses with a ValueError.
+        GateError: ``VIDC-BUNDLE-FIELD``, a value has another type, a field is unknown or missing,
+            or the dataclass raises ValueError.
     """
     if kind is Any:
         return value
@@ -102,7 +102,7 @@ def _read_fields(table: dict[str, Any], kind: Any, where: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Inverse of ``read``: dataclasses, tuples and signatures as plain JSON values."""
+    """Inverse of ``read``: converts dataclasses, tuples and signatures to plain JSON values."""
     if isinstance(value, Signature):
         return value.to_json()
     if is_dataclass(value):

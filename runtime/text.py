@@ -1,4 +1,4 @@
-"""Prompts as text: a bundle's tokenizer and text encoder."""
+"""Text prompts: a bundle's tokenizer and text encoder."""
 
 import html
 from functools import cached_property
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TextEncoder:
-    """Turns a text into embeddings.
+    """Encodes text as embeddings.
 
     Args:
         engine: takes ``input_ids`` and ``attention_mask``, returns ``text_embeds``.
@@ -32,9 +32,9 @@ class TextEncoder:
         self._states = States((engine.signature,), device)
 
     def __call__(self, text: str) -> Tensor:
-        """Embeddings of a text, float32 ``[1, L, E]``; positions of the padding are zero.
+        """Returns embeddings of a text, float32 ``[1, L, E]``, zero at padding positions.
 
-        They are valid until the next call.
+        The tensor is valid until the next call.
 
         Raises:
             GateError: ``VIDC-BUNDLE-TOKENIZER``.
@@ -45,11 +45,11 @@ class TextEncoder:
 
 
 class PromptTokenizer:
-    """Turns a text into the inputs of a text encoder.
+    """Tokenizes text for a text encoder.
 
     Args:
-        path: a bundle's ``tokenizer.json``, which says how texts end, are truncated and padded.
-            It is read at the first text: who passes embeddings needs neither it nor its library.
+        path: a bundle's ``tokenizer.json``, which defines end token, truncation and padding. It is
+            read at the first text, so embeddings need neither the file nor the tokenizers library.
         length: tokens of a text, L.
     """
 
@@ -64,7 +64,7 @@ class PromptTokenizer:
         try:
             tokenizer = Tokenizer.from_file(str(self._path))
         except Exception as error:
-            # The library raises plain exceptions.
+            # The tokenizers library raises plain exceptions.
             raise _refusal(self._path, f"cannot be read: {error}") from error
         found = len(tokenizer.encode("").ids)
         if found != self._length:
@@ -73,10 +73,10 @@ class PromptTokenizer:
         return tokenizer
 
     def __call__(self, text: str) -> dict[str, Tensor]:
-        """``input_ids`` and ``attention_mask``, int64 ``[1, L]``; the text may be empty.
+        """Returns ``input_ids`` and ``attention_mask``, int64 ``[1, L]``; the text may be empty.
 
         Raises:
-            GateError: ``VIDC-BUNDLE-TOKENIZER``, the file is no tokenizer or gives another length.
+            GateError: ``VIDC-BUNDLE-TOKENIZER``, not a tokenizer, or one of another length.
         """
         encoded = self._tokenizer.encode(clean(text))
         return {
@@ -86,7 +86,7 @@ class PromptTokenizer:
 
 
 def clean(text: str) -> str:
-    """A prompt as Wan's encoder is given it: text repaired, entities resolved, spaces single."""
+    """Cleans a prompt as Wan does: repairs text, resolves entities, collapses whitespace."""
     import ftfy
 
     return " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())

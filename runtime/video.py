@@ -1,4 +1,4 @@
-"""Video files from frames that arrive in chunks: mp4 through PyAV, WebP and GIF through Pillow."""
+"""Video files written frame by frame: mp4 with PyAV, WebP and GIF with Pillow."""
 
 import secrets
 from abc import ABC, abstractmethod
@@ -20,15 +20,15 @@ Frames = npt.NDArray[np.uint8]
 MP4_ENCODERS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "libx264": {"crf": "16", "preset": "fast"},
-        # PyAV builds without GPL parts; 118 is FFmpeg's unit of the quantizer's scale.
+        # For PyAV builds without GPL parts; 118 is FFmpeg's unit of the quantizer scale.
         "mpeg4": {"flags": "+qscale", "global_quality": str(2 * 118)},
     }
 )
-"""Encoders of mp4 in order of preference, with options that keep the loss invisible."""
+"""mp4 encoders in order of preference, with options for visually lossless output."""
 
 
 class _Format(ABC):
-    """A file being written: frames go in one by one, and one of two ends follows."""
+    """A file being written: ``add`` for each frame, then ``finish`` or ``discard``."""
 
     max_fps: ClassVar[int]
     even_size: ClassVar[bool] = False
@@ -39,19 +39,19 @@ class _Format(ABC):
 
     @abstractmethod
     def add(self, frame: Frames) -> None:
-        """Takes one frame, uint8 [H, W, 3]."""
+        """Adds one frame, uint8 [H, W, 3]."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Writes what is left; at least one frame was added."""
+        """Completes the file; requires at least one frame."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Lets go of the file without raising."""
+        """Releases the file without raising."""
 
 
 class _Mp4(_Format):
-    """Encodes as frames arrive, as BT.709 in limited range, and labels the stream so."""
+    """Encodes frames as they arrive, tagged as BT.709 in limited range."""
 
     max_fps = 240
     even_size = True
@@ -78,7 +78,7 @@ class _Mp4(_Format):
     def _configure(self, height: int, width: int) -> None:
         context = self._stream.codec_context
         context.height, context.width, context.pix_fmt = height, width, "yuv420p"
-        # FFmpeg's numbers: BT.709 in all three, MPEG (limited) range.
+        # FFmpeg's enum values: BT.709 for all three, MPEG (limited) range.
         context.colorspace = context.color_primaries = context.color_trc = 1
         context.color_range = 1
 
@@ -87,7 +87,7 @@ class _Mp4(_Format):
         self._container.close()
 
     def discard(self) -> None:
-        # Closing writes the file's index, which fails again where a frame failed.
+        # Closing writes the file's index, which fails again if a frame failed.
         with suppress(OSError):
             self._container.close()
 
@@ -108,7 +108,7 @@ def _mp4_encoder() -> str:
 
 
 class _Animation(_Format):
-    """Holds all frames until the end, because Pillow writes an animation in one call."""
+    """Collects all frames, because Pillow writes an animation in one call."""
 
     tick_ms: ClassVar[int]
     options: ClassVar[Mapping[str, int]] = MappingProxyType({})
@@ -125,7 +125,7 @@ class _Animation(_Format):
         self._images.append(Image.fromarray(frame))
 
     def finish(self) -> None:
-        # Times are rounded, not durations, so that the whole clip keeps its rate.
+        # Rounds times, not durations, so that the clip keeps its frame rate.
         times = [round(i * self._ticks) * self.tick_ms for i in range(len(self._images) + 1)]
         self._images[0].save(
             self._file,
@@ -148,7 +148,7 @@ class _WebP(_Animation):
 
 
 class _Gif(_Animation):
-    # Browsers play frames shorter than two ticks at a tenth of a second each.
+    # Browsers play frames shorter than two ticks at 0.1 s each.
     max_fps = 50
     tick_ms = 10
 
@@ -162,8 +162,8 @@ class VideoWriter:
     """A video being written; made by ``open_writer``.
 
     Attributes:
-        path: where the finished file will be.
-        encoder: the name of the encoder in use, such as ``libx264``.
+        path: of the finished file.
+        encoder: such as ``libx264``.
         count: frames written so far.
     """
 
@@ -175,7 +175,7 @@ class VideoWriter:
         self._size: tuple[int, ...] | None = None
 
     def write(self, frames: Frames | torch.Tensor) -> None:
-        """Appends ``frames``, uint8 RGB [N, H, W, 3]; a tensor may live on any device.
+        """Appends ``frames``, uint8 RGB [N, H, W, 3], on any device.
 
         Raises:
             UsageError: ``VIDC-VIDEO-FRAMES`` for another dtype or shape, a size that differs from
@@ -220,11 +220,11 @@ class VideoWriter:
 
 @contextmanager
 def open_writer(path: Path | str, fps: int = 16) -> Iterator[VideoWriter]:
-    """Writes a video whose format is the suffix of ``path``: ``.mp4``, ``.webp`` or ``.gif``.
+    """Opens a video file; the suffix gives the format: ``.mp4``, ``.webp`` or ``.gif``.
 
-    The file appears, or replaces an older one, when the block ends; if the block raises, nothing
-    is left behind. mp4 is encoded frame by frame; WebP and GIF keep all frames in memory until
-    the end and merge equal neighbors into one longer frame.
+    The file appears, or replaces an older one, when the block ends; if the block raises, no file
+    is left. mp4 is encoded frame by frame; WebP and GIF keep all frames in memory and merge equal
+    neighbors into one longer frame.
 
     Args:
         path: the file to write; its folder must exist.
@@ -259,14 +259,14 @@ def open_writer(path: Path | str, fps: int = 16) -> Iterator[VideoWriter]:
         finally:
             target.discard()
     finally:
-        # A failed flush is reported where it first failed.
+        # A failed flush is already reported.
         with suppress(OSError):
             file.close()
         partial.unlink(missing_ok=True)
 
 
 def check_format(path: Path, fps: int = 16) -> None:
-    """Refuses what ``open_writer`` would refuse of a name and a rate, without touching the disk.
+    """Checks a suffix and a frame rate as ``open_writer`` does, without disk access.
 
     Raises:
         UsageError: ``VIDC-VIDEO-SUFFIX``, ``VIDC-VIDEO-FPS``.
@@ -294,7 +294,7 @@ def _format(path: Path, fps: int) -> type[_Format]:
 
 @contextmanager
 def _write_errors(path: Path) -> Iterator[None]:
-    """Reports what the file system refuses as a coded error."""
+    """Turns file system errors into coded errors."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A bundle's weights: loaded once a device, shared by every engine that takes them."""
+"""Weights of a bundle: loaded once per device and shared by all engines."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,11 +8,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-"""The memory format of a convolution's weight, by its dimensions."""
+"""Channels-last memory format of a convolution weight, by number of dimensions."""
 
 
 class Weights:
-    """Tensors named ``<weights file>.<key>``, memory-mapped until an engine asks for them."""
+    """Tensors named ``<weights file>.<key>``, memory-mapped until first use."""
 
     def __init__(self, files: Mapping[str, Path], device: torch.device) -> None:
         self._handles = {
@@ -25,7 +25,7 @@ class Weights:
         return self.get(name)
 
     def get(self, name: str, channels_last: bool = False) -> Tensor:
-        """A tensor as it is stored, or a convolution's weight with its channels last in memory."""
+        """Returns a tensor as stored, or a convolution weight in channels-last format."""
         if (name, channels_last) not in self._loaded:
             stem, _, key = name.partition(".")
             tensor = self._handles[stem].get_tensor(key)
@@ -35,12 +35,12 @@ class Weights:
         return self._loaded[name, channels_last]
 
     def packed(self, name: str, parts: Sequence[str]) -> Tensor:
-        """Tensors one after the other along their first axis, under a name of their own.
+        """Returns tensors concatenated along their first axis, under their own name.
 
-        Who asks for one of them later gets a view into it, so that they are on the device once.
+        Later lookups of a part return a view, so that the device has one copy.
 
         Raises:
-            KeyError: they do not fit together.
+            KeyError: their shapes or dtypes do not match.
         """
         if (name, False) not in self._loaded:
             tensors = [self.get(part) for part in parts]

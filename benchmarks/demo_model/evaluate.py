@@ -32,8 +32,8 @@ from demo_model.train_few_step import subsets
 from demo_model.training.networks import PRESET
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.config.presets import load_preset
-from vidc.compiler.config.tables import read_model
 from vidc.compiler.store.digest import sha256_file
+from vidc.exporters.families.causal_video import CausalVideo
 from vidc.plugins.names import weights_path
 from vidc.runtime import load
 from vidc.runtime.bundle import Bundle
@@ -103,7 +103,8 @@ def table(found: dict[str, Any]) -> str:
 
 
 def _eager(weights: Path, batch: int, folder: Path) -> Bundle:
-    config = read_model(load_preset(PRESET).layer)
+    config = load_preset(PRESET).model
+    assert isinstance(config, CausalVideo)
     config = replace(config, stream=replace(config.stream, batch=batch))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return eager_bundle(config, weights, folder, device)[1]

@@ -38,7 +38,7 @@ from vidc.compiler.cli.validate import command as validate
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.tables import read_calibrate, read_model
+from vidc.compiler.config.tables import read_calibrate
 from vidc.compiler.quantize.artifact import read_calibration, write_calibration
 from vidc.compiler.quantize.ranges import finished, merged
 from vidc.compiler.store.run import run
@@ -46,6 +46,7 @@ from vidc.compiler.store.store import Store
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.checkpoint import write_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.families.causal_video import CausalVideo
 from vidc.plugins.errors import VidcError
 from vidc.plugins.names import weights_path
 from vidc.runtime.integrity import file_entry
@@ -126,7 +127,8 @@ def calibrate_on_noise(like: Path, folder: Path) -> Path:
     torch.manual_seed(0)
     with TemporaryDirectory() as loaded, torch.inference_mode():
         preset = load_preset("demo")
-        sizes = read_model(preset.layer)
+        sizes = preset.model
+        assert isinstance(sizes, CausalVideo)
         config, bundle = eager_bundle(sizes, CHECKPOINT, Path(loaded))
         engines = {
             name: OnNoise(engine)
@@ -136,7 +138,7 @@ def calibrate_on_noise(like: Path, folder: Path) -> Path:
         encode = bundle.resources.shared
         texts = read_calibrate(preset.layer).prompts[: PROMPTS + 1]
         prompts = [encode(text)[0].clone() for text in texts]
-        rollouts = Rollouts(bundle.spec, engines, torch.device("cpu"), 0)
+        rollouts = Rollouts(config, engines, torch.device("cpu"), 0)
         ranges = rollouts.weights()
         for index in range(PROMPTS):
             pair = torch.stack(prompts[index : index + 2])

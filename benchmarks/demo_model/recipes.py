@@ -30,14 +30,13 @@ from vidc.compiler.analyze.groups import layer_groups, layers_of
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.recipe import load_recipe
-from vidc.compiler.config.tables import read_model
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.artifact import Calibration, read_calibration
 from vidc.compiler.quantize.fake import FakeQuantizer
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.metrics import psnr, ssim
-from vidc.exporters.causal_wan.model import CausalWan
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.causal_video import CausalVideo
+from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.runtime.bundle import Bundle
 
 CHECKPOINT = Path(__file__).parents[2] / "configs/demo"
@@ -91,7 +90,7 @@ def _blocks(video: Tensor) -> list[Tensor]:
 
 
 def rows(
-    config: ModelConfig,
+    config: CausalVideo,
     bundle: Bundle,
     calibration: Calibration,
     recipes: Sequence[str],
@@ -123,7 +122,7 @@ def rows(
         engines = quantizer.engines(bundle.engines)
         rounded = Bundle(bundle.program, replace(bundle.resources, engines=engines))
         started = time.perf_counter()
-        with quantizer.quantized(layers_of(layer_groups(formats))):
+        with quantizer.quantized(layers_of(layer_groups(config, formats))):
             rates, made = measures.prompts(rounded, counts, seed)
         # Whether float32's model is good enough is another question.
         del rates["passed"]
@@ -161,7 +160,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    sizes = read_model(load_preset("demo").layer)
+    sizes = load_preset("demo").model
+    assert isinstance(sizes, CausalVideo)
     sizes = replace(sizes, stream=replace(sizes.stream, batch=options.batch))
     counts = Counts(prompts=options.prompts, blocks=options.blocks)
     with TemporaryDirectory() as folder, torch.inference_mode():

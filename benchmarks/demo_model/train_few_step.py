@@ -47,7 +47,7 @@ from demo_model.training.networks import Sizes, demo_sizes
 from demo_model.training.rollout import Stream, few_steps, follow_flow
 from demo_model.training.self_forcing import History, continued, normal
 from demo_model.training.shelves import Encoder, Plan, Shelf, Shelves
-from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.parts.causal_wan.network import CausalWan
 
 FEWER = 0.4
 """Share of batches that take fewer steps than the preset has."""

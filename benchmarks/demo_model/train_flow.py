@@ -31,7 +31,7 @@ from demo_model.training.networks import (
     new_transformer,
 )
 from demo_model.training.shelves import Encoder, Plan, Shelves
-from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.parts.causal_wan.network import CausalWan
 
 
 @dataclass(frozen=True)

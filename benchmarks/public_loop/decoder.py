@@ -8,7 +8,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, Wa
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vidc.exporters.config import VaeConfig
+from vidc.exporters.parts.wan_vae.config import VaeConfig
 
 Memory = list[Any]
 """The last two frames that each causal convolution was given, None before a clip starts."""

@@ -6,8 +6,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from public_loop.cache import LayerCache, TextCache, Update
-from vidc.exporters.causal_wan.layers import Attention, Block, RmsNorm
-from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.parts.causal_wan.layers import Attention, Block, RmsNorm
+from vidc.exporters.parts.causal_wan.network import CausalWan
 
 ROTARY_FRAMES = 1024
 """Latent frames that the public code's table of rotations holds: a stream ends there."""

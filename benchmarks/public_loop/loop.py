@@ -10,10 +10,10 @@ from public_loop.cache import LayerCache, TextCache
 from public_loop.decoder import Decoder
 from public_loop.layers import ROTARY_FRAMES, Transformer
 from vidc.compiler.config.tables import model_from_json
-from vidc.exporters.causal_wan.model import CausalWan
-from vidc.exporters.config import TRAINING_STEPS, ModelConfig, SamplerConfig
-from vidc.exporters.models import meta_network, with_weights
-from vidc.exporters.wan_vae.model import create
+from vidc.exporters.families.causal_video import TRAINING_STEPS, CausalVideo, SamplerConfig
+from vidc.exporters.models import with_weights
+from vidc.exporters.parts.causal_wan.network import CausalWan
+from vidc.exporters.parts.wan_vae.network import create
 from vidc.runtime.manifest import Manifest
 
 
@@ -30,13 +30,13 @@ class PublicLoop:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: CausalVideo,
         transformer: dict[str, Tensor],
         vae: dict[str, Tensor],
         backend: str | None = None,
     ) -> None:
         self.config = config
-        network = with_weights(meta_network(config, "transformer", "fp32"), transformer)
+        network = with_weights(config.transformer_part.network("fp32"), transformer)
         assert isinstance(network, CausalWan)
         self.transformer = Transformer(network, backend)
         autoencoder = with_weights(create(config.vae, torch.float32, "meta"), vae)
@@ -52,6 +52,7 @@ def of_bundle(
 ) -> dict[str, PublicLoop]:
     """The loop under each backend, on one more copy of a bundle's weights."""
     config = model_from_json(manifest.config)
+    assert isinstance(config, CausalVideo)
     transformer, vae = (
         load_file(bundle / manifest.weights[group].path, str(device))
         for group in ("transformer", "vae")

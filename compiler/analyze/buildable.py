@@ -4,7 +4,7 @@ from vidc.compiler.backends import backend
 from vidc.compiler.config.backend import choose_builder
 from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.precision import require_built
-from vidc.compiler.config.quantization import TRANSFORMER, precision_of
+from vidc.compiler.config.quantization import precision_of
 from vidc.compiler.config.recipe import Recipe
 from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.apply import Quantization
@@ -33,7 +33,7 @@ def require_buildable(
     """
     precision = Setting(precision_of(recipe), f"recipe {recipe.name}")
     chosen = choose_builder(asked, target, Setting(target.name, target.name)).value
-    require_built({TRANSFORMER: precision}, chosen, target)
+    require_built([precision], chosen, target)
     require_lowered(recipe.name, formats, backend(chosen).quantization(target))
 
 

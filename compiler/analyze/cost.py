@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from vidc.compiler.config.formats import HIGH, AttentionFormat
 from vidc.compiler.config.precision import instead
 from vidc.compiler.config.targets import Target
-from vidc.compiler.quantize.apply import Quantization, denoising_rows
+from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes
 from vidc.compiler.quantize.lowering import QuantizedLinear, linears_of, sites
 from vidc.compiler.quantize.support import TENSORRT, QuantizationSupport
 from vidc.compiler.validate.estimate import CPU_FLOPS_A_CORE, cores
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
@@ -39,7 +39,7 @@ class Costs:
 
 
 def predict(
-    model: ModelConfig,
+    model: Family,
     target: Target,
     formats: Quantization,
     support: QuantizationSupport = TENSORRT,
@@ -71,8 +71,9 @@ def predict(
 
 
 class _Roofline:
-    def __init__(self, model: ModelConfig, target: Target, support: QuantizationSupport) -> None:
+    def __init__(self, model: Family, target: Target, support: QuantizationSupport) -> None:
         self._model, self._support = model, support
+        self._attentions = model.quantized_part.attentions
         self._target = target
         self._high = instead(target.precisions) if target.is_gpu else "fp32"
         self._bandwidth = self._peak("memory", _GIGA)
@@ -90,7 +91,7 @@ class _Roofline:
             if fmt != AttentionFormat():
                 less = rings[name] - self._ring(name, fmt)
                 saved[name] = 0.0 if self._support.emulated else less
-        total = sum(seconds.values()) + sum(rings.values()) + self._text_attention() + self._patch()
+        total = sum(seconds.values()) + sum(rings.values()) + self._fixed()
         return Costs(self._high, total, saved)
 
     def _linear(self, name: str, features_in: int, features_out: int) -> float:
@@ -129,56 +130,28 @@ class _Roofline:
         return one * self._calls(name)
 
     def _ring(self, name: str, fmt: AttentionFormat) -> float:
-        stream, sizes = self._model.stream, self._model.transformer
-        slots = stream.window * self._model.frame_tokens
+        attention = self._attentions[name]
+        width = attention.heads * attention.head_dim
         kinds = [self._high if kind == HIGH else kind for kind in (fmt.keys, fmt.values)]
-        moved = slots * sum(BYTES[kind] for kind in kinds) + 2 * self._tokens * BYTES[self._high]
+        read = attention.batch * attention.slots * sum(BYTES[kind] for kind in kinds)
+        moved = read + 2 * attention.tokens * BYTES[self._high]
         computed = fmt.queries if fmt.computes else self._high
         for kind in kinds:
             self._require(kind)
-        one = self._longer(
-            4 * stream.batch * self._tokens * slots * sizes.dim,
-            computed,
-            stream.batch * sizes.dim * moved,
+        flops = 4 * attention.tokens * attention.slots * width
+        return self._longer(flops, computed, width * moved) * self._calls(name)
+
+    def _fixed(self) -> float:
+        return sum(
+            self._longer(work.flops, self._high, work.elements * BYTES[self._high]) * work.calls
+            for work in self._model.fixed_work()
         )
-        # In the last layer the clean pass only needs keys and values.
-        clean = name != f"blocks.{sizes.layers - 1}.attn1"
-        return one * (len(self._model.sampler.steps) + clean)
-
-    def _text_attention(self) -> float:
-        sizes, batch = self._model.transformer, self._model.stream.batch
-        rows = 2 * (self._tokens + sizes.text_len)
-        one = self._longer(
-            4 * batch * self._tokens * sizes.text_len * sizes.dim,
-            self._high,
-            batch * rows * sizes.dim * BYTES[self._high],
-        )
-        passes = len(self._model.sampler.steps)
-        return one * (sizes.layers * (passes + 1) - 1)
-
-    def _patch(self) -> float:
-        sizes = self._model.transformer
-        pixels = sizes.channels * sizes.patch[1] * sizes.patch[2]
-        rows = self._model.stream.batch * self._tokens
-        moved = (pixels * sizes.dim + rows * (pixels + sizes.dim)) * BYTES[self._high]
-        one = self._longer(2 * rows * pixels * sizes.dim, self._high, moved)
-        return one * (len(self._model.sampler.steps) + 1)
-
-    @property
-    def _tokens(self) -> int:
-        return self._model.stream.block * self._model.frame_tokens
 
     def _rows(self, name: str) -> int:
-        return self._model.stream.batch * denoising_rows(name, self._model)
+        return self._model.quantized_part.rows(name)
 
     def _calls(self, name: str) -> int:
-        """Returns the number of passes of a block that run a linear layer; 0 for text layers."""
-        last = f"blocks.{self._model.transformer.layers - 1}."
-        keys_values = (f"{last}attn1.to_k", f"{last}attn1.to_v")
-        if denoising_rows(name, self._model) == 0:
-            return 0
-        skipped = name == "proj_out" or (name.startswith(last) and name not in keys_values)
-        return len(self._model.sampler.steps) + (not skipped)
+        return self._model.calls(name)
 
     def _longer(self, flops: float, precision: str, moved: float) -> float:
         return max(flops / self._peak(precision, _TERA), moved / self._bandwidth)

@@ -9,20 +9,12 @@ from vidc.compiler.config.formats import HIGH, AttentionFormat, LinearFormat
 from vidc.compiler.config.patterns import matching
 from vidc.compiler.config.recipe import Format, Recipe, Rule
 from vidc.compiler.quantize.apply import Quantization
+from vidc.exporters.families.family import Family
 
-KINDS = {
-    "self-attention qkv": "attn1.to_*",
-    "self-attention out": "attn1.to_out.0",
-    "cross-attention": "attn2.**",
-    "ffn up": "ffn.net.0.proj",
-    "ffn down": "ffn.net.2",
-}
-"""Kinds of linear layers within a block, with their patterns."""
 RING = "ring attention"
-"""Kind of a self-attention's matmuls and of its ring."""
+"""Kind of an attention over a ring, and of that ring's keys and values."""
 OTHER = "other"
 """Kind of a linear layer outside the blocks."""
-_BLOCK = re.compile(r"blocks\.(\d+)\..*")
 
 
 @dataclass(frozen=True)
@@ -33,30 +25,38 @@ class LayerGroup:
     other groups.
 
     Attributes:
-        kind: a key of ``KINDS``, ``RING`` or ``OTHER``.
+        kind: name of one of the family's kinds, ``RING`` or ``OTHER``.
         pattern: pattern of the layers in a recipe.
         layers: names of the layers.
-        block: index of the transformer block; None for ``OTHER``.
+        block: index of the block; None for ``OTHER``.
+        everywhere: pattern of the layers of this kind in all blocks; empty for ``OTHER``.
     """
 
     kind: str
     pattern: str
     layers: tuple[str, ...]
     block: int | None
+    everywhere: str = ""
 
 
-def layer_groups(formats: Quantization) -> tuple[LayerGroup, ...]:
-    """Returns the groups of all quantized layers, block by block."""
+def layer_groups(model: Family, formats: Quantization) -> tuple[LayerGroup, ...]:
+    """Returns the groups of all quantized layers of a model, block by block."""
     linear = [name for name, fmt in formats.linear.items() if fmt.weights != HIGH]
     attention = [name for name, fmt in formats.attention.items() if fmt != AttentionFormat()]
-    indices = (_BLOCK.fullmatch(name) for name in [*linear, *attention])
+    prefix = model.block_prefix
+    number = re.compile(re.escape(prefix) + r"(\d+)\..*")
+    indices = (number.fullmatch(name) for name in [*linear, *attention])
     groups = []
     for block in sorted({int(found[1]) for found in indices if found}):
-        for kind, suffix in KINDS.items():
-            pattern = f"blocks.{block}.{suffix}"
-            groups.append(LayerGroup(kind, pattern, tuple(matching(pattern, linear)), block))
-        ring = f"blocks.{block}.attn1"
-        groups.append(LayerGroup(RING, ring, tuple(matching(ring, attention)), block))
+        inside, everywhere = f"{prefix}{block}.", f"{prefix}*."
+        for kind in model.layer_kinds:
+            pattern = inside + kind.pattern
+            layers = tuple(matching(pattern, linear))
+            all_alike = everywhere + kind.pattern
+            groups.append(LayerGroup(kind.name, pattern, layers, block, all_alike))
+        for ring in (name for name in attention if name.startswith(inside)):
+            all_alike = everywhere + ring.removeprefix(inside)
+            groups.append(LayerGroup(RING, ring, (ring,), block, all_alike))
     grouped = {name for group in groups for name in group.layers}
     rest = (name for name in linear if name not in grouped)
     groups += [LayerGroup(OTHER, name, (name,), None) for name in rest]
@@ -111,6 +111,6 @@ def _patterns(groups: Sequence[LayerGroup], chosen: Sequence[LayerGroup]) -> Ite
         alike = [group for group in chosen if group.kind == kind]
         everywhere = len(alike) == sum(group.kind == kind for group in groups)
         if everywhere and len(alike) > 1 and kind != OTHER:
-            yield alike[0].pattern.replace(f"blocks.{alike[0].block}.", "blocks.*.", 1)
+            yield alike[0].everywhere
         else:
             yield from (group.pattern for group in alike)

@@ -29,7 +29,6 @@ from vidc.compiler.analyze.state import State
 from vidc.compiler.analyze.trials import Damage, Trials
 from vidc.compiler.build.calibration_prompts import Prompts, pairs
 from vidc.compiler.build.calibration_recording import (
-    TRANSFORMER,
     loaded_groups,
     machine,
     prompt_embeddings,
@@ -41,7 +40,6 @@ from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.quantization import default_recipe
 from vidc.compiler.config.recipe import Recipe, load_recipe
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
 from vidc.compiler.quantize.artifact import Calibration, model_tables, read_calibration
@@ -51,18 +49,17 @@ from vidc.compiler.quantize.support import QuantizationSupport
 from vidc.compiler.store.digest import sha256_json
 from vidc.compiler.store.publish import exclusive
 from vidc.compiler.store.run import Progress, Result, run
-from vidc.compiler.store.sources import source_digest
+from vidc.compiler.store.sources import class_modules, source_digest
 from vidc.compiler.store.store import Store
 from vidc.compiler.store.versions import versions
+from vidc.compiler.validate.eager import quantized_network
 from vidc.compiler.validate.reference import eager_engines
-from vidc.exporters.causal_wan.model import CausalWan
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError, UsageError
 from vidc.plugins.names import weights_path
 from vidc.runtime.faults import gpu_faults
 
-VAE = "vae"
-_SOURCES = ("vidc.compiler.analyze.run", "vidc.compiler.build.golden_run", "vidc.runtime.text")
+_SOURCES = ("vidc.compiler.analyze.run", "vidc.compiler.validate.reference", "vidc.runtime.text")
 """Modules whose code a group's figures depend on."""
 VERIFIED = 10
 """Estimated number of rollouts of a choice, for the announced time."""
@@ -140,7 +137,7 @@ class Analysis:
 
 def make_plan(
     recipe: str | None,
-    model: ModelConfig,
+    model: Family,
     target: Target,
     budget: Budget | None,
     backend: Setting | None = None,
@@ -169,7 +166,7 @@ def make_plan(
         )
     loaded = load_recipe(name)
     formats = apply_recipe(loaded, model)
-    groups = layer_groups(formats)
+    groups = layer_groups(model, formats)
     if not groups:
         raise UsageError(
             "VIDC-SENSITIVITY-GROUPS",
@@ -232,8 +229,8 @@ def analyze(
     device = torch.device(settings.target.device_type)
     ranges = read_calibration(calibration, settings.model)
     require_heads(plan.formats.attention, ranges)
-    vae = (VAE,) if has_vae(sources) else ()
-    needed = (*loaded_groups(prompts), *vae)
+    decoder = (settings.model.decoder_group,) if decodes(settings.model, sources) else ()
+    needed = (*loaded_groups(settings.model, prompts), *decoder)
     with Store(cache) as store, gpu_faults(device):
         stages = [load_stage(settings, sources, group) for group in needed]
         loaded = run(stages, store, slot(settings), progress)
@@ -255,7 +252,12 @@ def analyze(
                     progress,
                 )
     return Analysis(
-        plan, scored, trials.compared, len(prompts), settings.precision[TRANSFORMER], mix
+        plan,
+        scored,
+        trials.compared,
+        len(prompts),
+        settings.precision[settings.model.quantized_group],
+        mix,
     )
 
 
@@ -272,9 +274,9 @@ def _state(calibration: Path) -> Path:
     return calibration.with_name(f".{calibration.name}.analysis.json")
 
 
-def has_vae(sources: Sources) -> bool:
-    """Returns True if the sources include a VAE, so that blocks can be decoded."""
-    return VAE in sources.checkpoints or sources.seed is not None
+def decodes(model: Family, sources: Sources) -> bool:
+    """Returns True if the sources include the model's decoder, so that blocks can be decoded."""
+    return model.decoder_group in sources.checkpoints or sources.seed is not None
 
 
 def _trials(
@@ -286,23 +288,19 @@ def _trials(
     folders: Mapping[str, Path],
     device: torch.device,
 ) -> Trials:
-    stream = stream_spec(settings.model)
-    embeddings = pairs(
-        prompt_embeddings(settings.model, settings.precision, prompts, folders, device)
-    )
-    groups = [group for group in (TRANSFORMER, VAE) if group in folders]
+    model = settings.model
+    embeddings = pairs(prompt_embeddings(model, settings.precision, prompts, folders, device))
+    groups = [g for g in (model.quantized_group, model.decoder_group) if g in folders]
     weights = {group: folders[group] / weights_path(group) for group in groups}
-    engines = eager_engines(settings.model, weights, settings.precision, device)
-    network = engines["denoise"].module.transformer
-    assert isinstance(network, CausalWan)
+    engines = eager_engines(model, weights, settings.precision, device)
+    network = quantized_network(engines, model)
     inputs = [
-        rollout_inputs(stream, seed, index, pair).to(device)
-        for index, pair in enumerate(embeddings)
+        rollout_inputs(model, seed, index, pair).to(device) for index, pair in enumerate(embeddings)
     ]
     return Trials(
-        stream,
-        {name: engine for name, engine in engines.items() if not name.startswith("vae_")},
-        {name: engine for name, engine in engines.items() if name.startswith("vae_decode")},
+        model,
+        {n: e for n, e in engines.items() if model.components[n] == model.quantized_group},
+        {name: engines[name] for name in model.decoders if name in engines},
         FakeQuantizer(network, plan.formats, calibration, support=plan.support),
         inputs,
     )
@@ -332,7 +330,7 @@ def _key(
                 n: asdict(f) for n, f in (*formats.linear.items(), *formats.attention.items())
             },
             "products": plan.support.product_scales,
-            "sources": source_digest(_SOURCES),
+            "sources": source_digest((*_SOURCES, *class_modules(type(settings.model)))),
             "tools": versions("torch"),
             "machine": machine(device),
         }
@@ -355,7 +353,7 @@ def _score(
 def _mix(
     plan: Plan,
     budget: Budget,
-    model: ModelConfig,
+    model: Family,
     scored: tuple[Scored, ...],
     trials: Trials,
     state: State,

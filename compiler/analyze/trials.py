@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from vidc.compiler.build.calibration_rollouts import scenario
+from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.fake import FakeQuantizer
 from vidc.compiler.validate.metrics import compare, psnr
 from vidc.compiler.validate.play import Inputs, decode_latents, play_rollout
+from vidc.exporters.families.family import Family
 from vidc.runtime.engines import Engine, Wrapper
-from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.states import Buffers, States
 
 FRAMES, LATENTS = "frames", "latents"
-_DENOISE, _FLOW = "denoise", "flow"
 _FRAME_PEAK = 255.0
 
 
@@ -50,7 +50,7 @@ class Trials:
     latents, and the peak is the range of the high-precision rollout; the two are not comparable.
 
     Args:
-        stream: the model's stream.
+        model: the model.
         engines: the transformer's components.
         decoders: the VAE's decoders, or none.
         quantizer: the transformer's fake quantizer.
@@ -59,13 +59,14 @@ class Trials:
 
     def __init__(
         self,
-        stream: StreamSpec,
+        model: Family,
         engines: Mapping[str, Engine],
         decoders: Mapping[str, Engine],
         quantizer: FakeQuantizer,
         inputs: Sequence[Inputs],
     ) -> None:
-        self._stream = stream
+        self._model = model
+        self._component, self._output = model.forced
         self._engines = quantizer.engines(engines)
         self._decoders = decoders
         self._quantizer = quantizer
@@ -91,26 +92,26 @@ class Trials:
 
     def _reference(self, inputs: Inputs) -> _Reference:
         flows: list[Tensor] = []
-        latents = self._play(inputs, _Recorded(self._engines[_DENOISE], flows))
+        latents = self._play(inputs, _Recorded(self._engines[self._component], self._output, flows))
         values = torch.stack(latents)
         peak = _FRAME_PEAK if self._decoders else float(values.max() - values.min())
         return _Reference(inputs, flows, self._pictured(latents), peak)
 
     def _sqnr(self, reference: _Reference) -> float:
-        forced = _Forced(self._engines[_DENOISE], iter(reference.flows))
+        forced = _Forced(self._engines[self._component], self._output, iter(reference.flows))
         self._play(reference.inputs, forced)
         return forced.worst
 
     def _psnr(self, reference: _Reference) -> float:
-        blocks = self._pictured(self._play(reference.inputs, self._engines[_DENOISE]))
+        blocks = self._pictured(self._play(reference.inputs, self._engines[self._component]))
         if len(blocks) != len(reference.blocks):
             return -math.inf
         pairs = zip(blocks, reference.blocks, strict=True)
         return min(psnr(block, expected, reference.peak) for block, expected in pairs)
 
-    def _play(self, inputs: Inputs, denoise: Engine) -> list[Tensor]:
-        engines = {**self._engines, _DENOISE: denoise}
-        played = play_rollout(scenario(self._stream), inputs, self._stream, engines)
+    def _play(self, inputs: Inputs, engine: Engine) -> list[Tensor]:
+        engines = {**self._engines, self._component: engine}
+        played = play_rollout(scenario(self._model), inputs, stream_spec(self._model), engines)
         return [latent.cpu() for latent in played.latents]
 
     def _pictured(self, latents: Sequence[Tensor]) -> list[Tensor]:
@@ -122,27 +123,29 @@ class Trials:
 
 
 class _Recorded(Wrapper):
-    """Engine ``denoise`` whose flows are recorded."""
+    """Engine of which one output is recorded at each call."""
 
-    def __init__(self, engine: Engine, flows: list[Tensor]) -> None:
+    def __init__(self, engine: Engine, output: str, flows: list[Tensor]) -> None:
         super().__init__(engine)
+        self._output = output
         self._flows = flows
 
     def run(self, buffers: Buffers, states: States) -> None:
         self._engine.run(buffers, states)
-        self._flows.append(buffers.outputs[_FLOW].clone())
+        self._flows.append(buffers.outputs[self._output].clone())
 
 
 class _Forced(Wrapper):
-    """Engine ``denoise`` under teacher forcing: expected flows replace its own."""
+    """Engine under teacher forcing: expected values of one output replace its own."""
 
-    def __init__(self, engine: Engine, flows: Iterator[Tensor]) -> None:
+    def __init__(self, engine: Engine, output: str, flows: Iterator[Tensor]) -> None:
         super().__init__(engine)
+        self._output = output
         self._flows = flows
         self.worst = math.inf
 
     def run(self, buffers: Buffers, states: States) -> None:
         self._engine.run(buffers, states)
-        flow, expected = buffers.outputs[_FLOW], next(self._flows)
+        flow, expected = buffers.outputs[self._output], next(self._flows)
         self.worst = min(self.worst, compare(flow, expected).sqnr_db)
         flow.copy_(expected)

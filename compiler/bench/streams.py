@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.reference import eager_engines
-from vidc.exporters.components import component_groups
-from vidc.plugins.errors import UsageError, nearest
+from vidc.plugins.errors import UnavailableError, UsageError, nearest
 from vidc.runtime import Bundle
 from vidc.runtime.manifest import Manifest
 from vidc.runtime.programs.base import Resources
@@ -71,14 +70,22 @@ def of_baselines(
 
     Raises:
         UsageError: ``VIDC-BENCH-AGAINST``, there is no baseline of that name.
+        UnavailableError: ``VIDC-ENV-BUILD``, a package that builds a network is not installed.
     """
     require_baselines(names)
     if not names:
         return {}
     config = model_from_json(manifest.config)
-    in_stream = {n: g for n, g in component_groups(config).items() if n in manifest.spec.components}
+    in_stream = {n: g for n, g in config.components.items() if n in manifest.spec.components}
     weights = {group: folder / manifest.weights[group].path for group in {*in_stream.values()}}
-    eager = eager_engines(config, weights, manifest.config["precision"], device)
+    try:
+        eager = eager_engines(config, weights, manifest.config["precision"], device)
+    except ModuleNotFoundError as error:
+        raise UnavailableError(
+            "VIDC-ENV-BUILD",
+            f"PyTorch components cannot be made here: {error}",
+            "pip install 'vidc[build]', or leave out --against",
+        ) from error
     engines = {name: eager[name] for name in in_stream}
     return {name: _baseline(engines, BASELINES[name], manifest, device, seed) for name in names}
 

@@ -19,11 +19,13 @@ from vidc.compiler.bench.streams import OURS, of_bundle
 from vidc.compiler.bench.verdict import Verdict, judge
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.resolve import Settings, resolve
-from vidc.compiler.config.schema import BUILD_TABLES, require_setting
+from vidc.compiler.config.schema import build_tables, require_setting
 from vidc.compiler.config.toml import to_toml
 from vidc.compiler.store.run import Progress
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.metrics import compare, compare_pixels
+from vidc.exporters.families import find_family
+from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UsageError
 from vidc.plugins.names import weights_path
 from vidc.runtime.bundle import Bundle, load
@@ -43,7 +45,7 @@ class Dimension:
     values: tuple[str, ...]
 
     @classmethod
-    def parse(cls, text: str) -> "Dimension":
+    def parse(cls, text: str, family: type[Family]) -> "Dimension":
         """Reads ``window=6,9,12`` or ``sampler.steps=[1000,500],[1000,250]``.
 
         Raises:
@@ -58,10 +60,10 @@ class Dimension:
                 f"--sweep {text} is not a setting with values",
                 "write it like --sweep window=6,9,12",
             )
-        homes = [f"{table}.{name}" for table, kind in BUILD_TABLES.items()
+        homes = [f"{table}.{name}" for table, kind in build_tables(family).items()
                  if name in {field.name for field in fields(kind)}]  # fmt: skip
         key = homes[0] if len(homes) == 1 else _PRECISION if name == "precision" else name
-        require_setting(key, f"--sweep {name}")
+        require_setting(key, f"--sweep {name}", family)
         return cls(key, values)
 
 
@@ -183,7 +185,7 @@ def variant_settings(manifest: Manifest, key: str, value: str) -> Settings:
     config = manifest.config
     tables = {
         name: {key: value for key, value in config[name].items() if value is not None}
-        for name in BUILD_TABLES
+        for name in build_tables(find_family(manifest.family))
     }
     precision = {"default": config["precision"]["transformer"]}
     if key != _PRECISION:

@@ -16,9 +16,7 @@ import vidc.plugins.ops.ring  # noqa: F401  components call its operators
 from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.validate.play import DECODERS
 from vidc.exporters.component import Component
-from vidc.exporters.components import component_groups
-from vidc.exporters.config import ModelConfig
-from vidc.exporters.models import components, meta_network
+from vidc.exporters.part import Part
 from vidc.plugins.signature import Signature, TensorSpec
 from vidc.runtime.manifest import Manifest
 
@@ -69,24 +67,24 @@ def component_work(manifest: Manifest) -> dict[str, Work]:
     config = model_from_json(manifest.config)
     wanted = {
         name: group
-        for name, group in component_groups(config).items()
+        for name, group in config.components.items()
         if name in manifest.spec.components and name != DECODERS[0]
     }
     found: dict[str, Work] = {}
     for group in dict.fromkeys(wanted.values()):
-        precision: str = manifest.config["precision"][group]
-        parts = components(config, group, meta_network(config, group, precision), precision)
-        found |= {name: _work(part, config) for name, part in parts.items() if name in wanted}
+        part = config.parts[group]
+        made = part.components(part.network(manifest.config["precision"][group]))
+        found |= {name: _work(part, each) for name, each in made.items() if name in wanted}
     return found
 
 
-def _work(part: Component, config: ModelConfig) -> Work:
+def _work(part: Part, component: Component) -> Work:
     arguments = [
         torch.empty(spec.shape, dtype=spec.torch_dtype, device="meta")
-        for spec in part.signature.arguments
+        for spec in component.signature.arguments
     ]
-    weights, flops = _count(part.module, lambda: part.module(*arguments))
-    traffic = sum(_moved(spec, part.signature, config) for spec in part.signature)
+    weights, flops = _count(component.module, lambda: component.module(*arguments))
+    traffic = sum(_moved(spec, component.signature, part) for spec in component.signature)
     return Work(flops, weights + traffic)
 
 
@@ -127,10 +125,7 @@ def _ring_attention_flops(
     return int(4 * batch * heads * tokens * keys[1] * dim)
 
 
-def _moved(spec: TensorSpec, signature: Signature, config: ModelConfig) -> int:
+def _moved(spec: TensorSpec, signature: Signature, part: Part) -> int:
     size = torch.empty(spec.shape, dtype=spec.torch_dtype, device="meta").nbytes
-    written = size
-    if spec.name.startswith("ring."):
-        # Only the slots of the current frames are written.
-        written = size * signature["latent"].shape[1] // config.stream.window
-    return size * spec.reads + written * spec.writes
+    written = size * part.written_share(spec.name, signature)
+    return int(size * spec.reads + written * spec.writes)

@@ -5,13 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vidc.compiler.build.groups import LIBRARIES, group_sizes, labeled, weights_files
-from vidc.compiler.build.load import SOURCE_NAME
+from vidc.compiler.build.load import SOURCE_NAME, labeled, loaded_input
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.store.digest import Json
+from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.store.versions import versions
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.family import Family
 
 if TYPE_CHECKING:
     from vidc.compiler.build.calibration_recording import Recording
@@ -26,12 +26,12 @@ class Calibrate(Stage):
     """Writes both files of a calibration.
 
     Attributes:
-        model: sizes of all its networks.
+        model: whose ranges they are.
         source: what to record, or the folder of a finished calibration; None where another
             machine ran the stage: such a stage has the rest of its key and does not run.
     """
 
-    model: ModelConfig
+    model: Family
     source: "Recording | Path | None"
 
     @property
@@ -44,22 +44,26 @@ class Calibrate(Stage):
         """The weights that a recording plays, and where those of the transformer came from."""
         if self.source is None or isinstance(self.source, Path):
             return ()
-        return tuple(Input(f"load:{group}", _loaded(group)) for group in self.source.precisions)
+        parts = (self.model.parts[group] for group in self.source.precisions)
+        main = self.model.quantized_group
+        return tuple(loaded_input(p, *([SOURCE_NAME] if p.group == main else [])) for p in parts)
 
     def key(self) -> Key:
         """Returns the key: the files of a finished calibration, or all that a recording plays."""
         from vidc.compiler.quantize.artifact import model_tables
 
         source, config = self.source, {"model": model_tables(self.model)}
+        entries = (__name__, *class_modules(type(self.model)))
         if source is None:
-            return Key((__name__,), config)
+            return Key(entries, config)
         if isinstance(source, Path):
             files = labeled("calibration", [source / DOCUMENT, source / TENSORS])
-            return Key((__name__,), config, files, partial(versions, "torch"))
-        libraries = [library for group in source.precisions for library in LIBRARIES[group]]
+            return Key(entries, config, files, partial(versions, "torch"))
+        parts = [self.model.parts[group] for group in source.precisions]
+        libraries = [library for part in parts for library in part.libraries]
         texts = ["ftfy"] if source.prompts.texts else []
         recorded: dict[str, Json] = {
-            "sizes": {group: group_sizes(self.model, group) for group in source.precisions},
+            "sizes": {part.group: part.config.to_json() for part in parts},
             "precisions": dict(source.precisions),
             "prompts": {
                 "kind": source.prompts.kind,
@@ -70,7 +74,7 @@ class Calibrate(Stage):
             "device": source.device_type,
         }
         return Key(
-            (__name__,),
+            entries,
             {**config, **recorded},
             tools=lambda: {**source.versions, **versions(*libraries, *texts)},
         )
@@ -98,9 +102,3 @@ class Calibrate(Stage):
         folders = {group: workspace.inputs[f"load:{group}"] for group in source.precisions}
         with growing_segments(), gpu_faults(torch.device(source.device_type)):
             source.write(folders, workspace.output, workspace.kept / UNFINISHED, workspace.note)
-
-
-def _loaded(group: str) -> tuple[str, ...]:
-    """Returns the files of stage ``load`` that a recording reads."""
-    source = (SOURCE_NAME,) if group == "transformer" else ()
-    return (*weights_files(group), *source)

@@ -16,6 +16,7 @@ from vidc.compiler.quantize.artifact import read_calibration
 from vidc.compiler.store.publish import Kind, exclusive, replacing
 from vidc.compiler.store.run import Progress, run
 from vidc.compiler.store.store import Store
+from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError
 
 CALIBRATION = Kind(document.DOCUMENT, lambda _: [document.TENSORS])
@@ -29,9 +30,9 @@ class Calibrated:
     document: document.Document
 
 
-def stage_count(prompts: Prompts) -> int:
-    """How many stages a calibration has."""
-    return len(loaded_groups(prompts)) + 1
+def stage_count(model: Family, prompts: Prompts) -> int:
+    """Returns the number of stages of a calibration."""
+    return len(loaded_groups(model, prompts)) + 1
 
 
 def calibrate(
@@ -68,7 +69,7 @@ def calibrate(
     output = output.resolve()
     _require_device(settings)
     graph = [
-        *(load_stage(settings, sources, group) for group in loaded_groups(prompts)),
+        *(load_stage(settings, sources, group) for group in loaded_groups(settings.model, prompts)),
         record_stage(settings, prompts, seed, settings.target.device_type),
     ]
     with Store(cache) as store:

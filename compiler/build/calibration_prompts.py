@@ -1,4 +1,4 @@
-"""What a calibration is prompted with: a file of texts or embeddings, or prompts of vidc's own."""
+"""Prompts of a calibration: a file of texts or embeddings, or vidc's own prompts."""
 
 import hashlib
 import json
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from vidc.compiler.config.toml import shipped_text
 from vidc.compiler.quantize.document import MAX_TEXTS, TEXTS, texts_json, texts_sha256
-from vidc.compiler.validate.golden import synthetic_prompts
 from vidc.plugins.errors import UsageError
 from vidc.runtime.programs.stream import StreamSpec
 
@@ -77,6 +76,8 @@ def default_prompts(
         return _texts(list(preset), "calibrate.prompts", count)
     if texts:
         return _texts(shipped_text(SHIPPED_TEXTS).splitlines(), SHIPPED_TEXTS, count)
+    from vidc.compiler.validate.golden import synthetic_prompts
+
     return Prompts(SYNTHETIC, embeddings=synthetic_prompts(count, stream))
 
 
@@ -157,5 +158,5 @@ def _unreadable(path: Path | str, problem: str) -> UsageError:
 
 
 def pairs(embeddings: Tensor) -> Sequence[Tensor]:
-    """What each rollout is given, ``[2, L, E]``: a prompt, and the next, to which it switches."""
+    """Returns the two prompts of each rollout, ``[2, L, E]``: it switches to the second."""
     return [torch.stack(pair) for pair in zip(embeddings, embeddings.roll(-1, 0), strict=True)]

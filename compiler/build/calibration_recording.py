@@ -12,21 +12,16 @@ from vidc.compiler.build.calibration_prompts import Prompts, pairs
 from vidc.compiler.build.calibration_rollouts import Rollouts, scenario
 from vidc.compiler.build.calibration_state import State
 from vidc.compiler.build.load import read_source
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize import document
 from vidc.compiler.quantize.artifact import model_tables, write_calibration
-from vidc.compiler.quantize.groups import groups
 from vidc.compiler.quantize.ranges import finished, merged
 from vidc.compiler.store.digest import sha256_json
-from vidc.compiler.store.sources import source_digest
+from vidc.compiler.store.sources import class_modules, source_digest
 from vidc.compiler.validate.reference import eager_engines
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.family import Family
 from vidc.plugins.names import TOKENIZER, weights_path
 from vidc.runtime.strict import plain
 from vidc.runtime.text import TextEncoder
-
-TRANSFORMER = "transformer"
-TEXT_ENCODER = "text_encoder"
 
 
 @dataclass(frozen=True)
@@ -34,15 +29,15 @@ class Recording:
     """A calibration that is to be recorded.
 
     Attributes:
-        config: of the model.
-        precisions: of the transformer and, for texts, of the text encoder.
+        model: that plays.
+        precisions: of the groups that ``loaded_groups`` names.
         prompts: at least one; each is followed by a rollout that switches to the next.
         seed: of the noise.
         device_type: where the rollouts run, ``cpu`` or ``cuda``.
         versions: of the packages that record it.
     """
 
-    config: ModelConfig
+    model: Family
     precisions: Mapping[str, str]
     prompts: Prompts
     seed: int
@@ -67,9 +62,9 @@ class Recording:
         Raises:
             GateError: ``VIDC-CALIBRATION-NONFINITE``, ``VIDC-CALIBRATION-ZERO``.
         """
-        described = self._document(folders[TRANSFORMER])
+        described = self._document(folders[self.model.quantized_group])
         device = torch.device(self.device_type)
-        recorder = source_digest((__name__,))
+        recorder = source_digest((__name__, *class_modules(type(self.model))))
         key = sha256_json({**plain(described), "machine": machine(device), "sources": recorder})
         unfinished.mkdir(parents=True, exist_ok=True)
         path = unfinished / f"{key}.safetensors"
@@ -78,20 +73,19 @@ class Recording:
         path.unlink(missing_ok=True)
 
     def _document(self, loaded: Path) -> document.Document:
-        source, prompts = read_source(loaded), self.prompts
-        stream = stream_spec(self.config)
-        played = scenario(stream)
+        source, prompts, model = read_source(loaded), self.prompts, self.model
+        played = scenario(model)
         return document.Document(
             schema=document.SCHEMA,
             weights=source["digest"],
             source=source,
-            model=model_tables(self.config),
-            precision=self.precisions[TRANSFORMER],
+            model=model_tables(model),
+            precision=self.precisions[model.quantized_group],
             device=self.device_type,
             prompts=document.PromptsNote(prompts.kind, len(prompts), prompts.sha256, prompts.texts),
             seed=self.seed,
             recipe=document.Rollouts("max", played.blocks, played.switch_after),
-            groups=groups(stream),
+            groups=model.passes(),
             versions=dict(self.versions),
             tensors=document.FileNote(0, ""),
         )
@@ -110,11 +104,12 @@ class Recording:
             note(f"prompts 1 to {state.done} of {count}: recorded before an interruption")
         if state.done == count:
             return state.ranges
-        found = prompt_embeddings(self.config, self.precisions, self.prompts, folders, device)
+        model, group = self.model, self.model.quantized_group
+        found = prompt_embeddings(model, self.precisions, self.prompts, folders, device)
         embeddings = pairs(found)
-        weights = {TRANSFORMER: folders[TRANSFORMER] / weights_path(TRANSFORMER)}
-        engines = eager_engines(self.config, weights, self.precisions, device)
-        rollouts = Rollouts(stream_spec(self.config), engines, device, self.seed)
+        weights = {group: folders[group] / weights_path(group)}
+        engines = eager_engines(model, weights, self.precisions, device)
+        rollouts = Rollouts(model, engines, device, self.seed)
         if state.done == 0:
             state = State(0, rollouts.weights())
         for index in range(state.done, count):
@@ -127,29 +122,31 @@ class Recording:
         return state.ranges
 
 
-def loaded_groups(prompts: Prompts) -> tuple[str, ...]:
+def loaded_groups(model: Family, prompts: Prompts) -> tuple[str, ...]:
     """The weights groups that a recording needs."""
-    return (TRANSFORMER, *([TEXT_ENCODER] if prompts.texts else []))
+    return (model.quantized_group, *([str(model.text_group)] if prompts.texts else []))
 
 
 def prompt_embeddings(
-    config: ModelConfig,
+    model: Family,
     precisions: Mapping[str, str],
     prompts: Prompts,
     folders: Mapping[str, Path],
     device: torch.device,
 ) -> Tensor:
-    """Of all prompts, ``[N, L, E]`` on the CPU; the text encoder is gone when this returns."""
+    """Returns embeddings of all prompts, ``[N, L, E]`` on the CPU, and frees the text encoder."""
     if not prompts.texts:
         return prompts.embedded(None)
-    weights = {TEXT_ENCODER: folders[TEXT_ENCODER] / weights_path(TEXT_ENCODER)}
-    engines = eager_engines(config, weights, precisions, device)
-    tokenizer = folders[TEXT_ENCODER] / TOKENIZER
-    return prompts.embedded(TextEncoder(engines[TEXT_ENCODER], tokenizer, device))
+    group = str(model.text_group)
+    engines = eager_engines(
+        model, {group: folders[group] / weights_path(group)}, precisions, device
+    )
+    engine = engines[model.text_component]
+    return prompts.embedded(TextEncoder(engine, folders[group] / TOKENIZER, device))
 
 
 def machine(device: torch.device) -> str:
-    """What may round differently: its ranges are not mixed with another's."""
+    """Returns the name of what rounds: ranges of two machines are never mixed."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"

@@ -6,27 +6,26 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.collect import Collector, weight_amax
-from vidc.compiler.quantize.groups import groups
 from vidc.compiler.quantize.observe import Observer
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.eager import EagerEngine, quantized_network
 from vidc.compiler.validate.play import Inputs, play_rollout
 from vidc.compiler.validate.scenario import Scenario
-from vidc.exporters.causal_wan.model import CausalWan
-from vidc.runtime.programs.stream import StreamSpec
+from vidc.exporters.families.family import Family
 
 
-def scenario(stream: StreamSpec) -> Scenario:
-    """Blocks until the window is full, one that pushes others out, a prompt switch, one more."""
-    filling = -(-stream.window // stream.block)
-    return Scenario(blocks=filling + 2, switch_after=filling + 1, rollout=True)
+def scenario(model: Family) -> Scenario:
+    """The rollout that a prompt is calibrated with."""
+    played = model.calibration_rollout()
+    return Scenario(played.blocks, played.switch_after, rollout=True)
 
 
 class Rollouts:
-    """The rollouts of a transformer.
+    """The rollouts of a model.
 
     Args:
-        stream: of its model.
+        model: that is watched.
         engines: its components, on the device where they run.
         device: that device.
         seed: of the noise.
@@ -34,18 +33,16 @@ class Rollouts:
 
     def __init__(
         self,
-        stream: StreamSpec,
+        model: Family,
         engines: Mapping[str, EagerEngine],
         device: torch.device,
         seed: int,
     ) -> None:
-        self._stream = stream
+        self._model = model
         self._engines = engines
         self._device = device
         self._seed = seed
-        network = engines["denoise"].module.transformer
-        assert isinstance(network, CausalWan)
-        self._network = network
+        self._network = quantized_network(engines, model)
 
     def weights(self) -> dict[str, Tensor]:
         """The ranges of every Linear's weight, on the CPU."""
@@ -65,21 +62,23 @@ class Rollouts:
         Raises:
             GateError: ``VIDC-CALIBRATION-NONFINITE``.
         """
-        stream = self._stream
-        inputs = rollout_inputs(stream, self._seed, index, prompts).to(self._device)
-        collector = Collector([group.name for group in groups(stream)])
-        observer = Observer(stream, collector)
+        model = self._model
+        inputs = rollout_inputs(model, self._seed, index, prompts).to(self._device)
+        collector = Collector([each.name for each in model.passes()])
+        observer = Observer(model, collector)
         with observer.hooks(self._network):
-            play_rollout(scenario(stream), inputs, stream, observer.engines(self._engines))
+            played = observer.engines(self._engines)
+            play_rollout(scenario(model), inputs, stream_spec(model), played)
         return collector.ranges()
 
 
-def rollout_inputs(stream: StreamSpec, seed: int, index: int, prompts: Tensor) -> Inputs:
-    """What one rollout starts from, on the CPU; ``index`` and ``prompts`` as of ``Rollouts``."""
+def rollout_inputs(model: Family, seed: int, index: int, prompts: Tensor) -> Inputs:
+    """Returns the inputs of a rollout, on the CPU; ``index`` and ``prompts`` as of ``Rollouts``."""
+    stream = stream_spec(model)
     shape = (stream.batch, stream.block, *stream.latent)
     return Inputs(
         prompts[:, None].expand(2, stream.batch, *stream.text),
-        _noise(seed, index, (scenario(stream).blocks, len(stream.sigmas), *shape)),
+        _noise(seed, index, (scenario(model).blocks, len(stream.sigmas), *shape)),
         {},
     )
 

@@ -1,4 +1,4 @@
-"""How far a calibration has come: one file, replaced whole after each prompt."""
+"""State of an unfinished calibration: one file, replaced whole after each prompt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class State:
 
     @classmethod
     def load(cls, path: Path, key: str) -> Self:
-        """What an interrupted run with this key left, or the beginning."""
+        """Returns the state that an interrupted run with this key left, or an empty one."""
         try:
             with safe_open(path, "pt") as file:
                 note = file.metadata() or {}

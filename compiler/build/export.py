@@ -1,19 +1,12 @@
 """Stage ``export``: one component to an ExportedProgram and to ONNX, neither with weights."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
-from vidc.compiler.build.groups import LIBRARIES, group_sizes, text_len
+from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Key, Stage, Workspace
 from vidc.compiler.store.versions import versions
-from vidc.exporters.config import ModelConfig
-
-_STREAM_FIELDS: dict[str, tuple[str, ...]] = {
-    "text_encoder": (),
-    "text_kv": ("batch",),
-    "vae": ("batch", "block", "height", "width"),
-}
-"""The stream's settings that reach a component, where not all do."""
+from vidc.exporters.part import Part
 
 
 @dataclass(frozen=True)
@@ -21,14 +14,12 @@ class Export(Stage):
     """Writes what ``ExportedComponent`` describes.
 
     Attributes:
-        model: sizes of all its networks.
-        group: of the weights that the component runs on.
-        precision: of those.
+        part: whose component it is.
+        precision: of its weights.
         component: its name.
     """
 
-    model: ModelConfig
-    group: str
+    part: Part
     precision: str
     component: str
 
@@ -38,24 +29,16 @@ class Export(Stage):
         return f"export:{self.component}"
 
     def key(self) -> Key:
-        """Returns the key: of the model's settings, those that reach the component."""
-        stream = asdict(self.model.stream)
-        reached = _STREAM_FIELDS.get(self.group, tuple(stream))
+        """Returns the key: of the part's settings, those that reach the component."""
+        settings = self.part.export_settings(self.component)
         return Key(
-            (__name__,),
-            {
-                "sizes": group_sizes(self.model, self.group),
-                "stream": {f: stream[f] for f in _STREAM_FIELDS.get(self.component, reached)},
-                "text_len": text_len(self.model, self.group),
-                "precision": self.precision,
-            },
-            tools=partial(
-                versions, "torch", "onnx", "onnxscript", "onnx-ir", *LIBRARIES[self.group]
-            ),
+            (__name__, *class_modules(type(self.part))),
+            {"sizes": settings, "precision": self.precision},
+            tools=partial(versions, "torch", "onnx", "onnxscript", "onnx-ir", *self.part.libraries),
         )
 
     def run(self, workspace: Workspace) -> None:
         """Exports the component."""
         from vidc.exporters.export import export_component
 
-        export_component(self.model, self.group, self.precision, self.component, workspace.output)
+        export_component(self.part, self.precision, self.component, workspace.output)

@@ -16,7 +16,6 @@ from vidc.compiler.store.atomic import sync_tree
 from vidc.compiler.store.run import Progress, Result, run
 from vidc.compiler.store.store import Store
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.components import component_groups
 from vidc.plugins.errors import BuildError, UsageError, nearest
 from vidc.plugins.names import weights_path
 
@@ -57,7 +56,7 @@ def export_stages(
         UsageError: ``VIDC-EXPORT-COMPONENT``, the model has no component of such a name.
         VidcError: what ``load_stage`` raises.
     """
-    groups = component_groups(settings.model)
+    groups = settings.model.components
     for name in components:
         if name not in groups:
             raise UsageError(
@@ -146,7 +145,7 @@ def _appearing(output: Path) -> Iterator[Path]:
 def _copy(stage: Load | Export, result: Result, folder: Path) -> None:
     if isinstance(stage, Load):
         (folder / "weights").mkdir(exist_ok=True)
-        path = weights_path(stage.group)
+        path = weights_path(stage.part.group)
         shutil.copyfile(result.path / path, folder / path)
         return
     exported = ExportedComponent.open(result.path)
@@ -155,7 +154,7 @@ def _copy(stage: Load | Export, result: Result, folder: Path) -> None:
 
 
 def _files(settings: Settings, component: str) -> ExportedFiles:
-    group = component_groups(settings.model)[component]
+    group = settings.model.components[component]
     return ExportedFiles(
         component=component,
         precision=settings.precision[group],

@@ -1,15 +1,16 @@
 """Stage ``golden``: the outputs of PyTorch eager on the bundle's weights."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
-from vidc.compiler.build.groups import LIBRARIES, plain, weights_files
+from vidc.compiler.build.load import loaded_input
 from vidc.compiler.store.digest import Json
+from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.store.versions import versions
 from vidc.compiler.validate.scenario import Scenario
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.family import Family
 from vidc.plugins.names import TOKENIZER, weights_path
 
 
@@ -18,7 +19,7 @@ class PlayGolden(Stage):
     """Writes ``golden/``: eager in float32 and, where they differ, in the model's precisions.
 
     Attributes:
-        model: sizes of all its networks.
+        model: that plays.
         precisions: of its weights groups.
         scenario: what is played.
         prompts: texts before and after its switch, for a model with a text encoder.
@@ -26,7 +27,7 @@ class PlayGolden(Stage):
         target: the GPU, as JSON; None for a CPU.
     """
 
-    model: ModelConfig
+    model: Family
     precisions: Mapping[str, str]
     scenario: Scenario
     prompts: tuple[str, ...]
@@ -41,7 +42,7 @@ class PlayGolden(Stage):
     @property
     def inputs(self) -> tuple[Input, ...]:
         """The weights of every group, and the tokenizer."""
-        return tuple(Input(f"load:{group}", weights_files(group)) for group in self.precisions)
+        return tuple(map(loaded_input, self.model.parts.values()))
 
     @property
     def portable(self) -> bool:
@@ -50,12 +51,12 @@ class PlayGolden(Stage):
 
     def key(self) -> Key:
         """Returns the key; prompts are part of it for a model with a text encoder."""
-        libraries = [library for group in self.precisions for library in LIBRARIES[group]]
-        texts = "text_encoder" in self.precisions
+        parts, texts = self.model.parts.values(), self.model.texts
+        libraries = [library for part in parts for library in part.libraries]
         return Key(
-            (__name__,),
+            (__name__, *class_modules(type(self.model))),
             {
-                "model": plain(asdict(self.model)),
+                "model": self.model.to_json(),
                 "precisions": dict(self.precisions),
                 "scenario": self.scenario.to_json(),
                 "prompts": list(self.prompts) if texts else [],
@@ -79,8 +80,9 @@ class PlayGolden(Stage):
 
         folders = {group: workspace.inputs[f"load:{group}"] for group in self.precisions}
         weights = {group: folder / weights_path(group) for group, folder in folders.items()}
-        texts = folders.get("text_encoder")
-        tokenizer = None if texts is None else texts / TOKENIZER
+        tokenizer = None
+        if self.model.texts:
+            tokenizer = folders[str(self.model.text_group)] / TOKENIZER
         device, eager, rollout = torch.device(self.device_type), None, None
         exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
         with exact, growing_segments(), gpu_faults(device):

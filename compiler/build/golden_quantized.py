@@ -1,11 +1,11 @@
 """Stage ``golden:quantized``: golden data again, with PyTorch eager in a recipe's numbers."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from vidc.compiler.build.golden import PlayGolden
-from vidc.compiler.build.groups import plain
 from vidc.compiler.config.recipe import Recipe
 from vidc.compiler.quantize.support import QuantizationSupport
+from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.validate.scenario import QUANTIZED_STAGE
 from vidc.plugins.names import weights_path
@@ -50,9 +50,9 @@ class PlayQuantized(Stage):
         """Returns the key; the scenario and the prompts reach it by the golden data."""
         return replace(
             self.exact.key(),
-            entries=(__name__,),
+            entries=(__name__, *class_modules(type(self.exact.model))),
             config={
-                "model": plain(asdict(self.exact.model)),
+                "model": self.exact.model.to_json(),
                 "precisions": dict(self.exact.precisions),
                 "rules": self.recipe.rules(),
                 "form": self.form.name,
@@ -72,9 +72,9 @@ class PlayQuantized(Stage):
         from vidc.compiler.quantize.artifact import read_calibration
         from vidc.compiler.quantize.clipping import Clipping
         from vidc.compiler.quantize.fake import FakeQuantizer
+        from vidc.compiler.validate.eager import quantized_network
         from vidc.compiler.validate.golden import Golden
         from vidc.compiler.validate.reference import eager_engines, play_eager
-        from vidc.exporters.causal_wan.model import CausalWan
         from vidc.runtime.allocator import growing_segments
         from vidc.runtime.faults import gpu_faults
 
@@ -88,8 +88,7 @@ class PlayQuantized(Stage):
         exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
         with exact, growing_segments(), gpu_faults(device):
             engines = eager_engines(model, weights, precisions, device)
-            network = engines["denoise"].module.transformer
-            assert isinstance(network, CausalWan)
+            network = quantized_network(engines, model)
             formats, clipping = apply_recipe(self.recipe, model), Clipping()
             quantizer = FakeQuantizer(network, formats, calibration, clipping, self.form)
             with quantizer.quantized(quantizer.layers):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from vidc.compiler.build.compile import ENGINE_NAME, read_engine, read_notes
 from vidc.compiler.build.load import SOURCE_NAME, read_source
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.config.stream import PROGRAM, stream_spec
+from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.store.publish import Finished, Kind, Publication, Publishing
 from vidc.compiler.store.record import File
 from vidc.compiler.store.run import Result
+from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key
 from vidc.compiler.store.versions import versions
-from vidc.exporters.components import component_groups
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, VidcError
 from vidc.plugins.names import weights_path
@@ -62,7 +62,7 @@ class Package(Publication):
     @property
     def parts(self) -> tuple[str, ...]:
         """The stages whose files are copied."""
-        compiled = (f"compile:{name}" for name in component_groups(self.settings.model))
+        compiled = (f"compile:{name}" for name in self.settings.model.components)
         ranges = () if self.calibration is None else (self.calibration,)
         return (*self.weights.values(), *compiled, self.golden, *ranges)
 
@@ -77,7 +77,7 @@ class Package(Publication):
         """Returns the key: all the settings, and everything that judges the bundle."""
         loaders = (f"{engines.__name__}.{module.name}" for module in iter_modules(engines.__path__))
         return Key(
-            (__name__, *loaders),
+            (__name__, *class_modules(type(self.settings.model)), *loaders),
             self.settings.to_json(),
             {
                 "thresholds": _resource("vidc.configs", "thresholds.toml"),
@@ -90,7 +90,7 @@ class Package(Publication):
     def notes(self, results: Mapping[str, Result]) -> list[str]:
         """Returns what backends noted of the engines; a line that several share names them all."""
         noted: dict[str, list[str]] = {}
-        for component in component_groups(self.settings.model):
+        for component in self.settings.model.components:
             for text in read_notes(results[f"compile:{component}"].path):
                 noted.setdefault(text, []).append(component)
         return [f"{', '.join(components)}: {text}" for text, components in noted.items()]
@@ -147,7 +147,7 @@ class Package(Publication):
         self, workspace: Publishing, entries: dict[str, manifest.BundleFile]
     ) -> manifest.Manifest:
         settings, results = self.settings, workspace.results
-        groups = component_groups(settings.model)
+        groups = settings.model.components
         described = {
             name: _engine(results[f"compile:{name}"].path, name, settings.named_precision(group))
             for name, group in groups.items()
@@ -158,7 +158,7 @@ class Package(Publication):
             name="-".join([settings.preset, target.name, *precisions]),
             preset=settings.preset,
             family=settings.family,
-            program=PROGRAM,
+            program=settings.model.program,
             spec=stream_spec(settings.model),
             config=settings.to_json(),
             target=manifest.Target(

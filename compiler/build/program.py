@@ -15,8 +15,6 @@ from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.quantize.programs import quantize_linears, quantize_rings
 from vidc.compiler.quantize.rings import asked_rings
 from vidc.compiler.quantize.support import ONNX
-from vidc.exporters.components import component_groups
-from vidc.exporters.models import components, meta_network
 from vidc.exporters.program import export_program
 from vidc.plugins.signature import Signature
 
@@ -55,10 +53,10 @@ def component_program(settings: Settings, name: str) -> ComponentProgram:
     Raises:
         BuildError: ``VIDC-QUANTIZE-GRAPH``.
     """
-    group = component_groups(settings.model)[name]
+    group = settings.model.components[name]
     precision = settings.precision[group]
-    network = meta_network(settings.model, group, precision)
-    component = components(settings.model, group, network, precision)[name]
+    network = settings.model.parts[group].network(precision)
+    component = settings.model.parts[group].components(network)[name]
     program, signature = export_program(component, keep_sources=True), component.signature
     form = backend(settings.backend).quantization(settings.target)
     quantized = settings.quantized(group)

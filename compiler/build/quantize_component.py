@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 
-from vidc.compiler.build.groups import group_sizes
 from vidc.compiler.config.recipe import Recipe
 from vidc.compiler.quantize.support import ONNX, QuantizationSupport
+from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.store.versions import versions
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.family import Family
 
 
 @dataclass(frozen=True)
@@ -20,16 +20,14 @@ class QuantizeComponent(Stage):
     weights file, or weights of the program.
 
     Attributes:
-        model: sizes of all its networks.
-        group: of the weights that the component runs on.
+        model: whose quantized part the component is of.
         precision: of what is not quantized.
         component: its name.
         recipe: what is quantized, and how.
         form: of the backend that compiles it.
     """
 
-    model: ModelConfig
-    group: str
+    model: Family
     precision: str
     component: str
     recipe: Recipe
@@ -49,9 +47,9 @@ class QuantizeComponent(Stage):
         """Returns the key; the module that writes the form is named in it."""
         libraries = ("onnx", "onnxscript", "onnx-ir") if self.form == ONNX else ()
         return Key(
-            (__name__, self.form.writer),
+            (__name__, self.form.writer, *class_modules(type(self.model))),
             {
-                "sizes": group_sizes(self.model, self.group),
+                "sizes": self.model.quantized_part.config.to_json(),
                 "precision": self.precision,
                 "rules": self.recipe.rules(),
             },
@@ -67,14 +65,14 @@ class QuantizeComponent(Stage):
         from vidc.compiler.quantize.attention import quantized_attention
         from vidc.compiler.quantize.lowering import quantized_linears
         from vidc.exporters.artifact import ExportedComponent
-        from vidc.exporters.models import meta_network
 
+        part = self.model.quantized_part
         exported = ExportedComponent.open(workspace.inputs[f"export:{self.component}"])
         made = import_module(self.form.writer).write(
             exported,
             replace(exported, folder=workspace.output),
-            self.group,
-            meta_network(self.model, self.group, self.precision).state_dict(),
+            part.group,
+            part.network(self.precision).state_dict(),
             quantized_linears(self.recipe, self.model, self.form),
             quantized_attention(self.recipe, self.model, self.form),
         )

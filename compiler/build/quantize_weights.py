@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from functools import partial
 
-from vidc.compiler.build.groups import group_sizes
 from vidc.compiler.config.recipe import Recipe
 from vidc.compiler.quantize.support import QuantizationSupport
+from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.store.versions import versions
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.family import Family
 from vidc.plugins.names import weights_path
 
 
@@ -17,15 +17,13 @@ class QuantizeWeights(Stage):
     """Writes ``weights/<group>.safetensors``.
 
     Attributes:
-        model: sizes of all its networks.
-        group: of the weights.
+        model: whose quantized part they are of.
         recipe: what is quantized, and how.
         calibration: the stage that gives the ranges; None if the recipe needs none.
         form: of the components that read the weights.
     """
 
-    model: ModelConfig
-    group: str
+    model: Family
     recipe: Recipe
     calibration: str | None
     form: QuantizationSupport
@@ -33,20 +31,20 @@ class QuantizeWeights(Stage):
     @property
     def name(self) -> str:
         """``quantize:<group>``."""
-        return f"quantize:{self.group}"
+        return f"quantize:{self.model.quantized_group}"
 
     @property
     def inputs(self) -> tuple[Input, ...]:
         """The weights in high precision, and the calibration."""
         ranges = () if self.calibration is None else (Input(self.calibration),)
-        return (Input(f"load:{self.group}"), *ranges)
+        return (Input(f"load:{self.model.quantized_group}"), *ranges)
 
     def key(self) -> Key:
         """Returns the key."""
         return Key(
-            (__name__,),
+            (__name__, *class_modules(type(self.model))),
             {
-                "sizes": group_sizes(self.model, self.group),
+                "sizes": self.model.quantized_part.config.to_json(),
                 "rules": self.recipe.rules(),
                 "form": self.form.name,
             },
@@ -74,15 +72,16 @@ class QuantizeWeights(Stage):
         from vidc.exporters.checkpoint import write_weights
         from vidc.exporters.checkpoint.safetensors_file import read_safetensors
 
-        loaded, form = workspace.inputs[f"load:{self.group}"], self.form
+        group, form = self.model.quantized_group, self.form
+        loaded = workspace.inputs[f"load:{group}"]
         ranges = None
         if self.calibration is not None:
             ranges = read_calibration(workspace.inputs[self.calibration], self.model)
             ranges.require_fits(self.model, read_source(loaded)["digest"])
         linears = quantized_linears(self.recipe, self.model, form)
         attentions = quantized_attention(self.recipe, self.model, form)
-        weights = read_safetensors(loaded / weights_path(self.group))
-        path = workspace.output / weights_path(self.group)
+        weights = read_safetensors(loaded / weights_path(group))
+        path = workspace.output / weights_path(group)
         path.parent.mkdir()
         made = quantized_weights(weights, linears, ranges, form)
         write_weights(path, made | attention_weights(attentions, ranges))

@@ -14,9 +14,9 @@ from vidc.compiler.store.disk import stage_errors
 from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.scenario import Scenario
-from vidc.exporters.components import weights_groups
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.family import Family
 from vidc.exporters.models import PRECISIONS
+from vidc.exporters.part import Part
 from vidc.plugins.errors import BuildError, UsageError
 from vidc.runtime.manifest import Manifest
 
@@ -40,9 +40,9 @@ def recompute(
         VidcError: what the loading of checkpoints raises.
     """
     config = model_from_json(manifest.config)
-    precisions = {group: manifest.config["precision"][group] for group in weights_groups(config)}
+    precisions = {group: manifest.config["precision"][group] for group in config.parts}
     prompts = ValidateConfig.from_table(manifest.config["validate"], "validate").prompts
-    weights = {group: _weights(manifest.name, sources, group) for group in precisions}
+    weights = {g: _weights(manifest.name, sources, part) for g, part in config.parts.items()}
     try:
         scratch = tempfile.TemporaryDirectory(prefix="vidc-validate-")
     except OSError as error:
@@ -66,7 +66,7 @@ def recompute(
 
 
 def _golden(
-    config: ModelConfig,
+    config: Family,
     precisions: dict[str, str],
     weights: dict[str, Path | int],
     sources: Sources,
@@ -80,13 +80,14 @@ def _golden(
     for group, precision in precisions.items():
         output = folder / group
         output.mkdir()
+        extra = sources.extra(config, group)
         Load(
-            config,
-            group,
+            config.parts[group],
+            type(config),
             precision,
             weights[group],
-            sources.lora if group == "transformer" else None,
-            sources.tokenizer if group == "text_encoder" else None,
+            extra.lora,
+            extra.tokenizer,
         ).run(Workspace(output, {}, note))
         inputs[f"load:{group}"] = output
     output = folder / "golden"
@@ -96,14 +97,14 @@ def _golden(
     return Golden.load(output)
 
 
-def _weights(bundle: str, sources: Sources, group: str) -> Path | int:
-    weights = sources.checkpoints.get(group, sources.seed)
+def _weights(bundle: str, sources: Sources, part: Part) -> Path | int:
+    weights = sources.checkpoints.get(part.group, sources.seed)
     # A text encoder is nothing without its tokenizer, which no seed gives.
-    if weights is None or (group == "text_encoder" and isinstance(weights, int)):
+    if weights is None or (part.needs_tokenizer and isinstance(weights, int)):
         raise UsageError(
             "VIDC-BUILD-SOURCES",
-            f"{bundle} has a {group.replace('_', ' ')}, and nothing says where its weights come "
-            "from",
+            f"{bundle} has a {part.group.replace('_', ' ')}, and nothing says where its weights "
+            "come from",
             "give --checkpoint, --vae and --text-encoder as for its build, or none of them to use "
             "the bundle's own reference",
         )

@@ -4,7 +4,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from vidc.exporters.families.family import Family
+from vidc.exporters.part import Part
 from vidc.plugins.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Inputs of a group besides its checkpoint.
+
+    Attributes:
+        lora: merged into the weights, or None.
+        tokenizer: written beside them, or None.
+    """
+
+    lora: Path | None = None
+    tokenizer: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -13,10 +28,10 @@ class Sources:
 
     Attributes:
         checkpoints: a file or folder for each weights group.
-        lora: merged into the transformer.
+        lora: merged into the group that recipes are about.
         seed: of random weights, for groups without a checkpoint.
-        tokenizer: the text encoder's.
-        calibration: the folder of the transformer's ranges.
+        tokenizer: of the part that needs one.
+        calibration: the folder of the ranges.
     """
 
     checkpoints: Mapping[str, Path]
@@ -25,17 +40,25 @@ class Sources:
     tokenizer: Path | None = None
     calibration: Path | None = None
 
-    def weights(self, group: str) -> Path | int:
-        """A group's checkpoint, or the seed of its random weights.
+    def extra(self, model: Family, group: str) -> Extra:
+        """Returns what a group of a model is loaded with beside its checkpoint."""
+        return Extra(
+            self.lora if group == model.quantized_group else None,
+            self.tokenizer if model.parts[group].needs_tokenizer else None,
+        )
+
+    def weights(self, part: Part) -> Path | int:
+        """A part's checkpoint, or the seed of its random weights.
 
         Raises:
-            UsageError: ``VIDC-BUILD-SOURCES``, there is neither, or no text encoder's tokenizer.
+            UsageError: ``VIDC-BUILD-SOURCES``, there is neither, or no tokenizer for a part that
+                needs one.
         """
-        found = self.checkpoints.get(group, self.seed)
-        if found is None or (group == "text_encoder" and self.tokenizer is None):
+        found = self.checkpoints.get(part.group, self.seed)
+        if found is None or (part.needs_tokenizer and self.tokenizer is None):
             raise UsageError(
                 "VIDC-BUILD-SOURCES",
-                f"nothing says where the weights of the {group.replace('_', ' ')} come from",
+                f"nothing says where the weights of the {part.group.replace('_', ' ')} come from",
                 "give --checkpoint, --vae and, for a model with a text encoder, --text-encoder; "
                 "--random-weights SEED stands for the first two",
             )

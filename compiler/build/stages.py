@@ -27,7 +27,6 @@ from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.store.stage import Stage
 from vidc.compiler.store.versions import versions
 from vidc.compiler.validate.estimate import scenario
-from vidc.exporters.components import component_groups, weights_groups
 from vidc.plugins.errors import UsageError
 
 WORKERS = min(12, len(os.sched_getaffinity(0)))
@@ -48,9 +47,9 @@ def stages(settings: Settings, sources: Sources | None) -> list[Stage]:
         UsageError: ``VIDC-BUILD-SOURCES``, ``VIDC-CALIBRATION-NEEDED``.
         UnavailableError: ``VIDC-RECIPE-LOWERING``, ``VIDC-TENSORRT-COMPATIBLE``.
     """
-    groups = component_groups(settings.model)
+    groups = settings.model.components
     return [
-        *(load_stage(settings, sources, group) for group in weights_groups(settings.model)),
+        *(load_stage(settings, sources, group) for group in settings.model.parts),
         *([_calibrate(settings, sources)] if _is_calibrated(settings) else []),
         *(_quantize_weights(settings, group) for group in _quantized(settings)),
         *(export_stage(settings, name) for name in groups),
@@ -67,23 +66,18 @@ def load_stage(settings: Settings, sources: Sources | None, group: str) -> Load:
     Raises:
         UsageError: ``VIDC-BUILD-SOURCES``, nothing says where they come from.
     """
-    precision = settings.precision[group]
+    model, precision = settings.model, settings.precision[group]
+    part = model.parts[group]
     if sources is None:
-        return Load(settings.model, group, precision, None)
-    return Load(
-        settings.model,
-        group,
-        precision,
-        sources.weights(group),
-        sources.lora if group == "transformer" else None,
-        sources.tokenizer if group == "text_encoder" else None,
-    )
+        return Load(part, type(model), precision, None)
+    weights, extra = sources.weights(part), sources.extra(model, group)
+    return Load(part, type(model), precision, weights, extra.lora, extra.tokenizer)
 
 
 def export_stage(settings: Settings, name: str) -> Export:
     """Returns the stage that exports a component."""
-    group = component_groups(settings.model)[name]
-    return Export(settings.model, group, settings.precision[group], name)
+    group = settings.model.components[name]
+    return Export(settings.model.parts[group], settings.precision[group], name)
 
 
 def record_stage(settings: Settings, prompts: Prompts, seed: int, device_type: str) -> Calibrate:
@@ -100,7 +94,9 @@ def record_stage(settings: Settings, prompts: Prompts, seed: int, device_type: s
     """
     from vidc.compiler.build.calibration_recording import Recording, loaded_groups
 
-    precisions = {group: settings.precision[group] for group in loaded_groups(prompts)}
+    precisions = {
+        group: settings.precision[group] for group in loaded_groups(settings.model, prompts)
+    }
     recorded_by = versions("nvidia-modelopt", extra="calibrate") | versions("torch", "vidc")
     source = Recording(settings.model, precisions, prompts, seed, device_type, recorded_by)
     needed = golden_bytes(settings) if device_type == "cuda" else 0
@@ -122,7 +118,7 @@ def build_prompts(settings: Settings) -> Prompts:
     """
     quantized = settings.quantization
     assert quantized is not None
-    if settings.model.text_encoder is None:
+    if not settings.model.texts:
         raise UsageError(
             "VIDC-CALIBRATION-NEEDED",
             f"recipe {quantized.recipe.name} takes ranges from a calibration: none is given, and "
@@ -140,7 +136,7 @@ def package_step(settings: Settings) -> Package:
         settings,
         weights={
             group: f"{'quantize' if group in quantized else 'load'}:{group}"
-            for group in weights_groups(settings.model)
+            for group in settings.model.parts
         },
         golden=_golden(settings)[-1].name,
         calibration=CALIBRATE if _is_calibrated(settings) else None,
@@ -149,9 +145,7 @@ def package_step(settings: Settings) -> Package:
 
 def slot(settings: Settings) -> str:
     """Returns the name of a build among others, so that a plan can say what changed since."""
-    precision = "-".join(
-        settings.named_precision(group) for group in weights_groups(settings.model)
-    )
+    precision = "-".join(settings.named_precision(group) for group in settings.model.parts)
     return f"{settings.preset}/{settings.target.name}/{settings.backend}/{precision}"
 
 
@@ -171,7 +165,7 @@ def _calibrate(settings: Settings, sources: Sources | None) -> Calibrate:
 
 def _quantized(settings: Settings) -> tuple[str, ...]:
     """Returns the weights groups that are quantized."""
-    return tuple(g for g in weights_groups(settings.model) if settings.quantized(g) is not None)
+    return tuple(g for g in settings.model.parts if settings.quantized(g) is not None)
 
 
 def _quantize_weights(settings: Settings, group: str) -> QuantizeWeights:
@@ -181,16 +175,16 @@ def _quantize_weights(settings: Settings, group: str) -> QuantizeWeights:
     # Before anything is built: what a recipe asks for, engines must be able to hold.
     quantized_linears(quantized.recipe, settings.model, form)
     calibration = CALIBRATE if quantized.calibrated else None
-    return QuantizeWeights(settings.model, group, quantized.recipe, calibration, form)
+    return QuantizeWeights(settings.model, quantized.recipe, calibration, form)
 
 
 def _quantize_components(settings: Settings) -> Iterator[QuantizeComponent]:
-    for name, group in component_groups(settings.model).items():
+    for name, group in settings.model.components.items():
         quantized = settings.quantized(group)
         if quantized is not None:
             precision = settings.precision[group]
             form = backend(settings.backend).quantization(settings.target)
-            yield QuantizeComponent(settings.model, group, precision, name, quantized.recipe, form)
+            yield QuantizeComponent(settings.model, precision, name, quantized.recipe, form)
 
 
 def _kernels(settings: Settings) -> dict[str, CompileKernel]:
@@ -201,14 +195,15 @@ def _kernels(settings: Settings) -> dict[str, CompileKernel]:
     from vidc.exporters.models import PRECISIONS
     from vidc.plugins.signature import DTYPE_NAMES
 
-    dtype = DTYPE_NAMES[PRECISIONS[settings.precision["transformer"]]]
-    head_dim = settings.model.transformer.head_dim
+    part = settings.model.quantized_part
+    dtype = DTYPE_NAMES[PRECISIONS[settings.precision[part.group]]]
+    (head_dim,) = {each.head_dim for each in part.attentions.values()}
     return {name: CompileKernel(name, dtype, head_dim) for name in names}
 
 
 def _compile(settings: Settings, name: str) -> Compile:
-    group = component_groups(settings.model)[name]
-    kernels = _kernels(settings) if group == "transformer" else {}
+    group = settings.model.components[name]
+    kernels = _kernels(settings) if group == settings.model.quantized_group else {}
     made = Compile(
         component=name,
         precision=settings.precision[group],
@@ -227,7 +222,7 @@ def _golden(settings: Settings) -> list[Stage]:
     target = settings.target
     exact = PlayGolden(
         model=settings.model,
-        precisions={group: settings.precision[group] for group in weights_groups(settings.model)},
+        precisions={group: settings.precision[group] for group in settings.model.parts},
         scenario=scenario(settings),
         prompts=tuple(settings.validate.prompts),
         device_type=target.device_type,

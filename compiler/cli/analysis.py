@@ -145,11 +145,10 @@ def tell_plan(plan: "Plan", settings: "Settings", prompts: int, decoded: bool) -
     """Prints what is analyzed, and the time if a CPU takes minutes."""
     from vidc.compiler.analyze.run import rollout_count
     from vidc.compiler.build.calibration_rollouts import scenario
-    from vidc.compiler.config.stream import stream_spec
     from vidc.compiler.validate.estimate import about, latents_seconds, rollout_seconds
 
     count = rollout_count(plan, prompts)
-    played = scenario(stream_spec(settings.model))
+    played = scenario(settings.model)
     seconds = rollout_seconds if decoded else latents_seconds
     takes = about(count * seconds(settings.model, played))
     how_long = f": {takes} on this CPU" if takes and not settings.target.is_gpu else ""

@@ -84,17 +84,18 @@ def command(
     from vidc.compiler.bench.streams import require_baselines
     from vidc.compiler.bench.sweep import Dimension
     from vidc.compiler.cli.progress import LineProgress
+    from vidc.exporters.families import find_family
     from vidc.runtime.manifest import read_manifest
 
     # Refuses invalid requests before minutes of work.
-    read_manifest(bundle)
+    family = find_family(read_manifest(bundle).family)
     if against:
         require_baselines(against)
     page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.bench.html")
     kept = page.with_suffix(".json")
     _require_places(page, kept, compare)
     stored = None if compare is None else Stored.read(compare)
-    dimension = None if swept is None else Dimension.parse(swept)
+    dimension = None if swept is None else Dimension.parse(swept, family)
     protocol = Protocol(warmup, samples, seed)
     request = Request(bundle, against, stored, protocol, cold_starts, profile, dimension)
     with ExitStack() as stack:

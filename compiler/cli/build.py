@@ -18,7 +18,6 @@ from vidc.compiler.cli.sources import SourceOptions, sources_options
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.presets import preset_names
 from vidc.compiler.config.resolve import Settings
-from vidc.exporters.components import weights_groups
 from vidc.plugins.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -174,12 +173,13 @@ def _with_calibration(
     quantized = settings.quantization
     if quantized is None or not quantized.calibrated:
         if folder is not None:
-            what = settings.named_precision("transformer")
+            group = settings.model.quantized_group
+            what = settings.named_precision(group)
             recipe = "" if quantized is None else f" by recipe {quantized.recipe.name}"
             raise UsageError(
                 "VIDC-CALIBRATION-UNUSED",
-                f"--calibration {folder} is given, and a transformer in {what}{recipe} takes no "
-                "ranges from one",
+                f"--calibration {folder} is given, and a {group} in {what}{recipe} takes no ranges "
+                "from one",
                 "leave --calibration out, or pass --precision or --recipe with one that does",
             )
         if quantized is not None:
@@ -215,7 +215,7 @@ def _tell_calibration(settings: Settings, flags: Flags, weights: SourceOptions) 
 
     quantized = settings.quantization
     assert quantized is not None
-    if settings.model.text_encoder is None:
+    if not settings.model.texts:
         raise UsageError(
             "VIDC-CALIBRATION-NEEDED",
             f"recipe {quantized.recipe.name} takes ranges from a calibration: none is given, and "
@@ -270,7 +270,7 @@ def _calibrate_command(settings: Settings, flags: Flags, weights: SourceOptions)
             words += ["--set", assignment]
     if settings.origins["quantization.precision"] != "--precision":
         # Ranges are recorded in high precision for every preset.
-        words += ["--precision", settings.precision["transformer"]]
+        words += ["--precision", settings.precision[settings.model.quantized_group]]
     return shlex.join(words)
 
 
@@ -288,7 +288,7 @@ def _refuse_others(
 
 
 def _default(settings: Settings) -> Path:
-    groups = weights_groups(settings.model)
+    groups = settings.model.parts
     precision = "-".join(sorted({settings.named_precision(group) for group in groups}))
     return Path("out") / f"{settings.preset}-{settings.target.name}-{precision}"
 

@@ -73,7 +73,7 @@ def command(
         click.echo(
             f"{prompts} holds {len(found)} prompts, and -n is {count}: all are used", err=True
         )
-    if found.kind == "synthetic" and not isinstance(sources.weights("transformer"), int):
+    if found.kind == "synthetic" and not isinstance(sources.weights(model.quantized_part), int):
         click.echo(
             "no prompts are given and there is no text encoder: drawn embeddings stand in, whose "
             "ranges a trained model may never have; --prompts FILE takes real ones",
@@ -84,12 +84,12 @@ def command(
     folder = output or Path("out") / f"{settings.preset}-calibration"
     plan = options.plan(settings, folder) if options.any else None
     few = options.prompts(found)
-    steps = stage_count(found)
+    steps = stage_count(model, found)
     if plan is not None:
-        from vidc.compiler.analyze.run import analyze, has_vae, step_count
+        from vidc.compiler.analyze.run import analyze, decodes, step_count
 
-        tell_plan(plan, settings, len(few), has_vae(sources))
-        steps += len(loaded_groups(few)) + step_count(plan)
+        tell_plan(plan, settings, len(few), decodes(model, sources))
+        steps += len(loaded_groups(model, few)) + step_count(plan)
     analysis, cache = None, cache_root(os.environ)
     with stage_progress(steps) as progress:
         done = calibrate(settings, sources, found, seed, folder, cache, progress)
@@ -133,10 +133,9 @@ def _print(
 def tell_rollouts(settings: "Settings", prompts: int, fewer: str) -> None:
     """Prints the time if a CPU takes minutes for the rollouts, and how to play fewer."""
     from vidc.compiler.build.calibration_rollouts import scenario
-    from vidc.compiler.config.stream import stream_spec
     from vidc.compiler.validate.estimate import about, latents_seconds
 
-    played = scenario(stream_spec(settings.model))
+    played = scenario(settings.model)
     takes = about(prompts * latents_seconds(settings.model, played))
     if takes:
         click.echo(f"{prompts} rollouts: {takes} on this CPU; {fewer}", err=True)
@@ -146,7 +145,7 @@ def _prompts(settings: "Settings", path: Path | None, count: int) -> "Prompts":
     from vidc.compiler.build.calibration_prompts import default_prompts, read_prompts
     from vidc.compiler.config.stream import stream_spec
 
-    stream, texts = stream_spec(settings.model), settings.model.text_encoder is not None
+    stream, texts = stream_spec(settings.model), settings.model.texts
     if path is None:
         return default_prompts(stream, count, texts, settings.calibrate.prompts)
     return read_prompts(path, stream, count, texts)

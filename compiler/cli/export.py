@@ -44,10 +44,9 @@ def command(
         settings = replace(settings, model=model)
 
     from vidc.compiler.build.export_command import export, export_stages, refuse_occupied
-    from vidc.exporters.components import component_groups
 
     refuse_occupied(output)
-    names = tuple(dict.fromkeys(components)) or tuple(component_groups(settings.model))
+    names = tuple(dict.fromkeys(components)) or tuple(settings.model.components)
     with stage_progress(len(export_stages(settings, sources, names))) as progress:
         exported = export(settings, sources, names, output, cache_root(os.environ), progress)
     if as_json:

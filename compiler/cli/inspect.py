@@ -237,7 +237,7 @@ def _plan_text(found: "InspectedPlan") -> str:
             "fused attention",
             _fused(_kernels(found), None if network is None else len(network.attentions)),
         ),
-        ("products in 8 bits", _products(found)),
+        ("8-bit matmuls", _products(found)),
         *_engine_head(found),
     ]
     tables = [columns(head)]

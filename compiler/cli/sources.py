@@ -4,15 +4,15 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from vidc.compiler.build.sources import Sources
-from vidc.exporters.config import ModelConfig
-from vidc.exporters.text_encoder.folder import open_text_encoder
+from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UsageError
 
+ModelT = TypeVar("ModelT", bound=Family)
 _PATH = click.Path(path_type=Path)
 
 
@@ -31,7 +31,7 @@ class SourceOptions:
         """True if any source is given."""
         return any(value is not None for value in vars(self).values())
 
-    def resolve(self, model: ModelConfig, *, vae: bool = True) -> tuple[ModelConfig, Sources]:
+    def resolve(self, model: ModelT, *, vae: bool = True) -> tuple[ModelT, Sources]:
         """Returns the model with the sizes read from the sources, and the sources.
 
         Args:
@@ -40,22 +40,20 @@ class SourceOptions:
 
         Raises:
             UsageError: ``VIDC-BUILD-SOURCES``, they leave a part without weights or contradict.
-            VidcError: as ``open_text_encoder``.
+            VidcError: as ``Family.with_texts``.
         """
-        sources = self._sources(vae)
-        folder = self.text_encoder
-        if self.checkpoint is not None and (self.checkpoint / "text_encoder").is_dir():
-            folder = folder or self.checkpoint / "text_encoder"
+        sources, folder, group = self._sources(model, vae), self.text_encoder, model.text_group
+        if self.checkpoint is not None and group is not None:
+            inside = self.checkpoint / group
+            folder = folder or (inside if inside.is_dir() else None)
         if folder is None:
             return model, sources
-        found = open_text_encoder(folder, model.transformer.text_dim)
-        checkpoints = {**sources.checkpoints, "text_encoder": found.checkpoint}
-        return (
-            replace(model, text_encoder=found.config),
-            replace(sources, checkpoints=checkpoints, tokenizer=found.tokenizer),
-        )
+        model, found = model.with_texts(folder)
+        checkpoints = {**sources.checkpoints, str(group): found.checkpoint}
+        return model, replace(sources, checkpoints=checkpoints, tokenizer=found.tokenizer)
 
-    def _sources(self, needs_vae: bool) -> Sources:
+    def _sources(self, model: Family, needs_vae: bool) -> Sources:
+        main, decoder = model.quantized_group, model.decoder_group
         checkpoint, vae = self.checkpoint, self.vae
         for path in (checkpoint, vae, self.lora):
             if path is not None and not path.exists():
@@ -76,17 +74,17 @@ class SourceOptions:
                 "no source of weights is given",
                 "give --checkpoint FILE --vae FILE, or --random-weights SEED to try the build",
             )
-        if (checkpoint / "transformer").is_dir():
-            vae = vae or checkpoint / "vae"
-            checkpoint = checkpoint / "transformer"
+        if (checkpoint / main).is_dir():
+            vae = vae or checkpoint / decoder
+            checkpoint = checkpoint / main
         if vae is None and needs_vae:
             raise UsageError(
                 "VIDC-BUILD-SOURCES",
-                f"{checkpoint} is a transformer alone, and no VAE is given",
+                f"{checkpoint} is a {main} alone, and no {decoder.upper()} is given",
                 "add --vae FILE (Wan2.1_VAE.pth, or the vae folder of a diffusers pipeline)",
             )
-        decoder = {} if vae is None else {"vae": vae}
-        return Sources({"transformer": checkpoint, **decoder}, lora=self.lora)
+        frames = {} if vae is None else {decoder: vae}
+        return Sources({main: checkpoint, **frames}, lora=self.lora)
 
 
 def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from vidc.compiler.config.schema import require_setting
 from vidc.compiler.config.toml import read_toml
 from vidc.compiler.store.flatten import flatten
+from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UsageError
 
 
@@ -22,24 +23,24 @@ Layer = Mapping[str, Setting]
 """Settings by dotted name, all of one precedence."""
 
 
-def table_layer(table: Mapping[str, Any], origin: str) -> dict[str, Setting]:
-    """Returns the settings of nested tables.
+def table_layer(table: Mapping[str, Any], origin: str, family: type[Family]) -> dict[str, Setting]:
+    """Returns the settings of nested tables, checked against those of a family.
 
     Raises:
         UsageError: ``VIDC-CONFIG-SETTING`` for an unknown name.
     """
     flat = flatten(table)
     for name in flat:
-        require_setting(name, origin)
+        require_setting(name, origin, family)
     return {name: Setting(value, origin) for name, value in flat.items()}
 
 
-def file_layer(file: Path) -> dict[str, Setting]:
+def file_layer(file: Path, family: type[Family]) -> dict[str, Setting]:
     """Returns the settings of a ``--config`` file."""
-    return table_layer(read_toml(file), f"--config {file}")
+    return table_layer(read_toml(file), f"--config {file}", family)
 
 
-def assignment_layer(assignments: Iterable[str]) -> dict[str, Setting]:
+def assignment_layer(assignments: Iterable[str], family: type[Family]) -> dict[str, Setting]:
     """Returns the settings of ``--set key=value``; a value that is not TOML is a string.
 
     Raises:
@@ -55,7 +56,7 @@ def assignment_layer(assignments: Iterable[str]) -> dict[str, Setting]:
                 "write --set key=value, such as --set stream.window=9",
             )
         origin = f"--set {name}"
-        require_setting(name, origin)
+        require_setting(name, origin, family)
         layer[name] = Setting(_toml_value(text), origin)
     return layer
 

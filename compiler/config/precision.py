@@ -1,16 +1,19 @@
 """Precision of each weights group, from layers with defaults, groups and targets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from vidc.compiler.config.backend import BUILDERS
 from vidc.compiler.config.layers import Layer, Setting
-from vidc.compiler.config.schema import PRECISIONS, WEIGHTS_GROUPS
+from vidc.compiler.config.schema import PRECISIONS
 from vidc.compiler.config.targets import Target
+from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
 
 
-def resolve_precision(layers: Sequence[Layer], target: Target) -> dict[str, Setting]:
-    """Returns the precision of every weights group on a target.
+def resolve_precision(
+    layers: Sequence[Layer], target: Target, family: type[Family]
+) -> dict[str, Setting]:
+    """Returns the precision of every weights group of a family on a target.
 
     The highest layer that says anything about a group decides. Within a layer what is said for
     the target (``precision.cpu.default``) comes before the rest, and a group before the default.
@@ -18,20 +21,25 @@ def resolve_precision(layers: Sequence[Layer], target: Target) -> dict[str, Sett
     Args:
         layers: lowest precedence first.
         target: target of the engines.
+        family: family of the model.
 
     Raises:
         UsageError: ``VIDC-CONFIG-PRECISION`` for an unknown precision, or none at all.
         UnavailableError: ``VIDC-TARGET-PRECISION`` for one that the target does not have.
     """
-    return {group: _of_group(group, layers, target) for group in WEIGHTS_GROUPS}
+    return {group: _of_group(group, layers, target) for group in family.groups}
 
 
-def asked_precision(layers: Sequence[Layer], target: Target) -> Setting:
-    """Returns the transformer's requested precision, 8 bits included."""
-    return _of_group("transformer", layers, target)
+def asked_precision(layers: Sequence[Layer], target: Target, group: str) -> Setting:
+    """Returns a weights group's requested precision, 8 bits included.
+
+    Raises:
+        VidcError: as ``resolve_precision``.
+    """
+    return _of_group(group, layers, target)
 
 
-def require_built(precisions: Mapping[str, Setting], name: str, target: Target) -> None:
+def require_built(precisions: Iterable[Setting], name: str, target: Target) -> None:
     """Refuses precisions that a backend does not build.
 
     Args:
@@ -44,7 +52,7 @@ def require_built(precisions: Mapping[str, Setting], name: str, target: Target) 
     """
     builds = BUILDERS[name]().precisions(target)
     both = [precision for precision in target.precisions if precision in builds]
-    for precision in precisions.values():
+    for precision in precisions:
         if precision.value not in both:
             raise UnavailableError(
                 "VIDC-BACKEND-PRECISION",

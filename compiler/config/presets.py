@@ -14,13 +14,13 @@ from vidc.compiler.config.tables import (
     read_model,
     read_tensorrt,
     read_validate,
-    write_tables,
 )
 from vidc.compiler.config.toml import read_toml, shipped
+from vidc.exporters.families import family_names, find_family
+from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UsageError, nearest
 
 DEFAULT_PRESET = "longlive-1.3b"
-FAMILIES = ("causal_wan",)
 HEAD = ("description", "family", "extends")
 """Keys of a preset that are not settings."""
 
@@ -33,6 +33,11 @@ class Preset:
     description: str
     family: str
     layer: Layer
+
+    @property
+    def model(self) -> Family:
+        """Returns the model that the preset describes; raises as ``read_model``."""
+        return read_model(find_family(self.family), self.layer)
 
 
 def preset_names() -> tuple[str, ...]:
@@ -48,7 +53,7 @@ def load_preset(name: str) -> Preset:
             ``VIDC-CONFIG-FILE`` for an unreadable file, ``VIDC-CONFIG-SETTING`` for a setting
             that does not exist.
     """
-    table, layer, display = _read(name, Path(), ())
+    table, tables, display = _read(name, Path(), ())
     for key in ("description", "family"):
         if not isinstance(table.get(key), str):
             raise UsageError(
@@ -56,12 +61,16 @@ def load_preset(name: str) -> Preset:
                 f"preset {display} has no {key}",
                 f'add {key} = "..." at its top, or extends = "{DEFAULT_PRESET}"',
             )
-    if table["family"] not in FAMILIES:
+    if table["family"] not in family_names():
         raise UsageError(
             "VIDC-CONFIG-PRESET",
             f"preset {display}: no family {table['family']!r}",
-            nearest(table["family"], FAMILIES),
+            nearest(table["family"], family_names()),
         )
+    family = find_family(table["family"])
+    layer: Layer = {}
+    for settings, origin in tables:
+        layer = {**layer, **table_layer(settings, origin, family)}
     return Preset(display, table["description"], table["family"], layer)
 
 
@@ -71,6 +80,7 @@ def preset_document(preset: Preset) -> dict[str, Any]:
     Raises:
         UsageError: as ``read_model``.
     """
+    model = preset.model.to_json()
     # TOML has no word for what is left out.
     found = asdict(read_tensorrt(preset.layer))
     tensorrt = {name: value for name, value in found.items() if value is not None}
@@ -79,15 +89,20 @@ def preset_document(preset: Preset) -> dict[str, Any]:
         "description": preset.description,
         "family": preset.family,
         **({RECIPE: preset.layer[RECIPE].value} if RECIPE in preset.layer else {}),
-        **write_tables(read_model(preset.layer), read_validate(preset.layer)),
+        **{name: model[name] for name in find_family(preset.family).tables},
+        "validate": read_validate(preset.layer).to_json(),
         **({"tensorrt": tensorrt} if tensorrt else {}),
         **({"calibrate": {"prompts": prompts}} if prompts else {}),
         "precision": nest(preset.layer).get("precision", {}),
     }
 
 
-def _read(name: str, folder: Path, chain: tuple[str, ...]) -> tuple[Mapping[str, Any], Layer, str]:
-    """The preset's top level and its settings, each over what it extends, and its name."""
+Tables = list[tuple[dict[str, Any], str]]
+"""Tables of settings and where each came from, lowest precedence first."""
+
+
+def _read(name: str, folder: Path, chain: tuple[str, ...]) -> tuple[Mapping[str, Any], Tables, str]:
+    """Returns the preset's top level, its tables after those it extends, and its name."""
     file, display = _locate(name, folder)
     if str(file) in chain:
         raise UsageError(
@@ -97,12 +112,12 @@ def _read(name: str, folder: Path, chain: tuple[str, ...]) -> tuple[Mapping[str,
         )
     table = read_toml(file)
     head: Mapping[str, Any] = {key: table.pop(key) for key in HEAD if key in table}
-    layer: Layer = table_layer(table, f"preset {display}")
+    tables = [(table, f"preset {display}")]
     if "extends" in head:
         beside = file.parent if isinstance(file, Path) else Path()
         inherited, below, _ = _read(str(head["extends"]), beside, (*chain, str(file)))
-        head, layer = {**inherited, **head}, {**below, **layer}
-    return head, layer, display
+        head, tables = {**inherited, **head}, [*below, *tables]
+    return head, tables, display
 
 
 def _locate(name: str, folder: Path) -> tuple[Path | Traversable, str]:

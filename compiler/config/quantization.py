@@ -10,9 +10,8 @@ from vidc.compiler.config.layers import Layer, Setting
 from vidc.compiler.config.recipe import Recipe, load_recipe, parse_recipe
 from vidc.compiler.config.schema import EIGHT_BITS, RECIPE
 from vidc.compiler.config.targets import Target
+from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError, UsageError
-
-TRANSFORMER = "transformer"
 
 
 @dataclass(frozen=True)
@@ -151,13 +150,15 @@ def high_layers(layers: Sequence[Layer], high: str) -> list[Layer]:
     return [{"precision.default": Setting(high, "default")}, *map(_without_8_bits, layers)]
 
 
-def require_transformer_alone(layers: Sequence[Layer], target: Target) -> None:
-    """Refuses 8 bits for any group other than the transformer.
+def require_quantized_alone(layers: Sequence[Layer], target: Target, family: type[Family]) -> None:
+    """Refuses 8 bits for any group other than the quantized one.
 
     Raises:
         UnavailableError: ``VIDC-EXPORT-PRECISION``.
     """
-    for group in ("vae", "text_encoder"):
+    for group in family.groups:
+        if group == family.quantized_group:
+            continue
         names = (f"precision.{target.name}.{group}", f"precision.{group}")
         said = [layer[n] for layer in layers for n in names if n in layer]
         wrong = next((setting for setting in said if setting.value in EIGHT_BITS), None)
@@ -165,8 +166,8 @@ def require_transformer_alone(layers: Sequence[Layer], target: Target) -> None:
             raise UnavailableError(
                 "VIDC-EXPORT-PRECISION",
                 f"there is no {group.replace('_', ' ')} in {wrong.value} ({wrong.origin}): "
-                "recipes are about the transformer",
-                f"set precision.{TRANSFORMER} alone",
+                f"recipes are about the {family.quantized_group}",
+                f"set precision.{family.quantized_group} alone",
             )
 
 

@@ -8,20 +8,20 @@ from typing import Any
 from vidc.compiler.config.backend import choose_builder
 from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.precision import require_built
-from vidc.compiler.config.presets import FAMILIES
 from vidc.compiler.config.quantization import QuantizationConfig
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.config.schema import WEIGHTS_GROUPS
-from vidc.compiler.config.tables import model_from_json, read_tensorrt, read_validate
+from vidc.compiler.config.tables import read_tensorrt, read_validate
 from vidc.compiler.config.targets import targets
+from vidc.exporters.families import family_names, find_family
+from vidc.exporters.families.family import Family
 from vidc.plugins.errors import GateError, VidcError
 from vidc.runtime.document import check_path
-from vidc.runtime.strict import read
+from vidc.runtime.strict import field_error, read
 
 
 @dataclass(frozen=True)
 class _Recorded:
-    """Document of ``Settings.to_json``."""
+    """Document of ``Settings.to_json`` without the model's tables."""
 
     preset: str
     family: str
@@ -29,22 +29,16 @@ class _Recorded:
     backend: str
     precision: dict[str, str]
     quantization: dict[str, Any] | None
-    model: dict[str, Any]
-    vae: dict[str, Any]
-    stream: dict[str, Any]
-    sampler: dict[str, Any]
     validate: dict[str, Any]
     tensorrt: dict[str, Any]
-    text_encoder: dict[str, Any] | None
 
     def __post_init__(self) -> None:
         check_path(self.preset)
         if PurePosixPath(self.preset).name != self.preset:
             raise ValueError(f"preset {self.preset!r} is a path, not a name")
-        if self.family not in FAMILIES:
-            raise ValueError(f"no family {self.family!r}")
-        if self.precision.keys() != set(WEIGHTS_GROUPS):
-            raise ValueError(f"precision is not of {', '.join(WEIGHTS_GROUPS)}")
+        groups = find_family(self.family).groups
+        if self.precision.keys() != set(groups):
+            raise ValueError(f"precision is not of {', '.join(groups)}")
         name = self.target.get("name")
         if name not in targets() or targets()[name].to_json() != self.target:
             raise ValueError(f"no target {name!r} of this compute capability and memory")
@@ -64,18 +58,21 @@ def recorded_settings(
         GateError: ``VIDC-BUNDLE-FIELD``, a field is unknown, missing or mistyped;
             ``VIDC-PORTABLE-SETTINGS``, this vidc does not accept what they say.
     """
-    recorded: _Recorded = read(dict(config), _Recorded, where)
+    family = _family(config, where)
+    tables = _tables(config, family, where)
+    rest = {name: value for name, value in config.items() if name not in tables}
+    recorded: _Recorded = read(rest, _Recorded, where)
     target = targets()[recorded.target["name"]]
     precisions = {group: Setting(value, where) for group, value in recorded.precision.items()}
     try:
         backend = choose_builder(
             Setting(recorded.backend, where), target, Setting(target.name, where)
         )
-        require_built(precisions, backend.value, target)
+        require_built(precisions.values(), backend.value, target)
         settings = Settings(
             preset=recorded.preset,
             family=recorded.family,
-            model=model_from_json(config),
+            model=family.from_tables({n: t for n, t in tables.items() if t is not None}),
             precision=dict(recorded.precision),
             target=target,
             backend=backend.value,
@@ -99,6 +96,24 @@ def recorded_settings(
     if settings.to_json() != config:
         raise _refused(where, "they are not complete")
     return settings
+
+
+def _family(config: Mapping[str, Any], where: str) -> type[Family]:
+    name = config.get("family")
+    if name not in family_names():
+        raise field_error(where, f"no family {name!r}")
+    return find_family(name)
+
+
+def _tables(config: Mapping[str, Any], family: type[Family], where: str) -> dict[str, Any]:
+    """Returns the family's tables as JSON objects; those read from checkpoints may be None."""
+    tables = {}
+    for name in (*family.tables, *family.read_off):
+        if name not in config:
+            raise field_error(where, f"field {name!r} is missing")
+        kind = dict[str, Any] if name in family.tables else dict[str, Any] | None
+        tables[name] = read(config[name], kind, f"{where}.{name}")
+    return tables
 
 
 def _refused(where: str, why: str) -> GateError:

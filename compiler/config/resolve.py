@@ -22,29 +22,28 @@ from vidc.compiler.config.precision import (
 )
 from vidc.compiler.config.presets import DEFAULT_PRESET, load_preset
 from vidc.compiler.config.quantization import (
-    TRANSFORMER,
     QuantizationConfig,
     high_layers,
     named_recipe,
     quantization,
-    require_transformer_alone,
+    require_quantized_alone,
 )
 from vidc.compiler.config.schema import (
-    BUILD_TABLES,
     CalibrateConfig,
     TensorRtConfig,
     ValidateConfig,
+    build_tables,
 )
 from vidc.compiler.config.tables import (
     read_calibrate,
     read_model,
     read_tensorrt,
     read_validate,
-    write_tables,
 )
 from vidc.compiler.config.targets import AUTO, Target, find_target
 from vidc.compiler.store.flatten import flatten
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families import find_family
+from vidc.exporters.families.family import Family
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Settings:
 
     preset: str
     family: str
-    model: ModelConfig
+    model: Family
     precision: Mapping[str, str]
     target: Target
     backend: str
@@ -85,7 +84,7 @@ class Settings:
 
     def quantized(self, group: str) -> QuantizationConfig | None:
         """Returns the quantization of a weights group; None if there is none."""
-        return self.quantization if group == TRANSFORMER else None
+        return self.quantization if group == self.model.quantized_group else None
 
     def named_precision(self, group: str) -> str:
         """Returns the precision that names a group's engines: 8 bits if it is quantized."""
@@ -101,17 +100,16 @@ class Settings:
             "backend": self.backend,
             "precision": dict(self.precision),
             "quantization": None if self.quantization is None else self.quantization.to_json(),
-            **write_tables(self.model, self.validate),
+            **self.model.to_json(),
+            "validate": self.validate.to_json(),
             "tensorrt": asdict(self.tensorrt),
-            "text_encoder": None
-            if self.model.text_encoder is None
-            else asdict(self.model.text_encoder),
         }
 
     def values(self) -> dict[str, Any]:
         """Returns every setting by dotted name, as ``--plan`` shows it."""
         document = self.to_json()
-        del document["target"], document["text_encoder"]
+        for name in ("target", *self.model.read_off):
+            del document[name]
         rules = document.pop("quantization")
         if rules is not None:
             shown = {name: rules[name] for name in ("precision", "recipe")}
@@ -154,12 +152,13 @@ def resolve(
             target, the backend or the export does not have.
     """
     chosen = load_preset(preset or DEFAULT_PRESET)
+    family = find_family(chosen.family)
     flags = {"gpu": gpu, "precision.default": precision, "recipe": recipe, "backend": backend}
     layers: list[Layer] = [
         chosen.layer,
-        file_layer(config) if config else {},
+        file_layer(config, family) if config else {},
         environment_layer(environ),
-        assignment_layer(assignments)
+        assignment_layer(assignments, family)
         | {
             name: Setting(value, f"--{name.removesuffix('.default')}")
             for name, value in flags.items()
@@ -170,7 +169,7 @@ def resolve(
     for layer in layers:
         merged |= layer
 
-    model, validate = read_model(merged), read_validate(merged)
+    model, validate = read_model(family, merged), read_validate(merged)
     gpu_setting = merged.get("gpu", Setting(AUTO, DEFAULT))
     target = find_target(str(gpu_setting.value), gpu_setting.origin)
     asked = merged.get("backend")
@@ -179,19 +178,19 @@ def resolve(
     )
     quantized = None
     if engines:
-        asked_for = asked_precision(layers, target)
-        require_built({TRANSFORMER: asked_for}, chosen_backend.value, target)
-        require_transformer_alone(layers, target)
+        asked_for = asked_precision(layers, target, family.quantized_group)
+        require_built([asked_for], chosen_backend.value, target)
+        require_quantized_alone(layers, target, family)
         chosen_recipe = named_recipe(layers, asked_for)
         quantized = quantization(asked_for, chosen_recipe, target)
         high = layers
         if quantized is not None:
             builds = BUILDERS[chosen_backend.value]().precisions(target)
             high = high_layers(layers, instead([p for p in target.precisions if p in builds]))
-        precisions = resolve_precision(high, target)
-        require_built(precisions, chosen_backend.value, target)
+        precisions = resolve_precision(high, target, family)
+        require_built(precisions.values(), chosen_backend.value, target)
     else:
-        precisions = resolve_precision(layers, target)
+        precisions = resolve_precision(layers, target, family)
         require_exported(precisions)
     origins = {f"precision.{group}": setting.origin for group, setting in precisions.items()}
     if quantized is not None:
@@ -213,7 +212,7 @@ def resolve(
             "gpu": gpu_setting.origin,
             "backend": chosen_backend.origin,
             **origins,
-            **_table_origins(merged),
+            **_table_origins(merged, family),
         },
         quantization=quantized,
         tensorrt=read_tensorrt(merged),
@@ -221,8 +220,7 @@ def resolve(
     )
 
 
-def _table_origins(merged: Layer) -> dict[str, str]:
-    known = [
-        f"{table}.{field.name}" for table, kind in BUILD_TABLES.items() for field in fields(kind)
-    ]
+def _table_origins(merged: Layer, family: type[Family]) -> dict[str, str]:
+    tables = build_tables(family).items()
+    known = [f"{table}.{field.name}" for table, kind in tables for field in fields(kind)]
     return {name: merged[name].origin if name in merged else DEFAULT for name in known}

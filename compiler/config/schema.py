@@ -4,19 +4,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from vidc.compiler.config.targets import targets
-from vidc.exporters.config import (
-    SamplerConfig,
-    StreamConfig,
-    TransformerConfig,
-    VaeConfig,
-)
+from vidc.exporters.families.family import Family
 from vidc.exporters.table import Table
 from vidc.plugins.errors import UsageError, nearest
 
 EIGHT_BITS = ("fp8", "int8")
 PRECISIONS = ("fp32", "fp16", "bf16", *EIGHT_BITS)
-WEIGHTS_GROUPS = ("transformer", "vae", "text_encoder")
-"""Weights that share a file and a precision."""
 RECIPE = "recipe"
 """The setting that names what an 8-bit precision quantizes, in place of the target's default."""
 _MAX_WORKSPACE_GB = 1024
@@ -105,46 +98,42 @@ class TensorRtConfig(Table):
         return None if self.workspace_gb is None else int(self.workspace_gb * 10**9)
 
 
-BUILD_TABLES: dict[str, type[Table]] = {
-    "model": TransformerConfig,
-    "vae": VaeConfig,
-    "stream": StreamConfig,
-    "sampler": SamplerConfig,
-    "validate": ValidateConfig,
-    "tensorrt": TensorRtConfig,
-}
-"""The settings that a bundle has."""
-TABLES: dict[str, type[Table]] = {**BUILD_TABLES, "calibrate": CalibrateConfig}
+def build_tables(family: type[Family]) -> dict[str, type[Table]]:
+    """Returns the tables of settings that a bundle of a family has."""
+    return {**family.tables, "validate": ValidateConfig, "tensorrt": TensorRtConfig}
 
 
-def _names_under(path: tuple[str, ...]) -> Collection[str]:
+def _names_under(path: tuple[str, ...], family: type[Family]) -> Collection[str]:
     """The names that may follow ``path``; nothing follows a setting."""
+    tables = {**build_tables(family), "calibrate": CalibrateConfig}
     match path:
         case ():
-            return (*TABLES, "precision", "gpu", "backend", RECIPE)
+            return (*tables, "precision", "gpu", "backend", RECIPE)
         case ("precision",):
-            return ("default", *WEIGHTS_GROUPS, *targets())
+            return ("default", *family.groups, *targets())
         case ("precision", name) if name in targets():
-            return ("default", *WEIGHTS_GROUPS)
-        case (name,) if name in TABLES:
-            return tuple(field.name for field in fields(TABLES[name]))
+            return ("default", *family.groups)
+        case (name,) if name in tables:
+            return tuple(field.name for field in fields(tables[name]))
     return ()
 
 
-def require_setting(name: str, origin: str) -> None:
-    """Refuses a dotted name that is no setting.
+def require_setting(name: str, origin: str, family: type[Family]) -> None:
+    """Refuses a dotted name that is no setting of a family's models.
 
     Raises:
         UsageError: ``VIDC-CONFIG-SETTING``, with the nearest name.
     """
     parts = tuple(name.split("."))
     for depth, part in enumerate(parts):
-        known = _names_under(parts[:depth])
+        known = _names_under(parts[:depth], family)
         if part not in known:
             raise UsageError(
-                "VIDC-CONFIG-SETTING", f"no setting {name!r} ({origin})", _hint(part, known, depth)
+                "VIDC-CONFIG-SETTING",
+                f"no setting {name!r} ({origin})",
+                _hint(part, known, depth, family),
             )
-    if below := _names_under(parts):
+    if below := _names_under(parts, family):
         raise UsageError(
             "VIDC-CONFIG-SETTING",
             f"{name!r} is a table, not a setting ({origin})",
@@ -152,10 +141,11 @@ def require_setting(name: str, origin: str) -> None:
         )
 
 
-def _hint(part: str, known: Collection[str], depth: int) -> str:
+def _hint(part: str, known: Collection[str], depth: int, family: type[Family]) -> str:
     if not known:
         return "it goes deeper than the settings do"
-    homes = [f"{table}.{part}" for table in TABLES if part in _names_under((table,))]
+    tables = (*build_tables(family), "calibrate")
+    homes = [f"{table}.{part}" for table in tables if part in _names_under((table,), family)]
     if depth == 0 and homes:
         return f"did you mean {' or '.join(homes)}?"
     return nearest(part, known)

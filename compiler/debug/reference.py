@@ -14,7 +14,6 @@ from vidc.compiler.debug.rewire import result_nodes
 from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.quantize.support import ONNX
 from vidc.compiler.quantize.tensors import asked_linears
-from vidc.exporters.components import component_groups
 from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.onnx.export import translated_program
 from vidc.exporters.onnx.stored import STORED
@@ -137,7 +136,7 @@ def graph_reference(settings: Settings, made: ComponentProgram, given: CallInput
 
 
 def _linears(settings: Settings, component: str, inputs: tuple[str, ...]) -> list[LinearTensors]:
-    group = component_groups(settings.model)[component]
+    group = settings.model.components[component]
     quantized = settings.quantized(group)
     if quantized is None:
         return []

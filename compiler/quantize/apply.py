@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from vidc.compiler.config.formats import HIGH, AttentionFormat, LinearFormat
 from vidc.compiler.config.patterns import require_matching
 from vidc.compiler.config.recipe import Format, Recipe, Rule
-from vidc.compiler.quantize.calibrated_tensors import attention_names, linear_sizes
-from vidc.exporters.config import ModelConfig
+from vidc.compiler.quantize.calibrated_tensors import linear_sizes
+from vidc.exporters.families.family import Family
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """Formats of a transformer's layers.
+    """Formats of a network's layers.
 
     Attributes:
         linear: formats of all linear layers by name, high precision included.
-        attention: formats of all self-attentions by name, such as ``blocks.0.attn1``.
-        flops_share: share of a denoising pass's matmul FLOPs with weights, patch embedding
+        attention: formats of all attentions over rings by name, such as ``blocks.0.attn1``.
+        flops_share: share of a pass's matmul FLOPs with weights, those outside linear layers
             included, that run in 8 bits, 0 to 1.
-        weights_share: share of these weights, and those of ``text_kv``, in 8 bits, 0 to 1.
+        weights_share: share of all these weights in 8 bits, 0 to 1.
     """
 
     linear: Mapping[str, LinearFormat]
@@ -29,34 +29,31 @@ class Quantization:
     weights_share: float
 
 
-def apply_recipe(recipe: Recipe, config: ModelConfig) -> Quantization:
+def apply_recipe(recipe: Recipe, model: Family) -> Quantization:
     """Returns the formats that a recipe gives a model's layers.
 
     Raises:
         UsageError: ``VIDC-RECIPE-LAYER``, a pattern matches no layer, with the nearest one.
     """
-    sizes = linear_sizes(config)
+    sizes, part = linear_sizes(model), model.quantized_part
     names = tuple(sizes)
     linear = _formats(recipe.linear, names, LinearFormat(), f"recipe {recipe.name}, [[linear]]")
     attention = _formats(
         recipe.attention,
-        attention_names(config.transformer),
+        tuple(part.attentions),
         AttentionFormat(),
         f"recipe {recipe.name}, [[attention]]",
     )
     weights = {name: math.prod(size) for name, size in sizes.items()}
-    patch = (
-        config.transformer.dim * config.transformer.channels * math.prod(config.transformer.patch)
-    )
-    products = {name: weight * denoising_rows(name, config) for name, weight in weights.items()}
+    products = {name: weight * part.rows(name) for name, weight in weights.items()}
+    others = part.other_products
     computed = sum(products[name] for name in names if linear[name].computes)
     kept = sum(weights[name] for name in names if linear[name].weights != HIGH)
-    tokens = config.stream.block * config.frame_tokens
     return Quantization(
         linear,
         attention,
-        computed / (sum(products.values()) + patch * tokens),
-        kept / (sum(weights.values()) + patch),
+        computed / (sum(products.values()) + sum(weight * rows for weight, rows in others)),
+        kept / (sum(weights.values()) + sum(weight for weight, _ in others)),
     )
 
 
@@ -68,13 +65,3 @@ def _formats(
         for pattern in rule.layers:
             formats |= dict.fromkeys(require_matching(pattern, names, where), rule.format)
     return formats
-
-
-def denoising_rows(name: str, config: ModelConfig) -> int:
-    """Returns the input rows of a linear layer in a denoising pass, for batch size 1."""
-    if "text_embedder" in name or name.endswith(("attn2.to_k", "attn2.to_v")):
-        # It runs once a prompt.
-        return 0
-    if name.startswith("condition_embedder."):
-        return config.stream.block
-    return config.stream.block * config.frame_tokens

@@ -13,13 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from vidc.compiler.config.schema import ValidateConfig
-from vidc.compiler.config.stream import stream_spec
-from vidc.compiler.config.tables import write_tables
 from vidc.compiler.quantize.calibrated_tensors import tensor_shapes
 from vidc.compiler.quantize.document import DOCUMENT, SCHEMA, TENSORS, Document, FileNote
-from vidc.compiler.quantize.groups import Group, groups
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.family import Family, Pass
 from vidc.plugins.errors import GateError, UsageError
 from vidc.runtime.integrity import file_entry
 from vidc.runtime.strict import plain, read
@@ -57,7 +53,7 @@ class Calibration:
         low, high = (self.tensors[f"{name}.{of}"] for of in ("low", "high"))
         return torch.maximum(high - mean, mean - low)
 
-    def require_fits(self, model: ModelConfig, weights: str) -> None:
+    def require_fits(self, model: Family, weights: str) -> None:
         """Rejects a calibration of another model.
 
         Args:
@@ -79,10 +75,10 @@ class Calibration:
                     _foreign(f"it was made with {table}.{key} = {found}, this is {value}")
 
 
-def model_tables(model: ModelConfig) -> dict[str, dict[str, Any]]:
+def model_tables(model: Family) -> dict[str, dict[str, Any]]:
     """Returns the tables of a model that its ranges depend on, besides the weights."""
-    tables = write_tables(model, ValidateConfig())
-    return {name: tables[name] for name in ("model", "stream", "sampler")}
+    tables = model.to_json()
+    return {name: tables[name] for name in model.calibrated_tables}
 
 
 def write_calibration(folder: Path, document: Document, tensors: Mapping[str, Tensor]) -> None:
@@ -99,7 +95,7 @@ def write_calibration(folder: Path, document: Document, tensors: Mapping[str, Te
     (folder / DOCUMENT).write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
 
 
-def read_calibration(folder: Path, model: ModelConfig) -> Calibration:
+def read_calibration(folder: Path, model: Family) -> Calibration:
     """Reads and validates a calibration; ``require_fits`` compares it with a model.
 
     Args:
@@ -120,7 +116,7 @@ def read_calibration(folder: Path, model: ModelConfig) -> Calibration:
         raise GateError(
             "VIDC-CALIBRATION-DAMAGED", f"{folder / TENSORS} cannot be read: {error}", _AGAIN
         ) from error
-    expected = groups(stream_spec(model))
+    expected = model.passes()
     if document.groups != expected:
         _foreign(f"its groups are {_shown(document.groups)}, this model's {_shown(expected)}")
     _check_shapes(tensors, tensor_shapes(model, len(document.groups)))
@@ -183,7 +179,7 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON number")
 
 
-def _shown(found: Sequence[Group]) -> str:
+def _shown(found: Sequence[Pass]) -> str:
     return ", ".join(f"{group.name} at {group.timestep}" for group in found)
 
 

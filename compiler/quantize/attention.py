@@ -14,7 +14,7 @@ from vidc.compiler.quantize.lowering import lowered_formats
 from vidc.compiler.quantize.support import QuantizationSupport
 from vidc.compiler.quantize.tensors import TensorType
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.family import Family
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import BuildError, GateError
 
@@ -60,13 +60,13 @@ class QuantizedAttention:
 
 
 def quantized_attention(
-    recipe: Recipe, model: ModelConfig, support: QuantizationSupport
+    recipe: Recipe, model: Family, support: QuantizationSupport
 ) -> dict[str, QuantizedAttention]:
     """Returns a recipe's quantized self-attentions by name; raises as ``quantized_linears``."""
     formats = lowered_formats(recipe, model, support)
-    sizes = (model.transformer.heads, model.transformer.head_dim)
+    sizes = model.quantized_part.attentions
     return {
-        name: QuantizedAttention(name, f, *sizes)
+        name: QuantizedAttention(name, f, sizes[name].heads, sizes[name].head_dim)
         for name, f in formats.attention.items()
         if f != AttentionFormat()
     }

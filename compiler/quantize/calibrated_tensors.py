@@ -4,8 +4,7 @@ from functools import cache
 
 from torch import nn
 
-from vidc.exporters.config import ModelConfig, TransformerConfig
-from vidc.exporters.models import meta_network
+from vidc.exporters.families.family import Family
 
 PARTS = ("q", "k", "v")
 """Inputs of self-attention, as in ``blocks.0.attn1.q``."""
@@ -16,9 +15,9 @@ SPREAD = ("mean", "low", "high")
 
 
 @cache
-def linear_sizes(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Returns input and output features of the transformer's linear layers by name."""
-    network = meta_network(config, "transformer", "fp32")
+def linear_sizes(model: Family) -> dict[str, tuple[int, int]]:
+    """Returns input and output features of the quantized part's linear layers by name."""
+    network = model.quantized_part.network("fp32")
     return {
         name: (module.in_features, module.out_features)
         for name, module in network.named_modules()
@@ -26,12 +25,7 @@ def linear_sizes(config: ModelConfig) -> dict[str, tuple[int, int]]:
     }
 
 
-def attention_names(config: TransformerConfig) -> tuple[str, ...]:
-    """Returns the names of the transformer's self-attentions."""
-    return tuple(f"blocks.{layer}.attn1" for layer in range(config.layers))
-
-
-def tensor_shapes(config: ModelConfig, groups: int) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(model: Family, groups: int) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a calibration's tensors by name.
 
     ``<linear>.input``, ``[G, in]``, and ``<attention>.q`` (``k``, ``v``), ``[G, H, D]``: amax of
@@ -41,13 +35,13 @@ def tensor_shapes(config: ModelConfig, groups: int) -> dict[str, tuple[int, ...]
     ``v``'s), ``[H, D]``: mean over clean passes, whose keys stay in the ring; minimum and maximum
     over all passes.
     """
-    heads = (config.transformer.heads, config.transformer.head_dim)
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, (features_in, features_out) in linear_sizes(config).items():
+    for name, (features_in, features_out) in linear_sizes(model).items():
         shapes[f"{name}.input"] = (groups, features_in)
         shapes |= {f"{name}.input.{of}": (features_in,) for of in SPREAD}
         shapes[f"{name}.weight"] = (features_out,)
-    for name in attention_names(config.transformer):
+    for name, attention in model.quantized_part.attentions.items():
+        heads = (attention.heads, attention.head_dim)
         shapes |= {f"{name}.{part}": (groups, *heads) for part in PARTS}
         shapes |= {f"{name}.{part}.{of}": heads for part in RING_PARTS for of in SPREAD}
     return shapes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vidc.compiler.quantize.groups import Group
+from vidc.exporters.families.family import Pass
 
 SCHEMA = 3
 DOCUMENT = "calibration.json"
@@ -111,7 +111,7 @@ class Document:
     prompts: PromptsNote
     seed: int
     recipe: Rollouts
-    groups: tuple[Group, ...]
+    groups: tuple[Pass, ...]
     versions: dict[str, str]
     tensors: FileNote
 

@@ -26,7 +26,6 @@ from vidc.compiler.quantize.tensors import (
     weight_scale_name,
 )
 from vidc.compiler.quantize.weights import quantized_weights
-from vidc.exporters.causal_wan.model import CausalWan
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.ops.ring import ring_attention, ring_write
 from vidc.runtime.engines import Engine, Wrapper
@@ -168,7 +167,7 @@ class FakeQuantizer:
 
     def __init__(
         self,
-        network: CausalWan,
+        network: nn.Module,
         formats: Quantization,
         calibration: Calibration | None,
         clipping: Clipping | None = None,
@@ -176,7 +175,7 @@ class FakeQuantizer:
     ) -> None:
         self._network, self._support = network, support
         self._clipping = clipping
-        self.device = network.proj_out.weight.device
+        self.device = next(network.parameters()).device
         """The network's device."""
         self._calibration = calibration
         self._linears = linears_of(formats)

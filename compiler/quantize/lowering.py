@@ -8,7 +8,7 @@ from vidc.compiler.config.formats import FORMATS, HIGH, STATIC, AttentionFormat,
 from vidc.compiler.config.recipe import Recipe
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
 from vidc.compiler.quantize.support import ONNX, QuantizationSupport
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError, UsageError
 
 _SHARED = re.compile(r"(.*\.attn\d+)\.to_([qkv])")
@@ -45,7 +45,7 @@ class QuantizedLinear:
 
 
 def quantized_linears(
-    recipe: Recipe, model: ModelConfig, support: QuantizationSupport = ONNX
+    recipe: Recipe, model: Family, support: QuantizationSupport = ONNX
 ) -> dict[str, QuantizedLinear]:
     """Returns the quantized linear layers of a recipe, by name.
 
@@ -56,9 +56,7 @@ def quantized_linears(
     return linears_of(lowered_formats(recipe, model, support))
 
 
-def lowered_formats(
-    recipe: Recipe, model: ModelConfig, support: QuantizationSupport
-) -> Quantization:
+def lowered_formats(recipe: Recipe, model: Family, support: QuantizationSupport) -> Quantization:
     """Returns the formats that a recipe gives a model's layers; raises as ``quantized_linears``."""
     formats = apply_recipe(recipe, model)
     if all(f.weights == HIGH for f in formats.linear.values()) and all(

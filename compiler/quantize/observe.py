@@ -5,16 +5,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vidc.compiler.quantize.collect import Collector
-from vidc.compiler.quantize.groups import CLEAN, TEXT
+from vidc.exporters.families.family import Family
 from vidc.plugins.ops.ring import ring_attention, ring_write
 from vidc.plugins.signature import Signature
 from vidc.runtime.engines import Engine, Wrapper
-from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.states import Buffers, States
 
 
@@ -22,14 +20,14 @@ class Observer:
     """Passes the inputs of linear layers and of self-attention to a collector.
 
     Args:
-        stream: the stream, whose timesteps define the groups.
+        model: the model, whose passes define the groups.
         collector: the collector.
     """
 
-    def __init__(self, stream: StreamSpec, collector: Collector) -> None:
-        self._timesteps = torch.tensor(stream.timesteps)
+    def __init__(self, model: Family, collector: Collector) -> None:
+        self._model = model
         self._collector = collector
-        self._group = TEXT
+        self._group = model.passes()[0].name
 
     def engines(self, engines: Mapping[str, Engine]) -> dict[str, Engine]:
         """Wraps engines so that their calls are observed."""
@@ -54,7 +52,7 @@ class Observer:
         self, name: str, signature: Signature, buffers: Buffers, states: States
     ) -> Iterator[None]:
         """Observes one call of a component."""
-        self._group = self._group_of(name, buffers)
+        self._group = self._model.pass_of(name, buffers.inputs)
         rings = [spec.name for spec in signature.states if spec.name.startswith("ring.")]
         with _Attention({states[ring].data_ptr(): ring for ring in rings}, self):
             yield
@@ -65,7 +63,7 @@ class Observer:
         name = f"blocks.{layer}.attn1.{part}"
         self._collector.heads(name, self._group, update)
         self._collector.ends(name, update)
-        if self._group == CLEAN:
+        if self._group == self._model.passes()[-1].name:
             # Later passes overwrite the keys of noisy passes; those of clean passes stay.
             self._collector.mean(name, update)
 
@@ -80,14 +78,6 @@ class Observer:
         rows = x.reshape(1, -1, x.shape[-1])
         self._collector.ends(name, rows)
         self._collector.mean(name, rows)
-
-    def _group_of(self, name: str, buffers: Buffers) -> str:
-        if name == "text_kv":
-            return TEXT
-        if name != "denoise":
-            return CLEAN
-        timestep = buffers["timestep"].flatten()[:1].cpu()
-        return f"step.{int((self._timesteps - timestep).abs().argmin())}"
 
 
 class _Watched(Wrapper):

@@ -1,6 +1,6 @@
-"""A content-addressed build graph: stages, the keys of their results, and the store of both.
+"""A content-addressed build graph: stages, their keys, and a store of their results.
 
-It knows nothing of models or backends. ``stage`` says what a stage is and what its key is made of,
-``store`` keeps results, ``plan`` says what would run and why, ``run`` runs it, ``upkeep`` lists,
-checks and prunes what is kept.
+Independent of models and backends. ``stage`` defines stages and keys, ``store`` stores results,
+``plan`` explains what a build would run, ``run`` runs it, ``upkeep`` lists, checks and prunes
+results.
 """

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file writes."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in ``path``, None where it cannot be read or does not parse."""
+    """Returns the JSON value in ``path``, None if it cannot be read or parsed."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -17,12 +17,12 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes ``path`` in one step, with its folder; a reader sees the old value or the new."""
+    """Writes ``path`` atomically and creates its folder; readers see the old or the new value."""
     write_bytes(path, json.dumps(value, indent=1).encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """As ``write_json``, of bytes."""
+    """As ``write_json``, for bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:

@@ -1,4 +1,4 @@
-"""SHA-256 of JSON values, files and folders, and a memory of the digests of large files."""
+"""SHA-256 of JSON values, files and folders, with a cache for large files."""
 
 import contextlib
 import hashlib
@@ -15,14 +15,14 @@ from vidc.compiler.store.atomic import read_json, write_json
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
 REMEMBER_FROM = 1 << 20
-"""Bytes from which a file's digest is worth remembering; smaller ones are hashed each time."""
+"""Size in bytes from which digests are cached."""
 
 SETTLED_SECONDS = 2.0
-"""How old a change must be: a second write within one tick of the clock keeps the file's mtime."""
+"""Minimum age of a change: two writes within one clock tick have the same mtime."""
 
 
 def canonical_json(value: Json) -> str:
-    """``value`` as ASCII JSON with sorted keys, no spaces, and floats by ``repr``.
+    """Returns ``value`` as ASCII JSON with sorted keys, no spaces, and floats by ``repr``.
 
     Raises:
         ValueError: NaN or infinity.
@@ -32,12 +32,12 @@ def canonical_json(value: Json) -> str:
 
 
 def sha256_json(value: Json) -> str:
-    """Hex SHA-256 of the canonical JSON of ``value``."""
+    """Returns the hex SHA-256 of the canonical JSON of ``value``."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
-    """Hex SHA-256 of a regular file's bytes; ValueError on a device, pipe or folder."""
+    """Returns the hex SHA-256 of a regular file; ValueError on a device, pipe or folder."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path} is not a regular file")
     with path.open("rb") as file:
@@ -45,7 +45,7 @@ def sha256_file(path: Path) -> str:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Every file under ``root`` with its relative POSIX path, links followed."""
+    """Yields every file under ``root`` with its relative POSIX path; follows links."""
     for folder, _, names in os.walk(root, followlinks=True, onerror=_raise):
         for name in names:
             path = Path(folder, name)
@@ -57,32 +57,32 @@ def _raise(error: OSError) -> None:
 
 
 def sha256_tree(digests: Mapping[str, str]) -> str:
-    """Digest of a folder from its files' digests by relative path; empty folders do not count."""
+    """Returns a folder's digest from its files' digests by relative path; ignores empty folders."""
     return sha256_json(digests)
 
 
 class DigestMemory:
-    """Digests of files outside the store, those of large ones remembered on disk.
+    """Digests of files outside the store, cached on disk for large files.
 
-    A remembered digest holds as long as the file's absolute path, size, mtime and inode do.
+    A cached digest is valid while the file's absolute path, size, mtime and inode are unchanged.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def path(self, path: Path) -> str:
-        """Digest of a file, or of a folder from its files' paths and digests.
+        """Returns the digest of a file, or of a folder from its files' paths and digests.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: it is neither a file nor a folder.
+            OSError: the path cannot be read.
+            ValueError: the path is neither a file nor a folder.
         """
         if path.is_dir():
             return sha256_tree({name: self.file(file) for name, file in _files(path)})
         return self.file(path)
 
     def file(self, path: Path) -> str:
-        """Digest of a file; OSError or ValueError as ``path``."""
+        """Returns the digest of a file; raises as ``path``."""
         before = path.stat()
         if before.st_size < REMEMBER_FROM:
             return sha256_file(path)
@@ -101,7 +101,7 @@ class DigestMemory:
         after = path.stat()
         unchanged = (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
         if settled and unchanged:
-            # Only speed is lost where the memory cannot be written.
+            # The cache is optional.
             with contextlib.suppress(OSError):
                 write_json(memory, {"state": state, "sha256": digest})
         return digest

@@ -1,4 +1,4 @@
-"""Failures of the disk under the store, told apart from failures of a stage."""
+"""Errors of the store's disk, separate from errors of a stage."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ UNUSABLE = frozenset(
 )
 OTHER_CACHE = "free some space (`vidc cache prune`) or choose another cache folder"
 FULL_BELOW = 1 << 20
-"""Free bytes below which a failed write is blamed on the disk: not every library passes errno on"""
+"""Free bytes below which a failed write counts as a full disk: some libraries hide errno."""
 
 
 @contextmanager
@@ -35,18 +35,18 @@ def store_errors(root: Path) -> Iterator[None]:
 def stage_errors(
     stage: str, root: Path, draft: Path, needed: int | None, remedy: str
 ) -> Iterator[None]:
-    """Names the stage in whatever its run or the publishing of its output raises.
+    """Turns exceptions of a stage's run or of publishing into errors that name the stage.
 
     Args:
         stage: its name.
         root: a folder on the disk that it writes to.
         draft: the folder the stage writes to.
-        needed: bytes that the stage wrote the last time, if known.
-        remedy: what to try where the disk is full, such as ``OTHER_CACHE``.
+        needed: bytes of the stage's last output, if known.
+        remedy: the hint for a full disk, such as ``OTHER_CACHE``.
 
     Raises:
-        BuildError: ``VIDC-BUILD-DISK`` where the disk is full or refuses the draft, else
-            ``VIDC-BUILD-STAGE``. Errors of vidc's own pass as they are.
+        BuildError: ``VIDC-BUILD-DISK`` if the disk is full or not writable, else
+            ``VIDC-BUILD-STAGE``. A VidcError passes unchanged.
     """
     try:
         yield

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The leaves of nested mappings by dotted names; lists are leaves."""
+    """Returns the leaves of nested mappings by dotted names; lists are leaves."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A lock on a file: shared by many readers, or held by one writer alone."""
+"""A file lock: shared by readers or exclusive to one writer."""
 
 import errno
 import fcntl
@@ -8,17 +8,17 @@ from pathlib import Path
 
 
 class Mode(IntEnum):
-    """Who else may hold the lock: other readers, or nobody."""
+    """Shared (readers) or exclusive (one writer)."""
 
     SHARED = fcntl.LOCK_SH
     EXCLUSIVE = fcntl.LOCK_EX
 
 
 class FileLock:
-    """An advisory lock that the kernel frees when its process ends, however it ends.
+    """An advisory lock that the kernel releases when its process ends.
 
-    Two objects on one path exclude each other within a process as well. The file itself stays:
-    removing it while another process waits on it would split the lock.
+    Two objects on one path also exclude each other within a process. The file stays: removing it
+    while another process waits would split the lock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,9 +26,9 @@ class FileLock:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def try_acquire(self, mode: Mode) -> bool:
-        """Takes the lock, or changes its mode, if nobody is in the way; else holds nothing.
+        """Acquires the lock or changes its mode without waiting; on failure it is not held.
 
-        A change of mode may let others in between.
+        A change of mode is not atomic.
         """
         try:
             fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
@@ -40,5 +40,5 @@ class FileLock:
         return True
 
     def close(self) -> None:
-        """Gives the lock up for good."""
+        """Releases the lock permanently."""
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""What a build would do, and why, without doing it."""
+"""Dry run of a build: the action for each stage and its reasons."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from vidc.compiler.store.stage import Stage, check_order, key_components
 from vidc.compiler.store.store import Last, Store
 
 DIGESTS = ("inputs.", "files.", "sources")
-"""Components whose values are digests, which say nothing to a reader."""
+"""Components with digests as values, which reasons do not quote."""
 
 
 class Status(StrEnum):
-    """The four things a build may do with a stage."""
+    """The action of a build for a stage."""
 
     HIT = "HIT"
-    """Use its result from the store."""
+    """The store has its result."""
     MISS = "MISS"
-    """Run it: it was never built in this slot, or its result is gone."""
+    """It runs: it was never built in this slot, or its result is gone."""
     STALE = "STALE"
-    """Run it: its key changed since it was last built in this slot."""
+    """It runs: its key changed since the last build in this slot."""
     UNKNOWN = "UNKNOWN"
-    """Known only when an earlier stage has run."""
+    """It depends on an earlier stage that has to run first."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class PlanRow:
 
     Attributes:
         stage: its name.
-        status: what a build would do.
-        key: of its result, None where the status is UNKNOWN.
-        reasons: what it waits for, and which components of its key changed and how.
+        status: the action of a build.
+        key: of its result, None if the status is UNKNOWN.
+        reasons: the stages it waits for, and the changed components of its key.
     """
 
     stage: str
@@ -45,13 +45,13 @@ class PlanRow:
 
 
 def plan(stages: Sequence[Stage], store: Store, slot: str) -> list[PlanRow]:
-    """Returns what ``run`` would do with each stage.
+    """Returns the action of ``run`` for each stage.
 
     Args:
         stages: in topological order.
-        store: where results are looked up; only digests of large files are written.
-        slot: names this build among others, such as ``tiny/cpu/onnxruntime/fp32``: changes are
-            told against the last build in the same slot.
+        store: with the results; only digests of large files are written.
+        slot: name of this kind of build, such as ``tiny/cpu/onnxruntime/fp32``; changes are
+            relative to the last build in the same slot.
 
     Raises:
         BuildError: ``VIDC-BUILD-INPUT`` or ``VIDC-BUILD-DISK``.
@@ -75,13 +75,13 @@ def plan(stages: Sequence[Stage], store: Store, slot: str) -> list[PlanRow]:
 def plan_row(
     components: Mapping[str, Json], waits: Sequence[str], last: Last | None, *, found: bool
 ) -> PlanRow:
-    """Returns what a build would do with one stage.
+    """Returns the action of a build for one stage.
 
     Args:
-        components: of its key, but for the inputs that it waits for.
-        waits: earlier stages whose outputs are not known yet.
+        components: of its key, without the inputs that it waits for.
+        waits: earlier stages with unknown outputs.
         last: its last result, if any.
-        found: the result of this key is there.
+        found: True if the store has the result of this key.
     """
     stage = str(components["stage"])
     changes = () if last is None else tuple(_changes(last.components, components, waits))
@@ -100,7 +100,7 @@ def plan_row(
 def _changes(
     old: Mapping[str, Json], new: Mapping[str, Json], waits: Sequence[str]
 ) -> Iterator[str]:
-    """The components that differ, without the inputs that are not known yet."""
+    """Yields the components that differ, without unknown inputs."""
     before, after = _leaves(old), _leaves(new)
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) == after.get(name) or name in {f"inputs.{w}" for w in waits}:

@@ -1,4 +1,4 @@
-"""Folders outside the store that are made of results, each put in its place whole or not at all."""
+"""Atomic publication of folders made from results, outside the store."""
 
 import json
 import shutil
@@ -29,17 +29,17 @@ class Kind:
     """A kind of folder that vidc writes.
 
     Attributes:
-        document: the file in it that says so.
-        listed: the paths of its other files, of what the document says.
+        document: the file that identifies the kind.
+        listed: returns the paths of its other files from the document.
     """
 
     document: str
     listed: Callable[[dict[str, Any]], Iterable[str]]
 
     def refuse_occupied(self, output: Path) -> None:
-        """Refuses to replace anything but an empty folder, or an older one of this kind.
+        """Refuses to replace anything except an empty folder or an older one of this kind.
 
-        Whatever its document does not list is somebody's, and would be gone.
+        Files that the document does not list belong to the user and would be lost.
 
         Raises:
             UsageError: ``VIDC-BUILD-OUTPUT``.
@@ -67,7 +67,7 @@ class Kind:
         try:
             return set(self.listed(json.loads(document.read_bytes())))
         except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-            return set()  # Damaged, or of another version: nothing says what is vidc's.
+            return set()  # Damaged, or of another version.
 
 
 class Finished(Protocol):
@@ -75,7 +75,7 @@ class Finished(Protocol):
 
     @property
     def components(self) -> Mapping[str, Json]:
-        """All that its key is made of."""
+        """The components of its key."""
 
     @property
     def files(self) -> Mapping[str, File]:
@@ -84,10 +84,10 @@ class Finished(Protocol):
 
 @dataclass(frozen=True)
 class Publishing:
-    """Where a publication is written, and what it is made of.
+    """Output folder and inputs of a publication.
 
     Attributes:
-        output: an empty folder, which goes to ``place`` once it is finished.
+        output: an empty folder, moved to ``place`` when finished.
         place: an absolute path.
         results: of the stages before it, by name.
         keys: of those stages and of the publication, by name.
@@ -102,12 +102,12 @@ class Publishing:
 
 
 class Publication(Step):
-    """The last step of a build: it writes a folder of the user's from results in the store."""
+    """The last step of a build: writes a user's folder from results in the store."""
 
     kind: ClassVar[Kind]
 
     def components(self, results: Mapping[str, Finished], digests: DigestMemory) -> dict[str, Json]:
-        """Returns all that the folder depends on; inputs that are not in ``results`` are left out.
+        """Returns the components of the key; omits inputs that are not in ``results``.
 
         Raises:
             BuildError: ``VIDC-BUILD-INPUT``.
@@ -119,12 +119,12 @@ class Publication(Step):
         return key_components(self, outputs, digests)
 
     def notes(self, results: Mapping[str, Result]) -> list[str]:
-        """Returns lines that the user should read, whether or not the folder is written again."""
+        """Returns lines for the user, also if the folder is not written again."""
         return []
 
     @abstractmethod
     def published(self, folder: Path, key: str, results: Mapping[str, Finished]) -> bool:
-        """Returns True if ``folder`` is the whole publication of this key."""
+        """Returns True if ``folder`` is a complete publication of this key."""
 
     @abstractmethod
     def run(self, workspace: Publishing) -> None:
@@ -151,16 +151,16 @@ def exclusive(store: Store, output: Path, note: Callable[[str], None]) -> Iterat
 
 @contextmanager
 def replacing(output: Path, stage: str) -> Iterator[Path]:
-    """An empty folder beside ``output`` that takes its place if nothing is raised.
+    """Yields an empty folder that replaces ``output`` if the block does not raise.
 
-    What was there stays until then. Of the new folder nothing is left if something is raised.
+    The old folder stays until then. If the block raises, the new folder is removed.
 
     Args:
         output: an absolute path.
-        stage: what writes it, for messages.
+        stage: name of the writing stage, for messages.
 
     Raises:
-        BuildError: ``VIDC-BUILD-DISK``, or ``VIDC-BUILD-STAGE`` for what is no error of vidc's.
+        BuildError: ``VIDC-BUILD-DISK``, or ``VIDC-BUILD-STAGE`` for errors other than VidcError.
     """
     staging = output.with_name(f".{output.name}.partial")
     try:
@@ -180,7 +180,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _replace(staging: Path, output: Path) -> None:
-    """Puts the finished folder in the place of an older one, or of nothing."""
+    """Moves the finished folder to ``output``; replaces an older one."""
     if output.exists():
         output.rename(_older(output))
     staging.rename(output)

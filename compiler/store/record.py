@@ -1,4 +1,4 @@
-"""The record of one result in the store, and the check that the result is still whole."""
+"""The record of a result in the store, and the check of the result against it."""
 
 import stat
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ RECORD = "record.json"
 
 
 class DamagedError(ValueError):
-    """A result in the store is not what was published there."""
+    """A result in the store differs from its record."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class File:
 
 @dataclass(frozen=True)
 class Record:
-    """The record of a result: its key's components, its files, and when they were made.
+    """The record of a result: key components, files, and time.
 
     Attributes:
-        components: what the key is made of.
-        files: the output, by relative path.
+        components: of the key.
+        files: of the output, by relative path.
         created: seconds since the epoch.
-        seconds: how long the stage ran.
-        vidc: version of vidc that ran it.
+        seconds: run time of the stage.
+        vidc: version of vidc.
     """
 
     components: Mapping[str, Json]
@@ -45,7 +45,7 @@ class Record:
     vidc: str
 
     def to_json(self) -> dict[str, Any]:
-        """The record as plain JSON values."""
+        """Returns the record as plain JSON values."""
         return {
             "schema": SCHEMA,
             "components": self.components,
@@ -71,7 +71,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Entry:
-    """A result in the store: its folder, its record, and when it was last used (epoch seconds)."""
+    """A result in the store: folder, record, and time of last use (epoch seconds)."""
 
     path: Path
     record: Record
@@ -103,7 +103,7 @@ class Entry:
         return sum(file.size for file in self.record.files.values())
 
     def verify(self) -> None:
-        """Hashes every output file; DamagedError where one differs."""
+        """Hashes every output file; DamagedError if one differs."""
         for name, digest in self.digests.items():
             try:
                 found = sha256_file(self.output / name)
@@ -114,10 +114,10 @@ class Entry:
 
 
 def open_entry(path: Path) -> Entry:
-    """The entry at ``path``, its record read and the sizes of its files compared with it.
+    """Returns the entry at ``path`` after comparing its files' sizes with its record.
 
     Raises:
-        DamagedError: the record or a file is missing, altered in size, or not of this entry.
+        DamagedError: the record or a file is missing, has another size, or is not of this entry.
     """
     try:
         record = Record.from_json(read_json(path / RECORD))
@@ -137,7 +137,7 @@ def open_entry(path: Path) -> Entry:
 
 
 def file_sizes(output: Path) -> dict[str, int]:
-    """Bytes of each file of an output; DamagedError on a link or a special file in it."""
+    """Returns the bytes of each output file; DamagedError on a link or special file."""
     if not output.is_dir():
         raise DamagedError(f"{output.name} is not a folder")
     sizes = {}

@@ -1,4 +1,4 @@
-"""Runs a build: what is in the store is used, the rest is built."""
+"""Runs a build: uses results in the store and builds the missing ones."""
 
 import math
 import os
@@ -22,16 +22,16 @@ from vidc.plugins.errors import BuildError
 
 
 class Progress(Protocol):
-    """Is told how a build gets on."""
+    """Receives the progress of a build."""
 
     def started(self, stage: str) -> None:
-        """A stage begins to run, or its result is taken from the store."""
+        """Called when a stage starts to run, or its result is taken from the store."""
 
     def finished(self, stage: str, hit: bool, seconds: float) -> None:
-        """A stage's result is there: from the store (``hit``), or built just now."""
+        """Called when a stage's result is ready, from the store (``hit``) or newly built."""
 
     def note(self, text: str) -> None:
-        """One line worth showing."""
+        """Shows one line."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Result:
     """The result of one stage.
 
     Attributes:
-        path: folder of its output, to be read only, safe until the store is closed.
-        components: what its key is made of.
-        files: what is in it, by relative path.
-        key: under which the store has it.
-        hit: it was there, or another build made it meanwhile.
+        path: folder of its output; read-only, and locked until the store is closed.
+        components: of its key.
+        files: of its output, by relative path.
+        key: in the store.
+        hit: True if the store had it or another build made it.
         seconds: that this build spent on it.
     """
 
@@ -68,20 +68,18 @@ def run(
     workers: int = 1,
     device_bytes: int | None = None,
 ) -> dict[str, Result]:
-    """The results of all stages, by name.
+    """Runs a build and returns the results of all stages by name.
 
-    Finished stages stay in the store whatever happens later: an interrupted build resumes at the
-    first unfinished one.
+    Finished stages stay in the store: an interrupted build resumes at the first unfinished one.
 
     Args:
         stages: in topological order.
-        store: where results are looked up and kept.
-        slot: names this build among others, for the explanations of a later ``plan``.
-        progress: is told of each stage.
-        workers: processes that build stages side by side; with 1 they are built in this one.
-            Each stage must then be picklable.
-        device_bytes: of the target's memory that stages side by side may take together, as
-            ``fitting`` says. None sets no limit.
+        store: of the results.
+        slot: name of this kind of build, for the reasons of a later ``plan``.
+        progress: receives each stage.
+        workers: parallel processes; 1 builds in this process. With more, stages must be picklable.
+        device_bytes: limit of the target's memory for parallel stages, see ``fitting``; None sets
+            no limit.
 
     Raises:
         BuildError: ``VIDC-BUILD-STAGE`` names the stage that failed, ``VIDC-BUILD-DISK`` a disk
@@ -89,14 +87,14 @@ def run(
         ValueError: the stages are not in order.
     """
     check_order(stages)
-    for stage in stages:  # A missing file or tool is told before the first stage runs.
+    for stage in stages:  # Reports a missing file or tool before the first stage runs.
         stage.key().tools()
     with store_errors(store.root), _Workers() as pool:
         store.sweep()
         build = _Build(store, slot, progress)
         waiting, queue, running = list(stages), list[_Started](), dict[Future[bool], _Started]()
         while waiting or queue or running:
-            # One that is in the store may make others ready.
+            # A result in the store may make other stages ready.
             while ready := [stage for stage in waiting if build.is_ready(stage)]:
                 for stage in ready:
                     waiting.remove(stage)
@@ -121,17 +119,17 @@ def run(
 
 
 def fitting(queue: Sequence[int], running: Iterable[int], capacity: int | None) -> list[int]:
-    """Which stages of a queue start now: their indices, in the order in which they start.
+    """Returns the indices of the queued stages that start now, in starting order.
 
-    One that needs nothing always starts. Of the others the largest comes first, since it tends to
-    take the longest, and of equal ones the earliest; while it does not fit none overtakes it, so
-    that smaller ones cannot keep it waiting by turns. One that needs more than there is runs when
-    no other that needs any does.
+    A stage that needs no memory always starts. Of the rest the largest comes first, since it tends
+    to take longest, and of equal ones the earliest. While it does not fit, no smaller stage
+    overtakes it, which prevents starvation. A stage that needs more than the capacity runs when no
+    other stage uses memory.
 
     Args:
-        queue: bytes that each waiting stage needs, the earliest first.
-        running: bytes that each running stage takes.
-        capacity: bytes that stages may take together; None sets no limit.
+        queue: bytes of each waiting stage, earliest first.
+        running: bytes of each running stage.
+        capacity: total bytes; None sets no limit.
     """
     taken, limit = sum(running), math.inf if capacity is None else capacity
     starting, fits = [], True
@@ -146,7 +144,7 @@ def fitting(queue: Sequence[int], running: Iterable[int], capacity: int | None) 
 
 @dataclass(frozen=True)
 class _Started:
-    """A stage whose turn has come; goes to a worker as it is."""
+    """A started stage; picklable for a worker."""
 
     stage: Stage
     components: Mapping[str, Json]
@@ -160,7 +158,7 @@ class _Started:
 
 
 class _Build:
-    """The results of a build so far."""
+    """State of a running build."""
 
     def __init__(self, store: Store, slot: str, progress: Progress) -> None:
         self.results: dict[str, Result] = {}
@@ -170,7 +168,7 @@ class _Build:
         self._progress = progress
 
     def is_ready(self, stage: Stage) -> bool:
-        """Returns True if everything the stage consumes is there."""
+        """Returns True if all inputs of the stage are built."""
         return all(consumed.stage in self.results for consumed in stage.inputs)
 
     def start(self, stage: Stage) -> _Started:
@@ -185,13 +183,13 @@ class _Build:
         )
 
     def finish(self, started: _Started, built_elsewhere: bool = False) -> None:
-        """Takes a stage's result from the store, where it is built now if it is not there."""
+        """Takes a stage's result from the store; builds it if missing."""
         name = started.stage.name
         entry, built = _obtain(self._store, started, self._progress.note)
         hit = not (built or built_elsewhere)
         self._store.remember(self._slot, started.components, entry.size)
         self._outputs[name] = entry.digests
-        # Waiting for a worker is no work.
+        # Time spent waiting for a worker does not count.
         seconds = time.perf_counter() - started.at if hit else entry.record.seconds
         self.results[name] = Result(
             entry.output, started.components, entry.record.files, entry.key, hit, seconds
@@ -200,10 +198,10 @@ class _Build:
 
 
 class _Workers:
-    """Processes, each started when a stage is handed over and none of them is idle.
+    """Worker processes, each started when a stage is submitted and none is idle.
 
-    Each has a pool of its own: one whose process dies, or is killed for memory, ends all of its
-    processes, and does not say which stage it was.
+    Each has its own pool: a pool with a dead process ends all of its processes and does not tell
+    the stage.
     """
 
     def __init__(self) -> None:
@@ -216,7 +214,7 @@ class _Workers:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is KeyboardInterrupt:
-            # A terminal interrupts them too; `kill` does not.
+            # A terminal's interrupt reaches the workers; `kill` does not.
             for process in active_children():
                 if process.pid is not None:
                     os.kill(process.pid, signal.SIGINT)
@@ -224,16 +222,16 @@ class _Workers:
             pool.shutdown(cancel_futures=True)
 
     def submit(self, function: Callable[..., bool], *arguments: Any) -> Future[bool]:
-        """Runs a module's function in a process that is used again after ``outcome``."""
+        """Runs a module's function in a process that is reused after ``outcome``."""
         pool = self._idle.pop() if self._idle else self._start()
         future = pool.submit(function, *arguments)
         self._busy[future] = pool
         return future
 
     def submit_alone(self, function: Callable[..., bool], *arguments: Any) -> Future[bool]:
-        """Runs it in a process that ends with it, which frees what it has of a device.
+        """Runs a function in a process that ends with it, which frees its device memory.
 
-        CUDA's context, and the memory that PyTorch keeps for later, would stay with an idle one.
+        An idle process would keep its CUDA context and PyTorch's cached memory.
         """
         pool = self._start()
         future = pool.submit(function, *arguments)
@@ -241,10 +239,10 @@ class _Workers:
         return future
 
     def outcome(self, future: Future[bool], stage: str) -> bool:
-        """Returns the result of a function that has ended.
+        """Returns the result of a finished function.
 
         Raises:
-            BuildError: ``VIDC-BUILD-STAGE``, its process ended before it.
+            BuildError: ``VIDC-BUILD-STAGE``, its process died.
         """
         pool = self._busy.pop(future, None)
         try:
@@ -260,7 +258,7 @@ class _Workers:
         return result
 
     def _start(self) -> ProcessPoolExecutor:
-        # A forked process would inherit locks that torch's threads hold.
+        # A forked process would inherit held locks of torch's threads.
         pool = ProcessPoolExecutor(
             1, get_context("spawn"), initializer=_end_quietly_when_interrupted
         )
@@ -270,7 +268,7 @@ class _Workers:
 
 def _end_quietly_when_interrupted() -> None:
     def end(*_: object) -> None:
-        # Once: a second one would break into the removal of what is half-written.
+        # Only once: a second interrupt would break the removal of partial output.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(130)
 
@@ -278,7 +276,7 @@ def _end_quietly_when_interrupted() -> None:
 
 
 def _produce(root: Path, started: _Started) -> bool:
-    """Builds a stage in a worker, as another build of the same thing would; whether it had to."""
+    """Builds a stage in a worker; returns True if the store did not have it."""
     with Store(root) as store:
         return _obtain(store, started, lambda text: print(text, file=sys.stderr))[1]  # noqa: T201
 

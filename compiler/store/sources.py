@@ -1,4 +1,4 @@
-"""Digest of the Python sources that running a module executes, found without executing them."""
+"""Digest of the Python sources that a module imports, found without executing them."""
 
 import ast
 import hashlib
@@ -14,28 +14,39 @@ from vidc.compiler.store.digest import sha256_json
 
 
 def source_digest(entries: Iterable[str]) -> str:
-    """Digest of the entry modules and of all they import, transitively, from their own package.
+    """Returns the digest of modules and all their transitive imports from their own package.
 
-    Imports inside functions count, those under ``if TYPE_CHECKING`` do not. A module imported by
-    a computed name is not seen: name it as an entry. Data files are not sources. Each module is
-    read once a process.
+    Imports inside functions count, those under ``if TYPE_CHECKING`` do not. Imports by a computed
+    name are not found: name such a module as an entry. Data files do not count. Each module is read
+    once per process.
 
     Raises:
-        ModuleNotFoundError: there is no such entry.
+        ModuleNotFoundError: an entry does not exist.
     """
     return sha256_json(source_modules(entries))
 
 
 def source_modules(entries: Iterable[str]) -> dict[str, str]:
-    """Returns the digest of each module that ``source_digest`` covers, by name; raises as it."""
+    """Returns the digest of each module of ``source_digest`` by name; raises as it."""
     return {name: module.digest for name, module in _closure(entries).items()}
+
+
+def class_modules(kind: type) -> tuple[str, ...]:
+    """Returns entries that cover a class and its bases: a module of each top-level package.
+
+    Modules of Python itself are left out.
+    """
+    found: dict[str, str] = {}
+    for each in kind.__mro__:
+        found.setdefault(each.__module__.partition(".")[0], each.__module__)
+    return tuple(m for top, m in found.items() if top not in sys.stdlib_module_names)
 
 
 @dataclass(frozen=True)
 class _Module:
     digest: str
     imports: frozenset[str]
-    """What it imports from its own top-level package: modules, and names that may be modules."""
+    """Imports from its own top-level package: modules, and names that may be modules."""
 
 
 def _closure(entries: Iterable[str]) -> dict[str, _Module]:
@@ -58,7 +69,7 @@ def _closure(entries: Iterable[str]) -> dict[str, _Module]:
 
 @cache
 def _read(name: str) -> _Module | None:
-    """The module's source; None where there is no such module or, as for a folder, no source."""
+    """Reads a module; None if it does not exist or has no source, such as a folder."""
     spec = _spec(name)
     if spec is None or not spec.has_location or spec.origin is None:
         return None
@@ -70,7 +81,7 @@ def _read(name: str) -> _Module | None:
 
 @cache
 def _spec(name: str) -> ModuleSpec | None:
-    """The module's spec, without importing its packages as ``importlib.util.find_spec`` does."""
+    """Returns a module's spec without importing its packages, unlike ``find_spec``."""
     parent = name.rpartition(".")[0]
     path = None
     if parent:
@@ -101,7 +112,7 @@ def _imports(tree: ast.Module, spec: ModuleSpec) -> frozenset[str]:
 
 
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node of a tree but those that only a type checker reads."""
+    """Yields every node of a tree except those under ``if TYPE_CHECKING``."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""The protocol of a stage, and the components of the key of its result."""
+"""Stages, and the components of their results' keys."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from vidc.plugins.errors import BuildError
 
 @dataclass(frozen=True)
 class Input:
-    """An earlier stage whose output is consumed: these files of it, or all."""
+    """An earlier stage and the consumed files of its output, or all."""
 
     stage: str
     files: tuple[str, ...] | None = None
@@ -20,15 +20,15 @@ class Input:
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folders that a running stage reads and writes.
+    """Folders of a running stage.
 
     Attributes:
         output: an empty folder for its files; regular files only, no links.
-        inputs: the output folder of each stage it consumes, by stage name, to be read only. What
-            its ``Input`` does not name must not be read: its key does not depend on that.
+        inputs: read-only output folder of each consumed stage, by stage name. A stage reads only
+            files that its ``Input`` names, since its key depends only on these.
         note: shows a line of progress.
-        kept: a folder that outlives builds, for what makes later ones faster: no key depends on
-            it, and it may be gone at any time. None where there is none.
+        kept: a cache folder that outlives builds; no key depends on it, and it may disappear at
+            any time. None without one.
     """
 
     output: Path
@@ -38,22 +38,22 @@ class Workspace:
 
 
 def no_tools() -> Mapping[str, str]:
-    """No versions, for a stage whose result depends on vidc's own sources alone."""
+    """Returns no versions, for a stage that depends only on vidc's sources."""
     return {}
 
 
 @dataclass(frozen=True)
 class Key:
-    """Everything a result depends on that is known before its inputs are.
+    """Dependencies of a result that are known before its inputs.
 
     Attributes:
-        entries: modules whose sources run, with all they import; one that is imported by a
-            computed name, such as a backend, is an entry of its own.
-        config: the resolved settings that reach the stage.
-        files: files and folders from outside that it consumes, by label.
-        tools: returns the versions of its tools by name. It is called only where the stage is
-            planned or run: a machine that checks a key needs none of them.
-        target: what it builds for.
+        entries: modules that run, including their imports; one that is imported by a computed name,
+            such as a backend, is its own entry.
+        config: the resolved settings of the stage.
+        files: files and folders outside the store, by label.
+        tools: returns the versions of its tools by name. Called only to plan or run the stage, so
+            checking a key does not need the tools.
+        target: of the build.
     """
 
     entries: tuple[str, ...]
@@ -64,7 +64,7 @@ class Key:
 
 
 class Step(ABC):
-    """A part of a build that has a name, inputs and a key."""
+    """A part of a build with a name, inputs and a key."""
 
     @property
     @abstractmethod
@@ -73,28 +73,28 @@ class Step(ABC):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The earlier stages it consumes, each once."""
+        """The consumed earlier stages, each once."""
         return ()
 
     @abstractmethod
     def key(self) -> Key:
-        """Returns what its result depends on, besides the inputs."""
+        """Returns the dependencies of its result besides the inputs."""
 
 
 @dataclass(frozen=True)
 class Stage(Step):
-    """A pure step whose result the store keeps. Worker processes get it pickled.
+    """A pure step with its result in the store. Picklable for worker processes.
 
     Attributes:
-        device_bytes: of the target's memory that it takes while it runs, an estimate. It decides
-            when the stage runs and not what it makes: no part of the key.
+        device_bytes: estimate of the target's memory while it runs. It affects only scheduling and
+            is not part of the key.
     """
 
     device_bytes: int = field(default=0, kw_only=True)
 
     @property
     def portable(self) -> bool:
-        """True if any machine can run it and its result is right on every other."""
+        """True if any machine can run it and its result is valid on every other."""
         return True
 
     @abstractmethod
@@ -107,15 +107,15 @@ Outputs = Mapping[str, Mapping[str, str]]
 
 
 def key_components(step: Step, outputs: Outputs, digests: DigestMemory) -> dict[str, Json]:
-    """Returns all that a result depends on; the key is the digest of it.
+    """Returns the components of a result's key; the key is their digest.
 
-    It holds digests of consumed outputs, not keys of earlier stages: a stage that ran again and
-    gave the same output changes no key after it. Inputs that are not in ``outputs`` are left out.
+    They contain digests of consumed outputs, not keys of earlier stages: a rerun with the same
+    output changes no later key. Inputs that are not in ``outputs`` are omitted.
 
     Raises:
-        BuildError: ``VIDC-BUILD-INPUT``, an outside file cannot be read.
+        BuildError: ``VIDC-BUILD-INPUT``, a file outside the store cannot be read.
         ValueError: an input names a file that its stage did not write.
-        VidcError: what ``Step.key`` raises.
+        VidcError: as raised by ``Step.key``.
     """
     key = step.key()
     known = [i for i in step.inputs if i.stage in outputs]
@@ -131,7 +131,7 @@ def key_components(step: Step, outputs: Outputs, digests: DigestMemory) -> dict[
 
 
 def check_order(stages: Sequence[Stage]) -> None:
-    """Refuses, with ValueError, stages that are not in topological order or not named once."""
+    """Raises ValueError unless stages are in topological order with unique names."""
     seen: set[str] = set()
     for stage in stages:
         if stage.name in seen:

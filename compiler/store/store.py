@@ -1,4 +1,4 @@
-"""Results of stages on disk, by key: looked up, built once, and held while they are in use."""
+"""Results of stages on disk by key: built once, and locked while in use."""
 
 import math
 import re
@@ -30,33 +30,32 @@ from vidc.compiler.store.record import (
 from vidc.plugins.errors import BuildError
 
 PATIENCE_SECONDS = 1.0
-"""How long a wait for another build may last before it is announced."""
+"""Seconds of waiting for another build before a note."""
 
 POLL_SECONDS = 0.05
 
 ABANDONED_SECONDS = 86400.0
-"""Age from which a draft of another host, whose locks may not reach here, counts as dead."""
+"""Seconds after which another host's draft counts as dead; its locks may not be visible."""
 
 
 @dataclass(frozen=True)
 class Last:
-    """The last result of a stage in a build slot: the components of its key, and its bytes."""
+    """The last result of a stage in a build slot: components of its key, and size in bytes."""
 
     components: Mapping[str, Any]
     size: int
 
 
 KEPT = ".kept"
-"""What stages keep between builds, by ``Workspace.kept``."""
+"""Folder of ``Workspace.kept``."""
 
 
 class Store:
     """A folder of results, ``<stage>/<key>/``, shared by any number of processes.
 
-    An entry appears in one rename, complete and synced, and never changes. ``obtain`` keeps a
-    shared lock on what it returns until the store is closed, and removing takes the exclusive one:
-    use the store as a context manager around the build and around the use of its results.
-    One store serves one thread.
+    An entry appears by atomic rename, complete and synced, and never changes. ``obtain`` holds a
+    shared lock on its result until the store is closed; removal needs the exclusive lock. Use the
+    store as a context manager around the build and the use of its results. Not thread-safe.
     """
 
     def __init__(self, root: Path) -> None:
@@ -76,12 +75,12 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Lets go of every entry; another process may remove them from now on."""
+        """Releases the locks of all entries; other processes may then remove them."""
         while self._held:
             self._held.popitem()[1].close()
 
     def lookup(self, stage: str, key: str) -> Entry | None:
-        """The whole entry of this key, None where there is none or it is damaged."""
+        """Returns the entry of this key, None if missing or damaged."""
         try:
             return open_entry(self._path(stage, key))
         except DamagedError:
@@ -94,18 +93,18 @@ class Store:
         note: Callable[[str], None],
         needed: int | None = None,
     ) -> tuple[Entry, bool]:
-        """The entry of these components, and whether ``produce`` had to write it.
+        """Returns the entry of these components, and True if ``produce`` had to write it.
 
-        One process builds while others that want the same key wait, and then reuse its result.
+        One process builds; others with the same key wait and reuse its result.
 
         Args:
-            components: what the key is made of; ``stage`` names the stage.
+            components: of the key; ``stage`` is the stage's name.
             produce: writes the output into an empty folder.
-            note: told of waits and of damaged entries.
-            needed: bytes the output may take, for the message when the disk is full.
+            note: receives waits and damaged entries.
+            needed: expected bytes of the output, for the message about a full disk.
 
         Raises:
-            BuildError: ``VIDC-BUILD-DISK`` or ``VIDC-BUILD-STAGE``; nothing is kept of the output.
+            BuildError: ``VIDC-BUILD-DISK`` or ``VIDC-BUILD-STAGE``; the output is removed.
         """
         stage, key = str(components["stage"]), sha256_json(components)
         lock = self._held.pop(key, None) or self.lock(key)
@@ -133,40 +132,40 @@ class Store:
                 if time.monotonic() > announce_at:
                     note(f"{stage}: waiting for another build of the same thing")
                     announce_at = math.inf
-                # Polled, for a waiting writer would not see that the result is there to be read.
+                # Polls, since a blocked writer would not see a finished result.
                 time.sleep(POLL_SECONDS)
         finally:
             if self._held.get(key) is not lock:
                 lock.close()
 
     def last(self, slot: str, stage: str) -> Last | None:
-        """The last result of a stage in a slot, None if it was never built there."""
+        """Returns the last result of a stage in a slot, None if never built there."""
         value = read_json(self._slot(slot, stage))
         return None if value is None else Last(value["components"], value["size"])
 
     def remember(self, slot: str, components: Mapping[str, Json], size: int) -> None:
-        """Makes a result of these components, ``size`` bytes, the last of its stage in a slot."""
+        """Records a result, ``size`` bytes, as the last of its stage in a slot."""
         stage = str(components["stage"])
         if self.last(slot, stage) != Last(components, size):
             write_json(self._slot(slot, stage), {"components": components, "size": size})
 
     def paths(self) -> Iterator[Path]:
-        """The folders of all entries, whole or damaged."""
+        """Yields the folders of all entries, including damaged ones."""
         return (path for path in self.root.glob("[!.]*/*") if path.is_dir())
 
     def lock(self, key: str) -> FileLock:
-        """The lock of a key, not yet acquired: shared to use the entry, exclusive to change it."""
+        """Returns the unacquired lock of a key: shared to use the entry, exclusive to change it."""
         return FileLock(self.root / ".locks" / key)
 
     def remove(self, path: Path) -> None:
-        """Removes the entry at ``path`` in one step; its lock must be held exclusively."""
+        """Removes the entry at ``path`` atomically; the caller holds its lock exclusively."""
         grave = self._draft(path.name)
         grave.parent.mkdir(exist_ok=True)
         path.rename(grave)
         shutil.rmtree(grave)
 
     def sweep(self) -> None:
-        """Removes what dead processes left half-written."""
+        """Removes partial output of dead processes."""
         for draft in (self.root / ".drafts").glob("*"):
             key, _, host = draft.name.split("-", 2)
             lock = self.lock(key)
@@ -184,7 +183,7 @@ class Store:
         note: Callable[[str], None],
         needed: int | None,
     ) -> None:
-        """Runs ``produce`` and publishes the result; the key's lock must be held exclusively."""
+        """Runs ``produce`` and publishes the result; needs the exclusive lock of the key."""
         stage, key = str(components["stage"]), sha256_json(components)
         path, draft = self._path(stage, key), self._draft(key)
         if path.exists():
@@ -217,7 +216,7 @@ class Store:
         try:
             draft.rename(path)
         except OSError:
-            # Where the file system keeps locks to one host, another may have been first.
+            # If the file system's locks do not reach other hosts, another may have been first.
             if not path.exists():
                 raise
         sync(path.parent)

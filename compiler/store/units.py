@@ -1,8 +1,8 @@
-"""Numbers as people read them."""
+"""Human-readable units."""
 
 
 def byte_size(count: int) -> str:
-    """A number of bytes in the largest decimal unit that it fills, such as ``1.50 GB``."""
+    """Formats bytes in the largest decimal unit that they fill, such as ``1.50 GB``."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.2f} {unit}"

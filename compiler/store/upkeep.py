@@ -1,4 +1,4 @@
-"""Listing, checking and pruning the results in a store, while builds may be using it."""
+"""Listing, checking and pruning of a store, safe beside running builds."""
 
 import time
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from vidc.compiler.store.store import Store
 
 @dataclass(frozen=True)
 class Damage:
-    """A damaged entry: its folder, what is wrong, and whether it was removed."""
+    """A damaged entry: its folder, the problem, and True if removed."""
 
     path: Path
     problem: str
@@ -20,7 +20,7 @@ class Damage:
 
 
 def ls(store: Store) -> list[Entry]:
-    """All whole entries, the longest unused first."""
+    """Returns all undamaged entries, least recently used first."""
     entries = []
     for path in store.paths():
         try:
@@ -31,9 +31,9 @@ def ls(store: Store) -> list[Entry]:
 
 
 def verify(store: Store, *, remove: bool = False) -> list[Damage]:
-    """Hashes every entry again; reports those that changed and, if asked, removes them.
+    """Hashes every entry; returns the damaged ones and, if ``remove``, removes them.
 
-    Entries that a build is writing are passed over; those that one is using are never removed.
+    Skips entries that a build is writing; never removes entries in use.
     """
     damages = []
     with store_errors(store.root):
@@ -56,12 +56,12 @@ def verify(store: Store, *, remove: bool = False) -> list[Damage]:
 def prune(
     store: Store, *, max_bytes: int | None = None, older_than: float | None = None
 ) -> list[Entry]:
-    """Removes entries that no running build uses, the longest unused first; returns them.
+    """Removes unused entries, least recently used first, and returns them.
 
     Args:
-        store: to be pruned; what dead builds left half-written goes as well.
-        max_bytes: keep no more than this many bytes of output.
-        older_than: keep nothing that was last used more than this many seconds ago.
+        store: to prune; partial output of dead builds is removed as well.
+        max_bytes: limit of the remaining output.
+        older_than: limit of the seconds since last use.
     """
     entries = ls(store)
     total = sum(entry.size for entry in entries)

@@ -1,4 +1,4 @@
-"""Versions of installed packages, which are part of the keys of what is built with them."""
+"""Versions of installed packages, for the keys of results."""
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -7,14 +7,14 @@ from vidc.plugins.errors import UnavailableError
 
 
 def versions(*packages: str, extra: str = "build") -> dict[str, str]:
-    """The versions of these distributions by name, each looked up once a process.
+    """Returns the versions of distributions by name, each looked up once per process.
 
     Args:
         packages: names.
-        extra: of vidc, which brings them.
+        extra: extra of vidc that installs them.
 
     Raises:
-        UnavailableError: ``VIDC-ENV-BUILD``, one is not installed.
+        UnavailableError: ``VIDC-ENV-BUILD``, a distribution is not installed.
     """
     return {package: _version(package, extra) for package in packages}
 

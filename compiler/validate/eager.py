@@ -1,9 +1,12 @@
 """Reference engines that run components in PyTorch eager."""
 
+from collections.abc import Mapping
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vidc.exporters.component import Component
+from vidc.exporters.families.family import Family
 from vidc.plugins.signature import Signature
 from vidc.runtime.states import Buffers, States, argument
 
@@ -29,3 +32,10 @@ class EagerEngine:
         """Returns a weight of the module."""
         tensor: Tensor = self.module.state_dict()[name]
         return tensor
+
+
+def quantized_network(engines: Mapping[str, EagerEngine], model: Family) -> nn.Module:
+    """Returns the quantized group's network from the engines of its components."""
+    group = model.quantized_group
+    name = next(name for name in engines if model.components.get(name) == group)
+    return engines[name].module.get_submodule(group)

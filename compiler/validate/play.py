@@ -115,18 +115,18 @@ def play_rollout(
         keep: blocks whose frames are kept; those that the scenario pictures if left out.
     """
     pictured = scenario.pictured if keep is None else keep
-    session = _open(inputs, stream, engines, runners)
     played = Played([], {})
-    for block, noise in enumerate(inputs.noise):
-        if block == scenario.switch_after:
-            session.switch_prompt(inputs.prompts[1])
-        latent = session.generate(noise)
-        played.latents.append(latent)
-        if DECODERS[1] not in engines:
-            continue
-        frames = session.decode(latent)
-        if block in pictured:
-            played.frames[block] = frames.reshape(stream.batch, *frames.shape[-4:])
+    with _open(inputs, stream, engines, runners) as session:
+        for block, noise in enumerate(inputs.noise):
+            if block == scenario.switch_after:
+                session.switch_prompt(inputs.prompts[1])
+            latent = session.generate(noise)
+            played.latents.append(latent)
+            if DECODERS[1] not in engines:
+                continue
+            frames = session.decode(latent)
+            if block in pictured:
+                played.frames[block] = frames.reshape(stream.batch, *frames.shape[-4:])
     return played
 
 
@@ -197,13 +197,13 @@ def _switch_everywhere(
     """Switches to and fro until the ring has wrapped, then denoises over the whole ring."""
     # Further passes would read the ring no differently.
     single = replace(stream, timesteps=stream.timesteps[:1], sigmas=stream.sigmas[:1])
-    session = _open(inputs, single, engines)
     points = switches(stream)
-    for blocks in range(1, points.stop):
-        session.remember(latents[(blocks - 1) % len(latents)])
-        if blocks in points:
-            session.switch_prompt(inputs.prompts[(blocks + 1) % 2])
-    session.generate(inputs.noise[0, :1])
+    with _open(inputs, single, engines) as session:
+        for blocks in range(1, points.stop):
+            session.remember(latents[(blocks - 1) % len(latents)])
+            if blocks in points:
+                session.switch_prompt(inputs.prompts[(blocks + 1) % 2])
+        session.generate(inputs.noise[0, :1])
 
 
 def _encode_text(engine: Engine, inputs: Inputs) -> None:

@@ -11,13 +11,13 @@ from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.golden import Record, make_inputs, record, with_prompts
 from vidc.compiler.validate.play import Inputs, Played, play_rollout
 from vidc.compiler.validate.scenario import Scenario
-from vidc.exporters.config import ModelConfig
-from vidc.exporters.models import PRECISIONS, components, meta_network, with_weights
+from vidc.exporters.families.family import Family
+from vidc.exporters.models import PRECISIONS, with_weights
 from vidc.runtime.engines import Engine
 
 
 def eager_engines(
-    config: ModelConfig,
+    config: Family,
     weights: Mapping[str, Path],
     precisions: Mapping[str, str],
     device: torch.device,
@@ -35,14 +35,14 @@ def eager_engines(
         dtype = PRECISIONS[precisions[group]]
         loaded = load_file(path, device=str(device))
         tensors = {name: tensor.to(dtype) for name, tensor in loaded.items()}
-        network = with_weights(meta_network(config, group, precisions[group]), tensors)
-        made = components(config, group, network, precisions[group])
+        network = with_weights(config.parts[group].network(precisions[group]), tensors)
+        made = config.parts[group].components(network)
         engines |= {name: EagerEngine(component) for name, component in made.items()}
     return engines
 
 
 def play_in_float32(
-    config: ModelConfig,
+    config: Family,
     weights: Mapping[str, Path],
     tokenizer: Path | None,
     scenario: Scenario,
@@ -63,12 +63,12 @@ def play_in_float32(
     engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), device)
     inputs = make_inputs(scenario, stream).to(device)
     if tokenizer is not None:
-        inputs = with_prompts(inputs, stream, engines["text_encoder"], tokenizer, prompts)
+        inputs = with_prompts(inputs, stream, engines[config.text_component], tokenizer, prompts)
     return inputs, record(scenario, inputs, stream, engines)
 
 
 def play_eager(
-    config: ModelConfig,
+    config: Family,
     engines: Mapping[str, Engine],
     scenario: Scenario,
     inputs: Inputs,

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from vidc.exporters.families.family import Rollout
 from vidc.runtime.programs.stream import StreamSpec
 
 QUANTIZED_STAGE = "golden:quantized"
@@ -10,17 +11,13 @@ QUANTIZED_STAGE = "golden:quantized"
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """Length of a rollout and its prompt switch.
+class Scenario(Rollout):
+    """Rollout of a validation.
 
     Attributes:
-        blocks: of the rollout.
-        switch_after: blocks before the switch.
         rollout: whether errors are also followed from block to block, not only call by call.
     """
 
-    blocks: int
-    switch_after: int
     rollout: bool
 
     def to_json(self) -> dict[str, Any]:

@@ -1,16 +1,19 @@
 """Refusing weights that are not the model's: other names, shapes or dtypes, NaN or Inf."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
 from vidc.exporters.checkpoint.layout import LORA, Layout
 from vidc.exporters.checkpoint.lazy import LazyTensor, is_finite
-from vidc.exporters.checkpoint.sizes import disagreements
 from vidc.plugins.errors import BuildError
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """What weights may be stored in."""
+
+Shapes = Mapping[str, Sequence[int]]
+Disagreements = Callable[[Shapes, Shapes], list[str]]
+"""Lists settings that a checkpoint's shapes contradict, given those and the model's."""
 
 _SHOWN = 4
 
@@ -20,6 +23,7 @@ def check_model(
     expected: Mapping[str, Sequence[int]],
     layout: Layout,
     source: object,
+    disagreements: Disagreements,
 ) -> None:
     """Compares names and shapes with those of a model; reads no weights.
 
@@ -28,6 +32,7 @@ def check_model(
         expected: shapes by name.
         layout: the names it came with.
         source: what to call the checkpoint.
+        disagreements: for the message.
 
     Raises:
         BuildError: ``VIDC-CHECKPOINT-MISMATCH``.

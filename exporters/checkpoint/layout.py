@@ -1,11 +1,9 @@
 """Recognizing whose names a checkpoint uses, and giving its entries the canonical ones."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from vidc.exporters.checkpoint.names import canonical_name
-from vidc.exporters.wan_vae.keys import to_diffusers
 from vidc.plugins.errors import BuildError
 
 T = TypeVar("T")
@@ -16,10 +14,6 @@ _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_o
 
 def _unchanged(entries: Mapping[str, Any]) -> dict[str, Any]:
     return dict(entries)
-
-
-def _from_wan(entries: Mapping[str, Any]) -> dict[str, Any]:
-    return {canonical_name(name): value for name, value in entries.items()}
 
 
 @dataclass(frozen=True)
@@ -37,41 +31,27 @@ class Layout:
     convert: Callable[[Mapping[str, Any]], dict[str, Any]] = _unchanged
 
     def score(self, names: Iterable[str]) -> int:
-        """How many of the names are of this layout."""
+        """Returns the number of names that have this layout."""
         return sum(any(f".{mark}." in f".{name}." for mark in self.marks) for name in names)
 
 
 LORA = Layout("LoRA", ("lora_A", "lora_B", "lora_down", "lora_up"))
 UNKNOWN = Layout("unknown", ())
 
-# Where two claim as many names the first is right: a CLIP layer has a self_attn too.
-LAYOUTS = (
-    LORA,
-    Layout("CLIP", ("text_model", "vision_model", "visual", "textual")),
-    Layout("UMT5 text encoder", ("SelfAttention", "DenseReluDense", "attn", "ffn.gate")),
-    Layout(
-        "diffusers autoencoder",
-        ("encoder.down_blocks", "encoder.mid_block", "decoder.mid_block", "decoder.up_blocks"),
-    ),
-    Layout(
-        "original Wan VAE",
-        ("encoder.downsamples", "encoder.middle", "decoder.middle", "decoder.upsamples"),
-        to_diffusers,
-    ),
-    Layout("UNet", ("down_blocks", "mid_block", "up_blocks", "input_blocks", "output_blocks")),
-    Layout("diffusers WanTransformer3DModel", ("attn1", "attn2", "ffn.net", "condition_embedder")),
-    Layout(
-        "original Wan transformer",
-        ("self_attn", "cross_attn", "ffn.0", "ffn.2", "time_embedding", "text_embedding"),
-        _from_wan,
-    ),
-)
+CLIP = Layout("CLIP", ("text_model", "vision_model", "visual", "textual"))
+UNET = Layout("UNet", ("down_blocks", "mid_block", "up_blocks", "input_blocks", "output_blocks"))
 
 
-def recognize(names: Iterable[str]) -> Layout:
-    """The layout that claims the most of these names; ``UNKNOWN`` if none claims any."""
+def recognize(names: Iterable[str], layouts: Sequence[Layout]) -> Layout:
+    """Returns the layout that claims the most of these names; ``UNKNOWN`` if none claims any.
+
+    Args:
+        names: of tensors or modules.
+        layouts: that a family knows.
+    """
     names = list(names)
-    best = max(LAYOUTS, key=lambda layout: layout.score(names))
+    # Where two claim as many names the first is right: a CLIP layer has a self_attn too.
+    best = max((LORA, CLIP, *layouts), key=lambda layout: layout.score(names))
     return best if best.score(names) else UNKNOWN
 
 
@@ -83,18 +63,21 @@ def strip(name: str) -> str:
     return ".".join(parts)
 
 
-def canonical(entries: Mapping[str, T], source: object) -> tuple[dict[str, T], Layout]:
+def canonical(
+    entries: Mapping[str, T], source: object, layouts: Sequence[Layout]
+) -> tuple[dict[str, T], Layout]:
     """A checkpoint's entries under canonical names, and the layout that they came in.
 
     Args:
         entries: tensors by name, or anything else by the name of a module.
         source: what to call the checkpoint.
+        layouts: of a model's parts.
 
     Raises:
         BuildError: ``VIDC-CHECKPOINT-MISMATCH`` if two entries get the same name.
     """
     short = {name: strip(name) for name in entries}
-    layout = recognize(short.values())
+    layout = recognize(short.values(), layouts)
     # Names are converted, not entries, so that no entry of two with one name is lost.
     names = {old: new for new, old in layout.convert({old: old for old in short.values()}).items()}
     result: dict[str, T] = {}

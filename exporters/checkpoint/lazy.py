@@ -30,7 +30,7 @@ class LazyTensor:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether a floating-point tensor holds neither NaN nor Inf."""
+    """Returns True if a floating-point tensor has neither NaN nor Inf."""
     if tensor.numel() == 0:
         return True
     # The extremes propagate NaN, and one pass finds them 20 times faster than `isfinite().all()`.

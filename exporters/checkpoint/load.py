@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from vidc.exporters.checkpoint.adapter_config import AdapterConfig, config_beside
-from vidc.exporters.checkpoint.check import check_dtypes, check_finite, check_model
-from vidc.exporters.checkpoint.layout import canonical
+from vidc.exporters.checkpoint.check import Disagreements, check_dtypes, check_finite, check_model
+from vidc.exporters.checkpoint.layout import Layout, canonical
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.checkpoint.lora import Update, merge, read_updates
 from vidc.exporters.checkpoint.read import checkpoint_files, read_checkpoint
@@ -29,7 +29,11 @@ class Weights:
 
 
 def load_weights(
-    checkpoint: Path, lora: Path | None, expected: Mapping[str, Sequence[int]]
+    checkpoint: Path,
+    lora: Path | None,
+    expected: Mapping[str, Sequence[int]],
+    layouts: Sequence[Layout],
+    disagreements: Disagreements,
 ) -> Weights:
     """The weights of a model from its checkpoint, with a LoRA merged into them.
 
@@ -39,14 +43,16 @@ def load_weights(
         checkpoint: see ``read_checkpoint``.
         lora: the same, for a LoRA.
         expected: shapes by canonical name; the result has exactly these.
+        layouts: of the model's parts.
+        disagreements: lists settings that the checkpoint's shapes contradict.
 
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
         BuildError: a code that starts with ``VIDC-CHECKPOINT-`` or ``VIDC-LORA-``.
     """
     base = read_checkpoint(checkpoint)
-    tensors, layout = canonical(base.tensors, checkpoint)
-    check_model(tensors, expected, layout, checkpoint)
+    tensors, layout = canonical(base.tensors, checkpoint, layouts)
+    check_model(tensors, expected, layout, checkpoint, disagreements)
     check_dtypes(tensors, checkpoint)
     check_finite(tensors, checkpoint)
     provenance: dict[str, Any] = {
@@ -58,7 +64,7 @@ def load_weights(
     if lora is not None:
         adapter = read_checkpoint(lora, _LORA_SECTIONS)
         config = AdapterConfig.beside(lora)
-        updates, names = read_updates(adapter.tensors, config, lora)
+        updates, names = read_updates(adapter.tensors, config, lora, layouts)
         factors = _factors(updates)
         check_dtypes(factors, lora)
         check_finite(factors, lora)

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vidc.exporters.checkpoint.adapter_config import AdapterConfig
 from vidc.exporters.checkpoint.check import some
-from vidc.exporters.checkpoint.layout import canonical
+from vidc.exporters.checkpoint.layout import Layout, canonical
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.errors import BuildError
 
@@ -23,7 +23,7 @@ _NAMES = {"A": "down", "B": "up"}
 
 @dataclass(frozen=True)
 class Update:
-    """What a LoRA adds to the weight of one module: ``scale * up @ down``.
+    """The update of one module's weight: ``scale * up @ down``.
 
     Shapes are ``down [rank, in]`` and ``up [out, rank]``; ``scale`` is alpha / rank.
     """
@@ -44,7 +44,10 @@ class Update:
 
 
 def read_updates(
-    tensors: Mapping[str, LazyTensor], config: AdapterConfig, source: Path
+    tensors: Mapping[str, LazyTensor],
+    config: AdapterConfig,
+    source: Path,
+    layouts: Sequence[Layout],
 ) -> tuple[dict[str, Update], str]:
     """The updates of a LoRA file by canonical module path, and the layout of its names.
 
@@ -69,7 +72,7 @@ def read_updates(
         modules[match["path"]][part] = tensor
     _refuse_other(source, other, has_updates=bool(modules))
     updates = {path: _update(path, parts, config, source) for path, parts in modules.items()}
-    named, layout = canonical(updates, source)
+    named, layout = canonical(updates, source, layouts)
     return named, layout.name
 
 

@@ -21,7 +21,7 @@ _LFS_POINTER = b"version https://git-lfs"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds.
+    """Tensors of a checkpoint and their files.
 
     Attributes:
         tensors: by the names that the file gives them.

@@ -1,4 +1,4 @@
-"""Activations for ONNX Runtime, whose CUDA kernels round them more than once in 16 bits."""
+"""16-bit activations for ONNX Runtime, whose CUDA kernels round intermediate values."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ _NARROW = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16)
 
 
 def widen_activations(model: ir.Model) -> None:
-    """Has tanh-GELU and SiLU in 16 bits computed in float32, as PyTorch does, and rounded once.
+    """Computes 16-bit tanh-GELU and SiLU in float32 with one rounding, as PyTorch does.
 
-    ONNX Runtime's GELU rounds after each of its operations, and a SiLU is two operators there.
+    ONNX Runtime's GELU rounds after each operation, and its SiLU is two operators.
 
     Args:
         model: changed in place; its values' dtypes are known.

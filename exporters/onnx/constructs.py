@@ -1,9 +1,9 @@
-"""What parsers of ONNX accept and ignore, or refuse: one entry for each construct.
+"""ONNX constructs that parsers ignore or refuse, one entry each.
 
-Found with TensorRT-RTX 1.7.1 and ONNX Runtime 1.31 and 1.32 on a CPU. TensorRT is held to what
-TensorRT-RTX does, as both share the parser; ONNX Runtime on a GPU to the graph's rules, which are
-the same there, and to the kernels that its library for CUDA holds. What only older versions refuse
-is refused still: a bundle may be loaded by one.
+Measured with TensorRT-RTX 1.7.1 and ONNX Runtime 1.31 and 1.32 on a CPU. TensorRT has the entries
+of TensorRT-RTX, since both share the parser. ONNX Runtime on a GPU has those of the graph's rules
+and of missing CUDA kernels. Constructs that only older versions refuse stay in the table, since
+such a version may load a bundle.
 """
 
 from collections.abc import Callable
@@ -15,25 +15,25 @@ import onnx_ir as ir
 from vidc.exporters.onnx import rounding
 
 Parser = Literal["tensorrt", "tensorrt_rtx", "onnxruntime", "onnxruntime_cuda"]
-"""``onnxruntime`` is that of a CPU."""
+"""``onnxruntime`` is ONNX Runtime on a CPU."""
 
 _TENSORRT: tuple[Parser, ...] = ("tensorrt", "tensorrt_rtx")
 _ONNXRUNTIME: tuple[Parser, ...] = ("onnxruntime", "onnxruntime_cuda")
 _QUERY, _KEY, _MASK, _NONPAD_KV_SEQLEN = 0, 1, 3, 6
-"""Positions of Attention's inputs."""
+"""Input positions of Attention."""
 _WIDEST_FUSED_HEAD = 256
 
 
 @dataclass(frozen=True)
 class Construct:
-    """Something in a graph that some parsers do not take as the specification means it.
+    """A graph construct that some parsers do not implement as specified.
 
     Attributes:
-        code: a name for it.
-        parsers: who.
+        code: its name.
+        parsers: the parsers concerned.
         reason: what they do.
-        remedy: what to export instead.
-        matches: whether a node is, or cannot be shown not to be, an instance.
+        remedy: the alternative to export.
+        matches: returns True if a node is, or may be, an instance.
     """
 
     code: str
@@ -57,7 +57,7 @@ def _attention_in(node: ir.Node, dtype: ir.DataType) -> bool:
 
 
 def _length(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
-    """The sequence length of an input of Attention, None where it is unknown."""
+    """Returns the sequence length of an input of Attention, None if unknown."""
     value = _input(node, position)
     return None if value is None or value.shape is None else value.shape[-2]
 
@@ -90,7 +90,7 @@ def _is_undecomposed_wide(node: ir.Node) -> bool:
     query = _input(node, _QUERY)
     if not _standard(node, "Attention") or query is None or query.shape is None:
         return False
-    # With three axes, heads are not apart; their size is not in the shape.
+    # A three-axis shape does not show the head size.
     width = query.shape[-1] if len(query.shape) == 4 else None
     return (
         isinstance(width, int)
@@ -119,7 +119,7 @@ def _is_circular_scatter(node: ir.Node) -> bool:
 
 
 def pads_bfloat16(node: ir.Node) -> bool:
-    """Whether a node pads bfloat16, or something of an unknown dtype."""
+    """Returns True if a node pads bfloat16 or an unknown dtype."""
     data = _input(node, 0)
     known = None if data is None else data.dtype
     return _standard(node, "Pad") and known in (ir.DataType.BFLOAT16, None)
@@ -152,7 +152,7 @@ UNFUSED = (
         _is_undecomposed_wide,
     ),
 )
-"""Attention that builds only where it may be decomposed."""
+"""Attention that builds only if TensorRT may decompose it."""
 CONSTRUCTS = (
     PADDED_KEYS,
     Construct(
@@ -270,4 +270,4 @@ CONSTRUCTS = (
         lambda node: _is_custom(node) and not node.domain.startswith("com.microsoft"),
     ),
 )
-"""Every construct that is known to go wrong; ``lint`` looks for these."""
+"""Every known construct; ``lint`` looks for these."""

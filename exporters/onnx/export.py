@@ -30,23 +30,23 @@ def export_onnx(
 ) -> None:
     """Writes a component as a graph of standard operators, without its weights.
 
-    Inputs and outputs are named as in the signature. Each weight is an initializer of its own
-    name that refers into ``weights/<file>.safetensors`` beside the graph, or an input that comes
-    before the signature's. The same program and placements give the same bytes.
+    Inputs and outputs have the signature's names. Each weight is an initializer that refers into
+    ``weights/<file>.safetensors`` beside the graph, or an input before the signature's. The same
+    program and placements give the same bytes.
 
     Args:
         name: of the component.
-        program: what ``export_program`` returns.
+        program: from ``export_program``.
         signature: of the component.
-        placements: for each weights file, by its name without suffix, what ``weight_layout`` says;
-            None leaves the weights inputs.
+        placements: the ``weight_layout`` of each weights file, by its name without suffix; None
+            leaves weights as inputs.
         path: the ``.onnx`` file to write.
-        operators: the form of each own operator.
+        operators: the function that replaces each vidc operator.
 
     Raises:
-        ValueError: a weight is in no file, or its file holds another shape or dtype.
-        onnx.checker.ValidationError: the graph is no valid ONNX.
-        onnx.shape_inference.InferenceError: shapes in the graph contradict each other.
+        ValueError: a weight is in no file, or has another shape or dtype there.
+        onnx.checker.ValidationError: the graph is not valid ONNX.
+        onnx.shape_inference.InferenceError: the graph's shapes are inconsistent.
     """
     functional, inputs = functional_program(program, signature, operators)
     model = _translate(functional, inputs, signature).model
@@ -61,13 +61,13 @@ def export_onnx(
 def translated_program(
     program: ExportedProgram, signature: Signature, operators: Operators = PORTABLE
 ) -> tuple[ExportedProgram, tuple[str, ...]]:
-    """What ``export_onnx`` translates; in the portable form PyTorch can run it.
+    """Returns the program that ``export_onnx`` translates; PyTorch can run its portable form.
 
-    A value of the program and of the graph has one name. Lines that ``program`` has kept of its
-    sources are kept. The arguments are those of ``export_onnx``.
+    A value has the same name in program and graph. Source lines in ``program`` are preserved.
+    Arguments are as in ``export_onnx``.
 
     Returns:
-        The program, and the names of its inputs as the graph has them; its results are
+        The program and the graph names of its inputs; its results are
         ``signature.graph_outputs()``.
     """
     with preserve_node_meta():
@@ -94,7 +94,7 @@ def _translate(
 
 
 def _inferred(model: ir.Model) -> ir.Model:
-    """The model with every shape known, checked while its weights are inputs that need no file."""
+    """Returns the checked model with inferred shapes; weights are still inputs without a file."""
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto)
     return ir.from_proto(

@@ -1,4 +1,4 @@
-"""A program of standard operators that returns its states: the form that ONNX can hold."""
+"""Functional programs for ONNX: standard operators only, states returned as outputs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,24 +15,24 @@ from vidc.plugins.ops.ring import PORTABLE
 from vidc.plugins.signature import Signature
 
 Operators = Mapping[torch._ops.OpOverload, Callable[..., Any]]
-"""Own operators, each with a functional form; a mutating one's returns what it returns, and then
-the mutated tensors."""
+"""A functional form for each vidc operator. The form of a mutating operator returns the results,
+then the mutated tensors."""
 
 
 def functional_program(
     program: ExportedProgram, signature: Signature, operators: Operators
 ) -> tuple[ExportedProgram, tuple[str, ...]]:
-    """Traces a program again, with its own operators replaced and with its states returned.
+    """Retraces a program with vidc operators replaced and states returned.
 
-    Weights become inputs, so that an optimizer has no values to fold or merge.
+    Weights become inputs, so that an optimizer cannot fold or merge their values.
 
     Args:
-        program: what ``export_program`` returns.
-        signature: of its component, with states of the shapes that ``operators`` work on.
-        operators: forms of own operators; one that is not among them gets its portable form.
+        program: from ``export_program``.
+        signature: of its component, with states of the shapes that ``operators`` take.
+        operators: forms of vidc operators; others get their portable form.
 
     Returns:
-        The program, and the names of its inputs: the weights that it uses, then
+        The program, and the names of its inputs: the used weights, then
         ``signature.graph_inputs()``. Its outputs are ``signature.graph_outputs()``.
     """
     weights = weight_names(program)
@@ -53,7 +53,7 @@ def functional_program(
 
 
 class _Functional(nn.Module):
-    """A program as a function of the tensors it reads."""
+    """A program as a module over the tensors it reads."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class _Functional(nn.Module):
         }
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """Takes the tensors that ``inputs`` stand for."""
+        """Computes the results; ``values`` are in the order of ``inputs``."""
         given = dict(zip(self.inputs, values, strict=True))
         results = _Replacing(self.program.graph_module, self.operators).run(
             *(self._value(node, given) for node in self.program.graph.find_nodes(op="placeholder"))
@@ -88,23 +88,23 @@ class _Functional(nn.Module):
             return given[node]
         if node.name in self.constants:
             return self.constants[node.name]
-        # An unused weight, or a state whose old values do not matter.
+        # An unused weight, or a state whose old values are not read.
         return _empty(node) if node.users else None
 
 
 class _Replacing(fx.Interpreter):
-    """Runs a graph with functional forms of vidc's operators."""
+    """Runs a graph with vidc operators replaced by their functional forms."""
 
     def __init__(self, module: fx.GraphModule, operators: Operators) -> None:
         super().__init__(module)
         self.operators = operators
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One call, replaced if it is of an operator that ONNX lacks."""
+        """Runs one call; replaces an operator that ONNX lacks."""
         if target is torch.ops.higher_order.auto_functionalized_v2:
             (operator,) = args
             results = self.operators[operator](*functionalized_arguments(operator, kwargs))
-            # The operator's own, None for none, and then the mutated tensors.
+            # The operator's results (None without any), then the mutated tensors.
             return results if operator._schema.returns else (None, results)
         if target is torch.ops.aten.copy.default:
             tensor, values = args
@@ -115,9 +115,9 @@ class _Replacing(fx.Interpreter):
 
 
 def _linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A linear layer over rows, which translates to Gemm with the weight as it is stored.
+    """Linear layer over rows, which translates to Gemm with the weight as stored.
 
-    Of more axes, it would become a product with a transposed weight: a copy in every engine.
+    With more axes it becomes a matmul with a transposed weight: one copy per engine.
     """
     rows = linear(values.flatten(0, -2), weight, bias)
     return rows.reshape(*values.shape[:-1], -1)

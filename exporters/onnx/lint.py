@@ -1,4 +1,4 @@
-"""Refuses graphs that a parser would take and compute something else from."""
+"""Lint of graphs for constructs that a parser computes differently or refuses."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from vidc.exporters.onnx.constructs import CONSTRUCTS, Construct, Parser
 
 @dataclass(frozen=True)
 class Finding:
-    """A node that a parser does not take as the specification means it."""
+    """A node that a parser does not implement as specified."""
 
     construct: Construct
     node: str
@@ -18,10 +18,10 @@ class Finding:
 
 
 def lint(model: ir.Model, parser: Parser) -> list[Finding]:
-    """What ``parser`` would ignore or refuse of a graph, subgraphs and functions included.
+    """Returns the nodes that ``parser`` ignores or refuses, in subgraphs and functions too.
 
-    Where a shape or dtype that decides is unknown, the node is reported; ``export_onnx`` writes
-    graphs that know all of them.
+    A node is reported if a relevant shape or dtype is unknown; graphs from ``export_onnx`` have
+    all of them.
     """
     nodes = [*model.graph.all_nodes()]
     for function in model.functions.values():
@@ -37,12 +37,12 @@ def lint(model: ir.Model, parser: Parser) -> list[Finding]:
 def unhandled(
     model: ir.Model, parser: Parser, handled: Collection[Construct] = ()
 ) -> list[Finding]:
-    """What ``lint`` finds beside what the caller says to the parser otherwise."""
+    """Returns the findings of ``lint`` except constructs that the caller handles."""
     return [found for found in lint(model, parser) if found.construct not in handled]
 
 
 def complaint(model: ir.Model, parser: Parser, findings: Sequence[Finding]) -> str:
-    """What is wrong with a graph, in a line about the first of some findings."""
+    """Returns one line about the first of the findings."""
     first = findings[0]
     more = f" (the first of {len(findings)} findings)" if len(findings) > 1 else ""
     return (

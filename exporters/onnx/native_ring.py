@@ -1,8 +1,8 @@
-"""The ring in operators that TensorRT has layers for: updated in place, without a mask.
+"""The KV ring in TensorRT's native layers: updated in place, without a mask.
 
-A cache has its heads before its tokens there, ``[B, H, S, D]``. A block is written by one
-TensorScatter, which TensorRT turns into an update in place if the block's slots follow one another:
-``StreamConfig.aligned`` says whether they always do. Attention takes the number of valid slots.
+A cache is ``[B, H, S, D]``. One TensorScatter writes a block; TensorRT updates in place if the
+block's slots are contiguous, which ``StreamConfig.aligned`` guarantees. Attention takes the number
+of valid slots.
 """
 
 from dataclasses import replace
@@ -23,19 +23,19 @@ _HEADS_FIRST = (0, 2, 1, 3)
 
 
 def native_ring_write(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> Tensor:
-    """``ring_write`` of a stream whose blocks do not straddle the wrap, for export alone.
+    """``ring_write`` for streams whose blocks do not straddle the wrap; only for export.
 
     Args:
         cache: ``[B, H, S, D]``.
-        update: ``[B, T, H, D]``; as many tokens as the ring turns over may start anywhere in it.
+        update: ``[B, T, H, D]``; an update as long as the ring without sink may start anywhere.
         position: absolute index of the first token, int64 ``[1]``.
         sink: in tokens.
     """
     batch, window, tokens = cache.shape[0], cache.shape[2], update.shape[1]
     start = ring_slots(position, 1, window, sink)
     if tokens == window - sink:
-        # All slots but the sink's are written: the tokens turn, and the slots start at the sink.
-        # From a position within the sink they are written as they come.
+        # All slots except the sink's are written: tokens are rotated, slots start at the sink.
+        # From a position within the sink, tokens are written in order.
         turned = (position - sink).clamp(min=0) % tokens
         update = update.index_select(1, (torch.arange(tokens) + tokens - turned) % tokens)
         start = position.clamp(max=sink)
@@ -52,7 +52,7 @@ def native_ring_write(cache: Tensor, update: Tensor, position: Tensor, sink: int
 def native_ring_attention(
     query: Tensor, key_cache: Tensor, value_cache: Tensor, valid_length: Tensor
 ) -> Tensor:
-    """``ring_attention`` over caches ``[B, H, S, D]``, for export alone."""
+    """``ring_attention`` over caches ``[B, H, S, D]``; only for export."""
     queries = query.transpose(1, 2)
     attended = torch.onnx.ops.symbolic(
         "Attention",
@@ -61,20 +61,20 @@ def native_ring_attention(
         shape=queries.shape,
         version=_OPSET,
     )
-    # Contiguous, as the operator says: what follows may be a view of it.
+    # Contiguous, as the operator declares: a view may follow.
     return attended.transpose(1, 2).contiguous()
 
 
 NATIVE: Operators = {ring_write: native_ring_write, ring_attention: native_ring_attention}
-"""Native forms of vidc's operators; ``vidc.plugins.ops.ring.PORTABLE`` has the portable ones."""
+"""Native forms of vidc operators; portable ones are in ``vidc.plugins.ops.ring.PORTABLE``."""
 
 
 def native_form(
     program: ExportedProgram, signature: Signature, aligned: bool
 ) -> tuple[Signature, Operators]:
-    """A component's signature and operators for a GPU: in this form where its stream is aligned.
+    """Returns a component's signature and operators for a GPU: native if its stream is aligned.
 
-    Linears in 8 bits have one form.
+    Quantized linear layers have one form.
     """
     if aligned:
         return native_signature(program, signature), {**NATIVE, **QUANTIZED}
@@ -82,7 +82,7 @@ def native_form(
 
 
 def native_signature(program: ExportedProgram, signature: Signature) -> Signature:
-    """The signature of a component whose caches are laid out as ``NATIVE`` wants them."""
+    """Returns the signature of a component with caches in the layout of ``NATIVE``."""
     caches = _caches(program, signature)
     return replace(
         signature,
@@ -91,7 +91,7 @@ def native_signature(program: ExportedProgram, signature: Signature) -> Signatur
 
 
 def _caches(program: ExportedProgram, signature: Signature) -> frozenset[str]:
-    """Names of the states that ``ring_write`` writes."""
+    """Returns the names of the states that ``ring_write`` writes."""
     written = {
         base
         for node in program.graph.find_nodes(

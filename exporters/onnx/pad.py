@@ -1,15 +1,15 @@
-"""Padding for ONNX Runtime, which has no kernel for it in bfloat16."""
+"""Padding for ONNX Runtime, which has no bfloat16 kernel for it."""
 
 import onnx_ir as ir
 
 from vidc.exporters.onnx.constructs import pads_bfloat16
 
 _VALUE = 2
-"""Position of what is padded with."""
+"""Input position of the padding value."""
 
 
 def widen_pads(model: ir.Model) -> None:
-    """Pads in float32 what is bfloat16, which gives the same values.
+    """Pads bfloat16 tensors in float32, with equal results.
 
     Args:
         model: changed in place; its values' dtypes are known.

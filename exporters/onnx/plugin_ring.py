@@ -1,7 +1,7 @@
-"""The ring in vidc's own plugins for TensorRT: written in place, wherever a block wraps.
+"""The KV ring in vidc's TensorRT plugins: written in place, also across the wrap.
 
-A node is named as the operator is, has its arguments in their order for inputs, and the numbers
-among them for attributes: TensorRT's parser looks for a plugin of that name.
+A node has the operator's name, its tensor arguments as inputs in order and its numbers as
+attributes; TensorRT's parser looks for a plugin of that name.
 """
 
 from typing import Any
@@ -18,11 +18,11 @@ from vidc.plugins.signature import Signature
 
 RING_WRITE = "qk_norm_rope_ring_write"
 _REGISTERED = {"plugin_namespace": "vidc", "plugin_version": "1"}
-"""Where TensorRT's parser looks."""
+"""Attributes by which TensorRT's parser finds a plugin."""
 
 
 def refusal(signature: Signature) -> str | None:
-    """Why attention over a component's rings is not one of the plugins, None where it is."""
+    """Returns the reason why the plugins cannot run a component's rings, None if they can."""
     keys = next((state for state in signature.states if state.name.startswith("ring.k.")), None)
     if keys is None:
         return "it has no ring"
@@ -36,7 +36,7 @@ def refusal(signature: Signature) -> str | None:
 
 
 def _ring_write(*given: Any) -> tuple[Tensor, ...]:
-    """``qk_norm_rope_ring_write``, for export alone: queries and both caches."""
+    """``qk_norm_rope_ring_write``, only for export: returns queries and both caches."""
     *inputs, sink, eps = given
     qkv, key_cache, value_cache = inputs[0], *inputs[-2:]
     query = key_cache.new_empty((*qkv.shape[:2], *key_cache.shape[2:]))
@@ -64,4 +64,4 @@ def _plugin(
 
 
 PLUGINS: Operators = {qk_norm_rope_ring_write: _ring_write, ring_attention: _ring_attention}
-"""Plugin forms of vidc's operators; ``vidc.plugins.ops.ring.PORTABLE`` has the portable ones."""
+"""Plugin forms of vidc operators; portable ones are in ``vidc.plugins.ops.ring.PORTABLE``."""

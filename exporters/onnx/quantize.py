@@ -1,9 +1,9 @@
-"""Quantization of an ONNX graph: Q and DQ of the standard around its Linears.
+"""Quantization of an ONNX graph: standard Q/DQ around its linear layers.
 
-A Linear is a Gemm with its weight as it is stored. Its weight becomes one in 8 bits that a
-DequantizeLinear reads; where its input is quantized too, QuantizeLinear and DequantizeLinear come
-before it, and its bias is added behind it. Both is what ONNX Runtime looks for to compute the
-product in integers, zero points written out included; none of it changes what the graph means.
+A linear layer is a Gemm with its weight as stored. A DequantizeLinear reads the 8-bit weight. If
+the input is quantized too, QuantizeLinear and DequantizeLinear precede the Gemm and an Add of the
+bias follows. ONNX Runtime matches this pattern, explicit zero points included, for its integer
+matmul.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,17 +22,17 @@ _CHANNELS = 0
 def quantize(
     model: ir.Model, gemms: Sequence[LinearTensors], tensors: Mapping[str, ir.ExternalTensor]
 ) -> None:
-    """Quantizes these Linears of a graph, in place.
+    """Quantizes linear layers of a graph, in place.
 
     Args:
-        model: whose weights are initializers.
-        gemms: those of which the graph has the weight.
-        tensors: every initializer of a weight after that, by name.
+        model: a graph with weights as initializers.
+        gemms: the layers to quantize; each weight is in the graph.
+        tensors: the quantized graph's initializers of weights, by name.
 
     Raises:
-        BuildError: ``VIDC-QUANTIZE-GRAPH``, the weight of one is not that of a Gemm alone, its
-            input is centered and its bias not its own, or Linears that share an input's scale do
-            not share the input.
+        BuildError: ``VIDC-QUANTIZE-GRAPH``, a weight is not read by exactly one Gemm, a layer with
+            a centered input has no bias of its own, or layers share an input scale but not the
+            input.
     """
     graph = _Graph(model, tensors)
     by_weight = {gemm.weight: gemm for gemm in gemms}
@@ -44,14 +44,14 @@ def quantize(
 
 
 def found_gemms(model: ir.Model, others: Collection[ir.Node] = ()) -> list[LinearTensors]:
-    """The quantized Linears of a graph as a parser would find them, by the graph's edges alone.
+    """Returns the quantized linear layers of a graph, found from its edges as a parser does.
 
     Args:
         model: the graph.
-        others: its Q and DQ that belong to something else.
+        others: Q and DQ nodes that belong to something else.
 
     Raises:
-        BuildError: ``VIDC-QUANTIZE-GRAPH``, a Q or DQ is not part of one.
+        BuildError: ``VIDC-QUANTIZE-GRAPH``, a Q or DQ belongs to no linear layer.
     """
     found, seen = [], set(others)
     for node in model.graph:
@@ -80,10 +80,10 @@ def found_gemms(model: ir.Model, others: Collection[ir.Node] = ()) -> list[Linea
 
 
 def unsigned_inputs(model: ir.Model) -> bool:
-    """Makes quantized inputs of INT8 into UINT8 with 128 as zero, in place; whether there are any.
+    """Makes INT8 inputs UINT8 with zero point 128, in place; returns True if there are any.
 
-    The numbers mean the same. ONNX Runtime multiplies unsigned inputs with signed weights ten times
-    as fast on x86 as signed ones, and does this itself only for an input that one Linear reads.
+    Values stay the same. On x86, ONNX Runtime multiplies unsigned inputs by signed weights ten
+    times as fast as signed inputs, and converts by itself only an input with one reader.
     """
     found = False
     for node in model.graph:
@@ -99,7 +99,7 @@ def unsigned_inputs(model: ir.Model) -> bool:
 
 
 class _Graph:
-    """A graph while it is quantized."""
+    """A graph during quantization."""
 
     def __init__(self, model: ir.Model, tensors: Mapping[str, ir.ExternalTensor]) -> None:
         self._model = model
@@ -108,14 +108,14 @@ class _Graph:
         self._inputs: dict[str, tuple[ir.Value, ir.Value]] = {}
 
     def quantize(self, gemm: LinearTensors) -> None:
-        """Quantizes one Linear."""
+        """Quantizes one linear layer."""
         weight = self._initializers[gemm.weight]
         node = self._only_gemm(weight)
         if gemm.input_mean is not None:
             self._require_own_bias(node, gemm)
         self._retype(weight)
         scale = self._initializer(gemm.weight_scale)
-        # ONNX Runtime takes FP8 with a zero point for integers, and then finds no kernel.
+        # ONNX Runtime treats FP8 with a zero point as integers and then has no kernel.
         zero = (
             [self._zero(f"{gemm.weight}_zero", weight.dtype, tuple(scale.shape))]
             if weight.dtype in _INTEGERS
@@ -138,7 +138,7 @@ class _Graph:
         self._add_bias_behind(node)
 
     def refer(self) -> None:
-        """Points every weight at where its file has it; those that nothing reads are dropped."""
+        """Points every weight into its file and drops unused weights."""
         for name, value in [*self._initializers.items()]:
             if not value.uses():
                 del self._initializers[name]
@@ -167,7 +167,7 @@ class _Graph:
         return node
 
     def _require_own_bias(self, node: ir.Node, gemm: LinearTensors) -> None:
-        """Refuses a bias that cannot make up for what is taken off the input."""
+        """Refuses a bias that cannot compensate for the input's mean."""
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         if bias is None or not bias.is_initializer() or len(bias.uses()) != 1:
             raise BuildError(
@@ -178,7 +178,7 @@ class _Graph:
             )
 
     def _quantized_input(self, gemm: ir.Node, dtype: ir.DataType, names: LinearTensors) -> ir.Value:
-        """The input after Q and DQ, which Linears with its scale share."""
+        """Returns the input after Q/DQ, shared by layers with the same scale."""
         source = gemm.inputs[0]
         assert source is not None
         assert names.input_scale is not None
@@ -213,7 +213,7 @@ class _Graph:
         return after
 
     def _add_bias_behind(self, gemm: ir.Node) -> None:
-        """Gemm without its bias, and an Add: a bias in high precision ends the integer product."""
+        """Moves the bias of a Gemm to an Add: a float bias would prevent the integer matmul."""
         if len(gemm.inputs) < 3 or gemm.inputs[2] is None:
             return
         bias, output = gemm.inputs[2], gemm.outputs[0]
@@ -233,7 +233,7 @@ class _Graph:
         weight.dtype = weight.const_value.dtype
 
     def _initializer(self, name: str) -> ir.Value:
-        """A scale or factor, registered when it is first asked for."""
+        """Returns a scale or factor, registered at first use."""
         if name not in self._initializers:
             tensor = self._tensors[name]
             value = ir.Value(
@@ -246,7 +246,7 @@ class _Graph:
         return self._initializers[name]
 
     def _zero(self, name: str, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
-        """The zero point of a symmetric format; ONNX Runtime may rewrite it, so none is shared."""
+        """Returns a new zero point; ONNX Runtime may rewrite it, so it is not shared."""
         tensor = ir.Tensor(np.zeros(shape, dtype.numpy()), dtype=dtype, name=name)
         value = ir.Value(
             name=name, shape=tensor.shape, type=ir.TensorType(dtype), const_value=tensor
@@ -255,14 +255,14 @@ class _Graph:
         return value
 
     def _value(self, name: str, like: ir.Value | None, shape: ir.Shape | None) -> ir.Value:
-        """A value in high precision."""
+        """Returns a new high-precision value."""
         assert like is not None
         assert like.dtype is not None
         return ir.Value(name=name, shape=shape, type=ir.TensorType(like.dtype))
 
 
 def _read_in_order(model: ir.Model, weights: Mapping[str, LinearTensors]) -> list[str]:
-    """These weights in the order of the nodes that read them: what is shared comes first once."""
+    """Returns the weights in the order of the nodes that read them, each once."""
     read = (value.name for node in model.graph for value in node.inputs if value is not None)
     return [name for name in dict.fromkeys(read) if name in weights]
 
@@ -274,9 +274,9 @@ def _producer(node: ir.Node, position: int, op_type: str) -> ir.Node | None:
 
 
 def _by_weight(node: ir.Node, op_type: str) -> tuple[str | None, ir.Node]:
-    """The initializer of such an operation before a node's first input, and its node.
+    """Returns the initializer and the node of an ``op_type`` before a node's first input.
 
-    None and the node itself where there is no such operation.
+    Without such an operation, returns None and ``node``.
     """
     before = _producer(node, 0, op_type)
     operand = None if before is None else before.inputs[1]

@@ -1,9 +1,9 @@
-"""A Linear in 8 bits as a network of TensorRT's computes it: Q and DQ, with its scales outside.
+"""Quantized linear layers for TensorRT: Q/DQ with constant scales, and real scales outside.
 
-TensorRT computes a product in 8 bits where the scales of its operands are constants of the network;
-given as inputs it dequantizes both before a product of 16 bits. Engines hold no weights and no
-calibration, so the scales that Q and DQ have are powers of two, and the real ones are multiplied
-before and behind: what is computed is the same, and a kernel for that is there anyway.
+TensorRT runs an 8-bit matmul only if Q/DQ scales are constants of the network; with scales as
+inputs it dequantizes and runs a 16-bit matmul. Plans contain no weights and no calibration, so Q/DQ
+scales are powers of two, and the real scales are multiplied before and after. The result is the
+same.
 """
 
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from vidc.plugins.ops.quantized_linear import quantized_linear
 
 _OPSET = 24
 UNIT = {torch.float8_e4m3fn: 2.0**-9, torch.int8: 2.0**-7}
-"""The scale of Q and DQ: a value is at most 1 by it, so that no sum of values leaves float16."""
+"""The scale of Q/DQ: values are at most 1, so that sums stay in the float16 range."""
 
 
 def quantized_linear_qdq(
@@ -29,13 +29,13 @@ def quantized_linear_qdq(
     input_mean: Tensor | None,
     dynamic: bool = False,
 ) -> Tensor:
-    """``vidc::quantized_linear`` for export alone.
+    """``vidc::quantized_linear``, only for export.
 
-    Its input is quantized from float32; the product is given in the dtype of ``x``, and scaled in
+    Quantizes the input from float32. The matmul's result has the dtype of ``x`` and is scaled in
     float32.
     """
     if dynamic:
-        raise ValueError("a network holds no scale for each token, and one is asked for")
+        raise ValueError("a TensorRT network does not support per-token scales")
     unit = UNIT[weight.dtype]
     values, spread = x, 1 / unit
     if input_scale is not None:

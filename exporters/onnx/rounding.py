@@ -1,6 +1,6 @@
-"""What of QuantizeLinear and DequantizeLinear parsers take for something else, node by node.
+"""Checks of QuantizeLinear and DequantizeLinear nodes that parsers compute differently.
 
-A value that the graph only refers to, in another file, is not read.
+External data is not read.
 """
 
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 _X, _SCALE, _ZERO_POINT = 0, 1, 2
-"""Positions of their inputs."""
+"""Input positions."""
 _FLOAT8 = (
     ir.DataType.FLOAT8E4M3FN,
     ir.DataType.FLOAT8E4M3FNUZ,
@@ -19,25 +19,25 @@ _FLOAT8 = (
 
 
 def rounds(node: ir.Node) -> bool:
-    """Whether a node is Q or DQ."""
+    """Returns True if a node is Q or DQ."""
     return node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.domain in ("", "ai.onnx")
 
 
 def scale_is_no_constant(node: ir.Node) -> bool:
-    """Whether the scale of Q or DQ is computed, or an input of the graph."""
+    """Returns True if the scale is computed or an input of the graph."""
     return rounds(node) and not _is_constant(_input(node, _SCALE))
 
 
 def scale_is_not_positive(node: ir.Node) -> bool:
-    """Whether a scale that the graph holds is zero, negative or not a number."""
+    """Returns True if the graph has a scale that is zero, negative or NaN."""
     scale = _values(_input(node, _SCALE)) if rounds(node) else None
     return scale is not None and not bool((scale.astype(np.float64) > 0).all())
 
 
 def scale_does_not_fit(node: ir.Node) -> bool:
-    """Whether there is not one scale for all values, for each index of an axis, or for each block.
+    """Returns True unless scales are per tensor, per index of an axis, or per block.
 
-    So is one of which that cannot be seen, as a shape is unknown.
+    Also True if an unknown shape hides this.
     """
     if not rounds(node):
         return False
@@ -57,7 +57,7 @@ def scale_does_not_fit(node: ir.Node) -> bool:
 
 
 def zero_point_is_not_zero(node: ir.Node) -> bool:
-    """Whether Q or DQ has a zero point other than zero, or one that cannot be seen."""
+    """Returns True if the zero point is not zero or not known."""
     zero = _input(node, _ZERO_POINT) if rounds(node) else None
     if zero is None:
         return False
@@ -66,12 +66,12 @@ def zero_point_is_not_zero(node: ir.Node) -> bool:
 
 
 def steps_are_unsigned(node: ir.Node) -> bool:
-    """Whether Q or DQ is of uint8, as one of Q is that names no type."""
+    """Returns True if Q or DQ uses uint8, the default type of Q."""
     return rounds(node) and _steps(node) == ir.DataType.UINT8
 
 
 def does_not_saturate(node: ir.Node) -> bool:
-    """Whether Q makes NaN and infinity of what is out of FP8's range."""
+    """Returns True if Q maps values outside the FP8 range to NaN or infinity."""
     return rounds(node) and node.attributes.get_int("saturate", 1) == 0 and _steps(node) in _FLOAT8
 
 
@@ -87,7 +87,7 @@ def _is_constant(value: ir.Value | None) -> bool:
 
 
 def _values(value: ir.Value | None) -> np.ndarray | None:
-    """The values of a constant that the graph holds."""
+    """Returns the values of a constant in the graph."""
     if value is None or not _is_constant(value):
         return None
     tensor, producer = value.const_value, value.producer()
@@ -101,7 +101,7 @@ def _values(value: ir.Value | None) -> np.ndarray | None:
 
 
 def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
-    """A shape that is known in full."""
+    """Returns a fully known shape."""
     if value is None:
         return None
     values = _values(value)
@@ -114,7 +114,7 @@ def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def _steps(node: ir.Node) -> ir.DataType | None:
-    """The type that Q rounds to, or DQ reads; None where it is not known."""
+    """Returns the 8-bit type of Q or DQ; None if unknown."""
     zero = _input(node, _ZERO_POINT)
     if zero is not None and zero.dtype is not None:
         return zero.dtype

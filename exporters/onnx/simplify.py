@@ -21,18 +21,18 @@ _RULES = (
     transpose_transpose_rule,
     unsqueeze_unsqueeze_rule,
 )
-"""onnxscript's default rules fuse nothing more here, and take minutes on thirty layers."""
+"""Rewrite rules; onnxscript's defaults fuse nothing more and take minutes on thirty layers."""
 
 _SHARED_BYTES = 2**20
-"""Equal constants up to this size are kept once: every layer has the block's token numbers."""
+"""Size limit for merging equal constants: every layer has the block's token indices."""
 
 
 def simplify(model: ir.Model) -> None:
-    """Folds constants and merges equal subgraphs, in place; names of inputs and outputs stay.
+    """Folds constants and merges equal subgraphs, in place; keeps names of inputs and outputs.
 
-    Weights must still be inputs: a weight with a value could be folded into another constant.
+    Weights must still be inputs: a weight with a value could be folded into a constant.
     """
-    for _ in range(2):  # What the first round removes lets the second see more shapes.
+    for _ in range(2):  # The first round makes more shapes known to the second.
         common.RemoveUnusedNodesPass()(model)
         fold_constants(model)
         rewrite(model, _RULES)
@@ -43,5 +43,5 @@ def simplify(model: ir.Model) -> None:
     common.IdentityEliminationPass()(model)
     common.OutputFixPass()(model)
     common.NameFixPass()(model)
-    # Stack traces name files of this machine.
+    # Stack traces contain paths of this machine.
     common.ClearMetadataAndDocStringPass()(model)

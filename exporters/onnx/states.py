@@ -1,4 +1,4 @@
-"""Which states of an ONNX graph may be written in the memory they are read from."""
+"""Aliasing of states in an ONNX graph: states that one buffer can be input and output of."""
 
 import onnx_ir as ir
 
@@ -6,13 +6,13 @@ from vidc.plugins.signature import Access, Signature, state_output
 
 
 def aliasable_states(model: ir.Model, signature: Signature) -> frozenset[str]:
-    """States for which one buffer may be bound to the graph's input and output.
+    """Returns the states whose graph input and output may share one buffer.
 
-    Nothing but the ScatterND that makes the new value may read the old one: anything else could
-    read it after it was overwritten.
+    Only the ScatterND that makes the new value may read the old one: another node could read it
+    after it is overwritten.
 
     Args:
-        model: a functional graph of the signature's names.
+        model: a functional graph with the signature's names.
         signature: of its component.
     """
     inputs = {value.name: value for value in model.graph.inputs}

@@ -1,4 +1,4 @@
-"""Rings in 8 bits in ONNX: Q where a block is written, DQ where the ring is read."""
+"""Quantized KV rings in ONNX: Q before a block is written, DQ after the ring is read."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ from vidc.plugins.signature import DTYPE_NAMES, DTYPES, Signature, state_output
 
 _OPSET = 24
 _HEADS = 2
-"""Their axis, in ``[B, T, H, D]``."""
+"""Axis of the scales in ``[B, T, H, D]``."""
 
 
 def stored_q(x: Tensor, scale: Tensor, mean: Tensor | None, dtype: str) -> Tensor:
-    """``vidc::quantize_kv`` for export alone; INT8 that is out of range may become -128."""
+    """``vidc::quantize_kv``, only for export; INT8 out of range may become -128."""
     values = x.float() if mean is None else x.float() - mean
     return torch.onnx.ops.symbolic(
         "QuantizeLinear",
@@ -30,7 +30,7 @@ def stored_q(x: Tensor, scale: Tensor, mean: Tensor | None, dtype: str) -> Tenso
 
 
 def restored_dq(x: Tensor, scale: Tensor, dtype: str) -> Tensor:
-    """``vidc::dequantize_kv`` for export alone."""
+    """``vidc::dequantize_kv``, only for export."""
     values = torch.onnx.ops.symbolic(
         "DequantizeLinear",
         (x, scale),
@@ -43,12 +43,12 @@ def restored_dq(x: Tensor, scale: Tensor, dtype: str) -> Tensor:
 
 
 STORED: Operators = {quantize_kv: stored_q, dequantize_kv: restored_dq}
-"""The operators in this form."""
+"""ONNX forms of the operators."""
 
 
 @dataclass(frozen=True)
 class StoredState:
-    """How a graph keeps a state in 8 bits, by the names of initializers."""
+    """Initializer names of a quantized state."""
 
     scale: str
     mean: str | None
@@ -58,11 +58,11 @@ class StoredState:
 def found_stored(
     model: ir.Model, signature: Signature
 ) -> tuple[dict[str, StoredState], frozenset[ir.Node]]:
-    """The states in 8 bits of a graph, by the graph's edges alone, and the Q and DQ of these.
+    """Returns the quantized states of a graph, found from its edges, and their Q/DQ nodes.
 
     Raises:
-        BuildError: ``VIDC-QUANTIZE-GRAPH``, one is written otherwise than by a ScatterND of what
-            was quantized, or dequantized by another scale.
+        BuildError: ``VIDC-QUANTIZE-GRAPH``, a state is not written by a ScatterND of quantized
+            values, or is dequantized with another scale.
     """
     outputs = {value.name: value for value in model.graph.outputs}
     kept, nodes = {}, set[ir.Node]()

@@ -18,12 +18,12 @@ def refer_to_weights(
     """Turns the graph inputs that are weights into initializers with external data, in place.
 
     Args:
-        model: weights that nothing reads are dropped.
-        inputs: names of the graph's inputs that are no weights.
-        placements: for each weights file, by its name without suffix, what ``weight_layout`` says.
+        model: unused weights are dropped.
+        inputs: names of the graph's inputs that are not weights.
+        placements: the ``weight_layout`` of each weights file, by its name without suffix.
 
     Raises:
-        ValueError: a weight is in no file, or its file holds another shape or dtype.
+        ValueError: a weight is in no file, or has another shape or dtype there.
     """
     values = list(model.graph.inputs)
     model.graph.inputs[:] = [value for value in values if value.name in inputs]
@@ -50,7 +50,7 @@ def _external(
 
 
 def external(name: str, stem: str, placement: Placement) -> ir.ExternalTensor:
-    """A tensor in the weights file ``stem``, as an initializer of this name refers to it."""
+    """Returns an external tensor ``name`` in the weights file ``stem``."""
     return ir.ExternalTensor(
         location=str(WEIGHTS_FOLDER / f"{stem}.safetensors"),
         offset=placement.offset,

@@ -1,4 +1,4 @@
-"""Engines: what replays one component. One module a loader, imported when a bundle names it."""
+"""Engines, each of which runs one component. One module per loader, imported on demand."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,36 +21,36 @@ class Engine(Protocol):
 
     @property
     def signature(self) -> Signature:
-        """Its tensors, and which states it writes in place."""
+        """Its tensors, and the states that it writes in place."""
 
     def run(self, buffers: Buffers, states: States) -> None:
-        """Reads the inputs and states, writes the outputs and states; flips what it must."""
+        """Reads inputs and states, writes outputs and states; flips states written to a spare."""
 
     def weight(self, name: str) -> Tensor:
-        """A weight that it reads, by its name, such as the scale of a state in 8 bits.
+        """Returns a weight of the engine by name, such as the scale of an 8-bit state.
 
         Raises:
-            KeyError: it reads none of that name.
+            KeyError: the engine reads no weight of that name.
         """
 
 
 class Wrapper:
-    """What an engine around another one has of it: all but how it runs."""
+    """Base class for engines that wrap another engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.signature: Signature = engine.signature
         self._engine = engine
 
     def weight(self, name: str) -> Tensor:
-        """A weight that the engine reads."""
+        """Returns a weight of the wrapped engine."""
         return self._engine.weight(name)
 
 
 class Loader(Protocol):
-    """What a module ``vidc.runtime.engines.<name>`` provides as ``load``.
+    """The function ``load`` of a module ``vidc.runtime.engines.<name>``.
 
-    Beside it, ``CAPTURABLE`` says whether on a GPU its engines only enqueue work on the current
-    stream, so that a captured graph can hold it.
+    The module also has ``CAPTURABLE``: True if its engines, on a GPU, only enqueue work on the
+    current stream, so that a CUDA graph can capture them.
     """
 
     def __call__(
@@ -60,16 +60,16 @@ class Loader(Protocol):
 
 
 def loader(name: str) -> Loader:
-    """The loader of this name.
+    """Returns the loader of this name.
 
     Raises:
-        UnavailableError: ``VIDC-ENGINE-LOADER``, this vidc has none of that name.
+        UnavailableError: ``VIDC-ENGINE-LOADER``, this vidc has no such loader.
     """
     return cast(Loader, _module(name).load)
 
 
 def capturable(name: str) -> bool:
-    """Whether engines of this loader can be captured; raises as ``loader``."""
+    """Returns True if CUDA graphs can capture this loader's engines; raises as ``loader``."""
     return bool(_module(name).CAPTURABLE)
 
 

@@ -1,4 +1,4 @@
-"""AOTInductor engines: native code that reads the bundle's weights and writes states in place."""
+"""AOTInductor engines: native code that uses shared weights and writes states in place."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
 CAPTURABLE = True
-# Arguments of torch's loader, which takes them by position alone.
+# Positional arguments of torch's loader.
 _MODEL = "model"
 _RUN_SINGLE_THREADED = True
 _RUNNERS = 1
@@ -38,8 +38,8 @@ class Options:
     """Options of an engine in a manifest.
 
     Attributes:
-        channels_last: names of convolution weights that its code reads with channels last.
-        packed: by the name it asks for, the weights that it reads as one, one after the other.
+        channels_last: names of convolution weights that the code reads in channels-last format.
+        packed: by constant name, the weights that the code reads as one concatenated tensor.
     """
 
     channels_last: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class AotInductorEngine:
     Args:
         package: torch's own loader of the package.
         signature: the engine's.
-        constants: every tensor the package asks for; kept, since the package only points to them.
+        constants: every tensor the package reads; the package only points to them.
     """
 
     def __init__(self, package: Any, signature: Signature, constants: Mapping[str, Tensor]) -> None:
@@ -62,7 +62,7 @@ class AotInductorEngine:
         package.load_constants(self._constants, _USE_INACTIVE, _CHECK_FULL_UPDATE, _USER_MANAGED)
 
     def run(self, buffers: Buffers, states: States) -> None:
-        """Runs the code over these buffers; states are written where they lie."""
+        """Runs the code over these buffers; writes states in place."""
         results = self._package.boxed_run(
             [argument(spec, buffers, states) for spec in self.signature.arguments]
         )
@@ -70,20 +70,20 @@ class AotInductorEngine:
             buffers[spec.name].copy_(result)
 
     def weight(self, name: str) -> Tensor:
-        """A tensor that the package was given."""
+        """Returns a tensor that the package reads."""
         return self._constants[name]
 
 
 def load(
     folder: Path, entry: manifest.Engine, weights: Weights, device: torch.device
 ) -> AotInductorEngine:
-    """Loads ``entry``'s package; needs no compiler.
+    """Loads ``entry``'s package without a compiler.
 
     Raises:
         UnavailableError: ``VIDC-ENGINE-LOAD``, torch cannot load it; ``VIDC-KERNEL-GPU``, the
-            library of kernels has none for this GPU.
-        GateError: ``VIDC-ENGINE-SIGNATURE``, it asks for a tensor that the bundle lacks;
-            what ``refuse_pickles`` raises.
+                kernel library has no kernel for this GPU.
+        GateError: ``VIDC-ENGINE-SIGNATURE``, it reads a tensor that the bundle lacks; as raised by
+            ``refuse_pickles``.
     """
     file = folder / entry.files[0]
     refuse_pickles(file)
@@ -92,7 +92,7 @@ def load(
     if operators and (fault := engine_operators.kernel_error(device, operators)) is not None:
         raise fault
     try:
-        # aoti_load_package would look for a compiler, and hides why a package does not load.
+        # aoti_load_package looks for a compiler and hides the reason of a failure.
         package = torch._C._aoti.AOTIModelPackageLoader(
             str(file), _MODEL, _RUN_SINGLE_THREADED, _RUNNERS, _DEFAULT_DEVICE
         )
@@ -125,7 +125,7 @@ def load(
 
 
 def _require_model(file: Path, entry: manifest.Engine) -> None:
-    """Refuses a package that holds no model, over which torch 2.11 crashes."""
+    """Refuses a package without a model; torch 2.11 crashes on one."""
     with ZipFile(file) as archive:
         if not any(f"/aotinductor/{_MODEL}/" in name for name in archive.namelist()):
             raise _not_loaded(entry, "it holds no compiled model")

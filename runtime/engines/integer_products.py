@@ -1,9 +1,8 @@
-"""Exact products of INT8 in ONNX Runtime, whatever the processor.
+"""Exact INT8 matmuls in ONNX Runtime on every processor.
 
-On x86 it multiplies unsigned by signed numbers in an instruction that is exact where there is VNNI,
-and where there is none in one that adds two products in 16 bits and saturates. It can be told to
-make weights unsigned: their products are exact everywhere, and with VNNI slower
-(docs/quality.md).
+On x86 it multiplies unsigned by signed numbers. VNNI instructions are exact; without VNNI it uses
+an instruction that adds two products in 16 bits and saturates. A session option makes weights
+unsigned: exact everywhere, and slower with VNNI (docs/quality.md).
 """
 
 from functools import cache
@@ -22,14 +21,14 @@ _PRODUCT = bytes.fromhex(
 
 
 def ask_exact_products(options: onnxruntime.SessionOptions) -> None:
-    """Has a session's products of uint8 and int8 be exact, where they would not be."""
+    """Makes a session's uint8 x int8 matmuls exact on a processor where they saturate."""
     if _saturates():
         options.add_session_config_entry(*_EXACT)
 
 
 @cache
 def _saturates() -> bool:
-    """Whether the largest product of uint8 and int8 comes out wrong on this processor."""
+    """Returns True if the largest uint8 x int8 products saturate on this processor."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(_PRODUCT, options, providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""ONNX Runtime engines: a functional graph, with states passed in and handed back."""
+"""ONNX Runtime engines: a functional graph that takes and returns its states."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ CAPTURABLE = False
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 INSTALL = "pip uninstall onnxruntime, then pip install onnxruntime-gpu, from PyPI"
 _NOT_CAPTURED = "cannot use the graph capture feature"
-"""What ONNX Runtime's refusal to capture a graph says."""
+"""Part of ONNX Runtime's message when it cannot capture a graph."""
 _IDENTITY = bytes.fromhex(
     "080a12003a370a100a017812017922084964656e746974791201675a0f0a0178120a0a0808011204"
     "0a020801620f0a0179120a0a08080112040a02080142040a001015"
@@ -37,7 +37,7 @@ _ELEMENT_TYPES = {
     "float16": 10,
     "bfloat16": 16,
 }
-"""onnx.TensorProto.DataType, which ONNX Runtime takes for types that numpy lacks."""
+"""onnx.TensorProto.DataType of the dtypes that numpy lacks."""
 _TYPE_NAMES = {
     "float32": "tensor(float)",
     "int8": "tensor(int8)",
@@ -49,14 +49,13 @@ _TYPE_NAMES = {
 
 @dataclass(frozen=True)
 class Options:
-    """Options of an engine in a manifest, by ONNX Runtime's own names.
+    """Options of an engine in a manifest, under ONNX Runtime's names.
 
     Attributes:
         graph_optimization_level: a member of ``onnxruntime.GraphOptimizationLevel``.
-        disable_prepacking: weights are read as they lie in the bundle, which sessions share;
-            packed for a kernel, every session has a copy of its own.
-        weights_given: weights are inputs, and not the graph's own.
-        cuda_graph: on a GPU, runs are captured and replayed where every node has a kernel there.
+        disable_prepacking: sessions share the bundle's weights; prepacked, each has its own copy.
+        weights_given: weights are graph inputs instead of initializers.
+        cuda_graph: on a GPU, runs are captured if every node has a CUDA kernel.
     """
 
     graph_optimization_level: str
@@ -73,7 +72,7 @@ class Options:
             )
 
     def session_options(self) -> onnxruntime.SessionOptions:
-        """These as ONNX Runtime takes them."""
+        """Returns the options as an ONNX Runtime object."""
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         level = self.graph_optimization_level
@@ -91,10 +90,10 @@ class OnnxRuntimeEngine:
     Args:
         session: on the device of the buffers.
         signature: the engine's.
-        given: weights that the graph takes as inputs, by name; kept, as it only points to them.
-        weights: the bundle's, of which a graph reads some from their files.
+        given: weights that are graph inputs, by name; the session only points to them.
+        weights: of the bundle.
         device: of the buffers and the weights.
-        captured: whether the session captures its runs.
+        captured: the session captures its runs as CUDA graphs.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class OnnxRuntimeEngine:
     ) -> None:
         self.signature = signature
         self.captured = captured
-        """Whether a run is a replay of what was captured."""
+        """Runs are captured as CUDA graphs and replayed."""
         self._session = session
         self._device = device
         self._given = given
@@ -118,15 +117,15 @@ class OnnxRuntimeEngine:
         self._written = [s for s in signature.states if s.writes]
         self._flipped = [s.name for s in self._written if not s.in_place]
         self._graphs: dict[tuple[int, ...], int] = {}
-        """A number for each set of addresses: what was captured knows no others."""
+        """Graph number of each set of buffer addresses; a captured graph works on one set."""
         for name, tensor in given.items():
             self._binding.bind_input(name, *_described(tensor, DTYPE_NAMES[tensor.dtype]))
 
     def run(self, buffers: Buffers, states: States) -> None:
-        """Runs the graph over these buffers; on a GPU, waits until it has run.
+        """Runs the graph over these buffers; on a GPU, waits for it to finish.
 
-        Where runs are captured, the first over some buffers runs more than once. That does no harm:
-        what is written where it lies depends on nothing that was there.
+        Capture runs the graph more than once. Results are the same: tensors written in place do not
+        depend on their old values.
         """
         given = [(s.name, argument(s, buffers, states), s.dtype) for s in self._inputs]
         results = [(s.name, buffers[s.name], s.dtype) for s in self.signature.outputs]
@@ -150,16 +149,16 @@ class OnnxRuntimeEngine:
         states.flip(self._flipped)
 
     def weight(self, name: str) -> Tensor:
-        """One of the bundle's weights, whether it is the graph's own or is given."""
+        """Returns a weight of the bundle."""
         return self._weights[name]
 
     def _run_on_gpu(self, options: onnxruntime.RunOptions | None) -> None:
-        # ONNX Runtime has a stream of its own, and waits for it when it has run.
+        # ONNX Runtime runs on its own stream and waits for it.
         torch.cuda.current_stream(self._device).synchronize()
         try:
             self._session.run_with_iobinding(self._binding, options)
         except Exception as error:
-            # Its exceptions have no base of their own; gpu_faults looks at this one.
+            # ONNX Runtime's exceptions have no common base; gpu_faults handles this one.
             if any(words in str(error) for words in _NO_MEMORY):
                 raise torch.OutOfMemoryError(str(error)) from error
             raise RuntimeError(f"ONNX Runtime: {error}") from error
@@ -179,13 +178,13 @@ def _described(tensor: Tensor, dtype: str) -> tuple[str, int, int, tuple[int, ..
 def load(
     folder: Path, entry: manifest.Engine, weights: Weights, device: torch.device
 ) -> OnnxRuntimeEngine:
-    """Loads ``entry``'s graph; on a CPU ONNX Runtime itself maps its weights from the bundle.
+    """Loads ``entry``'s graph; on a CPU, ONNX Runtime memory-maps the bundle's weights.
 
     Raises:
         GateError: ``VIDC-BUNDLE-FIELD``, its options are not ``Options``;
             ``VIDC-ENGINE-SIGNATURE``, the graph's tensors are not those of the manifest.
         UnavailableError: ``VIDC-ENGINE-LOAD``, ONNX Runtime cannot load it;
-            ``VIDC-ENV-ONNXRUNTIME``, it has no CUDA, or CUDA's libraries are not there.
+            ``VIDC-ENV-ONNXRUNTIME``, it has no CUDA provider, or CUDA's libraries are missing.
     """
     file, signature = entry.files[0], entry.signature
     options: Options = read(entry.options, Options, f"options of {file}")
@@ -206,7 +205,7 @@ def load(
 def _session(
     path: Path, entry: manifest.Engine, options: Options, device: torch.device
 ) -> tuple[onnxruntime.InferenceSession, bool]:
-    """The graph on a device, and whether its runs are captured."""
+    """Returns a session on a device, and True if it captures its runs."""
     if device.type != "cuda":
         return _opened(path, entry, options.session_options(), [CPU]), False
     _require_cuda(entry, device)
@@ -215,7 +214,7 @@ def _session(
             path, entry, _gpu_options(options), _gpu_providers(device, options.cuda_graph)
         )
     except UnavailableError as error:
-        # Control flow, or a node without a kernel on the GPU, which then runs on the CPU.
+        # The graph has control flow, or a node without a CUDA kernel runs on the CPU.
         if not options.cuda_graph or _NOT_CAPTURED not in error.message:
             raise
         options = replace(options, cuda_graph=False)
@@ -226,7 +225,7 @@ def _session(
 
 
 def _require_cuda(entry: manifest.Engine, device: torch.device) -> None:
-    """Refuses an ONNX Runtime that would go on with the CPU, or blame the graph for it."""
+    """Refuses an ONNX Runtime without CUDA, which would silently run on the CPU."""
     if CUDA not in onnxruntime.get_available_providers():
         raise _no_cuda(entry, "has no CUDA")
     session = onnxruntime.InferenceSession(
@@ -238,8 +237,8 @@ def _require_cuda(entry: manifest.Engine, device: torch.device) -> None:
 
 def _gpu_options(options: Options) -> onnxruntime.SessionOptions:
     found = options.session_options()
-    # Planned memory is first taken in the second run, which may be the one that is captured, and is
-    # more: 67 GB instead of 43 for LongLive's decoder, which is no faster for it.
+    # A memory pattern is allocated in the second run, possibly during capture, and takes more
+    # memory without a speedup: 67 GB instead of 43 GB for LongLive's decoder.
     found.enable_mem_pattern = False
     return found
 
@@ -248,16 +247,16 @@ def _gpu_providers(device: torch.device, captured: bool) -> list[Any]:
     cuda = {
         "device_id": str(device.index or 0),
         "enable_cuda_graph": str(int(captured)),
-        # float32 is float32: the default multiplies with 10 bits of mantissa.
+        # No TF32: it multiplies with a 10-bit mantissa.
         "use_tf32": "0",
-        # What a captured engine works in is its own: no powers of two.
+        # A captured session has its own arena; power-of-two growth would waste memory.
         "arena_extend_strategy": "kSameAsRequested",
-        # Its default, an exhaustive search, takes minutes for a VAE.
+        # The default, an exhaustive search, takes minutes for a VAE.
         "cudnn_conv_algo_search": "HEURISTIC",
     }
     if not captured:
         cuda |= torch_memory(device)
-    # Numbers of slots and shapes are computed on the CPU where CUDA has no kernel for them.
+    # Slot indices and shapes are computed on the CPU if CUDA has no kernel for them.
     return [(CUDA, cuda), CPU]
 
 
@@ -272,7 +271,7 @@ def _opened(
             str(path), options, providers=providers, enable_fallback=0
         )
     except Exception as error:
-        # Its exceptions have no base of their own.
+        # ONNX Runtime's exceptions have no common base.
         raise UnavailableError(
             "VIDC-ENGINE-LOAD",
             f"ONNX Runtime {onnxruntime.__version__} cannot load {entry.files[0]}: "

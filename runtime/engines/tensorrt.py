@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT-RTX engines: plans that read the bundle's weights and static buffers."""
+"""TensorRT and TensorRT-RTX engines: plans over shared weights and static buffers."""
 
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -20,7 +20,7 @@ from vidc.runtime.weights import Weights
 
 CAPTURABLE = True
 _NUMBERS = 3
-"""Of a version, without which two are not the same: major, minor and patch."""
+"""Version parts that must be equal: major, minor and patch."""
 _TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 _INSTALL = {
     "tensorrt": "tensorrt=={} --extra-index-url https://pypi.nvidia.com",
@@ -33,11 +33,11 @@ class Options:
     """Options of an engine in a manifest.
 
     Attributes:
-        product: the Python module that loads it: ``tensorrt`` or ``tensorrt_rtx``.
-        names: of the plan's tensors, with those of the bundle; others have one name in both.
-        plugins: whether it calls those of ``libvidc_plugins.so``.
-        version_compatible: whether it holds the runtime of the version that built it, so that later
-            ones load it, and run that code.
+        product: the Python module that loads the plan: ``tensorrt`` or ``tensorrt_rtx``.
+        names: bundle names of the plan's tensors where the two differ.
+        plugins: True if the plan calls plugins of ``libvidc_plugins.so``.
+        version_compatible: True if the plan contains the runtime of the version that built it, so
+            that later versions load it and run that code.
     """
 
     product: str
@@ -56,12 +56,12 @@ class TensorRtEngine:
     """A plan's execution context, and the weights that it reads.
 
     Args:
-        engine: of the plan; kept, since the context only points to it.
-        context: whose memory the caller provides.
+        engine: of the plan; the context only points to it.
+        context: its memory comes from the caller.
         signature: the engine's.
-        weights: by name; kept, for the same reason.
-        names: of tensors in the bundle, with those in the plan.
-        device: where all of it lies.
+        weights: by name; the context only points to them.
+        names: plan names of the bundle's tensors.
+        device: of the plan and its tensors.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TensorRtEngine:
     def run(self, buffers: Buffers, states: States) -> None:
         """Enqueues the plan over these buffers.
 
-        A state that it cannot write where it lies is copied back: a captured graph knows addresses.
+        A state that it cannot write in place is copied back, since CUDA graphs fix addresses.
         """
         for spec in self._read:
             self._bind(spec.name, argument(spec, buffers, states))
@@ -96,7 +96,7 @@ class TensorRtEngine:
         for spec in self._written:
             tensor = states[spec.name] if spec.in_place else states.spare(spec.name)
             self._bind(state_output(spec.name), tensor)
-        # From torch's own memory: within a captured graph, engines take turns on it.
+        # The workspace comes from torch's allocator, so engines in a CUDA graph share it.
         size = max(self._engine.device_memory_size_v2, 1)
         memory = torch.empty(size, dtype=torch.uint8, device=self._device)
         self._context.set_device_memory(memory.data_ptr(), size)
@@ -107,7 +107,7 @@ class TensorRtEngine:
                 states[spec.name].copy_(states.spare(spec.name))
 
     def weight(self, name: str) -> Tensor:
-        """A weight that the plan reads."""
+        """Returns a weight of the plan."""
         return self._weights[name]
 
     def _bind(self, name: str, tensor: Tensor) -> None:
@@ -120,10 +120,10 @@ def load(
     """Loads ``entry``'s plan.
 
     Raises:
-        UnavailableError: ``VIDC-ENV-TENSORRT``, its product is not installed;
-            ``VIDC-ENGINE-VERSION``, another version is; ``VIDC-ENGINE-LOAD``, it does not load;
-            ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``, the plugins that it calls are missing or
-            of other operators.
+        UnavailableError: ``VIDC-ENV-TENSORRT``, the product is not installed;
+            ``VIDC-ENGINE-VERSION``, another version is installed; ``VIDC-ENGINE-LOAD``, the plan
+            does not load; ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``, the plugin library is
+            missing or has another ABI.
         GateError: ``VIDC-BUNDLE-FIELD``, its options are not ``Options``;
             ``VIDC-ENGINE-SIGNATURE``, the plan's tensors are not those of the manifest.
     """
@@ -190,7 +190,7 @@ def _module(options: Options, entry: manifest.Engine) -> Any:
 
 
 def _later_version(built: str, here: str) -> bool:
-    """Whether a version loads what an older one built to be compatible: 11 loads plans of 10."""
+    """Returns True if a version loads an older version's compatible plans: 11 loads those of 10."""
     try:
         first, second = Version(built), Version(here)
     except InvalidVersion:
@@ -199,10 +199,10 @@ def _later_version(built: str, here: str) -> bool:
 
 
 def _same_version(built: str, here: str) -> bool:
-    """Whether two versions are of the same libraries.
+    """Returns True if two versions are of the same libraries.
 
-    A package and its module do not always say all of it: ``10.13.3.9.post1`` is ``10.13.3.9`` in
-    another wheel, and ``10.13.3`` for short.
+    A package and its module may shorten it: ``10.13.3.9.post1``, ``10.13.3.9`` and ``10.13.3`` are
+    one version.
     """
     try:
         first, second = Version(built), Version(here)
@@ -219,7 +219,7 @@ def _same_version(built: str, here: str) -> bool:
 
 
 _Tensor = tuple[str, tuple[int, ...], torch.dtype | None]
-"""Whether it goes ``in`` or ``out``, its shape and its dtype, None for one that no engine has."""
+"""Direction (``in`` or ``out``), shape and dtype; None for a dtype that engines do not use."""
 
 
 def _tensor(module: Any, engine: Any, name: str) -> _Tensor:

@@ -1,4 +1,4 @@
-"""Device memory for ONNX Runtime that is PyTorch's, so that engines share it and give it back."""
+"""PyTorch's CUDA allocator as ONNX Runtime's, so that engines share freed memory."""
 
 import ctypes
 import functools
@@ -10,22 +10,22 @@ import torch
 _TAKE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)
 _GIVE_BACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _KEPT: list[object] = []
-"""What ONNX Runtime may call for as long as the process lives."""
+"""Callbacks that ONNX Runtime may call until the process ends."""
 
 REFUSED = "p != nullptr"
-"""What ONNX Runtime says where there was no memory."""
+"""Part of ONNX Runtime's message when the allocator returned no memory."""
 
 
 @functools.cache
 def torch_memory(device: torch.device) -> Mapping[str, str]:
-    """Options of ONNX Runtime's CUDA provider that have it take memory from PyTorch's allocator.
+    """Returns CUDA provider options that make ONNX Runtime use PyTorch's allocator.
 
-    An arena of its own keeps all that a run ever took, and each session has one. PyTorch's blocks
-    serve whichever engine runs next. They belong to a stream that nothing else is put on: what one
-    engine gives back while it runs is given to no other work before that is done. A captured graph
-    needs memory that stays its own, so this is not for one.
+    ONNX Runtime's own arena, one per session, never shrinks; PyTorch reuses blocks for the next
+    engine. The blocks belong to a stream without other work, so memory that an engine frees while
+    it runs goes to no other work before it is done. Not for captured graphs: their memory must stay
+    their own.
     """
-    device = torch.device("cuda", device.index or 0)  # The allocator takes none without its index.
+    device = torch.device("cuda", device.index or 0)  # The allocator requires an index.
     stream = torch.cuda.Stream(device)
 
     def take(size: int) -> int | None:
@@ -36,7 +36,7 @@ def torch_memory(device: torch.device) -> Mapping[str, str]:
         return address
 
     def give_back(address: int) -> None:
-        # A session may end after the interpreter began to.
+        # A session may outlive the start of interpreter shutdown.
         if not sys.is_finalizing():
             torch.cuda.caching_allocator_delete(address)
 

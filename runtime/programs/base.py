@@ -1,4 +1,4 @@
-"""The base of programs: one session's states, static buffers and graphs over a bundle's engines."""
+"""Base of programs: a session's states, static buffers and graphs over a bundle's engines."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,9 +19,9 @@ from vidc.runtime.states import Buffers, States
 
 @dataclass(frozen=True)
 class ProgramSpec:
-    """Base of what a program needs to know besides its engines; it is in a bundle's manifest.
+    """Base class of a program's parameters, stored in a bundle's manifest.
 
-    A subclass is a frozen dataclass of JSON values and tuples. It raises ValueError where one is
+    A subclass is a frozen dataclass of JSON values and tuples. It raises ValueError for a value
     out of range.
     """
 
@@ -31,12 +31,12 @@ class ProgramSpec:
         raise NotImplementedError
 
     def smaller(self, states: Iterable[TensorSpec], needed: int, available: int) -> str:
-        """Says which smaller build would fit a device, if the program knows one.
+        """Returns a hint for a smaller build that fits the device, or an empty string.
 
         Args:
             states: of a session.
-            needed: bytes of the bundle with one session.
-            available: bytes of the device.
+            needed: bytes that the bundle needs with one session.
+            available: bytes that the device has.
         """
         return ""
 
@@ -46,15 +46,15 @@ S = TypeVar("S", bound=ProgramSpec)
 
 @dataclass(frozen=True)
 class Resources:
-    """What the sessions of one bundle share.
+    """Objects shared by the sessions of one bundle.
 
     Attributes:
         spec: of the program, of its class ``Spec``.
         engines: by component; a session runs those that the spec names.
         device: of the engines and of every buffer.
-        runners: where sessions' work runs.
-        shared: what the program's ``share`` made.
-        lock: one session at a time gives work to the device.
+        runners: of the sessions' work.
+        shared: the result of the program's ``share``.
+        lock: held by the session that enqueues work.
     """
 
     spec: Any
@@ -66,18 +66,18 @@ class Resources:
 
 
 class Session(Generic[S]):
-    """One stream or clip: states and buffers of its own, the bundle's engines and weights.
+    """One stream or clip: its own states and buffers over the bundle's engines and weights.
 
     Made by ``Bundle.session``. A program implements ``_allocate``, ``_capture``, ``_clear`` and
-    ``step``. All memory is allocated and, on a GPU, all work captured when a session opens;
-    ``reset`` makes it as new. A closed session refuses everything with VIDC-SESSION-CLOSED.
+    ``step``. Opening a session allocates all memory and, on a GPU, captures all work; ``reset``
+    restarts it. A closed session raises VIDC-SESSION-CLOSED on every use.
     """
 
     Spec: ClassVar[type[ProgramSpec]]
 
     @classmethod
     def share(cls, folder: Path, engines: Mapping[str, Engine], device: torch.device) -> Any:
-        """Makes what sessions share besides engines, when a bundle is loaded from its folder."""
+        """Returns the program's own shared object; called when a bundle is loaded."""
         return None
 
     def __init__(self, resources: Resources, seed: int = 0) -> None:
@@ -99,7 +99,7 @@ class Session(Generic[S]):
         """Prepares the session's work on its runners."""
 
     def _clear(self) -> None:
-        """Sets what a session keeps from step to step to its first values, for ``self.seed``."""
+        """Sets all state between steps to its initial values, for ``self.seed``."""
         self._states.clear()
 
     def step(self) -> Tensor:
@@ -107,24 +107,24 @@ class Session(Generic[S]):
         raise NotImplementedError
 
     def stream(self, blocks: int) -> Iterator[Tensor]:
-        """Yields what ``step`` returns, so many times."""
+        """Yields the results of ``blocks`` calls of ``step``."""
         for _ in range(blocks):
             yield self.step()
 
     def reset(self, seed: int = 0) -> None:
-        """Makes the session as new under a seed: nothing is captured or allocated."""
+        """Restarts the session with a seed, without capture or allocation."""
         with self._resources.lock, self._resources.runners.turn():
             self.seed = seed
             self._clear()
 
     def close(self) -> None:
-        """Frees states, buffers and graphs, once the device has done what it was given."""
+        """Frees states, buffers and graphs after all queued work is done."""
         if "_resources" not in vars(self):
             return
         device = self._resources.device
         with self._resources.lock:
             if device.type == "cuda":
-                with suppress(RuntimeError):  # A lost device has nothing to wait for.
+                with suppress(RuntimeError):  # A lost device cannot synchronize.
                     torch.cuda.synchronize(device)
             vars(self).clear()
 
@@ -137,7 +137,7 @@ class Session(Generic[S]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Never:
-            """Refuses use after ``close``, which leaves a session without attributes."""
+            """Refuses use after ``close``, which removes all attributes."""
             if "_resources" in vars(self):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             raise UsageError(
@@ -148,7 +148,7 @@ class Session(Generic[S]):
 
     @contextmanager
     def _turn(self, runner: str, after_caller: bool = True) -> Iterator[None]:
-        """Runs what is done inside on a runner, while no other session gives work to it."""
+        """Puts work inside the block on a runner, exclusively for this session."""
         with self._resources.lock, self._resources.runners[runner].turn(after_caller):
             yield
 

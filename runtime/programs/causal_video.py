@@ -1,4 +1,4 @@
-"""Program ``causal_video``: a video stream, block by block over a KV ring, with prompt switches."""
+"""Program ``causal_video``: a video stream in blocks over a KV ring, with prompt switches."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,7 +19,7 @@ from vidc.runtime.text import TextEncoder
 
 TEXT_ENCODER = "text_encoder"
 LATENTS, FRAMES = "latents", "frames"
-"""Runners: the transformer's, and the VAE's, which may run beside the transformer's next block."""
+"""Runners of the transformer and the VAE; the VAE may overlap the transformer's next block."""
 
 
 def levels(pixels: Tensor) -> Tensor:
@@ -29,10 +29,9 @@ def levels(pixels: Tensor) -> Tensor:
 
 
 class CausalVideo(Session[StreamSpec]):
-    """One stream.
+    """One video stream.
 
-    Prompts and frames: see ``prompt``, ``step`` and ``stream``. On a GPU a block is one replay,
-    whatever its position.
+    On a GPU a block is one CUDA graph replay at every position.
     """
 
     Spec = StreamSpec
@@ -51,16 +50,16 @@ class CausalVideo(Session[StreamSpec]):
 
     @property
     def latents(self) -> Tensor:
-        """Clean latents of the newest block, a copy: float32 ``[B, F, C, h, w]`` on the device."""
+        """Copy of the newest block's clean latents: float32 ``[B, F, C, h, w]`` on the device."""
         with self._turn(LATENTS):
             newest = self._history[:, -self.spec.block :].clone()
         return self._resources.runners[LATENTS].hand_out(newest)
 
     def embeds(self, prompt: Tensor | str) -> Tensor:
-        """The embeddings ``[B, L, E]`` of a prompt, for ``prompt`` or ``switch_prompt`` to take.
+        """Returns the embeddings ``[B, L, E]`` of a prompt, for ``prompt`` or ``switch_prompt``.
 
         Args:
-            prompt: as in ``prompt``; embeddings are checked and come back.
+            prompt: as in ``prompt``; embeddings are checked and returned.
 
         Raises:
             UsageError: ``VIDC-PROMPT-SHAPE``, ``VIDC-PROMPT-NO-ENCODER``.
@@ -86,11 +85,11 @@ class CausalVideo(Session[StreamSpec]):
         return prompt
 
     def prompt(self, prompt: Tensor | str) -> None:
-        """Sets the prompt the stream starts with.
+        """Sets the stream's first prompt.
 
         Args:
-            prompt: text embeddings ``[B, L, E]`` of any float dtype, or a text where the bundle
-                has a text encoder.
+            prompt: text embeddings ``[B, L, E]`` of any float dtype, or text if the bundle has a
+                text encoder.
 
         Raises:
             UsageError: ``VIDC-PROMPT-SHAPE``, ``VIDC-PROMPT-NO-ENCODER``.
@@ -105,7 +104,7 @@ class CausalVideo(Session[StreamSpec]):
     def switch_prompt(self, prompt: Tensor | str) -> None:
         """Sets a new prompt and recomputes the window's keys and values under it.
 
-        The sink stays, unless the stream is no longer than the window: then all is recomputed.
+        The sink stays, unless the stream still fits the window: then all of it is recomputed.
         """
         end = self._frame
         if end == 0:
@@ -123,8 +122,8 @@ class CausalVideo(Session[StreamSpec]):
         """Generates the next block.
 
         Args:
-            noise: ``[steps, B, F, C, h, w]``: the first entry starts the block, each other one
-                noises the result of a step for the next. Drawn from the seed if left out.
+            noise: ``[steps, B, F, C, h, w]``: the first entry starts the block; each later entry
+                renoises a step's result for the next step. Default: drawn from the seed.
 
         Returns:
             uint8 ``[frames, H, W, 3]`` on the device, ``[B, frames, H, W, 3]`` where the batch
@@ -137,30 +136,31 @@ class CausalVideo(Session[StreamSpec]):
         return self._decode(self._buffers["denoise"]["latent"], after_caller=False)
 
     def generate(self, noise: Tensor | None = None) -> Tensor:
-        """The next block's clean latent, float32 ``[B, F, C, h, w]``; ``noise`` as in ``step``.
+        """Returns the next block's clean latent, float32 ``[B, F, C, h, w]``.
 
-        The stream moves on; the latent is for ``decode``, in this order, or to be left undecoded.
+        Advances the stream. Latents go to ``decode`` in order, or stay undecoded; ``noise`` as in
+        ``step``.
         """
         self._generate(noise)
         return self.latents
 
     def decode(self, latent: Tensor) -> Tensor:
-        """The frames of the next block to be decoded, as ``step`` returns them."""
+        """Decodes the next block and returns its frames as ``step`` does."""
         return self._decode(latent, after_caller=True)
 
     def fetch(self, frames: Tensor) -> Callable[[], Tensor]:
-        """Starts to copy frames that ``step`` or ``decode`` returned to the host.
+        """Starts to copy frames from ``step`` or ``decode`` to the host.
 
-        On a GPU they go to pinned memory, behind the decoder and beside the transformer: call for
-        the next block first, then for these.
+        On a GPU the copy to pinned memory runs after the decoder and overlaps the transformer:
+        start the next block first, then wait for these frames.
 
         Returns:
-            What waits for the copy and gives it: the frames on the CPU, the caller's to keep.
+            A callable that waits for the copy and returns the frames on the CPU.
         """
         return self._resources.runners[FRAMES].fetch(frames)
 
     def remember(self, latent: Tensor) -> None:
-        """Takes a clean latent ``[B, F, C, h, w]`` as the next block of the stream."""
+        """Appends a clean latent ``[B, F, C, h, w]`` to the stream as its next block."""
         with self._turn(LATENTS):
             self._first.fill_(self._frame)
             self._remember_latent(latent)
@@ -173,7 +173,7 @@ class CausalVideo(Session[StreamSpec]):
         self._history = torch.zeros((spec.batch, spec.window, *spec.latent), device=device)
         self._noise = torch.zeros((len(spec.sigmas), *block), device=device)
         self._first = torch.zeros(1, dtype=torch.int64, device=device)
-        """Absolute index of the first latent frame that an engine is given."""
+        """Absolute index of the engine's first latent frame."""
 
     def _capture(self, runners: Runners) -> None:
         recached = (self.spec.block, *self.spec.recache_frames)
@@ -236,7 +236,7 @@ class CausalVideo(Session[StreamSpec]):
         return runners[FRAMES].hand_out(frames[0] if self.spec.batch == 1 else frames)
 
     def _block(self) -> None:
-        """From ``_noise`` and ``_first`` to the block's clean latent and its keys and values."""
+        """Computes a block's clean latent, keys and values from ``_noise`` and ``_first``."""
         spec, buffers = self.spec, self._buffers["denoise"]
         self._place("denoise", spec.block)
         latent, flow = buffers["latent"], buffers["flow"]
@@ -256,7 +256,7 @@ class CausalVideo(Session[StreamSpec]):
         self._history.copy_(torch.cat([self._history[:, block:], latent], 1))
 
     def _recache(self, frames: int) -> None:
-        """The keys and values of the newest frames, from ``_first``, under a new prompt."""
+        """Recomputes keys and values of the newest frames, from ``_first``, under a new prompt."""
         self._run("text_kv")
         name = "kv_update" if frames == self.spec.block else f"recache_{frames}"
         self._write_keys_values(name, self._history[:, -frames:])
@@ -267,7 +267,7 @@ class CausalVideo(Session[StreamSpec]):
         self._run(name)
 
     def _place(self, name: str, frames: int) -> None:
-        """Sets what depends on the position: so many frames from ``_first``, the newest last."""
+        """Sets the position inputs for ``frames`` latent frames from ``_first``."""
         spec, buffers = self.spec, self._buffers[name]
         self._rope.fill(buffers["rope_cos"], buffers["rope_sin"], self._first)
         buffers.set(

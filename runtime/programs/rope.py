@@ -1,4 +1,4 @@
-"""Rotation angles of a block of latent frames, computed from absolute positions."""
+"""Rotary embedding of a block of latent frames at absolute positions."""
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ class Rope:
 
     A head's ``D / 2`` channel pairs are split over time, rows and columns as Wan splits them
     (``D / 2 - 2 (D / 6)``, ``D / 6``, ``D / 6``); pair ``i`` of ``n`` on an axis turns by
-    ``position * 10000^(-i / n)``. Angles are float64 until their cosine is taken, so there is
-    no longest stream.
+    ``position * 10000^(-i / n)``. Angles are float64, so the stream's length is not limited.
     """
 
     def __init__(self, stream: StreamSpec, device: torch.device) -> None:
@@ -34,13 +33,13 @@ class Rope:
         self._space = space.reshape(stream.frame_tokens, 2 * side).to(device)
 
     def fill(self, cos: Tensor, sin: Tensor, first_frame: Tensor) -> None:
-        """Writes the angles of the frames from ``first_frame`` on.
+        """Writes cosines and sines of the frames that start at ``first_frame``.
 
         Args:
             cos: ``[F * frame_tokens, D / 2]`` float32, written.
-            sin: the same.
-            first_frame: absolute index of the first latent frame, int64 ``[1]``; only read on
-                the device, so that a captured graph serves every position.
+            sin: as ``cos``.
+            first_frame: absolute index of the first latent frame, int64 ``[1]``; read only on the
+                device, so that a CUDA graph works at every position.
         """
         tokens = self._space.shape[0]
         count = cos.shape[0] // tokens

@@ -1,4 +1,4 @@
-"""The static sizes of a stream and its sampler: the spec of program ``causal_video``."""
+"""Static sizes of a stream and its sampler: the spec of program ``causal_video``."""
 
 import math
 from collections.abc import Iterable
@@ -8,16 +8,16 @@ from vidc.plugins.signature import TensorSpec
 from vidc.runtime.programs.base import ProgramSpec
 
 _MAX_SIZE = 2**24
-"""Far above any real size, so that products of sizes stay within int64."""
+"""Upper limit of a size; products of sizes stay within int64."""
 
 
 @dataclass(frozen=True)
 class StreamSpec(ProgramSpec):
-    """Sizes of one stream, and the steps of its sampler.
+    """Static sizes of one stream and its sampler.
 
     Attributes:
-        batch: videos generated side by side.
-        block: latent frames generated at once.
+        batch: number of videos.
+        block: latent frames in a block.
         window: latent frames the KV ring holds, sink included.
         sink: latent frames at the start of the stream that never leave the ring.
         frame_tokens: tokens of one latent frame.
@@ -26,8 +26,8 @@ class StreamSpec(ProgramSpec):
         video: height and width of a decoded frame, in pixels.
         head_dim: channels of one attention head.
         text: length and width of a prompt's embedding.
-        timesteps: what the model is told at each denoising step, from noise to clean.
-        sigmas: share of noise in the latent at each of these steps.
+        timesteps: of the denoising steps, from noise to clean.
+        sigmas: share of noise in the latent at each denoising step.
         context_timestep: timestep of the clean pass that writes keys and values.
     """
 
@@ -85,28 +85,28 @@ class StreamSpec(ProgramSpec):
 
     @property
     def recache_frames(self) -> tuple[int, ...]:
-        """All results of ``recached`` but a block, which ``kv_update`` recomputes."""
+        """All results of ``recached`` except one block, which ``kv_update`` recomputes."""
         filling = range(self.block, self.window + 1, self.block)
         full = self.window + self.block
         return tuple(sorted({self.recached(end) for end in (*filling, full)} - {self.block}))
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Components that a stream cannot do without, in the order of first use."""
+        """Required components of a stream, in the order of first use."""
         recache = (f"recache_{frames}" for frames in self.recache_frames)
         return (
             "text_kv", "denoise", "kv_update", *recache, "vae_decode_first", "vae_decode",
         )  # fmt: skip
 
     def recached(self, end: int) -> int:
-        """Latent frames that a prompt switch recomputes after ``end`` of them, at least one block.
+        """Returns the latent frames that a prompt switch recomputes after ``end`` frames.
 
-        All of them while they fit the window; later the window less the sink, which stays.
+        All frames while they fit the window; later the window without the sink, which stays.
         """
         return end if end <= self.window else self.window - self.sink
 
     def smaller(self, states: Iterable[TensorSpec], needed: int, available: int) -> str:
-        """Names the largest window whose KV rings fit; arguments as in ``ProgramSpec``."""
+        """Names the largest window that fits; arguments as in ``ProgramSpec``."""
         rings = sum(spec.nbytes for spec in states if spec.name.startswith("ring."))
         for window in range(self.window - self.block, self.sink + self.block - 1, -self.block):
             total = needed - (self.window - window) * (rings // self.window)

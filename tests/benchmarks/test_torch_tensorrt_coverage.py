@@ -11,6 +11,7 @@ import torch_tensorrt_coverage as coverage
 from torch import nn
 
 from vidc.compiler.store.sources import source_digest
+from vidc.exporters.families.causal_video import CausalVideo
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "torch-tensorrt-coverage.json"
@@ -62,7 +63,7 @@ def test_a_call_is_counted_by_whether_a_converter_takes_it(torch_tensorrt):
 def test_a_component_is_asked_for_in_both_forms(torch_tensorrt, monkeypatch):
     monkeypatch.setattr(coverage, "MODELS", {"small": ("tiny", ("model.layers=1",))})
     monkeypatch.setattr(coverage, "ENGINES", {("small", "text_kv")})
-    monkeypatch.setattr(coverage, "component_groups", lambda sizes: {"text_kv": "transformer"})
+    monkeypatch.setattr(CausalVideo, "components", {"text_kv": "transformer"})
     exported, portable = coverage.rows("small", [])
     assert (exported["form"], portable["form"]) == ("exported", "portable")
     assert portable["uncovered_operators"]["aten.linear.default"] > 0
@@ -78,7 +79,7 @@ def test_what_a_step_says_stands_in_its_row(torch_tensorrt, monkeypatch):
 
     refuse.__name__ = "covered"
     monkeypatch.setattr(coverage, "MODELS", {"small": ("tiny", ("model.layers=1",))})
-    monkeypatch.setattr(coverage, "component_groups", lambda sizes: {"text_kv": "transformer"})
+    monkeypatch.setattr(CausalVideo, "components", {"text_kv": "transformer"})
     monkeypatch.setattr(coverage, "covered", refuse)
     row, _ = coverage.rows("small", [])
     assert row["covered_exception"] == "KeyError: 'y'\nValueError: no exporters/x.py and SITE/torch"

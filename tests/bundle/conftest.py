@@ -14,8 +14,8 @@ from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.config.resolve import Settings, resolve
 from vidc.compiler.validate.golden import Golden
-from vidc.exporters.causal_wan.random_weights import random_weights
-from vidc.exporters.wan_vae.random_weights import random_state_dict
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
+from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.runtime import Bundle, load
 
 PRESET = """

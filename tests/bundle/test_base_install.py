@@ -64,7 +64,7 @@ def test_the_block_is_one():
     [
         ["validate", "{bundle}", "--report", "{folder}/report.html"],
         ["run", "{bundle}", "--prompt", "a cat", "--blocks", "2", "-o", "{folder}/out.mp4"],
-        ["bench", "{bundle}", "--against", "eager", "--samples", "1", "--warmup", "0",
+        ["bench", "{bundle}", "--samples", "1", "--warmup", "0",
          "--cold-starts", "0",
          "--report", "{folder}/bench.html"],
         ["inspect", "{bundle}"],
@@ -79,3 +79,12 @@ def test_a_command_on_the_base_install(project, tmp_path, arguments):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_eager_baseline_needs_the_build_packages(project):
+    arguments = ["bench", str(project.bundle), "--against", "eager", "--samples", "1"]
+    script = RUN_WITHOUT.format(blocked=blocked_modules(), arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 3, done.stderr
+    assert "VIDC-ENV-BUILD" in done.stderr
+    assert "vidc[build]" in done.stderr

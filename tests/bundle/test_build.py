@@ -21,8 +21,6 @@ from vidc.compiler.store.plan import Status
 from vidc.compiler.store.sources import source_digest
 from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate import check
-from vidc.exporters.components import component_groups, weights_groups
-from vidc.exporters.models import components, meta_network
 from vidc.plugins.errors import BuildError, GateError, UsageError
 from vidc.runtime import integrity, manifest
 from vidc.runtime.integrity import file_entry, verify
@@ -51,13 +49,11 @@ def test_a_second_build_finds_everything(project):
 
 def test_every_component_is_there(project):
     settings, _ = project.resolve()
-    expected = component_groups(settings.model)
+    expected = settings.model.components
     made = [
         name
-        for group in weights_groups(settings.model)
-        for name in components(
-            settings.model, group, meta_network(settings.model, group, "fp32"), "fp32"
-        )
+        for part in settings.model.parts.values()
+        for name in part.components(part.network("fp32"))
     ]
     assert sorted(made) == sorted(expected)
     assert set(read_manifest(project.bundle).engines) == set(expected)

@@ -38,7 +38,7 @@ def tampered(project, folder: Path, component: str, edit) -> Path:
     onnx.save(model, graph)
     document = json.loads((bundle / MANIFEST_NAME).read_text())
     entry = file_entry(graph)
-    document["files"][graph.name] = {"size": entry.size, "sha256": entry.sha256}
+    document["files"][graph.name] = plain(entry)
     (bundle / MANIFEST_NAME).write_text(json.dumps(document))
     return bundle
 
@@ -227,13 +227,13 @@ def test_the_operator_that_a_compiler_gets_wrong_is_found(project, tmp_path, vid
     settings, _ = project.resolve(backend="aoti")
     exported, built = tmp_path / "exported", tmp_path / "built"
     exported.mkdir()
-    component = export_component(settings.model, "transformer", "fp32", "text_kv", exported)
+    component = export_component(settings.model.parts["transformer"], "fp32", "text_kv", exported)
     engine = aoti.backend.compile(component, settings.target, {}, built)
     document = json.loads((bundle / MANIFEST_NAME).read_text())
     for name in engine.files:
         (bundle / name).parent.mkdir(parents=True, exist_ok=True)
         entry = file_entry(shutil.copy(built / name, bundle / name))
-        document["files"][name] = {"size": entry.size, "sha256": entry.sha256}
+        document["files"][name] = plain(entry)
     document["engines"]["text_kv"] |= {
         "backend": "aoti",
         "loader": engine.loader,

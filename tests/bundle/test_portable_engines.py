@@ -63,7 +63,7 @@ def calibration(tmp_path_factory):
     """A calibration of the weights that the build draws, with ranges that are drawn, too."""
     config = resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
     workspace = Workspace(tmp_path_factory.mktemp("loaded"), {}, print)
-    Load(config, "transformer", "fp16", 1).run(workspace)
+    Load(config.parts["transformer"], type(config), "fp16", 1).run(workspace)
     made = quantized.calibration(config, reach=3.0)
     digest = read_source(workspace.output)["digest"]
     folder = tmp_path_factory.mktemp("calibration")

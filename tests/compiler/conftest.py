@@ -40,7 +40,7 @@ def _manifest(folder: Path) -> Manifest:
     return Manifest(
         name="tiny-cpu-fp32",
         preset="tiny",
-        family="causal_wan",
+        family="causal_video",
         config={"stream": {"window": 6, "sink": 3}},
         program="causal_video",
         spec=STREAM,

@@ -4,31 +4,26 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from vidc.exporters.causal_wan.components import components
-from vidc.exporters.causal_wan.model import CausalWan
-from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.component import Component
-from vidc.exporters.config import (
-    ModelConfig,
-    SamplerConfig,
-    StreamConfig,
-    TransformerConfig,
-    VaeConfig,
-)
+from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
+from vidc.exporters.parts.causal_wan.config import TransformerConfig
+from vidc.exporters.parts.causal_wan.network import CausalWan
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
+from vidc.exporters.parts.wan_vae.config import VaeConfig
 
 SIZES = {"dim": 48, "ffn_dim": 96, "heads": 2, "layers": 2, "freq_dim": 16}
 TEXT = {"text_len": 6, "text_dim": 20}
 STREAM = {"height": 32, "width": 48, "window": 12, "sink": 3, "block": 3}
-Configure = Callable[..., ModelConfig]
+Configure = Callable[..., CausalVideo]
 
 
 @pytest.fixture(scope="session")
 def configure() -> Configure:
     """Makes a model of a few thousand parameters; keywords go to the stream, or to the text."""
 
-    def make(**changes: int) -> ModelConfig:
+    def make(**changes: int) -> CausalVideo:
         text = {name: changes.pop(name, size) for name, size in TEXT.items()}
-        return ModelConfig(
+        return CausalVideo(
             TransformerConfig(**SIZES, **text),
             VaeConfig(base_dim=8),
             StreamConfig(**STREAM | changes),
@@ -42,7 +37,7 @@ def configure() -> Configure:
 class Wan:
     """A causal Wan transformer of a few thousand parameters with random weights."""
 
-    config: ModelConfig
+    config: CausalVideo
     network: CausalWan
     components: dict[str, Component]
 
@@ -64,6 +59,6 @@ def make_wan(configure: Configure) -> MakeWan:
         if device != "meta":
             weights = random_weights(config.transformer, seed=5)
             network.load_state_dict({name: w.to(dtype) for name, w in weights})
-        return Wan(config, network, components(config, network))
+        return Wan(config, network, config.transformer_part.components(network))
 
     return make

@@ -2,7 +2,9 @@ import math
 
 import pytest
 
-from vidc.exporters.config import SamplerConfig, StreamConfig, TransformerConfig, VaeConfig
+from vidc.exporters.families.causal_video import SamplerConfig, StreamConfig
+from vidc.exporters.parts.causal_wan.config import TransformerConfig
+from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.exporters.table import MAX_SIZE, Table
 from vidc.plugins.errors import UsageError
 

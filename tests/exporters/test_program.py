@@ -18,18 +18,19 @@ EXPORT = """
 import json, sys
 from pathlib import Path
 from vidc.compiler.bench.usage import peak_rss_bytes
-from vidc.exporters.config import *
-from vidc.exporters.models import components, meta_network
+from vidc.exporters.families.causal_video import *
+from vidc.exporters.parts.causal_wan.config import TransformerConfig
+from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.exporters.program import export_program, load_program, save_program
 sizes, path = json.loads(sys.argv[1]), Path(sys.argv[2])
-config = ModelConfig(
+config = CausalVideo(
     TransformerConfig(layers=2, **sizes),
     VaeConfig(base_dim=8),
     StreamConfig(height=16, width=32, window=6, sink=3, block=3),
     SamplerConfig(),
 )
-network = meta_network(config, "transformer", "fp32")
-component = components(config, "transformer", network, "fp32")["denoise"]
+network = config.parts["transformer"].network("fp32")
+component = config.parts["transformer"].components(network)["denoise"]
 save_program(export_program(component), path)
 load_program(path)
 print(peak_rss_bytes() // 1024)

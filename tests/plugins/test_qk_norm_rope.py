@@ -2,7 +2,7 @@ import pytest
 import torch
 from operators import FLOATS, Ring, qkv_arguments
 
-from vidc.exporters.causal_wan.layers import RmsNorm, rotate
+from vidc.exporters.parts.causal_wan.layers import RmsNorm, rotate
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.ring import ring_write

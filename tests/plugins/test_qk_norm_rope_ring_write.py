@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from operators import FLOATS, Ring, qkv_arguments
 from rings import rings
 
-from vidc.exporters.causal_wan.layers import RmsNorm, rotate
+from vidc.exporters.parts.causal_wan.layers import RmsNorm, rotate
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.ring import ring_write
 

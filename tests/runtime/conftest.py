@@ -39,7 +39,7 @@ def manifest() -> Manifest:
     return Manifest(
         name="tiny-cpu-fp32",
         preset="tiny",
-        family="causal_wan",
+        family="causal_video",
         program="causal_video",
         config={"model": {"dim": 16, "patch": [1, 2, 2]}, "note": "größer"},
         spec=StreamSpec(

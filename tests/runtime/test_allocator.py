@@ -6,7 +6,7 @@ from vidc.runtime.allocator import growing_segments
 
 @pytest.fixture
 def settings(monkeypatch):
-    """What was set, the newest last; torch itself parses nothing."""
+    """All settings, the newest last; torch itself parses nothing."""
     found = [""]
     get = "_accelerator_getAllocatorSettings"
     monkeypatch.setattr(torch._C, get, lambda: found[-1], raising=False)
@@ -37,7 +37,7 @@ def test_the_setting_of_the_process_comes_back(settings, before, inside, after):
     assert settings[-1] == after
 
 
-def test_it_comes_back_after_a_failure_too(settings):
+def test_setting_returns_after_a_failure(settings):
     with pytest.raises(ValueError, match="x"), growing_segments():
         raise ValueError("x")
     assert settings[-1] == "expandable_segments:False"
@@ -51,7 +51,7 @@ def test_this_torch_takes_the_setting():
         assert "expandable_segments:True" in torch._C._accelerator_getAllocatorSettings()
 
 
-def test_a_torch_that_tells_no_settings_has_them_from_the_environment(settings, monkeypatch):
+def test_reads_settings_from_the_environment_without_a_getter(settings, monkeypatch):
     monkeypatch.delattr(torch._C, "_accelerator_getAllocatorSettings")
     monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")

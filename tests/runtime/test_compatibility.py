@@ -149,7 +149,7 @@ def test_gpus_are_recognized_by_name(
         (("l2_cache_size",), "l2_cache_size"),
     ],
 )
-def test_instructions_that_are_absent_are_named(
+def test_names_missing_cpu_instructions(
     cpu_manifest: Manifest,
     monkeypatch: pytest.MonkeyPatch,
     needed: tuple[str, ...],
@@ -259,7 +259,7 @@ def test_engines_that_call_fused_operators_need_the_library(
     assert "build it; or build the bundle again" in error.hint
 
 
-def test_engines_that_call_none_do_not(
+def test_engines_without_fused_operators_need_no_library(
     gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_gpu(monkeypatch, "NVIDIA H100 80GB HBM3", (9, 0))
@@ -268,7 +268,9 @@ def test_engines_that_call_none_do_not(
     assert check(gpu_manifest, CUDA) == ()
 
 
-def test_with_the_library_they_run(gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_with_fused_operators_run_with_the_library(
+    gpu_manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pretend_gpu(monkeypatch, "NVIDIA H100 80GB HBM3", (9, 0))
     monkeypatch.setattr(compatibility, "driver_version", lambda: None)
     monkeypatch.setattr(loading, "torch_library_error", lambda: None)
@@ -281,7 +283,7 @@ def test_an_operator_that_this_vidc_lacks_is_named(gpu_manifest: Manifest) -> No
     assert "vidc::of_later" in error.message
 
 
-def test_the_library_s_abi_is_the_one_that_the_manifest_has(gpu_manifest: Manifest) -> None:
+def test_library_abi_equals_the_manifest_abi(gpu_manifest: Manifest) -> None:
     """One number stands for both: the library is refused by it, and so is the bundle."""
     other = replace(requiring(gpu_manifest, operators=CALLED), plugin_abi=PLUGIN_ABI + 1)
     assert refusal(other, CUDA).code == "VIDC-BUNDLE-ABI"

@@ -33,14 +33,14 @@ def fault(device, error):
     return caught.value
 
 
-def test_torchs_own_refusal_is_a_lack_of_memory(gpu):
+def test_torch_out_of_memory_is_coded(gpu):
     found = fault(CUDA, torch.OutOfMemoryError("CUDA out of memory"))
     assert found.code == "VIDC-GPU-MEMORY"
     assert "2.0 of 80.0 GB" in found.message
     assert "70.0 GB" in found.message
 
 
-def test_an_engine_that_hides_the_refusal_is_seen_through(gpu):
+def test_out_of_memory_hidden_by_an_engine_is_coded(gpu):
     def run():
         gpu.refusals += 1
         raise RuntimeError("run_func_(...) API call failed at model_container_runner.cpp")
@@ -49,7 +49,7 @@ def test_an_engine_that_hides_the_refusal_is_seen_through(gpu):
         run()
 
 
-def test_a_refusal_of_earlier_times_is_not_blamed(gpu):
+def test_earlier_out_of_memory_does_not_count(gpu):
     gpu.refusals = 3
     with pytest.raises(RuntimeError, match="a bug"), gpu_faults(CUDA):
         raise RuntimeError("a bug")

@@ -42,7 +42,7 @@ def pipe(file: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["full", "fast", "off"])
-def test_what_was_built_passes(bundle: Path, manifest: Manifest, mode: Any) -> None:
+def test_accepts_an_intact_bundle(bundle: Path, manifest: Manifest, mode: Any) -> None:
     verify(bundle, manifest, mode)
 
 
@@ -58,7 +58,7 @@ def test_what_was_built_passes(bundle: Path, manifest: Manifest, mode: Any) -> N
         (pipe, "VIDC-BUNDLE-PATH"),
     ],
 )
-def test_damage_is_named(
+def test_names_the_damaged_file(
     bundle: Path,
     manifest: Manifest,
     mode: Any,
@@ -81,7 +81,7 @@ def test_a_flipped_bit_is_found_in_full(bundle: Path, manifest: Manifest) -> Non
     assert caught.value.code == "VIDC-BUNDLE-ALTERED"
 
 
-def test_fast_reads_small_files_alone(bundle: Path, manifest: Manifest) -> None:
+def test_fast_mode_hashes_only_small_files(bundle: Path, manifest: Manifest) -> None:
     assert manifest.files[LARGE].size > FAST_LIMIT
     flip(bundle / LARGE)
     verify(bundle, manifest, "fast")
@@ -106,7 +106,7 @@ def test_an_extra_link_to_a_folder_is_refused(bundle: Path, manifest: Manifest) 
         verify(bundle, manifest, "fast")
 
 
-def test_an_unknown_mode_is_not_taken_for_another(bundle: Path, manifest: Manifest) -> None:
+def test_refuses_an_unknown_mode(bundle: Path, manifest: Manifest) -> None:
     mode: Any = "fats"
     with pytest.raises(ValueError, match="fats"):
         verify(bundle, manifest, mode)

@@ -23,7 +23,7 @@ from vidc.runtime.manifest import (
     read_manifest,
     write_manifest,
 )
-from vidc.runtime.programs import PROGRAMS
+from vidc.runtime.program import PROGRAMS
 from vidc.runtime.programs.base import ProgramSpec, Session
 
 FREE = {("config",), ("calibration",)}
@@ -105,7 +105,7 @@ def test_nan_is_not_written(manifest: Manifest, tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-def test_a_dropped_field_is_missed(
+def test_refuses_a_missing_field(
     data: st.DataObject, document: dict[str, Any], folder: Path
 ) -> None:
     mutated = deepcopy(document)
@@ -173,7 +173,7 @@ def test_a_value_of_another_type_is_refused(
 
 
 @given(data=st.data(), value=JSON)
-def test_whatever_a_value_becomes_only_our_errors_come(
+def test_changed_values_raise_only_coded_errors(
     data: st.DataObject, value: Any, document: dict[str, Any], folder: Path
 ) -> None:
     path = data.draw(st.sampled_from([p for p in nodes(document) if p]))
@@ -224,9 +224,7 @@ def test_foreign_bytes_are_refused(folder: Path, data: bytes) -> None:
         (" " * (MAX_DOCUMENT_BYTES + 1), "larger than"),
     ],
 )
-def test_what_is_not_bounded_json_is_malformed(
-    folder: Path, text: str | bytes, message: str
-) -> None:
+def test_rejects_json_out_of_bounds(folder: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(GateError, match=message) as caught:
         read_text(folder, text)
     assert caught.value.code == "VIDC-BUNDLE-MALFORMED"
@@ -298,7 +296,7 @@ def test_an_installed_package_brings_a_program(
 
 
 @pytest.mark.parametrize("schema", [0, -1, True, "1", 1.0, None])
-def test_a_schema_that_never_was_is_refused(
+def test_refuses_an_invalid_schema_number(
     document: dict[str, Any], folder: Path, schema: Any
 ) -> None:
     with pytest.raises(GateError, match="VIDC-BUNDLE-FIELD"):

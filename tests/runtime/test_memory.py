@@ -30,13 +30,13 @@ def pretend_free(monkeypatch, free, cached=0):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.__setitem__(0, free + cached))
 
 
-def test_a_need_is_the_sum_of_its_parts(measured):
+def test_memory_need_is_the_sum_of_its_parts(measured):
     found = need(measured)
     assert (found.weights, found.session, found.working) == (WEIGHTS, 2 * LATENT + RING, WORKING)
     assert found.total == CONTEXT_BYTES + WEIGHTS + 2 * LATENT + RING + WORKING
 
 
-def test_what_just_fits_is_taken_and_a_byte_less_is_not(measured, monkeypatch):
+def test_accepts_exactly_enough_memory_and_refuses_a_byte_less(measured, monkeypatch):
     # The context is there when the device is asked.
     enough = need(measured).total - CONTEXT_BYTES
     pretend_free(monkeypatch, enough)
@@ -47,7 +47,7 @@ def test_what_just_fits_is_taken_and_a_byte_less_is_not(measured, monkeypatch):
     assert "needs 0.7 GB (weights 0.0, a session 0.0, working memory 0.0" in caught.value.message
 
 
-def test_what_torch_can_give_back_counts_as_free(measured, monkeypatch):
+def test_memory_cached_by_torch_counts_as_free(measured, monkeypatch):
     enough = need(measured).total - CONTEXT_BYTES
     pretend_free(monkeypatch, enough - 1000, cached=1000)
     require_memory(measured, CUDA)

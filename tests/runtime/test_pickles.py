@@ -64,12 +64,12 @@ def test_a_pickle_is_refused_by_name(tmp_path: Path, name: str, data: bytes) -> 
         ("data/aotinductor/model/w.wrapper.so", b"\x7fELF" + pickle.dumps([1])),
     ],
 )
-def test_raw_bytes_are_not_taken_for_pickles(tmp_path: Path, name: str, data: bytes) -> None:
+def test_raw_tensors_are_not_pickles(tmp_path: Path, name: str, data: bytes) -> None:
     refuse_pickles(package(tmp_path, {"archive_format": b"pt2", name: data}))
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"\x80\x02K\x01.", b"PK\x05\x06" + bytes(9)])
-def test_what_is_no_archive_is_malformed(tmp_path: Path, data: bytes) -> None:
+def test_rejects_file_that_is_not_a_zip(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "engine.pt2"
     file.write_bytes(data)
     with pytest.raises(GateError, match="VIDC-BUNDLE-MALFORMED"):
@@ -85,7 +85,7 @@ def test_a_compressed_member_is_malformed(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_name_that_is_there_twice_is_malformed(tmp_path: Path) -> None:
+def test_rejects_a_duplicate_member(tmp_path: Path) -> None:
     file = tmp_path / "engine.pt2"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("engine/x", b"1")
@@ -100,7 +100,7 @@ def test_a_broken_table_of_tensors_is_malformed(tmp_path: Path, text: bytes) -> 
         refuse_pickles(package(tmp_path, {"data/weights/model_weights_config.json": text}))
 
 
-def test_a_package_that_is_not_there(tmp_path: Path) -> None:
+def test_refuses_a_missing_package(tmp_path: Path) -> None:
     with pytest.raises(GateError, match="VIDC-BUNDLE-UNREADABLE"):
         refuse_pickles(tmp_path / "engine.pt2")
 

@@ -92,7 +92,7 @@ def counts(session, steps=3):
     return [int(seen) for seen in session.stream(steps)]
 
 
-def test_sessions_have_states_of_their_own(bundle):
+def test_sessions_have_separate_states(bundle):
     first, second = bundle.session(), bundle.session(seed=100)
     assert counts(first) == [3, 6, 9]
     assert counts(second) == [103, 106, 109]
@@ -161,7 +161,7 @@ class Ordered(DirectRunner):
         self.calls.append(f"{self.name} waits for {other.name}")
 
 
-def test_a_turn_of_all_runners_comes_after_everything_and_before_everything():
+def test_turn_of_all_runners_orders_work():
     calls, names = [], iter("ab")
     runners = Runners(lambda: Ordered(next(names), calls))
     assert runners["x"] is runners["x"]

@@ -151,7 +151,7 @@ def test_an_error_leaves_the_older_file_alone(tmp_path, suffix):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_error_of_the_caller_stays_what_it_is(tmp_path):
+def test_caller_errors_pass_unchanged(tmp_path):
     def fail():
         with open_writer(tmp_path / "out.mp4"):
             raise FileNotFoundError("weights")

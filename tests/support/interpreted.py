@@ -6,7 +6,7 @@ from vidc.compiler.build.program import component_program
 from vidc.compiler.debug.call_inputs import CallInputs
 from vidc.compiler.debug.reference import program_reference
 from vidc.compiler.debug.rewire import result_nodes, with_outputs
-from vidc.exporters.causal_wan.random_weights import random_weights
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import DTYPES
 
 

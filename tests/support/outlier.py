@@ -11,9 +11,9 @@ from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.fake import FakeQuantizer
 from vidc.compiler.validate.play import Inputs
-from vidc.exporters.causal_wan.model import CausalWan
-from vidc.exporters.causal_wan.random_weights import random_weights
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.causal_video import CausalVideo
+from vidc.exporters.parts.causal_wan.network import CausalWan
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
 
 BAD = "blocks.1.ffn.net.2"
 """The layer whose input has an outlier."""
@@ -22,7 +22,7 @@ INT8 = LinearFormat("int8", "int8")
 IN_BLOCKS = ("blocks.*.attn1.**", "blocks.*.attn2.**", "blocks.*.ffn.**")
 
 
-def planted(config: ModelConfig) -> dict[str, Tensor]:
+def planted(config: CausalVideo) -> dict[str, Tensor]:
     """Random weights with one huge channel between the halves of a feed-forward.
 
     Its weights are as small as the channel is large: in high precision it is one of many.
@@ -46,7 +46,7 @@ def recipe_of(
 class Model:
     """A network with its components, its ranges, and what its rollouts start from."""
 
-    config: ModelConfig
+    config: CausalVideo
     network: CausalWan
     engines: dict[str, Any]
     calibration: Calibration

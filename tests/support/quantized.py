@@ -8,7 +8,6 @@ from torch.export import ExportedProgram
 from transformer import Model
 
 from vidc.compiler.config.recipe import Recipe, parse_recipe
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.artifact import Calibration, model_tables
 from vidc.compiler.quantize.attention import (
     attention_types,
@@ -17,7 +16,6 @@ from vidc.compiler.quantize.attention import (
 )
 from vidc.compiler.quantize.calibrated_tensors import SPREAD, tensor_shapes
 from vidc.compiler.quantize.document import SCHEMA, Document, FileNote, PromptsNote, Rollouts
-from vidc.compiler.quantize.groups import groups
 from vidc.compiler.quantize.lowering import QuantizedLinear, quantized_linears, sites
 from vidc.compiler.quantize.programs import placeholders, quantize, read_weights
 from vidc.compiler.quantize.rings import asked_rings, round_rings
@@ -26,16 +24,15 @@ from vidc.compiler.quantize.tensors import asked_linears, quantized_types
 from vidc.compiler.quantize.weights import input_amax, input_mean, quantized_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.component import Component
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.causal_video import CausalVideo
 
 ENDS = {"fp8": 448.0, "int8": 127.0}
 
 
-def calibration(config: ModelConfig, reach: float = 1.0) -> Calibration:
+def calibration(config: CausalVideo, reach: float = 1.0) -> Calibration:
     """Ranges of no rollout; no two tensors reach equally far."""
-    stream = stream_spec(config)
     drawn = torch.Generator().manual_seed(0)
-    shapes = tensor_shapes(config, len(groups(stream)))
+    shapes = tensor_shapes(config, len(config.passes()))
     spreads = {f"{name}.{of}" for name in shapes if name.endswith(".input") for of in SPREAD}
     tensors = {
         name: reach * (torch.rand(shape, generator=drawn) + 0.1) * (1 + index / 50)
@@ -47,7 +44,7 @@ def calibration(config: ModelConfig, reach: float = 1.0) -> Calibration:
         tensors |= {f"{name}.{of}": value for of, value in spread.items()}
     document = Document(
         SCHEMA, "ab" * 32, {}, model_tables(config), "fp32", "cpu",
-        PromptsNote("synthetic", 2, "cd" * 32, ()), 0, Rollouts("max", 6, 5), groups(stream), {},
+        PromptsNote("synthetic", 2, "cd" * 32, ()), 0, Rollouts("max", 6, 5), config.passes(), {},
         FileNote(0, ""),
     )  # fmt: skip
     return Calibration(document, tensors)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from vidc.compiler.config.resolve import resolve
-from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.component import Component
-from vidc.exporters.config import ModelConfig
-from vidc.exporters.models import PRECISIONS, components, meta_network, with_weights
+from vidc.exporters.families.causal_video import CausalVideo
+from vidc.exporters.models import PRECISIONS, with_weights
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import Role, Signature
 
 COMPONENTS = ("denoise", "kv_update", "recache_9")
@@ -19,15 +19,15 @@ COMPONENTS = ("denoise", "kv_update", "recache_9")
 
 @dataclass(frozen=True)
 class Model:
-    config: ModelConfig
+    config: CausalVideo
     weights: dict[str, Tensor]
 
     def component(self, name: str, precision: str) -> Component:
         """With weights rounded to a precision; those of ``weights`` are float32."""
         dtype = PRECISIONS[precision]
         tensors = {key: value.to(dtype) for key, value in self.weights.items()}
-        network = with_weights(meta_network(self.config, "transformer", precision), tensors)
-        return components(self.config, "transformer", network, precision)[name]
+        network = with_weights(self.config.parts["transformer"].network(precision), tensors)
+        return self.config.parts["transformer"].components(network)[name]
 
 
 def model(*assignments: str) -> Model:

@@ -10,18 +10,18 @@ from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate.reference import eager_engines
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.causal_video import CausalVideo
 from vidc.plugins.names import TOKENIZER, weights_path
 from vidc.runtime.bundle import Bundle
 from vidc.runtime.graphs import Runners
+from vidc.runtime.programs import causal_video as program
 from vidc.runtime.programs.base import Resources
-from vidc.runtime.programs.causal_video import TEXT_ENCODER, CausalVideo
 from vidc.runtime.text import TextEncoder
 
 
 def eager_bundle(
-    config: ModelConfig, checkpoint: Path, folder: Path, device: str = "cpu"
-) -> tuple[ModelConfig, Bundle]:
+    config: CausalVideo, checkpoint: Path, folder: Path, device: str = "cpu"
+) -> tuple[CausalVideo, Bundle]:
     """The model that a diffusers folder with a text encoder makes of ``config``, in float32.
 
     What is loaded goes into ``folder``.
@@ -31,11 +31,15 @@ def eager_bundle(
     files = {}
     for group, source in sources.checkpoints.items():
         (output := folder / group).mkdir()
-        stage = Load(model, group, "fp32", source, tokenizer=sources.tokenizer)
+        tokenizer = sources.extra(model, group).tokenizer
+        stage = Load(model.parts[group], type(model), "fp32", source, tokenizer=tokenizer)
         stage.run(Workspace(output, {}, print))
         files[group] = output / weights_path(group)
     where = torch.device(device)
     engines = eager_engines(model, files, dict.fromkeys(files, "fp32"), where)
-    text = TextEncoder(engines.pop(TEXT_ENCODER), folder / TEXT_ENCODER / TOKENIZER, where)
+    text = TextEncoder(
+        engines.pop(program.TEXT_ENCODER), folder / program.TEXT_ENCODER / TOKENIZER, where
+    )
     runners = Runners.on(where, captured=False)
-    return model, Bundle(CausalVideo, Resources(stream_spec(model), engines, where, runners, text))
+    resources = Resources(stream_spec(model), engines, where, runners, text)
+    return model, Bundle(program.CausalVideo, resources)

@@ -19,7 +19,7 @@ from demo_model.training.forward import (
 )
 from demo_model.training.layout import LayoutTensors
 from demo_model.training.shelves import Shelf
-from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.parts.causal_wan.network import CausalWan
 
 
 @dataclass(frozen=True)

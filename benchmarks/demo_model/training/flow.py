@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from vidc.exporters.config import TRAINING_STEPS
+from vidc.exporters.families.causal_video import TRAINING_STEPS
 
 
 def shifted(share: Tensor, shift: float) -> Tensor:

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vidc.exporters.causal_wan.layers import (
+from vidc.exporters.parts.causal_wan.layers import (
     Block,
     gated_residual,
     layer_norm,
     modulated_norm,
     rotate,
 )
-from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.runtime.programs.rope import Rope
 from vidc.runtime.programs.stream import StreamSpec
 

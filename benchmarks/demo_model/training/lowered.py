@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.parts.causal_wan.network import CausalWan
 
 Result = TypeVar("Result")
 

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from demo_model.tokens import END, LENGTH, PAD, VOCABULARY
 from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.stream import stream_spec
-from vidc.compiler.config.tables import read_model
-from vidc.exporters.causal_wan.model import CausalWan
-from vidc.exporters.config import ModelConfig
-from vidc.exporters.text_encoder import model as umt5
-from vidc.exporters.text_encoder.config import TextEncoderConfig
-from vidc.exporters.wan_vae.model import create
+from vidc.exporters.families.causal_video import CausalVideo
+from vidc.exporters.parts.causal_wan.network import CausalWan
+from vidc.exporters.parts.umt5 import network as umt5
+from vidc.exporters.parts.umt5.config import TextEncoderConfig
+from vidc.exporters.parts.wan_vae.network import create
 from vidc.runtime.programs.stream import StreamSpec
 
 PRESET = "demo"
@@ -51,7 +50,7 @@ class Sizes:
         stream: the same stream as a bundle's manifest states it.
     """
 
-    config: ModelConfig
+    config: CausalVideo
     stream: StreamSpec
 
     @property
@@ -68,7 +67,8 @@ def demo_sizes(preset: str | Path = PRESET) -> Sizes:
         ValueError: the preset's prompts are shorter than the longest caption, or its sink and
             window are no whole blocks.
     """
-    config = read_model(load_preset(str(preset)).layer)
+    config = load_preset(str(preset)).model
+    assert isinstance(config, CausalVideo)
     stream = config.stream
     if config.transformer.text_len < LENGTH:
         raise ValueError(f"model.text_len = {config.transformer.text_len}, captions take {LENGTH}")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vidc.exporters.config import VaeConfig
+from vidc.exporters.parts.wan_vae.config import VaeConfig
 
 LEAST_STD = 0.1
 """Of a channel's deviation over that of the strongest one. A channel that carries nothing is not

@@ -7,7 +7,6 @@ from vidc.compiler.backends.tensorrt.product import Product, numbers, product_fo
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.targets import Target
 from vidc.compiler.store.digest import Json
-from vidc.exporters.components import weights_groups
 from vidc.plugins.errors import UnavailableError
 
 CODE = "VIDC-TENSORRT-COMPATIBLE"
@@ -45,7 +44,7 @@ def compatible(settings: Settings) -> Compatible:
             f"tensorrt.{name}_compatible: backend {settings.backend} does not support it",
             "pass --backend tensorrt, which builds for the same targets, or leave it out",
         )
-    groups = weights_groups(settings.model)
+    groups = settings.model.parts
     precisions = {settings.named_precision(group) for group in groups}
     precisions |= {settings.precision[group] for group in groups}
     if asked.version_compatible and product.cross_compiles:

@@ -17,7 +17,7 @@ from demo_model.switch import sample_switch
 from tokenizers import Tokenizer
 
 from vidc.compiler.config.presets import load_preset
-from vidc.compiler.config.tables import read_calibrate, read_model, read_validate
+from vidc.compiler.config.tables import read_calibrate, read_validate
 
 FOLDER = Path(__file__).parents[3] / "configs/demo"
 
@@ -36,7 +36,7 @@ def test_each_file_is_the_one_that_was_written():
 
 
 def test_the_preset_has_the_statistics_of_its_latents():
-    vae = read_model(load_preset("demo").layer).vae
+    vae = load_preset("demo").model.vae
     assert len(set(vae.latents_mean)) == vae.z_dim
     assert all(1 < deviation < 3 for deviation in vae.latents_std)
 
@@ -53,7 +53,7 @@ def test_the_preset_is_calibrated_and_validated_with_prompts_that_it_knows():
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
-    config = read_model(load_preset("demo").layer)
+    config = load_preset("demo").model
     return eager_bundle(config, FOLDER, tmp_path_factory.mktemp("weights"))[1]
 
 

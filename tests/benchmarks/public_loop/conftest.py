@@ -7,22 +7,18 @@ import torch
 from public_loop.loop import PublicLoop, PublicStream
 from torch import Tensor
 
-from vidc.exporters.causal_wan.random_weights import random_weights
-from vidc.exporters.config import (
-    ModelConfig,
-    SamplerConfig,
-    StreamConfig,
-    TransformerConfig,
-    VaeConfig,
-)
-from vidc.exporters.wan_vae.random_weights import random_state_dict
+from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
+from vidc.exporters.parts.causal_wan.config import TransformerConfig
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
+from vidc.exporters.parts.wan_vae.config import VaeConfig
+from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 
 STREAM = {"height": 32, "width": 48, "window": 12, "sink": 3, "block": 3}
 
 
 @dataclass(frozen=True)
 class Model:
-    config: ModelConfig
+    config: CausalVideo
     transformer: dict[str, Tensor]
     vae: dict[str, Tensor]
 
@@ -50,7 +46,7 @@ class Model:
 @pytest.fixture(scope="session")
 def make_model():
     def make(dtype=torch.float32, **stream: int) -> Model:
-        config = ModelConfig(
+        config = CausalVideo(
             TransformerConfig(
                 dim=48, ffn_dim=96, heads=2, layers=2, freq_dim=16, text_len=6, text_dim=20
             ),

@@ -6,7 +6,7 @@ from public_loop import loop
 from public_loop.layers import ROTARY_FRAMES, rotary_table
 from roll_cache_wan import RollCacheWan
 
-from vidc.exporters.wan_vae.model import create
+from vidc.exporters.parts.wan_vae.network import create
 
 BLOCKS = 8
 

@@ -94,7 +94,7 @@ def played(model, stream, recipe, calibration):
     quantizer = FakeQuantizer(model.network, formats, calibration, clipping)
     with quantizer.quantized(quantizer.layers):
         engines = quantizer.engines(model.engines)
-        play_rollout(scenario(stream), model.inputs[0], stream, engines)
+        play_rollout(scenario(model.config), model.inputs[0], stream, engines)
     return clipping
 
 

@@ -15,7 +15,7 @@ from vidc.compiler.quantize.lowering import linears_of
 from vidc.compiler.quantize.support import AOTI_GPU, ONNX
 from vidc.compiler.quantize.weights import quantized_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.exporters.models import meta_network, with_weights
+from vidc.exporters.models import with_weights
 from vidc.plugins.ops.fake_quantize import fake_quantize_reference
 
 pytestmark = needs_modelopt
@@ -171,7 +171,7 @@ def test_scales_are_of_the_dtype_that_the_backend_stores(model):
     """A channel of small weights has a scale that float16 holds in coarse steps, float32 not."""
     weights = {name: tensor.half() for name, tensor in planted(model.config).items()}
     weights[f"{LAYER}.weight"] *= 2**-13
-    network = with_weights(meta_network(model.config, "transformer", "fp16"), weights)
+    network = with_weights(model.config.parts["transformer"].network("fp16"), weights)
     linear = network.get_submodule(LAYER)
     x = torch.eye(linear.in_features).half() * 2**12
     formats = apply_recipe(load_recipe("int8-weight-only"), model.config)

@@ -24,7 +24,7 @@ from vidc.compiler.quantize.apply import apply_recipe
 TINY = resolve("tiny", gpu="cpu", environ={}).model
 LONGLIVE = resolve("longlive-1.3b", gpu="cpu", precision="fp32", environ={}).model
 FP8 = load_recipe("fp8")
-GROUPS = layer_groups(apply_recipe(FP8, TINY))
+GROUPS = layer_groups(TINY, apply_recipe(FP8, TINY))
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -32,7 +32,7 @@ def test_every_layer_in_8_bits_is_in_one_group(name):
     formats = apply_recipe(load_recipe(name), LONGLIVE)
     quantized = [n for n, f in formats.linear.items() if f.weights != HIGH]
     quantized += [n for n, f in formats.attention.items() if f != AttentionFormat()]
-    assert sorted(layers_of(layer_groups(formats))) == sorted(quantized)
+    assert sorted(layers_of(layer_groups(TINY, formats))) == sorted(quantized)
 
 
 def test_a_block_has_six_groups():
@@ -58,7 +58,7 @@ def test_pattern_matches_only_its_group():
 def test_layers_outside_the_blocks_are_groups_of_their_own():
     both = ("proj_out", "condition_embedder.time_proj", "blocks.1.ffn.net.2")
     found = layer_groups(
-        apply_recipe(Recipe("r", "d", (Rule(both, LinearFormat("fp8", "fp8")),), ()), TINY)
+        TINY, apply_recipe(Recipe("r", "d", (Rule(both, LinearFormat("fp8", "fp8")),), ()), TINY)
     )
     assert Counter(group.kind for group in found) == {"other": 2, "ffn down": 1}
     assert {group.layers for group in found} == {(name,) for name in both}
@@ -81,7 +81,7 @@ def test_recipe_leaves_chosen_groups_in_high_precision(kept):
 
 
 def test_kind_chosen_in_all_blocks_is_one_pattern():
-    groups = layer_groups(apply_recipe(FP8, LONGLIVE))
+    groups = layer_groups(LONGLIVE, apply_recipe(FP8, LONGLIVE))
     kept = [group for group in groups if group.kind in ("ffn down", "ring attention")]
     kept.append(groups[0])
     mixed = with_high(FP8, groups, kept, "mixed")

@@ -16,8 +16,8 @@ from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.metrics import compare, psnr
 from vidc.compiler.validate.play import Calls, ObservedEngine, decode_latents, play_rollout
-from vidc.exporters.models import components, meta_network, with_weights
-from vidc.exporters.wan_vae.random_weights import random_state_dict
+from vidc.exporters.models import with_weights
+from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 
 pytestmark = needs_modelopt
 RING = AttentionFormat("int8", "int8", "int8", center=True)
@@ -26,21 +26,23 @@ RING = AttentionFormat("int8", "int8", "int8", center=True)
 @pytest.fixture(scope="module")
 def decoders(config):
     weights = dict(random_state_dict(config.vae, 1, torch.float32))
-    network = with_weights(meta_network(config, "vae", "fp32"), weights)
-    parts = components(config, "vae", network, "fp32")
+    network = with_weights(config.parts["vae"].network("fp32"), weights)
+    parts = config.parts["vae"].components(network)
     return {n: EagerEngine(part) for n, part in parts.items() if n.startswith("vae_decode")}
 
 
-def trials_of(model, stream, recipe, decoders=None):
-    return Trials(stream, model.engines, decoders or {}, model.quantizer(recipe), model.inputs)
+def trials_of(model, recipe, decoders=None):
+    return Trials(
+        model.config, model.engines, decoders or {}, model.quantizer(recipe), model.inputs
+    )
 
 
 @pytest.fixture(scope="module")
 def scored(model, stream):
     """Every group of INT8 with one scale a tensor, each of which saves as much as the others."""
     recipe = recipe_of(INT8, RING)
-    trials = trials_of(model, stream, recipe)
-    groups = layer_groups(apply_recipe(recipe, model.config))
+    trials = trials_of(model, recipe)
+    groups = layer_groups(model.config, apply_recipe(recipe, model.config))
     found = []
     for group in groups:
         damage = trials.damage(group.layers)
@@ -89,7 +91,7 @@ def test_floor_keeps_outlier_layer_in_high_precision(scored):
 def test_smoothing_reduces_outlier_damage(model, stream, scored):
     _, found = scored
     plain = next(each for each in found if each.group.layers == (BAD,))
-    smooth = trials_of(model, stream, recipe_of(LinearFormat("int8", "int8", "static", 0.8)))
+    smooth = trials_of(model, recipe_of(LinearFormat("int8", "int8", "static", 0.8)))
     assert smooth.psnr((BAD,)) > plain.psnr_db + 6
 
 
@@ -99,7 +101,7 @@ def test_figures_match_manual_rollouts(model, stream, scored):
     (inputs,) = model.inputs
 
     def played(engines):
-        return play_rollout(scenario(stream), inputs, stream, engines).latents
+        return play_rollout(scenario(model.config), inputs, stream, engines).latents
 
     def flows(engines, forced=None):
         given = []
@@ -130,22 +132,22 @@ def test_figures_match_manual_rollouts(model, stream, scored):
 
 
 def test_with_a_vae_frames_are_compared(model, stream, decoders):
-    trials = trials_of(model, stream, recipe_of(INT8), decoders)
+    trials = trials_of(model, recipe_of(INT8), decoders)
     assert trials.compared == "frames"
     found = trials.psnr((BAD,))
     (inputs,) = model.inputs
     device = torch.device("cpu")
-    reference = play_rollout(scenario(stream), inputs, stream, model.engines).latents
+    reference = play_rollout(scenario(model.config), inputs, stream, model.engines).latents
     quantizer = model.quantizer(recipe_of(INT8))
     with quantizer.quantized((BAD,)):
-        latents = play_rollout(scenario(stream), inputs, stream, model.engines).latents
+        latents = play_rollout(scenario(model.config), inputs, stream, model.engines).latents
     one, two = (decode_latents(each, decoders, device) for each in (latents, reference))
     assert found == pytest.approx(min(psnr(one[block], two[block]) for block in two))
-    assert trials_of(model, stream, recipe_of(INT8)).compared == "latents"
+    assert trials_of(model, recipe_of(INT8)).compared == "latents"
 
 
 def test_non_finite_is_worst(model, stream):
-    trials = trials_of(model, stream, recipe_of(INT8))
+    trials = trials_of(model, recipe_of(INT8))
     bias = model.linear(BAD).bias
     before = bias.clone()
     bias[3] = torch.nan
@@ -158,7 +160,7 @@ def test_non_finite_is_worst(model, stream):
 
 def test_queries_and_ring_are_both_in_8_bits(model, stream):
     """Attention in 8 bits is worse than its ring alone, and that is worse than nothing."""
-    whole = trials_of(model, stream, recipe_of(None, RING)).damage(("blocks.0.attn1",))
+    whole = trials_of(model, recipe_of(None, RING)).damage(("blocks.0.attn1",))
     ring = AttentionFormat(keys="int8", values="int8", center=True)
-    kept = trials_of(model, stream, recipe_of(None, ring)).damage(("blocks.0.attn1",))
+    kept = trials_of(model, recipe_of(None, ring)).damage(("blocks.0.attn1",))
     assert whole.sqnr_db < kept.sqnr_db < math.inf

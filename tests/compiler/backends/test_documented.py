@@ -9,9 +9,7 @@ import pytest
 from vidc.compiler import backends
 from vidc.compiler.config.presets import load_preset, preset_names
 from vidc.compiler.config.schema import EIGHT_BITS, PRECISIONS
-from vidc.compiler.config.tables import read_model
 from vidc.compiler.config.targets import targets
-from vidc.exporters.components import component_groups
 
 TEXT = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()
 HEAD = "| backend | targets | precisions | `text_encoder` |"
@@ -45,7 +43,7 @@ def test_table_has_every_combination():
     assert set(claims()) == set(product(backends.names(), targets(), PRECISIONS))
     kinds = {"text_encoder"}
     for preset in preset_names():
-        kinds |= {kind(name) for name in component_groups(read_model(load_preset(preset).layer))}
+        kinds |= {kind(name) for name in load_preset(preset).model.components}
     assert all(set(row) == kinds for row in claims().values())
 
 

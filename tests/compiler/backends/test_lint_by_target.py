@@ -47,7 +47,7 @@ class Linted(Exception):  # noqa: N818  Nothing is wrong
 def component(tmp_path_factory):
     sizes = resolve("tiny", gpu="cpu", environ={}).model
     folder = tmp_path_factory.mktemp("text_kv")
-    return export_component(sizes, "transformer", "fp32", "text_kv", folder)
+    return export_component(sizes.parts["transformer"], "fp32", "text_kv", folder)
 
 
 def test_every_target_of_the_backends_that_read_graphs_is_here():

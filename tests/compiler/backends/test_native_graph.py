@@ -18,7 +18,7 @@ SMALL = ("model.layers=1", "stream.height=16", "stream.width=32")
 def exported(folder, window):
     assignments = (*SMALL, f"stream.window={window}")
     config = resolve("tiny", gpu="cpu", assignments=assignments, environ={}).model
-    return export_component(config, "transformer", "fp16", "denoise", folder)
+    return export_component(config.parts["transformer"], "fp16", "denoise", folder)
 
 
 def test_a_ring_that_straddles_its_wrap_is_copied(tmp_path):
@@ -60,7 +60,7 @@ def test_rejects_unsupported_operator_before_rtx_parser(tmp_path, monkeypatch):
 
 def test_onnxruntime_graph_has_supported_nodes_only(tmp_path):
     settings = resolve("tiny", gpu="h200", precision="bf16", assignments=SMALL, environ={})
-    component = export_component(settings.model, "vae", "bf16", "vae_decode", tmp_path)
+    component = export_component(settings.model.parts["vae"], "bf16", "vae_decode", tmp_path)
     (found,) = {each.construct.reason for each in lint(ir.load(component.onnx), "onnxruntime_cuda")}
     assert "kernel that pads bfloat16" in found
     graph = write_graph(component, "onnxruntime_cuda", tmp_path)
@@ -69,7 +69,7 @@ def test_onnxruntime_graph_has_supported_nodes_only(tmp_path):
 
 def test_onnxruntime_computes_activations_in_float32(tmp_path):
     settings = resolve("tiny", gpu="h200", precision="bf16", assignments=SMALL, environ={})
-    component = export_component(settings.model, "transformer", "bf16", "denoise", tmp_path)
+    component = export_component(settings.model.parts["transformer"], "bf16", "denoise", tmp_path)
     graph = write_graph(component, "onnxruntime_cuda", tmp_path)
     nodes = list(ir.load(graph.path).graph.all_nodes())
     activations = [node for node in nodes if node.op_type in ("Gelu", "Sigmoid")]

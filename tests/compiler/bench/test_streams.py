@@ -13,8 +13,8 @@ from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.validate.play import Inputs, play_rollout
 from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
-from vidc.exporters.causal_wan.random_weights import random_weights
-from vidc.exporters.wan_vae.random_weights import random_state_dict
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
+from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.runtime.integrity import file_entry
 from vidc.runtime.manifest import Weights, read_manifest
 

@@ -6,6 +6,7 @@ import pytest
 from vidc.compiler.bench.sweep import Change, Dimension, variant_settings
 from vidc.compiler.bench.text import change
 from vidc.compiler.config.resolve import resolve
+from vidc.exporters.families.causal_video import CausalVideo
 from vidc.plugins.errors import UsageError, VidcError
 
 
@@ -22,7 +23,7 @@ from vidc.plugins.errors import UsageError, VidcError
     ],
 )  # fmt: skip
 def test_dimensions(text, key, values):
-    assert Dimension.parse(text) == Dimension(key, values)
+    assert Dimension.parse(text, CausalVideo) == Dimension(key, values)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_dimensions(text, key, values):
 )
 def test_rejects_invalid_sweep(text, code):
     with pytest.raises(UsageError) as error:
-        Dimension.parse(text)
+        Dimension.parse(text, CausalVideo)
     assert error.value.code == code
 
 

@@ -10,8 +10,6 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import WanAttentionBlock
 from vidc.compiler.bench.work import Kind, component_work
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.stream import stream_spec
-from vidc.compiler.validate.estimate import frame_flops
-from vidc.exporters.models import components, meta_network
 
 
 @pytest.fixture(scope="module", params=["tiny", "longlive-1.3b"])
@@ -19,10 +17,8 @@ def model(request):
     settings = resolve(request.param, gpu="cpu", environ={}, assignments=["stream.batch=2"])
     parts = {
         name: part
-        for group in ("transformer", "vae")
-        for name, part in components(
-            settings.model, group, meta_network(settings.model, group, "fp32"), "fp32"
-        ).items()
+        for part in settings.model.parts.values()
+        for name, part in part.components(part.network("fp32")).items()
     }
     manifest = SimpleNamespace(
         config=settings.to_json(), engines=parts, spec=stream_spec(settings.model)
@@ -45,7 +41,9 @@ def test_flops_of_a_pass_match_formulas(model):
     assert set(denoise) == {Kind.PRODUCT, Kind.ATTENTION}
     text = 4 * stream.batch * sizes.layers * tokens * sizes.text_len * sizes.dim
     assert denoise[Kind.ATTENTION] == ring + text
-    assert work["denoise"].total == pytest.approx(stream.block * frame_flops(config), rel=0.06)
+    assert work["denoise"].total == pytest.approx(
+        stream.block * config.transformer_part.frame_flops(), rel=0.06
+    )
     # The clean pass ends with the keys and values of the last layer.
     assert work["kv_update"].flops[Kind.ATTENTION] == (ring + text) * (sizes.layers - 1) / (
         sizes.layers

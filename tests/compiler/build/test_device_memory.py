@@ -3,14 +3,12 @@ from dataclasses import replace
 import pytest
 
 from vidc.compiler.build import build
-from vidc.compiler.build.device_memory import _weights, capacity, compile_bytes, golden_bytes
+from vidc.compiler.build.device_memory import capacity, compile_bytes, golden_bytes
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import stages as stages_of
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
-from vidc.exporters.components import component_groups
-from vidc.exporters.models import meta_network
-from vidc.exporters.text_encoder.config import TextEncoderConfig
+from vidc.exporters.parts.umt5.config import TextEncoderConfig
 
 UMT5 = TextEncoderConfig(
     vocab_size=256384, d_model=4096, d_kv=64, d_ff=10240, num_layers=24, num_heads=64
@@ -49,7 +47,7 @@ def test_estimates_are_near_what_was_measured(batch):
 
 def test_estimates_grow_with_the_batch():
     small, large = settings(), settings(batch=2)
-    for component in component_groups(small.model):
+    for component in small.model.components:
         assert compile_bytes(small, component) < compile_bytes(large, component)
     assert golden_bytes(small) < golden_bytes(large)
 
@@ -80,9 +78,9 @@ def test_a_text_encoder_is_held_by_golden_data_too():
 @pytest.mark.parametrize("group", ["transformer", "text_encoder"])
 def test_the_matrices_are_nearly_all_of_a_network(group):
     model = with_text(settings()).model
-    network = meta_network(model, group, "bf16")
+    network = model.parts[group].network("bf16")
     elements = sum(weight.numel() for weight in network.state_dict().values())
-    assert _weights(model, group) == pytest.approx(elements, rel=0.03)
+    assert model.parts[group].weights_elements == pytest.approx(elements, rel=0.03)
 
 
 @pytest.mark.parametrize(("gpu", "expected"), [("h100", 78 * 10**9), ("cpu", None)])

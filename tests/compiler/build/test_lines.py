@@ -44,7 +44,7 @@ def test_the_line_of_a_value_is_named(value, code):
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
     folder = tmp_path_factory.mktemp("denoise")
-    component = export_component(SETTINGS.model, "transformer", "fp16", "denoise", folder)
+    component = export_component(SETTINGS.model.parts["transformer"], "fp16", "denoise", folder)
     return write_graph(component, "tensorrt_rtx", folder, (PADDED_KEYS, *UNFUSED)).path
 
 
@@ -65,7 +65,7 @@ def test_a_node_that_pytorch_has_no_value_of_gets_its_operators_line(graph, kind
 
 
 def test_a_graph_that_lint_refuses_for_a_gpu_names_the_line(tmp_path):
-    component = export_component(SETTINGS.model, "transformer", "fp16", "denoise", tmp_path)
+    component = export_component(SETTINGS.model.parts["transformer"], "fp16", "denoise", tmp_path)
     with pytest.raises(BuildError) as caught, naming_lines(SETTINGS):
         write_graph(component, "tensorrt_rtx", tmp_path)
     assert caught.value.code == "VIDC-EXPORT-LINT"
@@ -83,7 +83,7 @@ def test_what_a_real_parser_refuses_is_named_with_node_and_line(tmp_path, monkey
         )
 
     monkeypatch.setitem(NATIVE, ring_attention, unknown_to_it)
-    component = export_component(SETTINGS.model, "transformer", "fp16", "denoise", tmp_path)
+    component = export_component(SETTINGS.model.parts["transformer"], "fp16", "denoise", tmp_path)
     output = tmp_path / "engine"
     output.mkdir()
     with pytest.raises(BuildError) as caught, naming_lines(SETTINGS):
@@ -96,7 +96,7 @@ def test_what_a_real_parser_refuses_is_named_with_node_and_line(tmp_path, monkey
 
 
 def test_a_graph_that_lint_refuses_for_a_cpu_names_the_line(tmp_path):
-    component = export_component(ON_CPU.model, "transformer", "bf16", "denoise", tmp_path)
+    component = export_component(ON_CPU.model.parts["transformer"], "bf16", "denoise", tmp_path)
     output = tmp_path / "engine"
     output.mkdir()
     with pytest.raises(BuildError) as caught, naming_lines(ON_CPU):

@@ -4,14 +4,13 @@ from types import SimpleNamespace
 from vidc.compiler.build.compile import ENGINE_NAME
 from vidc.compiler.build.stages import package_step
 from vidc.compiler.config.resolve import resolve
-from vidc.exporters.components import component_groups
 
 
 def test_what_backends_note_is_said_once_with_the_components_it_is_about(tmp_path):
     settings = resolve("tiny", gpu="cpu", environ={})
     notes = {"denoise": ["no library"], "kv_update": ["no library", "no head size 24"]}
     results = {}
-    for name in component_groups(settings.model):
+    for name in settings.model.components:
         folder = tmp_path / name
         folder.mkdir()
         (folder / ENGINE_NAME).write_text(json.dumps({"notes": notes.get(name, [])}))

@@ -17,7 +17,7 @@ from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import Settings, resolve
 from vidc.compiler.store.sources import source_modules
 from vidc.compiler.store.stage import Input, Stage
-from vidc.exporters.text_encoder.config import TextEncoderConfig
+from vidc.exporters.parts.umt5.config import TextEncoderConfig
 from vidc.plugins.errors import BuildError, UsageError
 
 ENCODER = TextEncoderConfig(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
@@ -140,9 +140,11 @@ def test_a_limit_on_workspace_is_in_the_key_of_what_keeps_to_it(target, backend,
     [("vae", Sources({})), ("text_encoder", Sources({}, seed=1))],
     ids=["no seed", "no tokenizer"],
 )
-def test_a_group_without_weights_is_named(group: str, sources: Sources) -> None:
+def test_a_group_without_weights_is_named(
+    group: str, sources: Sources, with_text: Settings
+) -> None:
     with pytest.raises(UsageError, match="VIDC-BUILD-SOURCES") as error:
-        sources.weights(group)
+        sources.weights(with_text.model.parts[group])
     assert group.replace("_", " ") in error.value.message
 
 
@@ -231,6 +233,7 @@ def test_a_hopper_gpu_s_own_recipe_is_one_that_its_engines_hold(
     assert made["quantize:denoise"].key().entries == (
         "vidc.compiler.build.quantize_component",
         "vidc.compiler.quantize.programs",
+        "vidc.exporters.families.causal_video",
     )
     assert "onnx" not in made["quantize:denoise"].key().tools()
     assert made["quantize:transformer"].key().config["form"] == "program"
@@ -254,6 +257,7 @@ def test_engines_of_tensorrt_come_from_programs_in_8_bits(
     assert made["quantize:denoise"].key().entries == (
         "vidc.compiler.build.quantize_component",
         "vidc.compiler.quantize.programs",
+        "vidc.exporters.families.causal_video",
     )
     assert Input("quantize:denoise") in made["compile:denoise"].inputs
     # A plan is built without weights and ranges: another calibration changes none.

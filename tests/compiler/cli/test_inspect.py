@@ -21,7 +21,7 @@ def test_a_bundle_is_shown(vidc, make_bundle):
     status, out, err = vidc("inspect", str(make_bundle()))
     assert (status, err) == (0, "")
     words = " ".join(out.split())
-    assert "preset tiny (causal_wan)" in words
+    assert "preset tiny (causal_video)" in words
     assert "target cpu" in words
     assert "validation passed, 12 gates, level rollout" in words
     assert "session 1 (2.05 kB) of states, 1 (2.05 kB) of second buffers" in words

@@ -146,7 +146,7 @@ def test_preset_inherits_missing_settings(tmp_path):
     child = tmp_path / "child.toml"
     child.write_text('description = "mine"\nextends = "base.toml"\n[stream]\nsink = 0\n')
     preset = load_preset(str(child))
-    assert (preset.name, preset.description, preset.family) == ("child", "mine", "causal_wan")
+    assert (preset.name, preset.description, preset.family) == ("child", "mine", "causal_video")
     said = {name: (setting.value, setting.origin) for name, setting in preset.layer.items()}
     assert said["stream.sink"] == (0, "preset child")
     assert said["stream.window"] == (9, "preset base")
@@ -158,9 +158,9 @@ def test_preset_inherits_missing_settings(tmp_path):
     [
         ('extends = "tinny"', "VIDC-CONFIG-PRESET", "'tiny'"),
         ('extends = "own.toml"', "VIDC-CONFIG-PRESET", "extends itself"),
-        ('family = "causal_wan"', "VIDC-CONFIG-PRESET", "no description"),
+        ('family = "causal_video"', "VIDC-CONFIG-PRESET", "no description"),
         ('description = "d"', "VIDC-CONFIG-PRESET", "no family"),
-        ('description = "d"\nfamily = "causal_wn"', "VIDC-CONFIG-PRESET", "'causal_wan'"),
+        ('description = "d"\nfamily = "causal_vide"', "VIDC-CONFIG-PRESET", "'causal_video'"),
         ('extends = "tiny"\n[stream]\nwindw = 3', "VIDC-CONFIG-SETTING", "'window'"),
         ('extends = "tiny', "VIDC-CONFIG-FILE", "not TOML"),
     ],

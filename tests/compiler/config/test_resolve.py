@@ -10,8 +10,9 @@ from vidc.compiler.config.backend import PREFERENCE
 from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.precision import resolve_precision
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.schema import BUILD_TABLES, WEIGHTS_GROUPS
+from vidc.compiler.config.schema import build_tables
 from vidc.compiler.config.targets import targets
+from vidc.exporters.families.causal_video import CausalVideo
 from vidc.plugins.errors import UnavailableError, UsageError
 
 LAYERS = ("preset", "--config", "VIDC_PRECISION", "--set", "--precision")
@@ -71,7 +72,7 @@ def test_the_highest_layer_that_sets_a_precision_decides(tmp_path, said):
         below = [precision for precision in rest if precision != "fp8"]
         assert set(found.precision.values()) == {below[-1] if below else "bf16"}
         return
-    for group in WEIGHTS_GROUPS:
+    for group in CausalVideo.groups:
         assert found.precision[group] == said[highest]
         assert found.origins[f"precision.{group}"] == origin
 
@@ -111,7 +112,10 @@ def test_higher_layer_changes_only_precisions_it_sets(layers, higher):
     below = [base, *({k: Setting(v, "below") for k, v in layer.items()} for layer in layers)]
     above = {name: Setting(value, "above") for name, value in higher.items()}
     cpu = targets()["cpu"]
-    before, after = resolve_precision(below, cpu), resolve_precision([*below, above], cpu)
+    before, after = (
+        resolve_precision(below, cpu, CausalVideo),
+        resolve_precision([*below, above], cpu, CausalVideo),
+    )
     speaks = {
         "vae": any(not name.startswith("precision.t4") for name in higher),
         "transformer": not higher.keys().isdisjoint({"precision.default", "precision.cpu.default"}),
@@ -128,9 +132,9 @@ def test_a_group_and_a_target_are_more_specific_than_the_default():
         "precision.vae": Setting("fp16", "layer"),
         "precision.cpu.default": Setting("fp32", "layer"),
     }
-    on_cpu = resolve_precision([layer], targets()["cpu"])
-    on_gpu = resolve_precision([layer], targets()["h100"])
-    assert {g: s.value for g, s in on_cpu.items()} == dict.fromkeys(WEIGHTS_GROUPS, "fp32")
+    on_cpu = resolve_precision([layer], targets()["cpu"], CausalVideo)
+    on_gpu = resolve_precision([layer], targets()["h100"], CausalVideo)
+    assert {g: s.value for g, s in on_cpu.items()} == dict.fromkeys(CausalVideo.groups, "fp32")
     assert on_gpu["vae"].value == "fp16"
     assert on_gpu["transformer"].value == "bf16"
 
@@ -278,7 +282,7 @@ def test_flag_wins_over_set():
 def test_every_value_has_an_origin():
     found = resolve("tiny", gpu="cpu", environ={})
     assert found.values().keys() == found.origins.keys()
-    for table, kind in BUILD_TABLES.items():
+    for table, kind in build_tables(CausalVideo).items():
         for name in kind.__dataclass_fields__:
             assert f"{table}.{name}" in found.origins
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.stream import sigmas, stream_spec
-from vidc.exporters.config import MAX_SHIFT, SamplerConfig
+from vidc.compiler.config.stream import stream_spec
+from vidc.exporters.families.causal_video import MAX_SHIFT, SamplerConfig
 from vidc.exporters.table import MAX_SIZE
 from vidc.plugins.errors import UsageError
 
@@ -71,7 +71,7 @@ def test_sizes_that_make_a_stream_resolve(said):
 
 @given(st.floats(1 / MAX_SHIFT, MAX_SHIFT))
 def test_shares_of_noise_fall_at_every_shift(shift):
-    shares = sigmas(SamplerConfig((1000, 750, 500, 250, 1), shift))
+    shares = SamplerConfig((1000, 750, 500, 250, 1), shift).sigmas
     assert shares[0] == pytest.approx(1)
     assert list(shares) == sorted(set(shares), reverse=True)
     assert shares[-1] > 0

@@ -56,7 +56,7 @@ def looked(recipe, name, folder):
     attentions = quantized_attention(rules, model, ONNX)
     weights = transformer.model().weights
     (folder / "exported").mkdir()
-    exported = export_component(model, "transformer", "fp32", name, folder / "exported")
+    exported = export_component(model.parts["transformer"], "fp32", name, folder / "exported")
     (folder / "made").mkdir()
     made = graphs.write(
         exported, replace(exported, folder=folder / "made"), "transformer", weights, linears,

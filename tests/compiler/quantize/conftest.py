@@ -10,8 +10,8 @@ from vidc.compiler.config.resolve import resolve
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.lowering import QuantizedLinear, quantized_linears
 from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, ONNX, QuantizationSupport
-from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
 
 CENTRED_INT8 = parse_recipe(
     {

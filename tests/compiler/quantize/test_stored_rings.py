@@ -70,7 +70,7 @@ class Written:
             exported = ExportedComponent(name, folder, self.component.signature)
             save_program(export_program(self.component), exported.program)
         else:
-            exported = export_component(model.config, "transformer", precision, name, folder)
+            exported = export_component(model.config.parts["transformer"], precision, name, folder)
         (folder / "made").mkdir()
         weights = {n: w.to(DTYPES[precision]) for n, w in model.weights.items()}
         self.made = import_module(form.writer).write(

@@ -19,9 +19,8 @@ from vidc.compiler.quantize.lowering import QuantizedLinear, quantized_linears, 
 from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, ONNX, TENSORRT
 from vidc.compiler.quantize.tensors import quantized_types
 from vidc.compiler.quantize.weights import quantized_weights
-from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.exporters.models import meta_network
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.errors import BuildError, UnavailableError
 
 SCALES = ("weight_scale", "product_scale", "input_scale")
@@ -273,7 +272,7 @@ def test_a_product_s_scale_is_the_weight_s_times_the_input_s(config, calibration
 @pytest.mark.parametrize("recipe", ["fp8-linear", "int8-weight-only"])
 def test_longlive_s_weights_take_half_the_bytes_of_bf16(recipe):
     config = resolve("longlive-1.3b", gpu="h200", environ={}).model
-    weights = meta_network(config, "transformer", "bf16").state_dict()
+    weights = config.parts["transformer"].network("bf16").state_dict()
     linears = quantized_linears(load_recipe(recipe), config, AOTI_GPU)
     types = quantized_types(weights, linears, AOTI_GPU)
     after = sum(math.prod(kind.shape) * kind.dtype.itemsize for kind in types.values())

@@ -40,12 +40,12 @@ def test_floats_are_written_by_repr(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_json_has_no_word_for_is_refused(value: float) -> None:
+def test_refuses_values_outside_json(value: float) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         canonical_json({"scale": [value]})
 
 
-def test_values_that_python_calls_equal_differ() -> None:
+def test_values_equal_in_python_have_different_json() -> None:
     assert len({sha256_json(value) for value in (1, 1.0, True, "1")}) == 4
     assert sha256_json(0.0) != sha256_json(-0.0)
 
@@ -138,13 +138,13 @@ def test_a_file_still_being_written_is_not_remembered(weights: Weights) -> None:
     assert weights.hashed == 1
 
 
-def test_a_memory_that_cannot_be_written_costs_only_time(weights: Weights) -> None:
+def test_unwritable_digest_cache_is_ignored(weights: Weights) -> None:
     weights.path.with_name("memory").write_text("a file")
     assert weights.digest() == weights.digest() == sha256_file(weights.path)
     assert weights.hashed == 1
 
 
-def test_a_spoilt_memory_is_ignored(weights: Weights) -> None:
+def test_damaged_digest_cache_is_ignored(weights: Weights) -> None:
     first = weights.digest()
     for path in (weights.path.parent / "memory").iterdir():
         path.write_text("{")

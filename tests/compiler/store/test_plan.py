@@ -27,7 +27,7 @@ def test_a_first_build_misses_and_what_depends_on_it_is_unknown(build: Any) -> N
     assert not build.root.exists()
 
 
-def test_what_was_built_is_a_hit_under_the_key_that_was_planned(build: Any) -> None:
+def test_built_stage_is_a_hit_under_its_planned_key(build: Any) -> None:
     results = build.run(*pair(build))
     rows = build.plan(*pair(build))
     assert statuses(rows) == [Status.HIT, Status.HIT]

@@ -1,4 +1,4 @@
-"""What the folder that something is written to may hold."""
+"""Allowed contents of an output folder."""
 
 import json
 
@@ -55,7 +55,7 @@ def test_a_document_that_says_nothing_lists_nothing(output, text):
     KIND.refuse_occupied(output)
 
 
-def test_what_is_no_folder_or_of_no_such_kind(output, tmp_path):
+def test_refuses_a_file_and_a_folder_of_another_kind(output, tmp_path):
     (tmp_path / "file").touch()
     assert "is no folder" in refused(tmp_path / "file").message
     for below in ("file/out", "file/deep/out"):

@@ -199,7 +199,7 @@ def test_a_library_that_hides_the_errno_of_a_full_disk(
         build.run(load, failing(build, RuntimeError("file write failed")))
 
 
-def test_permission_denied_is_of_the_disk_only_in_the_output(build: Any, tmp_path: Path) -> None:
+def test_permission_error_is_a_disk_error_only_in_the_output(build: Any, tmp_path: Path) -> None:
     load = chain(build)[0]
 
     def deny(workspace: Workspace) -> None:
@@ -224,7 +224,7 @@ NEEDS = st.lists(st.integers(0, 14), max_size=12)
 
 
 @given(NEEDS, st.lists(st.integers(0, 14), max_size=2), st.none() | st.integers(0, 30))
-def test_what_starts_fits_and_overtakes_nothing(
+def test_started_stages_fit_and_overtake_none(
     queue: list[int], running: list[int], capacity: int | None
 ) -> None:
     starting = fitting(queue, running, capacity)
@@ -288,7 +288,7 @@ def span(result: Result) -> tuple[float, float]:
     return float(began), float(ended)
 
 
-def test_stages_take_no_more_of_the_device_than_there_is(build: Any) -> None:
+def test_stages_stay_within_device_memory(build: Any) -> None:
     needs = {"a": 6, "b": 5, "c": 4, "d": 3, "oversized": 12, "e": 0, "f": 0}
     work = partial(occupy, seconds=0.1)
     stages = [device_stage(name, work, device_bytes=need) for name, need in needs.items()]
@@ -364,13 +364,13 @@ def test_a_stage_whose_process_dies_takes_no_other_with_it(build: Any, tmp_path:
         assert results["compile:other"].hit
 
 
-def test_the_need_of_a_device_changes_no_key(build: Any) -> None:
+def test_device_memory_is_not_in_the_key(build: Any) -> None:
     build.run(build.stage("golden", {"data": "d"}, device_bytes=1))
     build.run(build.stage("golden", {"data": "d"}, device_bytes=2))
     assert build.ran == []
 
 
-def test_what_stages_keep_is_in_no_key_and_no_result(build: Any) -> None:
+def test_cache_folder_is_in_no_key_and_no_result(build: Any) -> None:
     seen = []
 
     def keeping(workspace: Workspace) -> None:

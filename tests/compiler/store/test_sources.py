@@ -74,7 +74,7 @@ def test_only_sources_that_are_executed_change_the_digest(
         package(name, text)
 
 
-def test_vidc_itself() -> None:
+def test_covers_the_sources_of_vidc() -> None:
     assert source_digest(["vidc.compiler.store.run"]) != source_digest(["vidc.plugins.errors"])
 
 

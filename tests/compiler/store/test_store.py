@@ -102,14 +102,14 @@ def test_prune_removes_the_longest_unused_first(build: Any) -> None:
     assert build.leftovers() == []
 
 
-def test_a_use_makes_an_entry_young_again(build: Any) -> None:
+def test_use_updates_the_time_of_last_use(build: Any) -> None:
     result = build.run(*stages(build))["load"]
     os.utime(result.path.parent / "record.json", (0, 0))
     build.run(*stages(build))
     assert prune(Store(build.root), older_than=1000) == []
 
 
-def test_what_a_build_holds_is_not_removed(build: Any) -> None:
+def test_entries_in_use_are_not_removed(build: Any) -> None:
     with Store(build.root) as store:
         components = {"stage": "load", "config": 1}
         entry, _ = store.obtain(components, lambda o: (o / "f").touch(), build.note)

@@ -14,5 +14,5 @@ from vidc.compiler.store.units import byte_size
         (5 * 10**12, "5000.00 GB"),
     ],
 )
-def test_bytes_are_told_in_the_largest_unit_they_fill(count, text):
+def test_formats_bytes_in_the_largest_unit(count, text):
     assert byte_size(count) == text

@@ -34,7 +34,7 @@ class Silent:
         pass
 
 
-def test_builds_in_other_processes_and_then_finds_everything(tmp_path):
+def test_builds_in_workers_then_hits_everything(tmp_path):
     progress = Silent()
     with Store(tmp_path) as store:
         results = run([*PAIR, JOINED], store, "slot", progress, workers=2)

@@ -14,13 +14,9 @@ from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
-from vidc.exporters.config import (
-    ModelConfig,
-    SamplerConfig,
-    StreamConfig,
-    TransformerConfig,
-    VaeConfig,
-)
+from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
+from vidc.exporters.parts.causal_wan.config import TransformerConfig
+from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.plugins.names import weights_path
 from vidc.runtime.programs.stream import StreamSpec
 
@@ -31,7 +27,7 @@ GROUPS = ("transformer", "vae")
 class Model:
     """A model, its engines in float32, and where its weights lie."""
 
-    config: ModelConfig
+    config: CausalVideo
     stream: StreamSpec
     engines: dict[str, EagerEngine]
     inputs: dict[str, Path]
@@ -47,7 +43,7 @@ class Model:
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """Window 9, sink 3, block 3: ``recache_6`` recomputes a filling ring and a wrapped one."""
-    config = ModelConfig(
+    config = CausalVideo(
         TransformerConfig(
             dim=48, ffn_dim=64, heads=2, layers=1, freq_dim=16, text_len=6, text_dim=20
         ),
@@ -58,7 +54,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     inputs = {}
     for group in GROUPS:
         folder = inputs[f"load:{group}"] = tmp_path_factory.mktemp(group)
-        Load(config, group, "fp32", 1).run(Workspace(folder, {}, print))
+        load = Load(config.parts[group], type(config), "fp32", 1)
+        load.run(Workspace(folder, {}, print))
     weights = {group: inputs[f"load:{group}"] / weights_path(group) for group in GROUPS}
     precisions = dict.fromkeys(GROUPS, "fp32")
     engines = eager_engines(config, weights, precisions, torch.device("cpu"))

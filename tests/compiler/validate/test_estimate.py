@@ -51,8 +51,8 @@ def test_each_part_of_a_scenario_takes_its_time(cores):
     cores(1)
     model = settings().model
     seconds = replay_seconds(model, SWITCHED)
-    frame = estimate.frame_flops(model) / estimate.CPU_FLOPS_A_CORE
-    decode = estimate.decode_flops(model) / estimate.CPU_FLOPS_A_CORE
+    frame = model.transformer_part.frame_flops() / estimate.CPU_FLOPS_A_CORE
+    decode = model.decode_flops() / estimate.CPU_FLOPS_A_CORE
     # Two rollouts of 8 blocks at 5 passes with a recache of 9 frames; recaches of 6, 9, 12 and 9
     # frames, between 5 blocks and a pass of denoising; two blocks encoded; the reference decoded.
     frames = 2 * (8 * 5 * 3 + 9) + (6 + 9 + 12 + 9) + 6 * 3
@@ -69,7 +69,7 @@ def test_each_part_of_a_scenario_takes_its_time(cores):
 def test_latents_estimate_excludes_decoding(cores):
     cores(1)
     model = settings().model
-    frame = estimate.frame_flops(model) / estimate.CPU_FLOPS_A_CORE
+    frame = model.transformer_part.frame_flops() / estimate.CPU_FLOPS_A_CORE
     assert latents_seconds(model, SWITCHED) == pytest.approx((8 * 5 * 3 + 9) * frame)
 
 

@@ -12,7 +12,6 @@ from vidc.compiler.build.load import Load
 from vidc.compiler.build.recompute import recompute
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.config.schema import ValidateConfig
-from vidc.compiler.config.tables import write_tables
 from vidc.compiler.validate.scenario import Scenario
 from vidc.plugins.errors import BuildError, UsageError
 
@@ -24,10 +23,10 @@ OWN = SimpleNamespace(scenario=SCENARIO, eager="own", eager_rollout="rollout")
 @pytest.fixture
 def manifest(model):
     precision = {"transformer": "fp32", "vae": "fp32", "text_encoder": "fp32"}
-    tables = write_tables(model.config, ValidateConfig())
+    validate = {"family": "causal_video", "validate": ValidateConfig().to_json()}
     return SimpleNamespace(
         name="tiny",
-        config={**tables, "precision": precision},
+        config={**model.config.to_json(), **validate, "precision": precision},
         target=SimpleNamespace(device_type="cpu"),
         engines={"denoise": SimpleNamespace(precision="fp32")},
     )

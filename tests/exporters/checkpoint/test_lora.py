@@ -10,6 +10,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vidc.exporters.checkpoint.load import load_weights, lora_files
+from vidc.exporters.families.causal_video import CausalVideo
+from vidc.exporters.parts.causal_wan.names import disagreements
 from vidc.plugins.errors import BuildError
 
 State = dict[str, Tensor]
@@ -78,7 +80,7 @@ def test_equal_to_peft(
         }
     sections = {"generator_lora": updates, "critic_lora": {}, "step": 1}
     torch.save(sections if form == "generator_lora" else updates, file)
-    weights = load_weights(base, file, expected)
+    weights = load_weights(base, file, expected, CausalVideo.layouts(), disagreements)
     check({n: t.load() for n, t in weights.tensors.items()}, merged, canonical)
     assert lora_files(file) == (file, folder / "adapter_config.json")
     wan_names = form == "original names"
@@ -102,7 +104,7 @@ def test_folder_that_peft_saved(
     updates, merged, config = adapted
     config.save_pretrained(tmp_path / "lora")
     save_file(updates, tmp_path / "lora" / "adapter_model.safetensors")
-    weights = load_weights(base, tmp_path / "lora", expected)
+    weights = load_weights(base, tmp_path / "lora", expected, CausalVideo.layouts(), disagreements)
     check({n: t.load() for n, t in weights.tensors.items()}, merged, canonical)
 
 
@@ -117,7 +119,9 @@ def factors(path: str = QUERY, rank: int = 2, size: int = 12) -> State:
 def merged_query(base: Path, updates: State, folder: Path, expected: Shapes) -> Tensor:
     (folder / "lora").mkdir(exist_ok=True)
     torch.save(updates, folder / "lora" / "lora.pt")
-    weights = load_weights(base, folder / "lora" / "lora.pt", expected)
+    weights = load_weights(
+        base, folder / "lora" / "lora.pt", expected, CausalVideo.layouts(), disagreements
+    )
     return weights.tensors["blocks.0.attn1.to_q.weight"].load()
 
 

@@ -5,8 +5,11 @@ from torch import Tensor
 
 from vidc.exporters.checkpoint.layout import canonical as to_canonical
 from vidc.exporters.checkpoint.layout import recognize, strip
-from vidc.exporters.checkpoint.names import canonical_name
+from vidc.exporters.families.causal_video import CausalVideo
+from vidc.exporters.parts.causal_wan.names import canonical_name
 from vidc.plugins.errors import VidcError
+
+LAYOUTS = CausalVideo.layouts()
 
 
 def test_every_original_name(original_names: dict[str, str]) -> None:
@@ -57,7 +60,7 @@ def test_original_layout(
     prefix: str, original: dict[str, Tensor], canonical: dict[str, Tensor]
 ) -> None:
     wrapped = {prefix + name: tensor for name, tensor in original.items()}
-    result, layout = to_canonical(wrapped, "m")
+    result, layout = to_canonical(wrapped, "m", LAYOUTS)
     assert layout.name == "original Wan transformer"
     assert result.keys() == canonical.keys()
     assert all(result[name] is canonical[name] for name in canonical)
@@ -66,7 +69,7 @@ def test_original_layout(
 @pytest.mark.parametrize("prefix", ["", "model.", "diffusion_model._orig_mod."])
 def test_diffusers_layout(prefix: str, canonical: dict[str, Tensor]) -> None:
     wrapped = {prefix + name: tensor for name, tensor in canonical.items()}
-    result, layout = to_canonical(wrapped, "m")
+    result, layout = to_canonical(wrapped, "m", LAYOUTS)
     assert layout.name == "diffusers WanTransformer3DModel"
     assert all(result[name] is canonical[name] for name in canonical)
 
@@ -80,7 +83,7 @@ def test_diffusers_layout(prefix: str, canonical: dict[str, Tensor]) -> None:
 )
 def test_two_names_for_one_tensor(names: tuple[str, ...]) -> None:
     with pytest.raises(VidcError) as caught:
-        to_canonical(dict.fromkeys(names), "m")
+        to_canonical(dict.fromkeys(names), "m", LAYOUTS)
     assert caught.value.code == "VIDC-CHECKPOINT-MISMATCH"
 
 
@@ -97,4 +100,4 @@ def test_two_names_for_one_tensor(names: tuple[str, ...]) -> None:
     ],
 )
 def test_what_a_checkpoint_looks_like(names: list[str], layout: str) -> None:
-    assert recognize(names).name == layout
+    assert recognize(names, LAYOUTS).name == layout

@@ -39,7 +39,7 @@ def kinds(model):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("activation", EXPECTED)
-def test_it_rounds_once(activation, dtype):
+def test_activation_rounds_once(activation, dtype):
     model = parsed(activation, dtype)
     computing = kinds(model)[1:-1]
     widen_activations(model)
@@ -56,7 +56,7 @@ def test_it_rounds_once(activation, dtype):
     ("activation", "dtype"),
     [*((known, torch.float32) for known in EXPECTED), *((it, torch.bfloat16) for it in OTHERS)],
 )
-def test_anything_else_stays(activation, dtype):
+def test_other_operators_stay_unchanged(activation, dtype):
     model = parsed(activation, dtype)
     before = kinds(model)
     widen_activations(model)

@@ -57,7 +57,7 @@ class Both:
 
 
 @pytest.mark.parametrize(("sizes", "tolerance"), CASES)
-def test_onnxruntime_computes_what_the_module_does_across_the_wrap(
+def test_onnxruntime_matches_the_module_across_the_wrap(
     export, run_onnx, make_wan, sizes, tolerance
 ):
     torch.manual_seed(1)
@@ -74,7 +74,7 @@ def test_onnxruntime_computes_what_the_module_does_across_the_wrap(
         both.run("kv_update", **random_inputs(signature, position, valid, 0.0))
     assert position + block > window
 
-    frames = config.recache_frames[-1]
+    frames = config.transformer_part.recache_frames[-1]
     name, tokens = f"recache_{frames}", frames * config.frame_tokens
     signature = export(name, **sizes).component.signature
     both.run(name, **random_inputs(signature, 4 * block - tokens, window, 0.0))

@@ -125,7 +125,7 @@ def test_a_construct_is_found_for_its_parsers_alone(code):
         pytest.param(other("w = TensorScatter(k, q, length) y = Attention(q, w, v)"), id="linear"),
     ],
 )
-def test_what_every_parser_computes_is_clean(model, parser):
+def test_graph_for_every_parser_is_clean(model, parser):
     assert lint(model, parser) == []
 
 
@@ -152,7 +152,7 @@ def with_shapes(model: ir.Model) -> ir.Model:
 
 @pytest.mark.parametrize("name", CLEAN)
 @pytest.mark.parametrize("parser", PARSERS)
-def test_rounding_that_every_parser_computes_is_clean(name, parser):
+def test_qdq_for_every_parser_is_clean(name, parser):
     assert lint(with_shapes(CLEAN[name]), parser) == []
 
 
@@ -171,7 +171,7 @@ def test_rounding_that_every_parser_computes_is_clean(name, parser):
         (rounded("<output_dtype = 2>(x, s)"), "rounding-unsigned"),
     ],
 )
-def test_rounding_that_is_taken_for_something_else_is_found(model, code):
+def test_finds_qdq_that_a_parser_computes_differently(model, code):
     first = lint(with_shapes(model), "tensorrt")
     assert code in {found.construct.code for found in first if found.op_type == "QuantizeLinear"}
 
@@ -191,7 +191,7 @@ def test_f32_that_may_be_decomposed_is_clean():
     assert lint(model, "tensorrt_rtx") == []
 
 
-def test_an_unknown_shape_is_not_taken_for_a_good_one():
+def test_reports_a_node_with_an_unknown_shape():
     model = attention("q, k, v, mask")
     model.graph.inputs[3].shape = None
     assert [f.construct.code for f in lint(model, "onnxruntime")] == ["attention-mask-broadcast"]

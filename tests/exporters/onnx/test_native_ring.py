@@ -63,12 +63,16 @@ class Native:
 
 
 @pytest.mark.parametrize("sizes", WINDOWS)
-def test_it_computes_what_the_components_do(make_wan, tmp_path, sizes):
+def test_native_form_matches_the_components(make_wan, tmp_path, sizes):
     torch.manual_seed(2)
     wan = make_wan(**sizes)
     config, tokens = wan.config, wan.config.frame_tokens
     window, block = config.stream.window, config.stream.block
-    names = ["denoise", "kv_update", *(f"recache_{n}" for n in config.recache_frames)]
+    names = [
+        "denoise",
+        "kv_update",
+        *(f"recache_{n}" for n in config.transformer_part.recache_frames),
+    ]
     made = {n: Native(wan.components[n], tmp_path) for n in names}
     eager, native = {}, {}
     for state in wan.components["denoise"].signature.states:
@@ -121,11 +125,11 @@ def test_the_ring_is_updated_in_place_and_has_no_mask(make_wan, tmp_path):
     [(12, 3, 3, True), (6, 3, 3, True), (8, 3, 3, False), (12, 2, 3, False), (6, 0, 3, True)],
 )
 def test_a_stream_is_aligned_where_no_block_straddles(configure, window, sink, block, aligned):
-    stream = replace(configure().stream, window=window, sink=sink, block=block)
+    part = replace(configure().transformer_part, window=window, sink=sink, block=block)
     turning = (window - sink) * 2
     slots = [
         [p if p < sink else sink + (p - sink) % (window - sink) for p in range(b, b + block)]
         for b in range(0, 12 * turning, block)
     ]
     assert aligned == all(each == list(range(each[0], each[0] + block)) for each in slots)
-    assert stream.aligned is aligned
+    assert part.aligned is aligned

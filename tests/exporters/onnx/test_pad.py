@@ -29,7 +29,7 @@ graph (float[2, 3] x, int64[4] pads) => (float[{rows}, {columns}] y, bfloat16[{r
         ("edge", "narrow, pads", {}),
     ],
 )
-def test_the_same_is_padded_in_float32(mode, inputs, expected):
+def test_padding_in_float32_gives_equal_results(mode, inputs, expected):
     text = GRAPH.format(mode=mode, inputs=inputs, rows=4, columns=6)
     model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
     assert [finding.construct.code for finding in lint(model, "onnxruntime_cuda")] == ["pad-bf16"]

@@ -114,7 +114,7 @@ class _RingAttention(OpRun):
 _RingWrite.__name__, _RingAttention.__name__ = OPERATORS
 
 
-def test_it_computes_what_the_program_does_over_blocks_that_wrap(model, written):
+def test_plugin_form_matches_the_program_across_the_wrap(model, written):
     """By ONNX's reference, with the operators' references for the plugins."""
     program, graph = written("denoise")
     signature = graph.signature

@@ -109,7 +109,7 @@ def external_tensors(found):
 @pytest.mark.parametrize("smooth", [False, True])
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_onnxruntime_computes_the_quantized_product(make, form, smooth, center):
+def test_onnxruntime_runs_the_quantized_matmul(make, form, smooth, center):
     graph, stored, session = make
     x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
     found, exact = stored(form, float(x.abs().max()) * 1.5, smooth)
@@ -154,7 +154,7 @@ def test_weights_alone_leave_the_input(make, form):
     )
 
 
-def test_what_is_found_is_what_was_made(make):
+def test_finds_the_quantized_linears(make):
     graph, stored, _ = make
     found, _ = stored("int8", 1.0, True)
     asked = [tensors_of("a", smooth=True), tensors_of("b", smooth=True)]

@@ -100,7 +100,7 @@ def run(path, given, shape):
     ],
     ids=["static", "smooth", "centered", "weights"],
 )
-def test_it_computes_what_the_operator_does(tmp_path, form, dtype, inputs, factor, bias, mean):
+def test_qdq_form_matches_the_operator(tmp_path, form, dtype, inputs, factor, bias, mean):
     given = drawn(dtype, form, inputs, factor, bias, mean)
     model = exported(given, tmp_path / "linear.onnx")
     kinds = Counter(node.op_type for node in model.graph)
@@ -136,7 +136,7 @@ def test_the_largest_sums_fit_float16(tmp_path, form):
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=0)
 
 
-def test_linears_of_one_input_share_its_pair(tmp_path):
+def test_linears_of_one_input_share_its_qdq(tmp_path):
     class Two(nn.Module):
         def forward(self, x, weight, other, scale, input_scale):
             made = (quantized_linear_qdq(x, w, scale, None, input_scale, None, None) for w in

@@ -1,22 +1,18 @@
 import torch
 
 from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
-from vidc.exporters.config import (
-    ModelConfig,
-    SamplerConfig,
-    StreamConfig,
-    TransformerConfig,
-    VaeConfig,
-)
-from vidc.exporters.models import components, meta_network, with_weights
+from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
+from vidc.exporters.models import with_weights
 from vidc.exporters.onnx.export import export_onnx
+from vidc.exporters.parts.causal_wan.config import TransformerConfig
+from vidc.exporters.parts.wan_vae.config import VaeConfig
+from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.exporters.program import export_program
-from vidc.exporters.wan_vae.random_weights import random_state_dict
 from vidc.plugins.signature import state_output
 
 
-def test_onnxruntime_decodes_a_stream_as_the_module_does(tmp_path, run_onnx):
-    config = ModelConfig(
+def test_onnxruntime_decoding_matches_the_module(tmp_path, run_onnx):
+    config = CausalVideo(
         TransformerConfig(dim=32, ffn_dim=64, heads=2, layers=1),
         VaeConfig(base_dim=4, res_blocks=1),
         StreamConfig(height=16, width=32, window=4, sink=0, block=2),
@@ -26,8 +22,8 @@ def test_onnxruntime_decodes_a_stream_as_the_module_does(tmp_path, run_onnx):
     (tmp_path / "weights").mkdir()
     lazy = {name: LazyTensor.of(weight) for name, weight in weights.items()}
     write_weights(tmp_path / "weights" / "vae.safetensors", lazy)
-    network = with_weights(meta_network(config, "vae", "fp32"), weights)
-    parts = components(config, "vae", network, "fp32")
+    network = with_weights(config.parts["vae"].network("fp32"), weights)
+    parts = config.parts["vae"].components(network)
 
     torch.manual_seed(0)
     eager: dict[str, torch.Tensor] = {}

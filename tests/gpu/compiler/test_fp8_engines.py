@@ -59,7 +59,7 @@ def engine(target, model, attention_cubin, tmp_path_factory):
         if (name, recipe) in made:
             return made[name, recipe]
         folder = tmp_path_factory.mktemp(f"{name}-{recipe}")
-        exported = export_component(model.config, "transformer", "bf16", name, folder)
+        exported = export_component(model.config.parts["transformer"], "bf16", name, folder)
         component = replace(exported, folder=tmp_path_factory.mktemp(f"{name}-quantized"))
         weights = {key: value.bfloat16() for key, value in model.weights.items()}
         quantize_program(

@@ -64,7 +64,7 @@ def compiled(target, model, attention_cubin, tmp_path_factory):
         if (name, fused) in made:
             return made[name, fused]
         folder = tmp_path_factory.mktemp(f"{name}-{fused}")
-        exported = export_component(model.config, "transformer", "bf16", name, folder)
+        exported = export_component(model.config.parts["transformer"], "bf16", name, folder)
         output = folder / "output"
         with pytest.MonkeyPatch.context() as patch:
             if not fused:

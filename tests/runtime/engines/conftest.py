@@ -7,7 +7,6 @@ import pytest
 from vidc.compiler.build.load import Load
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.store.stage import Workspace
-from vidc.exporters.components import component_groups
 from vidc.exporters.export import export_component
 from vidc.plugins.names import weights_path
 
@@ -33,7 +32,8 @@ def exported(config, tmp_path_factory):
     @cache
     def export(name):
         folder = tmp_path_factory.mktemp(f"exported_{name}")
-        return export_component(config, component_groups(config)[name], "fp32", name, folder)
+        part = config.parts[config.components[name]]
+        return export_component(part, "fp32", name, folder)
 
     return export
 
@@ -43,6 +43,7 @@ def weights(config, tmp_path_factory):
     files = {}
     for group in ("transformer", "vae"):
         folder = tmp_path_factory.mktemp(group)
-        Load(config, group, "fp32", 1).run(Workspace(folder, {}, print))
+        load = Load(config.parts[group], type(config), "fp32", 1)
+        load.run(Workspace(folder, {}, print))
         files[group] = folder / weights_path(group)
     return files

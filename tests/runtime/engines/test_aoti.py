@@ -18,18 +18,14 @@ from vidc.compiler.config.targets import targets
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.metrics import compare
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.causal_wan.random_weights import random_weights
 from vidc.exporters.component import Component
-from vidc.exporters.config import (
-    ModelConfig,
-    SamplerConfig,
-    StreamConfig,
-    TransformerConfig,
-    VaeConfig,
-)
-from vidc.exporters.models import PRECISIONS, components, meta_network, with_weights
+from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
+from vidc.exporters.models import PRECISIONS, with_weights
+from vidc.exporters.parts.causal_wan.config import TransformerConfig
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
+from vidc.exporters.parts.wan_vae.config import VaeConfig
+from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.exporters.program import export_program, save_program
-from vidc.exporters.wan_vae.random_weights import random_state_dict
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.runtime import manifest
 from vidc.runtime.engines import Engine
@@ -40,7 +36,7 @@ from vidc.runtime.strict import plain
 from vidc.runtime.weights import Weights
 
 CPU = torch.device("cpu")
-CONFIG = ModelConfig(
+CONFIG = CausalVideo(
     TransformerConfig(dim=48, ffn_dim=96, heads=2, layers=2, freq_dim=16, text_len=6, text_dim=20),
     VaeConfig(base_dim=4, res_blocks=1),
     StreamConfig(height=32, width=48, window=12, sink=3, block=3),
@@ -75,8 +71,8 @@ def build(folder: Path, group: str, precision: str, *names: str) -> Model:
         if group == "vae"
         else {k: v.to(dtype) for k, v in random_weights(CONFIG.transformer, 5)}
     )
-    network = with_weights(meta_network(CONFIG, group, precision), drawn)
-    made = components(CONFIG, group, network, precision)
+    network = with_weights(CONFIG.parts[group].network(precision), drawn)
+    made = CONFIG.parts[group].components(network)
     used = {k for n in names for k in made[n].module.state_dict()}
     (folder / "weights").mkdir()
     file = folder / "weights" / f"{group}.safetensors"
@@ -154,11 +150,11 @@ def run_once(engine: Engine) -> tuple[Buffers, States]:
     return buffers, states
 
 
-def test_a_stream_across_the_wrap_is_the_eager_one(transformer: Model) -> None:
+def test_stream_across_the_wrap_matches_eager(transformer: Model) -> None:
     assert largest_error(transformer, blocks=5) < 1e-4
 
 
-def test_states_are_written_where_they_lie(transformer: Model) -> None:
+def test_states_are_written_in_place(transformer: Model) -> None:
     engine = transformer.load(transformer.weights())["denoise"]
     buffers, states = first_block(engine)
     places = {s.name: states[s.name].data_ptr() for s in engine.signature.states}
@@ -213,14 +209,14 @@ def test_a_process_without_a_compiler_runs_it(transformer: Model, tmp_path: Path
     assert compare(load_file(result)["flow"], expected["flow"]).relative_l2 < 1e-4
 
 
-def test_torch_still_has_what_the_loader_calls() -> None:
+def test_torch_has_the_loader_api() -> None:
     package = getattr(torch._C._aoti, "AOTIModelPackageLoader", None)
     assert package is not None, f"torch {torch.__version__} renamed its package loader"
     missing = {"load_constants", "get_constant_fqns", "boxed_run"} - set(dir(package))
     assert not missing, f"torch {torch.__version__} took {missing} from its package loader"
 
 
-def test_what_is_no_engine_is_refused(transformer: Model, tmp_path: Path) -> None:
+def test_refuses_a_package_that_is_not_an_engine(transformer: Model, tmp_path: Path) -> None:
     entry = replace(transformer.entries["denoise"], files=("engine.pt2",))
     with zipfile.ZipFile(tmp_path / "engine.pt2", "w") as archive:
         archive.writestr("engine/archive_format", "pt2")

@@ -56,7 +56,7 @@ def test_the_largest_products_are_exact(left, right, tmp_path):
     assert (product == left * right * DEPTH).all()
 
 
-def test_a_processor_whose_products_are_exact_is_asked_for_nothing(monkeypatch):
+def test_sets_no_option_on_a_processor_with_exact_matmuls(monkeypatch):
     monkeypatch.setattr(integer_products, "_saturates", lambda: False)
     options = onnxruntime.SessionOptions()
     ask_exact_products(options)
@@ -76,7 +76,7 @@ class Saturating:
         return [sums.sum(1)]
 
 
-def test_a_processor_whose_products_saturate_is_told_not_to(monkeypatch):
+def test_sets_the_option_on_a_processor_that_saturates(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(onnxruntime, "InferenceSession", Saturating)
         options = onnxruntime.SessionOptions()
@@ -84,7 +84,7 @@ def test_a_processor_whose_products_saturate_is_told_not_to(monkeypatch):
     assert options.get_session_config_entry(CONFIG) == "1"
 
 
-def test_asked_once_a_process(monkeypatch):
+def test_probes_the_processor_once_per_process(monkeypatch):
     ask_exact_products(onnxruntime.SessionOptions())
     monkeypatch.setattr(onnxruntime, "InferenceSession", None)
     ask_exact_products(onnxruntime.SessionOptions())

@@ -106,7 +106,7 @@ def entry(folder: Path) -> manifest.Engine:
     return build(folder, Stateful(), STATEFUL)
 
 
-def test_states_in_place_and_in_turn(folder: Path, entry: manifest.Engine) -> None:
+def test_states_are_written_in_place_or_to_the_spare(folder: Path, entry: manifest.Engine) -> None:
     engine = load(folder, entry, weights(folder), CPU)
     assert {s.name: s.in_place for s in engine.signature.states} == {"ring": True, "last": False}
     states, buffers = States([engine.signature], CPU), Buffers(engine.signature, CPU)
@@ -248,7 +248,7 @@ def short_weights(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [no_graph, no_file, unknown_operator, no_weights, short_weights])
-def test_what_onnxruntime_cannot_load_is_refused(
+def test_refuses_a_graph_that_onnxruntime_cannot_load(
     folder: Path, entry: manifest.Engine, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)

@@ -16,7 +16,6 @@ from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
-from vidc.exporters.components import component_groups
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.runtime import graphs, manifest
 from vidc.runtime.engines import capturable
@@ -31,9 +30,9 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 @pytest.fixture(scope="module")
 def built(config, exported, tmp_path_factory):
-    """What the backend leaves of a stream's components: a folder each, and their entries."""
+    """The backend's output for a stream's components: a folder each, and their entries."""
     found = {}
-    for name in component_groups(config):
+    for name in config.components:
         if name not in stream_spec(config).components:
             continue
         folder = tmp_path_factory.mktemp(name)
@@ -85,15 +84,13 @@ def warm(monkeypatch):
     return Runners.on(GPU, captured=False)
 
 
-def test_a_stream_on_a_cpu_is_what_pytorch_makes_of_it(config, weights, built):
+def test_stream_on_a_cpu_matches_pytorch(config, weights, built):
     found = loaded(built, weights, CPU)
     assert not any(engine.captured for engine in found.values())
     require_pytorchs_stream(config, weights, found, DIRECT)
 
 
-def test_a_stream_of_captured_runs_is_what_pytorch_makes_of_it(
-    config, weights, built, on_gpu, warm
-):
+def test_stream_of_captured_runs_matches_pytorch(config, weights, built, on_gpu, warm):
     fake = on_gpu()
     found = loaded(built, weights, GPU)
     captured = {name for name, engine in found.items() if engine.captured}
@@ -127,7 +124,7 @@ def test_each_of_two_buffers_has_a_graph(config, weights, built, on_gpu, warm):
     assert sessions["vae_decode"].replays >= 5
 
 
-def test_what_cannot_be_captured_runs_all_the_same(config, weights, built, on_gpu, warm):
+def test_runs_a_graph_that_cannot_be_captured(config, weights, built, on_gpu, warm):
     fake = on_gpu(capturable=False)
     found = loaded(built, weights, GPU)
     assert not any(engine.captured for engine in found.values())
@@ -189,7 +186,7 @@ def test_other_inputs_than_the_manifests_are_refused(built, weights):
         ("CUDA failure 700: an illegal memory access", RuntimeError),
     ],
 )
-def test_what_fails_on_the_gpu_is_an_error_that_gets_a_name(built, weights, on_gpu, said, error):
+def test_gpu_faults_become_coded_errors(built, weights, on_gpu, said, error):
     on_gpu(fails=Exception(said))
     folder, entry = built["text_kv"]
     engine = load(folder, entry, Weights(weights, CPU), GPU)
@@ -207,7 +204,7 @@ def test_a_bundle_that_cannot_be_captured_is_warmed(monkeypatch):
     assert type(Runners.on(CPU, captured=False)["any"]) is DirectRunner
 
 
-def test_warm_work_has_run_before_and_is_fetched_to_the_host(warm):
+def test_warm_runner_runs_work_first_and_fetches_to_the_host(warm):
     ran = []
     works = warm["latents"].prepare([lambda: ran.append(1), lambda: ran.append(2)])
     assert ran == [1, 2, 1, 2]

@@ -22,7 +22,6 @@ from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.components import component_groups
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins import loading
@@ -43,7 +42,7 @@ HANDLED = (PADDED_KEYS, *UNFUSED)
 def bundle(config, exported, tmp_path_factory):
     """The folder of the plans of a stream's components, and their entries."""
     folder, entries = tmp_path_factory.mktemp("bundle"), {}
-    for name in component_groups(config):
+    for name in config.components:
         if name not in stream_spec(config).components:
             continue
         graph = write_graph(exported(name), "tensorrt_rtx", folder, HANDLED)
@@ -67,7 +66,7 @@ def product(monkeypatch):
     return fake
 
 
-def test_a_stream_is_what_pytorch_makes_of_it(config, weights, bundle):
+def test_stream_matches_pytorch(config, weights, bundle):
     folder, entries = bundle
     shared = Weights(weights, CPU)
     engines = {name: load(folder, entry, shared, CPU) for name, entry in entries.items()}
@@ -94,7 +93,7 @@ def test_the_ring_stays_in_place_and_the_decoders_caches_do_not(bundle):
 
 
 @pytest.mark.parametrize("recipe", ["fp8-linear", "int8-static", "int8-weight-only"])
-def test_a_plan_in_8_bits_is_its_program(tmp_path, recipe):
+def test_quantized_plan_matches_its_program(tmp_path, recipe):
     """Its weights in 8 bits and their scales come from the bundle, as all weights do."""
     model = transformer.model("model.layers=1", "stream.height=16", "stream.width=32",
                               "stream.window=9")  # fmt: skip
@@ -158,7 +157,7 @@ def refused(bundle, weights, error, code, **changes):
     return caught.value
 
 
-def test_a_product_that_is_missing_is_named(bundle, weights, monkeypatch):
+def test_names_a_missing_product(bundle, weights, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     error = refused(bundle, weights, UnavailableError, "VIDC-ENV-TENSORRT")
     assert f"TensorRT-RTX {VERSION}" in error.message
@@ -204,7 +203,7 @@ def test_the_same_version_in_another_wheel_is_taken(bundle, weights, product, bu
         ("10.13.3.9", "unknown"),
     ],
 )
-def test_a_version_that_only_looks_alike_is_refused(bundle, weights, product, built, here):
+def test_refuses_a_version_with_a_similar_prefix(bundle, weights, product, built, here):
     product.__version__ = here
     error = refused(bundle, weights, UnavailableError, "VIDC-ENGINE-VERSION", version=built)
     assert f"{here} is installed" in error.message
@@ -250,7 +249,7 @@ def test_a_compatible_plan_does_not_load_in_any_version(bundle, weights, enterpr
     assert "in no older version" in error.message
 
 
-def test_a_plan_without_a_runtime_of_its_own_may_run_none(bundle, weights, enterprise):
+def test_incompatible_plan_may_not_run_its_own_runtime(bundle, weights, enterprise):
     folder, entries = bundle
     entry = replace(entries["text_kv"], options={"product": "tensorrt"})
     load(folder, entry, Weights(weights, CPU), CPU)
@@ -309,7 +308,7 @@ def test_a_plan_that_calls_plugins_is_loaded_after_their_library(
     assert events == [str(tmp_path / loading.TENSORRT_LIBRARY), "runtime"]
 
 
-def test_one_without_their_library_is_refused(bundle, weights, monkeypatch, tmp_path):
+def test_refuses_a_plan_without_its_plugin_library(bundle, weights, monkeypatch, tmp_path):
     monkeypatch.setattr(loading, "files", lambda package: tmp_path)
     error = refused(bundle, weights, UnavailableError, "VIDC-KERNEL-LIBRARY", options=WITH_PLUGINS)
     assert loading.TENSORRT_LIBRARY in error.message

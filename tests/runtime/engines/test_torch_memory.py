@@ -49,7 +49,7 @@ def functions(named="cuda:0"):
 
 
 @pytest.mark.parametrize("named", ["cuda", "cuda:0"])
-def test_memory_is_pytorch_s_on_a_stream_of_its_own(allocator, named):
+def test_allocates_from_pytorch_on_its_own_stream(allocator, named):
     take, give_back = functions(named)
     one, other = take(600), take(400)
     assert allocator.taken == {one: 600, other: 400}
@@ -58,7 +58,7 @@ def test_memory_is_pytorch_s_on_a_stream_of_its_own(allocator, named):
     assert allocator.taken == {other: 400}
 
 
-def test_no_memory_is_an_address_of_nothing(allocator):
+def test_returns_no_address_when_out_of_memory(allocator):
     take, give_back = functions()
     held = take(900)
     assert take(200) is None
@@ -66,5 +66,5 @@ def test_no_memory_is_an_address_of_nothing(allocator):
     assert take(200) is not None
 
 
-def test_all_engines_of_a_device_are_given_one(allocator):
+def test_engines_of_a_device_share_one_allocator(allocator):
     assert torch_memory(GPU) is torch_memory(GPU)

@@ -22,8 +22,6 @@ from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.components import component_groups
-from vidc.exporters.models import components, meta_network
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins.errors import GateError
 from vidc.runtime import manifest
@@ -56,8 +54,8 @@ def stand_ins():
 
 def compiled(config, name, folder):
     """The entry of an engine that is built into a folder."""
-    group = component_groups(config)[name]
-    component = components(config, group, meta_network(config, group, "fp32"), "fp32")[name]
+    group = config.components[name]
+    component = config.parts[group].components(config.parts[group].network("fp32"))[name]
     (folder / name).mkdir()
     exported = ExportedComponent(name, folder / name, component.signature, component.aligned)
     save_program(export_program(component), exported.program)
@@ -71,7 +69,7 @@ def compiled(config, name, folder):
 @pytest.mark.parametrize(
     ("sink", "by_pytorch"), [(3, ("vae_decode_first",)), (2, ("text_kv", "vae_"))]
 )
-def test_a_stream_is_what_pytorch_makes_of_it(weights, tmp_path, sink, by_pytorch):
+def test_stream_matches_pytorch(weights, tmp_path, sink, by_pytorch):
     """With a sink of two frames blocks straddle the wrap, which matters to the ring alone."""
     assignments = (*SMALL, f"stream.sink={sink}")
     config = resolve("tiny", gpu="cpu", assignments=assignments, environ={}).model

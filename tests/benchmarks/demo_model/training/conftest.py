@@ -16,9 +16,8 @@ from demo_model.training.optimizer import optimizer_for
 from demo_model.training.shelves import Encoder, Plan
 
 from vidc.compiler.validate.eager import EagerEngine
-from vidc.exporters.causal_wan.components import components
-from vidc.exporters.causal_wan.model import CausalWan
-from vidc.exporters.causal_wan.random_weights import random_weights
+from vidc.exporters.parts.causal_wan.network import CausalWan
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import Role, Signature, TensorSpec
 from vidc.runtime.programs.base import Resources
 from vidc.runtime.programs.causal_video import CausalVideo
@@ -78,7 +77,7 @@ def open_session(sizes):
     """Opens a session over a transformer's eager components, of a stream that may be changed."""
 
     def opened(transformer: CausalWan, spec) -> CausalVideo:
-        made = components(sizes.config, transformer).items()
+        made = sizes.config.transformer_part.components(transformer).items()
         engines = {name: EagerEngine(component) for name, component in made}
         engines["vae_decode_first"] = NoDecoder(spec, 4 * spec.block - 3)
         engines["vae_decode"] = NoDecoder(spec, 4 * spec.block)

@@ -27,13 +27,9 @@ from quantized import calibration
 
 from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.stream import stream_spec
-from vidc.compiler.config.tables import read_model
 from vidc.compiler.validate.eager import EagerEngine
-from vidc.exporters.causal_wan.components import components as wan_components
-from vidc.exporters.text_encoder.model import component as text_component
-from vidc.exporters.wan_vae.model import components as vae_components
-from vidc.exporters.wan_vae.model import create
-from vidc.exporters.wan_vae.random_weights import random_state_dict
+from vidc.exporters.parts.wan_vae.network import create
+from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.runtime.bundle import Bundle
 from vidc.runtime.programs.base import Resources
 from vidc.runtime.programs.causal_video import TEXT_ENCODER, CausalVideo
@@ -63,9 +59,9 @@ def bundle(sizes, model, vae, tmp_path_factory) -> Bundle:
     path = tmp_path_factory.mktemp("bundle") / "tokenizer.json"
     words.save(str(path))
     made = {
-        **wan_components(config, model),
-        **vae_components(config, vae, torch.float32),
-        TEXT_ENCODER: text_component(config, text),
+        **config.transformer_part.components(model),
+        **config.vae_part.components(vae),
+        **config.parts[TEXT_ENCODER].components(text),
     }
     engines = {name: EagerEngine(component) for name, component in made.items()}
     cpu = torch.device("cpu")
@@ -133,7 +129,7 @@ def test_a_switch_comes_before_and_after_the_ring_is_full_whatever_the_batch(siz
     assert all(len(part) <= size for _, part in made)
     blocks = {index: block for block, part in made for index in part}
     assert blocks == {index: switches.BLOCKS[index % 5] for index in range(100)}
-    stream = stream_spec(read_model(load_preset("demo").layer))
+    stream = stream_spec(load_preset("demo").model)
     full = stream.window // stream.block
     assert min(blocks.values()) < full < max(blocks.values())
 

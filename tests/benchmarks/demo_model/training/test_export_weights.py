@@ -30,9 +30,10 @@ from demo_model.training.optimizer import optimizer_for
 from demo_model.training.vae import Statistics
 
 from vidc.exporters.checkpoint import load_weights
-from vidc.exporters.models import meta_network
-from vidc.exporters.text_encoder.folder import open_text_encoder
-from vidc.exporters.text_encoder.weights import load_encoder_weights
+from vidc.exporters.families.causal_video import CausalVideo
+from vidc.exporters.parts.causal_wan.names import disagreements
+from vidc.exporters.parts.umt5.folder import open_text_encoder
+from vidc.exporters.parts.umt5.weights import load_encoder_weights
 
 
 def untrained(sizes, folder):
@@ -68,13 +69,13 @@ def test_the_demo_model_fits_into_its_bytes(tmp_path):
 
 def test_what_was_exported_is_what_was_trained(sizes, exported):
     for group in ("transformer", "vae"):
-        expected = meta_network(sizes.config, group, "fp32").state_dict()
+        expected = sizes.config.parts[group].network("fp32").state_dict()
         shapes = {name: tuple(tensor.shape) for name, tensor in expected.items()}
-        loaded = load_weights(exported / group, None, shapes)
+        loaded = load_weights(exported / group, None, shapes, CausalVideo.layouts(), disagreements)
         assert loaded.tensors.keys() == expected.keys()
     found = open_text_encoder(exported / "text_encoder", sizes.config.transformer.text_dim)
     assert found.config == sizes.text
-    load_encoder_weights(found.checkpoint, found.config)
+    load_encoder_weights(found.checkpoint, found.config, CausalVideo.layouts())
 
 
 def test_digests_are_those_of_the_files(exported):

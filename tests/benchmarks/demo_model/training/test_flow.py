@@ -16,13 +16,11 @@ from demo_model.training.layout import Pass
 from demo_model.training.loop import Options, generator
 from demo_model.training.shelves import Shelves
 
-from vidc.compiler.config.stream import sigmas
-
 
 def test_levels_are_those_of_the_sampler(sizes):
     sampler = sizes.config.sampler
     shares = torch.tensor(sampler.steps) / 1000
-    expected = torch.tensor(sigmas(sampler))
+    expected = torch.tensor(sampler.sigmas)
     torch.testing.assert_close(shifted(shares, sampler.shift), expected)
     drawn = draw_levels((40, 25), sampler.shift, torch.Generator().manual_seed(1))
     assert drawn.shape == (40, 25)

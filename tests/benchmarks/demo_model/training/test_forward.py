@@ -7,7 +7,7 @@ import torch
 from demo_model.training.forward import Angles, Sight, forward, text_keys_values
 from demo_model.training.layout import Pass, clip_layout, in_ring, recached
 
-from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.parts.causal_wan.network import CausalWan
 
 BLOCKS = 8
 LEVELS = (1.0, 0.9375, 0.5, 0.75, 0.2, 0.8, 0.6, 0.4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from demo_model.training.lowered import frozen, in_bf16, lowered
 
-from vidc.exporters.causal_wan.model import CausalWan
+from vidc.exporters.parts.causal_wan.network import CausalWan
 
 
 @pytest.fixture

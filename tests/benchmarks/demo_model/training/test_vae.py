@@ -15,8 +15,8 @@ from demo_model.training.vae import Posterior, Statistics, decode, encode
 from demo_model.training.vae_loss import Weights, edges, psnr, reconstruction
 
 from vidc.compiler.validate.eager import EagerEngine
-from vidc.exporters.wan_vae.model import components, create
-from vidc.exporters.wan_vae.random_weights import random_state_dict
+from vidc.exporters.parts.wan_vae.network import create
+from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.runtime.states import Buffers, States
 
 
@@ -33,7 +33,7 @@ def statistics_of(sizes):
 
 def through_components(sizes, vae, names, inputs, output):
     """What the streaming components make of blocks, one after the other."""
-    made = components(sizes.config, vae, torch.float32)
+    made = sizes.config.vae_part.components(vae)
     engines = [EagerEngine(made[name]) for name in names]
     states = States((engine.signature for engine in engines), torch.device("cpu"))
     results = []

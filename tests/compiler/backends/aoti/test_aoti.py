@@ -278,7 +278,7 @@ def compile_for_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     ) -> tuple[CompiledEngine, ExportedProgram]:
         monkeypatch.setattr(engine_operators, "kernel_error", lambda *_: fault)
         config = transformer.model(*assignments).config
-        exported = export_component(config, "transformer", "bf16", "denoise", tmp_path)
+        exported = export_component(config.parts["transformer"], "bf16", "denoise", tmp_path)
         output = tmp_path / "output"
         return backend.compile(exported, targets()["h200"], {}, output), programs[-1]
 

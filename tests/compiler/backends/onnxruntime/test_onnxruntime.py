@@ -26,14 +26,14 @@ def test_default_backend_for_cpu_only():
 
 
 def test_a_graph_for_a_gpu_is_written_without_one(monkeypatch):
-    monkeypatch.setattr(module, "absent", lambda target: "torch finds no CUDA device here")
+    monkeypatch.setattr(module, "gpu_unavailable", lambda target: "torch finds no CUDA device here")
     assert backend.cross_compiles(targets()["h200"])
     assert backend.unavailable(targets()["h200"]) is None
     assert backend.unavailable(targets()["cpu"]) is None
 
 
 def test_missing_gpu_package_is_named_before_build(monkeypatch):
-    monkeypatch.setattr(module, "absent", lambda target: None)
+    monkeypatch.setattr(module, "gpu_unavailable", lambda target: None)
     reason = backend.unavailable(targets()["h200"])
     assert reason is not None
     assert "has no CUDA" in reason

@@ -48,7 +48,7 @@ def test_the_capabilities_that_a_precision_asks_for_are_those_of_the_targets(tar
 def test_rtx_multiplies_no_fp32_on_turing(tmp_path):
     pytest.importorskip("tensorrt_rtx")
     chosen = settings("rtx4090", "fp32")
-    component = export_component(chosen.model, "transformer", "fp32", "text_kv", tmp_path)
+    component = export_component(chosen.model.parts["transformer"], "fp32", "text_kv", tmp_path)
     for wanted in (("7.5",), RTX["fp32"]):
         output = tmp_path / f"for{len(wanted)}"
         output.mkdir()
@@ -118,7 +118,7 @@ def test_both_are_in_the_key_of_what_is_compiled():
 def test_a_plan_of_rtx_is_for_all_of_them_with_its_attention_fused(tmp_path, precision):
     pytest.importorskip("tensorrt_rtx")
     chosen = settings("rtx4090", precision)
-    component = export_component(chosen.model, "transformer", precision, "denoise", tmp_path)
+    component = export_component(chosen.model.parts["transformer"], precision, "denoise", tmp_path)
     made = {}
     for wanted in ((), RTX[precision]):
         output = tmp_path / f"for{len(wanted)}"

@@ -26,7 +26,6 @@ from vidc.compiler.quantize.programs import quantize_program
 from vidc.compiler.quantize.support import TENSORRT
 from vidc.exporters.export import export_component
 from vidc.exporters.linear_tensors import LinearTensors
-from vidc.exporters.models import meta_network
 from vidc.exporters.onnx import quantized_linear as form
 from vidc.exporters.onnx.quantized_linear import quantized_linear_qdq
 from vidc.exporters.onnx.simplify import simplify
@@ -179,10 +178,10 @@ def text_kv(tmp_path_factory):
     """A component of the smallest preset in FP8."""
     config = resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
     exported = export_component(
-        config, "transformer", "fp16", "text_kv", tmp_path_factory.mktemp("exported")
+        config.parts["transformer"], "fp16", "text_kv", tmp_path_factory.mktemp("exported")
     )
     made = replace(exported, folder=tmp_path_factory.mktemp("quantized"))
-    weights = meta_network(config, "transformer", "fp16").state_dict()
+    weights = config.parts["transformer"].network("fp16").state_dict()
     linears = quantized_linears(load_recipe("fp8-linear"), config, TENSORRT)
     quantize_program(
         "text_kv", exported.program, "transformer", weights, linears, made.program, {},

@@ -109,7 +109,7 @@ def missing(distribution):
 
 def test_compile_without_product_names_install_command(monkeypatch, tmp_path):
     settings = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
-    component = export_component(settings.model, "transformer", "fp16", "text_kv", tmp_path)
+    component = export_component(settings.model.parts["transformer"], "fp16", "text_kv", tmp_path)
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     with pytest.raises(UnavailableError, match="TensorRT-RTX cannot be imported") as caught:
         backend.compile(component, settings.target, {}, tmp_path)
@@ -137,7 +137,7 @@ def test_a_plugin_operator_is_refused_for_rtx_before_the_parser(monkeypatch, tmp
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", product)
     monkeypatch.setitem(NATIVE, ring_attention, plugin)
     settings = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
-    component = export_component(settings.model, "transformer", "fp16", "denoise", tmp_path)
+    component = export_component(settings.model.parts["transformer"], "fp16", "denoise", tmp_path)
     output = tmp_path / "engine"
     output.mkdir()
     with pytest.raises(BuildError) as caught:

@@ -52,8 +52,8 @@ def exported(tmp_path_factory):
 
     @cache
     def export(name, sink=3):
-        folder = tmp_path_factory.mktemp(name)
-        return export_component(settings(sink).model, "transformer", "fp16", name, folder)
+        part = settings(sink).model.parts["transformer"]
+        return export_component(part, "fp16", name, tmp_path_factory.mktemp(name))
 
     return export
 
@@ -145,7 +145,7 @@ def test_the_package_for_the_other_product_is_refused(stand_in, exported, tmp_pa
 def test_an_engine_is_described_for_the_loader_of_plans(
     stand_in, exported, tmp_path, sink, in_place
 ):
-    component = exported("denoise", f"stream.sink={sink}")
+    component = exported("denoise", sink)
     engine = backend.compile(component, RTX, {}, tmp_path, CompileOptions(10**9))
     assert engine.loader == "tensorrt"
     assert engine.files == ("engines/torch_tensorrt/denoise.plan",)
@@ -222,7 +222,7 @@ class Converting(fx.Interpreter):
     ],
 )
 def test_conversion_error_names_node_and_line(
-    stand_in, monkeypatch, tmp_path, failing, code, raised, sink
+    stand_in, monkeypatch, exported, tmp_path, failing, code, raised, sink
 ):
     """The package's lowering, of which PyTorch's own is the most, gives nodes other names."""
 

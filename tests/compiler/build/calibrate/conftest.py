@@ -12,20 +12,19 @@ from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.artifact import model_tables, write_calibration
 from vidc.compiler.quantize.calibrated_tensors import tensor_shapes
 from vidc.compiler.quantize.document import SCHEMA, Document, FileNote, PromptsNote, Rollouts
-from vidc.compiler.quantize.groups import groups
-from vidc.exporters.config import ModelConfig
+from vidc.exporters.families.causal_video import CausalVideo
 from vidc.runtime.programs.stream import StreamSpec
 
 WEIGHTS = "ab" * 32
 
 
 @pytest.fixture(scope="session")
-def model() -> ModelConfig:
+def model() -> CausalVideo:
     return resolve("tiny", gpu="cpu", environ={}).model
 
 
 @pytest.fixture(scope="session")
-def stream(model: ModelConfig) -> StreamSpec:
+def stream(model: CausalVideo) -> StreamSpec:
     return stream_spec(model)
 
 
@@ -46,10 +45,10 @@ class Made:
 
 
 @pytest.fixture
-def made(model: ModelConfig, stream: StreamSpec) -> Made:
+def made(model: CausalVideo) -> Made:
     generator = torch.Generator().manual_seed(0)
     tensors = {}
-    for name, shape in tensor_shapes(model, len(groups(stream))).items():
+    for name, shape in tensor_shapes(model, len(model.passes())).items():
         drawn = torch.rand(shape, generator=generator) + 0.1
         tensors[name] = -drawn if name.endswith(".low") else drawn
     document = Document(
@@ -62,7 +61,7 @@ def made(model: ModelConfig, stream: StreamSpec) -> Made:
         prompts=PromptsNote("synthetic", 2, "cd" * 32, ()),
         seed=0,
         recipe=Rollouts("max", 6, 5),
-        groups=groups(stream),
+        groups=model.passes(),
         versions={"torch": "2.13.0"},
         tensors=FileNote(0, ""),
     )

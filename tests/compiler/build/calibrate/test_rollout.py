@@ -10,22 +10,21 @@ from vidc.compiler.build.calibration_rollouts import Rollouts, scenario
 from vidc.compiler.quantize.calibrated_tensors import tensor_shapes
 from vidc.compiler.quantize.ranges import finished, merged
 from vidc.compiler.validate.eager import EagerEngine
-from vidc.exporters.causal_wan import layers
-from vidc.exporters.causal_wan.random_weights import random_weights
-from vidc.exporters.components import component_groups
-from vidc.exporters.models import PRECISIONS, components, meta_network, with_weights
+from vidc.exporters.models import PRECISIONS, with_weights
+from vidc.exporters.parts.causal_wan import layers
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.errors import GateError
 
 pytestmark = needs_modelopt
 
 
-def rollouts(model, stream, precision="fp32", seed=0):
+def rollouts(model, precision="fp32", seed=0):
     dtype = PRECISIONS[precision]
     weights = {n: t.to(dtype) for n, t in random_weights(model.transformer, seed=1)}
-    network = with_weights(meta_network(model, "transformer", precision), weights)
-    parts = components(model, "transformer", network, precision)
+    network = with_weights(model.parts["transformer"].network(precision), weights)
+    parts = model.parts["transformer"].components(network)
     engines = {name: EagerEngine(part) for name, part in parts.items()}
-    return network, Rollouts(stream, engines, torch.device("cpu"), seed)
+    return network, Rollouts(model, engines, torch.device("cpu"), seed)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def prompts(stream):
 @pytest.fixture(scope="module")
 def played(model, stream, prompts):
     """The ranges, and what the model was given meanwhile, by other means than the observer's."""
-    network, made = rollouts(model, stream)
+    network, made = rollouts(model)
     given = defaultdict(list)
     patch = pytest.MonkeyPatch()
 
@@ -118,10 +117,10 @@ def test_the_mean_is_that_of_clean_keys(model, stream, played):
     _, found, given = played
     passes, layers_ = len(stream.timesteps), model.transformer.layers
     writes = [given["ring_write"][i : i + 2 * layers_] for i in given["passes"]]
-    blocks = scenario(stream).blocks
+    blocks = scenario(model).blocks
     clean, index = [], 0
     for block in range(blocks):
-        if block == scenario(stream).switch_after:
+        if block == scenario(model).switch_after:
             clean.append(writes[index])
             index += 1
         index += passes
@@ -159,18 +158,18 @@ def test_groups_tell_timesteps_apart(played):
 
 
 def test_a_rollout_fills_the_window_moves_on_and_switches(model, stream):
-    played = scenario(stream)
+    played = scenario(model)
     assert played.blocks * stream.block == stream.window + 2 * stream.block
     assert stream.window < played.switch_after * stream.block
     assert stream.recached(played.switch_after * stream.block) == stream.window - stream.sink
-    assert f"recache_{stream.window - stream.sink}" in component_groups(model)
+    assert f"recache_{stream.window - stream.sink}" in model.components
 
 
 def test_modelopt_s_own_calibration_finds_the_same(model, stream, prompts, played):
     import modelopt.torch.quantization as mtq
 
     _, found, _ = played
-    network, made = rollouts(model, stream)
+    network, made = rollouts(model)
     fp8 = {"num_bits": (4, 3), "axis": None}
     config = {
         "quant_cfg": [
@@ -190,8 +189,8 @@ def test_modelopt_s_own_calibration_finds_the_same(model, stream, prompts, playe
 
 
 def test_noise_is_the_prompt_s_own(model, stream, prompts):
-    _, made = rollouts(model, stream)
-    _, again = rollouts(model, stream)
+    _, made = rollouts(model)
+    _, again = rollouts(model)
     one, two = made.ranges(1, prompts), made.ranges(0, prompts)
     same = again.ranges(1, prompts)
     assert all(torch.equal(one[name], same[name]) for name in one)
@@ -200,7 +199,7 @@ def test_noise_is_the_prompt_s_own(model, stream, prompts):
 
 def test_in_bf16_ranges_are_nearly_those_of_float32(model, stream, prompts, played):
     _, found, _ = played
-    _, made = rollouts(model, stream, "bf16")
+    _, made = rollouts(model, "bf16")
     ranges = finished(merged(made.weights(), made.ranges(0, prompts)))
     for name, value in ranges.items():
         assert value.dtype == torch.float32
@@ -210,7 +209,7 @@ def test_in_bf16_ranges_are_nearly_those_of_float32(model, stream, prompts, play
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_value_that_is_not_finite_is_named(model, stream, prompts, value):
-    network, made = rollouts(model, stream)
+    network, made = rollouts(model)
     network.get_submodule("blocks.1.ffn.net.0.proj").bias[3] = value
     with pytest.raises(GateError, match=r"blocks\.1\.ffn\.net\.2\.input in group step\.0") as error:
         made.ranges(0, prompts)

@@ -10,10 +10,8 @@ import pytest
 
 from vidc.compiler.build.place import refuse_code
 from vidc.compiler.config.resolve import resolve
-from vidc.exporters.components import component_groups
-from vidc.exporters.models import components, meta_network
+from vidc.exporters.parts.umt5.config import TextEncoderConfig
 from vidc.exporters.program import export_program, save_program
-from vidc.exporters.text_encoder.config import TextEncoderConfig
 from vidc.plugins.errors import GateError
 
 
@@ -84,8 +82,8 @@ def test_what_vidc_exports_is_accepted(tmp_path: Path) -> None:
     small = ("model.layers=1", "vae.res_blocks=1")
     settings = resolve("tiny", gpu="cpu", assignments=small, environ={})
     model = replace(settings.model, text_encoder=encoder)
-    for group in set(component_groups(model).values()):
-        network = meta_network(model, group, "fp32")
-        for name, component in components(model, group, network, "fp32").items():
+    for group in set(model.components.values()):
+        network = model.parts[group].network("fp32")
+        for name, component in model.parts[group].components(network).items():
             save_program(export_program(component), tmp_path / f"{name}.pt2")
             refuse_code(tmp_path / f"{name}.pt2")

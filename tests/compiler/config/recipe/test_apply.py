@@ -11,7 +11,7 @@ from vidc.compiler.config.patterns import matching
 from vidc.compiler.config.recipe import Recipe, Rule, load_recipe, recipe_names
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.quantize.apply import apply_recipe
-from vidc.compiler.quantize.calibrated_tensors import attention_names, linear_sizes
+from vidc.compiler.quantize.calibrated_tensors import linear_sizes
 from vidc.plugins.errors import UsageError
 
 TINY = resolve("tiny", gpu="cpu", environ={}).model
@@ -30,7 +30,7 @@ def of_linears(*rules):
 def test_shipped_recipes_leave_other_layers_high(name):
     found = apply_recipe(load_recipe(name), LONGLIVE)
     assert found.linear.keys() == linear_sizes(LONGLIVE).keys()
-    assert tuple(found.attention) == attention_names(LONGLIVE.transformer)
+    assert tuple(found.attention) == tuple(LONGLIVE.quantized_part.attentions)
     outside = {layer: f for layer, f in found.linear.items() if layer.startswith(HIGH)}
     assert len(outside) == 6
     assert set(outside.values()) == {LinearFormat()}

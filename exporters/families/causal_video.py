@@ -1,0 +1,323 @@
+"""Family ``causal_video``: block-wise streams of a causal Wan: LongLive, Self-Forcing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from vidc.exporters.families.family import Family, FixedWork, LayerKind, Pass, Rollout, TextSource
+from vidc.exporters.part import Part
+from vidc.exporters.parts.causal_wan.config import TransformerConfig
+from vidc.exporters.parts.causal_wan.part import CausalWanPart
+from vidc.exporters.parts.umt5.config import TextEncoderConfig
+from vidc.exporters.parts.umt5.part import Umt5Part
+from vidc.exporters.parts.wan_vae.config import SPATIAL_STRIDE, VaeConfig
+from vidc.exporters.parts.wan_vae.part import WanVaePart
+from vidc.exporters.table import MAX_SIZE, Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vidc.exporters.checkpoint import Layout
+
+TRAINING_STEPS = 1000
+"""Timesteps of pure noise; a step of the sampler is one of them."""
+MAX_SHIFT = 1000
+"""Far above any real shift; beyond it, and below its inverse, steps would fall together."""
+TEXT = "text"
+CLEAN = "clean"
+
+
+@dataclass(frozen=True)
+class StreamConfig(Table):
+    """A stream's static sizes: pixels, batch, and frames in latents."""
+
+    height: int
+    width: int
+    window: int
+    sink: int
+    block: int
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        self.require_sizes("stream", "height", "width", "window", "block", "batch")
+        self.require(self.sink >= 0, "stream.sink is negative", "set it to 0 or more")
+        self.require(
+            self.window >= self.sink + self.block,
+            f"stream.window = {self.window} is smaller than sink + block = "
+            f"{self.sink} + {self.block}",
+            f"set window to at least {self.sink + self.block}",
+        )
+
+
+@dataclass(frozen=True)
+class SamplerConfig(Table):
+    """Flow-matching steps of 1000, before the shift, and the timestep of the clean pass."""
+
+    steps: tuple[int, ...] = (1000, 750, 500, 250)
+    shift: float = 5.0
+    context_timestep: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.require(
+            len(self.steps) > 0
+            and list(self.steps) == sorted(set(self.steps), reverse=True)
+            and self.steps[0] <= TRAINING_STEPS
+            and self.steps[-1] > 0,
+            f"sampler.steps = {list(self.steps)} must fall from at most {TRAINING_STEPS} to above "
+            "0",
+            "use steps such as [1000, 750, 500, 250]",
+        )
+        self.require(
+            1 / MAX_SHIFT <= self.shift <= MAX_SHIFT,
+            f"sampler.shift = {self.shift} does not lie between {1 / MAX_SHIFT} and {MAX_SHIFT}",
+            "set it to the model's own, such as 5.0",
+        )
+        self.require(
+            0 <= self.context_timestep <= TRAINING_STEPS,
+            f"sampler.context_timestep = {self.context_timestep} does not lie between 0 and "
+            f"{TRAINING_STEPS}",
+            "set it to the model's own, such as 0.0",
+        )
+
+    @property
+    def sigmas(self) -> tuple[float, ...]:
+        """Share of noise at each denoising step: ``s k / (1 + (s - 1) k)`` for step ``1000 k``.
+
+        The shift ``s`` of flow matching is that of "Scaling Rectified Flow Transformers", 5.3.2.
+        """
+        shares = [step / TRAINING_STEPS for step in self.steps]
+        return tuple(self.shift * k / (1 + (self.shift - 1) * k) for k in shares)
+
+    @property
+    def timesteps(self) -> tuple[float, ...]:
+        """Returns the timesteps that the transformer takes at these steps."""
+        return tuple(TRAINING_STEPS * sigma for sigma in self.sigmas)
+
+
+@dataclass(frozen=True)
+class CausalVideo(Family):
+    """A causal Wan transformer, a Wan VAE and, if one was given, a UMT5 text encoder."""
+
+    transformer: TransformerConfig
+    vae: VaeConfig
+    stream: StreamConfig
+    sampler: SamplerConfig
+    text_encoder: TextEncoderConfig | None = None
+
+    name: ClassVar[str] = "causal_video"
+    program: ClassVar[str] = "causal_video"
+    tables: ClassVar[Mapping[str, type[Table]]] = {
+        "model": TransformerConfig,
+        "vae": VaeConfig,
+        "stream": StreamConfig,
+        "sampler": SamplerConfig,
+    }
+    read_off: ClassVar[tuple[str, ...]] = ("text_encoder",)
+    groups: ClassVar[tuple[str, ...]] = (CausalWanPart.group, WanVaePart.group, Umt5Part.group)
+    text_group: ClassVar[str | None] = Umt5Part.group
+    forced: ClassVar[tuple[str, str]] = ("denoise", "flow")
+    decoder_group: ClassVar[str] = WanVaePart.group
+    decoders: ClassVar[tuple[str, str]] = ("vae_decode_first", "vae_decode")
+    quantized_group: ClassVar[str] = CausalWanPart.group
+    layer_kinds: ClassVar[tuple[LayerKind, ...]] = (
+        LayerKind("self-attention qkv", "attn1.to_*"),
+        LayerKind("self-attention out", "attn1.to_out.0"),
+        LayerKind("cross-attention", "attn2.**"),
+        LayerKind("ffn up", "ffn.net.0.proj"),
+        LayerKind("ffn down", "ffn.net.2"),
+    )
+
+    def __post_init__(self) -> None:
+        stream, patch = self.stream, self.transformer.patch
+        for name, size, stride in (
+            ("height", stream.height, SPATIAL_STRIDE * patch[1]),
+            ("width", stream.width, SPATIAL_STRIDE * patch[2]),
+        ):
+            stream.require(
+                size % stride == 0,
+                f"stream.{name} = {size} does not divide by {stride} (VAE stride x patch)",
+                f"use {max(stride, size // stride * stride)} or {(size // stride + 1) * stride}",
+            )
+        stream.require(
+            self.frame_tokens <= MAX_SIZE,
+            f"stream.height x stream.width = {stream.height} x {stream.width} gives a frame "
+            f"{self.frame_tokens} tokens, more than {MAX_SIZE}",
+            "choose smaller ones",
+        )
+        stream.require(
+            self.transformer.channels == self.vae.z_dim,
+            f"model.channels = {self.transformer.channels} but vae.z_dim = {self.vae.z_dim}",
+            "the transformer and the VAE must share their latents",
+        )
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Reads the four tables and, if it is there, ``text_encoder``."""
+        encoder = tables.get("text_encoder")
+        return cls(
+            TransformerConfig.from_table(tables.get("model", {}), "model"),
+            VaeConfig.from_table(tables.get("vae", {}), "vae"),
+            StreamConfig.from_table(tables.get("stream", {}), "stream"),
+            SamplerConfig.from_table(tables.get("sampler", {}), "sampler"),
+            None if encoder is None else TextEncoderConfig.from_table(encoder, "text_encoder"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the four tables and ``text_encoder``, None if there is none."""
+        encoder = self.text_encoder
+        return {
+            "model": self.transformer.to_json(),
+            "vae": self.vae.to_json(),
+            "stream": self.stream.to_json(),
+            "sampler": self.sampler.to_json(),
+            "text_encoder": None if encoder is None else encoder.to_json(),
+        }
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """Text encoder, transformer, VAE."""
+        encoder = self.text_encoder
+        text = () if encoder is None else (Umt5Part(encoder, self.transformer.text_len),)
+        return {part.group: part for part in (*text, self.transformer_part, self.vae_part)}
+
+    @property
+    def transformer_part(self) -> CausalWanPart:
+        """The transformer over this stream's ring."""
+        stream = self.stream
+        return CausalWanPart(
+            self.transformer, stream.batch, stream.block, stream.window, stream.sink,
+            self.latent_size,
+        )  # fmt: skip
+
+    @property
+    def vae_part(self) -> WanVaePart:
+        """The VAE over this stream's blocks."""
+        stream = self.stream
+        return WanVaePart(self.vae, stream.batch, stream.block, stream.height, stream.width)
+
+    def with_texts(self, folder: Path) -> tuple[Self, TextSource]:
+        """Finds a UMT5 encoder and its tokenizer; raises what ``open_text_encoder`` raises."""
+        from vidc.exporters.parts.umt5.folder import open_text_encoder
+
+        found = open_text_encoder(folder, self.transformer.text_dim)
+        source = TextSource(found.checkpoint, found.tokenizer)
+        return replace(self, text_encoder=found.config), source
+
+    @classmethod
+    def layouts(cls) -> "tuple[Layout, ...]":
+        """Returns those of a UMT5 encoder, a Wan VAE, a UNet and a Wan transformer.
+
+        The order matters: names of a VAE are a UNet's as well, and a UNet has a transformer's.
+        """
+        from vidc.exporters.checkpoint.layout import UNET
+        from vidc.exporters.parts.causal_wan.names import LAYOUTS as TRANSFORMER
+        from vidc.exporters.parts.umt5.weights import LAYOUTS as TEXT
+        from vidc.exporters.parts.wan_vae.names import LAYOUTS as VAE
+
+        return (*TEXT, *VAE, UNET, *TRANSFORMER)
+
+    @property
+    def latent_size(self) -> tuple[int, int]:
+        """Height and width of a latent frame."""
+        return self.stream.height // SPATIAL_STRIDE, self.stream.width // SPATIAL_STRIDE
+
+    @property
+    def frame_tokens(self) -> int:
+        """Tokens of one latent frame."""
+        return self.transformer_part.frame_tokens
+
+    def spec(self) -> dict[str, Any]:
+        """Returns the sizes and the sampler's steps, as the program's spec names them."""
+        stream, sizes = self.stream, self.transformer
+        height, width = self.latent_size
+        return {
+            "batch": stream.batch,
+            "block": stream.block,
+            "window": stream.window,
+            "sink": stream.sink,
+            "frame_tokens": self.frame_tokens,
+            "grid": [height // sizes.patch[1], width // sizes.patch[2]],
+            "latent": [sizes.channels, height, width],
+            "video": [stream.height, stream.width],
+            "head_dim": sizes.head_dim,
+            "text": [sizes.text_len, sizes.text_dim],
+            "timesteps": list(self.sampler.timesteps),
+            "sigmas": list(self.sampler.sigmas),
+            "context_timestep": self.sampler.context_timestep,
+        }
+
+    def passes(self) -> tuple[Pass, ...]:
+        """The text, each denoising step, and the clean pass: activations differ between them."""
+        steps = (Pass(f"step.{i}", time) for i, time in enumerate(self.sampler.timesteps))
+        return (Pass(TEXT, None), *steps, Pass(CLEAN, self.sampler.context_timestep))
+
+    def pass_of(self, component: str, inputs: "Mapping[str, Tensor]") -> str:
+        """Returns the text's pass, the step with the nearest timestep, or the clean one."""
+        if component == "text_kv":
+            return TEXT
+        if component != "denoise":
+            return CLEAN
+        timestep = float(inputs["timestep"].flatten()[0])
+        distances = [abs(time - timestep) for time in self.sampler.timesteps]
+        return f"step.{distances.index(min(distances))}"
+
+    def calibration_rollout(self) -> Rollout:
+        """Blocks until the window is full, one that pushes others out, a switch, one more."""
+        filling = -(-self.stream.window // self.stream.block)
+        return Rollout(filling + 2, filling + 1)
+
+    @property
+    def calibrated_tables(self) -> tuple[str, ...]:
+        """The transformer's sizes, the stream's and the sampler's."""
+        return ("model", "stream", "sampler")
+
+    def calls(self, layer: str) -> int:
+        """Returns the passes that run a layer: the clean one ends at the last keys and values."""
+        if self.transformer_part.rows(layer) == 0:
+            return 0
+        last = f"blocks.{self.transformer.layers - 1}."
+        keys_values = (f"{last}attn1.to_k", f"{last}attn1.to_v")
+        skipped = layer == "proj_out" or (layer.startswith(last) and layer not in keys_values)
+        return len(self.sampler.steps) + (not skipped)
+
+    def fixed_work(self) -> tuple[FixedWork, ...]:
+        """Attention to the text, and the patch embedding."""
+        sizes, part = self.transformer, self.transformer_part
+        passes = len(self.sampler.steps)
+        pixels = sizes.channels * sizes.patch[1] * sizes.patch[2]
+        text = FixedWork(
+            4 * part.tokens * sizes.text_len * sizes.dim,
+            2 * (part.tokens + part.batch * sizes.text_len) * sizes.dim,
+            sizes.layers * (passes + 1) - 1,
+        )
+        patch = FixedWork(
+            2 * part.tokens * pixels * sizes.dim,
+            pixels * sizes.dim + part.tokens * (pixels + sizes.dim),
+            passes + 1,
+        )
+        return (text, patch)
+
+    def rollout_flops(self, rollout: Rollout, *, decoded: bool = True) -> float:
+        """Denoising steps and a clean pass for each block, and what the switch recomputes."""
+        part = self.transformer_part
+        passes = len(self.sampler.steps) + 1
+        recached = part.recached(rollout.switch_after * part.block)
+        frames = rollout.blocks * passes * part.block + recached
+        decoding = rollout.blocks * self.decode_flops() if decoded else 0.0
+        return frames * part.frame_flops() + decoding
+
+    def decode_flops(self) -> float:
+        """Decoding one block."""
+        return self.vae_part.block_flops()
+
+    def components_flops(self, rollout: Rollout) -> float:
+        """The rollout, a switch after every number of blocks that differs, and encoding."""
+        part = self.transformer_part
+        points = range(2, part.window // part.block + 2)
+        recached = sum(part.recached(blocks * part.block) for blocks in points)
+        # Each block before the last switch is remembered, and one pass follows it.
+        frames = recached + points.stop * part.block
+        # The encoders take two blocks.
+        encoding = 2 * self.decode_flops()
+        return self.rollout_flops(rollout) + frames * part.frame_flops() + encoding

@@ -1,0 +1,232 @@
+"""The base of families: everything vidc asks of a kind of model."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from vidc.exporters.part import Part
+from vidc.exporters.table import Table
+from vidc.plugins.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vidc.exporters.checkpoint import Layout
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Calls of components whose activations are alike, which calibration tells apart.
+
+    Attributes:
+        name: such as ``step.0``.
+        timestep: of 1000, after the shift; None where there is none.
+    """
+
+    name: str
+    timestep: float | None
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Length of a rollout, and the block before which its prompt is switched.
+
+    Attributes:
+        blocks: of the rollout.
+        switch_after: blocks before the switch.
+    """
+
+    blocks: int
+    switch_after: int
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Files of a text encoder.
+
+    Attributes:
+        checkpoint: its weights.
+        tokenizer: its tokenizer.
+    """
+
+    checkpoint: Path
+    tokenizer: Path
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """Layers that do the same in every block, which sensitivity treats alike.
+
+    Attributes:
+        name: for tables and charts.
+        pattern: of the layers inside a block, in a recipe's words.
+    """
+
+    name: str
+    pattern: str
+
+
+@dataclass(frozen=True)
+class FixedWork:
+    """Work of a block that no recipe changes, in high precision.
+
+    Attributes:
+        flops: of one call.
+        elements: read and written by one call.
+        calls: of a block.
+    """
+
+    flops: float
+    elements: float
+    calls: int
+
+
+class Family(ABC):
+    """A kind of model: the parts it plays and the program that plays them.
+
+    A subclass is a frozen dataclass, importable without torch; an instance is one model with its
+    sizes.
+
+    Attributes:
+        name: as presets and manifests call it.
+        program: of the runtime.
+        tables: tables of a preset that hold its settings, with the class that checks each.
+        read_off: keys of ``to_json`` beside ``tables``: what is read off checkpoints, None if not.
+        groups: every weights group that a model of this family may have.
+        text_group: the group whose only component turns texts into embeddings, if there is one.
+        forced: the component and the output of it that decide how a rollout goes on.
+        decoder_group: the group whose components make frames.
+        decoders: those components: of a first block, of later ones.
+        quantized_group: the group that recipes are about.
+        layer_kinds: kinds of Linears in a block of that group's network.
+        block_prefix: what the names of a block's layers start with, before the block's number.
+    """
+
+    name: ClassVar[str]
+    program: ClassVar[str]
+    tables: ClassVar[Mapping[str, type[Table]]]
+    read_off: ClassVar[tuple[str, ...]] = ()
+    groups: ClassVar[tuple[str, ...]]
+    text_group: ClassVar[str | None] = None
+    forced: ClassVar[tuple[str, str]]
+    decoder_group: ClassVar[str]
+    decoders: ClassVar[tuple[str, str]]
+    quantized_group: ClassVar[str]
+    layer_kinds: ClassVar[tuple[LayerKind, ...]] = ()
+    block_prefix: ClassVar[str] = "blocks."
+
+    @classmethod
+    @abstractmethod
+    def from_tables(cls, tables: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Reads a model from tables of settings, and from what ``to_json`` adds to them.
+
+        Raises:
+            UsageError: ``VIDC-CONFIG-SETTING``, ``VIDC-CONFIG-SIZES``.
+        """
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Returns what ``from_tables`` reads, every default included, as JSON values."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> Mapping[str, Part]:
+        """Its parts by weights group, in the order of first use."""
+
+    @property
+    def components(self) -> dict[str, str]:
+        """Weights group of every component, in the order of first use."""
+        return {name: group for group, part in self.parts.items() for name in part.component_names}
+
+    @property
+    def quantized_part(self) -> Part:
+        """The part that recipes are about."""
+        return self.parts[self.quantized_group]
+
+    @property
+    def text_component(self) -> str:
+        """The component that turns texts into embeddings, of a model that takes them."""
+        (name,) = (name for name, group in self.components.items() if group == self.text_group)
+        return name
+
+    def with_texts(self, folder: Path) -> "tuple[Self, TextSource]":
+        """Finds a text encoder in a folder; returns the model that has it, and its files.
+
+        Raises:
+            UsageError: ``VIDC-BUILD-SOURCES``, models of this family take no texts.
+            VidcError: what is wrong with the folder.
+        """
+        raise UsageError(
+            "VIDC-BUILD-SOURCES",
+            f"{folder} is given as a text encoder, and models of family {self.name} take no texts",
+            "leave --text-encoder out",
+        )
+
+    @classmethod
+    @abstractmethod
+    def layouts(cls) -> "tuple[Layout, ...]":
+        """Returns the layouts of the checkpoints of all parts that a model of it may have."""
+
+    @abstractmethod
+    def spec(self) -> dict[str, Any]:
+        """Returns what the program must know, as JSON values."""
+
+    @property
+    def texts(self) -> bool:
+        """True if prompts may be texts."""
+        return self.text_group is not None and self.text_group in self.parts
+
+    @abstractmethod
+    def passes(self) -> tuple[Pass, ...]:
+        """Returns the passes of a block that calibration tells apart, in their order.
+
+        The last is the one whose keys and values stay in the rings.
+        """
+
+    @abstractmethod
+    def pass_of(self, component: str, inputs: "Mapping[str, Tensor]") -> str:
+        """Returns the name of the pass that a call belongs to.
+
+        Args:
+            component: that is called.
+            inputs: its input tensors by name.
+        """
+
+    @abstractmethod
+    def calibration_rollout(self) -> Rollout:
+        """Returns the rollout that calibration watches for each prompt."""
+
+    @property
+    @abstractmethod
+    def calibrated_tables(self) -> tuple[str, ...]:
+        """Keys of ``to_json`` that decide ranges; all but the batch."""
+
+    @abstractmethod
+    def calls(self, layer: str) -> int:
+        """Returns how many passes of a block run a Linear, or an attention over a ring, by name.
+
+        0 if it runs once a prompt.
+        """
+
+    @abstractmethod
+    def fixed_work(self) -> tuple[FixedWork, ...]:
+        """Returns the work of a block beside its Linears and its attentions over rings."""
+
+    @abstractmethod
+    def rollout_flops(self, rollout: Rollout, *, decoded: bool = True) -> float:
+        """Estimates the FLOPs of playing a rollout, in round numbers.
+
+        Args:
+            rollout: that is played.
+            decoded: whether its latents become frames.
+        """
+
+    @abstractmethod
+    def decode_flops(self) -> float:
+        """Estimates the FLOPs of decoding one block."""
+
+    @abstractmethod
+    def components_flops(self, rollout: Rollout) -> float:
+        """Estimates the FLOPs of calling every component as golden data need it."""

@@ -1,0 +1,170 @@
+"""A part: one network of a model, with everything vidc must know of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vidc.exporters.table import Table
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from vidc.exporters.checkpoint import Layout, LazyTensor, Weights
+    from vidc.exporters.component import Component
+    from vidc.plugins.signature import Signature
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An attention over a ring of keys and values.
+
+    Attributes:
+        heads: number of heads.
+        head_dim: channels of a head.
+        tokens: queries of one call, of all samples.
+        slots: keys that each of them attends to.
+        batch: samples side by side.
+    """
+
+    heads: int
+    head_dim: int
+    tokens: int
+    slots: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Part(ABC):
+    """One network and the static sizes it runs at. Its weights are one group, one file.
+
+    A subclass is a frozen dataclass. It imports torch inside its methods, so that configurations
+    are read without it. Everything in its fields ends up in the keys of its stages.
+
+    Attributes:
+        group: name of its weights file, and first word of the names of its weights.
+        libraries: packages that build the network, besides torch.
+        needs_tokenizer: True for a part that turns texts into tokens in a bundle.
+        files: paths in a bundle of what it needs there besides weights.
+        config: sizes of the network, which decide its weights.
+    """
+
+    group: ClassVar[str]
+    libraries: ClassVar[tuple[str, ...]] = ()
+    needs_tokenizer: ClassVar[bool] = False
+    files: ClassVar[tuple[str, ...]] = ()
+    config: Table
+
+    @property
+    @abstractmethod
+    def component_names(self) -> tuple[str, ...]:
+        """Names of its components, in the order of first use."""
+
+    @abstractmethod
+    def network(self, precision: str) -> "nn.Module":
+        """Returns the network on the meta device, weights in ``fp32``, ``fp16`` or ``bf16``."""
+
+    @abstractmethod
+    def components(self, network: "nn.Module") -> "dict[str, Component]":
+        """Returns its components by name; they share the parameters of ``network``."""
+
+    @abstractmethod
+    def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
+        """Draws float32 weights that make every layer matter."""
+
+    def load(self, checkpoint: Path, lora: Path | None, layouts: "Sequence[Layout]") -> "Weights":
+        """Reads the weights from a checkpoint.
+
+        Args:
+            checkpoint: a file or folder.
+            lora: the same, to be merged, or None.
+            layouts: of every part of the model, so that a message can name another part's.
+
+        Raises:
+            VidcError: what ``load_weights`` raises.
+        """
+        from vidc.exporters.checkpoint import load_weights
+
+        return load_weights(checkpoint, lora, self.shapes(), layouts, self.disagreements)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of its weights by name."""
+        return {n: tuple(t.shape) for n, t in self.network("fp32").state_dict().items()}
+
+    def disagreements(
+        self, found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]
+    ) -> list[str]:
+        """Lists settings that the shapes of a checkpoint contradict, as ``model.dim = 8, not 4``.
+
+        Args:
+            found: shapes of the checkpoint's weights by name.
+            expected: shapes of the model's.
+        """
+        return []
+
+    def write_tokenizer(self, folder: Path, tokenizer: Path) -> None:
+        """Writes ``files`` into a folder from a tokenizer's file; for a part that needs one."""
+        raise NotImplementedError
+
+    def tokenizer_files(self, tokenizer: Path) -> tuple[Path, ...]:
+        """Returns every file that ``write_tokenizer`` reads."""
+        raise NotImplementedError
+
+    def tokenizer_libraries(self, tokenizer: Path) -> tuple[str, ...]:
+        """Returns packages that ``write_tokenizer`` needs besides ``libraries``."""
+        return ()
+
+    def load_settings(self) -> dict[str, Any]:
+        """Settings that decide what loading its weights writes, as JSON values."""
+        return {"sizes": self.config.to_json()}
+
+    def export_settings(self, component: str) -> dict[str, Any]:
+        """Settings that decide a component's graph, as JSON values."""
+        settings: dict[str, Any] = _plain(asdict(self))
+        return settings
+
+    def written_share(self, state: str, signature: "Signature") -> Fraction:
+        """Returns the share of a state's elements that a call writes.
+
+        Args:
+            state: its name.
+            signature: of the component that is called.
+        """
+        return Fraction(1)
+
+    @property
+    def weights_elements(self) -> int:
+        """Elements of its weights, near enough to plan memory with; 0 if activations dwarf them."""
+        return 0
+
+    def working_elements(self, component: str) -> int:
+        """Elements of states and activations on the device while a component is compiled."""
+        return 0
+
+    @property
+    def playing_elements(self) -> int:
+        """Elements of states and activations on the device while golden data are made."""
+        return 0
+
+    @property
+    def attentions(self) -> Mapping[str, Attention]:
+        """Attentions over rings that a recipe may quantize, by name."""
+        return {}
+
+    def rows(self, linear: str) -> int:
+        """Rows that one pass multiplies with the weight of a Linear; 0 if it runs once a prompt."""
+        return 0
+
+    @property
+    def other_products(self) -> tuple[tuple[int, int], ...]:
+        """Weight elements and rows of each matmul of a pass whose weight is no Linear's."""
+        return ()
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it: lists in place of tuples."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,1 @@
+"""Parts: one package a network, with everything of it."""

@@ -1,0 +1,33 @@
+"""Programs: the session class over a bundle's engines. One module each, imported on demand."""
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from vidc.plugins.errors import UnavailableError
+
+PROGRAMS = {"causal_video": "vidc.runtime.programs.causal_video:CausalVideo"}
+"""The session class of each program, as ``module:class``."""
+GROUP = "vidc.programs"
+"""Entry point group for programs of other packages."""
+
+
+def program(name: str) -> Any:
+    """Returns the session class of a program, a subclass of ``base.Session``.
+
+    Raises:
+        UnavailableError: ``VIDC-BUNDLE-PROGRAM``, no installed package has it.
+    """
+    where = PROGRAMS.get(name) or _installed(name)
+    if where is None:
+        raise UnavailableError(
+            "VIDC-BUNDLE-PROGRAM",
+            f"the bundle runs program {name[:64]!r}, which this vidc does not have",
+            f"install the vidc that built the bundle, or the package that provides it ({GROUP})",
+        )
+    module, _, attribute = where.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _installed(name: str) -> str | None:
+    return next((point.value for point in entry_points(group=GROUP, name=name)), None)

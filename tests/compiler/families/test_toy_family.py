@@ -1,0 +1,123 @@
+"""A family of another package: found by its entry point, resolved, loaded and exported."""
+
+import json
+import sys
+
+import onnxruntime
+import pytest
+from safetensors import safe_open
+from toy_family import Mixer, Toy
+
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import export_stage, load_stage
+from vidc.compiler.config.formats import LinearFormat
+from vidc.compiler.config.recipe import Recipe, Rule
+from vidc.compiler.config.recorded import recorded_settings
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.tables import model_from_json
+from vidc.compiler.quantize.apply import apply_recipe
+from vidc.exporters.families import family_names, find_family
+from vidc.plugins.errors import UsageError
+
+PRESET = """
+description = "A toy"
+family = "toy"
+[mixer]
+width = 8
+[precision]
+default = "fp32"
+"""
+
+
+@pytest.fixture
+def preset(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(PRESET)
+    return str(path)
+
+
+@pytest.fixture
+def settings(preset):
+    return resolve(preset, gpu="cpu", environ={})
+
+
+@pytest.fixture
+def no_wan(monkeypatch):
+    """Makes it an error to import a network of another family."""
+    for name in list(sys.modules):
+        if name.startswith("vidc.exporters.parts."):
+            monkeypatch.delitem(sys.modules, name)
+    for part in ("causal_wan", "wan_vae", "umt5"):
+        monkeypatch.setitem(sys.modules, f"vidc.exporters.parts.{part}", None)
+
+
+def test_an_entry_point_makes_it_known():
+    assert "toy" in family_names()
+    assert find_family("toy") is Toy
+    with pytest.raises(UsageError, match=r"VIDC-CONFIG-FAMILY.*'toi'.*\n.*'toy'"):
+        find_family("toi")
+
+
+def test_a_module_s_path_is_no_name():
+    with pytest.raises(UsageError, match="VIDC-CONFIG-FAMILY"):
+        find_family("toy_family:Toy")
+
+
+def test_its_settings_are_its_own(preset, settings):
+    assert settings.model.to_json()["mixer"] == {"width": 8, "layers": 2}
+    assert settings.precision.keys() == {"mixer", "painter"}
+    assert settings.values()["mixer.layers"] == 2
+    assert "stream" not in settings.to_json()
+    other = resolve(preset, gpu="cpu", assignments=["mixer.layers=3"], environ={})
+    assert other.model.to_json()["mixer"]["layers"] == 3
+    with pytest.raises(UsageError, match=r"VIDC-CONFIG-SETTING.*stream\.window"):
+        resolve(preset, gpu="cpu", assignments=["stream.window=3"], environ={})
+
+
+def test_a_record_of_its_settings_is_read_back(settings):
+    document = json.loads(json.dumps(settings.to_json()))
+    assert recorded_settings(document, settings.origins, "s").to_json() == settings.to_json()
+    assert model_from_json(document) == settings.model
+
+
+def test_stages_depend_on_its_sources_and_sizes(preset, settings):
+    wider = resolve(preset, gpu="cpu", assignments=["painter.channels=4"], environ={})
+    for name, same in (("advance", True), ("paint", False)):
+        before, after = export_stage(settings, name).key(), export_stage(wider, name).key()
+        assert "toy_family" in before.entries
+        assert (before.config == after.config) == same
+    assert "toy_family" in load_stage(settings, Sources({}, seed=1), "mixer").key().entries
+
+
+def test_a_recipe_means_its_layers(settings):
+    recipe = Recipe("r", "d", (Rule(("*",), LinearFormat("int8", "int8")),), ())
+    formats = apply_recipe(recipe, settings.model)
+    assert formats.linear.keys() == {"0", "1"}
+    assert formats.flops_share == 1
+    assert formats.attention == {}
+
+
+def test_it_is_exported_without_any_other_family(vidc, preset, tmp_path, monkeypatch, no_wan):
+    monkeypatch.setenv("VIDC_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "out"
+    status, out, err = vidc(
+        "export", preset, "--gpu", "cpu", "--random-weights", "1", "-o", str(folder), "--json"
+    )
+    assert status == 0, err
+    made = json.loads(out)["components"]
+    assert [(each["component"], each["weights"]) for each in made] == [
+        ("advance", "weights/mixer.safetensors"),
+        ("paint", "weights/painter.safetensors"),
+    ]
+    with safe_open(folder / "weights" / "mixer.safetensors", "pt") as file:
+        drawn = Mixer(settings_of(preset).mixer).random_weights(1)
+        assert set(file.keys()) == set(drawn)
+        assert all(file.get_tensor(n).equal(drawn[n].load()) for n in drawn)
+    session = onnxruntime.InferenceSession(folder / "paint.onnx")
+    assert [value.name for value in session.get_outputs()] == ["colors"]
+
+
+def settings_of(preset):
+    model = resolve(preset, gpu="cpu", environ={}).model
+    assert isinstance(model, Toy)
+    return model

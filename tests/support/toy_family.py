@@ -1,0 +1,168 @@
+"""A family of another package: two parts, a state that is no ring, and no text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vidc.exporters.checkpoint import Layout, LazyTensor
+from vidc.exporters.component import Component
+from vidc.exporters.draw import draw
+from vidc.exporters.families.family import Family, FixedWork, LayerKind, Pass, Rollout
+from vidc.exporters.models import PRECISIONS
+from vidc.exporters.part import Part
+from vidc.exporters.table import Table
+from vidc.plugins.signature import DTYPE_NAMES, Access, Role, Signature, TensorSpec
+
+
+@dataclass(frozen=True)
+class MixerConfig(Table):
+    width: int
+    layers: int = 2
+
+    def __post_init__(self) -> None:
+        self.require_sizes("mixer", "width", "layers")
+
+
+@dataclass(frozen=True)
+class PainterConfig(Table):
+    channels: int = 3
+
+
+class Mix(nn.Module):
+    """Component ``advance``: mixes what it is given with a running mean that it keeps."""
+
+    def __init__(self, mixer: nn.Module) -> None:
+        super().__init__()
+        self.mixer = mixer
+
+    def forward(self, x: Tensor, mean: Tensor) -> tuple[Tensor]:
+        mean.copy_(0.5 * mean + 0.5 * x.to(mean.dtype))
+        return (self.mixer(mean).float(),)
+
+
+class Paint(nn.Module):
+    """Component ``paint``: a hidden vector to colors."""
+
+    def __init__(self, painter: nn.Module) -> None:
+        super().__init__()
+        self.painter = painter
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor]:
+        return (torch.tanh(self.painter(hidden.to(self.painter.weight.dtype))).float(),)
+
+
+class _ToyPart(Part):
+    def random_weights(self, seed: int) -> dict[str, LazyTensor]:
+        return {n: LazyTensor.of(draw(n, shape, seed)) for n, shape in self.shapes().items()}
+
+
+@dataclass(frozen=True)
+class Mixer(_ToyPart):
+    group: ClassVar[str] = "mixer"
+    config: MixerConfig
+    component_names = ("advance",)
+
+    def network(self, precision: str) -> nn.Module:
+        width = self.config.width
+        with torch.device("meta"):
+            layers = [nn.Linear(width, width) for _ in range(self.config.layers)]
+            return nn.Sequential(*layers).to(PRECISIONS[precision]).requires_grad_(False)
+
+    def components(self, network: nn.Module) -> dict[str, Component]:
+        shape, dtype = (1, self.config.width), DTYPE_NAMES[next(network.parameters()).dtype]
+        signature = Signature(
+            (
+                TensorSpec("x", shape, "float32", Role.INPUT),
+                TensorSpec("mean", shape, dtype, Role.STATE, Access.READ_WRITE),
+                TensorSpec("hidden", shape, "float32", Role.OUTPUT),
+            )
+        )
+        return {"advance": Component("advance", Mix(network), signature)}
+
+    def rows(self, linear: str) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Painter(_ToyPart):
+    group: ClassVar[str] = "painter"
+    config: PainterConfig
+    width: int
+    component_names = ("paint",)
+
+    def network(self, precision: str) -> nn.Module:
+        with torch.device("meta"):
+            layer = nn.Linear(self.width, self.config.channels)
+            return layer.to(PRECISIONS[precision]).requires_grad_(False)
+
+    def components(self, network: nn.Module) -> dict[str, Component]:
+        signature = Signature(
+            (
+                TensorSpec("hidden", (1, self.width), "float32", Role.INPUT),
+                TensorSpec("colors", (1, self.config.channels), "float32", Role.OUTPUT),
+            )
+        )
+        return {"paint": Component("paint", Paint(network), signature)}
+
+
+@dataclass(frozen=True)
+class Toy(Family):
+    mixer: MixerConfig
+    painter: PainterConfig
+
+    name: ClassVar[str] = "toy"
+    program: ClassVar[str] = "toy"
+    tables: ClassVar[Mapping[str, type[Table]]] = {"mixer": MixerConfig, "painter": PainterConfig}
+    groups: ClassVar[tuple[str, ...]] = ("mixer", "painter")
+    quantized_group: ClassVar[str] = "mixer"
+    forced: ClassVar[tuple[str, str]] = ("advance", "hidden")
+    decoder_group: ClassVar[str] = "painter"
+    decoders: ClassVar[tuple[str, str]] = ("paint", "paint")
+    layer_kinds: ClassVar[tuple[LayerKind, ...]] = ()
+    calibrated_tables = ("mixer",)
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Mapping[str, Any]]) -> "Toy":
+        mixer = MixerConfig.from_table(tables.get("mixer", {}), "mixer")
+        return cls(mixer, PainterConfig.from_table(tables.get("painter", {}), "painter"))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"mixer": self.mixer.to_json(), "painter": self.painter.to_json()}
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        return {"mixer": Mixer(self.mixer), "painter": Painter(self.painter, self.mixer.width)}
+
+    @classmethod
+    def layouts(cls) -> tuple[Layout, ...]:
+        return (Layout("toy", ("0", "1")),)
+
+    def spec(self) -> dict[str, Any]:
+        return {"width": self.mixer.width}
+
+    def passes(self) -> tuple[Pass, ...]:
+        return (Pass("frame", None),)
+
+    def pass_of(self, component: str, inputs: Mapping[str, Tensor]) -> str:
+        return "frame"
+
+    def calibration_rollout(self) -> Rollout:
+        return Rollout(2, 1)
+
+    def calls(self, layer: str) -> int:
+        return 1
+
+    def fixed_work(self) -> tuple[FixedWork, ...]:
+        return ()
+
+    def rollout_flops(self, rollout: Rollout, *, decoded: bool = True) -> float:
+        return float(rollout.blocks * 2 * self.mixer.width**2 * self.mixer.layers)
+
+    def decode_flops(self) -> float:
+        return 0.0
+
+    def components_flops(self, rollout: Rollout) -> float:
+        return self.rollout_flops(rollout)
