@@ -26,8 +26,8 @@ class Load(Stage):
         part: whose weights they are.
         family: of the model, whose layouts a checkpoint may have.
         precision: to write them in.
-        weights: a checkpoint, or the seed of random weights; None where another machine loaded
-            them: such a stage has the rest of its key and does not run.
+        weights: a checkpoint, or the seed of random weights; None if another machine loaded
+            them: the stage then does not run, and its key omits the checkpoint.
         lora: merged into the checkpoint.
         tokenizer: written beside the weights, for a part that needs one.
     """

@@ -30,9 +30,9 @@ from vidc.compiler.validate.estimate import scenario
 from vidc.plugins.errors import UsageError
 
 WORKERS = min(12, len(os.sched_getaffinity(0)))
-"""Stages built side by side: each takes a GB, and one thread of Python or of a compiler.
+"""Most stages that run at once, about one for each component.
 
-As many as a model has components."""
+Each uses about 1 GB and one thread."""
 
 
 def stages(settings: Settings, sources: Sources | None) -> list[Stage]:
@@ -40,8 +40,8 @@ def stages(settings: Settings, sources: Sources | None) -> list[Stage]:
 
     Args:
         settings: what to build.
-        sources: where its weights come from; None if another machine ran the portable stages,
-            whose keys here then lack the files from outside.
+        sources: origin of the weights; None if another machine ran the portable stages. Their keys
+            here then omit input files.
 
     Raises:
         UsageError: ``VIDC-BUILD-SOURCES``, ``VIDC-CALIBRATION-NEEDED``.
@@ -81,7 +81,7 @@ def export_stage(settings: Settings, name: str) -> Export:
 
 
 def record_stage(settings: Settings, prompts: Prompts, seed: int, device_type: str) -> Calibrate:
-    """Returns the stage that plays rollouts and records their ranges.
+    """Returns the stage that runs rollouts and records activation ranges.
 
     Args:
         settings: of the model and its high precisions.
@@ -104,7 +104,10 @@ def record_stage(settings: Settings, prompts: Prompts, seed: int, device_type: s
 
 
 def recording_device(settings: Settings) -> str:
-    """Returns ``cuda`` if the target's GPU is here, else ``cpu``: its ranges hold for the GPU."""
+    """Returns ``cuda`` if this machine has the target's GPU, else ``cpu``.
+
+    Ranges recorded on a CPU are valid for the GPU.
+    """
     here = settings.target.is_gpu and gpu_unavailable(settings.target) is None
     return "cuda" if here else "cpu"
 
@@ -144,7 +147,7 @@ def package_step(settings: Settings) -> Package:
 
 
 def slot(settings: Settings) -> str:
-    """Returns the name of a build among others, so that a plan can say what changed since."""
+    """Returns the name under which the store remembers a build, for ``--plan`` to compare."""
     precision = "-".join(settings.named_precision(group) for group in settings.model.parts)
     return f"{settings.preset}/{settings.target.name}/{settings.backend}/{precision}"
 
@@ -155,7 +158,7 @@ def _is_calibrated(settings: Settings) -> bool:
 
 
 def _calibrate(settings: Settings, sources: Sources | None) -> Calibrate:
-    """Returns the stage of the ranges: those given, or recorded on the preset's prompts."""
+    """Returns the calibration stage: given ranges, or ranges of the preset's prompts."""
     if sources is None:
         return Calibrate(settings.model, None)
     if sources.calibration is not None:
@@ -172,7 +175,7 @@ def _quantize_weights(settings: Settings, group: str) -> QuantizeWeights:
     quantized = settings.quantized(group)
     assert quantized is not None
     form = backend(settings.backend).quantization(settings.target)
-    # Before anything is built: what a recipe asks for, engines must be able to hold.
+    # Refuses an unsupported recipe before any stage runs.
     quantized_linears(quantized.recipe, settings.model, form)
     calibration = CALIBRATE if quantized.calibrated else None
     return QuantizeWeights(settings.model, quantized.recipe, calibration, form)
@@ -218,7 +221,7 @@ def _compile(settings: Settings, name: str) -> Compile:
 
 
 def _golden(settings: Settings) -> list[Stage]:
-    """Returns the stages that write what a bundle is held to; the last one's result is packaged."""
+    """Returns the stages that write golden data; only the last one's result is packaged."""
     target = settings.target
     exact = PlayGolden(
         model=settings.model,

@@ -34,8 +34,8 @@ class Rollout:
     """Length of a rollout, and the block before which its prompt is switched.
 
     Attributes:
-        blocks: of the rollout.
-        switch_after: blocks before the switch.
+        blocks: number of blocks.
+        switch_after: number of blocks before the switch.
     """
 
     blocks: int
@@ -57,11 +57,11 @@ class TextSource:
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Layers that do the same in every block, which sensitivity treats alike.
+    """Layers with one role in every block, analyzed together for sensitivity.
 
     Attributes:
         name: for tables and charts.
-        pattern: of the layers inside a block, in a recipe's words.
+        pattern: of the layers inside a block, as in a recipe.
     """
 
     name: str
@@ -75,7 +75,7 @@ class FixedWork:
     Attributes:
         flops: of one call.
         elements: read and written by one call.
-        calls: of a block.
+        calls: number of calls in a block.
     """
 
     flops: float
@@ -84,19 +84,19 @@ class FixedWork:
 
 
 class Family(ABC):
-    """A kind of model: the parts it plays and the program that plays them.
+    """A kind of model: its parts and the runtime program that runs them.
 
     A subclass is a frozen dataclass, importable without torch; an instance is one model with its
     sizes.
 
     Attributes:
-        name: as presets and manifests call it.
-        program: of the runtime.
+        name: in presets and manifests.
+        program: name of the runtime program.
         tables: tables of a preset that hold its settings, with the class that checks each.
-        read_off: keys of ``to_json`` beside ``tables``: what is read off checkpoints, None if not.
+        read_off: further keys of ``to_json``, read from a checkpoint; None if there was none.
         groups: every weights group that a model of this family may have.
         text_group: the group whose only component turns texts into embeddings, if there is one.
-        forced: the component and the output of it that decide how a rollout goes on.
+        forced: the component and its output that golden play overwrites with the reference's.
         decoder_group: the group whose components make frames.
         decoders: those components: of a first block, of later ones.
         quantized_group: the group that recipes are about.
@@ -190,7 +190,7 @@ class Family(ABC):
         """Returns the name of the pass that a call belongs to.
 
         Args:
-            component: that is called.
+            component: name of the called component.
             inputs: its input tensors by name.
         """
 
@@ -205,22 +205,22 @@ class Family(ABC):
 
     @abstractmethod
     def calls(self, layer: str) -> int:
-        """Returns how many passes of a block run a Linear, or an attention over a ring, by name.
+        """Returns the number of passes of a block that run a linear layer or ring attention.
 
         0 if it runs once a prompt.
         """
 
     @abstractmethod
     def fixed_work(self) -> tuple[FixedWork, ...]:
-        """Returns the work of a block beside its Linears and its attentions over rings."""
+        """Returns the work of a block other than linear layers and ring attention."""
 
     @abstractmethod
     def rollout_flops(self, rollout: Rollout, *, decoded: bool = True) -> float:
         """Estimates the FLOPs of playing a rollout, in round numbers.
 
         Args:
-            rollout: that is played.
-            decoded: whether its latents become frames.
+            rollout: the rollout.
+            decoded: True if its latents become frames.
         """
 
     @abstractmethod
@@ -229,4 +229,4 @@ class Family(ABC):
 
     @abstractmethod
     def components_flops(self, rollout: Rollout) -> float:
-        """Estimates the FLOPs of calling every component as golden data need it."""
+        """Estimates the FLOPs of the calls of every component that golden data record."""

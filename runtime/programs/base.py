@@ -70,7 +70,7 @@ class Session(Generic[S]):
 
     Made by ``Bundle.session``. A program implements ``_allocate``, ``_capture``, ``_clear`` and
     ``step``. Opening a session allocates all memory and, on a GPU, captures all work; ``reset``
-    restarts it. A closed session raises VIDC-SESSION-CLOSED on every use.
+    restarts it. Any use of a closed session except ``close`` raises VIDC-SESSION-CLOSED.
     """
 
     Spec: ClassVar[type[ProgramSpec]]

@@ -329,7 +329,7 @@ def test_a_plan_says_what_a_change_rebuilds(build, quantized, calibrated, tmp_pa
     assert status == 0, err
     rows = {row["stage"]: row["status"] for row in json.loads(out)["stages"]}
     assert {name for name, kind in rows.items() if kind != "HIT"} == {
-        "quantize:transformer", "golden:quantized", "package",
+        "calibrate:transformer", "quantize:transformer", "golden:quantized", "package",
     }  # fmt: skip
 
 
@@ -500,7 +500,7 @@ def test_build_calibrates_by_itself_on_the_preset_s_prompts(
     """Once: the next build finds its ranges, and ``vidc calibrate`` writes down the same."""
     monkeypatch.setattr("vidc.compiler.validate.check._trained", lambda manifest: False)
     config, bundle = tmp_path / "config.toml", tmp_path / "bundle"
-    config.write_text('recipe = "kv-int8"\n[calibrate]\nprompts = ["a red fox", "a hen"]\n')
+    config.write_text('recipe = "kv-int8"\n[calibrate]\nprompts = ["a tall heron", "a hen"]\n')
     common = ("--config", str(config), "-o", str(bundle))
     arguments = ("--precision", "int8", *common)
     status, out, err = build(*arguments, "--plan", "--json")
@@ -512,11 +512,10 @@ def test_build_calibrates_by_itself_on_the_preset_s_prompts(
     status, out, err = build(*arguments)
     assert (status, out) == (0, f"{bundle}\n"), err
     assert "ranges come from rollouts of 2 prompts" in err
-    assert err.count("prompt 1/2: ") == err.count("prompt 2/2: ") == 1
     assert re.search(r"^calibrate:transformer: \d", err, re.MULTILINE)
     manifest = read_manifest(bundle)
     assert manifest.validation.passed
-    assert manifest.calibration["prompts"]["texts"] == ["a red fox", "a hen"]
+    assert manifest.calibration["prompts"]["texts"] == ["a tall heron", "a hen"]
     assert manifest.config["quantization"]["recipe"] == "kv-int8"
     status, out, err = build(*arguments, "--plan", "--json")
     assert set(_statuses(out).values()) == {"HIT"}

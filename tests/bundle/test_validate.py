@@ -191,7 +191,8 @@ def test_a_text_encoder_of_a_checkpoint_must_be_given(vidc, project, tmp_path):
 
 
 def tree(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
 def test_a_video_shows_reference_engine_and_difference(vidc, project, tmp_path):

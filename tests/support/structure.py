@@ -1,6 +1,6 @@
-"""Counts packages, import circles, lines and docstrings of vidc's four packages.
+"""Counts packages, import cycles, lines and docstrings of vidc's four packages.
 
-``python tests/support/structure.py`` prints the figures; ``tests/test_structure.py`` holds them.
+``python tests/support/structure.py`` prints the figures; ``tests/test_structure.py`` checks them.
 """
 
 import ast
@@ -39,7 +39,7 @@ class Module:
 
     @property
     def package(self) -> str:
-        """The folder, such as ``compiler/build``; a module beside folders stands for itself."""
+        """The folder. A module in a folder that has subpackages is a package of its own."""
         folder = self.file.parent
         lies_beside_packages = any(folder.glob("*/__init__.py"))
         place = self.file.with_suffix("") if lies_beside_packages else folder

@@ -71,7 +71,7 @@ def test_a_budget_keeps_the_layer_with_the_outlier_high(run, config, tmp_path):
     # What a person is told is what the file says.
     for text in (err, file.read_text()):
         assert f"{BAD}  {groups[0]['psnr_db']:.1f} dB, and costs" in text
-        assert f"{analysis['mix']['flops_share']:.1%} of a denoising pass's products" in text
+        assert f"{analysis['mix']['flops_share']:.1%} of a denoising pass's matmuls" in text
     assert analysis["mix"]["flops_share"] == pytest.approx(
         apply_recipe(load_recipe(str(file)), config).flops_share
     )

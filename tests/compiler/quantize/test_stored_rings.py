@@ -150,7 +150,7 @@ def hold(written, found, states, slack):
     expected, plain = written.expected()
     for one, other in zip(found, expected, strict=True):
         assert error(one, other) < slack
-    numbers = written.dequantize(states)
+    numbers = written.numbers(states)
     assert numbers.keys() == {name for name in plain if name.startswith("ring.")}
     for name, kept in numbers.items():
         assert plain[name].any()

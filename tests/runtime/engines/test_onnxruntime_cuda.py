@@ -211,4 +211,4 @@ def test_warm_runner_runs_work_first_and_fetches_to_the_host(warm):
     works[1]()
     assert ran[-1] == 2
     tensor = torch.arange(3)
-    torch.testing.assert_close(warm.frames.fetch(tensor)(), tensor)
+    torch.testing.assert_close(warm["frames"].fetch(tensor)(), tensor)

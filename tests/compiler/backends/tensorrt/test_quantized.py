@@ -166,7 +166,7 @@ def test_a_pair_too_many_is_refused(linear):
     model.graph.insert_after(pair, again)
     model.graph.outputs.append(again[1].outputs[0])
     ir.save(model, graph.path)
-    with pytest.raises(BuildError, match="takes 1 Q and 2 DQ, the parsed network has 2 and 3"):
+    with pytest.raises(BuildError, match="needs 1 Q and 2 DQ, the parsed network has 2 and 3"):
         parse("toy", graph, RTX)
 
 

@@ -234,6 +234,6 @@ def test_conversion_error_names_node_and_line(
     with pytest.raises(BuildError) as caught, naming_lines(settings(sink)):
         backend.compile(exported("denoise", sink), RTX, {}, tmp_path)
     assert caught.value.code == "VIDC-TORCH-TENSORRT-CONVERT"
-    says = r"denoise: .* of its program at node \w+: \w+Error: no converter; it comes from .*:\d+: "
+    says = r"denoise: .* its program at node \w+: \w+Error: no converter; it comes from .*:\d+: "
     assert re.match(says, caught.value.message)
     assert code in caught.value.message
