@@ -46,9 +46,9 @@ MODELS = {
 }
 WHOLE = {"longlive-1.3b": ("longlive-1.3b", ())}
 PRECISIONS = {"fp16": "half", "bf16": "bf16", "fp8": "bf16", "int8": "bf16"}
-"""What the network's types are called; in 8 bits, those of what is not quantized."""
+"""Names of the network's types; with 8 bits, of the layers in high precision."""
 HIGH = "bf16"
-"""What is not quantized in 8 bits."""
+"""Precision of an 8-bit network's layers in high precision."""
 TARGETS = ("rtx4090", "rtx5090")
 RING_COMPONENTS = ("denoise", "kv_update", "recache_")
 

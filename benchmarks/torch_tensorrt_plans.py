@@ -45,7 +45,7 @@ from vidc.plugins.signature import Role, state_output
 BACKEND, TARGET = "torch_tensorrt", "rtx4090"
 PACKAGE = PACKAGES["tensorrt_rtx"]
 TYPES = {"fp32": "float", "fp16": "half", "bf16": "bf16"}
-"""What the network's types are called."""
+"""Names of the network's types."""
 
 
 @dataclass(frozen=True)

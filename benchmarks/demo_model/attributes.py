@@ -99,7 +99,7 @@ class Speed(StrEnum):
 
 
 class Rotation(StrEnum):
-    """Whether an object turns about its center."""
+    """Rotation of an object about its center."""
 
     STILL = "still"
     SPINNING = "spinning"

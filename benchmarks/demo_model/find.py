@@ -32,7 +32,7 @@ AREA = (0.009, 0.16)
 """Least and largest area of an object, in squares of the shorter side."""
 
 WINDOW = 0.26
-"""How far from an object's center its pixels may be, as a share of the shorter side."""
+"""Largest distance of a pixel from its object's center, as a share of the shorter side."""
 
 PURITY = 0.7
 """Least share of a color's pixels that are its object's."""

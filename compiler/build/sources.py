@@ -1,4 +1,4 @@
-"""Where a build's weights come from."""
+"""Sources of a build's weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the weights come from: files, or a seed in their place.
+    """Sources of the weights: files, or a seed in their place.
 
     Attributes:
         checkpoints: a file or folder for each weights group.

@@ -46,19 +46,19 @@ def compile_all(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def configured(tmp_path_factory) -> Path:
-    """Where the library is to be built for every architecture."""
+    """Build folder, configured for every architecture."""
     return configure(tmp_path_factory.mktemp("complete"))
 
 
 @pytest.fixture(scope="module")
 def complete(configured) -> Path:
-    """Where the library is built for every architecture."""
+    """Build folder with the library for every architecture."""
     return compile_all(configured)
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory) -> Path:
-    """Where the library is built for the lowest architecture and for Hopper."""
+    """Build folder with the library for the lowest architecture and for Hopper."""
     folder = tmp_path_factory.mktemp("some")
     return compile_all(configure(folder, "-DVIDC_ARCHITECTURES=75;90a"))
 

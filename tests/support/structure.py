@@ -99,7 +99,7 @@ class Structure:
         return sorted(found)
 
     def docstrings(self) -> Iterator[tuple[str, str]]:
-        """Where each docstring stands, as ``file:line``, and its text."""
+        """Yields each docstring's place, as ``file:line``, and its text."""
         for module in self.modules.values():
             tree = ast.parse(module.file.read_text())
             for node in ast.walk(tree):

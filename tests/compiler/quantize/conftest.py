@@ -32,7 +32,7 @@ CENTRED_INT8 = parse_recipe(
 
 @dataclass(frozen=True)
 class Model:
-    """What is quantized."""
+    """Weights of a model, the linear layers to quantize, and their calibration."""
 
     weights: dict[str, LazyTensor]
     linears: dict[str, QuantizedLinear]
