@@ -39,7 +39,7 @@ def rows() -> Iterator[Call]:
 
 
 def ring_writes() -> Iterator[Call]:
-    """Returns cases of every head size; 8-bit ones with values and queries of every form."""
+    """Yields cases of every head size; 8-bit ones with values and queries of every form."""
     for ring in RINGS:
         for dtype in FLOATS:
             yield qk_norm_rope_ring_write, qkv_arguments(ring, dtype, 1)
