@@ -27,6 +27,8 @@ class Attention:
         tokens: queries of one call, of all samples.
         slots: keys that each of them attends to.
         batch: samples side by side.
+        keys: state that stores the keys.
+        values: state that stores the values.
     """
 
     heads: int
@@ -34,6 +36,8 @@ class Attention:
     tokens: int
     slots: int
     batch: int
+    keys: str
+    values: str
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Observation of a transformer's activations during a rollout."""
+"""Observation of activations during a rollout."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +28,12 @@ class Observer:
         self._model = model
         self._collector = collector
         self._group = model.passes()[0].name
+        self._rings = {
+            state: f"{name}.{part}"
+            for name, attention in model.quantized_part.attentions.items()
+            for part, state in (("k", attention.keys), ("v", attention.values))
+        }
+        """Names of the keys and values that each state stores, such as ``blocks.0.attn1.k``."""
 
     def engines(self, engines: Mapping[str, Engine]) -> dict[str, Engine]:
         """Wraps engines so that their calls are observed."""
@@ -53,24 +59,21 @@ class Observer:
     ) -> Iterator[None]:
         """Observes one call of a component."""
         self._group = self._model.pass_of(name, buffers.inputs)
-        rings = [spec.name for spec in signature.states if spec.name.startswith("ring.")]
-        with _Attention({states[ring].data_ptr(): ring for ring in rings}, self):
+        rings = [spec.name for spec in signature.states if spec.name in self._rings]
+        with _Attention({states[ring].data_ptr(): self._rings[ring] for ring in rings}, self):
             yield
 
-    def written(self, ring: str, update: Tensor) -> None:
-        """Collects keys or values ``[B, T, H, D]`` written to a ring such as ``ring.k.0``."""
-        _, part, layer = ring.split(".")
-        name = f"blocks.{layer}.attn1.{part}"
+    def written(self, name: str, update: Tensor) -> None:
+        """Collects keys or values ``[B, T, H, D]``, such as ``blocks.0.attn1.k``."""
         self._collector.heads(name, self._group, update)
         self._collector.ends(name, update)
         if self._group == self._model.passes()[-1].name:
             # Later passes overwrite the keys of noisy passes; those of clean passes stay.
             self._collector.mean(name, update)
 
-    def attended(self, ring: str, query: Tensor) -> None:
-        """Collects queries ``[B, T, H, D]`` to a ring such as ``ring.k.0``."""
-        layer = ring.rpartition(".")[2]
-        self._collector.heads(f"blocks.{layer}.attn1.q", self._group, query)
+    def attended(self, keys: str, query: Tensor) -> None:
+        """Collects queries ``[B, T, H, D]`` to keys such as ``blocks.0.attn1.k``."""
+        self._collector.heads(f"{keys.removesuffix('.k')}.q", self._group, query)
 
     def _linear(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         (x,) = inputs
@@ -92,7 +95,7 @@ class _Watched(Wrapper):
 
 
 class _Attention(TorchDispatchMode):
-    """Dispatch mode that reports calls of the ring operators, with their ring."""
+    """Dispatch mode that reports calls of the ring operators, with the name of their ring."""
 
     def __init__(self, rings: Mapping[int, str], observer: Observer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -159,11 +159,14 @@ class CausalWanPart(Part):
     @property
     def attentions(self) -> Mapping[str, Attention]:
         """Every self-attention, as ``blocks.0.attn1``."""
-        attention = Attention(
-            self.config.heads, self.config.head_dim, self.tokens,
-            self.window * self.frame_tokens, self.batch,
-        )  # fmt: skip
-        return {f"blocks.{layer}.attn1": attention for layer in range(self.config.layers)}
+        slots = self.window * self.frame_tokens
+        return {
+            f"blocks.{layer}.attn1": Attention(
+                self.config.heads, self.config.head_dim, self.tokens, slots, self.batch,
+                f"ring.k.{layer}", f"ring.v.{layer}",
+            )
+            for layer in range(self.config.layers)
+        }  # fmt: skip
 
     def rows(self, linear: str) -> int:
         """Rows that a denoising pass multiplies with a Linear's weight."""
