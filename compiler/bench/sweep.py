@@ -20,6 +20,7 @@ from vidc.compiler.bench.verdict import Verdict, judge
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.resolve import Settings, resolve
 from vidc.compiler.config.schema import build_tables, require_setting
+from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.config.toml import to_toml
 from vidc.compiler.store.run import Progress
 from vidc.compiler.validate.golden import Golden
@@ -33,8 +34,6 @@ from vidc.runtime.manifest import Manifest
 
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
 _PRECISION = "precision.default"
-GROUPS = ("transformer", "vae")
-"""Weights groups of a variant; its prompts are embeddings, so no text encoder."""
 
 
 @dataclass(frozen=True)
@@ -187,10 +186,11 @@ def variant_settings(manifest: Manifest, key: str, value: str) -> Settings:
         name: {key: value for key, value in config[name].items() if value is not None}
         for name in build_tables(find_family(manifest.family))
     }
-    precision = {"default": config["precision"]["transformer"]}
+    model = model_from_json(config)
+    precision = {"default": config["precision"][model.quantized_group]}
     if key != _PRECISION:
         # The precisions of groups would override the swept default.
-        precision |= {group: config["precision"][group] for group in GROUPS}
+        precision |= {group: config["precision"][group] for group in _groups(model)}
     document = {"description": "A variant of a bundle", "family": manifest.family, **tables}
     with tempfile.TemporaryDirectory(prefix="vidc-sweep-") as folder:
         preset = Path(folder, f"{manifest.preset}.toml")
@@ -204,6 +204,11 @@ def variant_settings(manifest: Manifest, key: str, value: str) -> Settings:
         )
 
 
+def _groups(model: Family) -> list[str]:
+    """Returns the weights groups of a variant; its prompts are embeddings, so no text encoder."""
+    return [group for group in model.parts if group != model.text_group]
+
+
 @contextmanager
 def _built(base: Base, settings: Settings, progress: Progress) -> Iterator[Bundle]:
     """Yields a loaded variant and removes its folder afterwards."""
@@ -211,7 +216,8 @@ def _built(base: Base, settings: Settings, progress: Progress) -> Iterator[Bundl
     from vidc.compiler.build.build import whole
     from vidc.compiler.build.sources import Sources
 
-    weights = {group: base.folder / weights_path(group) for group in GROUPS}
+    groups = _groups(model_from_json(base.manifest.config))
+    weights = {group: base.folder / weights_path(group) for group in groups}
     with tempfile.TemporaryDirectory(prefix="vidc-sweep-") as folder:
         output = Path(folder, "variant")
         whole(settings, Sources(weights)).run(output, cache_root(os.environ), progress)

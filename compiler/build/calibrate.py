@@ -1,4 +1,4 @@
-"""Stage ``calibrate:transformer``: the ranges that static scales come from."""
+"""Stage ``calibrate:<group>``: the ranges that static scales come from."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,6 @@ from vidc.exporters.families.family import Family
 if TYPE_CHECKING:
     from vidc.compiler.build.calibration_recording import Recording
 
-CALIBRATE = "calibrate:transformer"
 UNFINISHED = "calibrate"
 """The folder of unfinished recordings in ``Workspace.kept``."""
 
@@ -36,12 +35,12 @@ class Calibrate(Stage):
 
     @property
     def name(self) -> str:
-        """``calibrate:transformer``."""
-        return CALIBRATE
+        """``calibrate:<group>``."""
+        return calibrate_name(self.model)
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The weights that a recording plays, and where those of the transformer came from."""
+        """The weights that a recording plays, and where those of the quantized group came from."""
         if self.source is None or isinstance(self.source, Path):
             return ()
         parts = (self.model.parts[group] for group in self.source.precisions)
@@ -102,3 +101,8 @@ class Calibrate(Stage):
         folders = {group: workspace.inputs[f"load:{group}"] for group in source.precisions}
         with growing_segments(), gpu_faults(torch.device(source.device_type)):
             source.write(folders, workspace.output, workspace.kept / UNFINISHED, workspace.note)
+
+
+def calibrate_name(model: Family) -> str:
+    """Returns the name of the stage that calibrates a model."""
+    return f"calibrate:{model.quantized_group}"

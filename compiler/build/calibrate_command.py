@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidc.compiler.build.calibrate import CALIBRATE
+from vidc.compiler.build.calibrate import calibrate_name
 from vidc.compiler.build.calibration_prompts import Prompts
 from vidc.compiler.build.calibration_recording import loaded_groups
 from vidc.compiler.build.sources import Sources
@@ -73,7 +73,7 @@ def calibrate(
         record_stage(settings, prompts, seed, settings.target.device_type),
     ]
     with Store(cache) as store:
-        made = run(graph, store, slot(settings), progress)[CALIBRATE]
+        made = run(graph, store, slot(settings), progress)[calibrate_name(settings.model)]
         with exclusive(store, output, progress.note), replacing(output, "calibrate") as staging:
             for name in made.files:
                 shutil.copyfile(made.path / name, staging / name)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vidc.compiler.backends import backend
 from vidc.compiler.backends.tensorrt.compatible import limits
-from vidc.compiler.build.calibrate import CALIBRATE, Calibrate
+from vidc.compiler.build.calibrate import Calibrate, calibrate_name
 from vidc.compiler.build.calibration_prompts import Prompts, default_prompts
 from vidc.compiler.build.compile import Compile
 from vidc.compiler.build.device_memory import compile_bytes, golden_bytes
@@ -50,7 +50,7 @@ def stages(settings: Settings, sources: Sources | None) -> list[Stage]:
     groups = settings.model.components
     return [
         *(load_stage(settings, sources, group) for group in settings.model.parts),
-        *([_calibrate(settings, sources)] if _is_calibrated(settings) else []),
+        *([_calibrate(settings, sources)] if _calibration(settings) else []),
         *(_quantize_weights(settings, group) for group in _quantized(settings)),
         *(export_stage(settings, name) for name in groups),
         *_quantize_components(settings),
@@ -142,7 +142,7 @@ def package_step(settings: Settings) -> Package:
             for group in settings.model.parts
         },
         golden=_golden(settings)[-1].name,
-        calibration=CALIBRATE if _is_calibrated(settings) else None,
+        calibration=_calibration(settings),
     )
 
 
@@ -152,9 +152,10 @@ def slot(settings: Settings) -> str:
     return f"{settings.preset}/{settings.target.name}/{settings.backend}/{precision}"
 
 
-def _is_calibrated(settings: Settings) -> bool:
-    """Returns True if the recipe takes ranges from a calibration."""
-    return settings.quantization is not None and settings.quantization.calibrated
+def _calibration(settings: Settings) -> str | None:
+    """Returns the stage that gives the recipe its ranges; None if it takes none."""
+    calibrated = settings.quantization is not None and settings.quantization.calibrated
+    return calibrate_name(settings.model) if calibrated else None
 
 
 def _calibrate(settings: Settings, sources: Sources | None) -> Calibrate:
@@ -177,8 +178,7 @@ def _quantize_weights(settings: Settings, group: str) -> QuantizeWeights:
     form = backend(settings.backend).quantization(settings.target)
     # Refuses an unsupported recipe before any stage runs.
     quantized_linears(quantized.recipe, settings.model, form)
-    calibration = CALIBRATE if quantized.calibrated else None
-    return QuantizeWeights(settings.model, quantized.recipe, calibration, form)
+    return QuantizeWeights(settings.model, quantized.recipe, _calibration(settings), form)
 
 
 def _quantize_components(settings: Settings) -> Iterator[QuantizeComponent]:
@@ -239,7 +239,7 @@ def _golden(settings: Settings) -> list[Stage]:
         form = backend(settings.backend).quantization(target)
         made.append(
             PlayQuantized(
-                exact, quantized.recipe, CALIBRATE if quantized.calibrated else None, form,
+                exact, quantized.recipe, _calibration(settings), form,
                 device_bytes=exact.device_bytes,
             )
         )  # fmt: skip

@@ -246,7 +246,7 @@ def _tell_recipe(settings: Settings) -> None:
     click.echo(
         f"{quantized.precision}: recipe {quantized.recipe.name}, {why} "
         f"({quantized.recipe.description}); the rest stays in "
-        f"{settings.precision['transformer']}",
+        f"{settings.precision[settings.model.quantized_group]}",
         err=True,
     )
     for note in notes:

@@ -2,12 +2,15 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import onnxruntime
 import pytest
 from safetensors import safe_open
 from toy_family import Mixer, Toy
 
+from vidc.compiler.bench.sweep import variant_settings
+from vidc.compiler.build.calibrate import calibrate_name
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import export_stage, load_stage
 from vidc.compiler.config.formats import LinearFormat
@@ -87,6 +90,20 @@ def test_stages_depend_on_its_sources_and_sizes(preset, settings):
         assert "toy_family" in before.entries
         assert (before.config == after.config) == same
     assert "toy_family" in load_stage(settings, Sources({}, seed=1), "mixer").key().entries
+
+
+def test_its_calibration_is_named_by_its_group(settings):
+    assert calibrate_name(settings.model) == "calibrate:mixer"
+
+
+def test_a_sweep_varies_its_settings(settings):
+    manifest = SimpleNamespace(
+        config=settings.to_json(), preset="small", family="toy", target=settings.target
+    )
+    variant = variant_settings(manifest, "mixer.layers", "3")
+    expected = settings.to_json()
+    expected["mixer"]["layers"] = 3
+    assert variant.to_json() == expected
 
 
 def test_a_recipe_means_its_layers(settings):
