@@ -15,8 +15,8 @@ from vidc.compiler.validate.reference import eager_engines
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
 from vidc.runtime import Bundle
 from vidc.runtime.manifest import Manifest
+from vidc.runtime.program import program
 from vidc.runtime.programs.base import Resources
-from vidc.runtime.programs.causal_video import CausalVideo
 from vidc.runtime.programs.stream import StreamSpec
 
 OURS = "vidc"
@@ -25,7 +25,7 @@ BASELINES = {"eager": None, "compile": "inductor"}
 
 
 class Stream(Protocol):
-    """One live stream, as program ``causal_video`` describes these calls."""
+    """One live stream, as the bundle's program describes these calls."""
 
     def prompt(self, prompt: Tensor, /) -> None:
         """Sets the prompt the stream starts with."""
@@ -109,7 +109,8 @@ def _baseline(
     if backend is not None:
         engines = {name: _compiled(engine, backend) for name, engine in engines.items()}
     resources = Resources(manifest.spec, engines, device)
-    return Contestant(lambda: CausalVideo(resources, seed), manifest.spec)
+    session = program(manifest.program)
+    return Contestant(lambda: session(resources, seed), manifest.spec)
 
 
 def _compiled(engine: EagerEngine, backend: str) -> EagerEngine:

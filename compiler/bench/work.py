@@ -14,7 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import vidc.plugins.ops.ring  # noqa: F401  components call its operators
 from vidc.compiler.config.tables import model_from_json
-from vidc.compiler.validate.play import DECODERS
 from vidc.exporters.component import Component
 from vidc.exporters.part import Part
 from vidc.plugins.signature import Signature, TensorSpec
@@ -65,10 +64,11 @@ class Work:
 def component_work(manifest: Manifest) -> dict[str, Work]:
     """Returns the work of the components that a stream replays, without its first decoding."""
     config = model_from_json(manifest.config)
+    first, later = config.decoders
     wanted = {
         name: group
         for name, group in config.components.items()
-        if name in manifest.spec.components and name != DECODERS[0]
+        if name in manifest.spec.components and (name != first or first == later)
     }
     found: dict[str, Work] = {}
     for group in dict.fromkeys(wanted.values()):

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from toy_family import Mixer, Toy
 
 from vidc.compiler.bench.sweep import variant_settings
+from vidc.compiler.bench.work import component_work
 from vidc.compiler.build.calibrate import calibrate_name
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import export_stage, load_stage
@@ -104,6 +105,15 @@ def test_a_sweep_varies_its_settings(settings):
     expected = settings.to_json()
     expected["mixer"]["layers"] = 3
     assert variant.to_json() == expected
+
+
+def test_its_components_are_counted(settings):
+    spec = SimpleNamespace(components=("advance", "paint"))
+    work = component_work(SimpleNamespace(config=settings.to_json(), spec=spec))
+    assert {name: each.total for name, each in work.items()} == {
+        "advance": 2 * 2 * 8 * 8,
+        "paint": 2 * 8 * 3,
+    }
 
 
 def test_a_recipe_means_its_layers(settings):
