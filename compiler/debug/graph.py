@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from onnx import ModelProto
 from onnx.external_data_helper import load_external_data_for_model
 from onnx.utils import Extractor
 from torch import Tensor
+
+from vidc.runtime.ort import onnxruntime
 
 FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"

@@ -154,7 +154,7 @@ def examine_package(requirement: Requirement, extra: str) -> Finding:
 
 def probe_onnxruntime() -> Iterator[Finding]:
     """Checks that ONNX Runtime imports, and lists its providers."""
-    import onnxruntime
+    from vidc.runtime.ort import onnxruntime
 
     yield Finding(
         "onnxruntime providers",

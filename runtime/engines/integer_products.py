@@ -8,7 +8,8 @@ unsigned: exact everywhere, and slower with VNNI (docs/quality.md).
 from functools import cache
 
 import numpy as np
-import onnxruntime
+
+from vidc.runtime.ort import onnxruntime
 
 _EXACT = ("session.x64quantprecision", "1")
 _ROWS, _DEPTH, _COLUMNS = 4, 64, 16

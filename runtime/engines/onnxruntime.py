@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -15,6 +14,7 @@ from vidc.plugins.signature import DTYPE_NAMES, Signature, TensorSpec, state_out
 from vidc.runtime import manifest
 from vidc.runtime.engines.integer_products import ask_exact_products
 from vidc.runtime.engines.torch_memory import REFUSED, torch_memory
+from vidc.runtime.ort import onnxruntime
 from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights

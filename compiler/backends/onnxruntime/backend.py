@@ -4,8 +4,6 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-import onnxruntime
-
 from vidc.compiler.backends import DEFAULT_OPTIONS, CompiledEngine, CompileOptions
 from vidc.compiler.config.targets import Target, gpu_unavailable
 from vidc.compiler.quantize.support import ONNX, QuantizationSupport
@@ -13,6 +11,7 @@ from vidc.compiler.store.versions import versions
 from vidc.exporters.artifact import ExportedComponent
 from vidc.runtime.engines.onnxruntime import CUDA, INSTALL
 from vidc.runtime.manifest import PORTABLE
+from vidc.runtime.ort import onnxruntime
 
 NAME = "onnxruntime"
 FOLDER = "engines/onnxruntime"
