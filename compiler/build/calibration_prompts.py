@@ -99,7 +99,7 @@ def read_prompts(path: Path, stream: StreamSpec, count: int, texts: bool) -> Pro
     if path.suffix not in (".txt", ".json"):
         raise _unreadable(path, "ends in none of .safetensors, .txt and .json")
     try:
-        content = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8-sig")
         found = content.splitlines() if path.suffix == ".txt" else json.loads(content)
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, f"cannot be read: {error}") from error

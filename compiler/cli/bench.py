@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import (
     columns,
     json_option,
@@ -27,7 +28,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str) -> tup
     return tuple(dict.fromkeys(name for name in value.split(",") if name))
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("bundle", type=_PATH)
 @click.option(
     "--against", default="", callback=_names, metavar="NAMES",

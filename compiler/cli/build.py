@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vidc.compiler.cli import names
+from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.compiler.cli.plan import print_plan
 from vidc.compiler.cli.progress import stage_progress
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from vidc.compiler.build.sources import Sources
 
 
-@click.command()
+@click.command(cls=Command)
 @settings_options
 @sources_options
 @click.option(

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from vidc.compiler.cli.command import Group
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.store import upkeep
@@ -18,7 +19,7 @@ DAY = 86400.0
 GB = 1e9
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=Group, no_args_is_help=False)
 def command() -> None:
     """List, verify or prune the build cache."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidc.compiler.cli.analysis import AnalysisOptions, analysis_options, tell_plan, write_recipe
+from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from vidc.compiler.config.resolve import Settings
 
 
-@click.command()
+@click.command(cls=Command)
 @settings_options
 @sources_options
 @click.option(

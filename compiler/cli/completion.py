@@ -3,13 +3,14 @@
 import click
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
+from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.group import root
 from vidc.compiler.cli.output import print_text
 
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("shell", type=click.Choice(list(SHELLS)))
 def command(shell: str) -> None:
     """Print the script that completes vidc in a shell.

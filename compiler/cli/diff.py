@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.plugins.errors import UsageError
 
@@ -17,7 +18,7 @@ _PATH = click.Path(path_type=Path)
 _SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("a", type=_PATH)
 @click.argument("b", type=_PATH)
 @json_option

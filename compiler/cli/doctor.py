@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import click
 
+from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.doctor.examine import examine
 from vidc.compiler.doctor.probes import Status
@@ -11,7 +12,7 @@ from vidc.compiler.doctor.probes import Status
 ENVIRONMENT = 3
 
 
-@click.command()
+@click.command(cls=Command)
 @json_option
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from importlib.resources import files
 
 import click
 
+from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.names import complete
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.compiler.config.toml import read_toml
@@ -15,7 +16,7 @@ def catalog() -> dict[str, dict[str, str]]:
     return read_toml(files("vidc.configs") / "errors.toml")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument(
     "code", shell_complete=complete(lambda: {c: e["title"] for c, e in catalog().items()})
 )

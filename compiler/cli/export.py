@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
@@ -13,7 +14,7 @@ from vidc.compiler.cli.sources import SourceOptions, sources_options
 from vidc.compiler.config.environment import cache_root
 
 
-@click.command()
+@click.command(cls=Command)
 @settings_options
 @sources_options
 @click.option(

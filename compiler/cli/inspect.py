@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.store.units import byte_size
 from vidc.plugins.errors import UsageError, nearest
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from vidc.plugins.signature import Signature
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--component", metavar="NAME", help="Show the tensors of one engine of a bundle.")
 @json_option

@@ -3,12 +3,13 @@
 import click
 
 from vidc.compiler.cli import names
+from vidc.compiler.cli.command import Group
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.config.presets import load_preset, preset_document, preset_names
 from vidc.compiler.config.toml import to_toml
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=Group, no_args_is_help=False)
 def command() -> None:
     """List the presets, or show one."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.plugins.errors import UsageError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("bundle", type=_PATH)
 @click.option("--prompt", help="Text of the prompt.")
 @click.option(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text, why_not_writable
 from vidc.compiler.cli.sources import SourceOptions, sources_options
 from vidc.plugins.errors import GateError, UsageError, VidcError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from vidc.runtime.manifest import Manifest
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--report",

@@ -1,5 +1,6 @@
 """Environment variables that vidc reads."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,11 @@ SETTINGS = {
 CACHE = "VIDC_CACHE"
 KNOWN = (*SETTINGS, CACHE, "VIDC_CUDA")
 """``VIDC_CUDA`` is read by the package's own build."""
+_KUBERNETES = re.compile(
+    r"VIDC_([A-Z0-9_]+_)?"
+    r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""What Kubernetes adds to every container beside a service whose name starts with vidc."""
 
 
 def environment_layer(environ: Mapping[str, str]) -> dict[str, Setting]:
@@ -34,18 +40,29 @@ def cache_root(environ: Mapping[str, str]) -> Path:
     """Returns the build cache folder: ``VIDC_CACHE``, or ``vidc`` in the user's cache folder.
 
     Raises:
-        UsageError: ``VIDC-CONFIG-ENVIRONMENT`` for an unknown ``VIDC_`` variable.
+        UsageError: ``VIDC-CONFIG-ENVIRONMENT`` for an unknown ``VIDC_`` variable, and where the
+            folder is one in a home that the user does not have.
     """
     _require_known(environ)
-    if chosen := environ.get(CACHE):
-        return Path(chosen).expanduser()
-    user = environ.get("XDG_CACHE_HOME")
-    return (Path(user) if user else Path.home() / ".cache") / "vidc"
+    chosen, user = environ.get(CACHE), environ.get("XDG_CACHE_HOME")
+    folder = chosen or str(Path(user or "~/.cache") / "vidc")
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError as error:
+        raise UsageError(
+            "VIDC-CONFIG-ENVIRONMENT",
+            f"the build cache would be {folder}, and this user has no home folder",
+            f"set {CACHE} to a folder that can be written, such as {CACHE}=/var/tmp/vidc",
+        ) from error
 
 
 def _require_known(environ: Mapping[str, str]) -> None:
     for variable in environ:
-        if variable.startswith("VIDC_") and variable not in KNOWN:
+        if (
+            variable.startswith("VIDC_")
+            and variable not in KNOWN
+            and not _KUBERNETES.fullmatch(variable)
+        ):
             raise UsageError(
                 "VIDC-CONFIG-ENVIRONMENT",
                 f"unknown environment variable {variable}",

@@ -44,9 +44,10 @@ def assignment_layer(assignments: Iterable[str], family: type[Family]) -> dict[s
     """Returns the settings of ``--set key=value``; a value that is not TOML is a string.
 
     Raises:
-        UsageError: ``VIDC-CONFIG-SETTING`` for an unknown name or a missing ``=``.
+        UsageError: ``VIDC-CONFIG-SETTING`` for an unknown name or a missing ``=``,
+            ``VIDC-CLI-USAGE`` for a setting given twice.
     """
-    layer = {}
+    layer: dict[str, Setting] = {}
     for assignment in assignments:
         name, equals, text = (part.strip() for part in assignment.partition("="))
         if not equals:
@@ -57,6 +58,10 @@ def assignment_layer(assignments: Iterable[str], family: type[Family]) -> dict[s
             )
         origin = f"--set {name}"
         require_setting(name, origin, family)
+        if name in layer:
+            raise UsageError(
+                "VIDC-CLI-USAGE", f"--set gives {name} twice", "give each setting one value"
+            )
         layer[name] = Setting(_toml_value(text), origin)
     return layer
 

@@ -24,13 +24,13 @@ def shipped_text(name: str) -> str:
 
 
 def read_toml(file: Path | Traversable) -> dict[str, Any]:
-    """Parses a TOML file.
+    """Parses a TOML file, which may start with a byte order mark.
 
     Raises:
         UsageError: ``VIDC-CONFIG-FILE`` if it cannot be read or is not TOML.
     """
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(
             "VIDC-CONFIG-FILE", f"cannot read {file}: {error.strerror}", "check the path"

@@ -15,6 +15,7 @@ from vidc.compiler.doctor.probes import (
     probe_packages,
     probe_python,
 )
+from vidc.plugins.errors import VidcError
 
 
 class Probe(NamedTuple):
@@ -43,6 +44,8 @@ def examine(probes: Iterable[Probe] = PROBES) -> list[Finding]:
     for probe in probes:
         try:
             findings += probe.look()
+        except VidcError as error:
+            findings.append(Finding(probe.name, probe.failure, error.message, error.hint))
         except Exception as error:  # noqa: BLE001 - a probe meets whatever the machine has
             findings.append(Finding(probe.name, probe.failure, f"{type(error).__name__}: {error}"))
     return findings

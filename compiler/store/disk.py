@@ -14,7 +14,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 UNUSABLE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EIO, errno.ENOLCK}
 )
-OTHER_CACHE = "free some space (`vidc cache prune`) or choose another cache folder"
+OTHER_CACHE = "free some space (`vidc cache prune`) or choose another cache folder with VIDC_CACHE"
 FULL_BELOW = 1 << 20
 """Free bytes below which a failed write counts as a full disk: some libraries hide errno."""
 
@@ -25,7 +25,15 @@ def store_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL | UNUSABLE:
+        # A folder cannot be made in /proc, which says ENOENT, nor over a dangling link: EEXIST.
+        unmade = error.errno in (errno.ENOENT, errno.EEXIST) and not root.is_dir()
+        if error.errno in UNUSABLE or unmade:
+            raise BuildError(
+                "VIDC-BUILD-DISK",
+                f"cannot write to the cache {root}: {error}",
+                "set VIDC_CACHE to a folder that this user can write",
+            ) from error
+        if error.errno in FULL:
             message = f"cannot write to the cache {root}: {error}"
             raise _disk_error(root, message, OTHER_CACHE) from error
         raise

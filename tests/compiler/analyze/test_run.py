@@ -34,9 +34,11 @@ def run(vidc, config, tmp_path_factory, monkeypatch):
         recipe.write_text(recipe_toml(recipe_of(INT8)))
 
     def analyzed(*arguments):
+        if "--recipe" not in arguments:
+            arguments += ("--recipe", str(recipe))
         return vidc(
             "calibrate", "tiny", "--gpu", "cpu", "--checkpoint", str(checkpoint), "-n", "1",
-            "--recipe", str(recipe), *arguments,
+            *arguments,
         )  # fmt: skip
 
     return analyzed

@@ -86,6 +86,34 @@ def test_a_wrong_command_line_ends_with_2(vidc, arguments, words):
     assert words in err
 
 
+def options():
+    """Every option of every command, but those of a list and --help and -v."""
+    for name in command_names():
+        command = root.get_command(click.Context(root), name)
+        inner = getattr(command, "commands", {"": command})
+        for child, found in inner.items():
+            for option in found.params:
+                if isinstance(option, click.Option) and not option.multiple | option.is_eager:
+                    yield [name, *filter(None, [child])], option
+
+
+def test_an_option_given_twice_is_a_usage_error(vidc):
+    count = 0
+    for words, option in options():
+        given = [option.opts[-1], *([] if option.is_flag else ["1"])]
+        status, out, err = vidc(*words, *given, *given)
+        assert (status, out) == (2, ""), (words, given)
+        assert f"[VIDC-CLI-USAGE] {option.opts[-1]} is given 2 times" in err
+        count += 1
+    assert count > 60
+
+
+def test_a_setting_given_twice_is_a_usage_error(vidc):
+    status, _, err = vidc("build", "tiny", "--set", "stream.sink=0", "--set", "stream.sink=3")
+    assert status == 2
+    assert "[VIDC-CLI-USAGE] --set gives stream.sink twice" in err
+
+
 def test_without_a_command_the_help_is_shown(vidc):
     status, out, _ = vidc()
     assert status == 0

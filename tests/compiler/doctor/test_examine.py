@@ -17,6 +17,7 @@ from vidc.compiler.doctor.probes import (
     probe_packages,
     probe_python,
 )
+from vidc.plugins.errors import UsageError
 
 
 def test_a_probe_that_fails_is_a_finding_and_the_rest_goes_on():
@@ -28,6 +29,14 @@ def test_a_probe_that_fails_is_a_finding_and_the_rest_goes_on():
         [Probe("first", fails, Status.WARNING), Probe("x", lambda: [good], Status.GOOD)]
     )
     assert found == [Finding("first", Status.WARNING, "OSError: no such thing"), good]
+
+
+def test_a_coded_error_is_a_finding_with_its_hint():
+    def fails():
+        raise UsageError("VIDC-SOME-CODE", "it broke", "mend it")
+
+    (found,) = examine([Probe("first", fails, Status.BROKEN)])
+    assert found == Finding("first", Status.BROKEN, "it broke", "mend it")
 
 
 def test_checks_declared_packages():

@@ -212,11 +212,18 @@ def test_permission_error_is_a_disk_error_only_in_the_output(build: Any, tmp_pat
         build.run(load, failing(build, outside))
 
 
-def test_a_cache_that_is_no_folder(build: Any) -> None:
-    build.root.write_text("a file")
+@pytest.mark.parametrize("place", ["a file", "a dangling link", "in a folder that takes none"])
+def test_a_cache_that_cannot_be_made(build: Any, place: str) -> None:
+    if place == "a file":
+        build.root.write_text(place)
+    elif place == "a dangling link":
+        build.root.symlink_to("nowhere")
+    else:
+        build.root = Path("/proc/vidc")
     with pytest.raises(BuildError, match="cannot write to the cache") as error:
         build.run(*chain(build))
     assert error.value.code == "VIDC-BUILD-DISK"
+    assert "VIDC_CACHE" in error.value.hint
 
 
 CAPACITY = 10
