@@ -12,6 +12,7 @@ from vidc.runtime import integrity, manifest
 from vidc.runtime.compatibility import check
 from vidc.runtime.engines import Engine, capturable, loader
 from vidc.runtime.faults import gpu_faults
+from vidc.runtime.files import Files
 from vidc.runtime.graphs import Runners
 from vidc.runtime.memory import require_memory
 from vidc.runtime.program import program
@@ -121,13 +122,16 @@ def _is_out_of_memory(error: Exception) -> bool:
     )
 
 
-def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
+def load(path: Path | str, verify: integrity.VerifyMode = "full") -> Bundle:
     """Checks a bundle against its manifest and this machine, and loads its engines.
+
+    AOTInductor and TensorRT engines are native code: loading them runs code of the bundle's maker.
 
     Args:
         path: the bundle's folder.
-        verify: ``full`` hashes every file, ``fast`` compares sizes and hashes small
-            files, ``off`` trusts the folder.
+        verify: ``full`` hashes every file. ``fast`` hashes code, graphs and small files, and
+            compares the rest, such as weights, by size alone: it does not find changed weights.
+            ``off`` trusts the folder.
 
     Raises:
         GateError: ``VIDC-BUNDLE-FIELD``, a component of the program has no engine, or engines
@@ -137,23 +141,38 @@ def load(path: Path | str, verify: integrity.VerifyMode = "fast") -> Bundle:
     """
     folder = Path(path)
     document = manifest.read_manifest(folder)
-    integrity.verify(folder, document, verify)
     device = torch.device(document.target.device_type)
-    notes = check(document, device)
-    _require_engines(document)
-    with gpu_faults(device):
-        if device.type == "cuda":
-            require_memory(document, device)
-        return _loaded(folder, document, device, notes)
+    with Files(folder, None if verify == "off" else document.files) as files:
+        _compare(folder, files, document, verify)
+        notes = check(document, device)
+        _require_engines(document)
+        with gpu_faults(device):
+            if device.type == "cuda":
+                require_memory(document, device)
+            bundle = _loaded(files, document, device, notes)
+        files.refuse_changes()
+    return bundle
+
+
+def _compare(
+    folder: Path, files: Files, document: manifest.Manifest, verify: integrity.VerifyMode
+) -> None:
+    """Compares the folder with its manifest, without the files that loaders compare."""
+    integrity.require_mode(verify)
+    if verify == "off":
+        return
+    integrity.compare_names(folder, manifest.MANIFEST_NAME, document.files)
+    loaded = {path for engine in document.engines.values() for path in engine.files}
+    rest = {path: entry for path, entry in document.files.items() if path not in loaded}
+    integrity.compare_files(files, rest, verify)
 
 
 def _loaded(
-    folder: Path, document: manifest.Manifest, device: torch.device, notes: tuple[str, ...]
+    files: Files, document: manifest.Manifest, device: torch.device, notes: tuple[str, ...]
 ) -> Bundle:
-    files = {stem: folder / entry.path for stem, entry in document.weights.items()}
-    weights = Weights(files, device)
+    weights = Weights({n: files.name(entry.path) for n, entry in document.weights.items()}, device)
     engines = {
-        name: loader(entry.loader)(folder, entry, weights, device)
+        name: loader(entry.loader)(files, entry, weights, device)
         for name, entry in document.engines.items()
     }
     session = program(document.program)
@@ -163,7 +182,7 @@ def _loaded(
         engines,
         device,
         Runners.on(device, captured),
-        session.share(folder, engines, device),
+        session.share(files, engines, device),
     )
     return Bundle(session, resources, notes)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import stat
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ MAX_DOCUMENT_BYTES = 16 * 2**20
 _MAX_DEPTH = 32
 _MAX_INT = 2**63 - 1
 _MAX_PATH_PART = 255
-_REBUILD = "build the bundle again, or copy it again from where it was built"
+AGAIN = "copy the bundle again from where it was built, or build it again"
+"""Hint about a damaged bundle."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
@@ -43,7 +45,7 @@ def check_path(path: str) -> None:
         raise GateError(
             "VIDC-BUNDLE-PATH",
             f"{path[:_MAX_PATH_PART]!r} is not a relative, normalized path inside the bundle",
-            "do not use this bundle unless you know who made it; " + _REBUILD,
+            "do not use this bundle unless you know who made it; " + AGAIN,
         )
 
 
@@ -105,15 +107,20 @@ def refuse_links(bundle: Path, path: str) -> None:
     for part in PurePosixPath(path).parts:
         file /= part
         try:
-            is_link = file.is_symlink()
+            linked = file.is_symlink()
         except OSError as error:
             raise unreadable(file, error) from error
-        if is_link:
-            raise GateError(
-                "VIDC-BUNDLE-PATH",
-                f"{file} is a symbolic link; a bundle holds plain files alone",
-                "copy the bundle with links resolved (cp -rL)",
-            )
+        if linked:
+            raise is_link(file)
+
+
+def is_link(file: Path) -> GateError:
+    """Returns a ``VIDC-BUNDLE-PATH`` error for a symbolic link."""
+    return GateError(
+        "VIDC-BUNDLE-PATH",
+        f"{file} is a symbolic link; a bundle holds plain files alone",
+        "copy the bundle with links resolved (cp -rL)",
+    )
 
 
 def unreadable(file: Path, error: OSError) -> GateError:
@@ -126,9 +133,11 @@ def unreadable(file: Path, error: OSError) -> GateError:
 
 
 def _read_bytes(file: Path) -> bytes:
-    if not stat.S_ISREG(file.stat().st_mode):
-        raise ValueError("it is not a file")
-    with file.open("rb") as stream:
+    # Does not wait for the writer of a pipe.
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is not a file")
         data = stream.read(MAX_DOCUMENT_BYTES + 1)
     if len(data) > MAX_DOCUMENT_BYTES:
         raise ValueError(f"it is larger than {MAX_DOCUMENT_BYTES} bytes")
@@ -136,7 +145,7 @@ def _read_bytes(file: Path) -> bytes:
 
 
 def _malformed(name: str, what: str) -> GateError:
-    return GateError("VIDC-BUNDLE-MALFORMED", f"{name} cannot be read: {what}", _REBUILD)
+    return GateError("VIDC-BUNDLE-MALFORMED", f"{name} cannot be read: {what}", AGAIN)
 
 
 def _parse(data: bytes) -> Any:

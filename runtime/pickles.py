@@ -1,30 +1,24 @@
 """Refusal of pickles in PyTorch packages: unpickling runs any code that the file names.
 
-A ``.pt2`` package is a zip archive of stored members below one folder. Pickles in it are sample
-inputs (``data/sample_inputs/*.pt``), custom objects, and tensors written with ``torch.save``,
-which are archives within the archive. Raw tensors may begin with any bytes, so members are
-classified by name and declaration, not by their first bytes.
+A ``.pt2`` package is an archive of members below one folder. Pickles in it are sample inputs
+(``data/sample_inputs/*.pt``), custom objects, and tensors written with ``torch.save``, which are
+archives within the archive. Raw tensors may begin with any bytes, so members are classified by name
+and declaration, not by their first bytes.
 """
 
+import io
 import json
 import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from vidc.plugins.archive import Archive
 from vidc.plugins.errors import GateError
 from vidc.runtime.document import unreadable
 
 _PICKLE_SUFFIXES = frozenset({".pkl", ".pickle", ".pt", ".pth"})
 _OBJECT_PREFIXES = ("custom_obj_", "opaque_obj_")
 _MAX_CONFIG_BYTES = 16 * 2**20
-_DAMAGE = (
-    zipfile.BadZipFile,
-    ValueError,
-    EOFError,
-    RecursionError,
-    NotImplementedError,
-    OSError,  # a damaged offset makes a seek fail
-)
 _ZIP_MAGIC = b"PK\x03\x04"
 
 
@@ -33,76 +27,68 @@ def is_sample_input(name: str) -> bool:
     return "sample_inputs" in PurePosixPath(name).parts[:-1]
 
 
-def find_pickles(package: Path) -> tuple[str, ...]:
+def open_package(package: Path) -> Archive:
+    """Reads a package that may carry pickles.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-MALFORMED``, as ``Archive``; ``VIDC-BUNDLE-UNREADABLE``.
+    """
+    try:
+        return Archive(package.read_bytes(), str(package))
+    except OSError as error:
+        raise unreadable(package, error) from error
+
+
+def find_pickles(archive: Archive) -> tuple[str, ...]:
     """Returns the members of a package that loading might unpickle.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-MALFORMED``, the package is not a plain zip archive;
-            ``VIDC-BUNDLE-UNREADABLE``.
+        GateError: ``VIDC-BUNDLE-MALFORMED``, a table of tensors cannot be read.
     """
-    try:
-        with zipfile.ZipFile(package) as archive:
-            members = archive.infolist()
-            _check_members(package, members)
-            return tuple(m.filename for m in members if m.file_size and _is_pickle(archive, m))
-    except (FileNotFoundError, PermissionError) as error:
-        raise unreadable(package, error) from error
-    except _DAMAGE as error:
-        raise _malformed(package, str(error)) from error
+    found = archive.members.items()
+    return tuple(name for name, member in found if member.size and _is_pickle(archive, name))
 
 
-def refuse_pickles(package: Path) -> None:
+def refuse_pickles(archive: Archive) -> None:
     """Refuses a package that carries a pickle.
 
     Raises:
         GateError: ``VIDC-BUNDLE-PICKLE``, with the members' names; as raised by ``find_pickles``.
     """
-    pickles = find_pickles(package)
+    pickles = find_pickles(archive)
     if pickles:
         raise GateError(
             "VIDC-BUNDLE-PICKLE",
-            f"{package} carries pickles: {', '.join(repr(name) for name in pickles[:3])}",
+            f"{archive.name} carries pickles: {', '.join(repr(name) for name in pickles[:3])}",
             "do not load it unless you know who made it; vidc build writes packages without them",
         )
 
 
-def _malformed(package: Path, what: str) -> GateError:
-    return GateError(
-        "VIDC-BUNDLE-MALFORMED",
-        f"{package} is not a package that vidc wrote: {what[:200]}",
-        "copy the bundle again from where it was built, or build it again",
-    )
-
-
-def _check_members(package: Path, members: list[zipfile.ZipInfo]) -> None:
-    """Refuses duplicate, compressed or encrypted members, which readers may treat differently."""
-    if len({member.filename for member in members}) != len(members):
-        raise _malformed(package, "a member is there twice")
-    for member in members:
-        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
-            raise _malformed(package, f"{member.filename!r} is compressed or encrypted")
-
-
-def _is_pickle(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bool:
-    path = PurePosixPath(member.filename)
+def _is_pickle(archive: Archive, name: str) -> bool:
+    path = PurePosixPath(name)
     if (
-        is_sample_input(member.filename)
+        is_sample_input(name)
         or path.suffix.lower() in _PICKLE_SUFFIXES
         or path.name.startswith(_OBJECT_PREFIXES)
     ):
         return True
-    with archive.open(member) as stream:
-        if path.name.endswith("_config.json"):
-            return _declares_pickle(stream.read(_MAX_CONFIG_BYTES))
-        return stream.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC and zipfile.is_zipfile(stream)
+    if path.name.endswith("_config.json"):
+        return _declares_pickle(archive, name)
+    begins = archive.starts_with(name, _ZIP_MAGIC)
+    return begins and zipfile.is_zipfile(io.BytesIO(archive.read(name)))
 
 
-def _declares_pickle(config: bytes) -> bool:
+def _declares_pickle(archive: Archive, name: str) -> bool:
     """Returns True if a table of tensors declares any of them pickled."""
     flags: list[Any] = []
 
     def collect(pairs: list[tuple[str, Any]]) -> None:
         flags.extend(value for key, value in pairs if key == "use_pickle")
 
-    json.loads(config, object_pairs_hook=collect)
+    if archive.members[name].size > _MAX_CONFIG_BYTES:
+        archive.refuse(f"{name} is larger than {_MAX_CONFIG_BYTES} bytes")
+    try:
+        json.loads(archive.read(name), object_pairs_hook=collect)
+    except (ValueError, RecursionError) as error:
+        archive.refuse(f"{name} is no table of tensors: {str(error)[:100]}")
     return any(flags)

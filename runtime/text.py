@@ -2,13 +2,13 @@
 
 import html
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from vidc.plugins.errors import GateError
+from vidc.plugins.names import TOKENIZER
 from vidc.runtime.engines import Engine
 from vidc.runtime.states import Buffers, States
 
@@ -25,7 +25,7 @@ class TextEncoder:
         device: of the engine's buffers.
     """
 
-    def __init__(self, engine: Engine, tokenizer: Path, device: torch.device) -> None:
+    def __init__(self, engine: Engine, tokenizer: bytes, device: torch.device) -> None:
         self._engine = engine
         self._tokenizer = PromptTokenizer(tokenizer, engine.signature["input_ids"].shape[1])
         self._buffers = Buffers(engine.signature, device)
@@ -48,13 +48,13 @@ class PromptTokenizer:
     """Tokenizes text for a text encoder.
 
     Args:
-        path: a bundle's ``tokenizer.json``, which defines end token, truncation and padding. It is
-            read at the first text, so embeddings need neither the file nor the tokenizers library.
+        data: a bundle's ``tokenizer.json``, which defines end token, truncation and padding. It is
+            parsed at the first text, so embeddings do not need the tokenizers library.
         length: tokens of a text, L.
     """
 
-    def __init__(self, path: Path, length: int) -> None:
-        self._path = path
+    def __init__(self, data: bytes, length: int) -> None:
+        self._data = data
         self._length = length
 
     @cached_property
@@ -62,14 +62,14 @@ class PromptTokenizer:
         from tokenizers import Tokenizer
 
         try:
-            tokenizer = Tokenizer.from_file(str(self._path))
+            tokenizer = Tokenizer.from_str(self._data.decode())
         except Exception as error:
             # The tokenizers library raises plain exceptions.
-            raise _refusal(self._path, f"cannot be read: {error}") from error
+            raise _refusal(f"cannot be read: {error}") from error
         found = len(tokenizer.encode("").ids)
         if found != self._length:
             problem = f"makes {found} tokens of a text, the engine takes {self._length}"
-            raise _refusal(self._path, problem)
+            raise _refusal(problem)
         return tokenizer
 
     def __call__(self, text: str) -> dict[str, Tensor]:
@@ -92,9 +92,9 @@ def clean(text: str) -> str:
     return " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())
 
 
-def _refusal(path: Path, problem: str) -> GateError:
+def _refusal(problem: str) -> GateError:
     return GateError(
         "VIDC-BUNDLE-TOKENIZER",
-        f"{path} {problem}",
+        f"{TOKENIZER} {problem}",
         "build the bundle again, or copy it again from where it was built",
     )

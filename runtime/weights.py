@@ -2,34 +2,52 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from vidc.plugins.errors import GateError
+from vidc.runtime.document import AGAIN
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 """Channels-last memory format of a convolution weight, by number of dimensions."""
 
 
 class Weights:
-    """Tensors named ``<weights file>.<key>``, memory-mapped until first use."""
+    """Tensors named ``<weights file>.<key>``, memory-mapped until first use.
 
-    def __init__(self, files: Mapping[str, Path], device: torch.device) -> None:
-        self._handles = {
-            stem: safe_open(str(path), framework="pt", device=str(device))
-            for stem, path in files.items()
-        }
+    Args:
+        files: by stem.
+        device: of the tensors.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-MALFORMED``, a file is not of safetensors.
+    """
+
+    def __init__(self, files: Mapping[str, Path | str], device: torch.device) -> None:
+        self._handles = {stem: _open(stem, path, device) for stem, path in files.items()}
         self._loaded: dict[tuple[str, bool], Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         return self.get(name)
 
     def get(self, name: str, channels_last: bool = False) -> Tensor:
-        """Returns a tensor as stored, or a convolution weight in channels-last format."""
+        """Returns a tensor as stored, or a convolution weight in channels-last format.
+
+        Raises:
+            KeyError: there is none of this name, or it is no convolution weight.
+        """
         if (name, channels_last) not in self._loaded:
             stem, _, key = name.partition(".")
-            tensor = self._handles[stem].get_tensor(key)
+            try:
+                tensor = self._handles[stem].get_tensor(key)
+            except SafetensorError as error:
+                raise KeyError(name) from error
             if channels_last:
+                if tensor.dim() not in CHANNELS_LAST:
+                    raise KeyError(name)
                 tensor = tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim()])
             self._loaded[name, channels_last] = tensor
         return self._loaded[name, channels_last]
@@ -54,3 +72,14 @@ class Weights:
                 start = end
             self._loaded[name, False] = whole
         return self._loaded[name, False]
+
+
+def _open(stem: str, path: Path | str, device: torch.device) -> Any:
+    try:
+        return safe_open(str(path), framework="pt", device=str(device))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise GateError(
+            "VIDC-BUNDLE-MALFORMED",
+            f"weights {stem} are not a file of safetensors: {str(error)[:200]}",
+            AGAIN,
+        ) from error

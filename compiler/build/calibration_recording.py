@@ -142,7 +142,8 @@ def prompt_embeddings(
         model, {group: folders[group] / weights_path(group)}, precisions, device
     )
     engine = engines[model.text_component]
-    return prompts.embedded(TextEncoder(engine, folders[group] / TOKENIZER, device))
+    tokenizer = (folders[group] / TOKENIZER).read_bytes()
+    return prompts.embedded(TextEncoder(engine, tokenizer, device))
 
 
 def machine(device: torch.device) -> str:

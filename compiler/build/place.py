@@ -3,16 +3,16 @@
 import hashlib
 import json
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vidc.compiler.store.stage import Key, Stage, Workspace
+from vidc.plugins.archive import Archive
 from vidc.plugins.errors import GateError
 from vidc.runtime.document import FileEntry, refuse_links, unreadable
-from vidc.runtime.pickles import refuse_pickles
+from vidc.runtime.pickles import open_package, refuse_pickles
 
 _CHUNK = 2**22
 _CALLED = frozenset({"target", "as_operator"})
@@ -102,20 +102,20 @@ def refuse_code(program: Path) -> None:
     Raises:
         GateError: ``VIDC-PORTABLE-CODE``; what ``refuse_pickles`` raises.
     """
-    refuse_pickles(program)
-    with zipfile.ZipFile(program) as archive:
-        for member in archive.infolist():
-            if PurePosixPath(member.filename).parent.name == "models":
-                _check_graph(program, archive, member)
+    archive = open_package(program)
+    refuse_pickles(archive)
+    for name in archive.members:
+        if PurePosixPath(name).parent.name == "models":
+            _check_graph(program, archive, name)
 
 
-def _check_graph(program: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    if member.file_size > _MAX_GRAPH_BYTES:
-        raise _refused(program, f"{member.filename} is larger than {_MAX_GRAPH_BYTES} bytes")
+def _check_graph(program: Path, archive: Archive, name: str) -> None:
+    if archive.members[name].size > _MAX_GRAPH_BYTES:
+        raise _refused(program, f"{name} is larger than {_MAX_GRAPH_BYTES} bytes")
     try:
-        json.loads(archive.read(member), object_pairs_hook=_check_fields)
-    except (ValueError, RecursionError, zipfile.BadZipFile) as error:
-        raise _refused(program, f"{member.filename}: {error}") from error
+        json.loads(archive.read(name), object_pairs_hook=_check_fields)
+    except (ValueError, RecursionError) as error:
+        raise _refused(program, f"{name}: {error}") from error
 
 
 def _check_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from vidc.exporters.program import save_program
 from vidc.plugins.signature import Signature, state_output
 from vidc.runtime import manifest
 from vidc.runtime.engines import Engine, loader
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.weights import Weights
 
@@ -73,7 +74,8 @@ class Rebuilder:
                 options=dict(built.options),
                 requires=built.requires,
             )
-            engine = loader(entry.loader)(output, entry, self._weights, self._device)
+            with Files(output) as files:
+                engine = loader(entry.loader)(files, entry, self._weights, self._device)
             return self.once(engine, made.signature, given)
 
     def once(

@@ -1,7 +1,6 @@
 """Description of a ``.pt2`` package from its archive; nothing in it is loaded."""
 
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,8 +8,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vidc.compiler.inspect.changes import Sections, sections
+from vidc.plugins.archive import Archive
+from vidc.plugins.archive import Member as Stored
 from vidc.plugins.errors import GateError
-from vidc.runtime.pickles import find_pickles
+from vidc.runtime.pickles import find_pickles, open_package
 from vidc.runtime.strict import plain
 
 _MAX_METADATA_BYTES = 2**20
@@ -57,21 +58,18 @@ def describe_package(path: Path) -> Package:
     Raises:
         GateError: ``VIDC-BUNDLE-MALFORMED`` if it is no package; ``VIDC-BUNDLE-UNREADABLE``.
     """
-    pickles = find_pickles(path)
+    archive = open_package(path)
+    pickles = find_pickles(archive)
+    members = {_below(name): name for name in archive.members}
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = {_below(m.filename): m for m in archive.infolist() if not m.is_dir()}
-            return Package(
-                content=_content(members),
-                format_version=_read(archive, members["archive_version"]).decode("ascii").strip(),
-                metadata=_metadata(archive, members),
-                pickles=tuple(_below(name) for name in pickles),
-                files={
-                    name: Member(member.file_size, f"{member.CRC:08x}")
-                    for name, member in members.items()
-                },
-            )
-    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError, OSError) as error:
+        return Package(
+            content=_content(members),
+            format_version=_read(archive, members["archive_version"]).decode("ascii").strip(),
+            metadata=_metadata(archive, members),
+            pickles=tuple(_below(name) for name in pickles),
+            files={below: _described(archive.members[name]) for below, name in members.items()},
+        )
+    except (ValueError, KeyError, TypeError) as error:
         raise GateError(
             "VIDC-BUNDLE-MALFORMED",
             f"{path} is not a package of PyTorch's: {str(error)[:200]}",
@@ -79,12 +77,16 @@ def describe_package(path: Path) -> Package:
         ) from error
 
 
+def _described(member: Stored) -> Member:
+    return Member(member.size, f"{member.crc32:08x}")
+
+
 def _below(name: str) -> str:
     """Returns a member's path below the package's own folder."""
     return str(PurePosixPath(*PurePosixPath(name).parts[1:]))
 
 
-def _content(members: Mapping[str, zipfile.ZipInfo]) -> Content:
+def _content(members: Mapping[str, str]) -> Content:
     if any(PurePosixPath(name).parts[:2] == _ENGINES for name in members):
         return Content.ENGINE
     if any(name.startswith("models/") for name in members):
@@ -92,17 +94,17 @@ def _content(members: Mapping[str, zipfile.ZipInfo]) -> Content:
     raise ValueError("it holds neither an engine nor a program")
 
 
-def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    if member.file_size > _MAX_METADATA_BYTES:
-        raise ValueError(f"{member.filename!r} has {member.file_size} bytes")
-    return archive.read(member)
+def _read(archive: Archive, name: str) -> bytes:
+    if archive.members[name].size > _MAX_METADATA_BYTES:
+        raise ValueError(f"{name!r} has {archive.members[name].size} bytes")
+    return archive.read(name)
 
 
-def _metadata(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Any]:
+def _metadata(archive: Archive, members: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, member in members.items():
-        if PurePosixPath(name).parts[:2] == _ENGINES and name.endswith("_metadata.json"):
-            found |= json.loads(_read(archive, member))
+    for below, name in members.items():
+        if PurePosixPath(below).parts[:2] == _ENGINES and below.endswith("_metadata.json"):
+            found |= json.loads(_read(archive, name))
     return found
 
 

@@ -73,10 +73,11 @@ def with_prompts(
     texts: Sequence[str],
 ) -> Inputs:
     """The inputs with the embeddings of two texts as prompts, and the texts' tokens."""
-    encode = TextEncoder(text_encoder, tokenizer, inputs.noise.device)
+    data = tokenizer.read_bytes()
+    encode = TextEncoder(text_encoder, data, inputs.noise.device)
     shape = (stream.batch, *stream.text)
     prompts = [encode(text).expand(shape).clone() for text in texts]
-    tokenize = PromptTokenizer(tokenizer, stream.text[0])
+    tokenize = PromptTokenizer(data, stream.text[0])
     tokens = [tokenize(text) for text in texts]
     stacked = {name: torch.stack([t[name] for t in tokens]) for name in tokens[0]}
     return Inputs(torch.stack(prompts), inputs.noise, stacked)

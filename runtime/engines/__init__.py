@@ -2,7 +2,6 @@
 
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Protocol, cast
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
@@ -54,9 +54,9 @@ class Loader(Protocol):
     """
 
     def __call__(
-        self, folder: Path, entry: manifest.Engine, weights: Weights, device: torch.device
+        self, files: Files, entry: manifest.Engine, weights: Weights, device: torch.device
     ) -> Engine:
-        """Loads the engine of ``entry`` from the bundle in ``folder``."""
+        """Loads the engine of ``entry`` from a bundle's files."""
 
 
 def loader(name: str) -> Loader:
@@ -75,10 +75,11 @@ def capturable(name: str) -> bool:
 
 def _module(name: str) -> ModuleType:
     module = f"{__name__}.{name}"
-    if find_spec(module) is None:
+    spec = find_spec(module)
+    if spec is None or not hasattr(loaded := import_module(module), "CAPTURABLE"):
         raise UnavailableError(
             "VIDC-ENGINE-LOADER",
             f"the bundle needs an engine loader {name!r}, which this vidc does not have",
             "install the vidc that built the bundle",
         )
-    return import_module(module)
+    return loaded

@@ -1,28 +1,37 @@
 """AOTInductor engines: native code that uses shared weights and writes states in place."""
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
-from zipfile import ZipFile
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 import vidc.plugins.ops.ring  # noqa: F401  packages call its operators by name
 from vidc.plugins import engine_operators
+from vidc.plugins.archive import Archive
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.ops.flash_attention import load_kernel
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
+from vidc.runtime.document import AGAIN
+from vidc.runtime.files import Files
 from vidc.runtime.pickles import refuse_pickles
 from vidc.runtime.states import Buffers, States, argument
-from vidc.runtime.strict import read
+from vidc.runtime.strict import plain, read
 from vidc.runtime.weights import Weights
 
 CAPTURABLE = True
+DESCRIPTION = "extra/vidc.json"
+"""Member of a package, below its own folder, that holds its ``Description``."""
+_UNPACK = "TMPDIR"
+"""Environment variable that names the folder in which torch unpacks."""
 # Positional arguments of torch's loader.
 _MODEL = "model"
 _RUN_SINGLE_THREADED = True
@@ -46,6 +55,32 @@ class Options:
     packed: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that a package reads: its dtype by torch's name, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Description:
+    """A package's tensors and options, written by the build into the package.
+
+    Attributes:
+        signature: the engine's.
+        constants: by name; of a packed one, the whole.
+        options: of the loader.
+    """
+
+    signature: Signature
+    constants: dict[str, Constant]
+    options: Options
+
+
 class AotInductorEngine:
     """A loaded package, and the weights that it reads.
 
@@ -53,10 +88,18 @@ class AotInductorEngine:
         package: torch's own loader of the package.
         signature: the engine's.
         constants: every tensor the package reads; the package only points to them.
+        folder: that the package is unpacked into; removed with the engine.
     """
 
-    def __init__(self, package: Any, signature: Signature, constants: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        package: Any,
+        signature: Signature,
+        constants: Mapping[str, Tensor],
+        folder: TemporaryDirectory[str],
+    ) -> None:
         self.signature = signature
+        self._folder = folder
         self._package = package
         self._constants = dict(constants)
         package.load_constants(self._constants, _USE_INACTIVE, _CHECK_FULL_UPDATE, _USER_MANAGED)
@@ -75,60 +118,122 @@ class AotInductorEngine:
 
 
 def load(
-    folder: Path, entry: manifest.Engine, weights: Weights, device: torch.device
+    files: Files, entry: manifest.Engine, weights: Weights, device: torch.device
 ) -> AotInductorEngine:
     """Loads ``entry``'s package without a compiler.
 
     Raises:
         UnavailableError: ``VIDC-ENGINE-LOAD``, torch cannot load it; ``VIDC-KERNEL-GPU``, the
                 kernel library has no kernel for this GPU.
-        GateError: ``VIDC-ENGINE-SIGNATURE``, it reads a tensor that the bundle lacks; as raised by
-            ``refuse_pickles``.
+        GateError: ``VIDC-ENGINE-SIGNATURE``, its tensors are not those of the manifest or of the
+            bundle's weights; ``VIDC-BUNDLE-MALFORMED``; as raised by ``refuse_pickles``.
     """
-    file = folder / entry.files[0]
-    refuse_pickles(file)
-    _require_model(file, entry)
+    options: Options = read(entry.options, Options, f"options of {entry.files[0]}")
+    described = _described(files, entry, options)
     operators = entry.requires.operators
     if operators and (fault := engine_operators.kernel_error(device, operators)) is not None:
         raise fault
-    try:
-        # aoti_load_package looks for a compiler and hides the reason of a failure.
-        package = torch._C._aoti.AOTIModelPackageLoader(
-            str(file), _MODEL, _RUN_SINGLE_THREADED, _RUNNERS, _DEFAULT_DEVICE
-        )
-    except RuntimeError as error:
-        raise _not_loaded(entry, _first_line(error)) from error
-    options: Options = read(entry.options, Options, f"options of {entry.files[0]}")
     own: dict[str, Tensor] = {}
     for path in entry.files[1:]:
         if path.endswith(".safetensors"):
-            own |= load_file(folder / path, device=str(device))
+            own |= _own_constants(files, path, device)
         elif path.endswith(".cubin"):
-            load_kernel(folder / path)
-    constants = {}
-    for name in package.get_constant_fqns():
-        try:
-            last = name in options.channels_last
-            if name in own:
-                constants[name] = own[name]
-            elif name in options.packed:
-                constants[name] = weights.packed(name, options.packed[name])
-            else:
-                constants[name] = weights.get(name, channels_last=last)
-        except (KeyError, SafetensorError) as error:
-            raise GateError(
-                "VIDC-ENGINE-SIGNATURE",
-                f"{entry.files[0]} asks for weight {name}, which the bundle does not have",
-                "build the bundle again",
-            ) from error
-    return AotInductorEngine(package, entry.signature, constants)
+            facts = str(PurePosixPath(path).with_suffix(".json"))
+            load_kernel(Path(files.sealed(path)), Path(files.sealed(facts)))
+    package, folder = _loaded(files, entry)
+    constants = {
+        name: _constant(entry, name, own, weights, options, described.constants)
+        for name in package.get_constant_fqns()
+    }
+    return AotInductorEngine(package, entry.signature, constants, folder)
 
 
-def _require_model(file: Path, entry: manifest.Engine) -> None:
-    """Refuses a package without a model; torch 2.11 crashes on one."""
-    with ZipFile(file) as archive:
-        if not any(f"/aotinductor/{_MODEL}/" in name for name in archive.namelist()):
-            raise _not_loaded(entry, "it holds no compiled model")
+def _described(files: Files, entry: manifest.Engine, options: Options) -> Description:
+    """Returns a package's description after comparing it with the manifest.
+
+    The package's code checks neither shapes nor dtypes: it would read beyond a smaller tensor.
+    """
+    archive = Archive(files.read(entry.files[0]), entry.files[0])
+    refuse_pickles(archive)
+    # Torch 2.11 crashes on a package without a model.
+    if not any(f"/aotinductor/{_MODEL}/" in name for name in archive.members):
+        raise _not_loaded(entry, "it holds no compiled model")
+    member = next((n for n in archive.members if n.endswith(f"/{DESCRIPTION}")), None)
+    if member is None:
+        raise _other(entry, "it does not describe its tensors")
+    try:
+        value = json.loads(archive.read(member))
+    except (ValueError, RecursionError) as error:
+        raise _other(entry, f"its description cannot be read: {error}") from error
+    described: Description = read(value, Description, f"description of {entry.files[0]}")
+    if plain(described.signature) != plain(entry.signature):
+        raise _other(entry, "its inputs, outputs or states are not those of the manifest")
+    if described.options != options:
+        raise _other(entry, "its options are not those of the manifest")
+    return described
+
+
+def _loaded(files: Files, entry: manifest.Engine) -> tuple[Any, TemporaryDirectory[str]]:
+    """Returns torch's loader of the package, and the folder that it unpacks into."""
+    folder = TemporaryDirectory(prefix="vidc-engine-", ignore_cleanup_errors=True)
+    before = os.environ.get(_UNPACK)
+    os.environ[_UNPACK] = folder.name
+    try:
+        # aoti_load_package looks for a compiler and hides the reason of a failure.
+        package = torch._C._aoti.AOTIModelPackageLoader(
+            files.sealed(entry.files[0]), _MODEL, _RUN_SINGLE_THREADED, _RUNNERS, _DEFAULT_DEVICE
+        )
+    except RuntimeError as error:
+        folder.cleanup()
+        raise _not_loaded(entry, _first_line(error)) from error
+    finally:
+        if before is None:
+            del os.environ[_UNPACK]
+        else:
+            os.environ[_UNPACK] = before
+    return package, folder
+
+
+def _own_constants(files: Files, path: str, device: torch.device) -> dict[str, Tensor]:
+    try:
+        found = load_tensors(files.read(path))
+    except SafetensorError as error:
+        text = f"{path} is not a file of safetensors: {str(error)[:200]}"
+        raise GateError("VIDC-BUNDLE-MALFORMED", text, AGAIN) from error
+    return {name: tensor.to(device) for name, tensor in found.items()}
+
+
+def _constant(
+    entry: manifest.Engine,
+    name: str,
+    own: Mapping[str, Tensor],
+    weights: Weights,
+    options: Options,
+    described: Mapping[str, Constant],
+) -> Tensor:
+    """Returns a tensor that the package reads, of the dtype and shape that its code expects."""
+    try:
+        if name in own:
+            tensor = own[name]
+        elif name in options.packed:
+            tensor = weights.packed(name, options.packed[name])
+        else:
+            tensor = weights.get(name, channels_last=name in options.channels_last)
+    except KeyError as error:
+        raise GateError(
+            "VIDC-ENGINE-SIGNATURE",
+            f"{entry.files[0]} asks for weight {name}, which the bundle does not have",
+            "build the bundle again",
+        ) from error
+    expected = described.get(name)
+    found = Constant(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+    if found != expected:
+        raise _other(entry, f"weight {name} is {found}, and its code reads {expected}")
+    return tensor
+
+
+def _other(entry: manifest.Engine, why: str) -> GateError:
+    return GateError("VIDC-ENGINE-SIGNATURE", f"{entry.files[0]}: {why}", "build the bundle again")
 
 
 def _not_loaded(entry: manifest.Engine, reason: str) -> UnavailableError:

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from vidc.plugins.errors import GateError, UnavailableError
@@ -14,6 +12,7 @@ from vidc.plugins.signature import DTYPE_NAMES, Signature, TensorSpec, state_out
 from vidc.runtime import manifest
 from vidc.runtime.engines.integer_products import ask_exact_products
 from vidc.runtime.engines.torch_memory import REFUSED, torch_memory
+from vidc.runtime.files import Files
 from vidc.runtime.ort import onnxruntime
 from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.strict import read
@@ -29,6 +28,7 @@ _IDENTITY = bytes.fromhex(
     "0a020801620f0a0179120a0a08080112040a02080142040a001015"
 )
 """An ONNX graph of one Identity."""
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _NO_MEMORY = ("Failed to allocate memory", "out of memory", REFUSED)
 _ELEMENT_TYPES = {
     "float32": 1,
@@ -176,9 +176,11 @@ def _described(tensor: Tensor, dtype: str) -> tuple[str, int, int, tuple[int, ..
 
 
 def load(
-    folder: Path, entry: manifest.Engine, weights: Weights, device: torch.device
+    files: Files, entry: manifest.Engine, weights: Weights, device: torch.device
 ) -> OnnxRuntimeEngine:
     """Loads ``entry``'s graph; on a CPU, ONNX Runtime memory-maps the bundle's weights.
+
+    It opens them by their names in the graph, below the bundle's folder alone.
 
     Raises:
         GateError: ``VIDC-BUNDLE-FIELD``, its options are not ``Options``;
@@ -188,7 +190,7 @@ def load(
     """
     file, signature = entry.files[0], entry.signature
     options: Options = read(entry.options, Options, f"options of {file}")
-    session, captured = _session(folder / file, entry, options, device)
+    session, captured = _session(files, entry, options, device)
     written = {state_output(state.name): state for state in signature.states if state.writes}
     inputs, given = session.get_inputs(), {}
     if options.weights_given:
@@ -203,15 +205,15 @@ def load(
 
 
 def _session(
-    path: Path, entry: manifest.Engine, options: Options, device: torch.device
+    files: Files, entry: manifest.Engine, options: Options, device: torch.device
 ) -> tuple[onnxruntime.InferenceSession, bool]:
     """Returns a session on a device, and True if it captures its runs."""
     if device.type != "cuda":
-        return _opened(path, entry, options.session_options(), [CPU]), False
+        return _opened(files, entry, options.session_options(), [CPU]), False
     _require_cuda(entry, device)
     try:
         session = _opened(
-            path, entry, _gpu_options(options), _gpu_providers(device, options.cuda_graph)
+            files, entry, _gpu_options(options), _gpu_providers(device, options.cuda_graph)
         )
     except UnavailableError as error:
         # The graph has control flow, or a node without a CUDA kernel runs on the CPU.
@@ -219,7 +221,7 @@ def _session(
             raise
         options = replace(options, cuda_graph=False)
         session = _opened(
-            path, entry, _gpu_options(options), _gpu_providers(device, captured=False)
+            files, entry, _gpu_options(options), _gpu_providers(device, captured=False)
         )
     return session, options.cuda_graph
 
@@ -261,15 +263,15 @@ def _gpu_providers(device: torch.device, captured: bool) -> list[Any]:
 
 
 def _opened(
-    path: Path,
+    files: Files,
     entry: manifest.Engine,
     options: onnxruntime.SessionOptions,
     providers: list[Any],
 ) -> onnxruntime.InferenceSession:
+    options.add_session_config_entry(_WEIGHTS_FOLDER, files.folder)
+    graph = files.read(entry.files[0])
     try:
-        return onnxruntime.InferenceSession(
-            str(path), options, providers=providers, enable_fallback=0
-        )
+        return onnxruntime.InferenceSession(graph, options, providers=providers, enable_fallback=0)
     except Exception as error:
         # ONNX Runtime's exceptions have no common base.
         raise UnavailableError(
@@ -292,7 +294,7 @@ def _no_cuda(entry: manifest.Engine, why: str) -> UnavailableError:
 def _weight(file: str, node: Any, weights: Weights) -> Tensor:
     try:
         tensor = weights[node.name]
-    except (KeyError, SafetensorError) as error:
+    except KeyError as error:
         raise _other_tensors(file, "weights") from error
     if (tuple(node.shape), node.type) != (
         tuple(tensor.shape),

@@ -2,18 +2,17 @@
 
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
 from packaging.version import InvalidVersion, Version
-from safetensors import SafetensorError
 from torch import Tensor
 
 from vidc.plugins import loading
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Role, Signature, state_output
 from vidc.runtime import manifest
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
@@ -115,7 +114,7 @@ class TensorRtEngine:
 
 
 def load(
-    folder: Path, entry: manifest.Engine, weights: Weights, device: torch.device
+    files: Files, entry: manifest.Engine, weights: Weights, device: torch.device
 ) -> TensorRtEngine:
     """Loads ``entry``'s plan.
 
@@ -135,7 +134,7 @@ def load(
     runtime = module.Runtime(module.Logger(module.Logger.ERROR))
     if options.version_compatible:
         runtime.engine_host_code_allowed = True
-    engine = runtime.deserialize_cuda_engine((folder / file).read_bytes())
+    engine = runtime.deserialize_cuda_engine(files.read(file))
     if engine is None:
         raise _not_loaded(entry, options.product, "it is not for this GPU or this version")
     strategy = module.ExecutionContextAllocationStrategy.USER_MANAGED
@@ -250,7 +249,7 @@ def _expected(signature: Signature) -> dict[str, _Tensor]:
 def _weight(file: str, name: str, weights: Weights) -> Tensor:
     try:
         return weights[name]
-    except (KeyError, SafetensorError) as error:
+    except KeyError as error:
         raise _other_signature(file, f"weight {name} is not in the bundle") from error
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from vidc.plugins.errors import UsageError
 from vidc.plugins.signature import TensorSpec
 from vidc.runtime.engines import Engine
+from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, Runners
 from vidc.runtime.states import Buffers, States
 
@@ -76,7 +76,7 @@ class Session(Generic[S]):
     Spec: ClassVar[type[ProgramSpec]]
 
     @classmethod
-    def share(cls, folder: Path, engines: Mapping[str, Engine], device: torch.device) -> Any:
+    def share(cls, files: Files, engines: Mapping[str, Engine], device: torch.device) -> Any:
         """Returns the program's own shared object; called when a bundle is loaded."""
         return None
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch import Tensor
 from vidc.plugins.errors import UsageError
 from vidc.plugins.names import TOKENIZER
 from vidc.runtime.engines import Engine
+from vidc.runtime.files import Files
 from vidc.runtime.graphs import Runners
 from vidc.runtime.noise import NoiseSource
 from vidc.runtime.programs.base import Session
@@ -38,7 +38,7 @@ class CausalVideo(Session[StreamSpec]):
 
     @classmethod
     def share(
-        cls, folder: Path, engines: Mapping[str, Engine], device: torch.device
+        cls, files: Files, engines: Mapping[str, Engine], device: torch.device
     ) -> TextEncoder | None:
         """Opens the text encoder of a bundle that has one.
 
@@ -46,7 +46,7 @@ class CausalVideo(Session[StreamSpec]):
             GateError: ``VIDC-BUNDLE-TOKENIZER``.
         """
         engine = engines.get(TEXT_ENCODER)
-        return None if engine is None else TextEncoder(engine, folder / TOKENIZER, device)
+        return None if engine is None else TextEncoder(engine, files.read(TOKENIZER), device)
 
     @property
     def latents(self) -> Tensor:

@@ -22,7 +22,7 @@ from vidc.compiler.store.sources import source_digest
 from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate import check
 from vidc.plugins.errors import BuildError, GateError, UsageError
-from vidc.runtime import integrity, manifest
+from vidc.runtime import files, integrity, manifest
 from vidc.runtime.integrity import file_entry, verify
 from vidc.runtime.manifest import read_manifest
 
@@ -152,7 +152,7 @@ def test_an_altered_bundle_is_made_again(project, tmp_path, monkeypatch):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of 64 KiB, so that this bundle's weights have some."""
-    for module in (integrity, manifest):
+    for module in (files, integrity, manifest):
         monkeypatch.setattr(module, "CHUNK_BYTES", 2**16)
     monkeypatch.setattr(integrity, "_READ", 2**16)
 
@@ -160,8 +160,8 @@ def small_chunks(monkeypatch):
 def test_large_files_have_digests_of_their_chunks(project, tmp_path, small_chunks):
     output = tmp_path / "chunked"
     rebuild(project, output)
-    files = read_manifest(output).files
-    assert files["weights/transformer.safetensors"].chunks
+    entries = read_manifest(output).files
+    assert entries["weights/transformer.safetensors"].chunks
     verify(output, read_manifest(output), "full")
 
 

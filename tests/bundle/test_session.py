@@ -260,6 +260,39 @@ def linked(project, folder, document):
     return folder
 
 
+def test_flipped_weights_do_not_play(project, tmp_path):
+    """A weights file of any size is hashed unless ``fast`` is asked for."""
+    folder = tmp_path / "flipped"
+    shutil.copytree(project.bundle, folder)
+    weights = folder / "weights/transformer.safetensors"
+    assert weights.stat().st_size < 2**20
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(GateError, match="VIDC-BUNDLE-ALTERED"):
+        load(folder)
+
+
+@pytest.mark.parametrize("verify", ["full", "fast"])
+def test_code_and_graphs_are_hashed_whatever_their_size(project, tmp_path, monkeypatch, verify):
+    folder = tmp_path / "swapped"
+    shutil.copytree(project.bundle, folder)
+    monkeypatch.setattr("vidc.runtime.integrity.FAST_LIMIT", 0)
+    graph = folder / "denoise.onnx"
+    data = graph.read_bytes()
+    graph.write_bytes(data.replace(b"vidc", b"vidk") if b"vidc" in data else data[:-1] + b"x")
+    with pytest.raises(GateError, match=r"VIDC-BUNDLE-ALTERED.*denoise\.onnx"):
+        load(folder, verify=verify)
+
+
+@pytest.mark.parametrize("name", ["integer_products", "torch_memory", "nothing", "__init__"])
+def test_a_loader_that_is_none_is_refused(project, tmp_path, name):
+    document = read_manifest(project.bundle)
+    engines = {n: replace(e, loader=name) for n, e in document.engines.items()}
+    with pytest.raises(UnavailableError, match="VIDC-ENGINE-LOADER"):
+        load(linked(project, tmp_path, replace(document, engines=engines)))
+
+
 def refused(project, folder, document):
     with pytest.raises(GateError, match="VIDC-BUNDLE-FIELD") as caught:
         load(linked(project, folder, document), verify="off")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from vidc.plugins.errors import GateError
+from vidc.plugins.errors import GateError, UsageError
+from vidc.runtime import files as files_module
 from vidc.runtime import integrity
 from vidc.runtime import manifest as manifest_module
 from vidc.runtime.integrity import FAST_LIMIT, file_entries, file_entry, verify, verify_files
@@ -108,7 +109,7 @@ def test_an_extra_link_to_a_folder_is_refused(bundle: Path, manifest: Manifest) 
 
 def test_refuses_an_unknown_mode(bundle: Path, manifest: Manifest) -> None:
     mode: Any = "fats"
-    with pytest.raises(ValueError, match="fats"):
+    with pytest.raises(UsageError, match="VIDC-BUNDLE-VERIFY"):
         verify(bundle, manifest, mode)
 
 
@@ -124,7 +125,7 @@ def test_progress_ends_at_the_total(bundle: Path, manifest: Manifest) -> None:
 def chunked(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> BundleFile:
     """The entry of ``LARGE`` where chunks are of a few bytes; the last one is shorter."""
     monkeypatch.setattr(integrity, "_READ", 2**14)
-    for module in (integrity, manifest_module):
+    for module in (files_module, integrity, manifest_module):
         monkeypatch.setattr(module, "CHUNK_BYTES", 2**16)
     return file_entry(bundle / LARGE)
 

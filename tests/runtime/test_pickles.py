@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from vidc.plugins.errors import GateError
-from vidc.runtime.pickles import refuse_pickles
+from vidc.runtime.pickles import open_package
+from vidc.runtime.pickles import refuse_pickles as refuse_pickles_in
+
+
+def refuse_pickles(package: Path) -> None:
+    refuse_pickles_in(open_package(package))
 
 
 def saved(legacy: bool = False) -> bytes:

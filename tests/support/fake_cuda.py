@@ -44,10 +44,10 @@ class Module:
         return [CUDA, CPU]
 
     def InferenceSession(  # noqa: N802
-        self, graph: str | bytes, options: Any = None, **given: Any
+        self, graph: bytes, options: Any = None, **given: Any
     ) -> Any:
         (name, cuda), *others = given["providers"]
-        if isinstance(graph, bytes):
+        if options is None:
             real = onnxruntime.InferenceSession(graph, options, providers=[CPU])
             return SimpleNamespace(get_providers=lambda: [CUDA, CPU][not self.loads :], real=real)
         assert (name, others, given["enable_fallback"]) == (CUDA, [CPU], 0)

@@ -37,9 +37,8 @@ def eager_bundle(
         files[group] = output / weights_path(group)
     where = torch.device(device)
     engines = eager_engines(model, files, dict.fromkeys(files, "fp32"), where)
-    text = TextEncoder(
-        engines.pop(program.TEXT_ENCODER), folder / program.TEXT_ENCODER / TOKENIZER, where
-    )
+    words = (folder / program.TEXT_ENCODER / TOKENIZER).read_bytes()
+    text = TextEncoder(engines.pop(program.TEXT_ENCODER), words, where)
     runners = Runners.on(where, captured=False)
     resources = Resources(stream_spec(model), engines, where, runners, text)
     return model, Bundle(program.CausalVideo, resources)

@@ -100,7 +100,7 @@ class AotInductorBackend:
                 f"backend {NAME} cannot compile {component.name}: {defect.reason}",
                 defect.hint,
             )
-        from vidc.compiler.backends.aoti.packages import strip_pickles
+        from vidc.compiler.backends.aoti.packages import finish_package
         from vidc.exporters.program import load_program
 
         package = output / FOLDER / f"{component.name}.pt2"
@@ -134,20 +134,22 @@ class AotInductorBackend:
         constants = named_constants(program)
         with inductor_cache(component.program):
             compile_package(program, package)
-        strip_pickles(package)
+        written = frozenset(s.name for s in component.signature.states if s.writes)
+        signature = signature.with_in_place(written)
+        taken = {
+            "channels_last": list(channels_last),
+            "packed": {name: list(parts) for name, parts in fusion.packed.items()},
+        }
+        finish_package(package, program, signature, taken)
         files = [package, *_save_constants(constants, package)]
         for folder in kernels.values():
             files += [Path(shutil.copy(file, package.parent)) for file in sorted(folder.iterdir())]
-        written = frozenset(s.name for s in component.signature.states if s.writes)
         return CompiledEngine(
             loader=NAME,
             version=torch.__version__,
             files=tuple(file.relative_to(output).as_posix() for file in files),
-            signature=signature.with_in_place(written),
-            options={
-                "channels_last": list(channels_last),
-                "packed": {name: list(parts) for name, parts in fusion.packed.items()},
-            },
+            signature=signature,
+            options=taken,
             requires=Requirements(torch.__version__, used_cpu_features(), fusion.operators),
             notes=notes,
         )

@@ -1,15 +1,46 @@
 """Pickle-free, reproducible rewriting of PyTorch's ``.pt2`` packages."""
 
+import json
 import shutil
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from vidc.runtime.pickles import is_sample_input, refuse_pickles
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from vidc.plugins.signature import Signature
+from vidc.runtime.engines.aoti import DESCRIPTION
+from vidc.runtime.pickles import is_sample_input, open_package, refuse_pickles
 
 _CHUNK = 2**22
 
 
-def strip_pickles(package: Path) -> None:
+def finish_package(
+    package: Path, program: ExportedProgram, signature: Signature, options: Mapping[str, Any]
+) -> None:
+    """Removes pickles from an engine's package and writes its ``Description`` into it.
+
+    Args:
+        package: file of ``aoti_compile_and_package``.
+        program: what was compiled; gives names, dtypes and shapes of constants.
+        signature: the engine's, as the manifest has it.
+        options: of the loader, as the manifest has them.
+
+    Raises:
+        GateError: as raised by ``strip_pickles``.
+    """
+    constants = {
+        name: {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+        for name, tensor in (program.state_dict | program.constants).items()
+        if isinstance(tensor, Tensor)
+    }
+    value = {"signature": signature.to_json(), "constants": constants, "options": options}
+    strip_pickles(package, {DESCRIPTION: json.dumps(value, sort_keys=True)})
+
+
+def strip_pickles(package: Path, added: Mapping[str, str] | None = None) -> None:
     """Removes the pickled sample inputs from a package, in place.
 
     Members are sorted, stored and dated 1980, so that equal members give equal bytes.
@@ -17,6 +48,7 @@ def strip_pickles(package: Path) -> None:
 
     Args:
         package: file of ``torch.export.save`` or ``aoti_compile_and_package``.
+        added: texts of further members by name below the package's own folder.
 
     Raises:
         GateError: ``VIDC-BUNDLE-PICKLE``, it has a pickle that loading needs, such as a custom
@@ -27,7 +59,10 @@ def strip_pickles(package: Path) -> None:
         with zipfile.ZipFile(package) as source, zipfile.ZipFile(rewritten, "w") as target:
             for member in sorted(source.infolist(), key=lambda member: member.filename):
                 _copy(source, member, target)
-        refuse_pickles(rewritten)
+            root = source.namelist()[0].partition("/")[0]
+            for name, text in (added or {}).items():
+                target.writestr(zipfile.ZipInfo(f"{root}/{name}"), text)
+        refuse_pickles(open_package(rewritten))
         rewritten.replace(package)
     finally:
         rewritten.unlink(missing_ok=True)

@@ -29,6 +29,7 @@ from vidc.plugins.errors import UsageError
 from vidc.plugins.signature import Role, Signature, TensorSpec
 from vidc.runtime import manifest
 from vidc.runtime.engines import loader
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
@@ -153,7 +154,7 @@ def test_compiled_component_runs_in_loader(tmp_path: Path) -> None:
     assert (entry.backend, entry.loader) == (NAME, "onnxruntime")
     assert entry.requires.torch == "2.11.0"
 
-    engine = loader(entry.loader)(bundle, entry, Weights({}, CPU), CPU)
+    engine = loader(entry.loader)(Files(bundle), entry, Weights({}, CPU), CPU)
     buffers = Buffers(engine.signature, CPU)
     x = torch.randn(1, 2, 2)
     buffers.set({"x": x})

@@ -19,6 +19,7 @@ from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.program import export_program, load_program, save_program
 from vidc.runtime import manifest
 from vidc.runtime.engines.aoti import load
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
@@ -68,7 +69,7 @@ def test_engine_matches_program(recipe, tmp_path):
         dict(compiled.options), compiled.requires,
     )  # fmt: skip
     weights = Weights({"transformer": tmp_path / "transformer.safetensors"}, CPU)
-    engine = load(output, entry, weights, CPU)
+    engine = load(Files(output), entry, weights, CPU)
 
     states, buffers = States([engine.signature], CPU), Buffers(engine.signature, CPU)
     filled = transformer.filled(component.signature)

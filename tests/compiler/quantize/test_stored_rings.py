@@ -35,6 +35,7 @@ from vidc.plugins.ops.ring import ring_write
 from vidc.plugins.signature import Signature, state_output
 from vidc.runtime import manifest
 from vidc.runtime.engines.aoti import load
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
@@ -337,7 +338,7 @@ def test_an_engine_of_aoti_keeps_its_ring_in_int8(model, tmp_path):
     )  # fmt: skip
     cpu = torch.device("cpu")
     weights = Weights({"transformer": tmp_path / "transformer.safetensors"}, cpu)
-    engine = load(output, entry, weights, cpu)
+    engine = load(Files(output), entry, weights, cpu)
     states, buffers = States([engine.signature], cpu), Buffers(engine.signature, cpu)
     for name, value in written.states().items():
         states[name].copy_(value)

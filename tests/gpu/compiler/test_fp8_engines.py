@@ -30,6 +30,7 @@ from vidc.exporters.export import export_component
 from vidc.runtime import load, manifest
 from vidc.runtime.engines import Engine
 from vidc.runtime.engines.aoti import load as load_engine
+from vidc.runtime.files import Files
 from vidc.runtime.manifest import read_manifest
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
@@ -81,7 +82,7 @@ def engine(target, model, attention_cubin, tmp_path_factory):
             dict(built.options), built.requires,
         )  # fmt: skip
         loaded = Weights({"transformer": output / "transformer.safetensors"}, CUDA)
-        made[name, recipe] = load_engine(output, entry, loaded, CUDA)
+        made[name, recipe] = load_engine(Files(output), entry, loaded, CUDA)
         return made[name, recipe]
 
     return engine

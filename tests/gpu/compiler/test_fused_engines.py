@@ -25,6 +25,7 @@ from vidc.plugins.errors import UnavailableError
 from vidc.runtime import load, manifest
 from vidc.runtime.engines import Engine
 from vidc.runtime.engines.aoti import load as load_engine
+from vidc.runtime.files import Files
 from vidc.runtime.manifest import read_manifest
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
@@ -78,7 +79,9 @@ def compiled(target, model, attention_cubin, tmp_path_factory):
             "aoti", built.loader, built.version, "bf16", built.files, built.signature,
             dict(built.options), built.requires,
         )  # fmt: skip
-        made[name, fused] = Compiled(built, load_engine(output, entry, weights, CUDA), weights)
+        made[name, fused] = Compiled(
+            built, load_engine(Files(output), entry, weights, CUDA), weights
+        )
         return made[name, fused]
 
     return compiled

@@ -18,6 +18,7 @@ from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.program import export_program, load_program, save_program
 from vidc.runtime import manifest
 from vidc.runtime.engines.aoti import load
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
@@ -79,7 +80,7 @@ def test_an_engine_computes_what_the_program_means(
         dict(compiled.options), compiled.requires,
     )  # fmt: skip
     weights = Weights({"transformer": output / "transformer.safetensors"}, CUDA)
-    engine = load(output, entry, weights, CUDA)
+    engine = load(Files(output), entry, weights, CUDA)
 
     rings = [spec.name for spec in engine.signature.states if spec.name.startswith("ring.")]
     narrow = [spec for spec in engine.signature.states if spec.rounding is not None]

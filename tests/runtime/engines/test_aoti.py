@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,9 +28,11 @@ from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins.errors import GateError, UnavailableError
+from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.engines import Engine
 from vidc.runtime.engines.aoti import load
+from vidc.runtime.files import Files
 from vidc.runtime.programs.rope import Rope
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.strict import plain
@@ -58,7 +61,9 @@ class Model:
         return Weights({file.stem: file for file in (self.folder / "weights").iterdir()}, CPU)
 
     def load(self, weights: Weights) -> dict[str, Engine]:
-        return {n: load(self.folder, entry, weights, CPU) for n, entry in self.entries.items()}
+        return {
+            n: load(Files(self.folder), entry, weights, CPU) for n, entry in self.entries.items()
+        }
 
     def eager(self) -> dict[str, Engine]:
         return {name: EagerEngine(self.components[name]) for name in self.entries}
@@ -181,6 +186,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from vidc.runtime.engines.aoti import load
+from vidc.runtime.files import Files
 from vidc.runtime.manifest import Engine
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.strict import read
@@ -188,7 +194,7 @@ from vidc.runtime.weights import Weights
 
 folder, cpu = Path(sys.argv[1]), torch.device("cpu")
 entry = read(json.loads(sys.argv[2]), Engine, "entry")
-engine = load(folder, entry, Weights({"transformer": folder / sys.argv[3]}, cpu), cpu)
+engine = load(Files(folder), entry, Weights({"transformer": folder / sys.argv[3]}, cpu), cpu)
 states, buffers = States([engine.signature], cpu), Buffers(engine.signature, cpu)
 buffers.set({"latent": 1.0, "rope_cos": 1.0, "valid_length": int(sys.argv[4])})
 engine.run(buffers, states)
@@ -221,7 +227,7 @@ def test_refuses_a_package_that_is_not_an_engine(transformer: Model, tmp_path: P
     with zipfile.ZipFile(tmp_path / "engine.pt2", "w") as archive:
         archive.writestr("engine/archive_format", "pt2")
     with pytest.raises(UnavailableError) as caught:
-        load(tmp_path, entry, transformer.weights(), CPU)
+        load(Files(tmp_path), entry, transformer.weights(), CPU)
     assert caught.value.code == "VIDC-ENGINE-LOAD"
     assert "outdated" not in str(caught.value)
 
@@ -234,7 +240,7 @@ def test_a_pickle_in_the_package_is_refused(transformer: Model, tmp_path: Path) 
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr("denoise/data/sample_inputs/model.pt", b"pickle")
     with pytest.raises(GateError) as caught:
-        load(tmp_path, entry, transformer.weights(), CPU)
+        load(Files(tmp_path), entry, transformer.weights(), CPU)
     assert caught.value.code == "VIDC-BUNDLE-PICKLE"
 
 
@@ -245,8 +251,67 @@ def test_a_weight_that_is_missing_is_named(transformer: Model, tmp_path: Path) -
     save_file(kept, tmp_path / "transformer.safetensors")
     weights = Weights({"transformer": tmp_path / "transformer.safetensors"}, CPU)
     with pytest.raises(GateError, match=name) as caught:
-        load(transformer.folder, transformer.entries["denoise"], weights, CPU)
+        load(Files(transformer.folder), transformer.entries["denoise"], weights, CPU)
     assert caught.value.code == "VIDC-ENGINE-SIGNATURE"
+
+
+def refused(model: Model, entry: manifest.Engine, weights: Weights) -> str:
+    with pytest.raises(GateError) as caught:
+        load(Files(model.folder), entry, weights, CPU)
+    assert caught.value.code == "VIDC-ENGINE-SIGNATURE"
+    return caught.value.message
+
+
+def test_refuses_a_signature_that_is_not_the_packages(transformer: Model) -> None:
+    entry = transformer.entries["denoise"]
+    tensors = list(entry.signature)
+    states = [i for i, spec in enumerate(tensors) if spec.name.startswith("ring.")][:2]
+    swapped = [*tensors]
+    swapped[states[0]], swapped[states[1]] = tensors[states[1]], tensors[states[0]]
+    taller = [*tensors]
+    taller[0] = replace(tensors[0], shape=(2, *tensors[0].shape[1:]))
+    other = [*tensors]
+    other[0] = replace(tensors[0], dtype="float16")
+    elsewhere = [*tensors]
+    elsewhere[states[0]] = replace(tensors[states[0]], in_place=False)
+    for changed in (swapped, taller, other, elsewhere, tensors[1:]):
+        signature = Signature(tuple(changed))
+        refused(transformer, replace(entry, signature=signature), transformer.weights())
+
+
+def test_refuses_options_that_are_not_the_packages(transformer: Model) -> None:
+    entry = transformer.entries["denoise"]
+    options = {**entry.options, "channels_last": ["transformer.patch_embedding.weight"]}
+    refused(transformer, replace(entry, options=options), transformer.weights())
+
+
+@pytest.mark.parametrize("change", ["shape", "dtype"])
+def test_refuses_a_weight_that_the_code_does_not_expect(
+    transformer: Model, tmp_path: Path, change: str
+) -> None:
+    name = "blocks.1.attn1.to_k.weight"
+    kept = load_file(transformer.folder / "weights" / "transformer.safetensors")
+    kept[name] = kept[name][:-1].clone() if change == "shape" else kept[name].half()
+    save_file(kept, tmp_path / "transformer.safetensors")
+    weights = Weights({"transformer": tmp_path / "transformer.safetensors"}, CPU)
+    assert name in refused(transformer, transformer.entries["denoise"], weights)
+
+
+def test_a_package_that_does_not_load_leaves_nothing_behind(
+    transformer: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, unpacked = transformer.entries["denoise"], tmp_path / "tmp"
+    unpacked.mkdir()
+    file = tmp_path / entry.files[0]
+    file.parent.mkdir(parents=True)
+    data = bytearray((transformer.folder / entry.files[0]).read_bytes())
+    start = data.index(b"\x7fELF")
+    data[start : start + 64] = bytes(64)
+    file.write_bytes(data)
+    monkeypatch.setattr(tempfile, "tempdir", str(unpacked))
+    with pytest.raises(UnavailableError, match="VIDC-ENGINE-LOAD"):
+        load(Files(tmp_path), replace(entry, files=entry.files[:1]), transformer.weights(), CPU)
+    assert list(unpacked.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 from vidc.runtime import manifest
 from vidc.runtime.engines import integer_products
 from vidc.runtime.engines.onnxruntime import Options, load
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.strict import plain
 from vidc.runtime.weights import Weights
@@ -107,7 +108,7 @@ def entry(folder: Path) -> manifest.Engine:
 
 
 def test_states_are_written_in_place_or_to_the_spare(folder: Path, entry: manifest.Engine) -> None:
-    engine = load(folder, entry, weights(folder), CPU)
+    engine = load(Files(folder), entry, weights(folder), CPU)
     assert {s.name: s.in_place for s in engine.signature.states} == {"ring": True, "last": False}
     states, buffers = States([engine.signature], CPU), Buffers(engine.signature, CPU)
     ring, last, module = torch.zeros(1, 4, 1, 2), torch.zeros(1, 2, 2), Stateful()
@@ -130,6 +131,7 @@ import json, sys
 from pathlib import Path
 import torch
 from vidc.runtime.engines.onnxruntime import load
+from vidc.runtime.files import Files
 from vidc.runtime.manifest import Engine
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.strict import read
@@ -144,7 +146,7 @@ entry = read(json.loads(sys.argv[2]), Engine, "entry")
 engines = []
 for _ in range(2):
     before = private()
-    engine = load(folder, entry, Weights({}, cpu), cpu)
+    engine = load(Files(folder), entry, Weights({}, cpu), cpu)
     engine.run(Buffers(engine.signature, cpu), States([engine.signature], cpu))
     engines.append(engine)
 print((private() - before) / 1024)
@@ -172,7 +174,7 @@ def test_a_second_engine_shares_the_weights(tmp_path: Path) -> None:
 
 def refusal(folder: Path, entry: manifest.Engine) -> GateError | UnavailableError:
     with pytest.raises((GateError, UnavailableError)) as caught:
-        load(folder, entry, weights(folder), CPU)
+        load(Files(folder), entry, weights(folder), CPU)
     return caught.value
 
 
@@ -227,10 +229,6 @@ def no_graph(folder: Path) -> None:
     (folder / "toy.onnx").write_bytes(b"no graph")
 
 
-def no_file(folder: Path) -> None:
-    (folder / "toy.onnx").unlink()
-
-
 def unknown_operator(folder: Path) -> None:
     import onnx_ir as ir
 
@@ -247,12 +245,12 @@ def short_weights(folder: Path) -> None:
     (folder / "weights" / "toy.safetensors").write_bytes(b"short")
 
 
-@pytest.mark.parametrize("damage", [no_graph, no_file, unknown_operator, no_weights, short_weights])
+@pytest.mark.parametrize("damage", [no_graph, unknown_operator, no_weights, short_weights])
 def test_refuses_a_graph_that_onnxruntime_cannot_load(
     folder: Path, entry: manifest.Engine, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     damage(tmp_path)
     with pytest.raises(UnavailableError, match=r"toy\.onnx") as caught:
-        load(tmp_path, entry, Weights({}, CPU), CPU)
+        load(Files(tmp_path), entry, Weights({}, CPU), CPU)
     assert caught.value.code == "VIDC-ENGINE-LOAD"

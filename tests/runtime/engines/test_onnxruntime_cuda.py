@@ -21,6 +21,7 @@ from vidc.runtime import graphs, manifest
 from vidc.runtime.engines import capturable
 from vidc.runtime.engines import onnxruntime as engines
 from vidc.runtime.engines.onnxruntime import load
+from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, DirectRunner, Runners, WarmRunner
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
@@ -61,7 +62,9 @@ def on_gpu(monkeypatch):
 
 def loaded(built, weights, device):
     shared = Weights(weights, CPU)
-    return {name: load(folder, entry, shared, device) for name, (folder, entry) in built.items()}
+    return {
+        name: load(Files(folder), entry, shared, device) for name, (folder, entry) in built.items()
+    }
 
 
 def require_pytorchs_stream(config, weights, found, runners):
@@ -145,7 +148,7 @@ def test_states_and_weights_are_where_the_backend_says(built):
 def refused(built, weights, code, device=CPU, **changes):
     folder, entry = built["text_kv"]
     with pytest.raises((GateError, UnavailableError)) as caught:
-        load(folder, replace(entry, **changes), Weights(weights, CPU), device)
+        load(Files(folder), replace(entry, **changes), Weights(weights, CPU), device)
     assert caught.value.code == code
     return caught.value
 
@@ -189,7 +192,7 @@ def test_other_inputs_than_the_manifests_are_refused(built, weights):
 def test_gpu_faults_become_coded_errors(built, weights, on_gpu, said, error):
     on_gpu(fails=Exception(said))
     folder, entry = built["text_kv"]
-    engine = load(folder, entry, Weights(weights, CPU), GPU)
+    engine = load(Files(folder), entry, Weights(weights, CPU), GPU)
     with pytest.raises(error, match=said[:20]) as caught:
         engine.run(Buffers(engine.signature, CPU), States([engine.signature], CPU))
     assert type(caught.value) is error

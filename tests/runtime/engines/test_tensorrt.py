@@ -30,6 +30,7 @@ from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.engines.tensorrt import load
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
@@ -69,7 +70,7 @@ def product(monkeypatch):
 def test_stream_matches_pytorch(config, weights, bundle):
     folder, entries = bundle
     shared = Weights(weights, CPU)
-    engines = {name: load(folder, entry, shared, CPU) for name, entry in entries.items()}
+    engines = {name: load(Files(folder), entry, shared, CPU) for name, entry in entries.items()}
     eager = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
     stream = stream_spec(config)
     scenario = Scenario(blocks=6, switch_after=4, rollout=True)
@@ -117,7 +118,7 @@ def test_quantized_plan_matches_its_program(tmp_path, recipe):
         graph.signature, {"product": "tensorrt_rtx"}, manifest.PORTABLE,
     )  # fmt: skip
     weights = Weights({"transformer": tmp_path / "transformer.safetensors"}, CPU)
-    engine = load(tmp_path / "plan", entry, weights, CPU)
+    engine = load(Files(tmp_path / "plan"), entry, weights, CPU)
     states, buffers = States([engine.signature], CPU), Buffers(engine.signature, CPU)
     for name, value in transformer.filled(component.signature).items():
         axes = engine.signature[name].axes
@@ -152,7 +153,7 @@ def relative(found, expected):
 def refused(bundle, weights, error, code, **changes):
     folder, entries = bundle
     with pytest.raises(error) as caught:
-        load(folder, replace(entries["text_kv"], **changes), Weights(weights, CPU), CPU)
+        load(Files(folder), replace(entries["text_kv"], **changes), Weights(weights, CPU), CPU)
     assert caught.value.code == code
     return caught.value
 
@@ -184,7 +185,7 @@ def test_the_same_version_in_another_wheel_is_taken(bundle, weights, product, bu
     folder, entries = bundle
     product.__version__ = here
     entry = replace(entries["text_kv"], version=built)
-    assert load(folder, entry, Weights(weights, CPU), CPU).signature == entry.signature
+    assert load(Files(folder), entry, Weights(weights, CPU), CPU).signature == entry.signature
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_a_compatible_plan_loads_in_later_versions(bundle, weights, enterprise, 
     folder, entries = bundle
     enterprise.__version__ = here
     entry = replace(entries["text_kv"], version=built, options=COMPATIBLE)
-    assert load(folder, entry, Weights(weights, CPU), CPU).signature == entry.signature
+    assert load(Files(folder), entry, Weights(weights, CPU), CPU).signature == entry.signature
     # It holds a runtime, which has to be let run.
     assert fake_tensorrt.Runtime.last.engine_host_code_allowed
 
@@ -252,7 +253,7 @@ def test_a_compatible_plan_does_not_load_in_any_version(bundle, weights, enterpr
 def test_incompatible_plan_may_not_run_its_own_runtime(bundle, weights, enterprise):
     folder, entries = bundle
     entry = replace(entries["text_kv"], options={"product": "tensorrt"})
-    load(folder, entry, Weights(weights, CPU), CPU)
+    load(Files(folder), entry, Weights(weights, CPU), CPU)
     assert not fake_tensorrt.Runtime.last.engine_host_code_allowed
 
 
@@ -304,7 +305,7 @@ def test_a_plan_that_calls_plugins_is_loaded_after_their_library(
     product.Runtime = lambda logger: events.append("runtime") or runtime(logger)
     folder, entries = bundle
     entry = replace(entries["text_kv"], options=WITH_PLUGINS)
-    load(folder, entry, Weights(weights, CPU), CPU)
+    load(Files(folder), entry, Weights(weights, CPU), CPU)
     assert events == [str(tmp_path / loading.TENSORRT_LIBRARY), "runtime"]
 
 

@@ -26,6 +26,7 @@ from vidc.exporters.program import export_program, save_program
 from vidc.plugins.errors import GateError
 from vidc.runtime import manifest
 from vidc.runtime.engines.tensorrt import load
+from vidc.runtime.files import Files
 from vidc.runtime.weights import Weights
 
 CPU = torch.device("cpu")
@@ -82,7 +83,7 @@ def test_stream_matches_pytorch(weights, tmp_path, sink, by_pytorch):
     shared = Weights(weights, CPU)
     for name in engines:
         if name in stream.components and not name.startswith(by_pytorch):
-            engines[name] = load(tmp_path, compiled(config, name, tmp_path), shared, CPU)
+            engines[name] = load(Files(tmp_path), compiled(config, name, tmp_path), shared, CPU)
     ring = [s for s in engines["denoise"].signature.states if s.name.startswith("ring.")]
     assert {s.in_place for s in ring} == {sink == 3}
     with torch.no_grad():
@@ -114,5 +115,5 @@ def test_names_that_are_not_the_manifest_s_are_refused(weights, text_kv, first, 
     wrong = names | {tensor: names.get(other, other)}
     changed = replace(entry, options=entry.options | {"names": wrong})
     with pytest.raises(GateError, match=says) as caught:
-        load(folder, changed, Weights(weights, CPU), CPU)
+        load(Files(folder), changed, Weights(weights, CPU), CPU)
     assert caught.value.code == "VIDC-ENGINE-SIGNATURE"

@@ -47,7 +47,7 @@ def vae(sizes):
 
 
 @pytest.fixture(scope="module")
-def bundle(sizes, model, vae, tmp_path_factory) -> Bundle:
+def bundle(sizes, model, vae) -> Bundle:
     """Two videos at a time, from weights that nobody trained, by PyTorch itself."""
     config = replace(sizes.config, stream=replace(sizes.config.stream, batch=2))
     torch.manual_seed(1)
@@ -56,8 +56,6 @@ def bundle(sizes, model, vae, tmp_path_factory) -> Bundle:
     words = tokenizer()
     words.enable_truncation(length)
     words.enable_padding(length=length, pad_id=PAD, pad_token="<pad>")
-    path = tmp_path_factory.mktemp("bundle") / "tokenizer.json"
-    words.save(str(path))
     made = {
         **config.transformer_part.components(model),
         **config.vae_part.components(vae),
@@ -65,7 +63,7 @@ def bundle(sizes, model, vae, tmp_path_factory) -> Bundle:
     }
     engines = {name: EagerEngine(component) for name, component in made.items()}
     cpu = torch.device("cpu")
-    encoder = TextEncoder(engines[TEXT_ENCODER], path, cpu)
+    encoder = TextEncoder(engines[TEXT_ENCODER], words.to_str().encode(), cpu)
     return Bundle(CausalVideo, Resources(stream_spec(config), engines, cpu, shared=encoder))
 
 

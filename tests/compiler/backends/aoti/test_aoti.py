@@ -28,6 +28,7 @@ from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 from vidc.runtime import manifest
 from vidc.runtime.compatibility import cpu_features
 from vidc.runtime.engines.aoti import load
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
@@ -97,7 +98,7 @@ def test_small_weights_and_constants_have_their_values(
         "aoti", engine.loader, engine.version, "fp32", engine.files, engine.signature,
         dict(engine.options), engine.requires,
     )  # fmt: skip
-    loaded = load(output, entry, Weights({"toy": tmp_path / "toy.safetensors"}, CPU), CPU)
+    loaded = load(Files(output), entry, Weights({"toy": tmp_path / "toy.safetensors"}, CPU), CPU)
     module = Toy()
     module.toy.load_state_dict(WEIGHTS)
     states, buffers = States([loaded.signature], CPU), Buffers(loaded.signature, CPU)

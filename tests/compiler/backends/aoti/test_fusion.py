@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from vidc.compiler.backends.aoti.cuda import lower
 from vidc.compiler.backends.aoti.fusion import NOTHING, fusable, fuse
 from vidc.compiler.backends.aoti.inductor import compile_package, named_constants
-from vidc.compiler.backends.aoti.packages import strip_pickles
+from vidc.compiler.backends.aoti.packages import finish_package
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.program import export_program, load_program, save_program, weight_names
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
@@ -21,6 +21,7 @@ from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.ring import ring_write
 from vidc.runtime import manifest
 from vidc.runtime.engines.aoti import load
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
@@ -152,17 +153,17 @@ def engine(model, tmp_path_factory):
     fusion = lower(program, fused=True)
     assert named_constants(program) == {}
     compile_package(program, folder / "denoise.pt2")
-    strip_pickles(folder / "denoise.pt2")
     save_file(model.weights, folder / "transformer.safetensors")
     states = frozenset(state.name for state in component.signature.states if state.writes)
+    signature = component.signature.with_in_place(states)
+    options = {"packed": {name: list(parts) for name, parts in fusion.packed.items()}}
+    finish_package(folder / "denoise.pt2", program, signature, options)
     entry = manifest.Engine(
-        "aoti", "aoti", torch.__version__, "fp32", ("denoise.pt2",),
-        component.signature.with_in_place(states),
-        {"packed": {name: list(parts) for name, parts in fusion.packed.items()}},
+        "aoti", "aoti", torch.__version__, "fp32", ("denoise.pt2",), signature, options,
         manifest.Requirements(torch.__version__, (), fusion.operators),
     )  # fmt: skip
     weights = Weights({"transformer": folder / "transformer.safetensors"}, CPU)
-    return load(folder, entry, weights, CPU), weights, folder / "denoise.pt2"
+    return load(Files(folder), entry, weights, CPU), weights, folder / "denoise.pt2"
 
 
 def test_engine_calls_operators_and_matches_eager(model, engine):

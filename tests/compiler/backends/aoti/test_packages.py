@@ -8,7 +8,7 @@ from torch import nn
 
 from vidc.compiler.backends.aoti.packages import strip_pickles
 from vidc.plugins.errors import GateError
-from vidc.runtime.pickles import refuse_pickles
+from vidc.runtime.pickles import open_package, refuse_pickles
 
 
 class Scale(nn.Module):
@@ -35,10 +35,10 @@ def program(tmp_path: Path) -> Path:
 
 def test_an_exported_program_is_refused_until_it_is_stripped(program: Path) -> None:
     with pytest.raises(GateError, match="sample_inputs") as caught:
-        refuse_pickles(program)
+        refuse_pickles(open_package(program))
     assert caught.value.code == "VIDC-BUNDLE-PICKLE"
     strip_pickles(program)
-    refuse_pickles(program)
+    refuse_pickles(open_package(program))
 
 
 def test_a_stripped_program_loads_and_computes_the_same(program: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_stripped_engine_loads_without_python_and_computes_the_same(tmp_path: 
         },
     )
     strip_pickles(file)
-    refuse_pickles(file)
+    refuse_pickles(open_package(file))
     loader = torch._C._aoti.AOTIModelPackageLoader(str(file), "model", True, 1, -1)
     module = Scale()
     loader.load_constants({k: v.detach() for k, v in module.state_dict().items()}, False, True)

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from vidc.compiler.backends.aoti import scaled_matmuls
 from vidc.compiler.backends.aoti.cuda import lower
 from vidc.compiler.backends.aoti.inductor import compile_package
-from vidc.compiler.backends.aoti.packages import strip_pickles
+from vidc.compiler.backends.aoti.packages import finish_package
 from vidc.compiler.backends.aoti.scaled_matmuls import lower_linears, quantized_matmuls_of
 from vidc.compiler.config.recipe import load_recipe
 from vidc.exporters.program import export_program
@@ -21,6 +21,7 @@ from vidc.plugins.ops.gelu_quantize import gelu_quantize
 from vidc.plugins.ops.quantized_linear import dequantized_linear, quantized_linear
 from vidc.runtime import manifest
 from vidc.runtime.engines.aoti import load
+from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
@@ -221,17 +222,17 @@ def test_an_engine_computes_what_its_program_does(model, exported, fp8, tmp_path
     for weight, value in program.state_dict.items():  # A build compiles before it has any.
         program.state_dict[weight] = torch.nn.Parameter(torch.zeros_like(value), False)
     compile_package(program, tmp_path / "denoise.pt2")
-    strip_pickles(tmp_path / "denoise.pt2")
+    in_place = signature.with_in_place(frozenset(s.name for s in signature.states if s.writes))
+    options = {"packed": {name: list(parts) for name, parts in fusion.packed.items()}}
+    finish_package(tmp_path / "denoise.pt2", program, in_place, options)
     stored = {name.removeprefix("transformer."): value for name, value in fp8.weights.items()}
     save_file(stored, tmp_path / "transformer.safetensors")
     entry = manifest.Engine(
-        "aoti", "aoti", torch.__version__, "fp8", ("denoise.pt2",),
-        signature.with_in_place(frozenset(s.name for s in signature.states if s.writes)),
-        {"packed": {name: list(parts) for name, parts in fusion.packed.items()}},
+        "aoti", "aoti", torch.__version__, "fp8", ("denoise.pt2",), in_place, options,
         manifest.Requirements(torch.__version__, (), fusion.operators),
     )  # fmt: skip
     weights = Weights({"transformer": tmp_path / "transformer.safetensors"}, CPU)
-    engine = load(tmp_path, entry, weights, CPU)
+    engine = load(Files(tmp_path), entry, weights, CPU)
     states, buffers = States([engine.signature], CPU), Buffers(engine.signature, CPU)
     for name, value in transformer.filled(engine.signature).items():
         states[name].copy_(value)

@@ -22,6 +22,7 @@ from vidc.exporters.parts.umt5.weights import load_encoder_weights
 from vidc.exporters.program import export_program
 from vidc.runtime import manifest
 from vidc.runtime.engines.onnxruntime import load
+from vidc.runtime.files import Files
 from vidc.runtime.text import TextEncoder
 from vidc.runtime.weights import Weights
 
@@ -61,8 +62,8 @@ def bundle(found: TextEncoderFolder, config: CausalVideo, precision: str, out: P
         options={"graph_optimization_level": "ORT_ENABLE_ALL", "disable_prepacking": True},
         requires=manifest.PORTABLE,
     )
-    engine = load(out, entry, Weights({}, CPU), CPU)
-    return TextEncoder(engine, out / "tokenizer.json", CPU)
+    engine = load(Files(out), entry, Weights({}, CPU), CPU)
+    return TextEncoder(engine, (out / "tokenizer.json").read_bytes(), CPU)
 
 
 def reference(folder: Path, prompt: str) -> Tensor:
