@@ -78,12 +78,14 @@ class Part(ABC):
     def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
         """Draws float32 weights that make every layer matter."""
 
-    def load(self, checkpoint: Path, lora: Path | None, layouts: "Sequence[Layout]") -> "Weights":
+    def load(
+        self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]"
+    ) -> "Weights":
         """Reads the weights from a checkpoint.
 
         Args:
             checkpoint: a file or folder.
-            lora: the same, to be merged, or None.
+            loras: the same, to be merged.
             layouts: of every part of the model, so that a message can name another part's.
 
         Raises:
@@ -91,7 +93,7 @@ class Part(ABC):
         """
         from vidc.exporters.checkpoint import load_weights
 
-        return load_weights(checkpoint, lora, self.shapes(), layouts, self.disagreements)
+        return load_weights(checkpoint, loras, self.shapes(), layouts, self.disagreements)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of its weights by name."""

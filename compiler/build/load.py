@@ -28,7 +28,7 @@ class Load(Stage):
         precision: to write them in.
         weights: a checkpoint, or the seed of random weights; None if another machine loaded
             them: the stage then does not run, and its key omits the checkpoint.
-        lora: merged into the checkpoint.
+        loras: merged into the checkpoint.
         tokenizer: written beside the weights, for a part that needs one.
     """
 
@@ -36,7 +36,7 @@ class Load(Stage):
     family: type[Family]
     precision: str
     weights: Path | int | None
-    lora: Path | None = None
+    loras: tuple[Path, ...] = ()
     tokenizer: Path | None = None
 
     @property
@@ -65,8 +65,8 @@ class Load(Stage):
         files: dict[str, Path] = {}
         if isinstance(self.weights, Path):
             files |= labeled("checkpoint", checkpoint_files(self.weights))
-        if self.lora is not None:
-            files |= labeled("lora", lora_files(self.lora))
+        for i, lora in enumerate(self.loras):
+            files |= labeled(f"lora{i}", lora_files(lora))
         if self.tokenizer is not None:
             files |= labeled("tokenizer", self.part.tokenizer_files(self.tokenizer))
         return files
@@ -81,7 +81,7 @@ class Load(Stage):
             tensors = self.part.random_weights(self.weights)
             source: dict[str, Any] = {"random_weights": self.weights}
         else:
-            loaded = self.part.load(self.weights, self.lora, self.family.layouts())
+            loaded = self.part.load(self.weights, self.loras, self.family.layouts())
             tensors, source = loaded.tensors, dict(loaded.provenance)
         if self.tokenizer is not None:
             self.part.write_tokenizer(workspace.output, self.tokenizer)

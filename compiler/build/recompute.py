@@ -86,7 +86,7 @@ def _golden(
             type(config),
             precision,
             weights[group],
-            extra.lora,
+            extra.loras,
             extra.tokenizer,
         ).run(Workspace(output, {}, note))
         inputs[f"load:{group}"] = output

@@ -14,11 +14,11 @@ class Extra:
     """Inputs of a group besides its checkpoint.
 
     Attributes:
-        lora: merged into the weights, or None.
+        loras: merged into the weights.
         tokenizer: written beside them, or None.
     """
 
-    lora: Path | None = None
+    loras: tuple[Path, ...] = ()
     tokenizer: Path | None = None
 
 
@@ -28,14 +28,14 @@ class Sources:
 
     Attributes:
         checkpoints: a file or folder for each weights group.
-        lora: merged into the group that recipes are about.
+        loras: merged into the group that recipes are about.
         seed: of random weights, for groups without a checkpoint.
         tokenizer: of the part that needs one.
         calibration: the folder of the ranges.
     """
 
     checkpoints: Mapping[str, Path]
-    lora: Path | None = None
+    loras: tuple[Path, ...] = ()
     seed: int | None = None
     tokenizer: Path | None = None
     calibration: Path | None = None
@@ -43,7 +43,7 @@ class Sources:
     def extra(self, model: Family, group: str) -> Extra:
         """Returns what a group of a model is loaded with beside its checkpoint."""
         return Extra(
-            self.lora if group == model.quantized_group else None,
+            self.loras if group == model.quantized_group else (),
             self.tokenizer if model.parts[group].needs_tokenizer else None,
         )
 

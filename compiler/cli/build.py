@@ -259,13 +259,14 @@ def _calibrate_command(settings: Settings, flags: Flags, weights: SourceOptions)
     values = {
         "--checkpoint": weights.checkpoint,
         "--text-encoder": weights.text_encoder,
-        "--lora": weights.lora,
         "--random-weights": weights.random_weights,
         "--config": flags.config,
     }
     words = ["vidc", "calibrate", flags.preset or settings.preset]
     for flag, value in values.items():
         words += [] if value is None else [flag, str(value)]
+    for lora in weights.loras:
+        words += ["--lora", str(lora)]
     for assignment in flags.assignments:
         if not assignment.startswith("precision."):
             words += ["--set", assignment]

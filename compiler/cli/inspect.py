@@ -346,4 +346,5 @@ def _names(counts: dict[str, int]) -> str:
 def _source(source: dict[str, Any]) -> str:
     if "random_weights" in source:
         return f"RANDOM, seed {source['random_weights']}: not a trained model"
-    return ", ".join(f"{name} {value}" for name, value in source.items() if value is not None)
+    used = {name: value for name, value in source.items() if value not in (None, [])}
+    return ", ".join(f"{name} {value}" for name, value in used.items())

@@ -23,13 +23,13 @@ class SourceOptions:
     checkpoint: Path | None
     vae: Path | None
     text_encoder: Path | None
-    lora: Path | None
+    loras: tuple[Path, ...]
     random_weights: int | None
 
     @property
     def any(self) -> bool:
         """True if any source is given."""
-        return any(value is not None for value in vars(self).values())
+        return any(value not in (None, ()) for value in vars(self).values())
 
     def resolve(self, model: ModelT, *, vae: bool = True) -> tuple[ModelT, Sources]:
         """Returns the model with the sizes read from the sources, and the sources.
@@ -55,13 +55,13 @@ class SourceOptions:
     def _sources(self, model: Family, needs_vae: bool) -> Sources:
         main, decoder = model.quantized_group, model.decoder_group
         checkpoint, vae = self.checkpoint, self.vae
-        for path in (checkpoint, vae, self.lora):
+        for path in (checkpoint, vae, *self.loras):
             if path is not None and not path.exists():
                 raise UsageError(
                     "VIDC-CHECKPOINT-MISSING", f"{path} does not exist", "check the path"
                 )
         if self.random_weights is not None:
-            if checkpoint or self.lora or vae:
+            if checkpoint or self.loras or vae:
                 raise UsageError(
                     "VIDC-BUILD-SOURCES",
                     "--random-weights is given together with a checkpoint",
@@ -84,7 +84,7 @@ class SourceOptions:
                 "add --vae FILE (Wan2.1_VAE.pth, or the vae folder of a diffusers pipeline)",
             )
         frames = {} if vae is None else {decoder: vae}
-        return Sources({main: checkpoint, **frames}, lora=self.lora)
+        return Sources({main: checkpoint, **frames}, loras=self.loras)
 
 
 def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,7 +101,13 @@ def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=_PATH,
         help="Folder with a UMT5 encoder and its tokenizer, for text prompts.",
     )
-    @click.option("--lora", type=_PATH, help="LoRA to merge into the transformer.")
+    @click.option(
+        "--lora",
+        "loras",
+        type=_PATH,
+        multiple=True,
+        help="LoRA to merge into the transformer. Can be given several times.",
+    )
     @click.option(
         "--random-weights",
         type=click.IntRange(0, 2**31 - 1),
@@ -113,11 +119,11 @@ def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
         checkpoint: Path | None,
         vae: Path | None,
         text_encoder: Path | None,
-        lora: Path | None,
+        loras: tuple[Path, ...],
         random_weights: int | None,
         **others: Any,
     ) -> Any:
-        weights = SourceOptions(checkpoint, vae, text_encoder, lora, random_weights)
+        weights = SourceOptions(checkpoint, vae, text_encoder, loras, random_weights)
         return command(weights=weights, **others)
 
     return with_sources

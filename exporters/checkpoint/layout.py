@@ -8,7 +8,9 @@ from vidc.plugins.errors import BuildError
 
 T = TypeVar("T")
 
-_LEADING = frozenset({"base_model", "model", "module", "diffusion_model", "transformer"})
+_LEADING = frozenset(
+    {"base_model", "model", "module", "diffusion_model", "transformer", "pipe", "dit"}
+)
 _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
 
 
@@ -24,11 +26,13 @@ class Layout:
         name: for messages and provenance.
         marks: runs of path components of which most of its names hold one.
         convert: entries under this layout's names to entries under the canonical ones.
+        original: a canonical name to this layout's.
     """
 
     name: str
     marks: tuple[str, ...]
     convert: Callable[[Mapping[str, Any]], dict[str, Any]] = _unchanged
+    original: Callable[[str], str] = str
 
     def score(self, names: Iterable[str]) -> int:
         """Returns the number of names that have this layout."""

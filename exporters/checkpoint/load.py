@@ -9,7 +9,7 @@ from vidc.exporters.checkpoint.adapter_config import AdapterConfig, config_besid
 from vidc.exporters.checkpoint.check import Disagreements, check_dtypes, check_finite, check_model
 from vidc.exporters.checkpoint.layout import Layout, canonical
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.exporters.checkpoint.lora import Update, merge, read_updates
+from vidc.exporters.checkpoint.lora import Updates, is_alpha, merge, read_updates
 from vidc.exporters.checkpoint.read import checkpoint_files, read_checkpoint
 
 _LORA_SECTIONS = ("generator_lora", "generator", "model", "state_dict")
@@ -21,7 +21,7 @@ class Weights:
 
     Attributes:
         tensors: by canonical name, in the checkpoint's dtypes.
-        provenance: where they came from, as JSON values: names of files, layout, section, LoRA.
+        provenance: where they came from, as JSON values: names of files, layout, section, LoRAs.
     """
 
     tensors: dict[str, LazyTensor]
@@ -30,18 +30,18 @@ class Weights:
 
 def load_weights(
     checkpoint: Path,
-    lora: Path | None,
+    loras: Sequence[Path],
     expected: Mapping[str, Sequence[int]],
     layouts: Sequence[Layout],
     disagreements: Disagreements,
 ) -> Weights:
-    """The weights of a model from its checkpoint, with a LoRA merged into them.
+    """The weights of a model from its checkpoint, with LoRAs merged into them.
 
     Every tensor is read once, to look for NaN and Inf; none is kept.
 
     Args:
         checkpoint: see ``read_checkpoint``.
-        lora: the same, for a LoRA.
+        loras: the same, for each LoRA.
         expected: shapes by canonical name; the result has exactly these.
         layouts: of the model's parts.
         disagreements: lists settings that the checkpoint's shapes contradict.
@@ -55,29 +55,14 @@ def load_weights(
     check_model(tensors, expected, layout, checkpoint, disagreements)
     check_dtypes(tensors, checkpoint)
     check_finite(tensors, checkpoint)
-    provenance: dict[str, Any] = {
+    adapters = [_read_lora(lora, tensors, layouts) for lora in loras]
+    provenance = {
         "files": [file.name for file in base.files],
         "layout": layout.name,
         "section": base.section,
-        "lora": None,
+        "loras": [source for _, source in adapters],
     }
-    if lora is not None:
-        adapter = read_checkpoint(lora, _LORA_SECTIONS)
-        config = AdapterConfig.beside(lora)
-        updates, names = read_updates(adapter.tensors, config, lora, layouts)
-        factors = _factors(updates)
-        check_dtypes(factors, lora)
-        check_finite(factors, lora)
-        tensors = merge(tensors, updates, lora)
-        provenance["lora"] = {
-            "files": [file.name for file in lora_files(lora)],
-            "layout": names,
-            "section": adapter.section,
-            "modules": len(updates),
-            "ranks": sorted({update.rank for update in updates.values()}),
-            "scales": sorted({update.scale for update in updates.values()}),
-        }
-    return Weights(tensors, provenance)
+    return Weights(merge(tensors, (updates.tensors for updates, _ in adapters)), provenance)
 
 
 def lora_files(lora: Path) -> tuple[Path, ...]:
@@ -86,9 +71,21 @@ def lora_files(lora: Path) -> tuple[Path, ...]:
     return (*checkpoint_files(lora), *([] if config is None else [config]))
 
 
-def _factors(updates: Mapping[str, Update]) -> dict[str, LazyTensor]:
-    return {
-        f"{path}.{part}": tensor
-        for path, update in updates.items()
-        for part, tensor in (("lora_A", update.down), ("lora_B", update.up))
+def _read_lora(
+    lora: Path, base: Mapping[str, LazyTensor], layouts: Sequence[Layout]
+) -> tuple[Updates, dict[str, Any]]:
+    """Returns what a LoRA adds to a model, and where it came from."""
+    adapter = read_checkpoint(lora, _LORA_SECTIONS)
+    config = AdapterConfig.of(lora, adapter.files[-1])
+    updates = read_updates(adapter.tensors, config, base, layouts, lora)
+    added = {name: tensor for name, tensor in adapter.tensors.items() if not is_alpha(name)}
+    check_dtypes(added, lora)
+    check_finite(added, lora)
+    return updates, {
+        "files": [file.name for file in lora_files(lora)],
+        "layout": updates.layout.name,
+        "section": adapter.section,
+        "modules": updates.modules,
+        "ranks": list(updates.ranks),
+        "scales": list(updates.scales),
     }

@@ -1,87 +1,166 @@
-"""LoRA: reading the low-rank updates of a file, and adding them to a model's weights."""
+"""LoRA: reading what the tensors of a file add to a model's weights, and adding it."""
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from vidc.exporters.checkpoint.adapter_config import AdapterConfig
 from vidc.exporters.checkpoint.check import some
-from vidc.exporters.checkpoint.layout import Layout, canonical
+from vidc.exporters.checkpoint.layout import UNKNOWN, Layout, recognize, strip
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.errors import BuildError
 
-_PART = re.compile(r"(?P<path>.+)\.lora_(?P<part>A|B|down|up)(?:\.[^.]+)?\.weight")
-_ALPHA = re.compile(r"(?P<path>.+)\.(?P<part>alpha)")
-_NAMES = {"A": "down", "B": "up"}
+_PART = re.compile(
+    r"(?P<module>.+)\.(?:"
+    r"lora_(?P<matrix>A|B|down|up)(?:\.[^.]+)??\.(?P<leaf>weight|bias)"
+    r"|lora(?:_linear_layer)?\.(?P<diffusers>down|up)\.weight"
+    r"|(?P<other>alpha|diff|diff_b|diff_m))"
+)
+"""Names of PEFT (with an adapter's name or not), of kohya, of older diffusers; of LightX2V, whose
+``diff`` tensors are whole."""
+_MATRICES = {"A": "down", "B": "up"}
+_WHOLE = {"bias": "bias", "diff": "weight", "diff_b": "bias", "diff_m": "modulation"}
+"""Parts that are added as they are, with the tensor of the module that they are added to."""
+_FLAT = ("lora_unet_", "lora_transformer_", "lycoris_")
+"""Prefixes of names whose dots are written as underscores."""
+
+_KINDS = {
+    "lora_magnitude_vector": "DoRA",
+    "dora_scale": "DoRA",
+    "lokr_": "LoKr",
+    "hada_": "LoHa",
+    "oft_": "OFT",
+    "boft_": "BOFT",
+    "lora_mid": "LoCon with a third matrix",
+    "vera_lambda": "VeRA",
+    "ia3_l": "IA3",
+}
+"""Marks in tensors' names of adapters that change weights by another formula."""
 
 
 @dataclass(frozen=True)
-class Update:
-    """The update of one module's weight: ``scale * up @ down``.
+class Updates:
+    """Tensors that a LoRA adds to those of a model.
 
-    Shapes are ``down [rank, in]`` and ``up [out, rank]``; ``scale`` is alpha / rank.
+    Attributes:
+        tensors: float32, by canonical name of the tensor that each is added to.
+        layout: of the modules' names.
+        modules: their number.
+        ranks: of the pairs of matrices, sorted.
+        scales: alpha / rank of the pairs, sorted.
     """
 
-    down: LazyTensor
-    up: LazyTensor
-    scale: float
+    tensors: Mapping[str, LazyTensor]
+    layout: Layout
+    modules: int
+    ranks: tuple[int, ...]
+    scales: tuple[float, ...]
 
-    @property
-    def rank(self) -> int:
-        """Rows of ``down``."""
-        return self.down.shape[0]
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of ``up @ down``."""
-        return self.up.shape[0], self.down.shape[1]
+def is_alpha(name: str) -> bool:
+    """Returns True for the name of a number, which is not added to weights."""
+    return name.endswith(".alpha")
 
 
 def read_updates(
     tensors: Mapping[str, LazyTensor],
     config: AdapterConfig,
-    source: Path,
+    base: Mapping[str, LazyTensor],
     layouts: Sequence[Layout],
-) -> tuple[dict[str, Update], str]:
-    """The updates of a LoRA file by canonical module path, and the layout of its names.
+    source: Path,
+) -> Updates:
+    """Reads a LoRA's tensors; a module's own ``alpha`` goes before the config's.
 
-    Names are PEFT's (``<module>.lora_A.weight``, with an adapter's name before ``weight`` or not)
-    or kohya's (``lora_down``, ``lora_up``, ``alpha``). A module's own ``alpha`` goes before the
-    config's; without either, alpha is the rank.
+    Args:
+        tensors: by the names in its file.
+        config: beside them; without any alpha, alpha is the rank.
+        base: what they are added to, by canonical name.
+        layouts: whose names the modules may have.
+        source: what to call the LoRA.
 
     Raises:
-        BuildError: ``VIDC-LORA-KIND`` for DoRA, ``VIDC-LORA-FORMAT`` for anything else that is
-            not a pair of matrices for each module.
+        BuildError: ``VIDC-LORA-KIND`` for DoRA and other formulas, ``VIDC-LORA-FORMAT`` for
+            anything else that is no LoRA, ``VIDC-LORA-MISMATCH`` for one that does not fit.
     """
+    found: dict[str, LazyTensor] = {}
+    ranks, scales = set(), set()
+    modules = _modules(tensors, source)
+    for module, parts in modules.items():
+        scale = 1.0
+        if parts.keys() - {"diff", "diff_b", "diff_m"}:
+            rank, own = _rank(module, parts, source), parts.get("alpha")
+            alpha = config.alpha_for(module, rank) if own is None else _scalar(own, module, source)
+            scale = alpha / rank
+            ranks.add(rank)
+            scales.add(scale)
+            found[f"{module}.weight"] = _product(parts["down"], parts["up"], scale)
+        for part, leaf in _WHOLE.items():
+            if part not in parts:
+                continue
+            name = f"{module}.{leaf}"
+            if name in found:
+                raise _malformed(source, f"{module} has {part} and another update of {name}")
+            # PEFT scales the bias of a pair as it does the pair; `diff_b` stands for itself.
+            load = partial(_scaled, parts[part], scale if part == "bias" else 1.0)
+            found[name] = LazyTensor(parts[part].shape, torch.float32, load)
+    named, layout = _named(found, base, layouts, source)
+    return Updates(named, layout, len(modules), tuple(sorted(ranks)), tuple(sorted(scales)))
+
+
+def merge(
+    base: Mapping[str, LazyTensor], loras: Iterable[Mapping[str, LazyTensor]]
+) -> dict[str, LazyTensor]:
+    """The base's tensors with every LoRA's added when a tensor is loaded.
+
+    The sum is computed in float32 and returned in the base's dtype.
+    """
+    terms: dict[str, list[LazyTensor]] = defaultdict(list)
+    for lora in loras:
+        for name, update in lora.items():
+            terms[name].append(update)
+    merged = dict(base)
+    for name, updates in terms.items():
+        merged[name] = replace(base[name], load=partial(_sum, base[name], tuple(updates)))
+    return merged
+
+
+def _modules(tensors: Mapping[str, LazyTensor], source: Path) -> dict[str, dict[str, LazyTensor]]:
+    """The parts of each module, by the module's path in the file without prefixes."""
     modules: dict[str, dict[str, LazyTensor]] = defaultdict(dict)
     other = []
     for name, tensor in tensors.items():
-        match = _PART.fullmatch(name) or _ALPHA.fullmatch(name)
-        if match is None:
+        match = _PART.fullmatch(name)
+        matrix = match and (match["matrix"] or match["diffusers"])
+        if match is None or (match["leaf"] == "bias" and matrix not in ("B", "up")):
             other.append(name)
             continue
-        part = _NAMES.get(match["part"], match["part"])
-        if part in modules[match["path"]]:
-            raise _malformed(source, f"{match['path']} has several adapters")
-        modules[match["path"]][part] = tensor
+        part = _MATRICES.get(matrix, matrix) if matrix else match["other"]
+        part = "bias" if match["leaf"] == "bias" else part
+        module = strip(match["module"])
+        flat = next((prefix for prefix in _FLAT if module.startswith(prefix)), "")
+        parts = modules[module.removeprefix(flat)]
+        if part in parts:
+            raise _malformed(source, f"{module} has several adapters")
+        parts[part] = tensor
     _refuse_other(source, other, has_updates=bool(modules))
-    updates = {path: _update(path, parts, config, source) for path, parts in modules.items()}
-    named, layout = canonical(updates, source, layouts)
-    return named, layout.name
+    return modules
 
 
 def _refuse_other(source: Path, names: list[str], *, has_updates: bool) -> None:
-    if any("lora_magnitude_vector" in name for name in names):
+    found = {kind: name for mark, kind in _KINDS.items() for name in names if f".{mark}" in name}
+    if found:
+        kind, name = next(iter(found.items()))
         raise BuildError(
             "VIDC-LORA-KIND",
-            f"{source} is a DoRA (lora_magnitude_vector), which vidc does not merge",
-            "merge it with PEFT's merge_and_unload and give the result as --checkpoint",
+            f"{source} is a {kind} ({name}), which vidc does not merge",
+            "merge it with the library that made it and give the result as --checkpoint",
         )
     if not has_updates:
         raise _malformed(source, f"no LoRA tensors, only {some(names)}")
@@ -89,74 +168,103 @@ def _refuse_other(source: Path, names: list[str], *, has_updates: bool) -> None:
         raise _malformed(source, f"{len(names)} tensors that no LoRA has: {some(names)}")
 
 
-def _update(
-    path: str, parts: Mapping[str, LazyTensor], config: AdapterConfig, source: Path
-) -> Update:
+def _rank(module: str, parts: Mapping[str, LazyTensor], source: Path) -> int:
     if "up" not in parts or "down" not in parts:
         present = ", ".join(sorted(parts))
-        raise _malformed(source, f"{path} has only {present} of the pair down (A) and up (B)")
-    down, up = parts["down"], parts["up"]
-    if (
-        len(down.shape) != 2
-        or len(up.shape) != 2
-        or down.shape[0] != up.shape[1]
-        or not up.shape[1]
-    ):
+        raise _malformed(source, f"{module} has only {present} of the pair down (A) and up (B)")
+    down, up = parts["down"].shape, parts["up"].shape
+    # Of a convolution, the second matrix is one of 1 x 1.
+    if len(down) < 2 or len(up) != len(down) or math.prod(up[2:]) != 1 or not down[0] == up[1] > 0:
         raise _malformed(
-            source, f"{path} has A {list(down.shape)} and B {list(up.shape)}, which do not multiply"
+            source, f"{module} has A {list(down)} and B {list(up)}, which do not multiply"
         )
-    rank = down.shape[0]
-    if "alpha" in parts:
-        alpha = _scalar(parts["alpha"].load(), path, source)
-    else:
-        alpha = config.alpha_for(path, rank)
-    return Update(down, up, alpha / rank)
+    return down[0]
 
 
-def _scalar(value: Tensor, path: str, source: Path) -> float:
+def _product(down: LazyTensor, up: LazyTensor, scale: float) -> LazyTensor:
+    """``scale * up @ down``: down is [rank, in, ...], up [out, rank, ...]."""
+    shape = (up.shape[0], *down.shape[1:])
+
+    def load() -> Tensor:
+        product = up.load().float().flatten(1) @ down.load().float().flatten(1)
+        return product.mul_(scale).reshape(shape)
+
+    return LazyTensor(shape, torch.float32, load)
+
+
+def _scaled(tensor: LazyTensor, scale: float) -> Tensor:
+    return tensor.load().float() * scale
+
+
+def _scalar(alpha: LazyTensor, module: str, source: Path) -> float:
+    value = alpha.load()
     if value.numel() != 1 or not math.isfinite(value.item()):
-        raise _malformed(source, f"{path}.alpha is not one finite number")
+        raise _malformed(source, f"{module}.alpha is not one finite number")
     return float(value.item())
 
 
-def _malformed(source: Path, what: str) -> BuildError:
+def _malformed(source: object, what: str) -> BuildError:
     return BuildError(
         "VIDC-LORA-FORMAT",
         f"{source} is not a LoRA that can be merged: {what}",
-        "give a LoRA in PEFT's or kohya's names, one adapter a file, linear layers only",
+        "give a LoRA in the names of PEFT, diffusers, kohya or LightX2V, one adapter a file",
     )
 
 
-def merge(
-    base: Mapping[str, LazyTensor], updates: Mapping[str, Update], source: Path
-) -> dict[str, LazyTensor]:
-    """The base's tensors with updates added when a tensor is loaded.
-
-    The sum is computed in float32 and returned in the base's dtype.
-
-    Raises:
-        BuildError: ``VIDC-LORA-MISMATCH`` for a module that the base lacks or of another shape.
-    """
-    absent = [path for path in updates if f"{path}.weight" not in base]
+def _named(
+    found: Mapping[str, LazyTensor],
+    base: Mapping[str, LazyTensor],
+    layouts: Sequence[Layout],
+    source: Path,
+) -> tuple[dict[str, LazyTensor], Layout]:
+    """Updates by canonical name, and the layout that most of their names have."""
+    fitting = [each for each in layouts if each.score(map(each.original, base))]
+    tables = [(layout, _names(layout, base)) for layout in (*fitting, UNKNOWN)]
+    layout, names = max(tables, key=lambda each: len(found.keys() & each[1].keys()))
+    absent = sorted({name.rpartition(".")[0] for name in found.keys() - names.keys()})
+    named = {names[name]: update for name, update in found.items() if name in names}
     wrong = [
-        f"{path} is {list(base[f'{path}.weight'].shape)}, its update {list(update.shape)}"
-        for path, update in updates.items()
-        if path not in absent and base[f"{path}.weight"].shape != update.shape
+        f"{name} is {list(base[name].shape)}, its update {list(update.shape)}"
+        for name, update in named.items()
+        if base[name].shape != update.shape
     ]
-    if absent or wrong:
+    _refuse_mismatch(source, absent, wrong, recognize(found, layouts), fitting)
+    if len(named) < len(found):
+        raise _malformed(source, "two of its modules are one module of the model")
+    return named, layout
+
+
+def _refuse_mismatch(
+    source: Path, absent: list[str], wrong: list[str], looks: Layout, fitting: Collection[Layout]
+) -> None:
+    foreign = looks not in (UNKNOWN, *fitting)
+    what = f"{len(absent)} of its modules do not exist in the model ({some(absent)})"
+    problems = [
+        *([what] if absent else []),
+        *([f"its names look most like layout {looks.name!r}"] if absent and foreign else []),
+        *([f"{len(wrong)} tensors have other sizes ({some(wrong)})"] if wrong else []),
+    ]
+    if problems:
         raise BuildError(
             "VIDC-LORA-MISMATCH",
-            f"{source} was made for another model: {len(absent)} of its {len(updates)} modules do "
-            f"not exist here ({some(absent)}), {len(wrong)} have other sizes ({some(wrong)})",
-            "give the LoRA that was trained on this checkpoint",
+            f"{source} does not fit the model: {', '.join(problems)}",
+            "give the LoRA that was trained on this checkpoint's model",
         )
-    merged = dict(base)
-    for path, update in updates.items():
-        weight = base[f"{path}.weight"]
-        merged[f"{path}.weight"] = replace(weight, load=partial(_sum, weight, update))
-    return merged
 
 
-def _sum(weight: LazyTensor, update: Update) -> Tensor:
-    delta = update.up.load().float() @ update.down.load().float()
-    return delta.mul_(update.scale).add_(weight.load().float()).to(weight.dtype)
+def _names(layout: Layout, base: Iterable[str]) -> dict[str, str]:
+    """Canonical names by a layout's, with dots in a module's path and with underscores."""
+    names = {}
+    for name in base:
+        original = layout.original(name)
+        path, _, leaf = original.rpartition(".")
+        names[original] = name
+        names[f"{path.replace('.', '_')}.{leaf}"] = name
+    return names
+
+
+def _sum(weight: LazyTensor, updates: Sequence[LazyTensor]) -> Tensor:
+    total = weight.load().float().clone()
+    for update in updates:
+        total += update.load()
+    return total.to(weight.dtype)

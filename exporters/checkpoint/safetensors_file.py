@@ -33,14 +33,7 @@ def read_safetensors(path: Path) -> dict[str, LazyTensor]:
         BuildError: ``VIDC-CHECKPOINT-CORRUPT`` if the header does not fit the file,
             ``VIDC-CHECKPOINT-DTYPE`` for a dtype that vidc does not know.
     """
-    try:
-        file: Any = safe_open(path, framework="pt")
-    except SafetensorError as error:
-        raise BuildError(
-            "VIDC-CHECKPOINT-CORRUPT",
-            f"{path} is damaged or not a safetensors file: {error}",
-            "download it again and compare its size with the original's",
-        ) from error
+    file = _open(path)
     tensors = {}
     for name in file.keys():  # noqa: SIM118 (not a mapping)
         entry = file.get_slice(name)
@@ -53,3 +46,19 @@ def read_safetensors(path: Path) -> dict[str, LazyTensor]:
             )
         tensors[name] = LazyTensor(tuple(entry.get_shape()), dtype, partial(file.get_tensor, name))
     return tensors
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The texts in the header of a safetensors file; raises as ``read_safetensors``."""
+    return dict(_open(path).metadata() or {})
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise BuildError(
+            "VIDC-CHECKPOINT-CORRUPT",
+            f"{path} is damaged or not a safetensors file: {error}",
+            "download it again and compare its size with the original's",
+        ) from error

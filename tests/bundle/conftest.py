@@ -49,7 +49,7 @@ class Project:
         settings = resolve(
             str(self.preset), assignments=assignments, environ={}, **({"gpu": "cpu"} | flags)
         )
-        options = SourceOptions(self.pipeline, None, None, None, None)
+        options = SourceOptions(self.pipeline, None, None, (), None)
         model, sources = options.resolve(settings.model)
         return replace(settings, model=model), sources
 

@@ -118,6 +118,8 @@ def flip(path):
         (["build", "tiny", "--gpu", "cpu"], 2, "VIDC-BUILD-SOURCES"),
         (["build", "tiny", "--gpu", "cpu", "--checkpoint", "."], 2, "VIDC-BUILD-SOURCES"),
         (["build", "--checkpoint", "x", "--vae", "y"], 2, "VIDC-CHECKPOINT-MISSING"),
+        (["build", "--checkpoint", ".", "--lora", ".", "--lora", "x"], 2,
+         "VIDC-CHECKPOINT-MISSING"),
         (["validate", "nowhere"], 2, "VIDC-BUNDLE-NOT"),
         (["run", "nowhere", "--prompt", "x"], 2, "VIDC-BUNDLE-NOT"),
     ],

@@ -49,10 +49,20 @@ def canonical_name(name: str) -> str:
 
     A name that is not part of the model stays as it is.
     """
+    return _in_model(name, _TOP, _BLOCK)
+
+
+def original_name(name: str) -> str:
+    """The original Wan name of a parameter with diffusers' name."""
+    top, block = ({new: old for old, new in table.items()} for table in (_TOP, _BLOCK))
+    return _in_model(name, top, block)
+
+
+def _in_model(name: str, top: Mapping[str, str], inside_block: Mapping[str, str]) -> str:
     block, index, inside = (*name.split(".", 2), "", "")[:3]
     if block == "blocks" and inside:
-        return f"blocks.{index}.{_renamed(inside, _BLOCK)}"
-    return _renamed(name, _TOP)
+        return f"blocks.{index}.{_renamed(inside, inside_block)}"
+    return _renamed(name, top)
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:
@@ -73,6 +83,7 @@ LAYOUTS = (
         "original Wan transformer",
         ("self_attn", "cross_attn", "ffn.0", "ffn.2", "time_embedding", "text_embedding"),
         _from_wan,
+        original_name,
     ),
 )
 

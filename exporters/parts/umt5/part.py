@@ -63,7 +63,9 @@ class Umt5Part(Part):
             for name, shape in self.shapes().items()
         }
 
-    def load(self, checkpoint: Path, lora: Path | None, layouts: "Sequence[Layout]") -> "Weights":
+    def load(
+        self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]"
+    ) -> "Weights":
         """Reads the encoder's weights from its own checkpoint or from that of a whole UMT5."""
         from vidc.exporters.parts.umt5.weights import load_encoder_weights
 

@@ -78,11 +78,18 @@ def test_a_missing_shard_is_told_before_anything_is_built(
 
 def test_a_lora_s_config_is_consumed(settings: Settings, tmp_path: Path) -> None:
     checkpoint, lora = tmp_path / "base.pt", tmp_path / "lora.safetensors"
-    sources = Sources({"transformer": checkpoint, "vae": checkpoint}, lora=lora)
+    sources = Sources({"transformer": checkpoint, "vae": checkpoint}, loras=(lora,))
     assert consumed(load_stage(settings, sources, "transformer")) == {checkpoint.name, lora.name}
     (tmp_path / "adapter_config.json").write_text("{}")
     assert "adapter_config.json" in consumed(load_stage(settings, sources, "transformer"))
     assert consumed(load_stage(settings, sources, "vae")) == {checkpoint.name}
+
+
+def test_every_lora_is_consumed(settings: Settings, tmp_path: Path) -> None:
+    loras = (tmp_path / "a" / "lora.safetensors", tmp_path / "b" / "lora.safetensors")
+    sources = Sources({"transformer": tmp_path / "base.pt"}, loras=loras)
+    files = load_stage(settings, sources, "transformer").key().files
+    assert list(files.values()) == [tmp_path / "base.pt", *loras]
 
 
 def test_what_surrounds_a_sentencepiece_model_is_consumed(

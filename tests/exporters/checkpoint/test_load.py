@@ -21,7 +21,7 @@ def refuse(state: State, expected: Shapes, folder: Path, code: str) -> BuildErro
     file = folder / "m.safetensors"
     save_file({name: tensor.contiguous() for name, tensor in state.items()}, file)
     with pytest.raises(BuildError) as caught:
-        load_weights(file, None, expected, CausalVideo.layouts(), disagreements)
+        load_weights(file, (), expected, CausalVideo.layouts(), disagreements)
     assert caught.value.code == code
     assert str(file) in caught.value.message
     return caught.value
@@ -32,20 +32,20 @@ def test_longlive_file(tmp_path: Path, original: State, canonical: State, expect
     state = {f"model.{name}": tensor for name, tensor in original.items()}
     ema = {f"model._fsdp_wrapped_module.{n}": torch.zeros_like(t) for n, t in original.items()}
     torch.save({"generator": state, "generator_ema": ema, "step": 700}, file)
-    weights = load_weights(file, None, expected, CausalVideo.layouts(), disagreements)
+    weights = load_weights(file, (), expected, CausalVideo.layouts(), disagreements)
     assert weights.tensors.keys() == canonical.keys()
     assert all(torch.equal(weights.tensors[n].load(), canonical[n]) for n in canonical)
     assert weights.provenance == {
         "files": ["longlive_base.pt"],
         "layout": "original Wan transformer",
         "section": "generator",
-        "lora": None,
+        "loras": [],
     }
 
 
 def test_diffusers_folder(tmp_path: Path, canonical: State, expected: Shapes, wan) -> None:  # type: ignore[no-untyped-def]
     wan.save_pretrained(tmp_path, max_shard_size="10KB")
-    weights = load_weights(tmp_path, None, expected, CausalVideo.layouts(), disagreements)
+    weights = load_weights(tmp_path, (), expected, CausalVideo.layouts(), disagreements)
     assert len(weights.provenance["files"]) > 2
     assert all(torch.equal(weights.tensors[n].load(), canonical[n]) for n in canonical)
     assert weights.provenance["layout"] == "diffusers WanTransformer3DModel"
@@ -64,9 +64,7 @@ def test_vae_file(tmp_path: Path) -> None:
     }
     torch.save(state, tmp_path / "vae.pth")
     expected = {new: state[old].shape for new, old in names.items()}
-    weights = load_weights(
-        tmp_path / "vae.pth", None, expected, CausalVideo.layouts(), disagreements
-    )
+    weights = load_weights(tmp_path / "vae.pth", (), expected, CausalVideo.layouts(), disagreements)
     assert weights.provenance["layout"] == "original Wan VAE"
     assert all(torch.equal(weights.tensors[n].load(), state[old]) for n, old in names.items())
 

@@ -80,18 +80,22 @@ def test_equal_to_peft(
         }
     sections = {"generator_lora": updates, "critic_lora": {}, "step": 1}
     torch.save(sections if form == "generator_lora" else updates, file)
-    weights = load_weights(base, file, expected, CausalVideo.layouts(), disagreements)
+    weights = load_weights(base, [file], expected, CausalVideo.layouts(), disagreements)
     check({n: t.load() for n, t in weights.tensors.items()}, merged, canonical)
     assert lora_files(file) == (file, folder / "adapter_config.json")
     wan_names = form == "original names"
-    assert weights.provenance["lora"] == {
-        "files": ["lora.pt", "adapter_config.json"],
-        "layout": "original Wan transformer" if wan_names else "diffusers WanTransformer3DModel",
-        "section": "generator_lora" if form == "generator_lora" else None,
-        "modules": 20,
-        "ranks": [4],
-        "scales": [2.0],
-    }
+    assert weights.provenance["loras"] == [
+        {
+            "files": ["lora.pt", "adapter_config.json"],
+            "layout": "original Wan transformer"
+            if wan_names
+            else "diffusers WanTransformer3DModel",
+            "section": "generator_lora" if form == "generator_lora" else None,
+            "modules": 20,
+            "ranks": [4],
+            "scales": [2.0],
+        }
+    ]
 
 
 def test_folder_that_peft_saved(
@@ -104,7 +108,9 @@ def test_folder_that_peft_saved(
     updates, merged, config = adapted
     config.save_pretrained(tmp_path / "lora")
     save_file(updates, tmp_path / "lora" / "adapter_model.safetensors")
-    weights = load_weights(base, tmp_path / "lora", expected, CausalVideo.layouts(), disagreements)
+    weights = load_weights(
+        base, [tmp_path / "lora"], expected, CausalVideo.layouts(), disagreements
+    )
     check({n: t.load() for n, t in weights.tensors.items()}, merged, canonical)
 
 
@@ -120,7 +126,7 @@ def merged_query(base: Path, updates: State, folder: Path, expected: Shapes) -> 
     (folder / "lora").mkdir(exist_ok=True)
     torch.save(updates, folder / "lora" / "lora.pt")
     weights = load_weights(
-        base, folder / "lora" / "lora.pt", expected, CausalVideo.layouts(), disagreements
+        base, [folder / "lora" / "lora.pt"], expected, CausalVideo.layouts(), disagreements
     )
     return weights.tensors["blocks.0.attn1.to_q.weight"].load()
 
@@ -178,9 +184,13 @@ def refuse(base: Path, updates: State, folder: Path, expected: Shapes, code: str
 @pytest.mark.parametrize(
     ("change", "code", "named"),
     [
-        (lambda s: factors("blocks.7.self_attn.q"), "VIDC-LORA-MISMATCH", "blocks.7.attn1.to_q"),
+        (lambda s: factors("blocks.7.self_attn.q"), "VIDC-LORA-MISMATCH", "blocks.7.self_attn.q"),
         (lambda s: factors("blocks.0.norm1"), "VIDC-LORA-MISMATCH", "blocks.0.norm1"),
-        (lambda s: factors(size=10), "VIDC-LORA-MISMATCH", "is [12, 12], its update [10, 10]"),
+        (
+            lambda s: factors(size=10),
+            "VIDC-LORA-MISMATCH",
+            "weight is [12, 12], its update [10, 10]",
+        ),
         (lambda s: factors(rank=0), "VIDC-LORA-FORMAT", "A [0, 12] and B [12, 0]"),
         (
             lambda s: s | {f"{QUERY}.lora_B.weight": torch.zeros(12, 3)},
@@ -199,9 +209,24 @@ def refuse(base: Path, updates: State, folder: Path, expected: Shapes, code: str
         ),
         (lambda s: {"head.head.weight": torch.zeros(2)}, "VIDC-LORA-FORMAT", "no LoRA tensors"),
         (
-            lambda s: s | {f"{QUERY}.lora_B.bias": torch.zeros(12)},
+            lambda s: s | {f"{QUERY}.lora_A.bias": torch.zeros(12)},
             "VIDC-LORA-FORMAT",
-            "lora_B.bias",
+            "lora_A.bias",
+        ),
+        (
+            lambda s: s | {"blocks.1.self_attn.q.lora_B.bias": torch.zeros(12)},
+            "VIDC-LORA-FORMAT",
+            "has only bias of the pair",
+        ),
+        (
+            lambda s: s | {f"{QUERY}.diff": torch.zeros(12, 12)},
+            "VIDC-LORA-FORMAT",
+            "has diff and another update",
+        ),
+        (
+            lambda s: s | {"text_model.encoder.layers.0.diff": torch.zeros(12, 12)},
+            "VIDC-LORA-MISMATCH",
+            "1 of its modules do not exist in the model (text_model.encoder.layers.0)",
         ),
         (
             lambda s: s | {f"{QUERY}.lora_A.second.weight": torch.zeros(2, 12)},
@@ -218,15 +243,19 @@ def refuse(base: Path, updates: State, folder: Path, expected: Shapes, code: str
             "VIDC-LORA-KIND",
             "DoRA",
         ),
+        (lambda s: s | {f"{QUERY}.dora_scale": torch.zeros(12, 1)}, "VIDC-LORA-KIND", "DoRA"),
+        (lambda s: {f"{QUERY}.lokr_w1": torch.zeros(2, 2)}, "VIDC-LORA-KIND", "LoKr"),
+        (lambda s: {f"{QUERY}.hada_w1_a": torch.zeros(2, 2)}, "VIDC-LORA-KIND", "LoHa"),
+        (lambda s: {f"{QUERY}.oft_blocks": torch.zeros(2, 2)}, "VIDC-LORA-KIND", "OFT"),
         (
             lambda s: s | {f"{QUERY}.lora_A.weight": torch.full((2, 12), float("inf"))},
             "VIDC-CHECKPOINT-NONFINITE",
-            "blocks.0.attn1.to_q.lora_A holds 24 of 24",
+            f"{QUERY}.lora_A.weight holds 24 of 24",
         ),
         (
             lambda s: {name: tensor.to(torch.int8) for name, tensor in s.items()},
             "VIDC-CHECKPOINT-DTYPE",
-            "lora_A is torch.int8",
+            "lora_A.weight is torch.int8",
         ),
     ],
 )
