@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Protocol
 
-from vidc.compiler.store.atomic import sync, sync_tree
+from vidc.compiler.store.atomic import exchange, sync, sync_tree
 from vidc.compiler.store.digest import DigestMemory, Json, sha256_json
 from vidc.compiler.store.disk import stage_errors
 from vidc.compiler.store.lock import Mode
@@ -153,7 +153,8 @@ def exclusive(store: Store, output: Path, note: Callable[[str], None]) -> Iterat
 def replacing(output: Path, stage: str) -> Iterator[Path]:
     """Yields an empty folder that replaces ``output`` if the block does not raise.
 
-    The old folder stays until then. If the block raises, the new folder is removed.
+    The old folder stays until then, and the two are exchanged. If the block raises, the new folder
+    is removed.
 
     Args:
         output: an absolute path.
@@ -180,10 +181,15 @@ def _existing(folder: Path) -> Path:
 
 
 def _replace(staging: Path, output: Path) -> None:
-    """Moves the finished folder to ``output``; replaces an older one."""
-    if output.exists():
-        output.rename(_older(output))
-    staging.rename(output)
+    """Moves the finished folder to ``output``; an older one stays at ``staging`` or is removed.
+
+    A reader finds the old folder or the new one, except between two renames on a file system that
+    cannot exchange folders; ``_recover`` undoes the first of them.
+    """
+    if not (output.exists() and exchange(staging, output)):
+        if output.exists():
+            output.rename(_older(output))
+        staging.rename(output)
     sync(output.parent)
     shutil.rmtree(_older(output), ignore_errors=True)
 

@@ -1,10 +1,16 @@
-"""Allowed contents of an output folder."""
+"""Allowed contents of an output folder, and its replacement."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
-from vidc.compiler.store.publish import Kind
+from vidc.compiler.store import publish
+from vidc.compiler.store.atomic import exchange
+from vidc.compiler.store.publish import Kind, replacing
 from vidc.plugins.errors import UsageError
 
 KIND = Kind("list.json", lambda document: document["files"])
@@ -62,3 +68,65 @@ def test_refuses_a_file_and_a_folder_of_another_kind(output, tmp_path):
         assert f"{tmp_path / 'file'} is no folder" in refused(tmp_path / below).message
     (output / "list.json").unlink()
     assert "has no list.json" in refused(output).message
+
+
+PUBLISH = """
+import sys
+from pathlib import Path
+from vidc.compiler.store.publish import replacing
+
+for number in range(int(sys.argv[2])):
+    with replacing(Path(sys.argv[1]), "package") as staging:
+        (staging / "number").write_text(str(number))
+    print(number, flush=True)
+"""
+
+
+def publishing(output, times):
+    words = [sys.executable, "-c", PUBLISH, output, str(times)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_reader_finds_the_older_or_the_newer_one(tmp_path):
+    output = tmp_path / "out"
+    with replacing(output, "package") as staging:
+        (staging / "number").write_text("0")
+    found = []
+    with publishing(output, 100) as writer:
+        while writer.poll() is None:
+            found.append(os.stat(output).st_ino)  # Raises if there is none.
+        assert len(writer.stdout.read().split()) == 100
+    assert len(set(found)) > 1
+    assert (output / "number").read_text() == "99"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_kill_leaves_the_older_or_the_newer_one(tmp_path):
+    output = tmp_path / "out"
+    for seen in range(1, 7):
+        with publishing(output, 10_000) as writer:
+            for _ in range(seen):
+                last = int(writer.stdout.readline())
+            writer.send_signal(signal.SIGKILL)
+        assert int((output / "number").read_text()) >= last
+    with replacing(output, "package") as staging:
+        (staging / "number").write_text("end")
+    assert (output / "number").read_text() == "end"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_replaces_where_folders_cannot_be_exchanged(output, monkeypatch):
+    monkeypatch.setattr(publish, "exchange", lambda *_: False)
+    with replacing(output, "package") as staging:
+        (staging / "new").touch()
+        assert (output / "list.json").exists()
+    assert os.listdir(output) == ["new"]
+    assert os.listdir(output.parent) == ["out"]
+
+
+def test_exchange_gives_each_folder_the_others_name(output, tmp_path):
+    (tmp_path / "other").mkdir()
+    assert exchange(output, tmp_path / "other")
+    assert os.listdir(output) == []
+    with pytest.raises(FileNotFoundError):
+        exchange(output, tmp_path / "nothing")
