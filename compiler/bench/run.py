@@ -148,7 +148,7 @@ def build_seconds(manifest: Manifest) -> float | None:
     store = Store(cache_root(os.environ))
     # Packaging is not a stage of the store.
     keys = {stage: key for stage, key in manifest.stages.items() if stage != "package"}
-    found = [store.lookup(stage, key) for stage, key in keys.items()]
+    found = [store.lookup(stage, key, sizes_only=True) for stage, key in keys.items()]
     seconds = [entry.record.seconds for entry in found if entry is not None]
     return sum(seconds) if seconds and len(seconds) == len(found) else None
 

@@ -78,7 +78,9 @@ class Build:
             found = {stage: entry.record for stage, entry in entries.items() if entry is not None}
             waits = [i.stage for i in self.last.inputs if i.stage not in found]
             components = self.last.components(found, store.digests)
-            there = not waits and self.last.published(output, sha256_json(components), found)
+            there = not waits and self.last.published(
+                output, sha256_json(components), found, store.digests
+            )
             last = store.last(self._last_slot(output), self.last.name)
             shown = [replace(row, key=self.recorded.get(row.stage, row.key)) for row in rows]
             return [*shown, plan_row(components, waits, last, found=there)]
@@ -133,7 +135,7 @@ class Build:
         progress.started(last.name)
         started = time.perf_counter()
         with exclusive(store, output, progress.note):
-            hit = last.published(output, key, results)
+            hit = last.published(output, key, results, store.digests)
             if not hit:
                 last.kind.refuse_occupied(output)
                 keys = {**keys, last.name: key}

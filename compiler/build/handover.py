@@ -14,7 +14,7 @@ from vidc.compiler.store.publish import Finished, Kind, Publication, Publishing
 from vidc.compiler.store.stage import Input, Key
 from vidc.plugins.errors import UnavailableError, UsageError, VidcError
 from vidc.runtime.document import FileEntry, check_path, read_document
-from vidc.runtime.integrity import verify_files
+from vidc.runtime.integrity import compare_names
 from vidc.runtime.strict import plain, read
 
 SCHEMA = 2
@@ -174,14 +174,18 @@ class Handover(Publication):
             },
         )
 
-    def published(self, folder: Path, key: str, results: Mapping[str, Finished]) -> bool:
+    def published(
+        self, folder: Path, key: str, results: Mapping[str, Finished], digests: DigestMemory
+    ) -> bool:
         """Returns True if the folder holds the document of these results, and their files."""
         try:
             found = read_portable(folder)
-            verify_files(folder, DOCUMENT_NAME, found.files, "fast")
+            compare_names(folder, DOCUMENT_NAME, found.files)
         except VidcError:
             return False
-        return found.to_json() == self.document(results).to_json()
+        files = {path: entry.sha256 for path, entry in found.files.items()}
+        same = found.to_json() == self.document(results).to_json()
+        return same and digests.match(folder, files)
 
     def run(self, workspace: Publishing) -> None:
         """Copies the results and writes the document."""

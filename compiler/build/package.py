@@ -14,6 +14,7 @@ from vidc.compiler.build.load import SOURCE_NAME, read_source
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
+from vidc.compiler.store.digest import DigestMemory
 from vidc.compiler.store.publish import Finished, Kind, Publication, Publishing
 from vidc.compiler.store.record import File
 from vidc.compiler.store.run import Result
@@ -25,7 +26,7 @@ from vidc.plugins.errors import GateError, VidcError
 from vidc.plugins.names import weights_path
 from vidc.plugins.signature import Signature
 from vidc.runtime import engines, manifest
-from vidc.runtime.integrity import file_entry, verify
+from vidc.runtime.integrity import compare_names, file_entry
 from vidc.runtime.strict import read
 
 if TYPE_CHECKING:
@@ -95,14 +96,17 @@ class Package(Publication):
                 noted.setdefault(text, []).append(component)
         return [f"{', '.join(components)}: {text}" for text, components in noted.items()]
 
-    def published(self, folder: Path, key: str, results: Mapping[str, Finished]) -> bool:
-        """Returns True if the folder is the bundle of this key, whole."""
+    def published(
+        self, folder: Path, key: str, results: Mapping[str, Finished], digests: DigestMemory
+    ) -> bool:
+        """Returns True if the folder is the bundle of this key, and no file is damaged."""
         try:
             document = manifest.read_manifest(folder)
-            verify(folder, document, "fast")
+            compare_names(folder, manifest.MANIFEST_NAME, document.files)
         except VidcError:
             return False
-        return document.stages.get(PACKAGE) == key
+        files = {path: entry.sha256 for path, entry in document.files.items()}
+        return document.stages.get(PACKAGE) == key and digests.match(folder, files)
 
     def run(self, workspace: Publishing) -> None:
         """Writes the bundle and validates it.

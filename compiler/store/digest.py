@@ -81,6 +81,13 @@ class DigestMemory:
             return sha256_tree({name: self.file(file) for name, file in _files(path)})
         return self.file(path)
 
+    def match(self, folder: Path, files: Mapping[str, str]) -> bool:
+        """Returns True if the files of a folder, by relative path, have these digests."""
+        try:
+            return all(self.file(folder / path) == digest for path, digest in files.items())
+        except (OSError, ValueError):
+            return False
+
     def file(self, path: Path) -> str:
         """Returns the digest of a file; raises as ``path``."""
         before = path.stat()

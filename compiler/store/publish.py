@@ -123,8 +123,10 @@ class Publication(Step):
         return []
 
     @abstractmethod
-    def published(self, folder: Path, key: str, results: Mapping[str, Finished]) -> bool:
-        """Returns True if ``folder`` is a complete publication of this key."""
+    def published(
+        self, folder: Path, key: str, results: Mapping[str, Finished], digests: DigestMemory
+    ) -> bool:
+        """Returns True if ``folder`` is an undamaged publication of this key."""
 
     @abstractmethod
     def run(self, workspace: Publishing) -> None:

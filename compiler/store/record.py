@@ -1,7 +1,7 @@
 """The record of a result in the store, and the check of the result against it."""
 
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -102,15 +102,20 @@ class Entry:
         """Bytes of all output files."""
         return sum(file.size for file in self.record.files.values())
 
-    def verify(self) -> None:
-        """Hashes every output file; DamagedError if one differs."""
-        for name, digest in self.digests.items():
+    def verify(self, digest: Callable[[Path], str] = sha256_file) -> Self:
+        """Returns the entry after comparing the digest of every file; DamagedError if one differs.
+
+        Args:
+            digest: of a file.
+        """
+        for name, expected in self.digests.items():
             try:
-                found = sha256_file(self.output / name)
+                found = digest(self.output / name)
             except OSError as error:
                 raise DamagedError(f"{name} cannot be read: {error}") from error
-            if found != digest:
-                raise DamagedError(f"{name} has digest {found}, expected {digest}")
+            if found != expected:
+                raise DamagedError(f"{name} has digest {found}, expected {expected}")
+        return self
 
 
 def open_entry(path: Path) -> Entry:

@@ -79,10 +79,17 @@ class Store:
         while self._held:
             self._held.popitem()[1].close()
 
-    def lookup(self, stage: str, key: str) -> Entry | None:
-        """Returns the entry of this key, None if missing or damaged."""
+    def lookup(self, stage: str, key: str, *, sizes_only: bool = False) -> Entry | None:
+        """Returns the entry of this key, None if missing or damaged.
+
+        Args:
+            stage: its stage.
+            key: its key.
+            sizes_only: compares the sizes of its files and not their digests.
+        """
         try:
-            return open_entry(self._path(stage, key))
+            entry = open_entry(self._path(stage, key))
+            return entry if sizes_only else entry.verify(self.digests.file)
         except DamagedError:
             return None
 
@@ -92,6 +99,8 @@ class Store:
         produce: Callable[[Path], None],
         note: Callable[[str], None],
         needed: int | None = None,
+        *,
+        fresh: bool = False,
     ) -> tuple[Entry, bool]:
         """Returns the entry of these components, and True if ``produce`` had to write it.
 
@@ -102,6 +111,7 @@ class Store:
             produce: writes the output into an empty folder.
             note: receives waits and damaged entries.
             needed: expected bytes of the output, for the message about a full disk.
+            fresh: True if another process of this build just wrote it, and hashed what it wrote.
 
         Raises:
             BuildError: ``VIDC-BUILD-DISK`` or ``VIDC-BUILD-STAGE``; the output is removed.
@@ -113,7 +123,7 @@ class Store:
         try:
             while True:
                 if lock.try_acquire(Mode.SHARED):
-                    entry = self.lookup(stage, key)
+                    entry = self.lookup(stage, key, sizes_only=fresh or built)
                     if entry is not None:
                         (entry.path / RECORD).touch()
                         self._held[key] = lock

@@ -165,7 +165,7 @@ def test_large_files_have_digests_of_their_chunks(project, tmp_path, small_chunk
     verify(output, read_manifest(output), "full")
 
 
-def test_a_large_file_that_changed_in_the_cache_is_not_packaged(project, tmp_path, small_chunks):
+def test_a_damaged_result_in_the_cache_is_built_again(project, tmp_path):
     cache = tmp_path / "cache"
     shutil.copytree(project.cache, cache, copy_function=os.link)
     weights = next(cache.rglob("weights/vae.safetensors"))
@@ -173,9 +173,25 @@ def test_a_large_file_that_changed_in_the_cache_is_not_packaged(project, tmp_pat
     data[-1] ^= 1
     weights.unlink()
     weights.write_bytes(data)
+    output = tmp_path / "again"
+    built = whole(*project.resolve()).run(output, cache, LineProgress())
+    assert [stage.name for stage in built.stages if not stage.hit] == ["load:vae", "package"]
+    assert read_manifest(output).files == read_manifest(project.bundle).files
+
+
+def test_a_large_file_that_is_damaged_by_its_copy_is_not_packaged(
+    project, tmp_path, small_chunks, monkeypatch
+):
+    def copy(source, target):
+        data = bytearray(source.read_bytes())
+        if target.name == "vae.safetensors":
+            data[-1] ^= 1
+        target.write_bytes(data)
+
+    monkeypatch.setattr(packaging.shutil, "copyfile", copy)
     output = tmp_path / "damaged"
     with pytest.raises(GateError, match=r"VIDC-BUNDLE-ALTERED.*vae\.safetensors"):
-        whole(*project.resolve()).run(output, cache, LineProgress())
+        rebuild(project, output)
     assert not output.exists()
 
 

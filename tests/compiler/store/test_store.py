@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from vidc.compiler.store.digest import REMEMBER_FROM
 from vidc.compiler.store.lock import FileLock, Mode
+from vidc.compiler.store.plan import Status
 from vidc.compiler.store.store import ABANDONED_SECONDS, Store
 from vidc.compiler.store.upkeep import ls, prune, verify
 
@@ -20,6 +22,10 @@ def stages(build: Any) -> list[Any]:
 
 def truncate(entry: Path) -> None:
     (entry / "output" / "weights").write_text("w")
+
+
+def flip_a_bit(entry: Path) -> None:
+    (entry / "output" / "weights").write_text("v" + "w" * 99)
 
 
 def remove_a_file(entry: Path) -> None:
@@ -41,7 +47,8 @@ def change_the_components(entry: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [truncate, remove_a_file, add_a_file, spoil_the_record, change_the_components]
+    "damage",
+    [truncate, flip_a_bit, remove_a_file, add_a_file, spoil_the_record, change_the_components],
 )
 def test_a_damaged_entry_is_built_again_and_never_used(build: Any, damage: Any) -> None:
     result = build.run(*stages(build))["load"]
@@ -54,6 +61,19 @@ def test_a_damaged_entry_is_built_again_and_never_used(build: Any, damage: Any) 
         "weights": "w" * 100,
         "schema": "s",
     }
+
+
+def test_a_large_damaged_file_is_found_though_its_digest_is_remembered(build: Any) -> None:
+    stage = build.stage("load", {"weights": "w" * REMEMBER_FROM})
+    weights = build.run(stage)["load"].path / "weights"
+    long_ago = weights.stat().st_mtime - 60
+    os.utime(weights, (long_ago, long_ago))
+    build.run(stage)
+    assert len(list((build.root / ".digests").iterdir())) == 1
+    weights.write_text("v" + "w" * (REMEMBER_FROM - 1))
+    assert [row.status for row in build.plan(stage)] == [Status.MISS]
+    build.run(stage)
+    assert build.ran == ["load"]
 
 
 def test_the_record_says_what_was_built_from_what(build: Any) -> None:

@@ -63,9 +63,11 @@ def test_the_same_folder_is_found_and_a_damaged_one_replaced(
     before = (output / DOCUMENT_NAME).stat().st_ino
     assert build.run(output, cache, LineProgress()).stages[-1].hit
     assert (output / DOCUMENT_NAME).stat().st_ino == before
-    (output / "load" / "vae" / "a" / "data").unlink()
-    assert not build.run(output, cache, LineProgress()).stages[-1].hit
-    open_portable(output)
+    data = output / "load" / "vae" / "a" / "data"
+    for damage in (data.unlink, lambda: data.write_text("load:vaE")):
+        damage()
+        assert not build.run(output, cache, LineProgress()).stages[-1].hit
+        open_portable(output)
 
 
 def test_something_else_is_not_replaced(build: Build, cache: Path, tmp_path: Path) -> None:
