@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from importlib import import_module
 from pathlib import Path
 
@@ -13,6 +14,9 @@ TESTS = Path(__file__).parent
 
 # Before torch is imported: tests run in parallel, one thread each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts background commands, and they their own, with SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # `make test` runs fewer examples than `make test-all`; an example's time matters to no test.
 for profile, examples in (("full", FULL), ("ci", FULL // 5)):

@@ -1,24 +1,20 @@
 """Runs a build: uses results in the store and builds the missing ones."""
 
 import math
-import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol
 
 from vidc.compiler.store.digest import Json, sha256_json
 from vidc.compiler.store.disk import store_errors
 from vidc.compiler.store.record import Entry, File
 from vidc.compiler.store.stage import Stage, Workspace, check_order, key_components
 from vidc.compiler.store.store import KEPT, Store
-from vidc.plugins.errors import BuildError
+from vidc.compiler.store.workers import Worker, Workers, finished
 
 
 class Progress(Protocol):
@@ -65,7 +61,7 @@ def run(
     store: Store,
     slot: str,
     progress: Progress,
-    workers: int = 1,
+    workers: int = 0,
     device_bytes: int | None = None,
 ) -> dict[str, Result]:
     """Runs a build and returns the results of all stages by name.
@@ -77,7 +73,7 @@ def run(
         store: of the results.
         slot: name of this kind of build, for the reasons of a later ``plan``.
         progress: receives each stage.
-        workers: parallel processes; 1 builds in this process. With more, stages must be picklable.
+        workers: parallel processes, for picklable stages; 0 builds in this process.
         device_bytes: limit of the target's memory for parallel stages, see ``fitting``; None sets
             no limit.
 
@@ -89,17 +85,16 @@ def run(
     check_order(stages)
     for stage in stages:  # Reports a missing file or tool before the first stage runs.
         stage.key().tools()
-    with store_errors(store.root), _Workers() as pool:
-        store.sweep()
+    with store_errors(store.root), _swept(store), Workers() as pool:
         build = _Build(store, slot, progress)
-        waiting, queue, running = list(stages), list[_Started](), dict[Future[bool], _Started]()
+        waiting, queue, running = list(stages), list[_Started](), dict[Worker, _Started]()
         while waiting or queue or running:
             # A result in the store may make other stages ready.
             while ready := [stage for stage in waiting if build.is_ready(stage)]:
                 for stage in ready:
                     waiting.remove(stage)
                     started = build.start(stage)
-                    if workers == 1 or store.lookup(stage.name, sha256_json(started.components)):
+                    if workers == 0 or store.lookup(stage.name, sha256_json(started.components)):
                         progress.started(stage.name)
                         build.finish(started)
                     else:
@@ -110,12 +105,23 @@ def run(
             for started in [queue[index] for index in fitting(needs, taken, device_bytes)[:free]]:
                 queue.remove(started)
                 progress.started(started.stage.name)
-                submit = pool.submit_alone if started.stage.device_bytes else pool.submit
-                running[submit(_produce, store.root, started)] = started
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                ended = running.pop(future)
-                build.finish(ended, built_elsewhere=pool.outcome(future, ended.stage.name))
+                running[pool.submit(_produce, store.root, started)] = started
+            for worker in finished(running):
+                ended = running.pop(worker)
+                built = worker.result(ended.stage.name)
+                pool.keep(worker, idle=not ended.stage.device_bytes)
+                build.finish(ended, built_elsewhere=built)
         return {stage.name: build.results[stage.name] for stage in stages}
+
+
+@contextmanager
+def _swept(store: Store) -> Iterator[None]:
+    """Removes what killed workers left, of an earlier build and of this one."""
+    store.sweep()
+    try:
+        yield
+    finally:
+        store.sweep()
 
 
 def fitting(queue: Sequence[int], running: Iterable[int], capacity: int | None) -> list[int]:
@@ -185,7 +191,8 @@ class _Build:
     def finish(self, started: _Started, built_elsewhere: bool = False) -> None:
         """Takes a stage's result from the store; builds it if missing."""
         name = started.stage.name
-        entry, built = _obtain(self._store, started, self._progress.note)
+        note = self._progress.note
+        entry, built = _obtain(self._store, started, note, fresh=built_elsewhere)
         hit = not (built or built_elsewhere)
         self._store.remember(self._slot, started.components, entry.size)
         self._outputs[name] = entry.digests
@@ -197,94 +204,19 @@ class _Build:
         self._progress.finished(name, hit, seconds)
 
 
-class _Workers:
-    """Worker processes, each started when a stage is submitted and none is idle.
-
-    Each has its own pool: a pool with a dead process ends all of its processes and does not tell
-    the stage.
-    """
-
-    def __init__(self) -> None:
-        self._pools: list[ProcessPoolExecutor] = []
-        self._idle: list[ProcessPoolExecutor] = []
-        self._busy: dict[Future[bool], ProcessPoolExecutor] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is KeyboardInterrupt:
-            # A terminal's interrupt reaches the workers; `kill` does not.
-            for process in active_children():
-                if process.pid is not None:
-                    os.kill(process.pid, signal.SIGINT)
-        for pool in self._pools:
-            pool.shutdown(cancel_futures=True)
-
-    def submit(self, function: Callable[..., bool], *arguments: Any) -> Future[bool]:
-        """Runs a module's function in a process that is reused after ``outcome``."""
-        pool = self._idle.pop() if self._idle else self._start()
-        future = pool.submit(function, *arguments)
-        self._busy[future] = pool
-        return future
-
-    def submit_alone(self, function: Callable[..., bool], *arguments: Any) -> Future[bool]:
-        """Runs a function in a process that ends with it, which frees its device memory.
-
-        An idle process would keep its CUDA context and PyTorch's cached memory.
-        """
-        pool = self._start()
-        future = pool.submit(function, *arguments)
-        future.add_done_callback(lambda _: pool.shutdown(wait=False))
-        return future
-
-    def outcome(self, future: Future[bool], stage: str) -> bool:
-        """Returns the result of a finished function.
-
-        Raises:
-            BuildError: ``VIDC-BUILD-STAGE``, its process died.
-        """
-        pool = self._busy.pop(future, None)
-        try:
-            result = future.result()
-        except BrokenProcessPool as error:
-            raise BuildError(
-                "VIDC-BUILD-STAGE",
-                f"stage {stage} ended its process: it crashed, or the system killed it for memory",
-                "dmesg says which; run it again: finished stages are kept",
-            ) from error
-        if pool is not None:
-            self._idle.append(pool)
-        return result
-
-    def _start(self) -> ProcessPoolExecutor:
-        # A forked process would inherit held locks of torch's threads.
-        pool = ProcessPoolExecutor(
-            1, get_context("spawn"), initializer=_end_quietly_when_interrupted
-        )
-        self._pools.append(pool)
-        return pool
-
-
-def _end_quietly_when_interrupted() -> None:
-    def end(*_: object) -> None:
-        # Only once: a second interrupt would break the removal of partial output.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        sys.exit(130)
-
-    signal.signal(signal.SIGINT, end)
-
-
 def _produce(root: Path, started: _Started) -> bool:
     """Builds a stage in a worker; returns True if the store did not have it."""
     with Store(root) as store:
         return _obtain(store, started, lambda text: print(text, file=sys.stderr))[1]  # noqa: T201
 
 
-def _obtain(store: Store, started: _Started, note: Callable[[str], None]) -> tuple[Entry, bool]:
+def _obtain(
+    store: Store, started: _Started, note: Callable[[str], None], *, fresh: bool = False
+) -> tuple[Entry, bool]:
     return store.obtain(
         started.components,
         lambda output: started.produce(output, note, store.root / KEPT),
         note,
         started.needed,
+        fresh=fresh,
     )

@@ -1,8 +1,10 @@
 """Stages that worker processes can import, and a build that is slow enough to interrupt."""
 
 import os
+import subprocess
 import sys
 import time
+from multiprocessing import get_context
 from pathlib import Path
 
 from function_stage import FunctionStage
@@ -29,13 +31,38 @@ def fail(workspace: Workspace) -> None:
     raise BuildError("VIDC-TEST", "as planned", "nothing")
 
 
+def _tell(pid: int) -> None:
+    Path(os.environ["WORKERS_STARTED"], str(pid)).touch()
+
+
 def sleep_long(workspace: Workspace) -> None:
+    lock = get_context("spawn").Lock()  # As tqdm makes one.
+    assert lock
     (workspace.output / "half").write_text("written")
-    Path(os.environ["WORKERS_STARTED"], str(os.getpid())).touch()
+    _tell(os.getpid())
     time.sleep(60)
+
+
+def compile_long(workspace: Workspace) -> None:
+    """Waits for a compiler that has a process of its own, as g++ has cc1plus."""
+    driver = ["/bin/sh", "-c", 'sleep 60 & touch "$WORKERS_STARTED/$!"; wait']
+    _tell(os.getpid())
+    subprocess.run(driver, check=True)
+
+
+def hang(workspace: Workspace) -> None:
+    """Does not end when it is interrupted."""
+    (workspace.output / "half").write_text("written")
+    _tell(os.getpid())
+    while True:
+        try:
+            time.sleep(60)
+        except SystemExit:
+            continue
 
 
 if __name__ == "__main__":
     with Store(Path(sys.argv[1])) as store:
-        slow = [FunctionStage(name, sleep_long) for name in ("one", "two")]
+        works = enumerate(sys.argv[2:])
+        slow = [FunctionStage(f"stage{index}", globals()[work]) for index, work in works]
         run(slow, store, "slot", LineProgress(), workers=2)

@@ -1,12 +1,13 @@
 """AOTInductor compilation of an ExportedProgram to a package without weights."""
 
+import fcntl
 import os
 import platform
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,8 @@ def inductor_cache(program: Path) -> Iterator[None]:
     from vidc.compiler.store.digest import sha256_file
 
     folder = Path(tempfile.gettempdir(), f"vidc-aoti-{sha256_file(program)[:16]}")
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:  # Another build of this program is running, or has crashed.
+    lock = _claim(folder)
+    if lock is None:
         folder = Path(tempfile.mkdtemp(prefix=folder.name))
     variable = "TORCHINDUCTOR_CACHE_DIR"
     before = os.environ.get(variable)
@@ -112,6 +112,24 @@ def inductor_cache(program: Path) -> Iterator[None]:
         else:
             os.environ[variable] = before
         shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _claim(folder: Path) -> int | None:
+    """Empties or makes a folder and returns its lock; None if a running build has it."""
+    with suppress(OSError), ExitStack() as opened:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened.callback(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = os.fstat(lock)
+        if found.st_uid == os.geteuid() and os.path.samestat(found, folder.stat()):
+            for left in folder.iterdir():  # Of a build that was killed.
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            opened.pop_all()
+            return lock
+    return None
 
 
 def _may_choose_cpu() -> bool:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import worker_stages
@@ -78,23 +79,69 @@ def test_a_failure_reaches_the_caller_and_the_rest_is_kept(tmp_path):
     assert ("left", True) in progress.finished_stages
 
 
+@pytest.fixture
+def start(tmp_path):
+    """Starts a build of two stages; returns it and the processes that the stages told of."""
+    builds = []
+
+    def start(*stages, told):
+        started = tmp_path / "started"
+        started.mkdir()
+        build = subprocess.Popen(
+            [sys.executable, worker_stages.__file__, tmp_path / "store", *stages],
+            env={**os.environ, "WORKERS_STARTED": str(started)},
+            start_new_session=True,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        builds.append(build)
+        while len(list(started.iterdir())) < told:
+            assert build.poll() is None, build.stderr.read()
+            time.sleep(0.05)
+        return build, [Path("/proc", file.name) for file in started.iterdir()]
+
+    yield start
+    for build in builds:
+        build.kill()
+        build.communicate()
+
+
+def ended(processes, seconds=5):
+    """Returns True if none of the processes runs any more, within some seconds."""
+    deadline = time.monotonic() + seconds
+    while any(process.exists() for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(process.exists() for process in processes)
+
+
 @pytest.mark.parametrize("interrupt", [os.killpg, os.kill], ids=["terminal", "kill"])
-def test_an_interrupt_ends_the_workers_and_leaves_nothing(tmp_path, interrupt):
-    started = tmp_path / "started"
-    started.mkdir()
-    build = subprocess.Popen(
-        [sys.executable, worker_stages.__file__, tmp_path / "store"],
-        env={**os.environ, "WORKERS_STARTED": str(started)},
-        start_new_session=True,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while len(list(started.iterdir())) < 2:
-        assert build.poll() is None, build.stderr.read()
-        time.sleep(0.05)
+@pytest.mark.parametrize("other", ["sleep_long", "compile_long", "hang"])
+def test_an_interrupt_ends_all_within_five_seconds_and_leaves_nothing(
+    start, tmp_path, interrupt, other
+):
+    build, processes = start("sleep_long", other, told=3 if other == "compile_long" else 2)
+    sent = time.monotonic()
     interrupt(build.pid, signal.SIGINT)
     _, errors = build.communicate(timeout=30)  # Its end of the pipe is theirs too.
+    assert ended(processes, seconds=sent + 5 - time.monotonic())
     assert build.returncode != 0
-    assert errors.count("Traceback") == 1, errors
+    assert errors.count("Traceback") == 1, errors  # The build's own KeyboardInterrupt.
+    assert "leaked" not in errors
     assert list((tmp_path / "store" / ".drafts").iterdir()) == []
-    assert not (tmp_path / "store" / "one").exists()
+    assert [path.name for path in (tmp_path / "store").iterdir() if path.name[0] != "."] == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_no_process_outlives_a_killed_build(start, sent):
+    build, processes = start("hang", "compile_long", told=3)
+    build.send_signal(sent)
+    assert build.wait(timeout=5) == -sent
+    assert ended(processes)
+
+
+def test_a_worker_that_dies_takes_its_compiler_with_it(start):
+    build, processes = start("compile_long", told=2)
+    (worker,) = (p for p in processes if (p / "stat").read_text().split()[3] == str(build.pid))
+    os.kill(int(worker.name), signal.SIGKILL)
+    assert "ended its process" in build.communicate(timeout=30)[1]
+    assert ended(processes)

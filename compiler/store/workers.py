@@ -1,0 +1,214 @@
+"""Worker processes that run stages side by side and never outlive the build."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any, Self
+
+from vidc.plugins.errors import BuildError
+
+GRACE_SECONDS = 2.0
+"""Time that an interrupted stage has to remove its partial output before it is killed."""
+
+_PR_SET_PDEATHSIG = 1
+_QUIET_TRACKER = "ignore:resource_tracker"
+"""Warning filter: killed workers leak semaphores, which multiprocessing's tracker removes."""
+_GUARD = ("/bin/sh", "-c", 'read _; kill -s KILL -- "-$0"')
+"""Kills the process group that its argument names once its stdin ends."""
+
+# A forked process would inherit held locks of torch's threads.
+_SPAWN = get_context("spawn")
+
+
+class Worker:
+    """A process that runs one function at a time.
+
+    It leads a process group, which dies with it, so that no compiler that it started stays. It
+    dies with the thread that started it.
+    """
+
+    def __init__(self) -> None:
+        self.connection, end = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_serve, args=(end, os.getpid()))
+        # The process unblocks the interrupt when it can end quietly.
+        with _blocked_interrupt(), _warning_filter(_QUIET_TRACKER):
+            self._process.start()
+        end.close()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Starts a module's function; ``connection`` is ready when it ends."""
+        with suppress(BrokenPipeError):  # It died; `result` says so.
+            self.connection.send((function, arguments))
+
+    def result(self, stage: str) -> Any:
+        """Returns the function's result or raises its exception.
+
+        Raises:
+            BuildError: ``VIDC-BUILD-STAGE``, its process died.
+        """
+        try:
+            result, error, told = self.connection.recv()
+        except (EOFError, ConnectionResetError) as died:
+            raise BuildError(
+                "VIDC-BUILD-STAGE",
+                f"stage {stage} ended its process: it crashed, or the system killed it for memory",
+                "dmesg says which; run it again: finished stages are kept",
+            ) from died
+        if error is not None:
+            raise error from _WorkerTracebackError(told)
+        return result
+
+    def close(self) -> None:
+        """Lets the process end after the function that it runs."""
+        self.connection.close()
+
+    def interrupt(self) -> None:
+        """Asks the process to remove its partial output and end."""
+        if self._process.is_alive():
+            os.kill(self._process.ident or 0, signal.SIGINT)
+
+    def join(self, seconds: float | None = None) -> None:
+        """Waits for the end of a closed process."""
+        self._process.join(seconds)
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        self._process.kill()
+        self._process.join()
+
+
+class Workers:
+    """The workers of a build, each started when a stage is submitted and none is idle."""
+
+    def __init__(self) -> None:
+        self._all: list[Worker] = []
+        self._idle: list[Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for running stages; after an interrupt ends them."""
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        deadline = time.monotonic() + GRACE_SECONDS if interrupted else None
+        try:
+            for worker in self._all:
+                worker.close()
+                if interrupted:
+                    worker.interrupt()
+            for worker in self._all:
+                worker.join(None if deadline is None else max(0, deadline - time.monotonic()))
+        finally:
+            for worker in self._all:
+                worker.kill()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Worker:
+        """Runs a module's function in an idle worker or a new one."""
+        if not self._idle:
+            self._idle.append(Worker())
+            self._all += self._idle
+        worker = self._idle.pop()
+        worker.submit(function, *arguments)
+        return worker
+
+    def keep(self, worker: Worker, *, idle: bool) -> None:
+        """Takes back a worker after its result; one that is not to idle ends.
+
+        An idle process would keep its CUDA context and PyTorch's cached memory.
+        """
+        if idle:
+            self._idle.append(worker)
+        else:
+            worker.close()
+
+
+def finished(workers: dict[Worker, Any]) -> list[Worker]:
+    """Waits until one of the workers has a result or died, and returns those."""
+    by_connection = {worker.connection: worker for worker in workers}
+    # Without any there is nothing to wait for.
+    return [by_connection[ready] for ready in wait(by_connection)] if workers else []  # type: ignore
+
+
+class _WorkerTracebackError(Exception):
+    """The traceback of an exception in a worker, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+@contextmanager
+def _blocked_interrupt() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _warning_filter(added: str) -> Iterator[None]:
+    """Adds a warning filter to those of started interpreters."""
+    variable = "PYTHONWARNINGS"
+    before = os.environ.get(variable)
+    os.environ[variable] = added if not before else f"{before},{added}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+
+
+def _serve(connection: Connection, parent: int) -> None:
+    """Runs functions until the connection ends."""
+    guard = _die_with(parent)
+    while guard:
+        try:
+            function, arguments = connection.recv()
+        except EOFError:
+            return
+        result, error, told = None, None, ""
+        try:
+            result = function(*arguments)
+        except SystemExit:  # Interrupted; the end of the interpreter would take a while.
+            os._exit(130)
+        except Exception as caught:  # noqa: BLE001 - raised again where the result is read
+            error, told = caught, traceback.format_exc()
+        try:
+            connection.send((result, error, told))
+        except BrokenPipeError:  # The build failed elsewhere.
+            return
+
+
+def _die_with(parent: int) -> subprocess.Popen[bytes]:
+    """Ties this process to its parent; returns the process that ties its children to it."""
+    os.setpgid(0, 0)  # The terminal interrupts the build alone.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    guard = subprocess.Popen(
+        [*_GUARD, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        sys.exit()
+    signal.signal(signal.SIGINT, _end_quietly)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    return guard
+
+
+def _end_quietly(*_: object) -> None:
+    # Only once: a second interrupt would break the removal of partial output.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    sys.exit(130)
