@@ -79,7 +79,7 @@ class Part(ABC):
         """Draws float32 weights that make every layer matter."""
 
     def load(
-        self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]"
+        self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]", ema: bool
     ) -> "Weights":
         """Reads the weights from a checkpoint.
 
@@ -87,13 +87,14 @@ class Part(ABC):
             checkpoint: a file or folder.
             loras: the same, to be merged.
             layouts: of every part of the model, so that a message can name another part's.
+            ema: take the moving average of a file that holds it beside the trained weights.
 
         Raises:
             VidcError: what ``load_weights`` raises.
         """
         from vidc.exporters.checkpoint import load_weights
 
-        return load_weights(checkpoint, loras, self.shapes(), layouts, self.disagreements)
+        return load_weights(checkpoint, loras, self.shapes(), layouts, self.disagreements, ema=ema)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of its weights by name."""

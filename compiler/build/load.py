@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vidc.compiler.report.weights import origin_text
 from vidc.compiler.store.digest import Json
 from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
@@ -30,6 +31,7 @@ class Load(Stage):
             them: the stage then does not run, and its key omits the checkpoint.
         loras: merged into the checkpoint.
         tokenizer: written beside the weights, for a part that needs one.
+        ema: take a checkpoint's moving average.
     """
 
     part: Part
@@ -38,6 +40,7 @@ class Load(Stage):
     weights: Path | int | None
     loras: tuple[Path, ...] = ()
     tokenizer: Path | None = None
+    ema: bool = False
 
     @property
     def name(self) -> str:
@@ -56,6 +59,7 @@ class Load(Stage):
         config: dict[str, Json] = {**self.part.load_settings(), "precision": self.precision}
         if self.weights is not None:
             config["seed"] = self.weights if isinstance(self.weights, int) else None
+            config["ema"] = self.ema
         entries = (__name__, *class_modules(type(self.part)), *class_modules(self.family))
         return Key(entries, config, files, partial(versions, "torch", *libraries))
 
@@ -81,7 +85,7 @@ class Load(Stage):
             tensors = self.part.random_weights(self.weights)
             source: dict[str, Any] = {"random_weights": self.weights}
         else:
-            loaded = self.part.load(self.weights, self.loras, self.family.layouts())
+            loaded = self.part.load(self.weights, self.loras, self.family.layouts(), self.ema)
             tensors, source = loaded.tensors, dict(loaded.provenance)
         if self.tokenizer is not None:
             self.part.write_tokenizer(workspace.output, self.tokenizer)
@@ -91,6 +95,10 @@ class Load(Stage):
         write_weights(path, cast(digests.tensors, PRECISIONS[self.precision]))
         source["digest"] = digests.digest()
         (workspace.output / SOURCE_NAME).write_text(json.dumps(source, sort_keys=True) + "\n")
+
+    def notes(self, output: Path) -> list[str]:
+        """Returns where the weights came from."""
+        return [f"{self.part.group.replace('_', ' ')}: {origin_text(read_source(output))}"]
 
 
 def loaded_input(part: Part, *more: str) -> Input:

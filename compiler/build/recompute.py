@@ -8,7 +8,7 @@ from pathlib import Path
 from vidc.compiler.build.golden import PlayGolden
 from vidc.compiler.build.load import Load
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.config.schema import ValidateConfig
+from vidc.compiler.config.schema import CheckpointConfig, ValidateConfig
 from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.store.disk import stage_errors
 from vidc.compiler.store.stage import Workspace
@@ -41,6 +41,7 @@ def recompute(
     """
     config = model_from_json(manifest.config)
     precisions = {group: manifest.config["precision"][group] for group in config.parts}
+    ema = CheckpointConfig.from_table(manifest.config["checkpoint"], "checkpoint").ema
     prompts = ValidateConfig.from_table(manifest.config["validate"], "validate").prompts
     weights = {g: _weights(manifest.name, sources, part) for g, part in config.parts.items()}
     try:
@@ -57,7 +58,7 @@ def recompute(
         with stage_errors("golden", folder, folder, None, remedy):
             device_type = manifest.target.device_type
             found = _golden(
-                config, precisions, weights, sources, golden.scenario, prompts, device_type,
+                config, precisions, weights, sources, ema, golden.scenario, prompts, device_type,
                 folder, note,
             )  # fmt: skip
     if all(engine.precision in PRECISIONS for engine in manifest.engines.values()):
@@ -70,6 +71,7 @@ def _golden(
     precisions: dict[str, str],
     weights: dict[str, Path | int],
     sources: Sources,
+    ema: bool,
     scenario: Scenario,
     prompts: Sequence[str],
     device_type: str,
@@ -88,6 +90,7 @@ def _golden(
             weights[group],
             extra.loras,
             extra.tokenizer,
+            ema and group == config.quantized_group,
         ).run(Workspace(output, {}, note))
         inputs[f"load:{group}"] = output
     output = folder / "golden"

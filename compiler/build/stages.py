@@ -71,7 +71,8 @@ def load_stage(settings: Settings, sources: Sources | None, group: str) -> Load:
     if sources is None:
         return Load(part, type(model), precision, None)
     weights, extra = sources.weights(part), sources.extra(model, group)
-    return Load(part, type(model), precision, weights, extra.loras, extra.tokenizer)
+    ema = settings.checkpoint.ema and group == model.quantized_group
+    return Load(part, type(model), precision, weights, extra.loras, extra.tokenizer, ema)
 
 
 def export_stage(settings: Settings, name: str) -> Export:

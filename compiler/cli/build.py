@@ -265,6 +265,8 @@ def _calibrate_command(settings: Settings, flags: Flags, weights: SourceOptions)
     words = ["vidc", "calibrate", flags.preset or settings.preset]
     for flag, value in values.items():
         words += [] if value is None else [flag, str(value)]
+    if flags.ema is not None:
+        words.append("--ema" if flags.ema else "--no-ema")
     for lora in weights.loras:
         words += ["--lora", str(lora)]
     for assignment in flags.assignments:
@@ -281,7 +283,7 @@ def _refuse_others(
 ) -> None:
     """Refuses flags that a portable build folder already decides."""
     others = (*vars(replace(flags, preset=None)).values(), recipe, calibration)
-    if weights.any or any(others):
+    if weights.any or any(value not in (None, ()) for value in others):
         raise UsageError(
             "VIDC-PORTABLE-FLAG",
             f"{flags.preset} is a portable build folder, which already decides what to build",

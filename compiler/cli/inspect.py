@@ -7,6 +7,7 @@ import click
 
 from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
+from vidc.compiler.report.weights import origin_text
 from vidc.compiler.store.units import byte_size
 from vidc.plugins.errors import UsageError, nearest
 
@@ -131,7 +132,7 @@ def _bundle_text(bundle: "BundleSummary") -> str:
     ]
     weights = [
         (name, str(w.tensors), f"{w.elements:,}", byte_size(w.bytes), _names(w.dtypes),
-         _source(w.source))
+         origin_text(w.source))
         for name, w in bundle.weights.items()
     ]  # fmt: skip
     return "\n\n".join(
@@ -341,10 +342,3 @@ def _total(total: "Total") -> str:
 
 def _names(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
-
-
-def _source(source: dict[str, Any]) -> str:
-    if "random_weights" in source:
-        return f"RANDOM, seed {source['random_weights']}: not a trained model"
-    used = {name: value for name, value in source.items() if value not in (None, [])}
-    return ", ".join(f"{name} {value}" for name, value in used.items())

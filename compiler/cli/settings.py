@@ -21,6 +21,7 @@ class Flags:
     gpu: str | None
     precision: str | None
     backend: str | None
+    ema: bool | None
     assignments: tuple[str, ...]
     config: Path | None
 
@@ -37,6 +38,7 @@ class Flags:
             precision=self.precision,
             recipe=recipe,
             backend=self.backend,
+            ema=self.ema,
             assignments=self.assignments,
             config=self.config,
             environ=os.environ,
@@ -60,6 +62,11 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--backend", metavar="B", shell_complete=names.BACKEND, help="Builder of the engines."
     )
     @click.option(
+        "--ema/--no-ema", default=None,
+        help="Take the moving average (EMA) of a checkpoint that holds it beside the trained "
+        "weights, or not.  [default: the preset's]",
+    )  # fmt: skip
+    @click.option(
         "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting."
     )
     @click.option("--config", type=click.Path(path_type=Path), help="TOML file of settings.")
@@ -69,11 +76,12 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
         gpu: str | None,
         precision: str | None,
         backend: str | None,
+        ema: bool | None,
         assignments: tuple[str, ...],
         config: Path | None,
         **others: Any,
     ) -> Any:
-        flags = Flags(preset, gpu, precision, backend, assignments, config)
+        flags = Flags(preset, gpu, precision, backend, ema, assignments, config)
         return command(flags=flags, **others)
 
     return with_flags

@@ -11,6 +11,7 @@ from vidc.compiler.config.schema import RECIPE
 from vidc.compiler.config.tables import (
     nest,
     read_calibrate,
+    read_checkpoint_settings,
     read_model,
     read_tensorrt,
     read_validate,
@@ -90,6 +91,7 @@ def preset_document(preset: Preset) -> dict[str, Any]:
         "family": preset.family,
         **({RECIPE: preset.layer[RECIPE].value} if RECIPE in preset.layer else {}),
         **{name: model[name] for name in find_family(preset.family).tables},
+        "checkpoint": read_checkpoint_settings(preset.layer).to_json(),
         "validate": read_validate(preset.layer).to_json(),
         **({"tensorrt": tensorrt} if tensorrt else {}),
         **({"calibrate": {"prompts": prompts}} if prompts else {}),

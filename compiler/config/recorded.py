@@ -10,7 +10,7 @@ from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.precision import require_built
 from vidc.compiler.config.quantization import QuantizationConfig
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.config.tables import read_tensorrt, read_validate
+from vidc.compiler.config.tables import read_checkpoint_settings, read_tensorrt, read_validate
 from vidc.compiler.config.targets import targets
 from vidc.exporters.families import family_names, find_family
 from vidc.exporters.families.family import Family
@@ -29,6 +29,7 @@ class _Recorded:
     backend: str
     precision: dict[str, str]
     quantization: dict[str, Any] | None
+    checkpoint: dict[str, Any]
     validate: dict[str, Any]
     tensorrt: dict[str, Any]
 
@@ -83,6 +84,9 @@ def recorded_settings(
             quantization=None
             if recorded.quantization is None
             else QuantizationConfig.from_json(recorded.quantization),
+            checkpoint=read_checkpoint_settings(
+                {f"checkpoint.{name}": Setting(v, where) for name, v in recorded.checkpoint.items()}
+            ),
             tensorrt=read_tensorrt(
                 {
                     f"tensorrt.{name}": Setting(v, where)

@@ -30,12 +30,14 @@ from vidc.compiler.config.quantization import (
 )
 from vidc.compiler.config.schema import (
     CalibrateConfig,
+    CheckpointConfig,
     TensorRtConfig,
     ValidateConfig,
     build_tables,
 )
 from vidc.compiler.config.tables import (
     read_calibrate,
+    read_checkpoint_settings,
     read_model,
     read_tensorrt,
     read_validate,
@@ -60,6 +62,7 @@ class Settings:
         validate: the rollout that validates them.
         origins: where each value came from, by the dotted names of ``values``.
         quantization: what of the transformer is in 8 bits, if anything is.
+        checkpoint: how a checkpoint is read.
         tensorrt: how TensorRT builds engines, where it does.
         calibrate: what a calibration runs; no bundle depends on it but by the calibration.
     """
@@ -73,6 +76,7 @@ class Settings:
     validate: ValidateConfig
     origins: Mapping[str, str]
     quantization: QuantizationConfig | None = None
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tensorrt: TensorRtConfig = field(default_factory=TensorRtConfig)
     calibrate: CalibrateConfig = field(default_factory=CalibrateConfig)
 
@@ -101,6 +105,7 @@ class Settings:
             "precision": dict(self.precision),
             "quantization": None if self.quantization is None else self.quantization.to_json(),
             **self.model.to_json(),
+            "checkpoint": self.checkpoint.to_json(),
             "validate": self.validate.to_json(),
             "tensorrt": asdict(self.tensorrt),
         }
@@ -124,6 +129,7 @@ def resolve(
     precision: str | None = None,
     recipe: str | None = None,
     backend: str | None = None,
+    ema: bool | None = None,
     assignments: Sequence[str] = (),
     config: Path | None = None,
     environ: Mapping[str, str],
@@ -138,6 +144,7 @@ def resolve(
         recipe: ``--recipe``: what an 8-bit precision quantizes, instead of the preset's recipe or
             the target's default.
         backend: ``--backend``.
+        ema: ``--ema`` or ``--no-ema``.
         assignments: ``--set key=value``, of the flags' precedence; a flag of its own wins.
         config: the file of ``--config``.
         environ: the environment, whose ``VIDC_`` variables are read.
@@ -153,17 +160,19 @@ def resolve(
     """
     chosen = load_preset(preset or DEFAULT_PRESET)
     family = find_family(chosen.family)
-    flags = {"gpu": gpu, "precision.default": precision, "recipe": recipe, "backend": backend}
+    flags = {
+        "gpu": Setting(gpu, "--gpu"),
+        "precision.default": Setting(precision, "--precision"),
+        "recipe": Setting(recipe, "--recipe"),
+        "backend": Setting(backend, "--backend"),
+        "checkpoint.ema": Setting(ema, "--ema" if ema else "--no-ema"),
+    }
     layers: list[Layer] = [
         chosen.layer,
         file_layer(config, family) if config else {},
         environment_layer(environ),
         assignment_layer(assignments, family)
-        | {
-            name: Setting(value, f"--{name.removesuffix('.default')}")
-            for name, value in flags.items()
-            if value is not None
-        },
+        | {name: flag for name, flag in flags.items() if flag.value is not None},
     ]
     merged: dict[str, Setting] = {}
     for layer in layers:
@@ -215,6 +224,7 @@ def resolve(
             **_table_origins(merged, family),
         },
         quantization=quantized,
+        checkpoint=read_checkpoint_settings(merged),
         tensorrt=read_tensorrt(merged),
         calibrate=read_calibrate(merged),
     )

@@ -59,6 +59,17 @@ class ValidateConfig(Table):
 
 
 @dataclass(frozen=True)
+class CheckpointConfig(Table):
+    """Settings of reading a checkpoint.
+
+    Attributes:
+        ema: take the moving average of a file that holds it beside the trained weights.
+    """
+
+    ema: bool = False
+
+
+@dataclass(frozen=True)
 class CalibrateConfig(Table):
     """Defaults of ``vidc calibrate``.
 
@@ -100,7 +111,12 @@ class TensorRtConfig(Table):
 
 def build_tables(family: type[Family]) -> dict[str, type[Table]]:
     """Returns the tables of settings that a bundle of a family has."""
-    return {**family.tables, "validate": ValidateConfig, "tensorrt": TensorRtConfig}
+    return {
+        **family.tables,
+        "checkpoint": CheckpointConfig,
+        "validate": ValidateConfig,
+        "tensorrt": TensorRtConfig,
+    }
 
 
 def _names_under(path: tuple[str, ...], family: type[Family]) -> Collection[str]:

@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from vidc.compiler.config.layers import Layer
-from vidc.compiler.config.schema import CalibrateConfig, TensorRtConfig, ValidateConfig
+from vidc.compiler.config.schema import (
+    CalibrateConfig,
+    CheckpointConfig,
+    TensorRtConfig,
+    ValidateConfig,
+)
 from vidc.exporters.families import find_family
 from vidc.exporters.families.family import Family
 
@@ -22,6 +27,11 @@ def read_model(family: type[Family], layer: Layer) -> Family:
 def read_validate(layer: Layer) -> ValidateConfig:
     """Reads the validation settings from a layer; raises as ``read_model``."""
     return ValidateConfig.from_table(_values(layer, "validate"), "validate")
+
+
+def read_checkpoint_settings(layer: Layer) -> CheckpointConfig:
+    """Reads the settings of reading a checkpoint from a layer; raises as ``read_model``."""
+    return CheckpointConfig.from_table(_values(layer, "checkpoint"), "checkpoint")
 
 
 def read_calibrate(layer: Layer) -> CalibrateConfig:

@@ -101,6 +101,10 @@ class Stage(Step):
     def run(self, workspace: Workspace) -> None:
         """Writes the output."""
 
+    def notes(self, output: Path) -> list[str]:
+        """Returns lines for the user about a result, also if the store had it."""
+        return []
+
 
 Outputs = Mapping[str, Mapping[str, str]]
 """Digests of the files of finished stages, by stage and relative path."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vidc.compiler.report.weights import origin_text
 from vidc.compiler.validate.compare import Comparison, compare_with_golden
 from vidc.compiler.validate.gates import all_passed
 from vidc.compiler.validate.golden import Golden
@@ -142,10 +143,7 @@ def _about(manifest: Manifest, level: str) -> dict[str, str]:
     return {
         "model": f"{manifest.preset} ({manifest.family})",
         "weights": "; ".join(
-            f"{stem}: random, seed {weights.source['random_weights']}"
-            if "random_weights" in weights.source
-            else f"{stem}: {', '.join(map(str, weights.source.get('files', [])))}"
-            for stem, weights in manifest.weights.items()
+            f"{stem}: {origin_text(weights.source)}" for stem, weights in manifest.weights.items()
         ),
         "target": manifest.target.name,
         "precision": ", ".join(sorted({engine.precision for engine in engines})),

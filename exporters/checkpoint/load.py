@@ -10,7 +10,7 @@ from vidc.exporters.checkpoint.check import Disagreements, check_dtypes, check_f
 from vidc.exporters.checkpoint.layout import Layout, canonical
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.checkpoint.lora import Updates, is_alpha, merge, read_updates
-from vidc.exporters.checkpoint.read import checkpoint_files, read_checkpoint
+from vidc.exporters.checkpoint.read import checkpoint_files, read_checkpoint, read_model
 
 _LORA_SECTIONS = ("generator_lora", "generator", "model", "state_dict")
 
@@ -34,6 +34,8 @@ def load_weights(
     expected: Mapping[str, Sequence[int]],
     layouts: Sequence[Layout],
     disagreements: Disagreements,
+    *,
+    ema: bool = False,
 ) -> Weights:
     """The weights of a model from its checkpoint, with LoRAs merged into them.
 
@@ -45,12 +47,13 @@ def load_weights(
         expected: shapes by canonical name; the result has exactly these.
         layouts: of the model's parts.
         disagreements: lists settings that the checkpoint's shapes contradict.
+        ema: take the moving average of a file that holds it beside the trained weights.
 
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
         BuildError: a code that starts with ``VIDC-CHECKPOINT-`` or ``VIDC-LORA-``.
     """
-    base = read_checkpoint(checkpoint)
+    base = read_model(checkpoint, ema=ema)
     tensors, layout = canonical(base.tensors, checkpoint, layouts)
     check_model(tensors, expected, layout, checkpoint, disagreements)
     check_dtypes(tensors, checkpoint)

@@ -11,8 +11,9 @@ from vidc.exporters.checkpoint.safetensors_file import read_safetensors
 from vidc.exporters.checkpoint.torch_file import read_torch
 from vidc.plugins.errors import BuildError, UsageError
 
-MODEL_SECTIONS = ("generator", "generator_ema", "model", "state_dict", "generator_lora")
-"""Where a ``.pt`` file keeps a model. LongLive infers with ``generator`` unless told otherwise."""
+_TRAINED, _AVERAGE = "generator", "generator_ema"
+MODEL_SECTIONS = (_TRAINED, "model", "state_dict", "generator_lora", _AVERAGE)
+"""Where a ``.pt`` file keeps a model, its moving average last."""
 
 _INDEX = ".safetensors.index.json"
 _TORCH = (".pt", ".pth", ".bin")
@@ -56,6 +57,28 @@ def read_checkpoint(path: Path, sections: Sequence[str] = MODEL_SECTIONS) -> Che
             "VIDC-CHECKPOINT-FORMAT", f"{path} holds no tensors", "give a model's weights"
         )
     return checkpoint
+
+
+def read_model(path: Path, *, ema: bool) -> Checkpoint:
+    """Opens a model's checkpoint: its trained weights, or their moving average.
+
+    A file with neither as a section of its own has no choice to offer, and is read as it is.
+
+    Raises:
+        BuildError: ``VIDC-CHECKPOINT-EMA``, the file holds only the other; what
+            ``read_checkpoint`` raises.
+    """
+    wanted, other = (_AVERAGE, _TRAINED) if ema else (_TRAINED, _AVERAGE)
+    rest = [section for section in MODEL_SECTIONS if section not in (wanted, other)]
+    order = (wanted, other, *rest) if ema else (wanted, *rest, other)
+    found = read_checkpoint(path, order)
+    if found.section is not None and found.section.rpartition("/")[2] == other:
+        raise BuildError(
+            "VIDC-CHECKPOINT-EMA",
+            f"{path} holds {found.section}, and no {wanted}",
+            f"pass {'--no-ema' if ema else '--ema'} to take what it holds",
+        )
+    return found
 
 
 def checkpoint_files(path: Path) -> tuple[Path, ...]:

@@ -64,7 +64,7 @@ class Umt5Part(Part):
         }
 
     def load(
-        self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]"
+        self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]", ema: bool
     ) -> "Weights":
         """Reads the encoder's weights from its own checkpoint or from that of a whole UMT5."""
         from vidc.exporters.parts.umt5.weights import load_encoder_weights

@@ -46,7 +46,7 @@ def test_with_weights_the_graph_loads_as_it_is(vidc, tmp_path):
     (embeds,) = session.get_inputs()
     values = torch.randn(embeds.shape, generator=torch.Generator().manual_seed(0))
     assert all(abs(keys).max() > 0 for keys in session.run(None, {embeds.name: values.numpy()}))
-    assert [line.split(":")[0] for line in err.splitlines()] == ["load", "export"]
+    assert [line.split(":")[0] for line in err.splitlines()] == ["load", "transformer", "export"]
 
 
 def test_export_without_weights_names_missing_files(vidc, tmp_path):

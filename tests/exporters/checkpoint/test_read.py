@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.exporters.checkpoint.read import checkpoint_files, read_checkpoint
+from vidc.exporters.checkpoint.read import checkpoint_files, read_checkpoint, read_model
 from vidc.plugins.errors import VidcError
 
 STATE = {
@@ -92,7 +92,7 @@ def test_torch_file_is_mapped_not_read(tmp_path: Path) -> None:
     ("sections", "chosen"),
     [
         (("generator_ema", "generator", "model"), "generator"),
-        (("model", "generator_ema"), "generator_ema"),
+        (("model", "generator_ema"), "model"),
         (("state_dict", "model"), "model"),
         (("state_dict",), "state_dict"),
         (("generator_lora",), "generator_lora"),
@@ -104,6 +104,36 @@ def test_section(tmp_path: Path, sections: tuple[str, ...], chosen: str) -> None
     content = {name: STATE if name == chosen else other for name in sections}
     torch.save({"step": 7, "critic": other, **content}, file)
     checkpoint = read_checkpoint(file)
+    check(checkpoint.tensors)
+    assert checkpoint.section == chosen
+
+
+@pytest.mark.parametrize(
+    ("held", "ema", "chosen"),
+    [
+        (("generator", "generator_ema"), False, "generator"),
+        (("generator", "generator_ema"), True, "generator_ema"),
+        (("generator_ema", "model"), False, "model"),
+        (("generator_ema", "model"), True, "generator_ema"),
+        (("model",), True, "model"),
+        ((), True, None),
+        (("generator",), True, "--no-ema"),
+        (("generator", "model"), True, "--no-ema"),
+        (("generator_ema",), False, "--ema"),
+    ],
+)
+def test_moving_average(
+    tmp_path: Path, held: tuple[str, ...], ema: bool, chosen: str | None
+) -> None:
+    other = {"z": torch.zeros(1)}
+    content = {name: STATE if name == chosen else other for name in held}
+    torch.save(content or STATE, tmp_path / "m.pt")
+    if chosen is not None and chosen.startswith("--"):
+        with pytest.raises(VidcError, match="VIDC-CHECKPOINT-EMA") as caught:
+            read_model(tmp_path / "m.pt", ema=ema)
+        assert f"pass {chosen} " in caught.value.hint
+        return
+    checkpoint = read_model(tmp_path / "m.pt", ema=ema)
     check(checkpoint.tensors)
     assert checkpoint.section == chosen
 

@@ -246,7 +246,7 @@ def test_the_command(vidc, cache, stream, tmp_path, monkeypatch):
     assert document["prompts"]["count"] == 2
     assert len(document["groups"]) == 6
     lines = [line.partition(":")[0] for line in err.splitlines()]
-    assert lines == ["load", "prompt 1/2", "prompt 2/2", "calibrate"]
+    assert lines == ["load", "transformer", "prompt 1/2", "prompt 2/2", "calibrate"]
     (tmp_path / "none.txt").touch()
     status, out, err = vidc(*arguments[:-1], str(tmp_path / "none.json"), "-o", str(output))
     assert (status, out) == (2, "")
