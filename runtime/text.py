@@ -1,6 +1,7 @@
 """Text prompts: a bundle's tokenizer and text encoder."""
 
 import html
+import warnings
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from vidc.runtime.engines import Engine
 from vidc.runtime.states import Buffers, States
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
+
+_SHOWN = 40
 
 
 class TextEncoder:
@@ -75,10 +78,15 @@ class PromptTokenizer:
     def __call__(self, text: str) -> dict[str, Tensor]:
         """Returns ``input_ids`` and ``attention_mask``, int64 ``[1, L]``; the text may be empty.
 
+        A text of more tokens is cut, with a UserWarning that says where.
+
         Raises:
             GateError: ``VIDC-BUNDLE-TOKENIZER``, not a tokenizer, or one of another length.
         """
-        encoded = self._tokenizer.encode(clean(text))
+        text = clean(text)
+        encoded = self._tokenizer.encode(text)
+        if encoded.overflowing:
+            warnings.warn(_cut(text, encoded), stacklevel=3)
         return {
             "input_ids": torch.tensor([encoded.ids]),
             "attention_mask": torch.tensor([encoded.attention_mask]),
@@ -90,6 +98,19 @@ def clean(text: str) -> str:
     import ftfy
 
     return " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())
+
+
+def _cut(text: str, encoded: "Encoding") -> str:
+    """Says how many tokens of a text were dropped, and where it was cut."""
+    places = zip(encoded.offsets, encoded.special_tokens_mask, strict=True)
+    kept = [end for (_, end), special in places if not special]
+    dropped = sum(part.special_tokens_mask.count(0) for part in encoded.overflowing)
+    at = max(kept, default=0)
+    return (
+        f"the prompt is cut after {len(kept)} of {len(kept) + dropped} tokens: "
+        f"{text[max(0, at - _SHOWN) : at]!r} is kept, "
+        f"{text[at : at + _SHOWN].strip()!r} and what follows is not"
+    )
 
 
 def _refusal(problem: str) -> GateError:

@@ -41,7 +41,7 @@ def recompute(
     """
     config = model_from_json(manifest.config)
     precisions = {group: manifest.config["precision"][group] for group in config.parts}
-    ema = CheckpointConfig.from_table(manifest.config["checkpoint"], "checkpoint").ema
+    ema = CheckpointConfig.from_table(manifest.config.get("checkpoint", {}), "checkpoint").ema
     prompts = ValidateConfig.from_table(manifest.config["validate"], "validate").prompts
     weights = {g: _weights(manifest.name, sources, part) for g, part in config.parts.items()}
     try:

@@ -74,6 +74,11 @@ def command(
     settings = flags.resolve(recipe=recipe)
     model, sources = weights.resolve(settings.model)
     settings = replace(settings, model=model)
+    if model.text_group is not None and not model.texts:
+        click.echo(
+            "no --text-encoder is given: the bundle will take embeddings as prompts, not texts",
+            err=True,
+        )
     sources = _with_calibration(settings, sources, calibration, flags, weights)
 
     from vidc.compiler.build.build import lacking, whole

@@ -123,6 +123,7 @@ def _bundle_text(bundle: "BundleSummary") -> str:
             f"{'passed' if validation.passed else 'NOT PASSED'}, {validation.gates} gates, "
             f"level {validation.level}",
         ),
+        ("prompts", bundle.prompts),
         ("size", byte_size(bundle.bytes)),
         (
             "session",

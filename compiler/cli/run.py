@@ -1,6 +1,7 @@
 """`vidc run`: generates a video with a bundle."""
 
 import sys
+import warnings
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +75,11 @@ def command(
         for note in loaded.notes:
             click.echo(note, err=True)
         session = stack.enter_context(loaded.session(seed=seed))
-        embeds = {block: session.embeds(given) for block, given in prompts.items()}
+        with warnings.catch_warnings(record=True) as cut:
+            warnings.simplefilter("always")
+            embeds = {block: session.embeds(given) for block, given in prompts.items()}
+        for warning in cut:
+            click.echo(f"warning: {warning.message}", err=True)
         session.prompt(embeds[0])
         bar = stack.enter_context(click.progressbar(length=blocks, label="blocks", file=sys.stderr))
         for fetched in _blocks(session, blocks, embeds):

@@ -99,7 +99,8 @@ def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--text-encoder",
         type=_PATH,
-        help="Folder with a UMT5 encoder and its tokenizer, for text prompts.",
+        help="UMT5 encoder with its tokenizer, for text prompts: a folder of diffusers or "
+        "transformers, or of Wan's original download.",
     )
     @click.option(
         "--lora",

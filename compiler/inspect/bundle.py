@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from safetensors import SafetensorError, safe_open
 
+from vidc.compiler.report.prompts import prompts_text
 from vidc.plugins.errors import GateError
 from vidc.plugins.signature import TensorSpec
 from vidc.runtime.manifest import Engine, Manifest, Target, Validation
@@ -79,6 +80,7 @@ class BundleSummary:
     target: Target
     validation: Validation
     calibration: dict[str, Any] | None
+    prompts: str
     bytes: int
     weights: dict[str, WeightsSummary]
     engines: tuple[EngineSummary, ...]
@@ -99,6 +101,7 @@ def summarize_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
         target=manifest.target,
         validation=manifest.validation,
         calibration=manifest.calibration,
+        prompts=prompts_text(manifest),
         bytes=sum(entry.size for entry in manifest.files.values()),
         weights={
             group: _weights(bundle, weights.path, weights.source)

@@ -202,8 +202,8 @@ class _Build:
             entry.output, started.components, entry.record.files, entry.key, hit, seconds
         )
         self._progress.finished(name, hit, seconds)
-        for note in started.stage.notes(entry.output):
-            self._progress.note(note)
+        for line in started.stage.notes(entry.output):
+            note(line)
 
 
 def _produce(root: Path, started: _Started) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vidc.compiler.report.prompts import prompts_text
 from vidc.compiler.report.weights import origin_text
 from vidc.compiler.validate.compare import Comparison, compare_with_golden
 from vidc.compiler.validate.gates import all_passed
@@ -145,6 +146,7 @@ def _about(manifest: Manifest, level: str) -> dict[str, str]:
         "weights": "; ".join(
             f"{stem}: {origin_text(weights.source)}" for stem, weights in manifest.weights.items()
         ),
+        "prompts": prompts_text(manifest),
         "target": manifest.target.name,
         "precision": ", ".join(sorted({engine.precision for engine in engines})),
         "backend": ", ".join(sorted({f"{e.backend} {e.version}" for e in engines})),

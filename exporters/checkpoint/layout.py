@@ -1,6 +1,7 @@
 """Recognizing whose names a checkpoint uses, and giving its entries the canonical ones."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,8 +10,15 @@ from vidc.plugins.errors import BuildError
 T = TypeVar("T")
 
 _LEADING = frozenset(
-    {"base_model", "model", "module", "diffusion_model", "transformer", "pipe", "dit"}
+    {"base_model", "model", "module", "diffusion_model", "transformer", "pipe", "dit", "umt5xxl"}
 )
+_PARTS = frozenset(
+    {
+        *("model", "diffusion_model", "transformer", "vae", "first_stage_model"),
+        *("text_encoder", "text_encoders", "cond_stage_model"),
+    }
+)
+"""First words of the names in a file that holds a whole pipeline."""
 _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
 
 
@@ -65,6 +73,35 @@ def strip(name: str) -> str:
     while len(parts) > 1 and parts[0] in _LEADING:
         del parts[0]
     return ".".join(parts)
+
+
+def own_part(
+    entries: Mapping[str, T], expected: Collection[str], layouts: Sequence[Layout]
+) -> tuple[Mapping[str, T], str | None]:
+    """The entries of one part in a file that holds a whole pipeline, and the part's first word.
+
+    Args:
+        entries: tensors by name.
+        expected: canonical names of the part's tensors.
+        layouts: of a model's parts.
+
+    Returns:
+        All entries and None for other files.
+    """
+    parts: dict[str, dict[str, T]] = defaultdict(dict)
+    for name, value in entries.items():
+        first, _, rest = name.partition(".")
+        parts[first][rest] = value
+    if len(parts) < 2 or not parts.keys() <= _PARTS:
+        return entries, None
+
+    def fitting(part: str) -> int:
+        names = [strip(name) for name in parts[part]]
+        layout = recognize(names, layouts)
+        return len(layout.convert(dict.fromkeys(names)).keys() & set(expected))
+
+    best = max(parts, key=fitting)
+    return (parts[best], best) if fitting(best) else (entries, None)
 
 
 def canonical(

@@ -1,18 +1,34 @@
 """From checkpoint files to a model's weights: read, renamed, checked, LoRA merged."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vidc.exporters.checkpoint.adapter_config import AdapterConfig, config_beside
 from vidc.exporters.checkpoint.check import Disagreements, check_dtypes, check_finite, check_model
-from vidc.exporters.checkpoint.layout import Layout, canonical
+from vidc.exporters.checkpoint.layout import Layout, canonical, own_part
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.checkpoint.lora import Updates, is_alpha, merge, read_updates
 from vidc.exporters.checkpoint.read import checkpoint_files, read_checkpoint, read_model
+from vidc.exporters.checkpoint.scaled import dequantize
 
 _LORA_SECTIONS = ("generator_lora", "generator", "model", "state_dict")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model's checkpoint under canonical names; nothing is checked yet.
+
+    Attributes:
+        tensors: by canonical name; those of scaled FP8 are dequantized when they are loaded.
+        layout: that they came in.
+        provenance: as that of ``Weights``.
+    """
+
+    tensors: dict[str, LazyTensor]
+    layout: Layout
+    provenance: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -26,6 +42,35 @@ class Weights:
 
     tensors: dict[str, LazyTensor]
     provenance: dict[str, Any]
+
+
+def open_model(
+    checkpoint: Path, expected: Collection[str], layouts: Sequence[Layout], *, ema: bool = False
+) -> Opened:
+    """Opens a checkpoint and gives its tensors canonical names; reads no weights.
+
+    Args:
+        checkpoint: see ``read_checkpoint``. Of a whole pipeline in one file, one part is taken.
+        expected: canonical names by which to tell that part.
+        layouts: of the model's parts.
+        ema: see ``read_model``.
+
+    Raises:
+        UsageError: ``VIDC-CHECKPOINT-MISSING``.
+        BuildError: a code that starts with ``VIDC-CHECKPOINT-``.
+    """
+    base = read_model(checkpoint, ema=ema)
+    plain, dequantized = dequantize(base.tensors, checkpoint)
+    own, part = own_part(plain, expected, layouts)
+    tensors, layout = canonical(own, checkpoint, layouts)
+    provenance: dict[str, Any] = {
+        "files": [file.name for file in base.files],
+        "layout": layout.name,
+        "section": base.section,
+        **({} if part is None else {"part": part}),
+        **({"dequantized": dequantized} if dequantized else {}),
+    }
+    return Opened(tensors, layout, provenance)
 
 
 def load_weights(
@@ -53,18 +98,13 @@ def load_weights(
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
         BuildError: a code that starts with ``VIDC-CHECKPOINT-`` or ``VIDC-LORA-``.
     """
-    base = read_model(checkpoint, ema=ema)
-    tensors, layout = canonical(base.tensors, checkpoint, layouts)
-    check_model(tensors, expected, layout, checkpoint, disagreements)
+    opened = open_model(checkpoint, expected, layouts, ema=ema)
+    tensors = opened.tensors
+    check_model(tensors, expected, opened.layout, checkpoint, disagreements)
     check_dtypes(tensors, checkpoint)
     check_finite(tensors, checkpoint)
     adapters = [_read_lora(lora, tensors, layouts) for lora in loras]
-    provenance = {
-        "files": [file.name for file in base.files],
-        "layout": layout.name,
-        "section": base.section,
-        "loras": [source for _, source in adapters],
-    }
+    provenance = opened.provenance | {"loras": [source for _, source in adapters]}
     return Weights(merge(tensors, (updates.tensors for updates, _ in adapters)), provenance)
 
 

@@ -196,11 +196,11 @@ class CausalVideo(Family):
         stream = self.stream
         return WanVaePart(self.vae, stream.batch, stream.block, stream.height, stream.width)
 
-    def with_texts(self, folder: Path) -> tuple[Self, TextSource]:
+    def with_texts(self, path: Path) -> tuple[Self, TextSource]:
         """Finds a UMT5 encoder and its tokenizer; raises what ``open_text_encoder`` raises."""
         from vidc.exporters.parts.umt5.folder import open_text_encoder
 
-        found = open_text_encoder(folder, self.transformer.text_dim)
+        found = open_text_encoder(path, self.transformer.text_dim)
         source = TextSource(found.checkpoint, found.tokenizer)
         return replace(self, text_encoder=found.config), source
 
@@ -212,7 +212,7 @@ class CausalVideo(Family):
         """
         from vidc.exporters.checkpoint.layout import UNET
         from vidc.exporters.parts.causal_wan.names import LAYOUTS as TRANSFORMER
-        from vidc.exporters.parts.umt5.weights import LAYOUTS as TEXT
+        from vidc.exporters.parts.umt5.names import LAYOUTS as TEXT
         from vidc.exporters.parts.wan_vae.names import LAYOUTS as VAE
 
         return (*TEXT, *VAE, UNET, *TRANSFORMER)

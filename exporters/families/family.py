@@ -151,16 +151,16 @@ class Family(ABC):
         (name,) = (name for name, group in self.components.items() if group == self.text_group)
         return name
 
-    def with_texts(self, folder: Path) -> "tuple[Self, TextSource]":
-        """Finds a text encoder in a folder; returns the model that has it, and its files.
+    def with_texts(self, path: Path) -> "tuple[Self, TextSource]":
+        """Finds a text encoder in a folder or file; returns the model that has it, and its files.
 
         Raises:
             UsageError: ``VIDC-BUILD-SOURCES``, models of this family take no texts.
-            VidcError: what is wrong with the folder.
+            VidcError: what is wrong with it.
         """
         raise UsageError(
             "VIDC-BUILD-SOURCES",
-            f"{folder} is given as a text encoder, and models of family {self.name} take no texts",
+            f"{path} is given as a text encoder, and models of family {self.name} take no texts",
             "leave --text-encoder out",
         )
 

@@ -1,3 +1,4 @@
+import warnings
 from pathlib import Path
 
 import pytest
@@ -56,11 +57,21 @@ def test_cleans_a_text(text: str, expected: str) -> None:
 def test_ends_truncates_and_pads_a_text(
     tokenizer: Path, text: str, ids: list[int], mask: list[int]
 ) -> None:
-    tokens = PromptTokenizer(tokenizer.read_bytes(), LENGTH)(text)
+    with warnings.catch_warnings(action="ignore"):
+        tokens = PromptTokenizer(tokenizer.read_bytes(), LENGTH)(text)
 
     assert tokens["input_ids"].tolist() == [ids]
     assert tokens["attention_mask"].tolist() == [mask]
     assert all(tensor.dtype == torch.int64 for tensor in tokens.values())
+
+
+def test_says_where_a_text_is_cut(tokenizer: Path) -> None:
+    encode = PromptTokenizer(tokenizer.read_bytes(), LENGTH)
+    said = "cut after 3 of 6 tokens: 'a cat dog' is kept, 'sat & cat' and what follows is not"
+    with pytest.warns(UserWarning, match=said):
+        encode("a  cat dog sat &amp;amp cat")
+    with warnings.catch_warnings(action="error"):
+        encode("a cat dog")
 
 
 class FakeEngine:

@@ -80,8 +80,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(
             "VIDC-TEXT-FOLDER",
             f"cannot read {path}: {error.strerror}",
-            "name a folder that holds the config.json and the weights of a UMT5 encoder, such as "
-            "the folder text_encoder of a diffusers Wan pipeline",
+            "name the folder text_encoder of a diffusers Wan pipeline, or the folder of Wan's "
+            "original download with models_t5_umt5-xxl-enc-bf16.pth",
         ) from error
     except (ValueError, RecursionError) as error:
         raise BuildError(

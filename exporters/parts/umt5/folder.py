@@ -1,4 +1,4 @@
-"""Finding a text encoder's config, weights and tokenizer in a local folder."""
+"""Finding a text encoder's sizes, weights and tokenizer in a local folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +8,8 @@ from vidc.exporters.parts.umt5.tokenizer import find_tokenizer
 from vidc.plugins.errors import BuildError
 
 _WEIGHTS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin")
+_ORIGINAL = "models_t5_*.pth"
+"""Name of the encoder's file in Wan's own download."""
 
 
 @dataclass(frozen=True)
@@ -15,38 +17,47 @@ class TextEncoderFolder:
     """Where the parts of a text encoder are.
 
     Attributes:
-        path: the folder.
         config: its sizes.
         checkpoint: its weights, for ``load_encoder_weights``.
         tokenizer: a ``tokenizer.json`` or a SentencePiece model, for ``tokenizer_json``.
     """
 
-    path: Path
     config: TextEncoderConfig
     checkpoint: Path
     tokenizer: Path
 
 
-def open_text_encoder(folder: Path, text_dim: int) -> TextEncoderFolder:
-    """Looks at a folder in Hugging Face's layout; reads no weights.
+def open_text_encoder(path: Path, text_dim: int) -> TextEncoderFolder:
+    """Looks at a text encoder in Hugging Face's layout, in Wan's, or in one file; reads no weights.
 
     Args:
-        folder: holds ``config.json`` and weights; the tokenizer's files lie there too, or in a
-            folder ``tokenizer`` inside it or beside it.
+        path: a folder with ``config.json`` and weights, a folder with the ``models_t5_*.pth`` of
+            Wan's download, or a file of weights, whose shapes tell its sizes. The tokenizer's files
+            lie there too, in a folder ``tokenizer`` inside it or beside it, or in
+            ``google/umt5-xxl``.
         text_dim: size of the embeddings that the video model takes.
 
     Raises:
         UsageError: ``VIDC-TEXT-FOLDER``.
-        BuildError: ``VIDC-TEXT-MODEL``, ``VIDC-TEXT-DIM`` or ``VIDC-TEXT-TOKENIZER``.
+        BuildError: ``VIDC-TEXT-MODEL``, ``VIDC-TEXT-DIM`` or ``VIDC-TEXT-TOKENIZER``; what
+            ``read_sizes`` raises.
     """
-    folder = folder.absolute()
-    config = TextEncoderConfig.read(folder / "config.json")
+    path = path.absolute()
+    original = [path] if path.is_file() else sorted(path.glob(_ORIGINAL))
+    if len(original) == 1:
+        from vidc.exporters.parts.umt5.weights import read_sizes
+
+        weights, folder = original[0], original[0].parent
+        config = read_sizes(weights)
+    else:
+        folder = path
+        config = TextEncoderConfig.read(folder / "config.json")
+        weights = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), folder)
     if config.d_model != text_dim:
         raise BuildError(
             "VIDC-TEXT-DIM",
-            f"{folder} has d_model = {config.d_model}, but the preset has model.text_dim = "
+            f"{path} has d_model = {config.d_model}, but the preset has model.text_dim = "
             f"{text_dim}",
             "use the text encoder that the video model was trained with",
         )
-    weights = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), folder)
-    return TextEncoderFolder(folder, config, weights, find_tokenizer(folder))
+    return TextEncoderFolder(config, weights, find_tokenizer(folder))

@@ -11,7 +11,6 @@ from vidc.exporters.parts.umt5.part import Umt5Part
 from vidc.plugins.signature import Role, Signature, TensorSpec
 
 NAME = "text_encoder"
-EMBEDDING = "encoder.embed_tokens.weight"
 
 
 def create(config: TextEncoderConfig, dtype: torch.dtype, device: torch.device | str) -> nn.Module:

@@ -13,12 +13,13 @@ _UNKNOWN = "\ue000"
 
 
 def find_tokenizer(folder: Path) -> Path:
-    """The tokenizer's file in a model's folder, or in ``tokenizer`` inside or beside it.
+    """The tokenizer's file in a model's folder, or in a tokenizer's folder inside or beside it.
 
     Raises:
         BuildError: ``VIDC-TEXT-TOKENIZER``.
     """
-    places = (folder, folder / "tokenizer", folder.parent / "tokenizer")
+    beside = (folder / "tokenizer", folder.parent / "tokenizer", folder / "google" / "umt5-xxl")
+    places = (folder, *beside)
     for place in places:
         for name in (_JSON, _SENTENCEPIECE):
             if (place / name).is_file():
@@ -26,7 +27,8 @@ def find_tokenizer(folder: Path) -> Path:
     raise BuildError(
         "VIDC-TEXT-TOKENIZER",
         f"neither {_JSON} nor {_SENTENCEPIECE} is in any of {', '.join(map(str, places))}",
-        "fetch the tokenizer too; in a diffusers pipeline it is the folder tokenizer",
+        "fetch the tokenizer too: the folder tokenizer of a diffusers pipeline, or google/umt5-xxl "
+        "of Wan's original download",
     )
 
 

@@ -1,7 +1,7 @@
-"""A text encoder's weights under one name each."""
+"""A text encoder's weights under one name each, and its sizes where no config tells them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -9,16 +9,16 @@ from torch import Tensor
 
 from vidc.exporters.checkpoint import Layout, LazyTensor, Weights
 from vidc.exporters.checkpoint.check import check_dtypes, check_finite, check_model
-from vidc.exporters.checkpoint.layout import canonical
-from vidc.exporters.checkpoint.read import read_checkpoint
+from vidc.exporters.checkpoint.load import Opened, open_model
 from vidc.exporters.draw import draw
 from vidc.exporters.parts.umt5.config import TextEncoderConfig
-from vidc.exporters.parts.umt5.network import EMBEDDING, create
-from vidc.plugins.errors import BuildError
+from vidc.exporters.parts.umt5.names import EMBEDDING, FINAL_NORM, LAYOUTS, sizes
+from vidc.exporters.parts.umt5.network import create
+from vidc.plugins.errors import BuildError, UsageError
 
-LAYOUTS = (Layout("UMT5 text encoder", ("SelfAttention", "DenseReluDense", "attn", "ffn.gate")),)
 _SHARED_EMBEDDING = "shared.weight"
-_DECODER = ("decoder.", "lm_head.")
+_UNUSED = ("decoder.", "lm_head.", "spiece_model")
+"""Names of what an encoder does not take: a decoder, a tokenizer."""
 
 
 def load_encoder_weights(
@@ -29,7 +29,7 @@ def load_encoder_weights(
     Every tensor is read once, to look for NaN and Inf; none is kept.
 
     Args:
-        checkpoint: see ``read_checkpoint``; under transformers' names.
+        checkpoint: see ``read_checkpoint``; under transformers' names or those of Wan's download.
         config: of the encoder.
         layouts: of the model's parts.
 
@@ -40,21 +40,42 @@ def load_encoder_weights(
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
         BuildError: a code that starts with ``VIDC-CHECKPOINT-``.
     """
-    opened = read_checkpoint(checkpoint)
-    tensors, layout = canonical(opened.tensors, checkpoint, layouts)
-    tensors = {n: t for n, t in tensors.items() if not n.startswith(_DECODER)}
-    _name_embedding_once(tensors, checkpoint)
     network = create(config, torch.float32, "meta")
     shapes = {n: t.shape for n, t in network.state_dict().items()}
-    check_model(tensors, shapes, layout, checkpoint, lambda found, expected: [])
+    opened = _open(checkpoint, shapes, layouts)
+    tensors = opened.tensors
+    check_model(tensors, shapes, opened.layout, checkpoint, lambda found, expected: [])
     check_dtypes(tensors, checkpoint)
     check_finite(tensors, checkpoint)
-    provenance = {
-        "files": [file.name for file in opened.files],
-        "layout": layout.name,
-        "section": opened.section,
-    }
-    return Weights(tensors, provenance)
+    return Weights(tensors, opened.provenance)
+
+
+def read_sizes(checkpoint: Path) -> TextEncoderConfig:
+    """The sizes of an encoder, from the shapes of its weights.
+
+    Raises:
+        BuildError: ``VIDC-TEXT-MODEL``, they are not those of a UMT5 encoder.
+        VidcError: what ``load_encoder_weights`` raises.
+    """
+    opened = _open(checkpoint, (f"{FINAL_NORM}.weight",), LAYOUTS)
+    shapes = {name: tensor.shape for name, tensor in opened.tensors.items()}
+    try:
+        return TextEncoderConfig.from_table(sizes(shapes), "text_encoder")
+    except (KeyError, ValueError, UsageError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise BuildError(
+            "VIDC-TEXT-MODEL",
+            f"{checkpoint} does not hold the weights of a UMT5 encoder: {what}",
+            "use models_t5_umt5-xxl-enc-bf16.pth of Wan's download, or transformers' folder",
+        ) from error
+
+
+def _open(checkpoint: Path, expected: Collection[str], layouts: Sequence[Layout]) -> Opened:
+    opened = open_model(checkpoint, expected, layouts)
+    for name in [name for name in opened.tensors if name.startswith(_UNUSED)]:
+        del opened.tensors[name]
+    _name_embedding_once(opened.tensors, checkpoint)
+    return opened
 
 
 def _name_embedding_once(tensors: dict[str, LazyTensor], checkpoint: Path) -> None:

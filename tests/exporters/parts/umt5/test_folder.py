@@ -3,8 +3,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tokenizers import Tokenizer
+from wan_download import save_wan
+from wan_t5 import encode
 
+from vidc.exporters.families.causal_video import CausalVideo
 from vidc.exporters.parts.umt5.folder import open_text_encoder
+from vidc.exporters.parts.umt5.network import create
+from vidc.exporters.parts.umt5.weights import load_encoder_weights
 from vidc.plugins.errors import VidcError
 
 WIDTH = 32
@@ -90,3 +97,48 @@ def test_refuses_what_is_no_config(folder: Path, text: str) -> None:
     (folder / "config.json").write_bytes(text.encode(errors="surrogatepass"))
 
     refused("VIDC-TEXT-MODEL", folder)
+
+
+@pytest.fixture
+def download(tmp_path: Path, umt5: Any, trained: Tokenizer) -> Path:
+    """The folder of Wan's own download, as far as the text encoder goes."""
+    folder = tmp_path / "Wan2.1-T2V-1.3B"
+    save_wan(folder, {}, umt5, trained)
+    return folder
+
+
+@pytest.mark.parametrize("name", [".", "models_t5_umt5-xxl-enc-bf16.pth"])
+def test_wan_download(download: Path, saved: Path, name: str) -> None:
+    found = open_text_encoder(download / name, WIDTH)
+
+    assert found.checkpoint == download / "models_t5_umt5-xxl-enc-bf16.pth"
+    assert found.tokenizer == download / "google" / "umt5-xxl" / "tokenizer.json"
+    assert found.config == open_text_encoder(saved, WIDTH).config
+
+
+def test_wan_download_computes_transformers_embeddings(download: Path, umt5: Any) -> None:
+    found = open_text_encoder(download, WIDTH)
+    weights = load_encoder_weights(found.checkpoint, found.config, CausalVideo.layouts())
+    network = create(found.config, torch.float32, "cpu")
+    network.load_state_dict({name: tensor.load() for name, tensor in weights.tensors.items()})
+    ids = torch.tensor([5, 17, 300, 42, 8, 1])
+    made = network.get_submodule("encoder")(input_ids=ids[None]).last_hidden_state[0]
+
+    torch.testing.assert_close(made, umt5(input_ids=ids[None]).last_hidden_state[0])
+    torch.testing.assert_close(made, encode(torch.load(found.checkpoint), ids, 4))
+    assert weights.provenance["layout"] == "original Wan text encoder"
+
+
+@pytest.mark.parametrize("kept", [0, 5])
+def test_refuses_a_file_that_is_no_text_encoder(download: Path, kept: int) -> None:
+    file = download / "models_t5_umt5-xxl-enc-bf16.pth"
+    state = dict(list(torch.load(file).items())[:kept]) | {"other.weight": torch.zeros(2, 2)}
+    torch.save(state, file)
+
+    assert str(file) in refused("VIDC-TEXT-MODEL", download)
+
+
+def test_refuses_a_download_without_tokenizer(download: Path) -> None:
+    (download / "google" / "umt5-xxl" / "tokenizer.json").unlink()
+
+    assert "google/umt5-xxl" in refused("VIDC-TEXT-TOKENIZER", download)

@@ -76,3 +76,29 @@ def test_refuses_nan(folder: Path) -> None:
 
     with pytest.raises(VidcError, match="VIDC-CHECKPOINT-NONFINITE"):
         load(folder)
+
+
+@pytest.mark.parametrize("prefix", ["", "text_encoders.umt5xxl.transformer."])
+def test_scaled_fp8_in_one_file(folder: Path, prefix: str) -> None:
+    exact, stored = load(folder), {}
+    for name, tensor in exact.items():
+        stored[name] = tensor
+        if "Attention" in name and tensor.shape == (32, 32):
+            scale = tensor.abs().max() / 448
+            stored[name] = (tensor / scale).to(torch.float8_e4m3fn)
+            stored[f"{name.removesuffix('.weight')}.scale_weight"] = scale
+            exact[name] = stored[name].float() * scale
+    stored |= {"scaled_fp8": torch.empty(0, dtype=torch.float8_e4m3fn)}
+    stored |= {"spiece_model": torch.zeros(5, dtype=torch.uint8)}
+    state = {f"{prefix}{name}": tensor for name, tensor in stored.items()}
+    if prefix:
+        state["model.diffusion_model.head.modulation"] = torch.zeros(1, 2, 8)
+    file = folder / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
+    save_file(state, file)
+    found = open_text_encoder(file, 32)
+    assert found.config == open_text_encoder(folder, 32).config
+    weights = load_encoder_weights(file, found.config, CausalVideo.layouts())
+
+    assert weights.tensors.keys() == exact.keys()
+    assert all(torch.equal(weights.tensors[n].load(), t) for n, t in exact.items())
+    assert weights.provenance["dequantized"] == 8

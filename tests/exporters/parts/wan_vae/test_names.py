@@ -1,45 +1,10 @@
-import re
-
 import pytest
 import torch
+from wan_download import vae_name as original_name
 
 from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.exporters.parts.wan_vae.names import to_diffusers
 from vidc.exporters.parts.wan_vae.network import create
-
-IN_RESIDUAL = {
-    "norm1": "residual.0",
-    "conv1": "residual.2",
-    "norm2": "residual.3",
-    "conv2": "residual.6",
-    "conv_shortcut": "shortcut",
-}
-OUTSIDE = {"conv_in": "conv1", "norm_out": "head.0", "conv_out": "head.2"}
-MIDDLE = {"resnets.0": "0", "attentions.0": "1", "resnets.1": "2"}
-
-
-def original_name(name: str) -> str:
-    """The name in ``Wan2.1_VAE.pth``, where blocks and resamplings count in one row."""
-    name = re.sub(r"^quant_conv", "conv1", name)
-    name = re.sub(r"^post_quant_conv", "conv2", name)
-    name = re.sub(r"\.(conv_in|norm_out|conv_out)\.", lambda m: f".{OUTSIDE[m[1]]}.", name)
-    name = re.sub(
-        r"\.(norm1|conv1|norm2|conv2|conv_shortcut)\.(?=\w+$)",
-        lambda m: f".{IN_RESIDUAL[m[1]]}." if "block" in name else m[0],
-        name,
-    )
-    name = re.sub(
-        r"mid_block\.(resnets\.\d|attentions\.0)", lambda m: f"middle.{MIDDLE[m[1]]}", name
-    )
-    name = name.replace("down_blocks", "downsamples")
-    name = re.sub(
-        r"up_blocks\.(\d)\.resnets\.(\d)",
-        lambda m: f"upsamples.{4 * int(m[1]) + int(m[2])}",
-        name,
-    )
-    return re.sub(
-        r"up_blocks\.(\d)\.upsamplers\.0", lambda m: f"upsamples.{4 * int(m[1]) + 3}", name
-    )
 
 
 @pytest.mark.parametrize("base_dim", [8, 96])
