@@ -3,6 +3,7 @@
 ``configs/errors.toml`` explains every code; ``vidc explain CODE`` prints the explanation.
 """
 
+import json
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
@@ -26,7 +27,7 @@ class VidcError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"[{self.code}] {self.message}\n  try: {self.hint}"
+        return printable(f"[{self.code}] {self.message}\n  try: {self.hint}")
 
 
 class GateError(VidcError):
@@ -51,6 +52,14 @@ class BuildError(VidcError):
     """A failed step of the build."""
 
     exit_code = 4
+
+
+def printable(text: str) -> str:
+    """Returns a text with control and formatting characters escaped, as JSON escapes them.
+
+    Names in files that users bring then cannot move a terminal's cursor, hide lines or set titles.
+    """
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

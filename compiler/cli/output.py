@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from vidc.plugins.errors import printable
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -33,7 +35,7 @@ def print_text(text: str) -> None:
     dropped and the command ends with its own exit code.
     """
     try:
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"{printable(text)}\n")
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import click
 
 from vidc.compiler.store.run import Progress
+from vidc.plugins.errors import printable
 
 
 @contextmanager
@@ -35,4 +36,4 @@ class LineProgress:
 
     def note(self, text: str) -> None:
         """Writes a line of its own."""
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)

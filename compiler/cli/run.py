@@ -10,7 +10,7 @@ import click
 
 from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import json_option, print_json, print_text
-from vidc.plugins.errors import UsageError
+from vidc.plugins.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -79,7 +79,7 @@ def command(
             warnings.simplefilter("always")
             embeds = {block: session.embeds(given) for block, given in prompts.items()}
         for warning in cut:
-            click.echo(f"warning: {warning.message}", err=True)
+            click.echo(printable(f"warning: {warning.message}"), err=True)
         session.prompt(embeds[0])
         bar = stack.enter_context(click.progressbar(length=blocks, label="blocks", file=sys.stderr))
         for fetched in _blocks(session, blocks, embeds):

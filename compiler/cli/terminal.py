@@ -5,6 +5,8 @@ import sys
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from vidc.plugins.errors import printable
+
 
 class TerminalProgress:
     """A bar of finished stages, and below it a line for each stage that runs now, with times.
@@ -44,4 +46,4 @@ class TerminalProgress:
 
     def note(self, text: str) -> None:
         """Writes a line above the bars."""
-        self.live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.live.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

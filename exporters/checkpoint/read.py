@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.exporters.checkpoint.safetensors_file import read_safetensors
+from vidc.exporters.checkpoint.safetensors_file import read_safetensors, unique
 from vidc.exporters.checkpoint.torch_file import read_torch
 from vidc.plugins.errors import BuildError, UsageError
 
@@ -197,7 +197,7 @@ def _shards(index: Path, weight_map: Mapping[str, str]) -> dict[str, Path]:
 def _weight_map(index: Path) -> dict[str, str]:
     """Tensor names to shards, which lie beside the index."""
     try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
+        weight_map = json.loads(index.read_bytes(), object_pairs_hook=unique)["weight_map"]
         if not all(name == Path(name).name for name in weight_map.values()):
             raise ValueError("a shard lies outside the folder of the index")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,5 +1,6 @@
 """Reading one ``.safetensors`` file, memory-mapped."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def read_safetensors(path: Path) -> dict[str, LazyTensor]:
             ``VIDC-CHECKPOINT-DTYPE`` for a dtype that vidc does not know.
     """
     file = _open(path)
+    _refuse_duplicates(path)
     tensors = {}
     for name in file.keys():  # noqa: SIM118 (not a mapping)
         entry = file.get_slice(name)
@@ -46,6 +48,31 @@ def read_safetensors(path: Path) -> dict[str, LazyTensor]:
             )
         tensors[name] = LazyTensor(tuple(entry.get_shape()), dtype, partial(file.get_tensor, name))
     return tensors
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object as a dict; raises ValueError if a name is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice[:80]!r} is there twice")
+    return found
+
+
+def _refuse_duplicates(path: Path) -> None:
+    """Refuses a header in which readers could take either of two tensors."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(length)
+    try:
+        json.loads(header, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise BuildError(
+            "VIDC-CHECKPOINT-CORRUPT",
+            f"{path} has a header that is no plain JSON: {error}",
+            "save it again, each tensor under a name of its own",
+        ) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:

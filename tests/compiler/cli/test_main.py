@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import click
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from vidc.compiler.cli import group
 from vidc.compiler.cli.group import HELP, command_names, root
@@ -213,3 +215,27 @@ def test_a_reader_that_has_gone_away_is_no_error():
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_control_characters_of_names_are_shown_not_obeyed(vidc, tmp_path):
+    name = "head.\x1b[2J\x9b31m\u202egnp\rx.weight"
+    (tmp_path / "a").mkdir()
+    save_file({name: torch.zeros(2)}, tmp_path / "a" / "m.safetensors")
+    file = str(tmp_path / "a" / "m.safetensors")
+    arguments = ("build", "tiny", "--gpu", "cpu", "--checkpoint", file, "--vae", file)
+    status, out, err = vidc(*arguments, "-o", str(tmp_path / "b"))
+    assert (status, out) == (4, "")
+    assert "VIDC-CHECKPOINT-MISMATCH" in err
+    assert r"head.\u001b[2J\u009b31m\u202egnp\rx.weight" in err
+    assert all(c == "\n" or c.isprintable() for c in err)
+
+
+def test_results_escape_control_characters_and_stay_json(vidc, make_bundle):
+    name = "\x1b]0;title\x07 \x9b and 日本"
+    bundle = str(make_bundle(tools={name: "1"}))
+    for arguments in ((), ("--json",)):
+        status, out, _ = vidc("inspect", bundle, *arguments)
+        assert status == 0
+        assert all(c == "\n" or c.isprintable() for c in out)
+        assert r"\u001b]0;title\u0007 \u009b and 日本" in out
+    assert json.loads(out)["tools"] == {name: "1"}

@@ -1,7 +1,10 @@
 import json
 import os
 import pickle
+import resource
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -208,8 +211,6 @@ def test_noise_is_refused(tmp_path: Path, name: str, content: bytes, magic: byte
         STATE["a"],
         {"a": "text"},
         {"a": {"b": STATE["a"]}},
-        {"a": STATE["a"].to_sparse()},
-        {"a": torch.empty(2, device="meta")},
         {},
     ],
 )
@@ -266,6 +267,141 @@ def test_pickle_that_runs_code(tmp_path: Path, form: str) -> None:
         assert "system" in error.message
 
 
+@pytest.mark.parametrize("tensor", [STATE["a"].to_sparse(), torch.empty(2, device="meta")])
+def test_torch_file_of_tensors_without_data(tmp_path: Path, tensor: Tensor) -> None:
+    torch.save({"a": tensor}, tmp_path / "m.pt")
+    assert "torch._utils._rebuild_" in refuse(tmp_path / "m.pt", "VIDC-CHECKPOINT-PICKLE").message
+
+
+def test_views_parameters_and_what_lies_beside_weights(tmp_path: Path) -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    state = {
+        "view": base[1:, 2:],
+        "turned": base.t(),
+        "empty": torch.empty(0, 3),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "fp8": torch.ones(4).to(torch.float8_e4m3fn),
+        "bool": torch.tensor([True, False]),
+    }
+    layer = torch.nn.Linear(2, 2)
+    beside = {
+        "optimizer": torch.optim.AdamW(layer.parameters()).state_dict(),
+        "other": layer.state_dict(),
+        "step": 2**70,
+        "lr": 0.5,
+        "config": {"sizes": (1, 2), "name": None, "of": {3}, "dtype": torch.bfloat16},
+    }
+    torch.save({"model": state, **beside}, tmp_path / "m.pt")
+    check(read_checkpoint(tmp_path / "m.pt").tensors, state)
+
+
+def test_sections_without_end(tmp_path: Path) -> None:
+    state: dict[str, object] = {}
+    state["model"] = state
+    torch.save(state, tmp_path / "m.pt")
+    refuse(tmp_path / "m.pt", "VIDC-CHECKPOINT-FORMAT")
+
+
+def members(file: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def write_members(file: Path, content: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> None:
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name, data in content.items():
+            archive.writestr(name, data)
+
+
+HUGE = 3 * 10**9
+
+
+def expanded(file: Path) -> None:
+    torch.save({"a": torch.zeros(1).expand(HUGE)}, file)
+
+
+def more_than_stored(file: Path) -> None:
+    torch.save({"a": torch.zeros(7)}, file)
+    content = members(file)
+    name = f"{file.stem}/data.pkl"
+    numbers = content[name].replace(b"K\x07", b"J" + HUGE.to_bytes(5, "little")[:4])
+    write_members(file, content | {name: numbers})
+
+
+def legacy(file: Path) -> None:
+    torch.save({"a": torch.zeros(77)}, file, _use_new_zipfile_serialization=False)
+    file.write_bytes(file.read_bytes().replace(b"KM", b"J\xff\xff\xff\x7f"))
+
+
+def in_pickle(instructions: bytes) -> Callable[[Path], None]:
+    def write(file: Path) -> None:
+        torch.save({"a": torch.zeros(7)}, file)
+        content = members(file)
+        write_members(file, content | {f"{file.stem}/data.pkl": b"\x80\x02" + instructions + b"."})
+
+    return write
+
+
+def compressed(file: Path) -> None:
+    torch.save({"a": torch.zeros(250_000)}, file)
+    write_members(file, members(file), zipfile.ZIP_DEFLATED)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        expanded,
+        more_than_stored,
+        legacy,
+        compressed,
+        in_pickle(b"c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R"),
+        in_pickle(b"\x96" + HUGE.to_bytes(8, "little")),
+        in_pickle(b"]r\xff\xff\xff\x0f"),
+        in_pickle(b"}" + b"(" * 100 + b"X\xff\xff\xff\x7f"),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="counts memory as Linux does")
+def test_small_file_that_asks_for_gigabytes(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    file = tmp_path / "m.pt"
+    write(file)
+    assert file.stat().st_size < 2500
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(VidcError, match=r"VIDC-CHECKPOINT-(CORRUPT|PICKLE|FORMAT)"):
+        read_checkpoint(file)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+@pytest.mark.parametrize("legacy_form", [False, True])
+def test_torch_file_with_a_name_twice(tmp_path: Path, legacy_form: bool) -> None:
+    file = tmp_path / "m.pt"
+    state = {"weight.a": torch.zeros(2), "weight.b": torch.ones(2)}
+    torch.save(state, file, _use_new_zipfile_serialization=not legacy_form)
+    file.write_bytes(file.read_bytes().replace(b"weight.b", b"weight.a"))
+    assert "'weight.a' twice" in refuse(file, "VIDC-CHECKPOINT-CORRUPT").message
+
+
+def test_safetensors_with_a_name_twice(tmp_path: Path) -> None:
+    entry = '{"dtype":"F32","shape":[1],"data_offsets":[%d,%d]}'
+    header = f'{{"a":{entry % (0, 4)},"a":{entry % (4, 8)},"b":{entry % (0, 4)}}}'.encode()
+    file = tmp_path / "m.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    refuse(file, "VIDC-CHECKPOINT-CORRUPT")
+
+
+@pytest.mark.parametrize("change", ["before", "behind", "second"])
+def test_archive_that_parsers_read_in_two_ways(tmp_path: Path, change: str) -> None:
+    file = tmp_path / "m.pt"
+    torch.save(STATE, file)
+    content = file.read_bytes()
+    if change == "second":
+        with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("m/data.pkl", b"other")
+    else:
+        junk = b"PK\x03\x04"
+        file.write_bytes(junk + content if change == "before" else content + junk)
+    refuse(file, "VIDC-CHECKPOINT-CORRUPT")
+
+
 def test_missing_shard(tmp_path: Path) -> None:
     index = shards(tmp_path)
     (tmp_path / "m-2.safetensors").unlink()
@@ -295,6 +431,7 @@ def test_shard_with_a_tensor_more(tmp_path: Path) -> None:
         "{}",
         '{"weight_map": []}',
         '{"weight_map": {"a": 1}}',
+        '{"weight_map": {"a": "m-1.safetensors", "a": "m-2.safetensors"}}',
         '{"weight_map": {"a": "../m-1.safetensors"}}',
         '{"weight_map": {"a": "/etc/passwd"}}',
         "[" * 100_000,
