@@ -96,6 +96,14 @@ class Part(ABC):
 
         return load_weights(checkpoint, loras, self.shapes(), layouts, self.disagreements, ema=ema)
 
+    @property
+    def config_settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """Settings that a checkpoint's ``config.json`` must have where it has them, by its class.
+
+        ``...`` stands for any value.
+        """
+        return {}
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of its weights by name."""
         return {n: tuple(t.shape) for n, t in self.network("fp32").state_dict().items()}

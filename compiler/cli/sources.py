@@ -46,11 +46,23 @@ class SourceOptions:
         if self.checkpoint is not None and group is not None:
             inside = self.checkpoint / group
             folder = folder or (inside if inside.is_dir() else None)
+        self._check_configs(model, sources)
         if folder is None:
             return model, sources
         model, found = model.with_texts(folder)
         checkpoints = {**sources.checkpoints, str(group): found.checkpoint}
         return model, replace(sources, checkpoints=checkpoints, tokenizer=found.tokenizer)
+
+    def _check_configs(self, model: Family, sources: Sources) -> None:
+        """Compares the configs beside the checkpoints with the model."""
+        if self.checkpoint is None:
+            return
+        from vidc.exporters.checkpoint.config_file import require_config, require_pipeline
+
+        if (self.checkpoint / model.quantized_group).is_dir():
+            require_pipeline(self.checkpoint, model.pipeline_settings)
+        for group, path in sources.checkpoints.items():
+            require_config(path, model.parts[group].config_settings)
 
     def _sources(self, model: Family, needs_vae: bool) -> Sources:
         main, decoder = model.quantized_group, model.decoder_group

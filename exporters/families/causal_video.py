@@ -204,6 +204,24 @@ class CausalVideo(Family):
         source = TextSource(found.checkpoint, found.tokenizer)
         return replace(self, text_encoder=found.config), source
 
+    @property
+    def pipeline_settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """Those of the index, which must name one transformer, and of the scheduler."""
+        return {
+            "model_index.json": {
+                "transformer_2": [None, None],
+                "boundary_ratio": None,
+                "expand_timesteps": False,
+            },
+            "scheduler/scheduler_config.json": {
+                "flow_shift": float(self.sampler.shift),
+                "shift": float(self.sampler.shift),
+                "num_train_timesteps": TRAINING_STEPS,
+                "prediction_type": "flow_prediction",
+                "use_dynamic_shifting": False,
+            },
+        }
+
     @classmethod
     def layouts(cls) -> "tuple[Layout, ...]":
         """Returns those of a UMT5 encoder, a Wan VAE, a UNet and a Wan transformer.

@@ -164,6 +164,11 @@ class Family(ABC):
             "leave --text-encoder out",
         )
 
+    @property
+    def pipeline_settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """Settings that files of a diffusers pipeline must have where they have them, by path."""
+        return {}
+
     @classmethod
     @abstractmethod
     def layouts(cls) -> "tuple[Layout, ...]":

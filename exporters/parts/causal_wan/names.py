@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vidc.exporters.checkpoint.layout import Layout
+from vidc.exporters.parts.causal_wan.config import TransformerConfig
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -42,6 +43,46 @@ _AXES = {
     "text_dim": ("condition_embedder.text_embedder.linear_1.weight", slice(1, 2)),
 }
 _LAYER = re.compile(r"blocks\.(\d+)\.attn1\.")
+
+
+def config_settings(sizes: TransformerConfig) -> dict[str, dict[str, Any]]:
+    """Settings that a checkpoint's config must have where it has them, by its class."""
+    original = {
+        "patch_size": sizes.patch,
+        "dim": sizes.dim,
+        "ffn_dim": sizes.ffn_dim,
+        "freq_dim": sizes.freq_dim,
+        "text_dim": sizes.text_dim,
+        "text_len": sizes.text_len,
+        "in_dim": sizes.channels,
+        "out_dim": sizes.channels,
+        "num_heads": sizes.heads,
+        "num_layers": sizes.layers,
+        "qk_norm": True,
+        "cross_attn_norm": True,
+        "eps": sizes.eps,
+        **dict.fromkeys(("model_type", "window_size", "local_attn_size", "sink_size"), ...),
+    }
+    diffusers = {
+        "patch_size": sizes.patch,
+        "num_attention_heads": sizes.heads,
+        "attention_head_dim": sizes.head_dim,
+        "in_channels": sizes.channels,
+        "out_channels": sizes.channels,
+        "text_dim": sizes.text_dim,
+        "freq_dim": sizes.freq_dim,
+        "ffn_dim": sizes.ffn_dim,
+        "num_layers": sizes.layers,
+        "cross_attn_norm": True,
+        "qk_norm": "rms_norm_across_heads",
+        "eps": sizes.eps,
+        "rope_max_seq_len": ...,
+    }
+    return {
+        "WanTransformer3DModel": diffusers,
+        "WanModel": original,
+        "CausalWanModel": original,
+    }
 
 
 def canonical_name(name: str) -> str:

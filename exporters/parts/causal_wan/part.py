@@ -108,6 +108,13 @@ class CausalWanPart(Part):
             for name, shape in self.shapes().items()
         }
 
+    @property
+    def config_settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """Those of diffusers' transformer and of the original one."""
+        from vidc.exporters.parts.causal_wan.names import config_settings
+
+        return config_settings(self.config)
+
     def disagreements(
         self, found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]
     ) -> list[str]:

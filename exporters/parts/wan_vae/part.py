@@ -1,7 +1,8 @@
 """Part ``wan_vae``: diffusers' Wan VAE as streaming components with explicit caches."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vidc.exporters.part import Part
 from vidc.exporters.parts.wan_vae.config import SPATIAL_STRIDE, TEMPORAL_STRIDE, VaeConfig
@@ -76,6 +77,27 @@ class WanVaePart(Part):
 
         drawn = random_state_dict(self.config, seed, torch.float32)
         return {name: LazyTensor.of(tensor) for name, tensor in drawn.items()}
+
+    @property
+    def config_settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """Those of diffusers' autoencoder, with its statistics of latents."""
+        sizes = self.config
+        settings = {
+            "base_dim": sizes.base_dim,
+            "decoder_base_dim": sizes.base_dim,
+            "z_dim": sizes.z_dim,
+            "dim_mult": sizes.dim_mult,
+            "num_res_blocks": sizes.res_blocks,
+            "temperal_downsample": sizes.temporal_downsample,
+            "dropout": ...,
+            "latents_mean": sizes.latents_mean,
+            "latents_std": sizes.latents_std,
+            "in_channels": 3,
+            "out_channels": 3,
+            "scale_factor_temporal": TEMPORAL_STRIDE,
+            "scale_factor_spatial": SPATIAL_STRIDE,
+        }
+        return {"AutoencoderKLWan": settings}
 
     def working_elements(self, component: str) -> int:
         """Elements of activations; the weights are small beside them.

@@ -1,0 +1,110 @@
+"""Config files beside a checkpoint: they must not contradict the preset."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from vidc.plugins.errors import BuildError, UsageError
+
+Expected = Mapping[str, Any]
+"""Value that the preset gives each setting of a config; ``...`` for any."""
+
+
+def require_config(checkpoint: Path, expected: Mapping[str, Expected]) -> None:
+    """Compares the ``config.json`` of a checkpoint with a part of the model.
+
+    A folder's config belongs to its weights, and must not set what vidc does not know. Beside a
+    file it may be of another model, such as that of Wan's transformer beside ``Wan2.1_VAE.pth``,
+    and counts only if its class fits.
+
+    Args:
+        checkpoint: a file or folder.
+        expected: of each class that the part's config may name; empty if it has no such configs.
+
+    Raises:
+        UsageError: ``VIDC-CHECKPOINT-MISSING``.
+        BuildError: ``VIDC-CHECKPOINT-CONFIG``.
+    """
+    path = (checkpoint if checkpoint.is_dir() else checkpoint.parent) / "config.json"
+    if not expected or not path.is_file():
+        return
+    config = _read(path)
+    name = config.get("_class_name")
+    if isinstance(name, str) and name in expected:
+        _require(path, config, expected[name], complete=True)
+    elif checkpoint.is_dir():
+        _refuse(f"{path} is of class {str(name)[:80]}, expected {' or '.join(expected)}")
+
+
+def require_pipeline(folder: Path, expected: Mapping[str, Expected]) -> None:
+    """Compares files of a diffusers pipeline with the model.
+
+    Args:
+        folder: of the pipeline.
+        expected: of each file that is compared, by its path in the folder.
+
+    Raises:
+        UsageError: ``VIDC-CHECKPOINT-MISSING``.
+        BuildError: ``VIDC-CHECKPOINT-CONFIG``.
+    """
+    for name, settings in expected.items():
+        path = folder / name
+        if path.is_file():
+            _require(path, _read(path), settings, complete=False)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(
+            "VIDC-CHECKPOINT-MISSING",
+            f"cannot read {path}: {error.strerror}",
+            "check its permissions",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        _refuse(f"{path} is no JSON: {error}")
+    if not isinstance(config, dict):
+        _refuse(f"{path} is not a JSON object")
+    return config
+
+
+def _require(path: Path, config: Expected, expected: Expected, *, complete: bool) -> None:
+    """Refuses settings that differ, and with ``complete`` those that are not expected either."""
+    wrong = []
+    for name, found in config.items():
+        # Null is not set, and an underscore marks what diffusers notes for itself.
+        if found is None or name.startswith("_"):
+            continue
+        if name in expected:
+            if not _same(found, expected[name]):
+                wrong.append(f"{name} = {found}, the preset {expected[name]}")
+        elif complete and found not in (False, []):
+            wrong.append(f"{name} = {found}, which vidc does not know")
+    if wrong:
+        _refuse(f"{path} has {'; '.join(wrong)}"[:1000])
+
+
+def _same(found: Any, expected: Any) -> bool:
+    if expected is ...:
+        return True
+    if isinstance(expected, tuple | list):
+        return (
+            isinstance(found, list)
+            and len(found) == len(expected)
+            and all(map(_same, found, expected))
+        )
+    if isinstance(expected, float):
+        return isinstance(found, float | int) and math.isclose(found, expected, rel_tol=1e-6)
+    return type(found) is type(expected) and bool(found == expected)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise BuildError(
+        "VIDC-CHECKPOINT-CONFIG",
+        what,
+        "choose the preset of this model or --set what differs; if the config is of another model, "
+        "name the weights' own files in place of the folder",
+    )
