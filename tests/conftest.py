@@ -29,6 +29,12 @@ for profile, examples in (("full", FULL), ("ci", FULL // 5)):
 settings.load_profile("full")
 
 
+def pytest_addoption(parser):
+    """Adds the options of ``tests/fuzz``."""
+    parser.addoption("--fuzz-cases", type=int, default=330, help="number of mutated files to read")
+    parser.addoption("--fuzz-seed", type=int, default=1, help="seed of the mutations")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Gives each folder to one worker, so that what its tests share is built once."""
