@@ -135,10 +135,13 @@ class GraphRunner:
                         work()
                 self.stream.synchronize()
                 # Graphs have their own pool, so the warm-up's memory is free.
+                _free_cublas_workspaces()
                 torch.cuda.empty_cache()
                 self._keeper = self._capture(partial(torch.zeros, 1, device=self.device))
                 self._is_set_up = True
-            return [self._capture(work) for work in works]
+            replays = [self._capture(work) for work in works]
+            _free_cublas_workspaces()
+            return replays
 
     @property
     def working_bytes(self) -> int:
@@ -193,6 +196,15 @@ class GraphRunner:
             return copy
 
         return wait
+
+
+def _free_cublas_workspaces() -> None:
+    """Makes torch forget the workspaces that it keeps for each stream and cuBLAS handle.
+
+    A workspace of the warm-up would outlive the bundle. One that a capture allocates lies in the
+    graphs' pool, and must not be used outside it.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
 
 
 class Runners:
