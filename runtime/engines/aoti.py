@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -102,7 +103,10 @@ class AotInductorEngine:
         self._folder = folder
         self._package = package
         self._constants = dict(constants)
-        package.load_constants(self._constants, _USE_INACTIVE, _CHECK_FULL_UPDATE, _USER_MANAGED)
+        # Torch (2.11 to 2.13) never gives back the tensors that it was handed: these are its own.
+        handed = {name: tensor.detach() for name, tensor in constants.items()}
+        package.load_constants(handed, _USE_INACTIVE, _CHECK_FULL_UPDATE, _USER_MANAGED)
+        weakref.finalize(self, _let_go, list(handed.values())).atexit = False
 
     def run(self, buffers: Buffers, states: States) -> None:
         """Runs the code over these buffers; writes states in place."""
@@ -115,6 +119,13 @@ class AotInductorEngine:
     def weight(self, name: str) -> Tensor:
         """Returns a tensor that the package reads."""
         return self._constants[name]
+
+
+def _let_go(tensors: Sequence[Tensor]) -> None:
+    """Takes their memory from tensors that torch keeps."""
+    with torch.inference_mode():  # Allows it for tensors that were made in either mode.
+        for tensor in tensors:
+            tensor.set_()  # type: ignore[call-overload]  # Its stub lacks the form without source.
 
 
 def load(

@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from vidc.compiler.backends.aoti.backend import backend
 from vidc.compiler.config.stream import stream_spec
@@ -178,6 +180,21 @@ def test_engines_read_one_copy_of_the_weights(transformer: Model) -> None:
     after = [run_once(engine)[1]["ring.k.1"] for engine in engines.values()]
     assert all(compare(a, b).relative_l2 > 0.1 for a, b in zip(after, before, strict=True))
     assert compare(after[0], after[1]).relative_l2 < 1e-4
+
+
+def test_a_dropped_engine_frees_its_weights(transformer: Model) -> None:
+    weights = transformer.weights()
+    engines = transformer.load(weights)
+    run_once(engines["denoise"])
+    name = "transformer.blocks.1.attn1.to_k.weight"
+    memory = StorageWeakRef(weights[name].untyped_storage())
+    del weights, engines["denoise"]
+    gc.collect()
+    assert not memory.expired()  # Engine kv_update reads it.
+    run_once(engines["kv_update"])
+    engines.clear()
+    gc.collect()
+    assert memory.expired()
 
 
 RUN_ALONE = """
