@@ -48,10 +48,14 @@ import_module("vidc.compiler.backends")
 
 @pytest.fixture(scope="session", autouse=True)
 def own_inductor_cache(tmp_path_factory):
-    """A cache for each worker: inductor overwrites a file in place that another may be reading."""
+    """A cache for each worker: inductor overwrites a file in place that another may be reading.
+
+    The build cache is each worker's own, too, where a test names none.
+    """
     cache = tmp_path_factory.getbasetemp() / "inductor"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        patch.setenv("VIDC_CACHE", str(tmp_path_factory.getbasetemp() / "build-cache"))
         yield cache
     shutil.rmtree(cache, ignore_errors=True)
 

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from vidc.compiler.config.environment import cache_root
 from vidc.runtime.compatibility import cpu_features
 
 OPTIONS: Mapping[str, Any] = {
@@ -89,31 +90,45 @@ def inductor_cache(program: Path) -> Iterator[None]:
     """Gives inductor an empty cache folder and removes it afterwards.
 
     The folder's path is part of the engine, so it is derived from the program: equal programs give
-    equal engines.
+    equal engines. Only the probes of vector instructions stay, in the build cache: they take half
+    of a small engine's time, and depend on the machine, the compiler and torch alone.
     """
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
     from torch._inductor.utils import clear_caches
 
     from vidc.compiler.store.digest import sha256_file
 
+    probes = cache_root(os.environ) / ".vector_probes"
+    probes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _cache_folder(probes):
+        valid_vec_isa_list()  # Cached in this process.
     folder = Path(tempfile.gettempdir(), f"vidc-aoti-{sha256_file(program)[:16]}")
     lock = _claim(folder)
     if lock is None:
         folder = Path(tempfile.mkdtemp(prefix=folder.name))
+    with _cache_folder(folder):
+        clear_caches()
+        try:
+            yield
+        finally:
+            clear_caches()
+            shutil.rmtree(folder, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
+
+
+@contextmanager
+def _cache_folder(folder: Path) -> Iterator[None]:
     variable = "TORCHINDUCTOR_CACHE_DIR"
     before = os.environ.get(variable)
     os.environ[variable] = str(folder)
-    clear_caches()
     try:
         yield
     finally:
-        clear_caches()
         if before is None:
             del os.environ[variable]
         else:
             os.environ[variable] = before
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
 
 
 def _claim(folder: Path) -> int | None:
