@@ -74,7 +74,6 @@ VAE = ("vae_decode_first", "vae_decode", "vae_encode_first", "vae_encode")
         ("sampler.shift=3.0", {"golden"}),
         ("validate.blocks=9", {"golden"}),
         ('validate.prompts=["a fox", "a hen"]', {"golden"}),
-        ("vae.res_blocks=1", {"load:vae", "golden", *built(*VAE)}),
         (
             "model.text_len=12",
             {
@@ -96,6 +95,14 @@ def test_a_setting_reaches_its_stages_alone(project, assignment, reached):
     assert ran == reached | {"package"}
     name = assignment.partition("=")[0].rpartition(".")[2]
     assert any(name in reason for stage in reached for reason in rows[stage].reasons)
+
+
+def test_a_size_of_the_vae_reaches_its_stages_alone(project, tmp_path):
+    pipeline = shutil.copytree(project.pipeline, tmp_path / "pipeline")
+    config = pipeline / "vae" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_res_blocks": 1}))
+    found = not_hit(replace(project, pipeline=pipeline), "vae.res_blocks=1")
+    assert found == {"load:vae", "golden", *built(*VAE), "package"}
 
 
 def test_other_weights_build_no_engine_again(project):
