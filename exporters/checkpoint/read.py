@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.exporters.checkpoint.safetensors_file import read_safetensors, unique
+from vidc.exporters.checkpoint.safetensors_file import read_safetensors
 from vidc.exporters.checkpoint.torch_file import read_torch
 from vidc.plugins.errors import BuildError, UsageError
+from vidc.plugins.json_objects import unique_keys
 
 _TRAINED, _AVERAGE = "generator", "generator_ema"
 MODEL_SECTIONS = (_TRAINED, "model", "state_dict", "generator_lora", _AVERAGE)
-"""Where a ``.pt`` file keeps a model, its moving average last."""
+"""Keys under which a ``.pt`` file may hold a model; the moving average comes last."""
 
 _INDEX = ".safetensors.index.json"
 _TORCH = (".pt", ".pth", ".bin")

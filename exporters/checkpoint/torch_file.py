@@ -104,7 +104,7 @@ def _from_zip(path: Path, data: mmap.mmap) -> tuple[Any, dict[str, int]]:
 
 
 def _from_legacy(path: Path, data: mmap.mmap) -> tuple[Any, dict[str, int]]:
-    """The same of a file that is a row of pickles with the storages behind them."""
+    """The value and places of the form before torch 1.6: pickles, then their storages."""
     with path.open("rb") as file:
         magic, version, _, (values, storages), (keys, _) = (unpickle(file) for _ in range(5))
         at = file.tell()

@@ -206,7 +206,7 @@ class CausalVideo(Family):
 
     @property
     def pipeline_settings(self) -> Mapping[str, Mapping[str, Any]]:
-        """Those of the index, which must name one transformer, and of the scheduler."""
+        """Settings of the index, which must name one transformer, and of the scheduler."""
         return {
             "model_index.json": {
                 "transformer_2": [None, None],

@@ -110,7 +110,7 @@ class CausalWanPart(Part):
 
     @property
     def config_settings(self) -> Mapping[str, Mapping[str, Any]]:
-        """Those of diffusers' transformer and of the original one."""
+        """Settings in the config of diffusers' transformer and in Wan's own."""
         from vidc.exporters.parts.causal_wan.names import config_settings
 
         return config_settings(self.config)

@@ -80,7 +80,7 @@ class WanVaePart(Part):
 
     @property
     def config_settings(self) -> Mapping[str, Mapping[str, Any]]:
-        """Those of diffusers' autoencoder, with its statistics of latents."""
+        """Settings in the config of diffusers' autoencoder, with its statistics of latents."""
         sizes = self.config
         settings = {
             "base_dim": sizes.base_dim,
