@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vidc.plugins.errors import GateError
+from vidc.plugins.json_objects import unique_keys
 from vidc.runtime.strict import field_error
 
 MAX_DOCUMENT_BYTES = 16 * 2**20
@@ -151,21 +152,12 @@ def _malformed(name: str, what: str) -> GateError:
 def _parse(data: bytes) -> Any:
     value = json.loads(
         data.decode("utf-8"),
-        object_pairs_hook=_object,
+        object_pairs_hook=unique_keys,
         parse_int=_integer,
         parse_float=_number,
         parse_constant=_number,
     )
     _check_plain(value, _MAX_DEPTH)
-    return value
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for key, item in pairs:
-        if key in value:
-            raise ValueError(f"the key {key[:64]!r} is there twice")
-        value[key] = item
     return value
 
 

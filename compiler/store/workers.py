@@ -13,12 +13,14 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
+from vidc.plugins.environment import variable
 from vidc.plugins.errors import BuildError
 
 GRACE_SECONDS = 2.0
 """Time that an interrupted stage has to remove its partial output before it is killed."""
 
 _PR_SET_PDEATHSIG = 1
+_WARNINGS = "PYTHONWARNINGS"
 _QUIET_TRACKER = "ignore:resource_tracker"
 """Warning filter: killed workers leak semaphores, which multiprocessing's tracker removes."""
 _GUARD = ("/bin/sh", "-c", 'read _; kill -s KILL -- "-$0"')
@@ -39,7 +41,8 @@ class Worker:
         self.connection, end = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(end, os.getpid()))
         # The process unblocks the interrupt when it can end quietly.
-        with _blocked_interrupt(), _warning_filter(_QUIET_TRACKER):
+        filters = ",".join(filter(None, (os.environ.get(_WARNINGS), _QUIET_TRACKER)))
+        with _blocked_interrupt(), variable(_WARNINGS, filters):
             self._process.start()
         end.close()
 
@@ -151,21 +154,6 @@ def _blocked_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _warning_filter(added: str) -> Iterator[None]:
-    """Adds a warning filter to those of started interpreters."""
-    variable = "PYTHONWARNINGS"
-    before = os.environ.get(variable)
-    os.environ[variable] = added if not before else f"{before},{added}"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
 
 
 def _serve(connection: Connection, parent: int) -> None:

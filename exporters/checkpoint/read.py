@@ -198,7 +198,7 @@ def _shards(index: Path, weight_map: Mapping[str, str]) -> dict[str, Path]:
 def _weight_map(index: Path) -> dict[str, str]:
     """Tensor names to shards, which lie beside the index."""
     try:
-        weight_map = json.loads(index.read_bytes(), object_pairs_hook=unique)["weight_map"]
+        weight_map = json.loads(index.read_bytes(), object_pairs_hook=unique_keys)["weight_map"]
         if not all(name == Path(name).name for name in weight_map.values()):
             raise ValueError("a shard lies outside the folder of the index")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.errors import BuildError
+from vidc.plugins.json_objects import unique_keys
 
 DTYPES = {
     "F64": torch.float64,
@@ -50,23 +51,13 @@ def read_safetensors(path: Path) -> dict[str, LazyTensor]:
     return tensors
 
 
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object as a dict; raises ValueError if a name is there twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice[:80]!r} is there twice")
-    return found
-
-
 def _refuse_duplicates(path: Path) -> None:
     """Refuses a header in which readers could take either of two tensors."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = file.read(length)
     try:
-        json.loads(header, object_pairs_hook=unique)
+        json.loads(header, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise BuildError(
             "VIDC-CHECKPOINT-CORRUPT",

@@ -1,7 +1,6 @@
 """AOTInductor engines: native code that uses shared weights and writes states in place."""
 
 import json
-import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from torch import Tensor
 import vidc.plugins.ops.ring  # noqa: F401  packages call its operators by name
 from vidc.plugins import engine_operators
 from vidc.plugins.archive import Archive
+from vidc.plugins.environment import variable
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.ops.flash_attention import load_kernel
 from vidc.plugins.signature import Signature
@@ -187,21 +187,16 @@ def _described(files: Files, entry: manifest.Engine, options: Options) -> Descri
 def _loaded(files: Files, entry: manifest.Engine) -> tuple[Any, TemporaryDirectory[str]]:
     """Returns torch's loader of the package, and the folder that it unpacks into."""
     folder = TemporaryDirectory(prefix="vidc-engine-", ignore_cleanup_errors=True)
-    before = os.environ.get(_UNPACK)
-    os.environ[_UNPACK] = folder.name
+    sealed = files.sealed(entry.files[0])
     try:
         # aoti_load_package looks for a compiler and hides the reason of a failure.
-        package = torch._C._aoti.AOTIModelPackageLoader(
-            files.sealed(entry.files[0]), _MODEL, _RUN_SINGLE_THREADED, _RUNNERS, _DEFAULT_DEVICE
-        )
+        with variable(_UNPACK, folder.name):
+            package = torch._C._aoti.AOTIModelPackageLoader(
+                sealed, _MODEL, _RUN_SINGLE_THREADED, _RUNNERS, _DEFAULT_DEVICE
+            )
     except RuntimeError as error:
         folder.cleanup()
         raise _not_loaded(entry, _first_line(error)) from error
-    finally:
-        if before is None:
-            del os.environ[_UNPACK]
-        else:
-            os.environ[_UNPACK] = before
     return package, folder
 
 

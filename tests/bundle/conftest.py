@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffusers import AutoencoderKLWan, WanTransformer3DModel
+from diffusers import AutoencoderKLWan
 from tiny_umt5 import save_text_encoder, tiny_tokenizer, tiny_umt5
+from wan_transformer import wan_transformer
 
 from vidc.compiler.build.build import whole
 from vidc.compiler.build.sources import Sources
@@ -57,14 +58,7 @@ class Project:
 def save_pipeline(folder: Path, settings: Settings) -> None:
     """A diffusers pipeline's folder, written by diffusers and transformers."""
     sizes, vae = settings.model.transformer, settings.model.vae
-    transformer = WanTransformer3DModel(
-        num_attention_heads=sizes.heads,
-        attention_head_dim=sizes.head_dim,
-        text_dim=sizes.text_dim,
-        freq_dim=sizes.freq_dim,
-        ffn_dim=sizes.ffn_dim,
-        num_layers=sizes.layers,
-    )
+    transformer = wan_transformer(sizes)
     transformer.load_state_dict(dict(random_weights(sizes, seed=1)))
     transformer.save_pretrained(folder / "transformer")
     autoencoder = AutoencoderKLWan(base_dim=vae.base_dim)

@@ -18,6 +18,7 @@ from torch.export.graph_signature import InputKind
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vidc.compiler.config.environment import cache_root
+from vidc.plugins.environment import variable
 from vidc.runtime.compatibility import cpu_features
 
 OPTIONS: Mapping[str, Any] = {
@@ -36,6 +37,7 @@ _TIDY: Mapping[str, Any] = {
     "aot_inductor.enable_line_tables": False,
 }
 """Options that engines are correct without; torch before 2.13 lacks some of them."""
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _VECTORIZED = frozenset({"avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_fp16"})
 """x86 features that inductor uses without ``-march=native``, by torch's names."""
 _ATTENTION = [
@@ -90,8 +92,8 @@ def inductor_cache(program: Path) -> Iterator[None]:
     """Gives inductor an empty cache folder and removes it afterwards.
 
     The folder's path is part of the engine, so it is derived from the program: equal programs give
-    equal engines. Only the probes of vector instructions stay, in the build cache: they take half
-    of a small engine's time, and depend on the machine, the compiler and torch alone.
+    equal engines. Only the probes of vector instructions stay, in the build cache: they take a
+    third of a small engine's time, and depend on the machine, the compiler and torch alone.
     """
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
     from torch._inductor.utils import clear_caches
@@ -100,13 +102,13 @@ def inductor_cache(program: Path) -> Iterator[None]:
 
     probes = cache_root(os.environ) / ".vector_probes"
     probes.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _cache_folder(probes):
+    with variable(_CACHE, str(probes)):
         valid_vec_isa_list()  # Cached in this process.
     folder = Path(tempfile.gettempdir(), f"vidc-aoti-{sha256_file(program)[:16]}")
     lock = _claim(folder)
     if lock is None:
         folder = Path(tempfile.mkdtemp(prefix=folder.name))
-    with _cache_folder(folder):
+    with variable(_CACHE, str(folder)):
         clear_caches()
         try:
             yield
@@ -115,20 +117,6 @@ def inductor_cache(program: Path) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
             if lock is not None:
                 os.close(lock)
-
-
-@contextmanager
-def _cache_folder(folder: Path) -> Iterator[None]:
-    variable = "TORCHINDUCTOR_CACHE_DIR"
-    before = os.environ.get(variable)
-    os.environ[variable] = str(folder)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
 
 
 def _claim(folder: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""What lies beside tensors in diffusers' folders: compared with the preset, or refused."""
+"""Configs beside tensors in diffusers' folders are compared with the preset, or refused."""
 
 import json
 import shutil
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
+from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline
+from wan_transformer import wan_transformer
 
 from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.config.presets import load_preset
@@ -27,15 +28,6 @@ def model() -> CausalVideo:
 @pytest.fixture(scope="module")
 def saved(model: CausalVideo, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pipeline as diffusers saves it, without its text encoder; not to be changed."""
-    sizes = model.transformer
-    transformer = WanTransformer3DModel(
-        num_attention_heads=sizes.heads,
-        attention_head_dim=sizes.head_dim,
-        text_dim=sizes.text_dim,
-        freq_dim=sizes.freq_dim,
-        ffn_dim=sizes.ffn_dim,
-        num_layers=sizes.layers,
-    )
     scheduler = UniPCMultistepScheduler(
         prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=5.0
     )
@@ -43,7 +35,7 @@ def saved(model: CausalVideo, tmp_path_factory: pytest.TempPathFactory) -> Path:
     WanPipeline(
         tokenizer=None,
         text_encoder=None,
-        transformer=transformer,
+        transformer=wan_transformer(model.transformer),
         vae=AutoencoderKLWan(base_dim=model.vae.base_dim),
         scheduler=scheduler,
     ).save_pretrained(folder)

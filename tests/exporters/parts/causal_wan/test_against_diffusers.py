@@ -12,23 +12,13 @@ from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.runtime.programs.rope import Rope
 
-diffusers = pytest.importorskip("diffusers")
+pytest.importorskip("diffusers")
+
+from wan_transformer import wan_transformer
 
 
 def reference(sizes):
-    model = diffusers.WanTransformer3DModel(
-        patch_size=sizes.patch,
-        num_attention_heads=sizes.heads,
-        attention_head_dim=sizes.head_dim,
-        in_channels=sizes.channels,
-        out_channels=sizes.channels,
-        text_dim=sizes.text_dim,
-        freq_dim=sizes.freq_dim,
-        ffn_dim=sizes.ffn_dim,
-        num_layers=sizes.layers,
-        eps=sizes.eps,
-    )
-    return model.eval().requires_grad_(False)
+    return wan_transformer(sizes).eval().requires_grad_(False)
 
 
 @pytest.mark.parametrize("head_dim", [24, 64, 128])
