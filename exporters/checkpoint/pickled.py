@@ -271,9 +271,10 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
 }
 _NAMES: dict[str, Any] = {
     "collections OrderedDict": _Dict,
-    "__builtin__ set": list,
-    "torch Size": tuple,
-    "torch device": lambda *words: words,
+    # No copies: a short pickle could ask for one again and again.
+    "__builtin__ set": lambda items: items,
+    "torch Size": lambda sizes: _counts(sizes),
+    "torch device": lambda *words: words[:2],
     "_codecs encode": lambda text, *_: text,
     "torch._utils _rebuild_tensor_v2": _tensor,
     "torch._utils _rebuild_tensor_v3": _tensor,

@@ -3,8 +3,11 @@ import os
 import pickle
 import resource
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.checkpoint.pickled import MalformedError, unpickle
 from vidc.exporters.checkpoint.read import checkpoint_files, read_checkpoint, read_model
 from vidc.plugins.errors import VidcError
 
@@ -369,6 +373,20 @@ def test_small_file_that_asks_for_gigabytes(tmp_path: Path, write: Callable[[Pat
     with pytest.raises(VidcError, match=r"VIDC-CHECKPOINT-(CORRUPT|PICKLE|FORMAT)"):
         read_checkpoint(file)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+@pytest.mark.parametrize("named", ["torch\nSize", "__builtin__\nset", "torch\ndevice"])
+def test_small_pickle_that_copies_a_list_again_and_again(named: str) -> None:
+    many = b"N" * 20_000
+    arguments = b"(" + many + b"tq\0" if named.endswith("device") else b"](" + many + b"e\x85q\0"
+    copies = b"".join(f"c{named}\n".encode() + b"h\0R" for _ in range(1000))
+    pickle = b"\x80\x02(" + arguments + copies + b"t."
+    tracemalloc.start()
+    with suppress(MalformedError):
+        unpickle(BytesIO(pickle))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50 * len(pickle)
 
 
 @pytest.mark.parametrize("legacy_form", [False, True])
