@@ -1,15 +1,15 @@
 """A loaded bundle: engines and weights, and the sessions that share them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakSet
 
 import torch
 
-from vidc.plugins.errors import UnavailableError, UsageError
+from vidc.plugins.errors import GateError, UnavailableError, UsageError
 from vidc.runtime import integrity, manifest
-from vidc.runtime.compatibility import check
+from vidc.runtime.compatibility import check, other_versions
 from vidc.runtime.engines import Engine, capturable, loader
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.files import Files
@@ -17,6 +17,7 @@ from vidc.runtime.graphs import Runners
 from vidc.runtime.memory import require_memory
 from vidc.runtime.program import program
 from vidc.runtime.programs.base import Resources, Session
+from vidc.runtime.record import compare_record
 from vidc.runtime.states import shared_states
 from vidc.runtime.strict import field_error
 from vidc.runtime.weights import Weights
@@ -122,7 +123,13 @@ def _is_out_of_memory(error: Exception) -> bool:
     )
 
 
-def load(path: Path | str, verify: integrity.VerifyMode = "full") -> Bundle:
+def load(
+    path: Path | str,
+    verify: integrity.VerifyMode = "full",
+    *,
+    trust: Path | str | Iterable[Path | str] | None = None,
+    digest: str | None = None,
+) -> Bundle:
     """Checks a bundle against its manifest and this machine, and loads its engines.
 
     AOTInductor and TensorRT engines are native code: loading them runs code of the bundle's maker.
@@ -132,26 +139,64 @@ def load(path: Path | str, verify: integrity.VerifyMode = "full") -> Bundle:
         verify: ``full`` hashes every file. ``fast`` hashes code, graphs and small files, and
             compares the rest, such as weights, by size alone: it does not find changed weights.
             ``off`` trusts the folder.
+        trust: files of Ed25519 public keys in PEM; refuses a bundle that none of them signed.
+        digest: of the manifest, as ``vidc build`` prints it; refuses any other bundle.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-FIELD``, a component of the program has no engine, or engines
-            disagree on a state.
+        GateError: ``VIDC-BUNDLE-FIELD``, a component of the program has no engine, engines
+            disagree on a state, or the program's parameters are not those of the engines;
+            ``VIDC-BUNDLE-RECORD``, the manifest changed after the validation;
+            ``VIDC-BUNDLE-UNVALIDATED``, its validation did not pass.
         UnavailableError: ``VIDC-GPU-MEMORY``, the GPU has too little memory; ``VIDC-GPU-LOST``.
-        VidcError: as raised by ``read_manifest``, ``verify``, ``check`` and the engine loaders.
+        UsageError: ``VIDC-TRUST-VERIFY``, ``trust`` or ``digest`` without ``full``.
+        VidcError: as raised by ``read_manifest``, ``require_signature``, ``verify``, ``check`` and
+            the engine loaders.
     """
     folder = Path(path)
     document = manifest.read_manifest(folder)
+    _require_trusted(document, verify, trust, digest)
     device = torch.device(document.target.device_type)
     with Files(folder, None if verify == "off" else document.files) as files:
         _compare(folder, files, document, verify)
         notes = check(document, device)
         _require_engines(document)
+        notes += other_versions(document)
+        if verify != "off":
+            compare_record(files, document)
+            _require_passed(document)
         with gpu_faults(device):
             if device.type == "cuda":
                 require_memory(document, device)
             bundle = _loaded(files, document, device, notes)
         files.refuse_changes()
     return bundle
+
+
+def _require_trusted(
+    document: manifest.Manifest,
+    verify: str,
+    trust: Path | str | Iterable[Path | str] | None,
+    digest: str | None,
+) -> None:
+    """Refuses a manifest that is not the expected one, or that nobody trusted signed."""
+    if trust is None and digest is None:
+        return
+    if verify != "full":
+        raise UsageError(
+            "VIDC-TRUST-VERIFY",
+            f"verify={verify!r} does not hash every file, so no signature or digest covers them",
+            "leave verify out",
+        )
+    if digest is not None and document.digest != digest.strip().lower():
+        raise GateError(
+            "VIDC-TRUST-DIGEST",
+            f"{document.name} has digest {document.digest}, expected {digest[:80]}",
+            "it is another bundle, or it was changed: copy it again from where it was built",
+        )
+    if trust is not None:
+        from vidc.runtime.trust import require_signature
+
+        require_signature(document, trust)
 
 
 def _compare(
@@ -188,7 +233,7 @@ def _loaded(
 
 
 def _require_engines(document: manifest.Manifest) -> None:
-    """Refuses a bundle that has no engine for a component of its program."""
+    """Refuses engines that are missing, disagree, or are not those of the program's spec."""
     components, engines = document.spec.components, document.engines
     missing = [name for name in components if name not in engines]
     if missing:
@@ -196,4 +241,18 @@ def _require_engines(document: manifest.Manifest) -> None:
             "manifest.engines",
             f"{', '.join(missing)} of the components of program {document.program} are missing",
         )
-    shared_states(engines[name].signature for name in components)
+    signatures = {name: engine.signature for name, engine in engines.items()}
+    shared_states(signatures[name] for name in components)
+    try:
+        document.spec.check(signatures)
+    except ValueError as error:
+        raise field_error("manifest.spec", str(error)) from error
+
+
+def _require_passed(document: manifest.Manifest) -> None:
+    if not document.validation.passed:
+        raise GateError(
+            "VIDC-BUNDLE-UNVALIDATED",
+            f"{document.name} did not pass the validation of its build",
+            "build the bundle again, and see the report of the gates that fail",
+        )

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from importlib.metadata import version
 
 import torch
 
@@ -9,6 +10,7 @@ from vidc.plugins import loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.cuda_driver import driver_version
 from vidc.plugins.errors import UnavailableError
+from vidc.runtime import engines
 from vidc.runtime.manifest import Manifest
 
 
@@ -49,6 +51,24 @@ def check(manifest: Manifest, device: torch.device) -> tuple[str, ...]:
         if engine.requires.operators and device.type != "cpu":
             _check_operators(component, engine.requires.operators)
     return _check_device(manifest, device)
+
+
+def other_versions(manifest: Manifest) -> tuple[str, ...]:
+    """Returns notes on tools of other versions than those that built and validated the bundle.
+
+    Raises:
+        UnavailableError: ``VIDC-ENGINE-LOADER``.
+    """
+    built = {("vidc", manifest.tools.get("vidc", "unknown"), version("vidc"))}
+    for engine in manifest.engines.values():
+        here = engines.version(engine.loader)
+        if here is not None:
+            built.add((engine.loader, engine.version, here))
+    return tuple(
+        f"{manifest.name} was built and validated with {tool} {then[:64]}, and {here} is installed"
+        for tool, then, here in sorted(built)
+        if then != here
+    )
 
 
 def require_driver() -> None:

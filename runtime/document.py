@@ -80,11 +80,22 @@ def read_document(folder: Path, name: str) -> tuple[int, dict[str, Any]]:
     """
     refuse_links(folder, name)
     try:
-        value = _parse(_read_bytes(folder / name))
+        data = _read_bytes(folder / name)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise unreadable(folder / name, error) from error
+    except ValueError as error:
+        raise _malformed(name, str(error)) from error
+    return parse_document(name, data)
+
+
+def parse_document(name: str, data: bytes) -> tuple[int, dict[str, Any]]:
+    """Returns a document's schema number and its JSON object; raises as ``read_document``."""
+    try:
+        if len(data) > MAX_DOCUMENT_BYTES:
+            raise ValueError(f"it is larger than {MAX_DOCUMENT_BYTES} bytes")
+        value = _parse(data)
     except RecursionError:
         raise _malformed(name, "it is nested too deeply") from None
     except ValueError as error:
@@ -139,10 +150,7 @@ def _read_bytes(file: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("it is not a file")
-        data = stream.read(MAX_DOCUMENT_BYTES + 1)
-    if len(data) > MAX_DOCUMENT_BYTES:
-        raise ValueError(f"it is larger than {MAX_DOCUMENT_BYTES} bytes")
-    return data
+        return stream.read(MAX_DOCUMENT_BYTES + 1)
 
 
 def _malformed(name: str, what: str) -> GateError:

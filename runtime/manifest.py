@@ -4,6 +4,7 @@ A manifest is untrusted input: ``read_manifest`` raises a VidcError for anything
 schema 2.
 """
 
+import hashlib
 import json
 import math
 import re
@@ -34,6 +35,7 @@ _MAX_RANK = 8
 
 _IDENTIFIER = re.compile(r"[a-z0-9_]{1,64}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_HEXADECIMAL = re.compile(r"[0-9a-f]+")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 
 
@@ -209,6 +211,27 @@ class Validation:
 
 
 @dataclass(frozen=True)
+class Seal:
+    """Cryptographic signature of a manifest.
+
+    Attributes:
+        key: the signer's raw Ed25519 public key, 32 bytes in hexadecimal.
+        value: the Ed25519 signature of ``Manifest.signed``, 64 bytes in hexadecimal.
+    """
+
+    key: str
+    value: str
+
+    def __post_init__(self) -> None:
+        for name, size in (("key", 64), ("value", 128)):
+            text = getattr(self, name)
+            _require(
+                len(text) == size and _HEXADECIMAL.fullmatch(text) is not None,
+                f"{name} is not {size} characters of 0-9 and a-f",
+            )
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Description of a bundle.
 
@@ -228,7 +251,7 @@ class Manifest:
         tools: versions of the tools that built it.
         validation: result of the build's validation.
         stages: key of each stage of the build.
-        signature: reserved for a cryptographic signature; null.
+        signature: of all other fields; None if the bundle is not signed.
     """
 
     name: str
@@ -246,7 +269,7 @@ class Manifest:
     tools: dict[str, str]
     validation: Validation
     stages: dict[str, str]
-    signature: None = None
+    signature: Seal | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.engines, *self.weights):
@@ -270,6 +293,31 @@ class Manifest:
         """Returns the manifest as plain JSON values."""
         return {"schema": SCHEMA, **plain(self)}
 
+    @property
+    def signed(self) -> bytes:
+        """The bytes that a signature covers: all fields but the signature."""
+        return canonical({**self.to_json(), "signature": None})
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of ``signed``: of every field, and through ``files`` of every file."""
+        return hashlib.sha256(self.signed).hexdigest()
+
+
+def canonical(value: Any) -> bytes:
+    """Returns the bytes of plain JSON values; equal values give equal bytes.
+
+    Raises:
+        ValueError: a number is NaN or infinite.
+    """
+    text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode()
+
+
+def digest(value: Any) -> str:
+    """Returns the SHA-256 of plain JSON values."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
 
 def write_manifest(manifest: Manifest, bundle: Path) -> None:
     """Writes ``manifest.json`` into ``bundle``; equal manifests give equal bytes.
@@ -277,10 +325,7 @@ def write_manifest(manifest: Manifest, bundle: Path) -> None:
     Raises:
         ValueError: the free JSON has NaN or infinity.
     """
-    text = json.dumps(
-        manifest.to_json(), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False
-    )
-    (bundle / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8", newline="\n")
+    (bundle / MANIFEST_NAME).write_bytes(canonical(manifest.to_json()))
 
 
 def read_manifest(bundle: Path) -> Manifest:

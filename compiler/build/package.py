@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from pkgutil import iter_modules
@@ -27,6 +27,7 @@ from vidc.plugins.names import weights_path
 from vidc.plugins.signature import Signature
 from vidc.runtime import engines, manifest
 from vidc.runtime.integrity import compare_names, file_entry
+from vidc.runtime.record import RECORD_NAME, Record
 from vidc.runtime.strict import read
 
 if TYPE_CHECKING:
@@ -238,20 +239,19 @@ def _resource(package: str, name: str) -> Path:
 def _validated(
     document: manifest.Manifest, validation: "Validation", working_bytes: int, staging: Path
 ) -> manifest.Manifest:
-    report = {REPORT: file_entry(staging / REPORT)}
-    return manifest.Manifest(
-        **vars(document)
-        | {
-            "files": dict(sorted((document.files | report).items())),
-            "validation": manifest.Validation(
-                passed=True,
-                gates=len(validation.comparison.gates),
-                report=REPORT,
-                level=validation.level,
-                working_bytes=working_bytes,
-            ),
-        }
+    """Returns the manifest after a validation that passed; writes its record."""
+    files = {**document.files, REPORT: file_entry(staging / REPORT)}
+    passed = manifest.Validation(
+        passed=True,
+        gates=len(validation.comparison.gates),
+        report=REPORT,
+        level=validation.level,
+        working_bytes=working_bytes,
     )
+    document = replace(document, files=files, validation=passed)
+    Record.of(document).write(staging)
+    files[RECORD_NAME] = file_entry(staging / RECORD_NAME)
+    return replace(document, files=dict(sorted(files.items())))
 
 
 def _failed(validation: "Validation", report: Path) -> GateError:

@@ -24,6 +24,7 @@ from vidc.plugins.errors import UnavailableError, UsageError
 if TYPE_CHECKING:
     from vidc.compiler.build.build import Build, Built
     from vidc.compiler.build.sources import Sources
+    from vidc.runtime.manifest import Manifest
 
 
 @click.command(cls=Command)
@@ -48,6 +49,12 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Folder of the bundle.  [default: out/PRESET-GPU-PRECISION]",
 )
+@click.option(
+    "--sign",
+    type=click.Path(path_type=Path),
+    metavar="KEY",
+    help="Sign the bundle with this Ed25519 private key, in PEM.",
+)
 @click.option("--plan", "plan_only", is_flag=True, help="Print what would be done, and why.")
 @json_option
 def command(
@@ -56,6 +63,7 @@ def command(
     recipe: str | None,
     calibration: Path | None,
     output: Path | None,
+    sign: Path | None,
     plan_only: bool,
     as_json: bool,
 ) -> None:
@@ -69,7 +77,7 @@ def command(
     """
     if flags.preset is not None and _is_folder(Path(flags.preset)):
         _refuse_others(flags, weights, recipe, calibration)
-        _finish(Path(flags.preset), output, plan_only, as_json)
+        _finish(Path(flags.preset), output, sign, plan_only, as_json)
         return
     settings = flags.resolve(recipe=recipe)
     model, sources = weights.resolve(settings.model)
@@ -85,15 +93,16 @@ def command(
 
     reason = lacking(settings)
     if reason is not None:
-        _begin(settings, sources, output, reason, plan_only, as_json)
+        _begin(settings, sources, output, sign, reason, plan_only, as_json)
         return
-    _build(whole(settings, sources), output, plan_only, as_json)
+    _build(whole(settings, sources), output, sign, plan_only, as_json)
 
 
 def _begin(
     settings: Settings,
     sources: "Sources",
     output: Path | None,
+    sign: Path | None,
     reason: str,
     plan_only: bool,
     as_json: bool,
@@ -104,7 +113,9 @@ def _begin(
     bundle = output or _default(settings)
     bundle = bundle if bundle.name else bundle.absolute()
     folder = bundle.with_name(f"{bundle.name}.portable")
-    rest = shlex.join(["vidc", "build", str(folder), *(["-o", str(output)] if output else [])])
+    flags = {"-o": output, "--sign": sign}
+    given = [word for flag, path in flags.items() if path for word in (flag, str(path))]
+    rest = shlex.join(["vidc", "build", str(folder), *given])
     why = f"this machine cannot finish a build for {settings.target.name}: {reason}"
     where = {"portable": str(folder), "command": rest, "reason": reason}
     build, cache = begun(settings, sources), cache_root(os.environ)
@@ -122,7 +133,9 @@ def _begin(
     )
 
 
-def _finish(folder: Path, output: Path | None, plan_only: bool, as_json: bool) -> None:
+def _finish(
+    folder: Path, output: Path | None, sign: Path | None, plan_only: bool, as_json: bool
+) -> None:
     """Finishes a portable build."""
     from vidc.compiler.build.build import lacking, rest
     from vidc.compiler.build.handed_over import open_portable
@@ -136,20 +149,40 @@ def _finish(folder: Path, output: Path | None, plan_only: bool, as_json: bool) -
             f"this machine cannot finish {folder}, which is for {settings.target.name}: {reason}",
             "finish it on a machine with that GPU; vidc doctor lists what is missing here",
         )
-    _build(build, output, plan_only, as_json)
+    _build(build, output, sign, plan_only, as_json)
 
 
-def _build(build: "Build", output: Path | None, plan_only: bool, as_json: bool) -> None:
-    """Publishes a bundle, or says what would be done."""
+def _build(
+    build: "Build", output: Path | None, sign: Path | None, plan_only: bool, as_json: bool
+) -> None:
+    """Publishes a bundle and signs it, or says what would be done."""
     settings, cache = build.settings, cache_root(os.environ)
     output = output or _default(settings)
     if plan_only:
         print_plan(settings, build.plan(output, cache), as_json, {})
         return
+    if sign is not None:
+        from vidc.runtime.trust import private_key
+
+        private_key(sign)  # Refuses a bad key before the build.
     _announce(settings)
     with stage_progress(build.count) as progress:
         built = build.run(output, cache, progress)
-    _print_built(built, built.output, {"bundle": str(built.output)}, as_json)
+    document = _signed(built.output, sign)
+    click.echo(f"manifest digest: {document.digest}", err=True)
+    where = {"bundle": str(built.output), "digest": document.digest}
+    _print_built(built, built.output, where, as_json)
+
+
+def _signed(bundle: Path, key: Path | None) -> "Manifest":
+    """Returns the manifest of a bundle after signing it, if there is a key."""
+    if key is None:
+        from vidc.runtime.manifest import read_manifest
+
+        return read_manifest(bundle)
+    from vidc.compiler.build.sign import sign_bundle
+
+    return sign_bundle(bundle, key)
 
 
 def _is_folder(path: Path) -> bool:
@@ -292,7 +325,7 @@ def _refuse_others(
         raise UsageError(
             "VIDC-PORTABLE-FLAG",
             f"{flags.preset} is a portable build folder, which already decides what to build",
-            "give no more than -o, --plan and --json, or name a preset to begin another build",
+            "give only -o, --sign, --plan and --json, or name a preset to begin another build",
         )
 
 

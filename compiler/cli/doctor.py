@@ -1,6 +1,7 @@
 """`vidc doctor`: checks this machine."""
 
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -13,14 +14,20 @@ ENVIRONMENT = 3
 
 
 @click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path), required=False)
 @json_option
 @click.pass_context
-def command(context: click.Context, as_json: bool) -> None:
+def command(context: click.Context, bundle: Path | None, as_json: bool) -> None:
     """Check this machine: what works, what is missing, what to do.
 
-    Exits 3 if something is broken that a plain build for the CPU needs.
+    With a BUNDLE, loads it in a process of its own as well, which damaged native code may end.
+    Exits 3 if the bundle does not load, or something is broken that a plain CPU build needs.
     """
     findings = examine()
+    if bundle is not None:
+        from vidc.compiler.doctor.trial import try_bundle
+
+        findings.append(try_bundle(bundle))
     good = all(finding.status is not Status.BROKEN for finding in findings)
     if as_json:
         print_json({"good": good, "findings": [asdict(finding) for finding in findings]})

@@ -23,6 +23,7 @@ HELP = {
     "inspect": "Show what a bundle, a graph or an engine holds.",
     "presets": "List the presets, or show one.",
     "run": "Generate a video with a bundle.",
+    "sign": "Sign a bundle.",
     "validate": "Check that a bundle computes the model.",
 }
 """Help line of each subcommand, so that `vidc --help` imports none."""

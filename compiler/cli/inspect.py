@@ -130,6 +130,8 @@ def _bundle_text(bundle: "BundleSummary") -> str:
             f"{_total(session.states)} of states, {_total(session.spares)} of second buffers",
         ),
         ("tools", ", ".join(f"{name} {version}" for name, version in bundle.tools.items())),
+        ("digest", bundle.digest),
+        ("signer", f"{bundle.signer} (not checked)" if bundle.signer else "none"),
     ]
     weights = [
         (name, str(w.tensors), f"{w.elements:,}", byte_size(w.bytes), _names(w.dtypes),

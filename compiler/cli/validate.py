@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     help="Find the first diverging value of each failed component and write a minimal ONNX "
     "reproducer to BUNDLE.debug. Compiled engines are rebuilt a few times for this.",
 )
+@click.option(
+    "--trust",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Ed25519 public key in PEM: refuse a bundle that no such key signed.",
+)
 @sources_options
 @json_option
 def command(
@@ -43,6 +49,7 @@ def command(
     report: Path | None,
     video: Path | None,
     debug: bool,
+    trust: tuple[Path, ...],
     weights: SourceOptions,
     as_json: bool,
 ) -> None:
@@ -72,7 +79,7 @@ def command(
     config = model_from_json(manifest.config)
     sources = weights.resolve(config)[1] if weights.any else None
     click.echo("checking files and loading engines", err=True)
-    loaded = load(bundle, verify="full")
+    loaded = load(bundle, trust=trust or None)
     golden = Golden.load(bundle)
     if sources is not None:
         from vidc.compiler.build.recompute import recompute

@@ -72,7 +72,10 @@ class SessionMemory:
 
 @dataclass(frozen=True)
 class BundleSummary:
-    """Summary of a bundle; ``bytes`` covers all files in its manifest."""
+    """Summary of a bundle; ``bytes`` covers all files in its manifest.
+
+    ``digest`` is the manifest's, and ``signer`` the public key that signed it, unchecked.
+    """
 
     name: str
     preset: str
@@ -86,6 +89,8 @@ class BundleSummary:
     engines: tuple[EngineSummary, ...]
     session: SessionMemory
     tools: dict[str, str]
+    digest: str
+    signer: str | None
 
 
 def summarize_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
@@ -112,6 +117,8 @@ def summarize_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
         ),
         session=_session_memory(manifest),
         tools=manifest.tools,
+        digest=manifest.digest,
+        signer=None if manifest.signature is None else manifest.signature.key,
     )
 
 

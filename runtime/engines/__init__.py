@@ -50,7 +50,8 @@ class Loader(Protocol):
     """The function ``load`` of a module ``vidc.runtime.engines.<name>``.
 
     The module also has ``CAPTURABLE``: True if its engines, on a GPU, only enqueue work on the
-    current stream, so that a CUDA graph can capture them.
+    current stream, so that a CUDA graph can capture them. It has ``VERSION``: of the tool that runs
+    its engines here; None if ``load`` refuses engines of other versions itself.
     """
 
     def __call__(
@@ -71,6 +72,11 @@ def loader(name: str) -> Loader:
 def capturable(name: str) -> bool:
     """Returns True if CUDA graphs can capture this loader's engines; raises as ``loader``."""
     return bool(_module(name).CAPTURABLE)
+
+
+def version(name: str) -> str | None:
+    """Returns the version of the tool that runs this loader's engines; raises as ``loader``."""
+    return cast(str | None, _module(name).VERSION)
 
 
 def _module(name: str) -> ModuleType:

@@ -29,6 +29,7 @@ from vidc.runtime.strict import plain, read
 from vidc.runtime.weights import Weights
 
 CAPTURABLE = True
+VERSION = torch.__version__
 DESCRIPTION = "extra/vidc.json"
 """Member of a package, below its own folder, that holds its ``Description``."""
 _UNPACK = "TMPDIR"

@@ -19,6 +19,7 @@ from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
 CAPTURABLE = False
+VERSION = onnxruntime.__version__
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 INSTALL = "pip uninstall onnxruntime, then pip install onnxruntime-gpu, from PyPI"
 _NOT_CAPTURED = "cannot use the graph capture feature"

@@ -18,6 +18,7 @@ from vidc.runtime.strict import read
 from vidc.runtime.weights import Weights
 
 CAPTURABLE = True
+VERSION = None
 _NUMBERS = 3
 """Version parts that must be equal: major, minor and patch."""
 _TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vidc.plugins.errors import UsageError
-from vidc.plugins.signature import TensorSpec
+from vidc.plugins.signature import Signature, TensorSpec
 from vidc.runtime.engines import Engine
 from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, Runners
@@ -29,6 +29,16 @@ class ProgramSpec:
     def components(self) -> tuple[str, ...]:
         """Components that a session runs, in the order of first use."""
         raise NotImplementedError
+
+    def check(self, signatures: Mapping[str, Signature]) -> None:
+        """Compares the parameters with the engines' tensors.
+
+        Args:
+            signatures: by component, of every engine of the bundle.
+
+        Raises:
+            ValueError: a tensor that the program uses is missing or has another shape.
+        """
 
     def smaller(self, states: Iterable[TensorSpec], needed: int, available: int) -> str:
         """Returns a hint for a smaller build that fits the device, or an empty string.

@@ -1,14 +1,17 @@
 """Static sizes of a stream and its sampler: the spec of program ``causal_video``."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vidc.plugins.signature import TensorSpec
+from vidc.plugins.signature import Role, Signature, TensorSpec
 from vidc.runtime.programs.base import ProgramSpec
 
 _MAX_SIZE = 2**24
 """Upper limit of a size; products of sizes stay within int64."""
+_DECODERS = ("vae_decode_first", "vae_decode")
+_Shape = tuple[int | None, ...]
+"""Sizes of a tensor's axes; None where the spec does not say."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class StreamSpec(ProgramSpec):
         """Required components of a stream, in the order of first use."""
         recache = (f"recache_{frames}" for frames in self.recache_frames)
         return (
-            "text_kv", "denoise", "kv_update", *recache, "vae_decode_first", "vae_decode",
+            "text_kv", "denoise", "kv_update", *recache, *_DECODERS,
         )  # fmt: skip
 
     def recached(self, end: int) -> int:
@@ -105,6 +108,60 @@ class StreamSpec(ProgramSpec):
         """
         return end if end <= self.window else self.window - self.sink
 
+    def check(self, signatures: Mapping[str, Signature]) -> None:
+        """Compares the sizes with every tensor that a stream reads or writes."""
+        (rows, columns), (_, height, width) = self.grid, self.latent
+        if height % rows or height * columns != width * rows:
+            raise ValueError(
+                f"grid = {list(self.grid)} does not divide a {height} x {width} latent into squares"
+            )
+        for component, signature in signatures.items():
+            expected = self._shapes(component)
+            found = {t.name: t.shape for t in signature if t.role is not Role.STATE}
+            if expected and found.keys() != expected.keys():
+                raise ValueError(
+                    f"{component} has tensors {', '.join(found)}, expected {', '.join(expected)}"
+                )
+            for name, shape in expected.items():
+                _compare(f"{name} of {component}", found[name], shape)
+            for state in signature.states:
+                stored = self._state_shape(state.name)
+                if stored is not None:
+                    _compare(f"{state.name} of {component}", _original_shape(state), stored)
+
+    def _shapes(self, component: str) -> Mapping[str, _Shape]:
+        """Returns the shapes of a component's inputs and outputs; empty for another's."""
+        text = (self.batch, *self.text)
+        if component == "text_kv":
+            return {"text_embeds": text}
+        if component == "text_encoder":
+            tokens = (1, self.text[0])
+            return {
+                "input_ids": tokens, "attention_mask": tokens, "text_embeds": (1, *self.text),
+            }  # fmt: skip
+        if component in _DECODERS:
+            video = (self.batch, None, 3, *self.video)
+            return {"latent": (self.batch, self.block, *self.latent), "frames": video}
+        if component in ("denoise", "kv_update"):
+            frames = self.block
+        elif component in self.components:
+            frames = int(component.rpartition("_")[2])
+        else:
+            return {}
+        angles = (frames * self.frame_tokens, self.head_dim // 2)
+        latent = (self.batch, frames, *self.latent)
+        inputs: dict[str, _Shape] = {
+            "latent": latent, "timestep": (self.batch, frames), "rope_cos": angles,
+            "rope_sin": angles, "position": (1,), "valid_length": (1,),
+        }  # fmt: skip
+        return {**inputs, "flow": latent} if component == "denoise" else inputs
+
+    def _state_shape(self, name: str) -> _Shape | None:
+        """Returns the shape of a layer's keys or values; None for any other state."""
+        tokens = {"ring": self.window * self.frame_tokens, "text": self.text[0]}
+        kind = name.partition(".")[0]
+        return (self.batch, tokens[kind], None, self.head_dim) if kind in tokens else None
+
     def smaller(self, states: Iterable[TensorSpec], needed: int, available: int) -> str:
         """Names the largest window that fits; arguments as in ``ProgramSpec``."""
         rings = sum(spec.nbytes for spec in states if spec.name.startswith("ring."))
@@ -113,3 +170,19 @@ class StreamSpec(ProgramSpec):
             if total <= available:
                 return f"a build with --set stream.window={window} would fit: {total / 1e9:.1f} GB"
         return "no smaller window would fit, a smaller stream.height and stream.width may"
+
+
+def _original_shape(state: TensorSpec) -> tuple[int, ...]:
+    """Returns a state's shape with the component's order of axes."""
+    if state.axes is None:
+        return state.shape
+    return tuple(state.shape[state.axes.index(axis)] for axis in range(len(state.axes)))
+
+
+def _compare(tensor: str, found: tuple[int, ...], expected: _Shape) -> None:
+    same = len(found) == len(expected) and all(
+        size in (None, here) for here, size in zip(found, expected, strict=True)
+    )
+    if not same:
+        shown = ", ".join("any" if size is None else str(size) for size in expected)
+        raise ValueError(f"{tensor} is {list(found)}, and the spec's sizes give [{shown}]")

@@ -151,7 +151,7 @@ def test_an_altered_bundle_is_made_again(project, tmp_path, monkeypatch):
     (output / "denoise.onnx").write_bytes(b"")
     built = rebuild(project, output)
     assert [stage.name for stage in built.stages if not stage.hit] == ["package"]
-    assert hashed == ["report.html"]
+    assert hashed == ["report.html", "validated.json"]
     assert synced == [tmp_path]
     verify(output, read_manifest(output), "full")
 

@@ -191,6 +191,13 @@ def test_without_the_gpu_a_build_says_who_finishes_it(vidc, for_h100):
     assert read_settings(folder) == ("h100", "9.0")
 
 
+def test_the_command_that_finishes_a_build_signs_it_too(vidc, for_h100):
+    line, output, folder = for_h100
+    _, out, _ = vidc(*line, "--sign", "maker.pem", "--plan", "--json")
+    command = ["vidc", "build", str(folder), "-o", str(output), "--sign", "maker.pem"]
+    assert json.loads(out)["command"] == shlex.join(command)
+
+
 def read_settings(folder: Path) -> tuple[str, str | None]:
     target = open_portable(folder).settings.target
     return target.name, target.compute_capability

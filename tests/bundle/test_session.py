@@ -1,5 +1,6 @@
 """Sessions on one bundle: streams of their own over shared engines."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,14 +9,24 @@ from dataclasses import replace
 
 import pytest
 import torch
+from click.testing import CliRunner
+from signing_keys import key_pair
 
 from vidc.compiler.build.build import whole
+from vidc.compiler.build.sign import sign_bundle
 from vidc.compiler.cli.progress import LineProgress
+from vidc.compiler.cli.sign import command as sign
+from vidc.compiler.cli.validate import command as validate
+from vidc.compiler.doctor.probes import Status
+from vidc.compiler.doctor.trial import try_bundle
+from vidc.compiler.store.publish import replacing
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
 from vidc.plugins.signature import Signature
 from vidc.runtime import Bundle, load
 from vidc.runtime.graphs import DirectRunner
+from vidc.runtime.integrity import file_entry
 from vidc.runtime.manifest import read_manifest, write_manifest
+from vidc.runtime.record import RECORD_NAME, Record
 
 
 def embeds(bundle, seed: int) -> torch.Tensor:
@@ -250,6 +261,109 @@ def test_engines_that_disagree_on_a_state_are_not_loaded(project, tmp_path):
     engines = {**document.engines, "text_kv": replace(text, signature=other)}
     error = refused(project, tmp_path, replace(document, engines=engines))
     assert "text.k.0" in error.message
+
+
+def swapped(document, component, one, other):
+    """Names two states of an engine's signature by each other's name."""
+    names = {one: other, other: one}
+    for tensor in document["engines"][component]["signature"]:
+        tensor["name"] = names.get(tensor["name"], tensor["name"])
+
+
+EDITS = {
+    "sigma": (lambda d: d["spec"]["sigmas"].__setitem__(1, 0.93), "RECORD"),
+    "timestep": (lambda d: d["spec"]["timesteps"].__setitem__(1, 937.0), "RECORD"),
+    "context": (lambda d: d["spec"].update(context_timestep=1.0), "RECORD"),
+    "sink": (lambda d: d["spec"].update(sink=d["spec"]["sink"] - 1), "RECORD"),
+    "grid": (lambda d: d["spec"]["grid"].reverse(), "FIELD"),
+    "head": (lambda d: d["spec"].update(head_dim=22), "FIELD"),
+    "window": (lambda d: d["spec"].update(window=11), "FIELD"),
+    "level": (
+        lambda d: d["engines"]["denoise"]["options"].update(
+            graph_optimization_level="ORT_DISABLE_ALL"
+        ),
+        "RECORD",
+    ),
+    "swap": (lambda d: swapped(d, "denoise", "ring.k.0", "ring.v.0"), "RECORD"),
+    "weights": (lambda d: d["weights"].update(transformer=d["weights"]["vae"]), "RECORD"),
+    "not passed": (lambda d: d["validation"].update(passed=False), "RECORD"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_manifest_does_not_play(project, tmp_path, edit):
+    """Each of these played other frames, or would."""
+    change, code = EDITS[edit]
+    document = json.loads((project.bundle / "manifest.json").read_text())
+    change(document)
+    folder = linked(project, tmp_path, read_manifest(project.bundle))
+    (folder / "manifest.json").write_text(json.dumps(document))
+    with pytest.raises(GateError, match=f"VIDC-BUNDLE-{code}"):
+        load(folder)
+
+
+def test_a_bundle_that_did_not_pass_is_not_loaded(project, tmp_path):
+    document = read_manifest(project.bundle)
+    folder = linked(project, tmp_path, document)
+    failed = replace(document, validation=replace(document.validation, passed=False))
+    (folder / RECORD_NAME).unlink()
+    Record.of(failed).write(folder)
+    files = {**document.files, RECORD_NAME: file_entry(folder / RECORD_NAME)}
+    write_manifest(replace(failed, files=files), folder)
+    with pytest.raises(GateError, match="VIDC-BUNDLE-UNVALIDATED"):
+        load(folder)
+
+
+def test_a_bundle_of_another_digest_or_without_a_signature_is_not_loaded(project, tmp_path):
+    document = read_manifest(project.bundle)
+    load(project.bundle, digest=document.digest.upper()).close()
+    with pytest.raises(GateError, match="VIDC-TRUST-DIGEST"):
+        load(project.bundle, digest="0" * 64)
+    for verify in ("fast", "off"):
+        with pytest.raises(UsageError, match="VIDC-TRUST-VERIFY"):
+            load(project.bundle, verify, digest=document.digest)
+
+
+def test_a_signed_bundle_is_trusted_by_its_makers_key(project, tmp_path):
+    pytest.importorskip("cryptography")
+    folder = linked(project, tmp_path / "signed", read_manifest(project.bundle))
+    private, public = key_pair(tmp_path, "maker")
+    with pytest.raises(GateError, match="VIDC-TRUST-UNSIGNED"):
+        load(folder, trust=public)
+    done = CliRunner().invoke(sign, [str(folder), "--key", str(private)])
+    assert done.stdout == f"{read_manifest(project.bundle).digest}\n"
+    load(folder, trust=public).close()
+    load(folder).close()
+    done = CliRunner().invoke(validate, [str(folder), "--trust", str(key_pair(tmp_path, "b")[1])])
+    assert done.exception.code == "VIDC-TRUST-SIGNER"
+
+
+def test_a_bundle_that_is_damaged_is_not_signed(project, tmp_path):
+    pytest.importorskip("cryptography")
+    folder = tmp_path / "damaged"
+    shutil.copytree(project.bundle, folder)
+    (folder / "report.html").write_text("")
+    with pytest.raises(GateError, match="VIDC-BUNDLE-TRUNCATED"):
+        sign_bundle(folder, key_pair(tmp_path, "maker")[0])
+    assert read_manifest(folder).signature is None
+
+
+def test_a_bundle_is_tried_in_a_process_of_its_own(project):
+    assert try_bundle(project.bundle).status is Status.GOOD
+
+
+def test_a_bundle_that_is_published_again_does_not_disturb_a_session(project, tmp_path):
+    """A live session keeps its files: they are another folder's now."""
+    folder = tmp_path / "live"
+    shutil.copytree(project.bundle, folder)
+    with load(folder) as opened:
+        session = opened.session(seed=3)
+        first = play(session, opened, 2)
+        with replacing(folder, "package") as staging:
+            (staging / "manifest.json").write_text("{}")
+        assert [path.name for path in folder.iterdir()] == ["manifest.json"]
+        session.reset(seed=3)
+        assert torch.equal(play(session, opened, 2), first)
 
 
 def linked(project, folder, document):

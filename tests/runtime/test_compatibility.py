@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from vidc.plugins import loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
 from vidc.runtime import compatibility
-from vidc.runtime.compatibility import check, require_driver
+from vidc.runtime.compatibility import check, other_versions, require_driver
 from vidc.runtime.manifest import Engine, Manifest, Requirements
+from vidc.runtime.ort import onnxruntime
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -54,6 +56,17 @@ def refusal(manifest: Manifest, device: torch.device) -> UnavailableError:
 def test_a_cpu_bundle_runs_on_a_cpu(cpu_manifest: Manifest) -> None:
     assert check(cpu_manifest, CPU) == ()
     assert cpu_manifest.target.device_type == "cpu"
+
+
+def test_other_versions_of_vidc_and_of_the_engines_tool_are_noted(manifest: Manifest) -> None:
+    engine = manifest.engines["denoise"]
+    here = replace(engine, version=onnxruntime.__version__)
+    same = replace(manifest, engines={"denoise": here}, tools={"vidc": version("vidc")})
+    assert other_versions(same) == ()
+    older = {"denoise": here, "kv_update": replace(engine, version="1.0")}
+    tool, vidc = other_versions(replace(same, engines=older, tools={"vidc": "0.0.1"}))
+    assert f"onnxruntime 1.0, and {onnxruntime.__version__} is" in tool
+    assert f"vidc 0.0.1, and {version('vidc')} is" in vidc
 
 
 def test_a_cpu_bundle_is_refused_elsewhere(cpu_manifest: Manifest) -> None:

@@ -4,10 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vidc.compiler.config.stream import stream_spec
 from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.exporters.parts.wan_vae.config import VaeConfig
+from vidc.plugins.signature import Signature
 from vidc.runtime.manifest import Manifest
+from vidc.runtime.programs.stream import StreamSpec
 
 
 def test_a_stream_without_a_sink_is_allowed(manifest: Manifest) -> None:
@@ -33,3 +36,62 @@ def test_recaches_are_those_that_were_exported(
     )
     assert stream.recache_frames == model.transformer_part.recache_frames
     assert {*stream.components} < {*model.components}
+
+
+@pytest.fixture(scope="module")
+def stream_signatures() -> tuple[StreamSpec, dict[str, Signature]]:
+    """The spec and the components of a small stream."""
+    model = CausalVideo(
+        TransformerConfig(dim=48, ffn_dim=64, heads=2, layers=2, text_len=8, text_dim=16),
+        VaeConfig(),
+        StreamConfig(height=16, width=32, window=6, sink=3, block=3),
+        SamplerConfig(),
+    )
+    found = {}
+    for part in model.parts.values():
+        components = part.components(part.network("fp32"))
+        found |= {name: component.signature for name, component in components.items()}
+    return stream_spec(model), found
+
+
+def test_a_streams_components_have_the_sizes_of_its_spec(stream_signatures) -> None:
+    spec, signatures = stream_signatures
+    spec.check(signatures)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"grid": (2, 1)},
+        {"grid": (1, 1), "frame_tokens": 1},
+        {"head_dim": 26},
+        {"window": 9},
+        {"block": 1},
+        {"latent": (16, 2, 8)},
+        {"latent": (8, 2, 4)},
+        {"video": (16, 40)},
+        {"text": (9, 16)},
+        {"text": (8, 8)},
+        {"batch": 2},
+    ],
+)
+def test_refuses_other_sizes_than_the_engines(stream_signatures, change) -> None:
+    spec, signatures = stream_signatures
+    with pytest.raises(ValueError, match=r"and the spec's sizes give|does not divide"):
+        replace(spec, **change).check(signatures)
+
+
+def test_refuses_a_component_with_other_tensors(stream_signatures) -> None:
+    spec, signatures = stream_signatures
+    renamed = [replace(t, name="t") if t.name == "timestep" else t for t in signatures["denoise"]]
+    for tensors in (signatures["denoise"].tensors[1:], tuple(renamed)):
+        with pytest.raises(ValueError, match="denoise has tensors"):
+            spec.check({**signatures, "denoise": Signature(tensors)})
+
+
+def test_reads_the_axes_of_a_state_that_an_engine_reorders(stream_signatures) -> None:
+    spec, signatures = stream_signatures
+    turned = [
+        t.rearranged((0, 2, 1, 3)) if t.name == "ring.k.0" else t for t in signatures["kv_update"]
+    ]
+    spec.check({**signatures, "kv_update": Signature(tuple(turned))})

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -245,12 +246,48 @@ def short_weights(folder: Path) -> None:
     (folder / "weights" / "toy.safetensors").write_bytes(b"short")
 
 
-@pytest.mark.parametrize("damage", [no_graph, unknown_operator, no_weights, short_weights])
+def weights_elsewhere(folder: Path, location: str) -> None:
+    model = onnx.load(folder / "toy.onnx", load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+    onnx.save(model, folder / "toy.onnx")
+
+
+def weights_above(folder: Path) -> None:
+    (folder / "weights" / "toy.safetensors").rename(folder.parent / "toy.safetensors")
+    weights_elsewhere(folder, "../toy.safetensors")
+
+
+def weights_at_an_absolute_path(folder: Path) -> None:
+    weights_elsewhere(folder, str(folder / "weights" / "toy.safetensors"))
+
+
+def weights_behind_a_link(folder: Path) -> None:
+    weights = folder / "weights" / "toy.safetensors"
+    weights.rename(folder.parent / "toy.safetensors")
+    weights.symlink_to(folder.parent / "toy.safetensors")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        no_graph,
+        unknown_operator,
+        no_weights,
+        short_weights,
+        weights_above,
+        weights_at_an_absolute_path,
+        weights_behind_a_link,
+    ],
+)
 def test_refuses_a_graph_that_onnxruntime_cannot_load(
     folder: Path, entry: manifest.Engine, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    damage(tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    damage(copy)
     with pytest.raises(UnavailableError, match=r"toy\.onnx") as caught:
-        load(Files(tmp_path), entry, Weights({}, CPU), CPU)
+        load(Files(copy), entry, Weights({}, CPU), CPU)
     assert caught.value.code == "VIDC-ENGINE-LOAD"

@@ -1,0 +1,35 @@
+"""Trial of a bundle: loads it in a process of its own, which damaged native code may end."""
+
+from pathlib import Path
+
+from vidc.compiler.doctor.probes import Finding, Status
+from vidc.compiler.store.workers import Worker
+from vidc.plugins.errors import BuildError, VidcError
+
+
+def try_bundle(bundle: Path) -> Finding:
+    """Loads a bundle and opens a session in another process, and returns what came of it."""
+    worker = Worker()
+    try:
+        worker.submit(_load, bundle)
+        engines = worker.result("trial")
+    except BuildError:
+        return Finding(
+            "bundle",
+            Status.BROKEN,
+            f"loading {bundle} ended its process",
+            "build the bundle again with the versions that are installed; do not load this one",
+        )
+    except VidcError as error:
+        return Finding("bundle", Status.BROKEN, error.message, error.hint)
+    finally:
+        worker.close()
+        worker.join()
+    return Finding("bundle", Status.GOOD, f"{bundle} loads: {engines} engines")
+
+
+def _load(bundle: Path) -> int:
+    from vidc.runtime.bundle import load
+
+    with load(bundle) as loaded, loaded.session():
+        return len(loaded.engines)
