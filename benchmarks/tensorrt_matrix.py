@@ -17,7 +17,8 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,8 +34,8 @@ from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.schema import EIGHT_BITS
 from vidc.compiler.config.targets import targets
 from vidc.compiler.inspect.plan import InspectedPlan, inspect_plan
-from vidc.compiler.quantize.lowering import quantized_linears
-from vidc.compiler.quantize.programs import quantize_program
+from vidc.compiler.quantize.lowering import lowered_formats
+from vidc.compiler.quantize.modules import quantized_components
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.export import export_component
 from vidc.exporters.families.causal_video import CausalVideo
@@ -109,11 +110,14 @@ def exported(case: Case, sizes: CausalVideo, folder: Path) -> ExportedComponent:
     high = HIGH if case.precision in EIGHT_BITS else case.precision
     made = folder / "export"
     made.mkdir()
-    group = sizes.components[case.component]
-    component = export_component(sizes.parts[group], high, case.component, made)
-    if case.precision not in EIGHT_BITS:
-        return component
-    return quantized(case, sizes, component, folder / "quantized")
+    part, quantize = sizes.parts[sizes.components[case.component]], None
+    if case.precision in EIGHT_BITS:
+        target = targets()[case.target]
+        recipe = default_recipe(case.precision, target)
+        assert recipe is not None
+        formats = lowered_formats(load_recipe(recipe), sizes, backend.quantization(target))
+        quantize = partial(quantized_components, part, formats)
+    return export_component(part, high, case.component, made, quantize, operators=None)
 
 
 def compiled(case: Case, component: ExportedComponent, folder: Path) -> tuple[Signature, Path]:
@@ -122,25 +126,6 @@ def compiled(case: Case, component: ExportedComponent, folder: Path) -> tuple[Si
     output.mkdir()
     engine = backend.compile(component, targets()[case.target], {}, output)
     return engine.signature, output / engine.files[0]
-
-
-def quantized(
-    case: Case, sizes: CausalVideo, component: ExportedComponent, folder: Path
-) -> ExportedComponent:
-    """The component by the target's own recipe."""
-    target = targets()[case.target]
-    recipe = default_recipe(case.precision, target)
-    assert recipe is not None
-    linears = quantized_linears(load_recipe(recipe), sizes, backend.quantization(target))
-    group = sizes.quantized_group
-    weights = sizes.parts[group].network(HIGH).state_dict()
-    made = replace(component, folder=folder)
-    folder.mkdir()
-    quantize_program(
-        case.component, component.program, group, weights, linears, made.program, {},
-        component.signature,
-    )  # fmt: skip
-    return made
 
 
 def wrong(

@@ -4,6 +4,7 @@ import copy
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,14 @@ from torch.export.graph_signature import OutputKind
 # These imports register the operators that programs call.
 import vidc.plugins.ops.fake_quantize
 import vidc.plugins.ops.quantize_kv
-import vidc.plugins.ops.quantized_linear
 import vidc.plugins.ops.ring  # noqa: F401
 from vidc.exporters.component import Component
 from vidc.exporters.tracing import tracing
+from vidc.plugins.ops.quantized_linear import quantized_linear
 from vidc.plugins.signature import Access, Signature
 
+LINEAR_TENSORS = 7
+"""Number of tensor arguments of ``vidc::quantized_linear``."""
 _DEBUG_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")
 
 
@@ -94,6 +97,24 @@ def weight_names(program: ExportedProgram) -> dict[str, str]:
     }
 
 
+def quantized_weights(program: ExportedProgram) -> dict[str, bool]:
+    """Returns the 8-bit weights of linear layers by name; True for those with quantized inputs."""
+    names, calls = (
+        weight_names(program),
+        program.graph.find_nodes(op="call_function", target=quantized_linear),
+    )
+    found = {}
+    for call in calls:
+        _, weight, _, _, scale, *_ = call.args
+        found[names[weight.name]] = scale is not None or is_dynamic(call)
+    return found
+
+
+def is_dynamic(call: Any) -> bool:
+    """Returns True if a call of ``vidc::quantized_linear`` has per-token scales."""
+    return len(call.args) > LINEAR_TENSORS and bool(call.args[LINEAR_TENSORS])
+
+
 def argument_placeholders(program: ExportedProgram) -> tuple[torch.fx.Node, ...]:
     """Returns the placeholders of the component's arguments, in the signature's order."""
     names = program.graph_signature.user_inputs
@@ -145,7 +166,7 @@ def _like(weight: Tensor, values: Tensor) -> Tensor:
 
 def _without_values(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns tensors of these shapes and dtypes that share one zero per dtype."""
-    zeros = {w.dtype: torch.zeros(1, dtype=w.dtype) for w in weights.values()}
+    zeros = {w.dtype: torch.zeros((), dtype=w.dtype) for w in weights.values()}
     return {name: _like(w, zeros[w.dtype].expand(w.shape)) for name, w in weights.items()}
 
 

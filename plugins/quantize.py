@@ -1,7 +1,8 @@
-"""Quantization to 8 bits in plain PyTorch, with the arithmetic of the kernels.
+"""Quantization to 8 bits in plain PyTorch: the one definition of rounding.
 
-A value is ``quantized * scale``. Quantizing multiplies by ``1 / scale``, itself rounded to float32,
-rounds to nearest even, and saturates at the largest number.
+A value is ``quantized * scale``. Quantizing divides by the scale, as ONNX does, rounds to nearest
+even, and saturates at the largest number. Kernels multiply by the inverse of the scale instead, so
+that a value between two numbers may become the other one.
 """
 
 import torch
@@ -23,7 +24,7 @@ def quantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
         dtype: ``float8_e4m3fn`` or ``int8``.
     """
     largest = LARGEST[dtype]
-    scaled = (x * scale.reciprocal()).clamp(-largest, largest)
+    scaled = (x / scale).clamp(-largest, largest)
     return (scaled.round() if dtype is torch.int8 else scaled).to(dtype)
 
 

@@ -118,6 +118,14 @@ class TensorSpec:
             return state
         return state.permute([self.axes.index(axis) for axis in range(len(self.axes))])
 
+    def ordered(self, state: Tensor) -> Tensor:
+        """Returns an engine's state with the component's order of axes and of slots."""
+        if self.rounding is None or not self.rounding.reordered:
+            return self.original(state)
+        numbers = self.original(state.view(torch.int8))
+        slots = torch.arange(numbers.shape[1], device=numbers.device)
+        return numbers[:, stored_at(slots)].view(state.dtype)
+
     def dequantize(self, state: Tensor, weight: Callable[[str], Tensor]) -> Tensor:
         """Returns the values of an engine's state, with the component's order of axes.
 
@@ -129,11 +137,7 @@ class TensorSpec:
         """
         if self.rounding is None:
             return self.original(state)
-        numbers = self.original(state.view(torch.int8)).contiguous()
-        if self.rounding.reordered:
-            slots = torch.arange(numbers.shape[1], device=numbers.device)
-            numbers = numbers[:, stored_at(slots)]
-        quantized = numbers.view(state.dtype).float()
+        quantized = self.ordered(state).float()
         values = quantized * weight(self.rounding.scale)[:, None]
         if self.rounding.mean is not None:
             written = quantized.flatten(2).any(2)[..., None, None]

@@ -73,6 +73,19 @@ class Weights:
             self._loaded[name, False] = whole
         return self._loaded[name, False]
 
+    def product(self, name: str, first: str, second: str) -> Tensor:
+        """Returns the product of two tensors, under its own name.
+
+        Raises:
+            KeyError: there is no such tensor, or their shapes do not match.
+        """
+        if (name, False) not in self._loaded:
+            try:
+                self._loaded[name, False] = self.get(first) * self.get(second)
+            except RuntimeError as error:
+                raise KeyError(name) from error
+        return self._loaded[name, False]
+
 
 def _open(stem: str, path: Path | str, device: torch.device) -> Any:
     try:

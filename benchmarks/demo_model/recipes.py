@@ -32,8 +32,8 @@ from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.artifact import Calibration, read_calibration
-from vidc.compiler.quantize.fake import FakeQuantizer
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.quantize.switch import QuantizedLayers
+from vidc.compiler.validate.eager import EagerEngine, part_engines
 from vidc.compiler.validate.metrics import psnr, ssim
 from vidc.exporters.families.causal_video import CausalVideo
 from vidc.exporters.parts.causal_wan.network import CausalWan
@@ -118,11 +118,11 @@ def rows(
     for name in recipes:
         recipe = load_recipe(name)
         formats = apply_recipe(recipe, config)
-        quantizer = FakeQuantizer(network, formats, calibration)
-        engines = quantizer.engines(bundle.engines)
-        rounded = Bundle(bundle.program, replace(bundle.resources, engines=engines))
+        layers = QuantizedLayers(config.quantized_part, network, formats, calibration)
         started = time.perf_counter()
-        with quantizer.quantized(layers_of(layer_groups(config, formats))):
+        with layers.quantized(layers_of(layer_groups(config, formats))):
+            engines = {**bundle.engines, **part_engines(config.quantized_part, network)}
+            rounded = Bundle(bundle.program, replace(bundle.resources, engines=engines))
             rates, made = measures.prompts(rounded, counts, seed)
         # Whether float32's model is good enough is another question.
         del rates["passed"]

@@ -8,7 +8,7 @@ from vidc.compiler.config.precision import instead
 from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes
-from vidc.compiler.quantize.lowering import QuantizedLinear, linears_of, sites
+from vidc.compiler.quantize.lowering import LinearSpec, linears_of, sites
 from vidc.compiler.quantize.support import TENSORRT, QuantizationSupport
 from vidc.compiler.validate.estimate import CPU_FLOPS_A_CORE, cores
 from vidc.exporters.families.family import Family
@@ -98,7 +98,7 @@ class _Roofline:
         return self._product(name, features_in, features_out, self._high, self._high, self._high)
 
     def _quantized(
-        self, linear: QuantizedLinear, features_in: int, features_out: int, readers: int
+        self, linear: LinearSpec, features_in: int, features_out: int, readers: int
     ) -> float:
         fmt, name = linear.format, linear.name
         int8 = fmt.activations == "int8"

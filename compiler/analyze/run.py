@@ -44,8 +44,7 @@ from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
 from vidc.compiler.quantize.artifact import Calibration, model_tables, read_calibration
 from vidc.compiler.quantize.attention import require_heads
-from vidc.compiler.quantize.fake import FakeQuantizer
-from vidc.compiler.quantize.support import QuantizationSupport
+from vidc.compiler.quantize.switch import QuantizedLayers
 from vidc.compiler.store.digest import sha256_json
 from vidc.compiler.store.publish import exclusive
 from vidc.compiler.store.run import Progress, Result, run
@@ -74,7 +73,6 @@ class Plan:
         recipe: the recipe that quantizes all groups.
         target: the target of the predicted times.
         formats: the recipe's formats for the model.
-        support: quantization support of the backend that would build it.
         groups: groups of quantized layers.
         costs: predicted costs.
         budget: budget of the mix; None for no mix.
@@ -83,7 +81,6 @@ class Plan:
     recipe: Recipe
     target: Target
     formats: Quantization
-    support: QuantizationSupport
     groups: tuple[LayerGroup, ...]
     costs: Costs
     budget: Budget | None
@@ -175,7 +172,7 @@ def make_plan(
         )
     support = planned_support(target, backend)
     costs = predict(model, target, formats, support)
-    plan = Plan(loaded, target, formats, support, groups, costs, budget)
+    plan = Plan(loaded, target, formats, groups, costs, budget)
     if budget is not None:
         require_buildable(loaded, formats, target, backend)
         unplayed = [Scored(group, math.inf, math.inf, plan.saved(group)) for group in groups]
@@ -299,9 +296,8 @@ def _trials(
     ]
     return Trials(
         model,
-        {n: e for n, e in engines.items() if model.components[n] == model.quantized_group},
         {name: engines[name] for name in model.decoders if name in engines},
-        FakeQuantizer(network, plan.formats, calibration, support=plan.support),
+        QuantizedLayers(model.quantized_part, network, plan.formats, calibration),
         inputs,
     )
 
@@ -329,7 +325,6 @@ def _key(
             "formats": {
                 n: asdict(f) for n, f in (*formats.linear.items(), *formats.attention.items())
             },
-            "products": plan.support.product_scales,
             "sources": source_digest((*_SOURCES, *class_modules(type(settings.model)))),
             "tools": versions("torch"),
             "machine": machine(device),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from vidc.compiler.build.calibration_rollouts import scenario
 from vidc.compiler.config.stream import stream_spec
-from vidc.compiler.quantize.fake import FakeQuantizer
+from vidc.compiler.quantize.switch import QuantizedLayers
+from vidc.compiler.validate.eager import part_engines
 from vidc.compiler.validate.metrics import compare, psnr
 from vidc.compiler.validate.play import Inputs, decode_latents, play_rollout
 from vidc.exporters.families.family import Family
@@ -51,25 +53,23 @@ class Trials:
 
     Args:
         model: the model.
-        engines: the transformer's components.
         decoders: the VAE's decoders, or none.
-        quantizer: the transformer's fake quantizer.
+        layers: the transformer's layers.
         inputs: inputs of each rollout, on the engines' device.
     """
 
     def __init__(
         self,
         model: Family,
-        engines: Mapping[str, Engine],
         decoders: Mapping[str, Engine],
-        quantizer: FakeQuantizer,
+        layers: QuantizedLayers,
         inputs: Sequence[Inputs],
     ) -> None:
         self._model = model
         self._component, self._output = model.forced
-        self._engines = quantizer.engines(engines)
         self._decoders = decoders
-        self._quantizer = quantizer
+        self._layers = layers
+        self._engines = self._made()
         self._references = [self._reference(each) for each in inputs]
 
     @property
@@ -79,7 +79,7 @@ class Trials:
 
     def damage(self, layers: Collection[str]) -> Damage:
         """Returns the damage of these layers, from two rollouts for each input."""
-        with self._quantizer.quantized(layers):
+        with self._quantized(layers):
             return Damage(
                 min(self._sqnr(reference) for reference in self._references),
                 min(self._psnr(reference) for reference in self._references),
@@ -87,8 +87,17 @@ class Trials:
 
     def psnr(self, layers: Collection[str]) -> float:
         """Returns the PSNR of these layers, from one rollout for each input."""
-        with self._quantizer.quantized(layers):
+        with self._quantized(layers):
             return min(self._psnr(reference) for reference in self._references)
+
+    @contextmanager
+    def _quantized(self, layers: Collection[str]) -> Iterator[None]:
+        with self._layers.quantized(layers):
+            self._engines = self._made()
+            yield
+
+    def _made(self) -> Mapping[str, Engine]:
+        return part_engines(self._model.quantized_part, self._layers.network)
 
     def _reference(self, inputs: Inputs) -> _Reference:
         flows: list[Tensor] = []
@@ -118,7 +127,7 @@ class Trials:
         """Returns each block as frames or latents; fewer if a block is not finite."""
         if not self._decoders:
             return list(latents)
-        decoded = decode_latents(latents, self._decoders, self._quantizer.device)
+        decoded = decode_latents(latents, self._decoders, self._layers.device)
         return [decoded[block] for block in sorted(decoded)]
 
 

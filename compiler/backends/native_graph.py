@@ -1,7 +1,7 @@
 """ONNX graphs for GPU backends: weights are inputs, ring operators work in place."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
@@ -9,9 +9,7 @@ from torch.export import ExportedProgram
 
 from vidc.compiler.backends.aoti.fusion import call_ring_writes
 from vidc.compiler.backends.graph_values import require_clean_graph
-from vidc.compiler.quantize.programs import found_linears
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.onnx.activations import widen_activations
 from vidc.exporters.onnx.constructs import PADDED_KEYS, Construct, Parser
 from vidc.exporters.onnx.export import export_onnx
@@ -19,7 +17,7 @@ from vidc.exporters.onnx.functional import Operators
 from vidc.exporters.onnx.native_ring import native_form
 from vidc.exporters.onnx.pad import widen_pads
 from vidc.exporters.onnx.plugin_ring import PLUGINS, RING_WRITE
-from vidc.exporters.program import load_program
+from vidc.exporters.program import load_program, quantized_weights
 from vidc.plugins.signature import Access, Signature, state_output
 
 _UPDATES = ("TensorScatter", RING_WRITE)
@@ -34,7 +32,7 @@ class Graph:
         path: the ``.onnx`` file; weights are inputs that precede those of the signature.
         signature: the engine's signature, with the states that it writes in place.
         ring_attention: names of the attention nodes whose key length is ``valid_length``.
-        linears: tensors of the quantized linear layers.
+        quantized: the 8-bit weights of linear layers; True for those with quantized inputs.
         operators: its node types.
         notes: remarks for the user.
     """
@@ -42,7 +40,7 @@ class Graph:
     path: Path
     signature: Signature
     ring_attention: frozenset[str]
-    linears: tuple[LinearTensors, ...] = ()
+    quantized: Mapping[str, bool] = field(default_factory=dict)
     operators: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
@@ -70,7 +68,7 @@ def write_graph(
         GraphError: ``VIDC-EXPORT-LINT``, the parser would misread the graph.
     """
     program = load_program(component.program)
-    linears = tuple(found_linears(program))
+    quantized = quantized_weights(program)
     signature, operators, notes = ring_form(
         program, component.signature, component.aligned, plugins
     )
@@ -87,7 +85,7 @@ def write_graph(
         path,
         signature.with_in_place(_written_in_place(model, signature)),
         frozenset(node.name or "" for node in nodes if PADDED_KEYS.matches(node)),
-        linears,
+        quantized,
         frozenset(node.op_type for node in nodes),
         notes,
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
+from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Key, Stage, Workspace
 from vidc.compiler.store.versions import versions
@@ -13,15 +14,21 @@ from vidc.exporters.part import Part
 class Export(Stage):
     """Writes what ``ExportedComponent`` describes.
 
+    A calibration changes nothing here: scales are weights.
+
     Attributes:
         part: whose component it is.
-        precision: of its weights.
+        precision: of its weights that are not quantized.
         component: its name.
+        formats: of its layers; None to quantize none.
+        onnx: False for formats that ONNX graphs do not have, which are exported as programs alone.
     """
 
     part: Part
     precision: str
     component: str
+    formats: Quantization | None = None
+    onnx: bool = True
 
     @property
     def name(self) -> str:
@@ -31,14 +38,32 @@ class Export(Stage):
     def key(self) -> Key:
         """Returns the key: of the part's settings, those that reach the component."""
         settings = self.part.export_settings(self.component)
+        libraries = ("onnx", "onnxscript", "onnx-ir") if self.onnx else ()
         return Key(
             (__name__, *class_modules(type(self.part))),
-            {"sizes": settings, "precision": self.precision},
-            tools=partial(versions, "torch", "onnx", "onnxscript", "onnx-ir", *self.part.libraries),
+            {
+                "sizes": settings,
+                "precision": self.precision,
+                "layers": {} if self.formats is None else self.formats.rules(),
+                "onnx": self.onnx,
+            },
+            tools=partial(versions, "torch", *libraries, *self.part.libraries),
         )
 
     def run(self, workspace: Workspace) -> None:
-        """Exports the component."""
-        from vidc.exporters.export import export_component
+        """Exports the component.
 
-        export_component(self.part, self.precision, self.component, workspace.output)
+        Raises:
+            BuildError: ``VIDC-QUANTIZE-GRAPH``, a layer cannot be quantized.
+        """
+        from vidc.compiler.quantize.modules import quantized_components
+        from vidc.exporters.export import export_component
+        from vidc.exporters.onnx.quantized import ONNXRUNTIME
+
+        quantize = None
+        if self.formats is not None:
+            quantize = partial(quantized_components, self.part, self.formats)
+        export_component(
+            self.part, self.precision, self.component, workspace.output,
+            quantize, ONNXRUNTIME if self.onnx else None,
+        )  # fmt: skip

@@ -1,10 +1,10 @@
 """Stage ``golden:quantized``: golden data again, with PyTorch eager in a recipe's numbers."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from vidc.compiler.build.golden import PlayGolden
-from vidc.compiler.config.recipe import Recipe
-from vidc.compiler.quantize.support import QuantizationSupport
+from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.validate.scenario import QUANTIZED_STAGE
@@ -15,20 +15,18 @@ from vidc.plugins.names import weights_path
 class PlayQuantized(Stage):
     """Writes ``golden/`` again, with eager's record that of the quantized model.
 
-    Its Linears and attentions have the numbers that a build stores, computed from the calibration
-    and not read from what the engines are given: an engine is held to a multiple of its error.
+    Its modules are those that are exported. Their numbers are computed from the calibration and not
+    read from what the engines are given: an engine is held to a multiple of its error.
 
     Attributes:
         exact: the stage that played the same in high precision.
-        recipe: by which.
-        calibration: the stage that gives the ranges; None if the recipe needs none.
-        form: of the backend, whose scales these are.
+        formats: of its layers.
+        calibration: the stage that gives the ranges; None if the formats need none.
     """
 
     exact: PlayGolden
-    recipe: Recipe
+    formats: Quantization
     calibration: str | None
-    form: QuantizationSupport
 
     @property
     def name(self) -> str:
@@ -54,8 +52,7 @@ class PlayQuantized(Stage):
             config={
                 "model": self.exact.model.to_json(),
                 "precisions": dict(self.exact.precisions),
-                "rules": self.recipe.rules(),
-                "form": self.form.name,
+                "layers": self.formats.rules(),
             },
         )
 
@@ -68,11 +65,10 @@ class PlayQuantized(Stage):
         """
         import torch
 
-        from vidc.compiler.quantize.apply import apply_recipe
         from vidc.compiler.quantize.artifact import read_calibration
         from vidc.compiler.quantize.clipping import Clipping
-        from vidc.compiler.quantize.fake import FakeQuantizer
-        from vidc.compiler.validate.eager import quantized_network
+        from vidc.compiler.quantize.switch import QuantizedLayers
+        from vidc.compiler.validate.eager import part_engines, quantized_network
         from vidc.compiler.validate.golden import Golden
         from vidc.compiler.validate.reference import eager_engines, play_eager
         from vidc.runtime.allocator import growing_segments
@@ -89,11 +85,14 @@ class PlayQuantized(Stage):
         with exact, growing_segments(), gpu_faults(device):
             engines = eager_engines(model, weights, precisions, device)
             network = quantized_network(engines, model)
-            formats, clipping = apply_recipe(self.recipe, model), Clipping()
-            quantizer = FakeQuantizer(network, formats, calibration, clipping, self.form)
-            with quantizer.quantized(quantizer.layers):
+            part, clipping = model.quantized_part, Clipping()
+            layers = QuantizedLayers(part, network, self.formats, calibration, clipping)
+            with layers.quantized(layers.layers):
+                made = part_engines(part, network)
+                for name, engine in made.items():
+                    engine.module.register_forward_pre_hook(partial(clipping.enter, name))
                 eager, rollout = play_eager(
-                    model, quantizer.engines(engines), golden.scenario,
+                    model, engines | made, golden.scenario,
                     golden.inputs.to(device), golden.reference,
                 )  # fmt: skip
         clipping.require_within_limits()

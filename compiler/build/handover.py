@@ -17,7 +17,7 @@ from vidc.runtime.document import FileEntry, check_path, read_document
 from vidc.runtime.integrity import compare_names
 from vidc.runtime.strict import plain, read
 
-SCHEMA = 2
+SCHEMA = 3
 DOCUMENT_NAME = "build.json"
 BEGIN_AGAIN = "finish the build with the vidc that began it, or begin it again with this one"
 
@@ -109,7 +109,7 @@ def read_portable(folder: Path) -> Document:
             "give the folder that vidc build printed where the GPU was missing; "
             "a finished bundle needs no build",
         ) from None
-    if schema > SCHEMA:
+    if schema != SCHEMA:
         raise UnavailableError(
             "VIDC-PORTABLE-SCHEMA",
             f"{folder} has schema {schema}; this vidc reads schema {SCHEMA}",

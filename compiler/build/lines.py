@@ -33,7 +33,7 @@ def _line(error: GraphError, settings: Settings) -> str | None:
     from vidc.compiler.backends.tensorrt.product import product_for
     from vidc.compiler.build.program import component_program, python_line
     from vidc.exporters.onnx.export import translated_program
-    from vidc.exporters.onnx.stored import STORED
+    from vidc.exporters.onnx.quantized import ONNXRUNTIME
 
     made = component_program(settings, error.component)
     signature = made.signature
@@ -49,7 +49,9 @@ def _line(error: GraphError, settings: Settings) -> str | None:
         signature, operators, _ = ring_form(made.program, signature, made.aligned, plugins)
         translated, _ = translated_program(made.program, signature, operators)
     else:
-        translated, _ = translated_program(made.program, signature, STORED)  # The portable graph.
+        translated, _ = translated_program(
+            made.program, signature, ONNXRUNTIME
+        )  # The portable graph.
     # Results go by the names of the signature, as in the graph.
     (results,) = translated.graph.output_node().args
     nodes = {node.name: node for node in translated.graph.nodes}

@@ -10,15 +10,15 @@ from torch.fx import Node
 
 from vidc.compiler.backends import backend
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.quantize.attention import quantized_attention
-from vidc.compiler.quantize.lowering import quantized_linears
-from vidc.compiler.quantize.programs import quantize_linears, quantize_rings
-from vidc.compiler.quantize.rings import asked_rings
-from vidc.compiler.quantize.support import ONNX
+from vidc.compiler.quantize import modules
+from vidc.compiler.quantize.lowering import lowered_formats
+from vidc.compiler.quantize.modules import quantized_components
 from vidc.exporters.program import export_program
+from vidc.plugins.ops import quantized_linear
 from vidc.plugins.signature import Signature
 
 _TORCH = Path(torch.__file__).parent
+_OPERATORS = tuple(Path(str(each.__file__)) for each in (modules, quantized_linear))
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 
 
@@ -42,9 +42,7 @@ class ComponentProgram:
 def component_program(settings: Settings, name: str) -> ComponentProgram:
     """Exports a component once more, quantized as its backend takes it.
 
-    Linears that are to be in 8 bits in a graph of ONNX are left as they are: that is done to the
-    graph. Exported graphs hold no lines, or a blank line in the model's source would change every
-    engine.
+    Exported graphs hold no lines, or a blank line in the model's source would change every engine.
 
     Args:
         settings: of the build.
@@ -54,24 +52,21 @@ def component_program(settings: Settings, name: str) -> ComponentProgram:
         BuildError: ``VIDC-QUANTIZE-GRAPH``.
     """
     group = settings.model.components[name]
-    precision = settings.precision[group]
-    network = settings.model.parts[group].network(precision)
-    component = settings.model.parts[group].components(network)[name]
-    program, signature = export_program(component, keep_sources=True), component.signature
-    form = backend(settings.backend).quantization(settings.target)
-    quantized = settings.quantized(group)
-    if quantized is not None:
-        if form != ONNX:
-            linears = quantized_linears(quantized.recipe, settings.model, form)
-            quantize_linears(name, program, group, network.state_dict(), linears)
-        attentions = quantized_attention(quantized.recipe, settings.model, form)
-        rings = asked_rings(program, signature, group, attentions)
-        signature = quantize_rings(program, signature, group, rings, attentions)
-    return ComponentProgram(name, program, signature, component.aligned)
+    part = settings.model.parts[group]
+    network = part.network(settings.precision[group])
+    if (quantized := settings.quantized(group)) is None:
+        component = part.components(network)[name]
+    else:
+        support = backend(settings.backend).quantization(settings.target)
+        formats = lowered_formats(quantized.recipe, settings.model, support)
+        component = quantized_components(part, formats, network)[name]
+    program = export_program(component, keep_sources=True)
+    return ComponentProgram(name, program, component.signature, component.aligned)
 
 
 def python_line(node: Node) -> str | None:
-    """The innermost line outside PyTorch that a node has kept of its sources."""
+    """Returns the innermost line outside PyTorch and quantized modules that a node has kept."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not Path(frame[0]).is_relative_to(_TORCH)]
+    own = [frame for frame in own if Path(frame[0]) not in _OPERATORS] or own
     return "{}:{}: {}".format(*own[-1]) if own else None

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from vidc.compiler.config.recipe import Recipe
-from vidc.compiler.quantize.support import QuantizationSupport
+from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.store.versions import versions
@@ -18,15 +17,15 @@ class QuantizeWeights(Stage):
 
     Attributes:
         model: whose quantized part they are of.
-        recipe: what is quantized, and how.
-        calibration: the stage that gives the ranges; None if the recipe needs none.
-        form: of the components that read the weights.
+        precision: of what is not quantized.
+        formats: of its layers.
+        calibration: the stage that gives the ranges; None if the formats need none.
     """
 
     model: Family
-    recipe: Recipe
+    precision: str
+    formats: Quantization
     calibration: str | None
-    form: QuantizationSupport
 
     @property
     def name(self) -> str:
@@ -45,8 +44,8 @@ class QuantizeWeights(Stage):
             (__name__, *class_modules(type(self.model))),
             {
                 "sizes": self.model.quantized_part.config.to_json(),
-                "rules": self.recipe.rules(),
-                "form": self.form.name,
+                "precision": self.precision,
+                "layers": self.formats.rules(),
             },
             tools=partial(versions, "torch"),
         )
@@ -61,30 +60,26 @@ class QuantizeWeights(Stage):
         """
         from vidc.compiler.build.load import read_source
         from vidc.compiler.quantize.artifact import read_calibration
-        from vidc.compiler.quantize.attention import (
-            attention_weights,
-            quantized_attention,
-            require_faithful_attention,
-        )
+        from vidc.compiler.quantize.attention import require_faithful_attention
         from vidc.compiler.quantize.check import require_faithful
-        from vidc.compiler.quantize.lowering import quantized_linears
-        from vidc.compiler.quantize.weights import quantized_weights
+        from vidc.compiler.quantize.lowering import linears_of
+        from vidc.compiler.quantize.modules import quantized_components
+        from vidc.compiler.quantize.weights import quantized_state
         from vidc.exporters.checkpoint import write_weights
         from vidc.exporters.checkpoint.safetensors_file import read_safetensors
 
-        group, form = self.model.quantized_group, self.form
+        group, part = self.model.quantized_group, self.model.quantized_part
         loaded = workspace.inputs[f"load:{group}"]
         ranges = None
         if self.calibration is not None:
             ranges = read_calibration(workspace.inputs[self.calibration], self.model)
             ranges.require_fits(self.model, read_source(loaded)["digest"])
-        linears = quantized_linears(self.recipe, self.model, form)
-        attentions = quantized_attention(self.recipe, self.model, form)
+        network = part.network(self.precision)
+        quantized_components(part, self.formats, network)
         weights = read_safetensors(loaded / weights_path(group))
         path = workspace.output / weights_path(group)
         path.parent.mkdir()
-        made = quantized_weights(weights, linears, ranges, form)
-        write_weights(path, made | attention_weights(attentions, ranges))
+        write_weights(path, quantized_state(network.state_dict(), weights, self.formats, ranges))
         found = read_safetensors(path)
-        require_faithful(found, weights, linears, ranges, form)
-        require_faithful_attention(found, attentions, ranges)
+        require_faithful(found, weights, linears_of(self.formats), ranges)
+        require_faithful_attention(found, self.formats.attention, ranges)

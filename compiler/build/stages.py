@@ -1,7 +1,6 @@
 """All stages of a build: the one place where settings and sources become stages."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 
 from vidc.compiler.backends import backend
@@ -16,14 +15,14 @@ from vidc.compiler.build.golden_quantized import PlayQuantized
 from vidc.compiler.build.kernel import CompileKernel
 from vidc.compiler.build.load import Load
 from vidc.compiler.build.package import Package
-from vidc.compiler.build.quantize_component import QuantizeComponent
 from vidc.compiler.build.quantize_weights import QuantizeWeights
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.schema import CALIBRATION_PROMPTS
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.config.targets import gpu_unavailable
-from vidc.compiler.quantize.lowering import quantized_linears
+from vidc.compiler.quantize.apply import Quantization
+from vidc.compiler.quantize.lowering import lowered_formats
 from vidc.compiler.store.stage import Stage
 from vidc.compiler.store.versions import versions
 from vidc.compiler.validate.estimate import scenario
@@ -52,8 +51,7 @@ def stages(settings: Settings, sources: Sources | None) -> list[Stage]:
         *(load_stage(settings, sources, group) for group in settings.model.parts),
         *([_calibrate(settings, sources)] if _calibration(settings) else []),
         *(_quantize_weights(settings, group) for group in _quantized(settings)),
-        *(export_stage(settings, name) for name in groups),
-        *_quantize_components(settings),
+        *(_export(settings, name) for name in groups),
         *_kernels(settings).values(),
         *(_compile(settings, name) for name in groups),
         *_golden(settings),
@@ -76,7 +74,7 @@ def load_stage(settings: Settings, sources: Sources | None, group: str) -> Load:
 
 
 def export_stage(settings: Settings, name: str) -> Export:
-    """Returns the stage that exports a component."""
+    """Returns the stage that exports a component in high precision."""
     group = settings.model.components[name]
     return Export(settings.model.parts[group], settings.precision[group], name)
 
@@ -173,22 +171,29 @@ def _quantized(settings: Settings) -> tuple[str, ...]:
     return tuple(g for g in settings.model.parts if settings.quantized(g) is not None)
 
 
+def _export(settings: Settings, name: str) -> Export:
+    """Returns the stage that exports a component as the backend takes it."""
+    made = export_stage(settings, name)
+    if settings.quantized(made.part.group) is None:
+        return made
+    support = backend(settings.backend).quantization(settings.target)
+    return replace(made, formats=_formats(settings), onnx=support.onnx)
+
+
 def _quantize_weights(settings: Settings, group: str) -> QuantizeWeights:
-    quantized = settings.quantized(group)
-    assert quantized is not None
-    form = backend(settings.backend).quantization(settings.target)
-    # Refuses an unsupported recipe before any stage runs.
-    quantized_linears(quantized.recipe, settings.model, form)
-    return QuantizeWeights(settings.model, quantized.recipe, _calibration(settings), form)
+    return QuantizeWeights(
+        settings.model, settings.precision[group], _formats(settings), _calibration(settings)
+    )
 
 
-def _quantize_components(settings: Settings) -> Iterator[QuantizeComponent]:
-    for name, group in settings.model.components.items():
-        quantized = settings.quantized(group)
-        if quantized is not None:
-            precision = settings.precision[group]
-            form = backend(settings.backend).quantization(settings.target)
-            yield QuantizeComponent(settings.model, precision, name, quantized.recipe, form)
+def _formats(settings: Settings) -> Quantization:
+    """Returns the formats of the quantized group's layers.
+
+    Refuses an unsupported recipe before any stage runs.
+    """
+    assert settings.quantization is not None
+    support = backend(settings.backend).quantization(settings.target)
+    return lowered_formats(settings.quantization.recipe, settings.model, support)
 
 
 def _kernels(settings: Settings) -> dict[str, CompileKernel]:
@@ -211,7 +216,7 @@ def _compile(settings: Settings, name: str) -> Compile:
     made = Compile(
         component=name,
         precision=settings.precision[group],
-        graph=f"{'export' if settings.quantized(group) is None else 'quantize'}:{name}",
+        graph=f"export:{name}",
         kernels={kernel: stage.name for kernel, stage in kernels.items()},
         backend=settings.backend,
         target=settings.target,
@@ -233,15 +238,7 @@ def _golden(settings: Settings) -> list[Stage]:
         target=target.to_json() if target.is_gpu else None,
         device_bytes=golden_bytes(settings),
     )
-    made: list[Stage] = [exact]
-    for group in _quantized(settings):
-        quantized = settings.quantized(group)
-        assert quantized is not None
-        form = backend(settings.backend).quantization(target)
-        made.append(
-            PlayQuantized(
-                exact, quantized.recipe, _calibration(settings), form,
-                device_bytes=exact.device_bytes,
-            )
-        )  # fmt: skip
-    return made
+    if not _quantized(settings):
+        return [exact]
+    formats, ranges = _formats(settings), _calibration(settings)
+    return [exact, PlayQuantized(exact, formats, ranges, device_bytes=exact.device_bytes)]

@@ -73,9 +73,9 @@ def as_program(
         state: values with the component's axes.
         weight: returns a weight by name.
     """
-    if stored.dtype == program.dtype:
-        return state.contiguous()
     values = state if stored.axes is None else state.permute(stored.axes)
+    if stored.dtype == program.dtype:
+        return stored.ordered(values).contiguous()
     return stored.dequantize(values, weight).to(program.torch_dtype)
 
 

@@ -247,7 +247,7 @@ def _look(
             folder / entry.files[0], options.session_options(), given.stored,
             entry.signature.graph_outputs(),
         )  # fmt: skip
-        return graph, graph_reference(settings, made, given)
+        return graph, graph_reference(made, given)
     compile_options = CompileOptions(
         settings.tensorrt.workspace_bytes,
         entry.requires.compute_capabilities,

@@ -6,19 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
+from torch.nn.functional import linear
 
 from vidc.compiler.build.program import ComponentProgram, python_line
-from vidc.compiler.config.resolve import Settings
 from vidc.compiler.debug.call_inputs import CallInputs
 from vidc.compiler.debug.rewire import result_nodes
-from vidc.compiler.quantize.lowering import quantized_linears
-from vidc.compiler.quantize.support import ONNX
-from vidc.compiler.quantize.tensors import asked_linears
-from vidc.exporters.linear_tensors import LinearTensors
 from vidc.exporters.onnx.export import translated_program
-from vidc.exporters.onnx.stored import STORED
+from vidc.exporters.onnx.quantized import ONNXRUNTIME
 from vidc.exporters.program import argument_placeholders
-from vidc.plugins.ops.quantized_linear import quantized_linear_reference
 from vidc.plugins.quantize import quantize
 
 
@@ -109,70 +104,67 @@ class _Watched(fx.Interpreter):
 
 
 _SYMBOLIC = torch.ops.onnx_symbolic._symbolic.default
-_LINEAR = torch.ops.aten.linear.default
-_ROUNDS, _RESTORES = "QuantizeLinear", "DequantizeLinear"
 
 
-def graph_reference(settings: Settings, made: ComponentProgram, given: CallInputs) -> Reference:
+def graph_reference(made: ComponentProgram, given: CallInputs) -> Reference:
     """Returns PyTorch's reference for a component's portable graph.
 
     Args:
-        settings: settings of the build.
         made: program that the graph was translated from.
         given: inputs and weights of the call.
     """
-    program, inputs = translated_program(made.program, made.signature, STORED)
-    names = dict(zip(argument_placeholders(program), inputs, strict=True))
-    linears = {linear.weight: linear for linear in _linears(settings, made.name, inputs)}
+    program, inputs = translated_program(made.program, made.signature, ONNXRUNTIME)
     for node in program.graph.nodes:
         if node.target is _SYMBOLIC:
             _interpret(node)
-        elif node.target is _LINEAR and names.get(node.args[1]) in linears:
-            node.target = _product(linears[names[node.args[1]]], given.find)
     (nodes,) = program.graph.output_node().args
     # Results have the names of the signature, as in the graph.
     results = dict(zip(made.signature.graph_outputs(), nodes, strict=True))
     return Reference(program, inputs, results, given.find)
 
 
-def _linears(settings: Settings, component: str, inputs: tuple[str, ...]) -> list[LinearTensors]:
-    group = settings.model.components[component]
-    quantized = settings.quantized(group)
-    if quantized is None:
-        return []
-    linears = quantized_linears(quantized.recipe, settings.model, ONNX)
-    return asked_linears(inputs, group, linears, ONNX)
-
-
-def _product(tensors: LinearTensors, find: Callable[[str], Tensor]) -> Callable[..., Tensor]:
-    """Returns a Linear's quantized matmul; a graph stores the weight's scale alone."""
-
-    def optional(name: str | None) -> Tensor | None:
-        return None if name is None else find(name).float()
-
-    def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        scale, of_input = find(tensors.weight_scale).float(), optional(tensors.input_scale)
-        factor, mean = optional(tensors.input_factor), optional(tensors.input_mean)
-        if of_input is not None:
-            scale, of_input = scale * of_input, of_input.reshape(1)
-        return quantized_linear_reference(x, weight, scale, bias, of_input, factor, mean)
-
-    return product
-
-
 def _interpret(node: fx.Node) -> None:
-    """Replaces a symbolic Q or DQ of a ring by a function that PyTorch can run."""
+    """Replaces a symbolic operator by a function that PyTorch can run."""
     given: Any
+    kind: Any
     given, kind, *_ = node.args
-    if kind not in (_ROUNDS, _RESTORES):
+    if kind not in _OPERATORS:
         raise ValueError(f"{node.name}: PyTorch has no {kind}")
-    node.args, node.kwargs = (*given, node.meta["val"].dtype), {}
-    node.target = _rounded if kind == _ROUNDS else _restored
+    names: Any = node.kwargs["attr_keys"]
+    integers: Any = node.kwargs["attr_ints"]  # All attributes are integers.
+    axis = dict(zip(names, integers, strict=True)).get("axis", 0)
+    node.target, node.args = _OPERATORS[kind], tuple(given)
+    node.kwargs = {"axis": axis, "dtype": node.meta["val"].dtype}
 
 
-def _rounded(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    return quantize(x, scale[:, None], dtype)
+def _quantize(
+    x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int, dtype: torch.dtype
+) -> Tensor:
+    scale = _along(scale, x, axis)
+    if zero is None:
+        return quantize(x, scale, dtype)
+    ends = torch.iinfo(dtype)
+    return ((x / scale).round() + zero).clamp(ends.min, ends.max).to(dtype)
 
 
-def _restored(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    return x.to(dtype) * scale[:, None].to(dtype)
+def _dequantize(
+    x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int, dtype: torch.dtype
+) -> Tensor:
+    values = x.to(dtype) if zero is None else x.to(dtype) - _along(zero, x, axis)
+    return values * _along(scale, x, axis)
+
+
+def _gemm(x: Tensor, weight: Tensor, *, axis: int, dtype: torch.dtype) -> Tensor:
+    return linear(x, weight)
+
+
+def _along(values: Tensor, x: Tensor, axis: int) -> Tensor:
+    """Returns values per index of an axis, or one value, to broadcast to a tensor."""
+    return values.reshape([-1 if axis == each else 1 for each in range(x.ndim)])
+
+
+_OPERATORS: Mapping[str, Callable[..., Tensor]] = {
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
+    "Gemm": _gemm,
+}

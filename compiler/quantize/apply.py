@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from vidc.compiler.config.formats import HIGH, AttentionFormat, LinearFormat
 from vidc.compiler.config.patterns import require_matching
 from vidc.compiler.config.recipe import Format, Recipe, Rule
-from vidc.compiler.quantize.calibrated_tensors import linear_sizes
+from vidc.compiler.quantize.calibrated_tensors import linear_sizes, shared_inputs
 from vidc.exporters.families.family import Family
 
 
@@ -21,12 +22,20 @@ class Quantization:
         flops_share: share of a pass's matmul FLOPs with weights, those outside linear layers
             included, that run in 8 bits, 0 to 1.
         weights_share: share of all these weights in 8 bits, 0 to 1.
+        shared: of each linear layer that shares its input, all layers that read it, in order.
     """
 
     linear: Mapping[str, LinearFormat]
     attention: Mapping[str, AttentionFormat]
     flops_share: float
     weights_share: float
+    shared: Mapping[str, tuple[str, ...]]
+
+    def rules(self) -> dict[str, dict[str, Any]]:
+        """Returns the formats of the quantized layers as JSON values."""
+        plain = {n: f for n, f in self.linear.items() if f != LinearFormat()}
+        attention = {n: f for n, f in self.attention.items() if f != AttentionFormat()}
+        return {name: asdict(fmt) for name, fmt in (plain | attention).items()}
 
 
 def apply_recipe(recipe: Recipe, model: Family) -> Quantization:
@@ -54,6 +63,7 @@ def apply_recipe(recipe: Recipe, model: Family) -> Quantization:
         attention,
         computed / (sum(products.values()) + sum(weight * rows for weight, rows in others)),
         kept / (sum(weights.values()) + sum(weight for weight, _ in others)),
+        shared_inputs(model),
     )
 
 

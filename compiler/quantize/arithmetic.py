@@ -1,32 +1,21 @@
-"""Arithmetic of symmetric quantization, rounding half to even."""
+"""Scales of symmetric quantization, and SmoothQuant's factors."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from vidc.plugins import quantize
+
 DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 """Dtype by format."""
-LARGEST = {"int8": 127.0, "fp8": 448.0}
-"""Largest magnitude by format; -128 is unused, so that INT8 is symmetric."""
+LARGEST = {fmt: quantize.LARGEST[dtype] for fmt, dtype in DTYPES.items()}
+"""Largest magnitude by format."""
 
 
 def scale_of(amax: Tensor, fmt: str) -> Tensor:
     """Returns the scale that maps ``amax`` to the format's largest magnitude; 1 if it is zero."""
     return torch.where(amax > 0, amax / LARGEST[fmt], torch.ones_like(amax))
-
-
-def quantize(values: Tensor, scale: Tensor, fmt: str) -> Tensor:
-    """Quantizes values with saturation.
-
-    Args:
-        values: tensor of any shape.
-        scale: tensor that broadcasts to it.
-        fmt: ``int8`` or ``fp8``.
-    """
-    largest = LARGEST[fmt]
-    steps = (values.float() / scale.float()).clamp(-largest, largest)
-    return (steps.round() if fmt == "int8" else steps).to(DTYPES[fmt])
 
 
 def smoothing(inputs: Tensor, weights: Sequence[Tensor], alpha: float) -> Tensor:

@@ -25,6 +25,19 @@ def linear_sizes(model: Family) -> dict[str, tuple[int, int]]:
     }
 
 
+@cache
+def shared_inputs(model: Family) -> dict[str, tuple[str, ...]]:
+    """Returns the linear layers that read one tensor, in order, by each of their names.
+
+    A module names those of its children as ``shared_inputs``.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for name, module in model.quantized_part.network("fp32").named_modules():
+        together = tuple(f"{name}.{child}" for child in getattr(module, "shared_inputs", ()))
+        found |= dict.fromkeys(together, together)
+    return found
+
+
 def tensor_shapes(model: Family, groups: int) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a calibration's tensors by name.
 

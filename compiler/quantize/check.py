@@ -7,31 +7,21 @@ from torch import Tensor
 
 from vidc.compiler.quantize.arithmetic import LARGEST
 from vidc.compiler.quantize.artifact import Calibration
-from vidc.compiler.quantize.lowering import QuantizedLinear, sites
-from vidc.compiler.quantize.support import ONNX, QuantizationSupport
-from vidc.compiler.quantize.tensors import (
-    bias_name,
-    input_factor_name,
-    input_mean_name,
-    input_scale_name,
-    weight_name,
-    weight_scale_name,
-)
+from vidc.compiler.quantize.lowering import LinearSpec, sites
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.errors import BuildError
 
 _HALF_STEP = {"int8": (0.5, 0.0), "fp8": (2.0**-10, 2.0**-4)}
 """Largest rounding error by format: in scales, and relative to the value."""
-_SLACK = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""Relative tolerance of scales by their dtype."""
+_SLACK = 1e-4
+"""Relative tolerance of scales."""
 
 
 def require_faithful(
     found: Mapping[str, LazyTensor],
     weights: Mapping[str, LazyTensor],
-    linears: Mapping[str, QuantizedLinear],
+    linears: Mapping[str, LinearSpec],
     calibration: Calibration | None,
-    support: QuantizationSupport = ONNX,
 ) -> None:
     """Rejects quantized tensors that do not match the weights and the calibration.
 
@@ -44,7 +34,6 @@ def require_faithful(
         weights: the weights in high precision.
         linears: the quantized linear layers by name.
         calibration: needed if a linear layer is ``calibrated``.
-        support: the backend's quantization support.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-WEIGHTS`` with the first layer.
@@ -52,17 +41,14 @@ def require_faithful(
     for name, linear in linears.items():
         factor = None
         if linear.site is not None and linear.format.smooth:
-            factor = found[input_factor_name(linear.site)].load().float()
-        stored = found[weight_scale_name(name, support)]
-        scale = stored.load().float()
-        if support.product_scales and linear.site is not None and linear.static:
-            scale = scale / found[input_scale_name(linear.site)].load()
-        source = weights[weight_name(name)].load()
-        values = found[weight_name(name)].load().float()
-        _check_weight(linear, values, scale[:, None], _SLACK[stored.dtype], source, factor)
+            factor = found[linear.pre_quant_scale].load()
+        scale = found[linear.weight_scale].load()
+        source = weights[linear.weight].load()
+        values = found[linear.weight].load().float()
+        _check_weight(linear, values, scale[:, None], source, factor)
         if linear.site is not None and linear.format.center:
-            mean = found[input_mean_name(linear.site)].load()
-            bias, before = (each[bias_name(name)].load() for each in (found, weights))
+            mean = found[linear.mean].load()
+            bias, before = (each[linear.bias].load() for each in (found, weights))
             _check_bias(name, bias, before, source.double() * mean.double())
     ranged = [linear for linear in linears.values() if linear.calibrated]
     for site, members in sites(ranged).items():
@@ -71,10 +57,9 @@ def require_faithful(
 
 
 def _check_weight(
-    linear: QuantizedLinear,
+    linear: LinearSpec,
     values: Tensor,
     scale: Tensor,
-    slack: float,
     source: Tensor,
     factor: Tensor | None,
 ) -> None:
@@ -82,7 +67,7 @@ def _check_weight(
     name = linear.name
     expected = source.float() if factor is None else source.float() / factor
     steps, share = _HALF_STEP[linear.format.weights]
-    allowed = steps * scale + (share + slack) * expected.abs()
+    allowed = steps * scale + (share + _SLACK) * expected.abs()
     wrong = ~((values * scale - expected).abs() <= allowed)
     if wrong.any():
         channel = int(wrong.any(1).nonzero()[0])
@@ -92,7 +77,7 @@ def _check_weight(
             "differs from the loaded weight",
         )
     used = values.abs().amax(1)
-    coarse = (used < LARGEST[linear.format.weights] * (1 - share - slack) - steps) & (
+    coarse = (used < LARGEST[linear.format.weights] * (1 - share - _SLACK) - steps) & (
         expected.abs().amax(1) > 0
     )
     if coarse.any():
@@ -118,28 +103,28 @@ def _check_bias(name: str, found: Tensor, source: Tensor, taken_off: Tensor) -> 
 
 def _check_input(
     site: str,
-    members: Sequence[QuantizedLinear],
+    members: Sequence[LinearSpec],
     found: Mapping[str, LazyTensor],
     calibration: Calibration,
 ) -> None:
     fmt = members[0].format
     names = [f"{member.name}.input" for member in members]
     if fmt.center:
-        mean = found[input_mean_name(site)].load()
+        mean = found[members[0].mean].load()
         _check_mean(site, mean, torch.stack([calibration.mean(name) for name in names]))
     if not members[0].static:
         return  # Its scales are per-token.
-    factor = found[input_factor_name(site)].load().double() if fmt.smooth else 1.0
+    factor = found[members[0].pre_quant_scale].load().double() if fmt.smooth else 1.0
     if fmt.center:
         reach = [_reach(calibration, name, mean.double()) for name in names]
     else:
         reach = [calibration.amax(name) for name in names]
-    stored = found[input_scale_name(site)]
+    stored = found[members[0].scale]
     expected = max(float((each * factor).max()) for each in reach)
     if fmt.center and expected == 0:
         return  # The input is constant and has no range.
     reached = float(stored.load()) * LARGEST[fmt.activations]
-    if not abs(reached - expected) <= _SLACK[stored.dtype] * expected:
+    if not abs(reached - expected) <= _SLACK * expected:
         raise _unfaithful(
             site, f"its input's scale covers {reached:.4g}, the calibration has {expected:.4g}"
         )

@@ -1,13 +1,16 @@
 """Clipping error of inputs that exceed the ranges of a calibration."""
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vidc.compiler.quantize.arithmetic import LARGEST
+from vidc.compiler.quantize.modules import KvQuantizer, QuantizedLinear
 from vidc.plugins.errors import GateError
+from vidc.plugins.ops.quantized_linear import prepared
 
 Limits = Mapping[str, float]
 """Largest clipping error by format, as relative L2."""
@@ -27,6 +30,27 @@ class Clipping:
         """Name of the running component."""
         self._worst: dict[tuple[str, str], Tensor] = {}
         self._limits: dict[tuple[str, str], float] = {}
+
+    def enter(self, component: str, module: nn.Module, arguments: object) -> None:
+        """Remembers the component that runs next; a forward pre-hook of its module."""
+        self.component = component
+
+    def watch(self, layer: str, module: nn.Module) -> None:
+        """Records the errors of a module that quantizes with static scales."""
+        if isinstance(module, QuantizedLinear):
+            module.register_forward_pre_hook(partial(self._linear, layer))
+        elif isinstance(module, KvQuantizer):
+            module.register_forward_pre_hook(partial(self._ring, layer))
+
+    def _linear(self, layer: str, module: QuantizedLinear, arguments: tuple[Tensor]) -> None:
+        quantizer = module.input_quantizer
+        if quantizer is not None and quantizer.scale is not None:
+            values = quantizer.prepared(*arguments)
+            self.see(layer, OF_LINEARS, values, quantizer.scale, module.format.activations)
+
+    def _ring(self, layer: str, module: KvQuantizer, arguments: tuple[Tensor]) -> None:
+        values = prepared(*arguments, None, module.mean)
+        self.see(layer, OF_RINGS, values, module.scale[:, None], module.format)
 
     def see(self, layer: str, limits: Limits, values: Tensor, scale: Tensor, fmt: str) -> None:
         """Records the error of values of any shape with a scale that broadcasts to them."""

@@ -1,32 +1,28 @@
 """Quantized linear layers of a recipe, and rejection of formats that a backend does not support."""
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vidc.compiler.config.formats import FORMATS, HIGH, STATIC, AttentionFormat, LinearFormat
 from vidc.compiler.config.recipe import Recipe
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
-from vidc.compiler.quantize.support import ONNX, QuantizationSupport
+from vidc.compiler.quantize.calibrated_tensors import linear_sizes
+from vidc.compiler.quantize.support import QuantizationSupport
 from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError, UsageError
 
-_SHARED = re.compile(r"(.*\.attn\d+)\.to_([qkv])")
-"""Projections to queries, keys and values, which may share an input."""
-_SELF_ATTENTION = "attn1"
 _REMOVE = "remove its [[attention]], which leaves the ring in high precision"
 
 
 @dataclass(frozen=True)
-class QuantizedLinear:
-    """Quantized linear layer.
+class LinearSpec:
+    """Name and format of a quantized linear layer, and the names of its tensors.
 
     Attributes:
         name: name of the layer.
         format: its format; weights are 8-bit.
         site: name of the quantized input: that of the first of the layers that read the same tensor
-            in the same format and share its scale, factor and mean. None if activations stay in
-            high precision.
+            in the same format and share its quantizer. None if activations stay in high precision.
     """
 
     name: str
@@ -43,21 +39,44 @@ class QuantizedLinear:
         """True if it needs a calibration."""
         return self.static or bool(self.format.smooth) or self.format.center
 
+    @property
+    def weight(self) -> str:
+        """Weight, ``[out, in]``."""
+        return f"{self.name}.weight"
 
-def quantized_linears(
-    recipe: Recipe, model: Family, support: QuantizationSupport = ONNX
-) -> dict[str, QuantizedLinear]:
-    """Returns the quantized linear layers of a recipe, by name.
+    @property
+    def weight_scale(self) -> str:
+        """Per-channel scale of the weight, float32 ``[out]``."""
+        return f"{self.name}.weight_scale"
+
+    @property
+    def bias(self) -> str:
+        """Bias, ``[out]``, in high precision."""
+        return f"{self.name}.bias"
+
+    @property
+    def scale(self) -> str:
+        """Static scale of the input, a float32 scalar."""
+        return f"{self.site}.input_quantizer.scale"
+
+    @property
+    def pre_quant_scale(self) -> str:
+        """Multiplier of the input, the reciprocal of SmoothQuant's factors, float32 ``[in]``."""
+        return f"{self.site}.input_quantizer.pre_quant_scale"
+
+    @property
+    def mean(self) -> str:
+        """Calibrated mean that is subtracted from the input, float32 ``[in]``."""
+        return f"{self.site}.input_quantizer.mean"
+
+
+def lowered_formats(recipe: Recipe, model: Family, support: QuantizationSupport) -> Quantization:
+    """Returns the formats that a recipe gives a model's layers.
 
     Raises:
         UnavailableError: ``VIDC-RECIPE-LOWERING``, the backend does not support a format.
         UsageError: ``VIDC-RECIPE-LAYER``; ``VIDC-RECIPE-PRECISION``, it quantizes nothing.
     """
-    return linears_of(lowered_formats(recipe, model, support))
-
-
-def lowered_formats(recipe: Recipe, model: Family, support: QuantizationSupport) -> Quantization:
-    """Returns the formats that a recipe gives a model's layers; raises as ``quantized_linears``."""
     formats = apply_recipe(recipe, model)
     if all(f.weights == HIGH for f in formats.linear.values()) and all(
         f.keys == f.values == HIGH for f in formats.attention.values()
@@ -68,18 +87,30 @@ def lowered_formats(recipe: Recipe, model: Family, support: QuantizationSupport)
             "add a rule with weights, keys or values in 8 bits, or build in another precision",
         )
     require_lowered(recipe.name, formats, support)
+    sizes = linear_sizes(model)
+    for name, fmt in formats.linear.items():
+        if fmt.computes and any(size % support.multiple for size in sizes[name]):
+            raise _unlowered(
+                recipe.name,
+                f"a quantized matmul of {name}, whose sizes {sizes[name][0]} and {sizes[name][1]} "
+                f"are no multiples of {support.multiple}",
+                "leave the layer, or its activations, out of the recipe",
+            )
     return formats
 
 
-def linears_of(formats: Quantization) -> dict[str, QuantizedLinear]:
+def linears_of(formats: Quantization) -> dict[str, LinearSpec]:
     """Returns the linear layers with 8-bit weights by name, without a check of support."""
     linear = {name: f for name, f in formats.linear.items() if f.weights != HIGH}
-    return {name: QuantizedLinear(name, f, _site(name, linear)) for name, f in linear.items()}
+    return {
+        name: LinearSpec(name, f, _site(name, linear, formats.shared.get(name, (name,))))
+        for name, f in linear.items()
+    }
 
 
-def sites(linears: Iterable[QuantizedLinear]) -> dict[str, list[QuantizedLinear]]:
+def sites(linears: Iterable[LinearSpec]) -> dict[str, list[LinearSpec]]:
     """Returns the linear layers of each quantized input."""
-    found: dict[str, list[QuantizedLinear]] = {}
+    found: dict[str, list[LinearSpec]] = {}
     for linear in linears:
         if linear.site is not None:
             found.setdefault(linear.site, []).append(linear)
@@ -159,15 +190,8 @@ def _unlowered(recipe: str, what: str, hint: str) -> UnavailableError:
     )
 
 
-def _site(name: str, linear: Mapping[str, LinearFormat]) -> str | None:
+def _site(name: str, linear: Mapping[str, LinearFormat], shared: Sequence[str]) -> str | None:
+    """Returns the first layer of the same format among those that read the same tensor."""
     if not linear[name].computes:
         return None
-    parts = _SHARED.fullmatch(name)
-    if parts is None:
-        return name
-    attention, part = parts.groups()
-    if part == "q" and not attention.endswith(_SELF_ATTENTION):
-        return name  # In cross-attention, queries read the video, keys and values the prompt.
-    together = "qkv" if attention.endswith(_SELF_ATTENTION) else "kv"
-    alike = (f"{attention}.to_{each}" for each in together)
-    return next(n for n in alike if linear.get(n) == linear[name])
+    return next(n for n in shared if linear.get(n) == linear[name])

@@ -1,17 +1,13 @@
 """Observation of activations during a rollout."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from vidc.compiler.quantize.collect import Collector
 from vidc.exporters.families.family import Family
-from vidc.plugins.ops.ring import ring_attention, ring_write
-from vidc.plugins.signature import Signature
 from vidc.runtime.engines import Engine, Wrapper
 from vidc.runtime.states import Buffers, States
 
@@ -28,12 +24,6 @@ class Observer:
         self._model = model
         self._collector = collector
         self._group = model.passes()[0].name
-        self._rings = {
-            state: f"{name}.{part}"
-            for name, attention in model.quantized_part.attentions.items()
-            for part, state in (("k", attention.keys), ("v", attention.values))
-        }
-        """Names of the keys and values that each state stores, such as ``blocks.0.attn1.k``."""
 
     def engines(self, engines: Mapping[str, Engine]) -> dict[str, Engine]:
         """Wraps engines so that their calls are observed."""
@@ -41,11 +31,19 @@ class Observer:
 
     @contextmanager
     def hooks(self, network: nn.Module) -> Iterator[None]:
-        """Observes the linear layers of a network."""
-        handles = [
-            module.register_forward_pre_hook(partial(self._linear, f"{name}.input"))
+        """Observes the linear layers and the rings of a network."""
+        hooks: dict[str, Callable[..., None]] = {
+            name: partial(self._linear, f"{name}.input")
             for name, module in network.named_modules()
             if isinstance(module, nn.Linear)
+        }
+        for name in self._model.quantized_part.attentions:
+            hooks[f"{name}.ring.queries"] = partial(self._queries, f"{name}.q")
+            hooks[f"{name}.ring.keys"] = partial(self._stored, f"{name}.k")
+            hooks[f"{name}.ring.values"] = partial(self._stored, f"{name}.v")
+        handles = [
+            network.get_submodule(name).register_forward_pre_hook(hook)
+            for name, hook in hooks.items()
         ]
         try:
             yield
@@ -53,27 +51,23 @@ class Observer:
             for handle in handles:
                 handle.remove()
 
-    @contextmanager
-    def call(
-        self, name: str, signature: Signature, buffers: Buffers, states: States
-    ) -> Iterator[None]:
-        """Observes one call of a component."""
-        self._group = self._model.pass_of(name, buffers.inputs)
-        rings = [spec.name for spec in signature.states if spec.name in self._rings]
-        with _Attention({states[ring].data_ptr(): self._rings[ring] for ring in rings}, self):
-            yield
+    def called(self, component: str, buffers: Buffers) -> None:
+        """Tells which component runs next, and on which inputs."""
+        self._group = self._model.pass_of(component, buffers.inputs)
 
-    def written(self, name: str, update: Tensor) -> None:
+    def _stored(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Collects keys or values ``[B, T, H, D]``, such as ``blocks.0.attn1.k``."""
+        (update,) = inputs
         self._collector.heads(name, self._group, update)
         self._collector.ends(name, update)
         if self._group == self._model.passes()[-1].name:
             # Later passes overwrite the keys of noisy passes; those of clean passes stay.
             self._collector.mean(name, update)
 
-    def attended(self, keys: str, query: Tensor) -> None:
-        """Collects queries ``[B, T, H, D]`` to keys such as ``blocks.0.attn1.k``."""
-        self._collector.heads(f"{keys.removesuffix('.k')}.q", self._group, query)
+    def _queries(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        """Collects queries ``[B, T, H, D]``, such as ``blocks.0.attn1.q``."""
+        (queries,) = inputs
+        self._collector.heads(name, self._group, queries)
 
     def _linear(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         (x,) = inputs
@@ -90,24 +84,5 @@ class _Watched(Wrapper):
         self._observer = observer
 
     def run(self, buffers: Buffers, states: States) -> None:
-        with self._observer.call(self._name, self.signature, buffers, states):
-            self._engine.run(buffers, states)
-
-
-class _Attention(TorchDispatchMode):
-    """Dispatch mode that reports calls of the ring operators, with the name of their ring."""
-
-    def __init__(self, rings: Mapping[int, str], observer: Observer) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._rings = rings
-        self._observer = observer
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Reports a ring operator's arguments and runs any operation."""
-        if func is ring_write:
-            self._observer.written(self._rings[args[0].data_ptr()], args[1])
-        elif func is ring_attention:
-            self._observer.attended(self._rings[args[1].data_ptr()], args[0])
-        return func(*args, **(kwargs or {}))
+        self._observer.called(self._name, buffers)
+        self._engine.run(buffers, states)

@@ -1,4 +1,4 @@
-"""Quantization that a backend's engines support, and the layout in which they read it."""
+"""Quantization that a backend's engines support."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,12 @@ class QuantizationSupport:
     """Quantized formats that a backend compiles.
 
     Attributes:
-        name: of the representation that is quantized: ``graph`` is ONNX, ``program`` an
-            ExportedProgram.
         unsupported: ends the error message about a format that the backend does not support.
-        product_scales: True if the stored scale is weight scale times input scale, float32; else
-            weight and input have scales of their own, in the dtype of the unquantized weight.
+        onnx: True if components are compiled from their exported ONNX graphs, False if from their
+            programs.
         int8_matmul: True if matmuls run in INT8.
         emulated: True if 8-bit matmuls are computed in float32, which saves no time.
+        multiple: number that divides the sizes of quantized matmuls.
         per_token: True if inputs may have per-token scales, computed at run time.
         attention_formats: formats of quantized self-attention: queries, keys and values share one,
             with static scales.
@@ -22,55 +21,48 @@ class QuantizationSupport:
         unsupported_rings: why other ring formats are refused; follows the ring's name.
     """
 
-    name: str
     unsupported: str
-    product_scales: bool
+    onnx: bool = False
     int8_matmul: bool = False
     emulated: bool = False
+    multiple: int = 1
     per_token: bool = False
     attention_formats: tuple[str, ...] = ()
     ring_formats: tuple[str, ...] = ()
     unsupported_rings: str = ""
 
-    @property
-    def writer(self) -> str:
-        """The module whose ``write`` quantizes a component, to be imported by this name."""
-        return f"vidc.compiler.quantize.{self.name}s"
-
 
 ONNX = QuantizationSupport(
-    "graph",
     "which graphs of standard ONNX operators do not support",
-    product_scales=False,
+    onnx=True,
     int8_matmul=True,
     ring_formats=("int8",),
     unsupported_rings="as ONNX's ScatterND, which writes it, takes no FP8",
 )
 """ONNX graphs with Q/DQ."""
 AOTI_GPU = QuantizationSupport(
-    "program",
     "which engines of aoti do not support yet",
-    product_scales=True,
+    multiple=16,
     per_token=True,
     attention_formats=("fp8", "int8"),
     ring_formats=("fp8", "int8"),
 )
 """Calls of ``vidc::quantized_linear``, lowered to ``torch._scaled_mm`` for a Hopper GPU."""
 AOTI_CPU = QuantizationSupport(
-    "program",
     "which engines of aoti for a CPU do not support",
-    product_scales=True,
+    multiple=16,
     int8_matmul=True,
     emulated=True,
     per_token=True,
     attention_formats=("fp8", "int8"),
     ring_formats=("fp8", "int8"),
 )
-"""Calls of ``vidc::quantized_linear`` as its reference computes them, in float32."""
+"""Calls of ``vidc::quantized_linear`` as its reference computes them, in float32.
+
+``torch._int_mm`` saturates on processors without VNNI."""
 TENSORRT = QuantizationSupport(
-    "program",
     "which TensorRT networks do not support yet",
-    product_scales=True,
+    multiple=16,
     int8_matmul=True,
     unsupported_rings="which TensorRT networks do not support yet: the cache update takes 16 or 32 "
     "bits, and a copied ring is in memory twice",

@@ -1,4 +1,4 @@
-"""Quantized weights of linear layers, with the scales, factors and means of their inputs."""
+"""State of quantized modules, from weights in high precision and a calibration."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -6,76 +6,66 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from vidc.compiler.quantize.arithmetic import quantize, scale_of, smoothing
+from vidc.compiler.quantize.apply import Quantization
+from vidc.compiler.quantize.arithmetic import DTYPES, scale_of, smoothing
 from vidc.compiler.quantize.artifact import Calibration
-from vidc.compiler.quantize.lowering import QuantizedLinear, sites
-from vidc.compiler.quantize.support import ONNX, QuantizationSupport
-from vidc.compiler.quantize.tensors import (
-    bias_name,
-    input_factor_name,
-    input_mean_name,
-    input_scale_name,
-    quantized_types,
-    weight_name,
-    weight_scale_name,
-)
+from vidc.compiler.quantize.attention import reach, require_heads, stored_parts
+from vidc.compiler.quantize.lowering import LinearSpec, linears_of, sites
 from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.checkpoint.write import Described
+from vidc.plugins.quantize import quantize
+
+Makers = dict[str, Callable[[], Tensor]]
 
 
-def quantized_weights(
+def quantized_state(
+    types: Mapping[str, Described],
     weights: Mapping[str, LazyTensor],
-    linears: Mapping[str, QuantizedLinear],
+    formats: Quantization,
     calibration: Calibration | None,
-    support: QuantizationSupport = ONNX,
 ) -> dict[str, LazyTensor]:
-    """Returns the tensors of ``quantized_types``, each computed when it is loaded.
+    """Returns the tensors of quantized modules, each computed when it is loaded.
 
     Args:
+        types: the state of the quantized network, or of some of its modules.
         weights: the weights in high precision.
-        linears: the quantized linear layers by name.
-        calibration: needed if a linear layer is ``calibrated``.
-        support: the backend's quantization support.
+        formats: formats of the layers.
+        calibration: needed if a layer has static scales, a mean or SmoothQuant's factors.
 
     Raises:
-        BuildError: ``VIDC-QUANTIZE-GRAPH``, as ``quantized_types``.
+        GateError: ``VIDC-CALIBRATION-ZERO``, a head is constant.
         ValueError: a calibration is needed and missing.
     """
-    made: dict[str, Callable[[], Tensor]] = {}
-    types = quantized_types(weights, linears, support)
-    ranged = [linear for linear in linears.values() if linear.calibrated]
-    for site, members in sites(ranged).items():
-        if calibration is None:
-            raise ValueError(f"{site} needs a calibration")
-        mean: Callable[[], Tensor] | None = None
-        if members[0].format.center:
-            # In the stored dtype, so that scales and biases match what the engine subtracts.
-            mean = partial(input_mean, members, calibration, types[input_mean_name(site)].dtype)
-            made[input_mean_name(site)] = mean
-            made |= {bias_name(m.name): partial(_bias, weights, m.name, mean) for m in members}
-        inputs = partial(_inputs, members, calibration, mean)
-        factors = cache(partial(_factors, weights, members, inputs))
-        scale = partial(_input_scale, members, inputs, factors) if members[0].static else None
-        if scale is not None:
-            made[input_scale_name(site)] = scale
-        if members[0].format.smooth:
-            made[input_factor_name(site)] = partial(_reciprocal, factors)
-        for member in members:
-            made |= _weight(weights, member, support, factors, scale)
-    for linear in linears.values():
-        if not linear.calibrated:
-            made |= _weight(weights, linear, support)
+    linears = linears_of(formats)
+    made: Makers = {}
+    ranged = [spec for spec in linears.values() if spec.calibrated]
+    for members in sites(ranged).values():
+        made |= _site(members, weights, _needed(calibration, members[0].name))
+    for spec in linears.values():
+        if not spec.calibrated:
+            made |= _weight(weights, spec)
+    for name, fmt in formats.attention.items():
+        for part, (tensor, kind) in stored_parts(fmt).items():
+            ranges = _needed(calibration, name)
+            require_heads({name: fmt}, ranges)
+            made[f"{name}.ring.{part}.scale"] = partial(
+                _scale, partial(reach, ranges, name, tensor, fmt), kind
+            )
+        if fmt.center:
+            made[f"{name}.ring.keys.mean"] = partial(_needed(calibration, name).mean, f"{name}.k")
     return {
         name: LazyTensor(
-            kind.shape, kind.dtype, partial(_stored, made[name], kind.dtype, kind.shape)
+            tuple(kind.shape), kind.dtype,
+            partial(_stored, made[name], kind.dtype, tuple(kind.shape)),
         )
         if name in made
         else weights[name]
         for name, kind in types.items()
-    }
+    }  # fmt: skip
 
 
 def input_amax(
-    members: Sequence[QuantizedLinear], calibration: Calibration, mean: Tensor | None = None
+    members: Sequence[LinearSpec], calibration: Calibration, mean: Tensor | None = None
 ) -> Tensor:
     """Returns the per-channel amax of an input, ``[in]``, over all passes of its linear layers.
 
@@ -89,83 +79,77 @@ def input_amax(
     names = [f"{member.name}.input" for member in members]
     if mean is None:
         return torch.stack([calibration.amax(name) for name in names]).amax(0)
-    mean = mean.float()
     return torch.stack([calibration.centered_amax(name, mean) for name in names]).amax(0)
 
 
-def input_mean(
-    members: Sequence[QuantizedLinear],
-    calibration: Calibration,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
+def input_mean(members: Sequence[LinearSpec], calibration: Calibration) -> Tensor:
     """Returns an input's mean, ``[in]``, from its last linear layer, which runs in all passes."""
-    return calibration.mean(f"{members[-1].name}.input").to(dtype)
+    return calibration.mean(f"{members[-1].name}.input")
 
 
-def _inputs(
-    members: Sequence[QuantizedLinear],
-    calibration: Calibration,
-    mean: Callable[[], Tensor] | None,
-) -> Tensor:
-    return input_amax(members, calibration, None if mean is None else mean())
+def _needed(calibration: Calibration | None, layer: str) -> Calibration:
+    if calibration is None:
+        raise ValueError(f"{layer} needs a calibration")
+    return calibration
 
 
-def _bias(weights: Mapping[str, LazyTensor], name: str, mean: Callable[[], Tensor]) -> Tensor:
-    weight, bias = (weights[each].load().double() for each in (weight_name(name), bias_name(name)))
-    return bias + weight @ mean().double()
+def _site(
+    members: Sequence[LinearSpec], weights: Mapping[str, LazyTensor], calibration: Calibration
+) -> Makers:
+    """Returns the tensors of an input's quantizer and of the linear layers that read it."""
+    first, made = members[0], Makers()
+    mean: Tensor | None = None
+    if first.format.center:
+        mean = input_mean(members, calibration)
+        made[first.mean] = partial(torch.clone, mean)
+        made |= {member.bias: partial(_bias, weights, member, mean) for member in members}
+    amax = input_amax(members, calibration, mean)
+    factors = cache(partial(_factors, weights, members, amax))
+    if first.static:
+        made[first.scale] = lambda: scale_of((amax / factors()).amax(), first.format.activations)
+    if first.format.smooth:
+        made[first.pre_quant_scale] = lambda: factors().reciprocal()
+    for member in members:
+        made |= _weight(weights, member, factors)
+    return made
+
+
+def _bias(weights: Mapping[str, LazyTensor], spec: LinearSpec, mean: Tensor) -> Tensor:
+    weight, bias = (weights[each].load().double() for each in (spec.weight, spec.bias))
+    return bias + weight @ mean.double()
 
 
 def _factors(
-    weights: Mapping[str, LazyTensor],
-    members: Sequence[QuantizedLinear],
-    amax: Callable[[], Tensor],
+    weights: Mapping[str, LazyTensor], members: Sequence[LinearSpec], amax: Tensor
 ) -> Tensor:
-    inputs = amax()
     alpha = members[0].format.smooth
     if not alpha:
-        return torch.ones_like(inputs)
-    return smoothing(inputs, [weights[weight_name(m.name)].load() for m in members], alpha)
-
-
-def _reciprocal(factors: Callable[[], Tensor]) -> Tensor:
-    return factors().reciprocal()
-
-
-def _input_scale(
-    members: Sequence[QuantizedLinear], amax: Callable[[], Tensor], factors: Callable[[], Tensor]
-) -> Tensor:
-    return scale_of((amax() / factors()).amax(), members[0].format.activations)
+        return torch.ones_like(amax)
+    return smoothing(amax, [weights[member.weight].load() for member in members], alpha)
 
 
 def _weight(
     weights: Mapping[str, LazyTensor],
-    linear: QuantizedLinear,
-    support: QuantizationSupport,
+    spec: LinearSpec,
     factors: Callable[[], Tensor] | None = None,
-    input_scale: Callable[[], Tensor] | None = None,
-) -> dict[str, Callable[[], Tensor]]:
-    source, kind = weights[weight_name(linear.name)], linear.format.weights
+) -> Makers:
+    source, kind = weights[spec.weight], spec.format.weights
 
     def values() -> Tensor:
         values = source.load().float()
         return values if factors is None else values * factors()
 
     def scale() -> Tensor:
-        # In the stored dtype, so that quantization and dequantization use the same scale.
-        dtype = torch.float32 if support.product_scales else source.dtype
-        return scale_of(values().abs().amax(1), kind).to(dtype)
-
-    def stored_scale() -> Tensor:
-        return (
-            scale() * input_scale()
-            if support.product_scales and input_scale is not None
-            else scale()
-        )
+        return _scale(lambda: values().abs().amax(1), kind)
 
     return {
-        weight_name(linear.name): lambda: quantize(values(), scale()[:, None], kind),
-        weight_scale_name(linear.name, support): stored_scale,
+        spec.weight: lambda: quantize(values(), scale()[:, None], DTYPES[kind]),
+        spec.weight_scale: scale,
     }
+
+
+def _scale(amax: Callable[[], Tensor], fmt: str) -> Tensor:
+    return scale_of(amax(), fmt)
 
 
 def _stored(make: Callable[[], Tensor], dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from vidc.compiler.quantize.modules import components_of
 from vidc.exporters.component import Component
 from vidc.exporters.families.family import Family
+from vidc.exporters.part import Part
 from vidc.plugins.signature import Signature
 from vidc.runtime.states import Buffers, States, argument
 
@@ -32,6 +34,11 @@ class EagerEngine:
         """Returns a weight of the module."""
         tensor: Tensor = self.module.state_dict()[name]
         return tensor
+
+
+def part_engines(part: Part, network: nn.Module) -> dict[str, EagerEngine]:
+    """Returns engines of a part's components, for the modules that its network has now."""
+    return {name: EagerEngine(made) for name, made in components_of(part, network).items()}
 
 
 def quantized_network(engines: Mapping[str, EagerEngine], model: Family) -> nn.Module:

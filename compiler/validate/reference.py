@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from vidc.compiler.config.stream import stream_spec
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.eager import EagerEngine, part_engines
 from vidc.compiler.validate.golden import Record, make_inputs, record, with_prompts
 from vidc.compiler.validate.play import Inputs, Played, play_rollout
 from vidc.compiler.validate.scenario import Scenario
@@ -36,8 +36,7 @@ def eager_engines(
         loaded = load_file(path, device=str(device))
         tensors = {name: tensor.to(dtype) for name, tensor in loaded.items()}
         network = with_weights(config.parts[group].network(precisions[group]), tensors)
-        made = config.parts[group].components(network)
-        engines |= {name: EagerEngine(component) for name, component in made.items()}
+        engines |= part_engines(config.parts[group], network)
     return engines
 
 

@@ -11,6 +11,7 @@ from torch.fx.traceback import preserve_node_meta
 
 from vidc.exporters.checkpoint.write import Placement
 from vidc.exporters.onnx.functional import Operators, functional_program
+from vidc.exporters.onnx.quantized import separate_zero_points
 from vidc.exporters.onnx.simplify import simplify
 from vidc.exporters.onnx.weights import refer_to_weights
 from vidc.exporters.tracing import tracing
@@ -52,6 +53,7 @@ def export_onnx(
     model = _translate(functional, inputs, signature).model
     model.graph.name = name
     simplify(model)
+    separate_zero_points(model)
     model = _inferred(model)
     if placements is not None:
         refer_to_weights(model, frozenset(signature.graph_inputs()), placements)

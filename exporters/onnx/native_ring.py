@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from vidc.exporters.onnx.functional import Operators
-from vidc.exporters.onnx.quantized_linear import QUANTIZED
+from vidc.exporters.onnx.quantized import TENSORRT
 from vidc.exporters.program import argument_placeholders
 from vidc.plugins.ops.ring import PORTABLE, ring_attention, ring_slots, ring_write
 from vidc.plugins.signature import Signature
@@ -77,8 +77,8 @@ def native_form(
     Quantized linear layers have one form.
     """
     if aligned:
-        return native_signature(program, signature), {**NATIVE, **QUANTIZED}
-    return signature, {**PORTABLE, **QUANTIZED}
+        return native_signature(program, signature), {**NATIVE, **TENSORRT}
+    return signature, {**PORTABLE, **TENSORRT}
 
 
 def native_signature(program: ExportedProgram, signature: Signature) -> Signature:

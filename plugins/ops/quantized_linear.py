@@ -1,6 +1,6 @@
 """Operator ``quantized_linear``: a linear layer with an 8-bit weight and, optionally, input.
 
-It marks the place in a program where a backend puts its quantized matmul; it has no kernel.
+A backend puts its quantized matmul in its place; it has no kernel of its own.
 """
 
 import torch
@@ -17,26 +17,25 @@ _CHECKS = Checks("quantized_linear")
 def quantized_linear_reference(
     x: Tensor,
     weight: Tensor,
-    scale: Tensor,
+    weight_scale: Tensor,
     bias: Tensor | None,
-    input_scale: Tensor | None,
-    input_factor: Tensor | None,
-    input_mean: Tensor | None,
+    scale: Tensor | None,
+    pre_quant_scale: Tensor | None,
+    mean: Tensor | None,
     dynamic: bool = False,
 ) -> Tensor:
-    """Returns ``matmul * scale + bias``, computed in float32 and rounded once.
+    """Returns ``matmul * scales + bias``, computed in float32 and rounded once.
 
     Args:
         x: ``[..., in]``, float32, bfloat16 or float16.
         weight: ``[out, in]``, float8_e4m3fn or int8.
-        scale: scale per output channel, float32 ``[out]``: the weight's, times ``input_scale`` if
-            there is one.
+        weight_scale: scale per output channel, float32 ``[out]``.
         bias: ``[out]`` of the dtype of ``x``, or None.
-        input_scale: static per-tensor scale of the input, float32 ``[1]``; None if the input is not
+        scale: static per-tensor scale of the input, float32 scalar; None if the input is not
             quantized or ``dynamic``.
-        input_factor: factor of the input before quantization, float32 ``[in]``, or None.
-        input_mean: mean subtracted from the input before that, float32 ``[in]``, or None. The bias
-            includes the weight times this mean.
+        pre_quant_scale: multiplies the input before quantization, float32 ``[in]``, or None.
+        mean: subtracted from the input before that, float32 ``[in]``, or None. The bias includes
+            the weight times this mean.
         dynamic: True to quantize the input per token.
 
     Returns:
@@ -45,97 +44,105 @@ def quantized_linear_reference(
     Raises:
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
-    _check(x, weight, scale, bias, input_scale, input_factor, input_mean, dynamic)
-    values = x
+    _check(x, weight, weight_scale, bias, scale, pre_quant_scale, mean, dynamic)
+    values, scales = x, weight_scale
     if dynamic:
-        values, token_scale = quantized_tokens(x, input_factor, input_mean, weight.dtype)
-        scale = token_scale * scale
-    elif input_scale is not None:
-        values = quantized_input(x, input_scale, input_factor, input_mean, weight.dtype)
-    product = F.linear(values.float(), weight.float()) * scale
+        values, of_tokens = quantized_tokens(x, pre_quant_scale, mean, weight.dtype)
+        scales = of_tokens * weight_scale
+    elif scale is not None:
+        values = quantized_input(x, scale, pre_quant_scale, mean, weight.dtype)
+        scales = scale * weight_scale
+    product = F.linear(values.float(), weight.float()) * scales
     return (product if bias is None else product + bias.float()).to(x.dtype)
 
 
 def quantized_input(
-    x: Tensor, scale: Tensor, factor: Tensor | None, mean: Tensor | None, dtype: torch.dtype
+    x: Tensor,
+    scale: Tensor,
+    pre_quant_scale: Tensor | None,
+    mean: Tensor | None,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Returns the quantized input of the matmul; the arguments are those of the operator."""
-    return quantize(_prepared(x, factor, mean), scale, dtype)
+    return quantize(prepared(x, pre_quant_scale, mean), scale, dtype)
 
 
 def quantized_tokens(
-    x: Tensor, factor: Tensor | None, mean: Tensor | None, dtype: torch.dtype
+    x: Tensor, pre_quant_scale: Tensor | None, mean: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Returns the input quantized per token, and the scales, float32 ``[..., 1]``."""
-    values = _prepared(x, factor, mean)
+    values = prepared(x, pre_quant_scale, mean)
     scale = row_scale(values, dtype)
     return quantize(values, scale, dtype), scale
 
 
-def _prepared(x: Tensor, factor: Tensor | None, mean: Tensor | None) -> Tensor:
+def prepared(x: Tensor, pre_quant_scale: Tensor | None, mean: Tensor | None) -> Tensor:
+    """Returns the values that are quantized, float32."""
     values = x.float() if mean is None else x.float() - mean
-    return values if factor is None else values * factor
+    return values if pre_quant_scale is None else values * pre_quant_scale
 
 
-def dequantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+def dequantized_linear(
+    x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None
+) -> Tensor:
     """Returns a linear layer with its weight dequantized to the dtype of ``x``.
 
     It is for backends without a mixed 8- and 16-bit matmul. The arguments are the operator's.
     """
-    return F.linear(x, (weight.float() * scale[:, None]).to(x.dtype), bias)
+    return F.linear(x, (weight.float() * weight_scale[:, None]).to(x.dtype), bias)
 
 
 def _fake(
     x: Tensor,
     weight: Tensor,
-    scale: Tensor,
+    weight_scale: Tensor,
     bias: Tensor | None,
-    input_scale: Tensor | None,
-    input_factor: Tensor | None,
-    input_mean: Tensor | None,
+    scale: Tensor | None,
+    pre_quant_scale: Tensor | None,
+    mean: Tensor | None,
     dynamic: bool = False,
 ) -> Tensor:
-    _check(x, weight, scale, bias, input_scale, input_factor, input_mean, dynamic)
+    _check(x, weight, weight_scale, bias, scale, pre_quant_scale, mean, dynamic)
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 def _check(
     x: Tensor,
     weight: Tensor,
-    scale: Tensor,
+    weight_scale: Tensor,
     bias: Tensor | None,
-    input_scale: Tensor | None,
-    input_factor: Tensor | None,
-    input_mean: Tensor | None,
+    scale: Tensor | None,
+    pre_quant_scale: Tensor | None,
+    mean: Tensor | None,
     dynamic: bool,
 ) -> None:
     _CHECKS.dtype("x", x, FLOATS)
     _CHECKS.shape("weight", weight, ("out", x.shape[-1]))
     _CHECKS.dtype("weight", weight, tuple(LARGEST))
     features_out, features_in = weight.shape
-    _CHECKS.shape("scale", scale, (features_out,))
-    _CHECKS.dtype("scale", scale, (torch.float32,))
+    _CHECKS.shape("weight_scale", weight_scale, (features_out,))
+    _CHECKS.dtype("weight_scale", weight_scale, (torch.float32,))
     if bias is not None:
         _CHECKS.shape("bias", bias, (features_out,))
         _CHECKS.dtype("bias", bias, (x.dtype,))
     for name, tensor, sizes in (
-        ("input_scale", input_scale, (1,)),
-        ("input_factor", input_factor, (features_in,)),
-        ("input_mean", input_mean, (features_in,)),
+        ("scale", scale, ()),
+        ("pre_quant_scale", pre_quant_scale, (features_in,)),
+        ("mean", mean, (features_in,)),
     ):
         if tensor is not None:
             _CHECKS.shape(name, tensor, sizes)
             _CHECKS.dtype(name, tensor, (torch.float32,))
-    for name, tensor in (("input_factor", input_factor), ("input_mean", input_mean)):
-        alone = tensor is not None and input_scale is None and not dynamic
-        _CHECKS.that(not alone, name, "none without input_scale", "a tensor")
-    both = dynamic and input_scale is not None
-    _CHECKS.that(not both, "input_scale", "none with dynamic scales", "a tensor")
+    for name, tensor in (("pre_quant_scale", pre_quant_scale), ("mean", mean)):
+        alone = tensor is not None and scale is None and not dynamic
+        _CHECKS.that(not alone, name, "none without scale", "a tensor")
+    both = dynamic and scale is not None
+    _CHECKS.that(not both, "scale", "none with dynamic scales", "a tensor")
 
 
 quantized_linear = define_composite(
-    "quantized_linear(Tensor x, Tensor weight, Tensor scale, Tensor? bias, Tensor? input_scale,"
-    " Tensor? input_factor, Tensor? input_mean, bool dynamic=False) -> Tensor",
+    "quantized_linear(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, Tensor? scale,"
+    " Tensor? pre_quant_scale, Tensor? mean, bool dynamic=False) -> Tensor",
     quantized_linear_reference,
     _fake,
 )

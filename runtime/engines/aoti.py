@@ -51,10 +51,13 @@ class Options:
     Attributes:
         channels_last: names of convolution weights that the code reads in channels-last format.
         packed: by constant name, the weights that the code reads as one concatenated tensor.
+        products: by constant name, the two weights, of which the first may be packed, whose product
+            the code reads.
     """
 
     channels_last: tuple[str, ...] = ()
     packed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    products: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Description:
 
     Attributes:
         signature: the engine's.
-        constants: by name; of a packed one, the whole.
+        constants: by name; of a packed one, the whole, and of a product, the result.
         options: of the loader.
     """
 
@@ -222,6 +225,11 @@ def _constant(
     try:
         if name in own:
             tensor = own[name]
+        elif name in options.products:
+            first, second = options.products[name]
+            if first in options.packed:
+                weights.packed(first, options.packed[first])
+            tensor = weights.product(name, first, second)
         elif name in options.packed:
             tensor = weights.packed(name, options.packed[name])
         else:

@@ -112,14 +112,14 @@ def test_a_build_in_8_bits_is_planned_with_what_it_is_held_to(project, tmp_path)
 
     portable = open_portable(tmp_path / "begun")
     done = portable.document.stages
-    assert {"quantize:transformer", "quantize:denoise", "quantize:text_kv"} <= set(done)
+    assert {"quantize:transformer", "export:denoise", "export:text_kv"} <= set(done)
     assert set(done["calibrate:transformer"].files) == {DOCUMENT, TENSORS}
     rows = rest(portable).plan(tmp_path / "bundle", tmp_path / "cache")
     left = [row.stage for row in rows if row.stage not in done]
     assert left[-3:] == ["golden", "golden:quantized", "package"]
     assert all(stage.startswith("compile:") for stage in left[:-3])
     found = {row.stage: row for row in rows}
-    for name in ("calibrate:transformer", "quantize:transformer", "quantize:denoise"):
+    for name in ("calibrate:transformer", "quantize:transformer", "export:denoise"):
         assert found[name].status is Status.MISS
         assert found[name].key == done[name].components.key
     assert found["golden:quantized"].status is Status.UNKNOWN

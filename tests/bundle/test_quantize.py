@@ -88,12 +88,12 @@ def test_what_is_taken_off_inputs_is_the_calibration_s_mean(centered, calibrated
     assert read_manifest(centered).validation.passed
     weights = load_file(centered / "weights/transformer.safetensors")
     ranges = load_file(calibrated / "calibration.safetensors")
-    means = [name for name in weights if name.endswith(".input_mean")]
+    means = [name for name in weights if name.endswith(".input_quantizer.mean")]
     # Two layers of seven inputs, of which queries, keys and values share one.
     assert len(means) == 14
     for name in means:
         # Of Linears that share an input, values run in all passes, the last layer's queries do not.
-        layer = name.removesuffix(".input_mean")
+        layer = name.removesuffix(".input_quantizer.mean")
         layer = layer.replace("attn1.to_q", "attn1.to_v").replace("attn2.to_k", "attn2.to_v")
         assert torch.equal(weights[name], ranges[f"{layer}.input.mean"])
     for component, layers in {"text_kv": 2, "denoise": 12, "kv_update": 7}.items():
@@ -112,7 +112,7 @@ def test_what_is_taken_off_and_not_made_up_for_fails_validation_by_name(
     path = bundle / "weights/transformer.safetensors"
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     layer = "blocks.0.ffn.net.0.proj"
-    name = f"{layer}.input_mean" if fault == "mean" else f"{layer}.bias"
+    name = f"{layer}.input_quantizer.mean" if fault == "mean" else f"{layer}.bias"
     tensors[name] = tensors[name] + tensors[name].abs().max().clamp(min=1.0)
     _write(path, tensors)
     _accept(bundle)
@@ -261,7 +261,7 @@ def failed_with_swapped_scales(bundle, vidc, folder):
     path = bundle / "weights/transformer.safetensors"
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     for layer in range(2):
-        key, value = (f"blocks.{layer}.attn1.{part}_scale" for part in ("key", "value"))
+        key, value = (f"blocks.{layer}.attn1.ring.{part}.scale" for part in ("keys", "values"))
         tensors[key], tensors[value] = tensors[value], tensors[key]
     _write(path, tensors)
     _accept(bundle)

@@ -24,7 +24,7 @@ DECOMPOSED = {qk_norm_rope, quantized_linear, fake_quantize, quantize_kv, dequan
 """Operators that every backend decomposes; programs of a portable build folder call them."""
 ENGINES = {4: "f61d36714729be54"}
 """Digest prefix of the schemas of ``CALLED``, by ``PLUGIN_ABI``."""
-PROGRAMS = {2: "e65d05731c303526"}
+PROGRAMS = {3: "4f1d04e20c2942de"}
 """Digest prefix of the schemas of ``DECOMPOSED``, by the schema of portable build folders."""
 
 

@@ -57,7 +57,7 @@ def test_factor_and_mean_apply_before_the_scale():
 
 def test_rejects_static_scale_with_dynamic():
     x, weight, scale = torch.ones(3, 16), drawn(FP8, 32, 16), torch.ones(32)
-    with pytest.raises(UsageError, match=r"VIDC-KERNEL-ARGUMENT.*input_scale"):
-        quantized_linear(x, weight, scale, None, torch.ones(1), None, None, True)
-    with pytest.raises(UsageError, match=r"VIDC-KERNEL-ARGUMENT.*input_factor"):
+    with pytest.raises(UsageError, match=r"VIDC-KERNEL-ARGUMENT.*quantized_linear: scale"):
+        quantized_linear(x, weight, scale, None, torch.ones(()), None, None, True)
+    with pytest.raises(UsageError, match=r"VIDC-KERNEL-ARGUMENT.*pre_quant_scale"):
         quantized_linear(x, weight, scale, None, None, torch.ones(16), None)

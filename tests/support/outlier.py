@@ -9,7 +9,7 @@ from vidc.compiler.config.formats import AttentionFormat, LinearFormat
 from vidc.compiler.config.recipe import Recipe, Rule
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.artifact import Calibration
-from vidc.compiler.quantize.fake import FakeQuantizer
+from vidc.compiler.quantize.switch import QuantizedLayers
 from vidc.compiler.validate.play import Inputs
 from vidc.exporters.families.causal_video import CausalVideo
 from vidc.exporters.parts.causal_wan.network import CausalWan
@@ -52,9 +52,11 @@ class Model:
     calibration: Calibration
     inputs: list[Inputs]
 
-    def quantizer(self, recipe: Recipe) -> FakeQuantizer:
-        """Of a recipe."""
-        return FakeQuantizer(self.network, apply_recipe(recipe, self.config), self.calibration)
+    def layers(self, recipe: Recipe) -> QuantizedLayers:
+        """The layers that a recipe quantizes."""
+        formats = apply_recipe(recipe, self.config)
+        part = self.config.quantized_part
+        return QuantizedLayers(part, self.network, formats, self.calibration)
 
     def linear(self, name: str) -> nn.Linear:
         """A layer."""

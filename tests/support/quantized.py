@@ -1,30 +1,30 @@
 """Quantized transformers with ranges that are drawn, and what they should compute."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 from transformer import Model
 
 from vidc.compiler.config.recipe import Recipe, parse_recipe
+from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.artifact import Calibration, model_tables
-from vidc.compiler.quantize.attention import (
-    attention_types,
-    attention_weights,
-    quantized_attention,
-)
 from vidc.compiler.quantize.calibrated_tensors import SPREAD, tensor_shapes
 from vidc.compiler.quantize.document import SCHEMA, Document, FileNote, PromptsNote, Rollouts
-from vidc.compiler.quantize.lowering import QuantizedLinear, quantized_linears, sites
-from vidc.compiler.quantize.programs import placeholders, quantize, read_weights
-from vidc.compiler.quantize.rings import asked_rings, round_rings
+from vidc.compiler.quantize.lowering import LinearSpec, linears_of, lowered_formats, sites
+from vidc.compiler.quantize.modules import components_of, quantized_components
 from vidc.compiler.quantize.support import AOTI_GPU, QuantizationSupport
-from vidc.compiler.quantize.tensors import asked_linears, quantized_types
-from vidc.compiler.quantize.weights import input_amax, input_mean, quantized_weights
+from vidc.compiler.quantize.weights import input_amax, input_mean, quantized_state
+from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.component import Component
+from vidc.exporters.export import export_component
 from vidc.exporters.families.causal_video import CausalVideo
+from vidc.exporters.models import with_weights
+from vidc.exporters.onnx.quantized import ONNXRUNTIME
 
 ENDS = {"fp8": 448.0, "int8": 127.0}
 
@@ -50,31 +50,68 @@ def calibration(config: CausalVideo, reach: float = 1.0) -> Calibration:
     return Calibration(document, tensors)
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Weights of a model, the formats of its layers, and its calibration."""
+
+    config: CausalVideo
+    weights: dict[str, LazyTensor]
+    formats: Quantization
+    calibration: Calibration
+
+    @property
+    def linears(self) -> dict[str, LinearSpec]:
+        return linears_of(self.formats)
+
+    def types(self, precision: str = "fp32") -> Mapping[str, Tensor]:
+        """The state of the quantized network, without values."""
+        part = self.config.quantized_part
+        network = part.network(precision)
+        quantized_components(part, self.formats, network)
+        return network.state_dict()
+
+    def state(self) -> dict[str, LazyTensor]:
+        """The tensors that a build stores."""
+        return quantized_state(self.types(), self.weights, self.formats, self.calibration)
+
+
 class Quantized:
-    """A model with the Linears of a recipe in 8 bits, as programs have them."""
+    """A model whose layers are a recipe's modules, with drawn ranges."""
 
-    def __init__(self, model: Model, recipe: Recipe, form: QuantizationSupport = AOTI_GPU) -> None:
-        self.model = model
+    def __init__(
+        self, model: Model, recipe: Recipe, support: QuantizationSupport = AOTI_GPU
+    ) -> None:
+        self.model, self.part = model, model.config.quantized_part
         self.calibration = calibration(model.config, reach=3.0)
-        self.linears: dict[str, QuantizedLinear] = quantized_linears(recipe, model.config, form)
-        stored = {name: LazyTensor.of(tensor) for name, tensor in model.weights.items()}
-        self.attentions = quantized_attention(recipe, model.config, form)
-        made = quantized_weights(stored, self.linears, self.calibration, AOTI_GPU)
-        made |= attention_weights(self.attentions, self.calibration)
-        self.weights = {f"transformer.{name}": tensor.load() for name, tensor in made.items()}
+        self.formats = lowered_formats(recipe, model.config, support)
+        self.linears: dict[str, LinearSpec] = linears_of(self.formats)
 
-    def quantize(self, name: str, program: ExportedProgram) -> None:
-        """Quantizes a component's program, and fills it in."""
-        types = quantized_types(self.model.weights, self.linears, AOTI_GPU)
-        asked = asked_linears(read_weights(program), "transformer", self.linears, AOTI_GPU)
-        types |= attention_types(self.attentions)
-        named = {f"transformer.{n}": kind for n, kind in types.items()}
-        quantize(name, program, asked, named)
-        signature = self.model.component(name, "fp32").signature
-        rings = asked_rings(program, signature, "transformer", self.attentions)
-        round_rings(program, signature, rings, placeholders(program, named))
-        for weight in program.state_dict:
-            program.state_dict[weight] = nn.Parameter(self.weights[weight], requires_grad=False)
+    def state(self, precision: str) -> dict[str, Tensor]:
+        """The network's state; like those of ``imitated``, its 8-bit weights are float32's."""
+        network = self.part.network(precision)
+        quantized_components(self.part, self.formats, network)
+        types = network.state_dict()
+        loaded = {n: LazyTensor.of(tensor) for n, tensor in self.model.weights.items()}
+        made = quantized_state(types, loaded, self.formats, self.calibration)
+        return {name: tensor.load().to(types[name].dtype) for name, tensor in made.items()}
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The state in float32, by the names of programs."""
+        return {f"transformer.{name}": tensor for name, tensor in self.state("fp32").items()}
+
+    def component(self, name: str, precision: str = "fp32") -> Component:
+        """A component with its weights."""
+        network = self.part.network(precision)
+        quantized_components(self.part, self.formats, network)
+        with_weights(network, self.state(precision))
+        return components_of(self.part, network)[name]
+
+    def exported(self, name: str, precision: str, folder: Path, onnx: bool) -> ExportedComponent:
+        """A component as a build exports it."""
+        quantize = partial(quantized_components, self.part, self.formats)
+        operators = ONNXRUNTIME if onnx else None
+        return export_component(self.part, precision, name, folder, quantize, operators)
 
     def imitated(self, name: str) -> Component:
         """A component in float32 whose Linears round weights and inputs as 8 bits would."""

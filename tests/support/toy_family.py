@@ -72,7 +72,7 @@ class Mixer(_ToyPart):
             return nn.Sequential(*layers).to(PRECISIONS[precision]).requires_grad_(False)
 
     def components(self, network: nn.Module) -> dict[str, Component]:
-        shape, dtype = (1, self.config.width), DTYPE_NAMES[next(network.parameters()).dtype]
+        shape, dtype = (1, self.config.width), DTYPE_NAMES[network.state_dict()["0.bias"].dtype]
         signature = Signature(
             (
                 TensorSpec("x", shape, "float32", Role.INPUT),

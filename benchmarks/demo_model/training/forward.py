@@ -107,7 +107,7 @@ def forward(
     batch, groups, frames = latents.shape[:3]
     run = layer or layer_forward
     per_frame = timesteps[:, :, None].expand(batch, groups, frames).flatten(1)
-    time, modulation = model.condition_embedder.time(per_frame)
+    time, modulation = model.condition_embedder.time(per_frame, model.dtype)
     x = model.patchify(latents.flatten(1, 2))
     made = []
     for index, block in enumerate(model.layers):

@@ -122,7 +122,7 @@ class AotInductorBackend:
             if fault is not None and narrow:
                 raise fault  # Fallback kernels would compute another recipe.
             notes = _notes(fusable(program), fault)
-            lowered = for_cuda(program, fault is None, component.signature)
+            lowered = for_cuda(program, fault is None)
             program, channels_last, fusion = lowered.program, lowered.channels_last, lowered.fusion
             notes += fusion.left
         else:
@@ -139,6 +139,7 @@ class AotInductorBackend:
         taken = {
             "channels_last": list(channels_last),
             "packed": {name: list(parts) for name, parts in fusion.packed.items()},
+            "products": {name: list(factors) for name, factors in fusion.products.items()},
         }
         finish_package(package, program, signature, taken)
         files = [package, *_save_constants(constants, package)]

@@ -16,7 +16,6 @@ from vidc.exporters.program import weight_names
 from vidc.plugins.ops.flash_attention import flash_attention_sm90
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 from vidc.plugins.ops.ring import ring_attention, ring_write, ring_write_of_bytes
-from vidc.plugins.signature import Signature
 from vidc.runtime.weights import CHANNELS_LAST
 
 _CONVOLUTIONS = (torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
@@ -37,7 +36,7 @@ class CudaProgram:
     fusion: Fusion
 
 
-def for_cuda(program: ExportedProgram, fused: bool, signature: Signature) -> CudaProgram:
+def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
     """Lowers a program for a Hopper GPU.
 
     Ring writes outside fused operators are inlined, so that inductor fuses them with the norm and
@@ -47,13 +46,12 @@ def for_cuda(program: ExportedProgram, fused: bool, signature: Signature) -> Cud
     Args:
         program: an exported program, perhaps quantized; changed in place.
         fused: True to call fused operators, whose kernels must be installed.
-        signature: the component's signature.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-COUNT``, ``VIDC-QUANTIZE-GRAPH``.
         UsageError: ``VIDC-KERNEL-ARGUMENT``, no kernel supports the sizes of an 8-bit ring.
     """
-    fusion = lower(program, fused, signature)
+    fusion = lower(program, fused)
     replace(program, ring_attention, flash_attention_sm90)
     program = move_to_device_pass(program, "cuda")
     names = _convolved_weights(program)
@@ -63,16 +61,13 @@ def for_cuda(program: ExportedProgram, fused: bool, signature: Signature) -> Cud
     return CudaProgram(program, names, fusion)
 
 
-def lower(program: ExportedProgram, fused: bool, signature: Signature | None = None) -> Fusion:
-    """Lowers all but 16-bit attention, by passes whose result runs on a CPU too.
-
-    The signature is needed for components with 8-bit rings.
-    """
-    states = {} if signature is None else pop_rounding(program, signature)
+def lower(program: ExportedProgram, fused: bool) -> Fusion:
+    """Lowers all but 16-bit attention, by passes whose result runs on a CPU too."""
+    states = pop_rounding(program)
     fusion = fuse(program) if fused else NOTHING
     called = lower_rings(program, states, fusion.left)
-    fusion = dataclasses.replace(fusion, operators=tuple(sorted({*fusion.operators, *called})))
-    lower_linears(program)
+    operators = tuple(sorted({*fusion.operators, *called}))
+    fusion = dataclasses.replace(fusion, operators=operators, products=lower_linears(program))
     expand(program, qk_norm_rope, qk_norm_rope_reference)
     open_stored(program)
     inline(program, ring_write, ring_write_of_bytes)

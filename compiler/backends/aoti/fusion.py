@@ -7,7 +7,7 @@ have no operator, because inductor makes one kernel of them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
 
@@ -43,11 +43,13 @@ class Fusion:
         operators: names of the fused operators that the program calls.
         packed: names of packed weights, with those of the weights concatenated along axis 0.
         left: reasons why candidates were not fused, a line each.
+        products: names of scales that are products, with those of their factors.
     """
 
     operators: tuple[str, ...]
     packed: Mapping[str, tuple[str, ...]]
     left: tuple[str, ...]
+    products: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 NOTHING = Fusion((), {}, ())

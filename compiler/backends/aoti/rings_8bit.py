@@ -1,7 +1,8 @@
-"""Lowering of fake-quantized rings to 8-bit rings for a Hopper GPU.
+"""Lowering of 8-bit rings with quantized queries for a Hopper GPU.
 
-A quantized program fake-quantizes the keys and values that it writes to a 16-bit ring, and the
-queries, by ``vidc::fake_quantize``. This pass makes the ring itself 8-bit:
+A program quantizes the keys and values that it writes by ``vidc::quantize_kv``, dequantizes the
+ring that it reads, and fake-quantizes the queries. The first pass takes all that out, so that the
+passes for 16-bit programs match. The second one makes the ring 8-bit again, in the kernels' layout:
 ``qk_norm_rope_ring_write_static`` writes it, values transposed, and ``ring_attention_8bit`` reads
 it. A layer that writes its ring without attention, as the last layer of a clean pass, writes by
 plain operations, which inductor fuses with those before.
@@ -18,18 +19,18 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
 from vidc.compiler.backends.aoti.fusion import called
-from vidc.compiler.quantize.rings import layer_of
 from vidc.exporters.lowering import insert
-from vidc.exporters.program import argument_placeholders, weight_names
+from vidc.exporters.program import argument_placeholders
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import BuildError
 from vidc.plugins.ops.fake_quantize import fake_quantize
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
 from vidc.plugins.ops.ring import ring_attention, ring_slots, ring_write
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.quantize import quantize
-from vidc.plugins.signature import Rounding, Signature
+from vidc.plugins.signature import DTYPES, Signature, TensorSpec
 from vidc.plugins.transposed_values import GROUP
 
 OPERATORS = ("qk_norm_rope_ring_write_static", "ring_attention_8bit")
@@ -37,7 +38,7 @@ _FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
 _TRANSPOSED = (0, 2, 3, 1)
 """Permutation of a value ring's axes from the component's to the kernel's layout."""
 _READ = ("qkv", "query_weight", "key_weight", "cos", "sin", "position")
-_DTYPES = {dtype_name(dtype): dtype for dtype in (torch.float8_e4m3fn, torch.int8)}
+_VALUES = "values"
 
 
 @dataclass(frozen=True)
@@ -52,53 +53,79 @@ class StateQuantization:
 
 
 def has_quantized_rings(program: ExportedProgram) -> bool:
-    """Returns True if a program has 8-bit rings."""
-    return bool(program.graph.find_nodes(op="call_function", target=fake_quantize))
+    """Returns True if a program has 8-bit rings with quantized queries."""
+    return any(_writes(program))
 
 
-def pop_rounding(
-    program: ExportedProgram, signature: Signature
-) -> dict[fx.Node, StateQuantization]:
-    """Removes calls of ``vidc::fake_quantize``; returns the states' quantization by placeholder.
+def pop_rounding(program: ExportedProgram) -> dict[fx.Node, StateQuantization]:
+    """Makes a program's 8-bit rings with quantized queries 16-bit rings.
 
     Later passes then match a layer's calls as in a 16-bit program.
+
+    Returns:
+        The quantization of the states by placeholder.
     """
-    found = {
-        cache: StateQuantization(scale, mean, _DTYPES[dtype], place[1] == "v")
-        for cache, place, (_, scale, mean, dtype) in _rounded_writes(program, signature)
-    }
-    for node in program.graph.find_nodes(op="call_function", target=fake_quantize):
+    graph, found = program.graph, {}
+    for write, cache in [*_writes(program)]:
+        quantized = write.kwargs["update"]
+        update, scale, mean, dtype, operand = quantized.args
+        found[cache] = StateQuantization(scale, mean, DTYPES[dtype], operand == _VALUES)
+        write.kwargs = {**write.kwargs, "update": update}
+        graph.erase_node(quantized)
+        _widen(cache, write, update.meta["val"].dtype)
+    for node in graph.find_nodes(op="call_function", target=dequantize_kv):
+        if _ring_of(node) in found:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    for node in graph.find_nodes(op="call_function", target=fake_quantize):
         node.replace_all_uses_with(node.args[0])
-        program.graph.erase_node(node)
+        graph.erase_node(node)
     program.graph_module.recompile()
     return found
 
 
 def quantized_signature(program: ExportedProgram, signature: Signature) -> Signature:
-    """Returns a component's signature with the 8-bit rings of its quantized, unlowered program."""
-    names, states = weight_names(program), {}
+    """Returns a component's signature with the value rings of its unlowered program transposed."""
     specs = dict(zip(argument_placeholders(program), signature.arguments, strict=True))
-    for cache, place, (_, scale, mean, dtype) in _rounded_writes(program, signature):
-        transposed = place[1] == "v"
-        key_mean = None if mean is None else names[mean.name]
-        rounding = Rounding(names[scale.name], key_mean, transposed)
-        spec = replace(specs[cache], dtype=dtype, rounding=rounding)
-        states[spec.name] = spec.rearranged(_TRANSPOSED) if transposed else spec
-    return replace(signature, tensors=tuple(states.get(t.name, t) for t in signature.tensors))
+    values = {
+        specs[cache].name
+        for write, cache in _writes(program)
+        if write.kwargs["update"].args[-1] == _VALUES
+    }
+
+    def stored(spec: TensorSpec) -> TensorSpec:
+        if spec.name not in values:
+            return spec
+        assert spec.rounding is not None
+        reordered = replace(spec.rounding, reordered=True)
+        return replace(spec, rounding=reordered).rearranged(_TRANSPOSED)
+
+    return replace(signature, tensors=tuple(map(stored, signature)))
 
 
-def _rounded_writes(
-    program: ExportedProgram, signature: Signature
-) -> Iterator[tuple[fx.Node, tuple[str, str], Any]]:
-    """Yields the fake-quantized states, their layer and part, and the arguments of ``rounded``."""
-    specs = dict(zip(argument_placeholders(program), signature.arguments, strict=True))
+def _writes(program: ExportedProgram) -> Iterator[tuple[Any, fx.Node]]:
+    """Yields the writes of quantized operands of attention, with the states they write."""
     for node in program.graph.find_nodes(op="call_function", target=_FUNCTIONALIZED):
         update = node.kwargs.get("update")
-        if node.args[0] is ring_write and update.target is fake_quantize:
+        if node.args[0] is ring_write and update.target is quantize_kv and len(update.args) > 4:
             (cache,) = node.kwargs["_all_bases"]
-            place = layer_of(specs[cache].name)
-            assert place is not None
-            yield cache, place, update.args
+            yield node, cache
+
+
+def _ring_of(node: Any) -> Any:
+    """Returns the state that a dequantized ring is written to."""
+    (cache,) = node.args[0].args[0].kwargs["_all_bases"]
+    return cache
+
+
+def _widen(cache: fx.Node, write: fx.Node, dtype: torch.dtype) -> None:
+    value = cache.meta["val"]
+    with value.fake_mode:
+        wide = torch.empty(value.shape, dtype=dtype)
+    cache.meta["val"], write.meta["val"] = wide, (None, wide)
+    for result in write.users:
+        if result.args[1]:
+            result.meta["val"] = wide
 
 
 def lower_rings(

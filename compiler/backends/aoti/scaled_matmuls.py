@@ -3,8 +3,8 @@
 A linear layer with a quantized input becomes ``torch._scaled_mm`` with row-wise scales: one for
 each row of the input and each output channel. Per-channel weights need them; over a layer's matmuls
 at LongLive's sizes they cost 4 % of the time of tensor-wise scales (314 us instead of 302, H200). A
-static input scale is folded into the output channels' scales, so that all matmuls with the same
-number of rows share row scales of one. Per-token scales are the row scales, computed where the
+static input scale is folded into the output channels' scales at load, so that all matmuls with the
+same number of rows share row scales of one. Per-token scales are the row scales, computed where the
 input is quantized. The stored weight, ``[out, in]``, is the column-major operand that the matmul
 takes. With a high-precision input, inductor dequantizes the weight, which saves memory only.
 
@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
-from vidc.compiler.quantize.programs import ARGUMENTS, found_linears, is_dynamic
 from vidc.exporters.lowering import insert
-from vidc.exporters.program import weight_names
+from vidc.exporters.program import LINEAR_TENSORS, is_dynamic, quantized_weights, weight_names
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import BuildError
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
@@ -36,23 +35,29 @@ _SCALED = torch.ops.aten._scaled_mm.default
 _FULL = torch.ops.aten.full.default
 _TRANSPOSES = (torch.ops.aten.t.default, torch.ops.aten.permute.default)
 _FP8 = torch.float8_e4m3fn
+_WEIGHT_SCALE, _PRODUCT_SCALE = "weight_scale", "product_scale"
 
 
-def lower_linears(program: ExportedProgram) -> None:
+def lower_linears(program: ExportedProgram) -> dict[str, tuple[str, str]]:
     """Replaces every call of ``vidc::quantized_linear``, in place.
 
     Args:
         program: the quantized program.
 
+    Returns:
+        Names of the scales of matmuls with static inputs, with those of the weight's scale and the
+        input's, whose product each is.
+
     Raises:
         BuildError: ``VIDC-QUANTIZE-COUNT``, an 8-bit weight is not read as the recipe says.
     """
-    asked = {linear.weight: linear.computes for linear in found_linears(program)}
-    matmuls = _Matmuls(program.graph)
+    asked = quantized_weights(program)
+    matmuls = _Matmuls(program)
     for node in program.graph.find_nodes(op="call_function", target=quantized_linear):
         matmuls.replace(node)
     program.graph_module.recompile()
     _require_same(asked, quantized_matmuls_of(program))
+    return matmuls.products
 
 
 def quantized_matmuls_of(program: ExportedProgram) -> dict[str, bool]:
@@ -80,15 +85,16 @@ def quantized_matmuls_of(program: ExportedProgram) -> dict[str, bool]:
 class _Matmuls:
     """Lowering of one graph, with the nodes that linear layers share."""
 
-    def __init__(self, graph: fx.Graph) -> None:
-        self.graph = graph
+    def __init__(self, program: ExportedProgram) -> None:
+        self.program, self.graph = program, program.graph
+        self.products: dict[str, tuple[str, str]] = {}
         self._steps: dict[tuple[Any, ...], fx.Node] = {}
         self._tokens: dict[tuple[Any, ...], tuple[fx.Node, fx.Node]] = {}
         self._ones: dict[int, fx.Node] = {}
 
     def replace(self, node: fx.Node) -> None:
         """Replaces one call."""
-        x, weight, scale, bias, input_scale, *before = node.args[:ARGUMENTS]
+        x, weight, scale, bias, input_scale, *before = node.args[:LINEAR_TENSORS]
         value = node.meta["val"]
         with self.graph.inserting_before(node):
             if is_dynamic(node):
@@ -99,6 +105,7 @@ class _Matmuls:
                 result = insert(self.graph, dequantized_linear, (x, weight, scale, bias))
             else:
                 steps = self._quantized(x, weight, input_scale, *before)
+                self._multiply(scale, input_scale)
                 ones = self._ones_for(value.numel() // value.shape[-1], value)
                 arguments = (steps, weight, scale, bias, ones, value.dtype)
                 result = insert(self.graph, scaled_matmul, arguments)
@@ -114,12 +121,23 @@ class _Matmuls:
             dtype = weight.meta["val"].dtype
             fits = factor is None and dtype is _FP8
             if x.target is gelu_quantize and fits and _alone(x, scale, mean):
-                given = (x.args[0], dtype_name(_FP8), scale, mean)
-                self._steps[key] = insert(self.graph, gelu_quantize, given)
+                given = (x.args[0], scale, mean)
+                self._steps[key] = insert(self.graph, _gelu_quantized, given)
             else:
                 arguments = (x, scale, factor, mean, dtype)
                 self._steps[key] = insert(self.graph, quantized_input, arguments)
         return self._steps[key]
+
+    def _multiply(self, scale: Any, input_scale: Any) -> None:
+        """Makes the scale of a weight that of its matmul, a product that the loader computes."""
+        names, state = weight_names(self.program), self.program.state_dict
+        factors = names[scale.name], names[input_scale.name]
+        product = f"{factors[0].removesuffix(_WEIGHT_SCALE)}{_PRODUCT_SCALE}"
+        for spec in self.program.graph_signature.input_specs:
+            if spec.arg.name == scale.name:
+                spec.target = product
+        state[product] = state.pop(factors[0])
+        self.products[product] = factors
 
     def _per_token(self, x: Any, weight: Any, factor: Any, mean: Any) -> tuple[fx.Node, fx.Node]:
         """Returns the quantized input and its per-token scales, shared by its linear layers."""
@@ -140,6 +158,11 @@ class _Matmuls:
                 made.meta["val"] = _FULL([rows, 1], 1.0, **options)
             self._ones[rows] = made
         return self._ones[rows]
+
+
+def _gelu_quantized(x: Tensor, scale: Tensor, mean: Tensor | None) -> Tensor:
+    quantized: Tensor = gelu_quantize(x, dtype_name(_FP8), scale.reshape(1), mean)
+    return quantized
 
 
 def scaled_matmul(
@@ -169,7 +192,7 @@ def _alone(x: fx.Node, scale: Any, mean: Any) -> bool:
     return all(
         user.target is quantized_linear
         and user.args[0] is x
-        and user.args[4:ARGUMENTS] == (scale, None, mean)
+        and user.args[4:LINEAR_TENSORS] == (scale, None, mean)
         for user in x.users
     )
 

@@ -79,15 +79,11 @@ def _for_cpu(component: ExportedComponent, output: Path) -> CompiledEngine:
     import onnx_ir
 
     from vidc.compiler.backends.graph_values import require_clean_graph
-    from vidc.exporters.onnx.quantize import unsigned_inputs
     from vidc.exporters.onnx.states import aliasable_states
 
     model = onnx_ir.load(component.onnx)
     require_clean_graph(component.name, model, "onnxruntime")
-    if unsigned_inputs(model):
-        onnx_ir.save(model, output / component.onnx.name)
-    else:
-        shutil.copyfile(component.onnx, output / component.onnx.name)
+    shutil.copyfile(component.onnx, output / component.onnx.name)
     return CompiledEngine(
         loader=NAME,
         version=onnxruntime.__version__,

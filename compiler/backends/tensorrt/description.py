@@ -1,6 +1,7 @@
 """Description of a network for the bundle, because a plan can only be inspected on a GPU."""
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 from vidc.compiler.backends.tensorrt.network import Network, attention_layers
@@ -28,16 +29,7 @@ def describe_network(network: Network, product: Product) -> dict[str, Any]:
         }
         for attention in attention_layers(module, definition)
     ]
-    quantized = [
-        {
-            "name": each.name,
-            "weight": each.tensors.weight,
-            "weights": each.weights,
-            "inputs": each.inputs,
-            "computes": each.computes,
-        }
-        for each in quantized_matmuls(module, definition)
-    ]
+    quantized = [asdict(each) for each in quantized_matmuls(module, definition)]
     return {
         "layers": found,
         "attentions": attentions,

@@ -61,7 +61,7 @@ def parse(component: str, graph: Graph, product: Product, plugins: bool = False)
             component,
             values_of(ir.load(graph.path), missing[0]),
         )
-    require_quantized(component, module, definition, graph.linears)
+    require_quantized(component, module, definition, graph.quantized)
     return Network(builder, definition, log, (parser,), plugins)
 
 

@@ -1,20 +1,14 @@
 """Quantized linear layers of a parsed network, found by matching its layers."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from vidc.compiler.backends.tensorrt.engine_layers import nodes_of
-from vidc.compiler.quantize.tensors import (
-    input_factor_name,
-    input_mean_name,
-    input_scale_name,
-    require_asked,
-)
-from vidc.exporters.linear_tensors import LinearTensors
 from vidc.plugins.errors import BuildError
 
-_OF_INPUTS = (input_scale_name(""), input_factor_name(""), input_mean_name(""))
+_QUANTIZER = ".input_quantizer."
+"""In the names of network inputs that quantize a linear layer's input."""
 
 
 @dataclass(frozen=True)
@@ -23,20 +17,17 @@ class QuantizedMatmul:
 
     Attributes:
         name: name of its layer.
-        tensors: names of the network inputs that it reads.
+        weight: name of the network input that is its weight.
         weights: dtype of the weight before dequantization, such as ``fp8``.
         inputs: dtype of the input before dequantization; high precision if it is not quantized.
+        computes: True if it should run in 8 bits.
     """
 
     name: str
-    tensors: LinearTensors
+    weight: str
     weights: str
     inputs: str
-
-    @property
-    def computes(self) -> bool:
-        """True if it should run in 8 bits."""
-        return self.tensors.input_scale is not None
+    computes: bool
 
 
 def quantized_matmuls(module: Any, definition: Any) -> list[QuantizedMatmul]:
@@ -50,27 +41,34 @@ def qdq_nodes(module: Any, definition: Any) -> frozenset[str]:
 
 
 def require_quantized(
-    component: str, module: Any, definition: Any, asked: tuple[LinearTensors, ...]
+    component: str, module: Any, definition: Any, expected: Mapping[str, bool]
 ) -> None:
-    """Rejects a network whose quantized linear layers or Q/DQ counts are not those expected.
+    """Rejects a network whose quantized matmuls are not those expected.
+
+    Args:
+        component: its name.
+        module: the product's module.
+        definition: the parsed network.
+        expected: the 8-bit weights by name; True for those with quantized inputs.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-COUNT`` with the component and the first difference.
     """
-    found = quantized_matmuls(module, definition)
-    require_asked(component, asked, [product.tensors for product in found])
-    kinds = [definition.get_layer(index).type for index in range(definition.num_layers)]
-    inputs = {linear.input_scale for linear in asked} - {None}
-    # Linear layers that share an input scale share its Q/DQ.
-    wanted = (len(inputs), len(inputs) + len(asked))
-    there = tuple(kinds.count(k) for k in (module.LayerType.QUANTIZE, module.LayerType.DEQUANTIZE))
-    if there != wanted:
+    matmuls = quantized_matmuls(module, definition)
+    found = {matmul.weight: matmul.computes for matmul in matmuls}
+    differ = [n for n in {**expected, **found} if expected.get(n) is not found.get(n)]
+    if differ or len(found) != len(matmuls):
+        first = differ[0] if differ else "a weight that several matmuls read"
         raise BuildError(
             "VIDC-QUANTIZE-COUNT",
-            f"{component}: the recipe needs {wanted[0]} Q and {wanted[1]} DQ, the parsed network "
-            f"has {there[0]} and {there[1]}",
+            f"{component}: the recipe asks for {_counts(expected)}, the parsed network has "
+            f"{_counts(found)}; the first difference is {first}",
             "report it with this message; a recipe that leaves the layer out builds",
         )
+
+
+def _counts(weights: Mapping[str, bool]) -> str:
+    return f"{len(weights)} weights and {sum(weights.values())} inputs of linear layers in 8 bits"
 
 
 class _Edges:
@@ -78,19 +76,12 @@ class _Edges:
 
     def __init__(self, module: Any, definition: Any) -> None:
         self._kinds = module.LayerType
-        self._module = module
         self._layers = [definition.get_layer(index) for index in range(definition.num_layers)]
         self._given = {
             layer.get_output(index).name: layer
             for layer in self._layers
             for index in range(layer.num_outputs)
         }
-        self._taken: dict[str, list[Any]] = {}
-        for layer in self._layers:
-            for index in range(layer.num_inputs):
-                tensor = layer.get_input(index)
-                if tensor is not None:
-                    self._taken.setdefault(tensor.name, []).append(layer)
         self._views = (self._kinds.SHUFFLE, self._kinds.CAST, self._kinds.IDENTITY)
 
     def products(self) -> list[QuantizedMatmul]:
@@ -102,11 +93,10 @@ class _Edges:
             of_weight = self._behind(layer.get_input(1), self._kinds.DEQUANTIZE)
             if of_weight is None:
                 continue
-            steps, *of_input = self._quantized(layer.get_input(0))
-            weight = of_weight.get_input(0)
-            tensors = LinearTensors(weight.name, self._scale(layer), *of_input)
+            weight, steps = of_weight.get_input(0), self._steps(layer.get_input(0))
             inputs = layer.get_input(0) if steps is None else steps
-            found.append(QuantizedMatmul(layer.name, tensors, type_name(weight), type_name(inputs)))
+            kinds = type_name(weight), type_name(inputs)
+            found.append(QuantizedMatmul(layer.name, weight.name, *kinds, steps is not None))
         return found
 
     def rounding(self) -> frozenset[str]:
@@ -142,48 +132,13 @@ class _Edges:
         """Returns True if a layer applies the scale, factor or mean of a quantized input."""
         if layer.type != self._kinds.ELEMENTWISE:
             return False
-        name = self._source(layer.get_input(1)) or ""
-        return name.endswith(_OF_INPUTS)
+        return _QUANTIZER in (self._source(layer.get_input(1)) or "")
 
-    def _quantized(self, tensor: Any) -> tuple[Any, str | None, str | None, str | None]:
-        """Returns an input before its DQ and the names of its scale, factor and mean, or Nones."""
+    def _steps(self, tensor: Any) -> Any:
+        """Returns an input before its DQ if a Q made that, else None."""
         after = self._behind(tensor, self._kinds.DEQUANTIZE)
         before = None if after is None else self._behind(after.get_input(0), self._kinds.QUANTIZE)
-        if after is None or before is None:
-            return None, None, None, None
-        scale = factor = mean = None
-        for operation, name in self._operations(before.get_input(0)):
-            if scale is None and operation == self._module.ElementWiseOperation.DIV:
-                scale = name
-            elif scale is not None:
-                # Earlier operations may be the network's own.
-                if name is not None and name.endswith(input_factor_name("")) and factor is None:
-                    factor = name
-                    continue
-                mean = name if name is not None and name.endswith(input_mean_name("")) else None
-                break
-        return after.get_input(0), scale, factor, mean
-
-    def _scale(self, product: Any) -> str:
-        """Returns the network input that scales a matmul's result, or ""."""
-        tensor = product.get_output(0)
-        while True:
-            takers = self._taken.get(tensor.name, [])
-            if len(takers) != 1:
-                return ""
-            if takers[0].type not in self._views:
-                operations = list(self._operations(takers[0].get_output(0)))
-                return (operations[0][1] or "") if operations else ""
-            tensor = takers[0].get_output(0)
-
-    def _operations(self, tensor: Any) -> Iterator[tuple[Any, str | None]]:
-        """Yields the elementwise operations before a tensor, last first, and second operands."""
-        layer = self._given.get(tensor.name)
-        while layer is not None and layer.type == self._kinds.ELEMENTWISE:
-            # The binding returns the base class.
-            layer.__class__ = self._module.IElementWiseLayer
-            yield layer.op, self._source(layer.get_input(1))
-            layer = self._given.get(layer.get_input(0).name)
+        return None if before is None else after.get_input(0)
 
     def _source(self, tensor: Any) -> str | None:
         """Returns the network input that a tensor is a view of, or None."""

@@ -73,7 +73,7 @@ class Denoise(_Pass):
     ) -> tuple[Tensor]:
         """The flow, float32 ``[B, F, C, h, w]``; the arguments are those of its signature."""
         model = self.transformer
-        time, modulation = model.condition_embedder.time(timestep)
+        time, modulation = model.condition_embedder.time(timestep, model.dtype)
         rope = (rope_cos, rope_sin)
         x = self.run(model.layers, latent, modulation, rope, position, valid_length, states)
         return (model.head(x, time, latent.shape[3] // model.config.patch[1]),)
@@ -97,7 +97,7 @@ class KvUpdate(_Pass):
     ) -> tuple[()]:
         """Writes ``ring.k.i`` and ``ring.v.i``; the last layer takes no text states."""
         model = self.transformer
-        _, modulation = model.condition_embedder.time(timestep)
+        _, modulation = model.condition_embedder.time(timestep, model.dtype)
         rope = (rope_cos, rope_sin)
         *layers, last = model.layers
         *before, ring_k, ring_v = states

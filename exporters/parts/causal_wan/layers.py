@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vidc.exporters.kv_ring import KvRing
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
-from vidc.plugins.ops.ring import ring_attention, ring_write
 
 
 class RmsNorm(nn.Module):
@@ -30,6 +30,9 @@ class RmsNorm(nn.Module):
 
 class Attention(nn.Module):
     """Projections of one attention; ``queries`` and ``keys`` are normalized."""
+
+    shared_inputs: tuple[str, ...] = ("to_k", "to_v")
+    """Linear layers that read the same tensor: in cross-attention, queries read another one."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -61,6 +64,16 @@ class Attention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.reshape(*x.shape[:2], self.heads, -1)
+
+
+class SelfAttention(Attention):
+    """Attention to the tokens in a ring."""
+
+    shared_inputs = ("to_q", "to_k", "to_v")
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.ring = KvRing()
 
 
 class _GeluProjection(nn.Module):
@@ -110,16 +123,17 @@ class ConditionEmbedder(nn.Module):
         self.time_proj = nn.Linear(config.dim, 6 * config.dim)
         self.text_embedder = TwoLinear(config.text_dim, config.dim, nn.GELU("tanh"))
 
-    def time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
+    def time(self, timestep: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Timesteps ``[B, F]`` to the embedding ``[B, F, dim]`` and modulation ``[B, F, 6, dim]``.
 
-        Both float32. The sinusoid is that of "Attention Is All You Need", cosines first.
+        Both float32, computed in ``dtype``. The sinusoid is that of "Attention Is All You Need",
+        cosines first.
         """
         half = self.freq_dim // 2
         exponent = -math.log(10000) * torch.arange(half, device=timestep.device) / half
         angles = timestep[..., None].float() * torch.exp(exponent)
         sinusoid = torch.cat([torch.cos(angles), torch.sin(angles)], -1)
-        embedded = self.time_embedder(sinusoid.to(self.time_proj.weight.dtype))
+        embedded = self.time_embedder(sinusoid.to(dtype))
         modulation = self.time_proj(F.silu(embedded)).reshape(*timestep.shape, 6, -1)
         return embedded.float(), modulation.float()
 
@@ -173,7 +187,7 @@ class Block(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.eps = config.eps
-        self.attn1 = Attention(config)
+        self.attn1 = SelfAttention(config)
         self.attn2 = Attention(config)
         self.norm2 = nn.LayerNorm(config.dim, config.eps)
         self.ffn = FeedForward(config.dim, config.ffn_dim)
@@ -202,8 +216,8 @@ class Block(nn.Module):
         sink: int,
     ) -> None:
         """Writes this block's keys and values into the ring, where nothing attends to them."""
-        ring_write(ring[0], rotate(self.attn1.keys(normed), *rope), position, sink)
-        ring_write(ring[1], self.attn1.values(normed), position, sink)
+        keys = rotate(self.attn1.keys(normed), *rope)
+        self.attn1.ring.write(ring, keys, self.attn1.values(normed), position, sink)
 
     def _write_ring(
         self,
@@ -228,8 +242,7 @@ class Block(nn.Module):
             attention.heads,
             self.eps,
         )
-        ring_write(ring[0], keys, position, sink)
-        ring_write(ring[1], attention.values(normed), position, sink)
+        attention.ring.write(ring, keys, attention.values(normed), position, sink)
         return queries
 
     def forward(
@@ -257,7 +270,7 @@ class Block(nn.Module):
         """
         _, _, gate_attention, shift, scale, gate_ffn = self.modulation(time)
         queries = self._write_ring(self.attention_input(x, time), rope, ring, position, sink)
-        attended = ring_attention(queries, ring[0], ring[1], valid_length)
+        attended = self.attn1.ring.attend(queries, ring, valid_length)
         x = gated_residual(x, self.attn1.out(attended), gate_attention)
 
         queries = self.attn2.queries(layer_norm(x, self.eps, self.norm2).to(self.dtype))

@@ -28,8 +28,8 @@ class CausalWan(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The weights' dtype."""
-        return self.proj_out.weight.dtype
+        """Dtype of the weights that are not quantized."""
+        return self.scale_shift_table.dtype
 
     def patchify(self, latent: Tensor) -> Tensor:
         """``[B, F, C, h, w]`` to float32 tokens ``[B, F * rows * cols, dim]``."""

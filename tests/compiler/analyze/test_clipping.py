@@ -1,5 +1,7 @@
 """What lies beyond a calibration's ranges, against sums by hand, and the refusal of too much."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,12 +12,14 @@ from outlier import recipe_of
 from vidc.compiler.build.calibration_rollouts import scenario
 from vidc.compiler.config.formats import AttentionFormat, LinearFormat
 from vidc.compiler.quantize.apply import apply_recipe
-from vidc.compiler.quantize.arithmetic import LARGEST, quantize, scale_of
+from vidc.compiler.quantize.arithmetic import DTYPES, LARGEST, scale_of
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.clipping import OF_LINEARS, OF_RINGS, Clipping
-from vidc.compiler.quantize.fake import FakeQuantizer
+from vidc.compiler.quantize.switch import QuantizedLayers
+from vidc.compiler.validate.eager import part_engines
 from vidc.compiler.validate.play import play_rollout
 from vidc.plugins.errors import GateError
+from vidc.plugins.quantize import quantize
 
 LAYER = "blocks.1.ffn.net.2"
 RING = recipe_of(None, AttentionFormat(values="int8"))
@@ -37,7 +41,7 @@ def test_clipping_error_matches_rounding_error(values, amax, form):
     beyond = sum(max(abs(value) - limit, 0.0) ** 2 for value in values) ** 0.5
     norm = sum(value**2 for value in values) ** 0.5
     assert error == pytest.approx(beyond / norm if norm else 0.0, rel=1e-4, abs=1e-6)
-    rounded = quantize(given_values, scale, form).float() * scale
+    rounded = quantize(given_values, scale, DTYPES[form]).float() * scale
     assert float((rounded - given_values).norm()) >= beyond * (1 - 1e-4) - 1e-3
 
 
@@ -89,11 +93,13 @@ def test_rejects_nan():
 
 
 def played(model, stream, recipe, calibration):
-    clipping = Clipping()
+    clipping, part = Clipping(), model.config.quantized_part
     formats = apply_recipe(recipe, model.config)
-    quantizer = FakeQuantizer(model.network, formats, calibration, clipping)
-    with quantizer.quantized(quantizer.layers):
-        engines = quantizer.engines(model.engines)
+    layers = QuantizedLayers(part, model.network, formats, calibration, clipping)
+    with layers.quantized(layers.layers):
+        engines = part_engines(part, model.network)
+        for name, engine in engines.items():
+            engine.module.register_forward_pre_hook(partial(clipping.enter, name))
         play_rollout(scenario(model.config), model.inputs[0], stream, engines)
     return clipping
 

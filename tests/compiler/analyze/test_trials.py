@@ -13,7 +13,7 @@ from vidc.compiler.analyze.trials import Trials
 from vidc.compiler.build.calibration_rollouts import scenario
 from vidc.compiler.config.formats import AttentionFormat, LinearFormat
 from vidc.compiler.quantize.apply import apply_recipe
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.eager import EagerEngine, part_engines
 from vidc.compiler.validate.metrics import compare, psnr
 from vidc.compiler.validate.play import Calls, ObservedEngine, decode_latents, play_rollout
 from vidc.exporters.models import with_weights
@@ -32,9 +32,7 @@ def decoders(config):
 
 
 def trials_of(model, recipe, decoders=None):
-    return Trials(
-        model.config, model.engines, decoders or {}, model.quantizer(recipe), model.inputs
-    )
+    return Trials(model.config, decoders or {}, model.layers(recipe), model.inputs)
 
 
 @pytest.fixture(scope="module")
@@ -117,16 +115,20 @@ def test_figures_match_manual_rollouts(model, stream, scored):
         return given
 
     reference = played(model.engines)
-    quantizer = model.quantizer(recipe_of(INT8, RING))
-    with quantizer.quantized(group.layers):
-        latents = played(quantizer.engines(model.engines))
+    layers = model.layers(recipe_of(INT8, RING))
+
+    def engines():
+        return part_engines(model.config.quantized_part, model.network)
+
+    with layers.quantized(group.layers):
+        latents = played(engines())
     values = torch.stack(reference)
     peak = float(values.max() - values.min())
     worst = min(psnr(one, two, peak) for one, two in zip(latents, reference, strict=True))
     assert found[0].psnr_db == pytest.approx(worst)
     expected = flows(model.engines)
-    with quantizer.quantized(group.layers):
-        forced = flows(quantizer.engines(model.engines), expected)
+    with layers.quantized(group.layers):
+        forced = flows(engines(), expected)
     pairs = zip(forced, expected, strict=True)
     assert found[0].sqnr_db == pytest.approx(min(compare(*pair).sqnr_db for pair in pairs))
 
@@ -138,8 +140,7 @@ def test_with_a_vae_frames_are_compared(model, stream, decoders):
     (inputs,) = model.inputs
     device = torch.device("cpu")
     reference = play_rollout(scenario(model.config), inputs, stream, model.engines).latents
-    quantizer = model.quantizer(recipe_of(INT8))
-    with quantizer.quantized((BAD,)):
+    with model.layers(recipe_of(INT8)).quantized((BAD,)):
         latents = play_rollout(scenario(model.config), inputs, stream, model.engines).latents
     one, two = (decode_latents(each, decoders, device) for each in (latents, reference))
     assert found == pytest.approx(min(psnr(one[block], two[block]) for block in two))

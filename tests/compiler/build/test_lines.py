@@ -53,7 +53,7 @@ def graph(tmp_path_factory):
     [
         ("Sigmoid", "self.activation("),
         ("TensorScatter", "_write_ring("),
-        ("Attention", "ring_attention("),
+        ("Attention", "ring.attend("),
     ],
 )
 def test_a_node_that_pytorch_has_no_value_of_gets_its_operators_line(graph, kind, code):
@@ -71,7 +71,7 @@ def test_a_graph_that_lint_refuses_for_a_gpu_names_the_line(tmp_path):
     assert caught.value.code == "VIDC-EXPORT-LINT"
     assert caught.value.message.startswith("denoise: tensorrt_rtx would not compute denoise")
     assert "attention-padded-keys" in caught.value.message
-    assert re.search(r"; it comes from .*layers\.py:\d+: .*ring_attention\(", caught.value.message)
+    assert re.search(r"; it comes from .*layers\.py:\d+: .*ring\.attend\(", caught.value.message)
 
 
 def test_what_a_real_parser_refuses_is_named_with_node_and_line(tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ def test_what_a_real_parser_refuses_is_named_with_node_and_line(tmp_path, monkey
     message = caught.value.message
     assert re.match(r"denoise: TensorRT-RTX 1\.\S+ does not parse its graph at node '", message)
     assert "(Bernoulli)" in message
-    assert re.search(r"; it comes from .*layers\.py:\d+: .*ring_attention\(", message)
+    assert re.search(r"; it comes from .*layers\.py:\d+: .*ring\.attend\(", message)
 
 
 def test_a_graph_that_lint_refuses_for_a_cpu_names_the_line(tmp_path):
@@ -103,7 +103,7 @@ def test_a_graph_that_lint_refuses_for_a_cpu_names_the_line(tmp_path):
         backend("onnxruntime").compile(component, ON_CPU.target, {}, output)
     assert caught.value.code == "VIDC-EXPORT-LINT"
     assert "attention-bf16" in caught.value.message
-    assert re.search(r"; it comes from .*\.py:\d+: .*attention\(", caught.value.message)
+    assert re.search(r"; it comes from .*\.py:\d+: .*ring\.attend\(", caught.value.message)
 
 
 @pytest.mark.parametrize("values", [(), ("absent",)])

@@ -235,15 +235,12 @@ def test_a_hopper_gpu_s_own_recipe_is_one_that_its_engines_hold(
     sources = Sources({}, seed=1, calibration=tmp_path)
     same_but_for_files(settings, sources)
     made = {s.name: s for s in stages(settings, sources)}
-    compiled = made["compile:denoise"]
-    assert Input("quantize:denoise") in compiled.inputs
-    assert made["quantize:denoise"].key().entries == (
-        "vidc.compiler.build.quantize_component",
-        "vidc.compiler.quantize.programs",
-        "vidc.exporters.families.causal_video",
-    )
-    assert "onnx" not in made["quantize:denoise"].key().tools()
-    assert made["quantize:transformer"].key().config["form"] == "program"
+    exported = made["export:denoise"].key()
+    assert exported.config["layers"] == made["quantize:transformer"].key().config["layers"] != {}
+    assert made["export:vae_decode"].key().config["layers"] == {}
+    # ONNX has no form of what Hopper engines compute.
+    assert "onnx" not in exported.tools()
+    assert "onnx" in made["export:vae_decode"].key().tools()
     assert ("calibrate:transformer" in made) == (precision == "fp8")
     assert (Input("calibrate:transformer") in made["quantize:transformer"].inputs) == (
         precision == "fp8"
@@ -251,7 +248,7 @@ def test_a_hopper_gpu_s_own_recipe_is_one_that_its_engines_hold(
 
 
 @pytest.mark.parametrize(("precision", "recipe"), [("fp8", "fp8-linear"), ("int8", "int8-static")])
-def test_engines_of_tensorrt_come_from_programs_in_8_bits(
+def test_engines_of_tensorrt_come_from_quantized_programs(
     tmp_path: Path, precision: str, recipe: str
 ) -> None:
     settings = resolve("longlive-1.3b", gpu="rtx4090", precision=precision, environ={})
@@ -261,11 +258,6 @@ def test_engines_of_tensorrt_come_from_programs_in_8_bits(
     for name in ("calibration.json", "calibration.safetensors"):
         (tmp_path / name).write_bytes(b"")
     made = {s.name: s for s in stages(settings, Sources({}, seed=1, calibration=tmp_path))}
-    assert made["quantize:denoise"].key().entries == (
-        "vidc.compiler.build.quantize_component",
-        "vidc.compiler.quantize.programs",
-        "vidc.exporters.families.causal_video",
-    )
-    assert Input("quantize:denoise") in made["compile:denoise"].inputs
+    assert made["export:denoise"].key().config["layers"]
     # A plan is built without weights and ranges: another calibration changes none.
-    assert {each.stage for each in made["compile:denoise"].inputs} == {"quantize:denoise"}
+    assert {each.stage for each in made["compile:denoise"].inputs} == {"export:denoise"}

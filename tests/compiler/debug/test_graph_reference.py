@@ -1,11 +1,9 @@
-"""PyTorch's values of graphs whose Linears and rings are in 8 bits, beside ONNX Runtime's."""
-
-from dataclasses import replace
+"""PyTorch's values of a graph with 8-bit linear layers and rings, against ONNX Runtime's."""
 
 import torch
 import transformer
 from interpreted import drawn
-from quantized import calibration
+from quantized import Quantized
 
 from vidc.compiler.backends import backend
 from vidc.compiler.build.program import component_program
@@ -14,14 +12,9 @@ from vidc.compiler.debug.call_inputs import CallInputs
 from vidc.compiler.debug.graph import EngineGraph
 from vidc.compiler.debug.reference import graph_reference
 from vidc.compiler.debug.search import first_wrong, relative_error
-from vidc.compiler.quantize import graphs
-from vidc.compiler.quantize.attention import attention_weights, quantized_attention
-from vidc.compiler.quantize.lowering import quantized_linears
 from vidc.compiler.quantize.support import ONNX
-from vidc.compiler.quantize.weights import quantized_weights
 from vidc.exporters.checkpoint import write_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
-from vidc.exporters.export import export_component
 from vidc.plugins.names import weights_path
 from vidc.runtime.engines.onnxruntime import Options
 from vidc.runtime.weights import Weights
@@ -51,24 +44,13 @@ LIMIT = 2e-2
 def looked(recipe, name, folder):
     """A component's graph with its weights beside it, and PyTorch's values of it."""
     settings = resolve("tiny", gpu="cpu", precision="int8", recipe=recipe, environ={})
-    rules, model = settings.quantization.recipe, settings.model
-    linears = quantized_linears(rules, model, ONNX)
-    attentions = quantized_attention(rules, model, ONNX)
-    weights = transformer.model().weights
+    quantized = Quantized(transformer.model(), settings.quantization.recipe, ONNX)
     (folder / "exported").mkdir()
-    exported = export_component(model.parts["transformer"], "fp32", name, folder / "exported")
-    (folder / "made").mkdir()
-    made = graphs.write(
-        exported, replace(exported, folder=folder / "made"), "transformer", weights, linears,
-        attentions,
-    )  # fmt: skip
-    ranges = calibration(model, reach=3.0)
-    stored = {key: LazyTensor.of(tensor) for key, tensor in weights.items()}
-    narrow = quantized_weights(stored, linears, ranges, ONNX)
+    made = quantized.exported(name, "fp32", folder / "exported", onnx=True)
     output = folder / "engine"
     file = output / weights_path("transformer")
     file.parent.mkdir(parents=True)
-    write_weights(file, narrow | attention_weights(attentions, ranges))
+    write_weights(file, {n: LazyTensor.of(t) for n, t in quantized.state("fp32").items()})
     engine = backend("onnxruntime").compile(made, settings.target, {}, output)
 
     program = component_program(settings, name)
@@ -81,10 +63,10 @@ def looked(recipe, name, folder):
     graph = EngineGraph(
         output / engine.files[0], options.session_options(), kept, engine.signature.graph_outputs()
     )
-    return graph, graph_reference(settings, program, given)
+    return graph, graph_reference(program, given)
 
 
-def test_values_of_a_graph_in_8_bits_are_pytorchs(tmp_path):
+def test_values_of_a_quantized_graph_are_pytorchs(tmp_path):
     recipe = tmp_path / "both.toml"
     recipe.write_text(RECIPE)
     graph, reference = looked(str(recipe), "kv_update", tmp_path)

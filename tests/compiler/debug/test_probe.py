@@ -71,7 +71,7 @@ def wrong_write(program):
 
 FAULTS = {
     "layer_norm_3": (wrong_epsilon, "aten.layer_norm.default", "attention_input("),
-    "ring_attention_1": (wrong_attention, "vidc.ring_attention.default", "ring_attention("),
+    "ring_attention_1": (wrong_attention, "vidc.ring_attention.default", "ring.attend("),
     "ring.k.1.out": (wrong_write, "vidc.ring_write.default", "_write_ring("),
 }
 

@@ -1,15 +1,13 @@
 """Random weights of the smallest preset, with ranges that are drawn."""
 
-from dataclasses import dataclass
-
 import pytest
 import quantized
+from quantized import Drawn
 
 from vidc.compiler.config.recipe import load_recipe, parse_recipe
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.quantize.artifact import Calibration
-from vidc.compiler.quantize.lowering import QuantizedLinear, quantized_linears
-from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, ONNX, QuantizationSupport
+from vidc.compiler.quantize.lowering import lowered_formats
+from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, ONNX
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
 
@@ -30,16 +28,6 @@ CENTRED_INT8 = parse_recipe(
 )
 
 
-@dataclass(frozen=True)
-class Model:
-    """Weights of a model, the linear layers to quantize, and their calibration."""
-
-    weights: dict[str, LazyTensor]
-    linears: dict[str, QuantizedLinear]
-    calibration: Calibration
-    form: QuantizationSupport
-
-
 @pytest.fixture(scope="session")
 def config():
     return resolve("tiny", gpu="cpu", environ={}).model
@@ -50,22 +38,23 @@ def calibration(config):
     return quantized.calibration(config)
 
 
+@pytest.fixture(scope="session")
+def weights(config):
+    return {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
+
+
 @pytest.fixture(
     params=[
         ("int8-static", ONNX),
-        ("fp8-linear", ONNX),
         (CENTRED_INT8, ONNX),
         ("int8-weight-only", ONNX),
         ("fp8-linear", AOTI_GPU),
-        ("int8-weight-only", AOTI_GPU),
         ("fp8-dynamic", AOTI_GPU),
         ("int8", AOTI_CPU),
     ],
-    ids=lambda pair: f"{getattr(pair[0], 'name', pair[0])} {pair[1].name}",
+    ids=lambda pair: getattr(pair[0], "name", pair[0]),
 )
-def model(request, config, calibration):
-    recipe, form = request.param
+def model(request, config, calibration, weights):
+    recipe, support = request.param
     recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    weights = {n: LazyTensor.of(t) for n, t in random_weights(config.transformer, 1)}
-    linears = quantized_linears(recipe, config, form)
-    return Model(weights, linears, calibration, form)
+    return Drawn(config, weights, lowered_formats(recipe, config, support), calibration)

@@ -10,7 +10,8 @@ from hypothesis.extra.numpy import arrays
 from modelopt_here import needs_modelopt
 from onnx.reference import ReferenceEvaluator
 
-from vidc.compiler.quantize.arithmetic import LARGEST, quantize, scale_of, smoothing
+from vidc.compiler.quantize.arithmetic import DTYPES, LARGEST, scale_of, smoothing
+from vidc.plugins.quantize import quantize
 
 VALUES = arrays(np.float32, (5, 4), elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False))
 KINDS = {"int8": onnx.TensorProto.INT8, "fp8": onnx.TensorProto.FLOAT8E4M3FN}
@@ -38,7 +39,7 @@ def test_quantization_matches_onnx(form, values):
     scale = scale_of(torch.from_numpy(values).abs().amax(), form)
     if not float(scale) > 1e-30:
         return  # Steps so small are not exact in float32.
-    found = quantize(torch.from_numpy(values), scale, form).float().numpy()
+    found = quantize(torch.from_numpy(values), scale, DTYPES[form]).float().numpy()
     assert np.array_equal(found, by_onnx(values, scale, form))
 
 
@@ -49,7 +50,7 @@ def test_quantization_uses_full_range(form, values):
     amax = tensor.abs().amax(1)
     scale = scale_of(amax, form)
     assert (scale > 0).all()
-    found = quantize(tensor, scale[:, None], form).float()
+    found = quantize(tensor, scale[:, None], DTYPES[form]).float()
     assert found.isfinite().all()
     assert (found.abs() <= LARGEST[form]).all()
     used = amax > 1e-30
@@ -61,7 +62,7 @@ def test_quantization_saturates(values, times):
     tensor = torch.from_numpy(values)
     for form in KINDS:
         small = scale_of(tensor.abs().amax(), form) / times
-        found = quantize(tensor, small, form).float()
+        found = quantize(tensor, small, DTYPES[form]).float()
         outside = tensor.abs() > small * LARGEST[form] * 1.01
         assert (found.abs()[outside] == LARGEST[form]).all()
 
@@ -84,5 +85,5 @@ def test_weights_are_those_of_modelopt_by_the_same_ranges(form, bits):
     quantizer = mtq.nn.TensorQuantizer(attributes)
     quantizer.amax = weight.abs().amax(1, keepdim=True)
     scale = scale_of(weight.abs().amax(1), form)[:, None]
-    found = quantize(weight, scale, form).float() * scale
+    found = quantize(weight, scale, DTYPES[form]).float() * scale
     torch.testing.assert_close(found, quantizer(weight), rtol=1e-6, atol=1e-7)

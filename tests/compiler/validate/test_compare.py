@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vidc.compiler.validate import compare as comparing
-from vidc.compiler.validate import reference
+from vidc.compiler.validate import eager as eager_module
 from vidc.compiler.validate.check import Validation
 from vidc.compiler.validate.compare import (
     BlockFrames,
@@ -182,7 +182,7 @@ def test_the_json_of_a_validation_is_strict(model, mixed):
 def test_one_precision_is_in_memory_at_a_time(model, tmp_path, monkeypatch):
     alive = 0
     most = []
-    make = reference.EagerEngine
+    make = eager_module.EagerEngine
 
     class Counted(make):
         def __init__(self, component):
@@ -195,7 +195,7 @@ def test_one_precision_is_in_memory_at_a_time(model, tmp_path, monkeypatch):
             nonlocal alive
             alive -= 1
 
-    monkeypatch.setattr(reference, "EagerEngine", Counted)
+    monkeypatch.setattr(eager_module, "EagerEngine", Counted)
     model.golden(tmp_path, replace(ROLLOUT, rollout=False), "bf16")
     assert len(most) == 2 * len(model.engines)
     assert max(most) == len(model.engines)

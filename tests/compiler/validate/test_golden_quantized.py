@@ -3,7 +3,7 @@
 from vidc.compiler.build.golden import PlayGolden
 from vidc.compiler.build.golden_quantized import PlayQuantized
 from vidc.compiler.config.recipe import load_recipe
-from vidc.compiler.quantize.support import AOTI_CPU
+from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate.compare import worst_of_calls
 from vidc.compiler.validate.golden import Golden
@@ -20,7 +20,8 @@ def test_scales_for_each_token_are_played_without_ranges(model, tmp_path):
     )
     precisions = dict.fromkeys(("transformer", "vae"), "fp32")
     exact = PlayGolden(model.config, precisions, scenario, (), "cpu", None)
-    PlayQuantized(exact, load_recipe("fp8-dynamic"), None, AOTI_CPU).run(workspace)
+    formats = apply_recipe(load_recipe("fp8-dynamic"), model.config)
+    PlayQuantized(exact, formats, None).run(workspace)
     found = Golden.load(tmp_path / "quantized")
     errors = worst_of_calls(found.eager, found.reference)
     for name, metrics in errors.items():

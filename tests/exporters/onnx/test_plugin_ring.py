@@ -165,13 +165,10 @@ def test_a_component_without_a_ring_says_so(model):
     assert refusal(model.component("text_kv", "fp16").signature) == "it has no ring"
 
 
-def test_linears_in_8_bits_give_what_is_laid_side_by_side(model, tmp_path):
-    component = model.component("denoise", "fp32")
-    program = export_program(component)
-    made = Quantized(model, load_recipe("int8-static"), TENSORRT)
-    made.quantize("denoise", program)
-    exported = ExportedComponent("denoise", tmp_path, component.signature, component.aligned)
-    save_program(program, exported.program)
+def test_quantized_projections_are_laid_side_by_side(model, tmp_path):
+    quantized = Quantized(model, load_recipe("int8-static"), TENSORRT)
+    exported = quantized.exported("denoise", "fp32", tmp_path, onnx=False)
     graph = write_graph(exported, "tensorrt", tmp_path, (PADDED_KEYS, *UNFUSED), plugins=True)
-    assert len(graph.linears) == 8 * LAYERS
+    assert len(graph.quantized) == 8 * LAYERS
+    assert all(graph.quantized.values())
     assert len(plugin_nodes(graph.path)) == 2 * LAYERS

@@ -23,10 +23,8 @@ from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.config.targets import Target, targets
-from vidc.compiler.quantize.programs import quantize_program
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.component import Component
-from vidc.exporters.export import export_component
 from vidc.runtime import load, manifest
 from vidc.runtime.engines import Engine
 from vidc.runtime.engines.aoti import load as load_engine
@@ -60,23 +58,11 @@ def engine(target, model, attention_cubin, tmp_path_factory):
         if (name, recipe) in made:
             return made[name, recipe]
         folder = tmp_path_factory.mktemp(f"{name}-{recipe}")
-        exported = export_component(model.config.parts["transformer"], "bf16", name, folder)
-        component = replace(exported, folder=tmp_path_factory.mktemp(f"{name}-quantized"))
-        weights = {key: value.bfloat16() for key, value in model.weights.items()}
-        quantize_program(
-            name, exported.program, "transformer", weights, quantized.linears, component.program,
-            quantized.attentions, exported.signature,
-        )  # fmt: skip
+        exported = quantized.exported(name, "bf16", folder, onnx=False)
         output = folder / "output"
-        built = backend.compile(component, target, kernels, output)
+        built = backend.compile(exported, target, kernels, output)
         assert built.notes == ()
-        stored = {
-            key.removeprefix("transformer."): value.bfloat16()
-            if key.removeprefix("transformer.") in weights and value.dtype == torch.float32
-            else value
-            for key, value in quantized.weights.items()
-        }
-        save_file(stored, output / "transformer.safetensors")
+        save_file(quantized.state("bf16"), output / "transformer.safetensors")
         entry = manifest.Engine(
             "aoti", built.loader, built.version, precision, built.files, built.signature,
             dict(built.options), built.requires,

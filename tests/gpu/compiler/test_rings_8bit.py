@@ -1,21 +1,14 @@
-"""Engines whose rings alone are in 8 bits on a Hopper GPU, beside what their programs mean."""
-
-from dataclasses import replace
+"""Engines with 8-bit rings and 16-bit matmuls on a Hopper GPU, against the quantized modules."""
 
 import pytest
 import torch
 import transformer
 from quantized import Quantized
 from safetensors.torch import save_file
-from torch import nn
 
 from vidc.compiler.backends.aoti.backend import backend
-from vidc.compiler.config.recipe import load_recipe
+from vidc.compiler.config.recipe import load_recipe, parse_recipe
 from vidc.compiler.config.targets import targets
-from vidc.compiler.quantize import programs
-from vidc.compiler.quantize.support import AOTI_GPU
-from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.program import export_program, load_program, save_program
 from vidc.runtime import manifest
 from vidc.runtime.engines.aoti import load
 from vidc.runtime.files import Files
@@ -43,38 +36,29 @@ def error(found, expected):
     return ((found.double() - expected.double()).norm() / expected.double().norm()).item()
 
 
+def attention(kind):
+    """A recipe with quantized attention alone, which the kernels' ring layout is for."""
+    rule = {"layers": ["blocks.*.attn1"], "queries": kind, "keys": kind, "values": kind,
+            "center": True}  # fmt: skip
+    return parse_recipe({"description": "some", "attention": [rule]}, kind)
+
+
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
-@pytest.mark.parametrize("recipe", ["kv-fp8", "kv-int8"])
-def test_an_engine_computes_what_the_program_means(
+@pytest.mark.parametrize(
+    "recipe",
+    [load_recipe("kv-fp8"), load_recipe("kv-int8"), attention("fp8"), attention("int8")],
+    ids=["kv-fp8", "kv-int8", "attention-fp8", "attention-int8"],
+)
+def test_engine_computes_what_the_modules_compute(
     target, model, attention_cubin, tmp_path, recipe, name
 ):
-    component = model.component(name, "bf16")
-    exported = ExportedComponent(name, tmp_path, component.signature)
-    save_program(export_program(component), exported.program)
-    (tmp_path / "made").mkdir()
-    quantized = Quantized(model, load_recipe(recipe), AOTI_GPU)
-    plain = {key: value.bfloat16() for key, value in model.weights.items()}
-    made = programs.write(
-        exported, replace(exported, folder=tmp_path / "made"), "transformer", plain,
-        quantized.linears, quantized.attentions,
-    )  # fmt: skip
-    kept = {
-        key: value.bfloat16()
-        if key.removeprefix("transformer.") in plain and value.dtype == torch.float32
-        else value
-        for key, value in quantized.weights.items()
-    }
-    program = load_program(made.program)
-    for weight in program.state_dict:
-        program.state_dict[weight] = nn.Parameter(kept[weight], requires_grad=False)
-
+    quantized = Quantized(model, recipe)
+    component, stored = quantized.component(name, "bf16"), quantized.state("bf16")
     output = tmp_path / "engine"
     kernels = {"flash_attention": attention_cubin("bfloat16", 64).parent}
-    compiled = backend.compile(made, target, kernels, output)
-    save_file(
-        {n.removeprefix("transformer."): t.contiguous() for n, t in kept.items()},
-        output / "transformer.safetensors",
-    )
+    exported = quantized.exported(name, "bf16", tmp_path, onnx=False)
+    compiled = backend.compile(exported, target, kernels, output)
+    save_file(stored, output / "transformer.safetensors")
     entry = manifest.Engine(
         "aoti", compiled.loader, compiled.version, "fp8", compiled.files, compiled.signature,
         dict(compiled.options), compiled.requires,
@@ -87,32 +71,26 @@ def test_an_engine_computes_what_the_program_means(
     assert [spec.name for spec in narrow] == rings
     assert {spec.torch_dtype.itemsize for spec in narrow} == {1}
     states, buffers = States([engine.signature], CUDA), Buffers(engine.signature, CUDA)
-    filled = transformer.filled(component.signature)
-    wanted = {
-        spec.name: torch.zeros(spec.shape, dtype=spec.torch_dtype)
-        if spec.name in rings
-        else filled[spec.name]
-        for spec in made.signature.states
-    }
-    for key, value in wanted.items():
-        if key not in rings:
-            states[key].copy_(value)
+    filled, eager = transformer.filled(component.signature), {}
+    for spec in component.signature.states:
+        eager[spec.name] = filled[spec.name]
+        if spec.name in rings:
+            eager[spec.name] = torch.zeros(spec.shape, dtype=spec.torch_dtype)
+        else:
+            states[spec.name].copy_(filled[spec.name])
     worst = 0.0
     for block in transformer.blocks(component.signature, 0, BLOCKS):
-        given = block | wanted
+        given = block | eager
         with torch.no_grad():
-            expected = program.module()(*(given[s.name] for s in made.signature.arguments))
+            expected = component.module(*(given[s.name] for s in component.signature.arguments))
         buffers.set(block)
         engine.run(buffers, states)
         torch.cuda.synchronize()
         for spec, one in zip(engine.signature.outputs, expected, strict=True):
-            off = error(buffers[spec.name].cpu(), one)
-            worst = max(worst, off)
+            worst = max(worst, error(buffers[spec.name].cpu(), one))
+    weights_of = quantized.weights.__getitem__
     for spec in narrow:
-        other = made.signature[spec.name]
-        found = spec.dequantize(states[spec.name].cpu(), kept.__getitem__)
-        one = wanted[spec.name]
-        one = one.float() if other.rounding is None else other.dequantize(one, kept.__getitem__)
-        off = error(found, one)
-        worst = max(worst, off)
+        found = spec.dequantize(states[spec.name].cpu(), weights_of)
+        expected = component.signature[spec.name].dequantize(eager[spec.name], weights_of)
+        worst = max(worst, error(found, expected))
     assert worst < ALLOWED

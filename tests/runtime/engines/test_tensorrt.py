@@ -11,7 +11,6 @@ import transformer
 from quantized import Quantized
 from safetensors.torch import save_file
 from shared_library import shared_library
-from torch import nn
 
 from vidc.compiler.backends.native_graph import write_graph
 from vidc.compiler.config.recipe import load_recipe
@@ -21,9 +20,7 @@ from vidc.compiler.validate.golden import make_inputs
 from vidc.compiler.validate.play import play_rollout
 from vidc.compiler.validate.reference import eager_engines
 from vidc.compiler.validate.scenario import Scenario
-from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
-from vidc.exporters.program import export_program, save_program
 from vidc.plugins import loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, UnavailableError
@@ -94,20 +91,15 @@ def test_the_ring_stays_in_place_and_the_decoders_caches_do_not(bundle):
 
 
 @pytest.mark.parametrize("recipe", ["fp8-linear", "int8-static", "int8-weight-only"])
-def test_quantized_plan_matches_its_program(tmp_path, recipe):
+def test_quantized_plan_matches_the_modules(tmp_path, recipe):
     """Its weights in 8 bits and their scales come from the bundle, as all weights do."""
     model = transformer.model("model.layers=1", "stream.height=16", "stream.width=32",
                               "stream.window=9")  # fmt: skip
     made = Quantized(model, load_recipe(recipe), TENSORRT)
-    component = model.component("denoise", "fp32")
-    program = export_program(component)
-    plain = blocks_of(program.module(), component.signature)
-    made.quantize("denoise", program)
-    exported = ExportedComponent("denoise", tmp_path, component.signature, component.aligned)
-    save_program(program, exported.program)
-    for name in program.state_dict:
-        program.state_dict[name] = nn.Parameter(made.weights[name], requires_grad=False)
-    expected = blocks_of(program.module(), component.signature)
+    high, component = model.component("denoise", "fp32"), made.component("denoise")
+    plain = blocks_of(high.module, high.signature)
+    expected = blocks_of(component.module, component.signature)
+    exported = made.exported("denoise", "fp32", tmp_path, onnx=False)
 
     (tmp_path / "plan").mkdir()
     graph = write_graph(exported, "tensorrt_rtx", tmp_path / "plan", HANDLED)

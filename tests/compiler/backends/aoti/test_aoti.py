@@ -120,7 +120,7 @@ def test_engine_lists_loader_options(compiled: tuple[CompiledEngine, Path]) -> N
     assert engine.signature["last"].in_place
     assert engine.requires.torch == torch.__version__
     assert set(engine.requires.cpu_features) <= cpu_features()
-    assert engine.options == {"channels_last": [], "packed": {}}
+    assert engine.options == {"channels_last": [], "packed": {}, "products": {}}
     assert engine.requires.operators == ()
     assert engine.notes == ()
 

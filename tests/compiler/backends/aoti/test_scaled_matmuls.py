@@ -38,19 +38,6 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def exported(model):
-    made = {}
-
-    def program(name):
-        """Of its own, with the model's weights in float32."""
-        if name not in made:
-            made[name] = export_program(model.component(name, "fp32"))
-        return copy.deepcopy(made[name])
-
-    return program
-
-
-@pytest.fixture(scope="module")
 def fp8(model):
     return Quantized(model, load_recipe("fp8-linear"))
 
@@ -65,14 +52,17 @@ def run(module, signature, position=216):
     return {f"{i}": value for i, value in enumerate(found)} | states
 
 
-def lowered(exported, quantized, name, fused):
-    """A component's program in 8 bits, lowered and filled in; and what became of it."""
-    program = exported(name)
-    quantized.quantize(name, program)
+def lowered(quantized, name, fused):
+    """A component's program, lowered and filled in as a loader does; and what became of it."""
+    program = export_program(quantized.component(name))
     fusion = lower(program, fused=fused)
+    weights = quantized.weights
     for whole, parts in fusion.packed.items():
-        values = torch.cat([quantized.weights[part] for part in parts])
-        program.state_dict[whole] = torch.nn.Parameter(values, requires_grad=False)
+        weights[whole] = torch.cat([weights[part] for part in parts])
+    for product, (first, second) in fusion.products.items():
+        weights[product] = weights[first] * weights[second]
+    for weight in program.state_dict:
+        program.state_dict[weight] = torch.nn.Parameter(weights[weight], requires_grad=False)
     return program, fusion
 
 
@@ -94,8 +84,8 @@ def require_imitated(model, quantized, program, name):
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
-def test_a_lowered_program_rounds_weights_and_inputs(model, exported, fp8, name, fused):
-    program, _ = lowered(exported, fp8, name, fused)
+def test_a_lowered_program_rounds_weights_and_inputs(model, fp8, name, fused):
+    program, _ = lowered(fp8, name, fused)
     require_imitated(model, fp8, program, name)
 
 
@@ -106,8 +96,8 @@ def dynamic(model):
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
-def test_lowered_program_has_per_token_scales(model, exported, dynamic, name, fused):
-    program, fusion = lowered(exported, dynamic, name, fused)
+def test_lowered_program_has_per_token_scales(model, dynamic, name, fused):
+    program, fusion = lowered(dynamic, name, fused)
     calls = program.graph.find_nodes(op="call_function", target=SCALED)
     assert set(quantized_matmuls_of(program).values()) == {True}
     # Inputs are scaled once, whatever reads them; no row has a scale that is a constant.
@@ -117,7 +107,8 @@ def test_lowered_program_has_per_token_scales(model, exported, dynamic, name, fu
     for call in calls:
         rows = call.args[0].meta["val"].shape[0]
         assert call.args[2].meta["val"].shape == (rows, 1)
-    assert not any("input_scale" in weight for weight in program.state_dict)
+    assert not any("input_quantizer" in weight for weight in program.state_dict)
+    assert fusion.products == {}
     written = program.graph.find_nodes(op="call_function", target=gelu_quantize)
     assert not any(call.args[1] == "float8_e4m3fn" for call in written)
     assert fusion.left == ()
@@ -125,13 +116,13 @@ def test_lowered_program_has_per_token_scales(model, exported, dynamic, name, fu
     require_imitated(model, dynamic, program, name)
 
 
-def test_weights_alone_are_dequantized(model, exported):
+def test_weights_alone_are_dequantized(model):
     quantized = Quantized(model, load_recipe("int8-weight-only"))
-    program, fusion = lowered(exported, quantized, "denoise", fused=True)
+    program, fusion = lowered(quantized, "denoise", fused=True)
     found = quantized_matmuls_of(program)
     assert set(found.values()) == {False}
     assert len(found) == 6 * LAYERS
-    assert "transformer.blocks.0.attn1.to_qkv.product_scale" in fusion.packed
+    assert "transformer.blocks.0.attn1.to_qkv.weight_scale" in fusion.packed
     component = model.component("denoise", "fp32")
     imitated = run(quantized.imitated("denoise").module, component.signature)
     assert error(run(program.module(), component.signature), imitated) < 1e-5
@@ -147,8 +138,8 @@ def test_weights_alone_are_dequantized(model, exported):
         ("kv_update", True, 6 * (LAYERS - 1) + 2, LAYERS - 1),
     ],
 )
-def test_every_matmul_of_recipe_occurs_once(exported, fp8, name, fused, products, gelus):
-    program, fusion = lowered(exported, fp8, name, fused)
+def test_every_matmul_of_recipe_occurs_once(fp8, name, fused, products, gelus):
+    program, fusion = lowered(fp8, name, fused)
     calls = program.graph.find_nodes(op="call_function", target=SCALED)
     assert len(calls) == products
     assert set(quantized_matmuls_of(program).values()) == {True}
@@ -162,25 +153,28 @@ def test_every_matmul_of_recipe_occurs_once(exported, fp8, name, fused, products
     assert len({call.args[2] for call in calls}) == len(rows)
 
 
-def test_keys_and_values_share_a_quantized_input(exported, fp8):
-    program, _ = lowered(exported, fp8, "text_kv", fused=True)
+def test_keys_and_values_share_a_quantized_input(fp8):
+    program, _ = lowered(fp8, "text_kv", fused=True)
     calls = program.graph.find_nodes(op="call_function", target=SCALED)
     assert len({call.args[0].args[0] for call in calls}) == TEXT_KV // 2
 
 
-def test_packed_weights_have_their_scales_beside_them(exported, fp8):
-    _, fusion = lowered(exported, fp8, "denoise", fused=True)
+def test_packed_weights_have_their_scales_beside_them(fp8):
+    _, fusion = lowered(fp8, "denoise", fused=True)
     layers = [f"transformer.blocks.{layer}.attn1" for layer in range(LAYERS)]
     assert fusion.packed == {
         f"{layer}.to_qkv.{kind}": tuple(f"{layer}.to_{part}.{kind}" for part in "qkv")
         for layer in layers
-        for kind in ("weight", "product_scale", "bias")
+        for kind in ("weight", "weight_scale", "bias")
     }
+    for layer in layers:
+        factors = f"{layer}.to_qkv.weight_scale", f"{layer}.to_q.input_quantizer.scale"
+        assert fusion.products[f"{layer}.to_qkv.product_scale"] == factors
 
 
-def test_projections_in_different_formats_are_not_packed(model, exported):
+def test_projections_in_different_formats_are_not_packed(model):
     quantized = Quantized(model, fp8_linears("blocks.*.attn1.to_q", "blocks.*.ffn.**"))
-    program, fusion = lowered(exported, quantized, "denoise", fused=True)
+    program, fusion = lowered(quantized, "denoise", fused=True)
     assert fusion.packed == {}
     assert fusion.operators == ("gelu_quantize",)
     (left,) = fusion.left
@@ -189,9 +183,8 @@ def test_projections_in_different_formats_are_not_packed(model, exported):
     require_imitated(model, quantized, program, "denoise")
 
 
-def test_rejects_matmul_that_is_not_lowered(exported, fp8, monkeypatch):
-    program = exported("text_kv")
-    fp8.quantize("text_kv", program)
+def test_rejects_matmul_that_is_not_lowered(fp8, monkeypatch):
+    program = export_program(fp8.component("text_kv"))
 
     def dequantized(steps, weight, scale, bias, ones, dtype):
         return dequantized_linear(steps.to(dtype), weight, scale, bias)
@@ -203,8 +196,8 @@ def test_rejects_matmul_that_is_not_lowered(exported, fp8, monkeypatch):
         lower_linears(program)
 
 
-def test_a_weight_in_8_bits_that_nothing_reads_is_found(exported, fp8):
-    program, _ = lowered(exported, fp8, "text_kv", fused=True)
+def test_a_weight_in_8_bits_that_nothing_reads_is_found(fp8):
+    program, _ = lowered(fp8, "text_kv", fused=True)
     call = program.graph.find_nodes(op="call_function", target=SCALED)[0]
     other = program.graph.find_nodes(op="call_function", target=SCALED)[1]
     call.args = (call.args[0], other.args[1], *call.args[2:])
@@ -212,18 +205,21 @@ def test_a_weight_in_8_bits_that_nothing_reads_is_found(exported, fp8):
         quantized_matmuls_of(program)
 
 
-def test_an_engine_computes_what_its_program_does(model, exported, fp8, tmp_path):
+def test_an_engine_computes_what_its_program_does(model, fp8, tmp_path):
     """As AOTInductor makes and loads it, from weights as a bundle has them."""
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
     signature = model.component("denoise", "fp32").signature
-    program, fusion = lowered(exported, fp8, "denoise", fused=True)
+    program, fusion = lowered(fp8, "denoise", fused=True)
     expected = run(copy.deepcopy(program).module(), signature)
     for weight, value in program.state_dict.items():  # A build compiles before it has any.
         program.state_dict[weight] = torch.nn.Parameter(torch.zeros_like(value), False)
     compile_package(program, tmp_path / "denoise.pt2")
     in_place = signature.with_in_place(frozenset(s.name for s in signature.states if s.writes))
-    options = {"packed": {name: list(parts) for name, parts in fusion.packed.items()}}
+    options = {
+        "packed": {name: list(parts) for name, parts in fusion.packed.items()},
+        "products": {name: list(factors) for name, factors in fusion.products.items()},
+    }
     finish_package(tmp_path / "denoise.pt2", program, in_place, options)
     stored = {name.removeprefix("transformer."): value for name, value in fp8.weights.items()}
     save_file(stored, tmp_path / "transformer.safetensors")

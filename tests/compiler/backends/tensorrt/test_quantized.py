@@ -1,10 +1,12 @@
-"""Linears in 8 bits in networks of TensorRT-RTX, and what of them is in 8 bits in its plans."""
+"""Quantized linear layers in networks and plans of TensorRT-RTX."""
 
 from dataclasses import replace
 
 import onnx_ir as ir
 import pytest
 import torch
+import transformer
+from quantized import Quantized
 from torch import nn
 
 pytest.importorskip("tensorrt_rtx")
@@ -18,16 +20,11 @@ from vidc.compiler.backends.tensorrt.plan import LAYERS, eight_bit_matmuls
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
 from vidc.compiler.backends.tensorrt.quantized import QuantizedMatmul, _Edges, quantized_matmuls
 from vidc.compiler.config.recipe import load_recipe
-from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
 from vidc.compiler.inspect.plan import inspect_plan
-from vidc.compiler.quantize.lowering import quantized_linears
-from vidc.compiler.quantize.programs import quantize_program
 from vidc.compiler.quantize.support import TENSORRT
-from vidc.exporters.export import export_component
-from vidc.exporters.linear_tensors import LinearTensors
-from vidc.exporters.onnx import quantized_linear as form
-from vidc.exporters.onnx.quantized_linear import quantized_linear_qdq
+from vidc.exporters.onnx import quantized as form
+from vidc.exporters.onnx.quantized import linear_for_tensorrt
 from vidc.exporters.onnx.simplify import simplify
 from vidc.exporters.tracing import tracing
 from vidc.plugins.errors import BuildError
@@ -36,11 +33,12 @@ from vidc.plugins.signature import Signature
 RTX = PRODUCTS["tensorrt_rtx"]
 TARGET = targets()["rtx4090"]
 TYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
-SMOOTH = LinearTensors("net.weight", "net.scale", "net.input_scale", "net.input_factor")
-STATIC = replace(SMOOTH, input_factor=None)
-CENTRED = replace(STATIC, input_mean="net.input_mean")
-BOTH = replace(SMOOTH, input_mean="net.input_mean")
-ALONE = replace(STATIC, input_scale=None)
+WEIGHT = "net.weight"
+STATIC = ("scale",)
+SMOOTH = ("scale", "pre_quant_scale")
+CENTERED = ("scale", "mean")
+BOTH = (*SMOOTH, "mean")
+ALONE = ()
 IN, OUT, ROWS = 128, 256, 64
 
 
@@ -51,27 +49,29 @@ class _Linear(nn.Module):
 
     def forward(self, x, *tensors):
         named = dict(zip(self.given, tensors, strict=True))
-        names = ("weight", "scale", "bias", "input_scale", "input_factor", "input_mean")
-        # What comes before may be multiplied with a weight: it is no factor of the Linear's.
+        names = ("weight", "weight_scale", "bias")
+        of_input = ("scale", "pre_quant_scale", "mean")
+        # What comes before may be multiplied with a weight: it is no factor of the input's.
         x = x * named["net.gain"]
-        return quantized_linear_qdq(x, *(named.get(f"net.{name}") for name in names))
+        return linear_for_tensorrt(
+            x,
+            *(named[f"net.{name}"] for name in names),
+            *(named.get(f"net.input_quantizer.{name}") for name in of_input),
+        )
 
 
 @pytest.fixture
 def linear(tmp_path):
-    """The graph of one Linear, of which the network's inputs are the weights."""
+    """The graph of one linear layer, whose tensors are inputs of the network."""
 
-    def make(asked, kind="fp8", dtype=torch.float16):
-        sizes = {"scale": OUT, "input_scale": 1, "input_factor": IN, "input_mean": IN}
-        given = {"net.gain": torch.empty(IN, dtype=dtype)}
-        for name in asked.names:
-            part = name.removeprefix("net.")
-            given[name] = (
-                torch.empty(OUT, IN, dtype=TYPES[kind])
-                if part == "weight"
-                else torch.empty(sizes[part])
-            )
-        given["net.bias"] = torch.empty(OUT, dtype=dtype)
+    def make(of_input, kind="fp8", dtype=torch.float16):
+        sizes = {"scale": (), "pre_quant_scale": (IN,), "mean": (IN,)}
+        given = {
+            "net.gain": torch.empty(IN, dtype=dtype),
+            WEIGHT: torch.empty(OUT, IN, dtype=TYPES[kind]),
+            "net.weight_scale": torch.empty(OUT),
+            "net.bias": torch.empty(OUT, dtype=dtype),
+        } | {f"net.input_quantizer.{name}": torch.empty(sizes[name]) for name in of_input}
         with tracing():
             made = torch.onnx.export(
                 _Linear(tuple(given)).eval(),
@@ -85,21 +85,20 @@ def linear(tmp_path):
         simplify(made.model)
         path = tmp_path / "toy.onnx"
         ir.save(made.model, path)
-        return Graph(path, Signature(()), frozenset(), (asked,))
+        return Graph(path, Signature(()), frozenset(), {WEIGHT: bool(of_input)})
 
     return make
 
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize(
-    "asked", [STATIC, SMOOTH, CENTRED, BOTH], ids=["static", "smooth", "centered", "both"]
+    "of_input", [STATIC, SMOOTH, CENTERED, BOTH], ids=["static", "smooth", "centered", "both"]
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_a_linear_is_a_product_of_8_bits(linear, kind, asked, dtype):
-    parsed = parse("toy", linear(asked, kind, dtype), RTX)
+def test_quantized_linear_is_an_8bit_matmul(linear, kind, of_input, dtype):
+    parsed = parse("toy", linear(of_input, kind, dtype), RTX)
     (found,) = quantized_matmuls(RTX.module(), parsed.definition)
-    assert found == QuantizedMatmul(found.name, asked, kind, kind)
-    assert found.computes
+    assert found == QuantizedMatmul(found.name, WEIGHT, kind, kind, True)
     assert eight_bit_matmuls(build_plan("toy", parsed, RTX, TARGET)) == (found.name,)
 
 
@@ -107,8 +106,7 @@ def test_a_linear_is_a_product_of_8_bits(linear, kind, asked, dtype):
 def test_weights_alone_are_multiplied_in_high_precision(linear, kind):
     parsed = parse("toy", linear(ALONE, kind), RTX)
     (found,) = quantized_matmuls(RTX.module(), parsed.definition)
-    assert found == QuantizedMatmul(found.name, ALONE, kind, "half")
-    assert not found.computes
+    assert found == QuantizedMatmul(found.name, WEIGHT, kind, "half", False)
     assert eight_bit_matmuls(build_plan("toy", parsed, RTX, TARGET)) == ()
 
 
@@ -122,14 +120,14 @@ def test_scales_that_are_no_constants_do_not_fuse(linear, monkeypatch):
         )  # fmt: skip
 
     scales = []
-    inner = form.quantized_linear_qdq
+    inner = linear_for_tensorrt
 
-    def with_scale(x, weight, scale, bias, input_scale, *before):
-        scales.append(input_scale[0])
-        return inner(x, weight, scale, bias, input_scale, *before)
+    def with_scale(x, weight, weight_scale, bias, scale, *before):
+        scales.append(scale)
+        return inner(x, weight, weight_scale, bias, scale, *before)
 
     monkeypatch.setattr(form, "_dequantized", given)
-    monkeypatch.setitem(globals(), "quantized_linear_qdq", with_scale)
+    monkeypatch.setitem(globals(), "linear_for_tensorrt", with_scale)
     parsed = parse("toy", linear(STATIC), RTX)
     (found,) = quantized_matmuls(RTX.module(), parsed.definition)
     assert found.computes
@@ -137,37 +135,18 @@ def test_scales_that_are_no_constants_do_not_fuse(linear, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("expected", "says"),
     [
-        ((), r"asks for 0 weights and 0 inputs.*has 1 weights and 1 inputs.*net\.weight"),
-        ((ALONE,), "asks for 1 weights and 0 inputs"),
-        ((SMOOTH,), r"first difference is net\.weight"),
-        ((replace(STATIC, weight_scale="net.other"),), r"first difference is net\.weight"),
-        ((STATIC, replace(STATIC, weight="net.other")), r"first difference is net\.other"),
+        ({}, r"asks for 0 weights and 0 inputs.*has 1 weights and 1 inputs.*net\.weight"),
+        ({WEIGHT: False}, r"asks for 1 weights and 0 inputs.*first difference is net\.weight"),
+        ({WEIGHT: True, "net.other": True}, r"first difference is net\.other"),
     ],
 )
-def test_a_network_of_other_linears_is_refused(linear, asked, says):
-    graph = replace(linear(STATIC), linears=asked)
+def test_rejects_network_with_other_quantized_layers(linear, expected, says):
+    graph = replace(linear(STATIC), quantized=expected)
     with pytest.raises(BuildError, match=f"toy: .*{says}") as caught:
         parse("toy", graph, RTX)
     assert caught.value.code == "VIDC-QUANTIZE-COUNT"
-
-
-def test_a_pair_too_many_is_refused(linear):
-    graph = linear(STATIC)
-    model = ir.load(graph.path)
-    (pair,) = (node for node in model.graph if node.op_type == "QuantizeLinear")
-    unit = pair.inputs[1]
-    again = [ir.node("QuantizeLinear", [pair.inputs[0], unit], {"output_dtype": 17}, name="q")]
-    again.append(ir.node("DequantizeLinear", [again[0].outputs[0], unit], name="dq"))
-    for node, kind in zip(again, (ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT), strict=True):
-        node.outputs[0].name, node.outputs[0].shape = f"{node.name}.out", pair.outputs[0].shape
-        node.outputs[0].dtype = kind
-    model.graph.insert_after(pair, again)
-    model.graph.outputs.append(again[1].outputs[0])
-    ir.save(model, graph.path)
-    with pytest.raises(BuildError, match="needs 1 Q and 2 DQ, the parsed network has 2 and 3"):
-        parse("toy", graph, RTX)
 
 
 SMALL = ("model.layers=1", "stream.height=16", "stream.width=32", "stream.window=6")
@@ -176,21 +155,12 @@ SMALL = ("model.layers=1", "stream.height=16", "stream.width=32", "stream.window
 @pytest.fixture(scope="module")
 def text_kv(tmp_path_factory):
     """A component of the smallest preset in FP8."""
-    config = resolve("tiny", gpu="cpu", assignments=SMALL, environ={}).model
-    exported = export_component(
-        config.parts["transformer"], "fp16", "text_kv", tmp_path_factory.mktemp("exported")
-    )
-    made = replace(exported, folder=tmp_path_factory.mktemp("quantized"))
-    weights = config.parts["transformer"].network("fp16").state_dict()
-    linears = quantized_linears(load_recipe("fp8-linear"), config, TENSORRT)
-    quantize_program(
-        "text_kv", exported.program, "transformer", weights, linears, made.program, {},
-        exported.signature,
-    )  # fmt: skip
-    return made
+    quantized = Quantized(transformer.model(*SMALL), load_recipe("fp8-linear"), TENSORRT)
+    folder = tmp_path_factory.mktemp("exported")
+    return quantized.exported("text_kv", "fp16", folder, onnx=False)
 
 
-def test_a_component_s_plan_holds_the_recipe(text_kv, tmp_path):
+def test_plan_of_a_component_holds_the_recipe(text_kv, tmp_path):
     engine = backend.compile(text_kv, TARGET, {}, tmp_path)
     found = inspect_plan(tmp_path / engine.files[0])
     weights = {product.weight for product in found.network.quantized}
@@ -209,10 +179,7 @@ def test_rejects_graph_without_quantized_linear(text_kv, tmp_path, monkeypatch):
     products = _Edges.products
 
     def without_scales(edges):
-        return [
-            replace(found, tensors=replace(found.tensors, input_scale=None))
-            for found in products(edges)
-        ]
+        return [replace(found, computes=False) for found in products(edges)]
 
     # Not the function of that name: a module that is first imported now would keep this one.
     monkeypatch.setattr(_Edges, "products", without_scales)

@@ -10,8 +10,8 @@ from vidc.compiler.build.calibration_rollouts import Rollouts, scenario
 from vidc.compiler.quantize.calibrated_tensors import tensor_shapes
 from vidc.compiler.quantize.ranges import finished, merged
 from vidc.compiler.validate.eager import EagerEngine
+from vidc.exporters import kv_ring
 from vidc.exporters.models import PRECISIONS, with_weights
-from vidc.exporters.parts.causal_wan import layers
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.errors import GateError
 
@@ -44,10 +44,10 @@ def played(model, stream, prompts):
             given[name].append(args[index].clone())
             return original(*args)
 
-        patch.setattr(layers, name, called)
+        patch.setattr(kv_ring, name, called)
 
-    spy("ring_write", layers.ring_write, 1)
-    spy("ring_attention", layers.ring_attention, 0)
+    spy("ring_write", kv_ring.ring_write, 1)
+    spy("ring_attention", kv_ring.ring_attention, 0)
     for name, module in network.named_modules():
         if isinstance(module, torch.nn.Linear):
             module.register_forward_hook(

@@ -75,7 +75,16 @@ DENOISE = ("stages", "export:denoise", "components")
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        (set_field("schema", value=3), "VIDC-PORTABLE-SCHEMA", "reads schema 2"),
+        (
+            set_field("schema", value=4),
+            "VIDC-PORTABLE-SCHEMA",
+            "has schema 4; this vidc reads schema 3",
+        ),
+        (
+            set_field("schema", value=2),
+            "VIDC-PORTABLE-SCHEMA",
+            "has schema 2; this vidc reads schema 3",
+        ),
         (set_field("schema", value=True), "VIDC-BUNDLE-FIELD", "build.schema"),
         (set_field("new", value=1), "VIDC-BUNDLE-FIELD", "unknown field 'new'"),
         (lambda d: d.pop("origins"), "VIDC-BUNDLE-FIELD", "'origins' is missing"),

@@ -1,4 +1,4 @@
-"""Linears in 8 bits between Q and DQ of one scale each, run by ONNX Runtime."""
+"""TensorRT's form of quantized linear layers, run by ONNX Runtime."""
 
 from collections import Counter
 
@@ -8,20 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from vidc.exporters.onnx.quantized_linear import UNIT, quantized_linear_qdq
+from vidc.exporters.onnx.quantized import UNIT, linear_for_tensorrt
 from vidc.exporters.onnx.simplify import simplify
 from vidc.exporters.tracing import tracing
 from vidc.plugins.ops.quantized_linear import quantized_linear
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 ELEMENTS = {torch.float32: 1, torch.int8: 3, torch.float16: 10, torch.float8_e4m3fn: 17}
-NAMES = ("x", "weight", "scale", "bias", "input_scale", "input_factor", "input_mean")
+NAMES = ("x", "weight", "weight_scale", "bias", "scale", "pre_quant_scale", "mean")
 WIDTH, OUT = 32, 16
 
 
 class _Linear(nn.Module):
     def forward(self, *given):
-        return quantized_linear_qdq(*given)
+        return linear_for_tensorrt(*given)
 
 
 def drawn(dtype, form, inputs=True, factor=False, bias=True, mean=False, width=WIDTH, rows=(2, 5)):
@@ -31,19 +31,19 @@ def drawn(dtype, form, inputs=True, factor=False, bias=True, mean=False, width=W
     weight = torch.randn(OUT, width, generator=generator)
     given = dict.fromkeys(NAMES)
     if factor:
-        given["input_factor"] = torch.rand(width, generator=generator) + 0.5
-        weight = weight / given["input_factor"]
+        given["pre_quant_scale"] = torch.rand(width, generator=generator) + 0.5
+        weight = weight / given["pre_quant_scale"]
     scale = weight.abs().amax(1) / LARGEST[form]
     steps = weight / scale[:, None]
     given["weight"] = (steps.round() if form is torch.int8 else steps).to(form)
     if mean:
-        given["input_mean"] = torch.randn(width, generator=generator)
-        x = x + given["input_mean"]
+        given["mean"] = torch.randn(width, generator=generator)
+        x = x + given["mean"]
     if inputs:
         reach = (
             (
-                (x - (given["input_mean"] if mean else 0))
-                * (1 if given["input_factor"] is None else given["input_factor"])
+                (x - (given["mean"] if mean else 0))
+                * (1 if given["pre_quant_scale"] is None else given["pre_quant_scale"])
             )
             .abs()
             .max()
@@ -51,11 +51,10 @@ def drawn(dtype, form, inputs=True, factor=False, bias=True, mean=False, width=W
         # Some values are out of range, as on other prompts than those of a calibration; of INT8
         # none, as Q goes to -128 and the operator to -127.
         share = 1.0 if form is torch.int8 else 0.8
-        given["input_scale"] = (share * reach / LARGEST[form])[None]
-        scale = scale * given["input_scale"]
+        given["scale"] = share * reach / LARGEST[form]
     if bias:
         given["bias"] = torch.randn(OUT, generator=generator).to(dtype)
-    return given | {"x": x.to(dtype), "scale": scale}
+    return given | {"x": x.to(dtype), "weight_scale": scale}
 
 
 def exported(given, path):
@@ -100,7 +99,7 @@ def run(path, given, shape):
     ],
     ids=["static", "smooth", "centered", "weights"],
 )
-def test_qdq_form_matches_the_operator(tmp_path, form, dtype, inputs, factor, bias, mean):
+def test_form_matches_the_operator(tmp_path, form, dtype, inputs, factor, bias, mean):
     given = drawn(dtype, form, inputs, factor, bias, mean)
     model = exported(given, tmp_path / "linear.onnx")
     kinds = Counter(node.op_type for node in model.graph)
@@ -114,7 +113,7 @@ def test_qdq_form_matches_the_operator(tmp_path, form, dtype, inputs, factor, bi
 
 @pytest.mark.parametrize("form", LARGEST, ids=str)
 def test_scales_of_q_and_dq_are_constants(tmp_path, form):
-    """For TensorRT computes in high precision where they are not."""
+    """With other scales TensorRT multiplies in high precision."""
     model = exported(drawn(torch.float16, form), tmp_path / "linear.onnx")
     for node in model.graph:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
@@ -127,9 +126,9 @@ def test_the_largest_sums_fit_float16(tmp_path, form):
     width = 8960
     given = drawn(torch.float16, form, width=width, rows=(1, 3))
     given["x"] = torch.full_like(given["x"], 3.0)
-    given["input_scale"] = torch.tensor([3.0 / LARGEST[form]])
+    given["scale"] = torch.tensor(3.0 / LARGEST[form])
     given["weight"] = torch.full((OUT, width), LARGEST[form]).to(form)
-    given["scale"] = torch.full((OUT,), 0.01) * given["input_scale"]
+    given["weight_scale"] = torch.full((OUT,), 0.01)
     exported(given, tmp_path / "linear.onnx")
     expected = quantized_linear(*given.values())
     found = run(tmp_path / "linear.onnx", given, expected.shape)
@@ -138,13 +137,13 @@ def test_the_largest_sums_fit_float16(tmp_path, form):
 
 def test_linears_of_one_input_share_its_qdq(tmp_path):
     class Two(nn.Module):
-        def forward(self, x, weight, other, scale, input_scale):
-            made = (quantized_linear_qdq(x, w, scale, None, input_scale, None, None) for w in
+        def forward(self, x, weight, other, weight_scale, scale):
+            made = (linear_for_tensorrt(x, w, weight_scale, None, scale, None, None) for w in
                     (weight, other))  # fmt: skip
             return tuple(made)
 
     given = drawn(torch.float16, torch.int8, bias=False)
-    values = [given[name] for name in ("x", "weight", "weight", "scale", "input_scale")]
+    values = [given[name] for name in ("x", "weight", "weight", "weight_scale", "scale")]
     values[2] = values[2].flip(0)
     with tracing():
         made = torch.onnx.export(Two().eval(), tuple(values), opset_version=24, optimize=False,

@@ -1,0 +1,158 @@
+"""ONNX forms of the operators that quantized modules call, for export only.
+
+ONNX Runtime multiplies integers if it finds a Gemm between DequantizeLinear nodes with written zero
+points, uint8 inputs, and the bias added behind. On x86 it multiplies unsigned inputs by signed
+weights ten times as fast as signed ones.
+
+TensorRT runs an 8-bit matmul only if Q/DQ scales are constants of the network. Plans contain no
+weights and no calibration, so its Q/DQ scales are powers of two, and the real scales are multiplied
+before and after. The result is the same.
+"""
+
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from vidc.exporters.onnx.functional import Operators
+from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
+from vidc.plugins.ops.quantized_linear import prepared, quantized_linear
+from vidc.plugins.signature import DTYPES
+
+_OPSET = 24
+_CHANNELS = 0
+"""Axis of a weight's output channels."""
+_HEADS = 2
+"""Axis of the scales in ``[B, T, H, D]``."""
+_MIDDLE = 128
+"""Zero point of unsigned inputs."""
+UNIT = {torch.float8_e4m3fn: 2.0**-9, torch.int8: 2.0**-7}
+"""The scale of TensorRT's Q/DQ: values are at most 1, so that sums stay in the float16 range."""
+
+
+def linear_for_onnxruntime(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    pre_quant_scale: Tensor | None,
+    mean: Tensor | None,
+    dynamic: bool = False,
+) -> Tensor:
+    """``vidc::quantized_linear`` in INT8, as ONNX Runtime fuses it to one QGemm."""
+    if dynamic:
+        raise ValueError("ONNX Runtime multiplies no integers with per-token scales")
+    rows, shape = x.flatten(0, -2), (*x.shape[:-1], weight.shape[0])
+    zeros = torch.zeros(weight.shape[0], dtype=weight.dtype)
+    given = (weight, weight_scale.to(x.dtype), zeros)
+    wide = _node("DequantizeLinear", given, x.dtype, weight.shape, axis=_CHANNELS)
+    if scale is None:
+        return linear(rows, wide, bias).reshape(shape)
+    zero = torch.full((), _MIDDLE, dtype=torch.uint8)
+    values = prepared(rows, pre_quant_scale, mean)
+    steps = _node("QuantizeLinear", (values, scale, zero), torch.uint8, rows.shape)
+    rows = _node("DequantizeLinear", (steps, scale.to(x.dtype), zero), x.dtype, rows.shape)
+    product = _node("Gemm", (rows, wide), x.dtype, (rows.shape[0], weight.shape[0]), transB=1)
+    return (product if bias is None else product + bias).reshape(shape)
+
+
+def linear_for_tensorrt(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    pre_quant_scale: Tensor | None,
+    mean: Tensor | None,
+    dynamic: bool = False,
+) -> Tensor:
+    """``vidc::quantized_linear`` with constant scales in Q/DQ.
+
+    Quantizes the input from float32. The matmul's result has the dtype of ``x`` and is scaled in
+    float32.
+    """
+    if dynamic:
+        raise ValueError("a TensorRT network does not support per-token scales")
+    unit = UNIT[weight.dtype]
+    values, spread = x, torch.full((), 1 / unit)
+    if scale is not None:
+        steps = _quantized(
+            prepared(x, pre_quant_scale, mean) / scale * unit, _constant(unit, torch.float32),
+            weight.dtype,
+        )  # fmt: skip
+        values, spread = _dequantized(steps, unit, x.dtype), scale * (1 / unit**2)
+    rows = linear(values.flatten(0, -2), _dequantized(weight, unit, x.dtype))
+    product = rows.float() * weight_scale * spread
+    if bias is not None:
+        product = product + bias.float()
+    return product.to(x.dtype).reshape(*x.shape[:-1], -1)
+
+
+def quantize_kv_node(
+    x: Tensor, scale: Tensor, mean: Tensor | None, dtype: str, operand: str = ""
+) -> Tensor:
+    """``vidc::quantize_kv``; INT8 out of range may become -128."""
+    return _quantized(prepared(x, None, mean), scale, DTYPES[dtype], axis=_HEADS)
+
+
+def dequantize_kv_nodes(x: Tensor, scale: Tensor, dtype: str) -> Tensor:
+    """``vidc::dequantize_kv``."""
+    values = _node("DequantizeLinear", (x, scale), torch.float32, x.shape, axis=_HEADS)
+    return values.to(DTYPES[dtype])
+
+
+def separate_zero_points(model: ir.Model) -> None:
+    """Gives every DequantizeLinear of a weight a zero point of its own, in place.
+
+    For processors without VNNI, ONNX Runtime rewrites each weight and its zero point, and fails on
+    one that several weights share.
+    """
+    for node in [*model.graph]:
+        zero = (
+            node.inputs[2] if node.op_type == "DequantizeLinear" and len(node.inputs) > 2 else None
+        )
+        if zero is None or zero.dtype != ir.DataType.INT8 or zero.const_value is None:
+            continue
+        own = ir.Value(
+            name=f"{node.outputs[0].name}_zero", shape=zero.shape, type=zero.type,
+            const_value=zero.const_value,
+        )  # fmt: skip
+        model.graph.register_initializer(own)
+        node.replace_input_with(2, own)
+        if not zero.uses():
+            del model.graph.initializers[zero.name]
+
+
+def _quantized(values: Tensor, scale: Tensor, dtype: torch.dtype, **axis: int) -> Tensor:
+    to = int(ir.tensor_adapters.from_torch_dtype(dtype))
+    return _node("QuantizeLinear", (values, scale), dtype, values.shape, output_dtype=to, **axis)
+
+
+def _dequantized(steps: Tensor, unit: float, dtype: torch.dtype) -> Tensor:
+    return _node("DequantizeLinear", (steps, _constant(unit, dtype)), dtype, steps.shape)
+
+
+def _constant(value: float, dtype: torch.dtype) -> Tensor:
+    return torch.full((), value, dtype=dtype)
+
+
+def _node(
+    operation: str,
+    inputs: tuple[Tensor, ...],
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    **attributes: Any,
+) -> Tensor:
+    return torch.onnx.ops.symbolic(
+        operation, inputs, attributes, dtype=dtype, shape=shape, version=_OPSET
+    )
+
+
+_RINGS: Operators = {quantize_kv: quantize_kv_node, dequantize_kv: dequantize_kv_nodes}
+ONNXRUNTIME: Operators = {quantized_linear: linear_for_onnxruntime, **_RINGS}
+"""Forms for graphs that a CPU runs."""
+TENSORRT: Operators = {quantized_linear: linear_for_tensorrt, **_RINGS}
+"""Forms for graphs that TensorRT parses."""
