@@ -68,7 +68,7 @@ def validated(recipe: str, calibration: Path, output: Path) -> tuple[Validation,
     settings = resolve(
         "demo", gpu="cpu", precision=precision, recipe=recipe, backend=backend, environ=os.environ
     )
-    model, sources = SourceOptions(CHECKPOINT, None, None, (), None).resolve(settings.model)
+    model, sources = SourceOptions(CHECKPOINT).resolve(settings.model)
     settings = replace(settings, model=model)
     assert settings.quantization is not None
     if settings.quantization.calibrated:

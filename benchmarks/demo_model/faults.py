@@ -167,7 +167,7 @@ class Planter:
             "demo", gpu="cpu", precision=precision, recipe=recipe, backend=backend,
             environ=os.environ,
         )  # fmt: skip
-        model, sources = SourceOptions(CHECKPOINT, None, None, (), None).resolve(settings.model)
+        model, sources = SourceOptions(CHECKPOINT).resolve(settings.model)
         self._settings = replace(settings, model=model)
         self._sources = replace(sources, calibration=calibration)
         self._cache = cache_root(os.environ)

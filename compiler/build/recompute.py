@@ -15,6 +15,7 @@ from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.families.family import Family
+from vidc.exporters.families.flags import flag_of, title_of
 from vidc.exporters.models import PRECISIONS
 from vidc.exporters.part import Part
 from vidc.plugins.errors import BuildError, UsageError
@@ -106,9 +107,8 @@ def _weights(bundle: str, sources: Sources, part: Part) -> Path | int:
     if weights is None or (part.needs_tokenizer and isinstance(weights, int)):
         raise UsageError(
             "VIDC-BUILD-SOURCES",
-            f"{bundle} has a {part.group.replace('_', ' ')}, and nothing says where its weights "
-            "come from",
-            "give --checkpoint, --vae and --text-encoder as for its build, or none of them to use "
-            "the bundle's own reference",
+            f"{bundle} has a {title_of(part.group)}, and nothing says where its weights come from",
+            f"give {flag_of(part.group)} as for its build, or no source of weights to use the "
+            "bundle's own reference",
         )
     return weights

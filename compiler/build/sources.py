@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidc.exporters.families.family import Family
+from vidc.exporters.families.flags import flag_of, title_of
 from vidc.exporters.part import Part
 from vidc.plugins.errors import UsageError
 
@@ -58,8 +59,8 @@ class Sources:
         if found is None or (part.needs_tokenizer and self.tokenizer is None):
             raise UsageError(
                 "VIDC-BUILD-SOURCES",
-                f"nothing says where the weights of the {part.group.replace('_', ' ')} come from",
-                "give --checkpoint, --vae and, for a model with a text encoder, --text-encoder; "
-                "--random-weights SEED stands for the first two",
+                f"nothing says where the weights of the {title_of(part.group)} come from",
+                f"give {flag_of(part.group)}; --random-weights SEED stands for the checkpoints of "
+                "all parts but a text encoder",
             )
         return found

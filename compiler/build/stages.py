@@ -26,6 +26,7 @@ from vidc.compiler.quantize.lowering import lowered_formats
 from vidc.compiler.store.stage import Stage
 from vidc.compiler.store.versions import versions
 from vidc.compiler.validate.estimate import scenario
+from vidc.exporters.families.flags import flag_of
 from vidc.plugins.errors import UsageError
 
 WORKERS = min(12, len(os.sched_getaffinity(0)))
@@ -120,12 +121,13 @@ def build_prompts(settings: Settings) -> Prompts:
     """
     quantized = settings.quantization
     assert quantized is not None
-    if not settings.model.texts:
+    if settings.model.lacks_text_encoder:
         raise UsageError(
             "VIDC-CALIBRATION-NEEDED",
             f"recipe {quantized.recipe.name} takes ranges from a calibration: none is given, and "
             "without a text encoder there are no prompts to record one on",
-            "add --text-encoder FOLDER, or make one with vidc calibrate and pass --calibration",
+            f"add {flag_of(str(settings.model.text_group))} FOLDER, or make one with vidc "
+            "calibrate and pass --calibration",
         )
     stream = stream_spec(settings.model)
     return default_prompts(stream, CALIBRATION_PROMPTS, True, settings.calibrate.prompts)

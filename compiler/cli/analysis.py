@@ -10,6 +10,7 @@ import click
 
 from vidc.compiler.cli import names
 from vidc.compiler.cli.output import why_not_writable
+from vidc.exporters.families.flags import title_of
 from vidc.plugins.errors import UsageError
 
 if TYPE_CHECKING:
@@ -160,7 +161,8 @@ def tell_plan(plan: "Plan", settings: "Settings", prompts: int, decoded: bool) -
     for note in plan.target.notes:
         click.echo(f"{plan.target.name}: {note}", err=True)
     if not decoded:
-        click.echo("no VAE is given: PSNR is of latents, not of frames", err=True)
+        decoder = title_of(settings.model.decoder_group)
+        click.echo(f"no {decoder} is given: PSNR is of latents, not of frames", err=True)
 
 
 def write_recipe(analysis: "Analysis", file: Path) -> None:

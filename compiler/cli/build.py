@@ -19,6 +19,7 @@ from vidc.compiler.cli.sources import SourceOptions, sources_options
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.presets import preset_names
 from vidc.compiler.config.resolve import Settings
+from vidc.exporters.families.flags import CHECKPOINT, flag_of
 from vidc.plugins.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -82,10 +83,10 @@ def command(
     settings = flags.resolve(recipe=recipe)
     model, sources = weights.resolve(settings.model)
     settings = replace(settings, model=model)
-    if model.text_group is not None and not model.texts:
+    if model.lacks_text_encoder:
+        flag = flag_of(str(model.text_group))
         click.echo(
-            "no --text-encoder is given: the bundle will take embeddings as prompts, not texts",
-            err=True,
+            f"no {flag} is given: the bundle will take embeddings as prompts, not texts", err=True
         )
     sources = _with_calibration(settings, sources, calibration, flags, weights)
 
@@ -254,13 +255,14 @@ def _tell_calibration(settings: Settings, flags: Flags, weights: SourceOptions) 
 
     quantized = settings.quantization
     assert quantized is not None
-    if not settings.model.texts:
+    if settings.model.lacks_text_encoder:
         raise UsageError(
             "VIDC-CALIBRATION-NEEDED",
             f"recipe {quantized.recipe.name} takes ranges from a calibration: none is given, and "
             "without a text encoder there are no prompts to record one on",
-            f"add --text-encoder FOLDER; or {_calibrate_command(settings, flags, weights)}, then "
-            f"build with --calibration out/{settings.preset}-calibration",
+            f"add {flag_of(str(settings.model.text_group))} FOLDER; or "
+            f"{_calibrate_command(settings, flags, weights)}, then build with --calibration "
+            f"out/{settings.preset}-calibration",
         )
     prompts = len(build_prompts(settings))
     click.echo(
@@ -294,9 +296,10 @@ def _tell_recipe(settings: Settings) -> None:
 
 def _calibrate_command(settings: Settings, flags: Flags, weights: SourceOptions) -> str:
     """Returns the ``vidc calibrate`` command for a build with these flags."""
+    texts = settings.model.text_group
     values = {
-        "--checkpoint": weights.checkpoint,
-        "--text-encoder": weights.text_encoder,
+        CHECKPOINT: weights.checkpoint,
+        **{flag_of(group): path for group, path in weights.parts.items() if group == texts},
         "--random-weights": weights.random_weights,
         "--config": flags.config,
     }

@@ -63,7 +63,7 @@ def command(
     """
     options.require_consistent()
     settings = flags.resolve(engines=False)
-    model, sources = weights.resolve(settings.model, vae=False)
+    model, sources = weights.resolve(settings.model, decoded=False)
     settings = replace(settings, model=model)
 
     from vidc.compiler.build.calibrate_command import calibrate, stage_count

@@ -1,8 +1,8 @@
 """Options that name the sources of weights."""
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ import click
 
 from vidc.compiler.build.sources import Sources
 from vidc.exporters.families.family import Family
+from vidc.exporters.families.flags import CHECKPOINT, PART_FLAGS, flag_of, title_of
 from vidc.plugins.errors import UsageError
 
 ModelT = TypeVar("ModelT", bound=Family)
@@ -18,39 +19,54 @@ _PATH = click.Path(path_type=Path)
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Sources of weights on the command line."""
+    """Sources of weights on the command line.
 
-    checkpoint: Path | None
-    vae: Path | None
-    text_encoder: Path | None
-    loras: tuple[Path, ...]
-    random_weights: int | None
+    Attributes:
+        checkpoint: of the part that recipes are about, or a folder with one for each part.
+        parts: checkpoints of single parts by weights group.
+        loras: merged into the part that recipes are about.
+        random_weights: seed in place of checkpoints.
+    """
+
+    checkpoint: Path | None = None
+    parts: Mapping[str, Path] = field(default_factory=dict)
+    loras: tuple[Path, ...] = ()
+    random_weights: int | None = None
 
     @property
     def any(self) -> bool:
         """True if any source is given."""
-        return any(value not in (None, ()) for value in vars(self).values())
+        return self.random_weights is not None or bool(self.checkpoint or self.parts or self.loras)
 
-    def resolve(self, model: ModelT, *, vae: bool = True) -> tuple[ModelT, Sources]:
+    def resolve(self, model: ModelT, *, decoded: bool = True) -> tuple[ModelT, Sources]:
         """Returns the model with the sizes read from the sources, and the sources.
 
         Args:
             model: whose weights they are.
-            vae: True if a VAE is needed.
+            decoded: True if the part that makes frames is needed.
 
         Raises:
             UsageError: ``VIDC-BUILD-SOURCES``, they leave a part without weights or contradict.
             VidcError: as ``Family.with_texts``.
         """
-        sources, folder, group = self._sources(model, vae), self.text_encoder, model.text_group
-        if self.checkpoint is not None and group is not None:
-            inside = self.checkpoint / group
-            folder = folder or (inside if inside.is_dir() else None)
+        for unknown in self.parts.keys() - {*model.groups}:
+            raise UsageError(
+                "VIDC-BUILD-SOURCES",
+                f"{flag_of(unknown)} is given, and models of family {model.name} have no "
+                f"{title_of(unknown)}",
+                f"leave {flag_of(unknown)} out",
+            )
+        sources, group = self._sources(model, decoded), model.text_group
         self._check_configs(model, sources)
+        if group is None:
+            return model, sources
+        folder = self.parts.get(group)
+        if self.checkpoint is not None and folder is None and (self.checkpoint / group).is_dir():
+            folder = self.checkpoint / group
         if folder is None:
             return model, sources
         model, found = model.with_texts(folder)
-        checkpoints = {**sources.checkpoints, str(group): found.checkpoint}
+        checkpoints = {**sources.checkpoints, group: found.checkpoint}
         return model, replace(sources, checkpoints=checkpoints, tokenizer=found.tokenizer)
 
     def _check_configs(self, model: Family, sources: Sources) -> None:
@@ -64,62 +80,65 @@ class SourceOptions:
         for group, path in sources.checkpoints.items():
             require_config(path, model.parts[group].config_settings)
 
-    def _sources(self, model: Family, needs_vae: bool) -> Sources:
+    def _sources(self, model: Family, decoded: bool) -> Sources:
+        """Returns the sources of every part but a text encoder."""
         main, decoder = model.quantized_group, model.decoder_group
-        checkpoint, vae = self.checkpoint, self.vae
-        for path in (checkpoint, vae, *self.loras):
+        checkpoint, files = self.checkpoint, f"{CHECKPOINT} FILE"
+        if flag_of(decoder) != CHECKPOINT:
+            files += f" {flag_of(decoder)} FILE"
+        parts = {group: path for group, path in self.parts.items() if group != model.text_group}
+        for path in (checkpoint, *parts.values(), *self.loras):
             if path is not None and not path.exists():
                 raise UsageError(
                     "VIDC-CHECKPOINT-MISSING", f"{path} does not exist", "check the path"
                 )
         if self.random_weights is not None:
-            if checkpoint or self.loras or vae:
+            if checkpoint or self.loras or parts:
                 raise UsageError(
                     "VIDC-BUILD-SOURCES",
                     "--random-weights is given together with a checkpoint",
-                    "give either --random-weights SEED or --checkpoint FILE --vae FILE",
+                    f"give either --random-weights SEED or {files}",
                 )
             return Sources({}, seed=self.random_weights)
         if checkpoint is None:
             raise UsageError(
                 "VIDC-BUILD-SOURCES",
                 "no source of weights is given",
-                "give --checkpoint FILE --vae FILE, or --random-weights SEED to try the build",
+                f"give {files}, or --random-weights SEED to try the build",
             )
         if (checkpoint / main).is_dir():
-            vae = vae or checkpoint / decoder
+            parts = {g: checkpoint / g for g in model.parts if g != model.text_group} | parts
             checkpoint = checkpoint / main
-        if vae is None and needs_vae:
-            raise UsageError(
-                "VIDC-BUILD-SOURCES",
-                f"{checkpoint} is a {main} alone, and no {decoder.upper()} is given",
-                "add --vae FILE (Wan2.1_VAE.pth, or the vae folder of a diffusers pipeline)",
-            )
-        frames = {} if vae is None else {decoder: vae}
-        return Sources({main: checkpoint, **frames}, loras=self.loras)
+        if decoder not in parts and decoded:
+            raise _no_decoder(checkpoint, main, decoder)
+        return Sources({**parts, main: checkpoint}, loras=self.loras)
+
+
+def _no_decoder(checkpoint: Path, main: str, decoder: str) -> UsageError:
+    flag = PART_FLAGS.get(decoder)
+    folder = f"give a folder with {main}/ and {decoder}/"
+    return UsageError(
+        "VIDC-BUILD-SOURCES",
+        f"{checkpoint} is a {main} alone, and no {title_of(decoder)} is given",
+        folder if flag is None else f"add {flag_of(decoder)} {flag.value}",
+    )
 
 
 def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that ``SourceOptions`` holds, passed on together as ``weights``."""
 
     @click.option(
-        "--checkpoint",
+        CHECKPOINT,
         type=_PATH,
-        help="Checkpoint of the transformer, or a diffusers folder with transformer/ and vae/.",
+        help="Checkpoint of the main network, or a diffusers folder with one for each part.",
     )
-    @click.option("--vae", type=_PATH, help="Checkpoint of the VAE.")
-    @click.option(
-        "--text-encoder",
-        type=_PATH,
-        help="UMT5 encoder with its tokenizer, for text prompts: a folder of diffusers or "
-        "transformers, or of Wan's original download.",
-    )
+    @_part_options
     @click.option(
         "--lora",
         "loras",
         type=_PATH,
         multiple=True,
-        help="LoRA to merge into the transformer. Can be given several times.",
+        help="LoRA to merge into the main network. Can be given several times.",
     )
     @click.option(
         "--random-weights",
@@ -130,13 +149,20 @@ def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_sources(
         checkpoint: Path | None,
-        vae: Path | None,
-        text_encoder: Path | None,
         loras: tuple[Path, ...],
         random_weights: int | None,
         **others: Any,
     ) -> Any:
-        weights = SourceOptions(checkpoint, vae, text_encoder, loras, random_weights)
+        given = {group: others.pop(group) for group in PART_FLAGS}
+        parts = {group: path for group, path in given.items() if path is not None}
+        weights = SourceOptions(checkpoint, parts, loras, random_weights)
         return command(weights=weights, **others)
 
     return with_sources
+
+
+def _part_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the flag of each part that has one, in their order."""
+    for group, flag in reversed(PART_FLAGS.items()):
+        command = click.option(flag_of(group), type=_PATH, help=flag.help)(command)
+    return command

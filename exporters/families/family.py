@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vidc.exporters.part import Part
 from vidc.exporters.table import Table
-from vidc.plugins.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -154,15 +153,9 @@ class Family(ABC):
     def with_texts(self, path: Path) -> "tuple[Self, TextSource]":
         """Finds a text encoder in a folder or file; returns the model that has it, and its files.
 
-        Raises:
-            UsageError: ``VIDC-BUILD-SOURCES``, models of this family take no texts.
-            VidcError: what is wrong with it.
+        Families with a ``text_group`` implement it; it raises what is wrong with it.
         """
-        raise UsageError(
-            "VIDC-BUILD-SOURCES",
-            f"{path} is given as a text encoder, and models of family {self.name} take no texts",
-            "leave --text-encoder out",
-        )
+        raise NotImplementedError
 
     @property
     def pipeline_settings(self) -> Mapping[str, Mapping[str, Any]]:
@@ -182,6 +175,11 @@ class Family(ABC):
     def texts(self) -> bool:
         """True if prompts may be texts."""
         return self.text_group is not None and self.text_group in self.parts
+
+    @property
+    def lacks_text_encoder(self) -> bool:
+        """True if prompts are texts, but this model takes their embeddings alone."""
+        return self.text_group is not None and self.text_group not in self.parts
 
     @abstractmethod
     def passes(self) -> tuple[Pass, ...]:

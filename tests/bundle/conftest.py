@@ -50,7 +50,7 @@ class Project:
         settings = resolve(
             str(self.preset), assignments=assignments, environ={}, **({"gpu": "cpu"} | flags)
         )
-        options = SourceOptions(self.pipeline, None, None, (), None)
+        options = SourceOptions(self.pipeline)
         model, sources = options.resolve(settings.model)
         return replace(settings, model=model), sources
 

@@ -27,7 +27,7 @@ def eager_bundle(
     What is loaded goes into ``folder``.
     """
     plain = replace(config, text_encoder=None)
-    model, sources = SourceOptions(checkpoint, None, None, (), None).resolve(plain)
+    model, sources = SourceOptions(checkpoint).resolve(plain)
     files = {}
     for group, source in sources.checkpoints.items():
         (output := folder / group).mkdir()

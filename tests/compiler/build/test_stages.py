@@ -17,6 +17,7 @@ from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import Settings, resolve
 from vidc.compiler.store.sources import source_modules
 from vidc.compiler.store.stage import Input, Stage
+from vidc.exporters.families.flags import flag_of, title_of
 from vidc.exporters.parts.umt5.config import TextEncoderConfig
 from vidc.plugins.errors import BuildError, UsageError
 
@@ -152,7 +153,8 @@ def test_a_group_without_weights_is_named(
 ) -> None:
     with pytest.raises(UsageError, match="VIDC-BUILD-SOURCES") as error:
         sources.weights(with_text.model.parts[group])
-    assert group.replace("_", " ") in error.value.message
+    assert title_of(group) in error.value.message
+    assert flag_of(group) in error.value.hint
 
 
 def portable(settings: Settings, sources: Sources | None) -> dict[str, Stage]:
