@@ -13,17 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file
-
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.measure import Protocol, measure
-from vidc.compiler.bench.metrics import METRICS, Samples
+from vidc.compiler.bench.metrics import Metric, Samples
 from vidc.compiler.bench.run import workload
 from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.streams import of_bundle
 from vidc.compiler.bench.verdict import judge
-from vidc.compiler.validate.golden import prompt_files
+from vidc.compiler.validate.golden import read_prompts
 from vidc.plugins.signature import Role
 from vidc.runtime.bundle import Bundle, load
 from vidc.runtime.manifest import Manifest, read_manifest
@@ -44,7 +41,9 @@ def bytes_of(folder: Path, manifest: Manifest) -> dict[str, int]:
     }
 
 
-def compared(found: Mapping[str, Samples], first: str) -> dict[str, Any]:
+def compared(
+    found: Mapping[str, Samples], metrics: Mapping[str, Metric], first: str
+) -> dict[str, Any]:
     """Each bundle's figures, samples and verdicts against the first."""
     return {
         name: {
@@ -54,7 +53,7 @@ def compared(found: Mapping[str, Samples], first: str) -> dict[str, Any]:
                 "samples": samples,
             }
             for metric, samples in own.items()
-            if METRICS[metric].judged
+            if metrics[metric].judged
         }
         for name, own in found.items()
     }
@@ -74,7 +73,7 @@ def main() -> None:
     loaded: dict[str, Bundle] = {name: load(folder) for name, folder in folders.items()}
     first = next(iter(loaded))
     device = loaded[first].device
-    prompts = torch.stack([load_file(p)["text_embeds"] for p in prompt_files(folders[first])])
+    prompts = read_prompts(folders[first])
     protocol = Protocol(options.warmup, options.samples, options.seed)
     contestants = {name: of_bundle(bundle, options.seed) for name, bundle in loaded.items()}
     found = measure(contestants, device, prompts, protocol, lambda: None)
@@ -85,7 +84,7 @@ def main() -> None:
         "protocol": vars(protocol),
         "gpu_state": gpu_state(device),
         "fingerprint": fingerprint(device, folders[first]),
-        "streams": compared(found, first),
+        "streams": compared(found, contestants[first].decoding.metrics, first),
     }
     print(json.dumps(document, indent=1))
 

@@ -12,16 +12,13 @@ import json
 from functools import partial
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file
-
 from public_loop import loop
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.measure import Protocol, measure
 from vidc.compiler.bench.record import Result, against_baselines
 from vidc.compiler.bench.run import workload
 from vidc.compiler.bench.streams import BASELINES, OURS, Contestant, of_bundle
-from vidc.compiler.validate.golden import prompt_files
+from vidc.compiler.validate.golden import read_prompts
 from vidc.runtime.bundle import load
 from vidc.runtime.manifest import read_manifest
 
@@ -37,18 +34,20 @@ def main() -> None:
     bundle = load(folder)
     backends = {f"public_{name}": backend for name, backend in BASELINES.items()}
     contestants = {OURS: of_bundle(bundle, options.seed)}
+    decoding = contestants[OURS].decoding
     for name, public in loop.of_bundle(folder, manifest, bundle.device, backends).items():
-        contestants[name] = Contestant(partial(public.session, options.seed), bundle.spec)
-    prompts = torch.stack([load_file(path)["text_embeds"] for path in prompt_files(folder)])
+        contestants[name] = Contestant(partial(public.session, options.seed), bundle.spec, decoding)
+    prompts = read_prompts(folder)
     protocol = Protocol(options.warmup, options.samples, options.seed)
     streams = measure(contestants, bundle.device, prompts, protocol, lambda: None)
     result = Result(
         bundle=manifest.name,
+        decoding=decoding,
         workload=workload(manifest),
         protocol=vars(protocol),
         fingerprint=fingerprint(bundle.device, folder),
         streams=streams,
-        judgments=tuple(against_baselines(streams)),
+        judgments=tuple(against_baselines(streams, decoding.metrics)),
         gpu_state=gpu_state(bundle.device),
     )
     print(json.dumps(result.to_json(), indent=1))

@@ -37,6 +37,7 @@ from vidc.compiler.build.calibration_rollouts import rollout_inputs
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import load_stage, slot
 from vidc.compiler.config.layers import Setting
+from vidc.compiler.config.program import model_modules
 from vidc.compiler.config.quantization import default_recipe
 from vidc.compiler.config.recipe import Recipe, load_recipe
 from vidc.compiler.config.resolve import Settings
@@ -48,7 +49,7 @@ from vidc.compiler.quantize.switch import QuantizedLayers
 from vidc.compiler.store.digest import sha256_json
 from vidc.compiler.store.publish import exclusive
 from vidc.compiler.store.run import Progress, Result, run
-from vidc.compiler.store.sources import class_modules, source_digest
+from vidc.compiler.store.sources import source_digest
 from vidc.compiler.store.store import Store
 from vidc.compiler.store.versions import versions
 from vidc.compiler.validate.eager import quantized_network
@@ -57,6 +58,7 @@ from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError, UsageError
 from vidc.plugins.names import weights_path
 from vidc.runtime.faults import gpu_faults
+from vidc.runtime.program import program
 
 _SOURCES = ("vidc.compiler.analyze.run", "vidc.compiler.validate.reference", "vidc.runtime.text")
 """Modules whose code a group's figures depend on."""
@@ -296,7 +298,7 @@ def _trials(
     ]
     return Trials(
         model,
-        {name: engines[name] for name in model.decoders if name in engines},
+        {name: engines[name] for name in program(model.program).decoders if name in engines},
         QuantizedLayers(model.quantized_part, network, plan.formats, calibration),
         inputs,
     )
@@ -325,7 +327,7 @@ def _key(
             "formats": {
                 n: asdict(f) for n, f in (*formats.linear.items(), *formats.attention.items())
             },
-            "sources": source_digest((*_SOURCES, *class_modules(type(settings.model)))),
+            "sources": source_digest((*_SOURCES, *model_modules(settings.model))),
             "tools": versions("torch"),
             "machine": machine(device),
         }

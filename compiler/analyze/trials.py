@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from vidc.compiler.build.calibration_rollouts import scenario
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.switch import QuantizedLayers
 from vidc.compiler.validate.eager import part_engines
 from vidc.compiler.validate.metrics import compare, psnr
-from vidc.compiler.validate.play import Inputs, decode_latents, play_rollout
+from vidc.compiler.validate.play import Inputs
+from vidc.compiler.validate.reference import player
 from vidc.exporters.families.family import Family
 from vidc.runtime.engines import Engine, Wrapper
+from vidc.runtime.program import program
 from vidc.runtime.states import Buffers, States
 
 FRAMES, LATENTS = "frames", "latents"
@@ -27,7 +28,7 @@ class Damage:
     """Error of quantized layers.
 
     Attributes:
-        sqnr_db: SQNR of the flow in the worst call, under teacher forcing.
+        sqnr_db: SQNR of the forced output in the worst call, under teacher forcing.
         psnr_db: PSNR of the worst block of any free-running rollout.
     """
 
@@ -37,10 +38,10 @@ class Damage:
 
 @dataclass(frozen=True)
 class _Reference:
-    """Rollout in high precision, with its flows and its blocks."""
+    """Rollout in high precision, with its values of the forced output and its blocks."""
 
     inputs: Inputs
-    flows: list[Tensor]
+    forced: list[Tensor]
     blocks: list[Tensor]
     peak: float
 
@@ -48,12 +49,12 @@ class _Reference:
 class Trials:
     """Repeated rollouts with the same prompts and noise and different quantized layers.
 
-    With a VAE, the PSNR is of frames with peak 255, as in ``vidc validate``. Without one, it is of
-    latents, and the peak is the range of the high-precision rollout; the two are not comparable.
+    With decoders, the PSNR is of frames with peak 255, as in ``vidc validate``. Without them, it is
+    of latents, and the peak is the range of the high-precision rollout; the two are not comparable.
 
     Args:
         model: the model.
-        decoders: the VAE's decoders, or none.
+        decoders: components that decode, or none.
         layers: the transformer's layers.
         inputs: inputs of each rollout, on the engines' device.
     """
@@ -66,7 +67,7 @@ class Trials:
         inputs: Sequence[Inputs],
     ) -> None:
         self._model = model
-        self._component, self._output = model.forced
+        self._component, self._output = program(model.program).forced
         self._decoders = decoders
         self._layers = layers
         self._engines = self._made()
@@ -100,14 +101,15 @@ class Trials:
         return part_engines(self._model.quantized_part, self._layers.network)
 
     def _reference(self, inputs: Inputs) -> _Reference:
-        flows: list[Tensor] = []
-        latents = self._play(inputs, _Recorded(self._engines[self._component], self._output, flows))
+        forced: list[Tensor] = []
+        engine = _Recorded(self._engines[self._component], self._output, forced)
+        latents = self._play(inputs, engine)
         values = torch.stack(latents)
         peak = _FRAME_PEAK if self._decoders else float(values.max() - values.min())
-        return _Reference(inputs, flows, self._pictured(latents), peak)
+        return _Reference(inputs, forced, self._pictured(latents), peak)
 
     def _sqnr(self, reference: _Reference) -> float:
-        forced = _Forced(self._engines[self._component], self._output, iter(reference.flows))
+        forced = _Forced(self._engines[self._component], self._output, iter(reference.forced))
         self._play(reference.inputs, forced)
         return forced.worst
 
@@ -120,41 +122,42 @@ class Trials:
 
     def _play(self, inputs: Inputs, engine: Engine) -> list[Tensor]:
         engines = {**self._engines, self._component: engine}
-        played = play_rollout(scenario(self._model), inputs, stream_spec(self._model), engines)
-        return [latent.cpu() for latent in played.latents]
+        playing = player(self._model, engines, self._layers.device)
+        return [latent.cpu() for latent in playing.rollout(scenario(self._model), inputs).latents]
 
     def _pictured(self, latents: Sequence[Tensor]) -> list[Tensor]:
         """Returns each block as frames or latents; fewer if a block is not finite."""
         if not self._decoders:
             return list(latents)
-        decoded = decode_latents(latents, self._decoders, self._layers.device)
+        decoding = player(self._model, self._decoders, self._layers.device)
+        decoded = decoding.decode(latents)
         return [decoded[block] for block in sorted(decoded)]
 
 
 class _Recorded(Wrapper):
     """Engine of which one output is recorded at each call."""
 
-    def __init__(self, engine: Engine, output: str, flows: list[Tensor]) -> None:
+    def __init__(self, engine: Engine, output: str, values: list[Tensor]) -> None:
         super().__init__(engine)
         self._output = output
-        self._flows = flows
+        self._values = values
 
     def run(self, buffers: Buffers, states: States) -> None:
         self._engine.run(buffers, states)
-        self._flows.append(buffers.outputs[self._output].clone())
+        self._values.append(buffers.outputs[self._output].clone())
 
 
 class _Forced(Wrapper):
     """Engine under teacher forcing: expected values of one output replace its own."""
 
-    def __init__(self, engine: Engine, output: str, flows: Iterator[Tensor]) -> None:
+    def __init__(self, engine: Engine, output: str, values: Iterator[Tensor]) -> None:
         super().__init__(engine)
         self._output = output
-        self._flows = flows
+        self._values = values
         self.worst = math.inf
 
     def run(self, buffers: Buffers, states: States) -> None:
         self._engine.run(buffers, states)
-        flow, expected = buffers.outputs[self._output], next(self._flows)
-        self.worst = min(self.worst, compare(flow, expected).sqnr_db)
-        flow.copy_(expected)
+        value, expected = buffers.outputs[self._output], next(self._values)
+        self.worst = min(self.worst, compare(value, expected).sqnr_db)
+        value.copy_(expected)

@@ -17,6 +17,7 @@ from vidc.compiler.bench.metrics import Samples, derive
 from vidc.compiler.bench.streams import Contestant, Stream
 from vidc.plugins.errors import GateError
 from vidc.runtime.noise import block_noise
+from vidc.runtime.programs.base import ProgramSpec
 
 WARMUP = 20
 SAMPLES = 100
@@ -43,10 +44,10 @@ class Protocol:
     samples: int = SAMPLES
     seed: int = 0
 
-    @property
-    def rounds(self) -> int:
-        """Rounds of each stream, for a progress bar."""
-        return 2 * (self.warmup + self.samples) + _runs(self.warmup) + _runs(self.samples)
+    def rounds(self, spec: ProgramSpec) -> int:
+        """Returns the rounds of each stream, for a progress bar."""
+        kinds = 2 if spec.prompt_shape else 1
+        return kinds * (self.warmup + self.samples) + _runs(self.warmup) + _runs(self.samples)
 
 
 class Turns:
@@ -62,9 +63,8 @@ class Turns:
         self.samples: Samples = {}
         self.clock = Clock(device)
         self.prompts = cycle(prompts.to(device))
-        spec = self.spec = contestant.spec
-        shape = (spec.batch, spec.block, *spec.latent)
-        steps = len(spec.sigmas)
+        self.spec, self.decoding = contestant.spec, contestant.decoding
+        steps, shape = self.spec.noise_shape[0], self.spec.noise_shape[1:]
         noises = [block_noise(seed, block, steps, shape).to(device) for block in range(_NOISES)]
         self.noises = cycle(noises)
         self._open = contestant.open
@@ -74,10 +74,10 @@ class Turns:
         """The stream; opened, prompted and with a full window."""
         if self._stream is None:
             self._stream = self._open()
-            self._stream.prompt(next(self.prompts))
+            if self.spec.prompt_shape:
+                self._stream.prompt(next(self.prompts))
             # One block more than fills the window, so that measured blocks see a full window.
-            filling = -(-self.spec.window // self.spec.block) + 1
-            for _ in range(filling):
+            for _ in range(self.spec.filling + 1):
                 self._stream.step(next(self.noises))
         return self._stream
 
@@ -106,7 +106,8 @@ def measure(
     Args:
         contestants: contestants by name.
         device: device of all streams.
-        prompts: embeddings before and after a switch, ``[2, B, L, E]``.
+        prompts: embeddings before and after a switch, ``[2, B, L, E]``; not read for programs
+            without prompts, which have no switches.
         protocol: numbers of rounds and samples.
         tick: called after each of ``protocol.rounds``.
 
@@ -120,8 +121,9 @@ def measure(
     works: list[tuple[Work, int, int]] = [
         (_parts, protocol.warmup, protocol.samples),
         (_stretch, _runs(protocol.warmup), _runs(protocol.samples)),
-        (_switch, protocol.warmup, protocol.samples),
     ]
+    if all(turns.spec.prompt_shape for turns in all_turns):
+        works.append((_switch, protocol.warmup, protocol.samples))
     for work, warmup, rounds in works:
         for number in range(warmup + rounds):
             for turns in all_turns:
@@ -135,7 +137,7 @@ def measure(
 
 
 def _figures(turns: Turns, samples: int) -> Samples:
-    found = derive(turns.samples, turns.spec)
+    found = derive(turns.samples, turns.spec, turns.decoding)
     return {name: values[:samples] for name, values in found.items()}
 
 
@@ -149,8 +151,8 @@ def _parts(turns: Turns) -> Samples:
             f"{turns.name}: latents of a block are not finite, so its time has no meaning",
             "run `vidc validate` on the bundle",
         )
-    _, vae = turns.clock.time(lambda: stream.decode(latent))
-    return {"block_ms": [block], "vae_ms": [vae]}
+    _, decoding = turns.clock.time(lambda: stream.decode(latent))
+    return {"block_ms": [block], turns.decoding.metric: [decoding]}
 
 
 def _stretch(turns: Turns) -> Samples:

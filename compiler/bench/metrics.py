@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from vidc.compiler.bench.clock import MILLISECONDS
 from vidc.compiler.bench.statistics import Summary
-from vidc.runtime.programs.stream import StreamSpec
+from vidc.runtime.programs.base import ProgramSpec
 
 RATE = "frames/s"
 Samples = dict[str, list[float]]
@@ -22,11 +23,13 @@ class Metric:
         unit: unit of the samples.
         judged: whether two sets of samples are compared by it. Differences and what follows from
             another figure are not.
+        headline: label at the top of a report; empty for a metric that is not there.
     """
 
     title: str
     unit: str
     judged: bool = False
+    headline: str = ""
 
     @property
     def tail_is_bad(self) -> bool:
@@ -34,33 +37,76 @@ class Metric:
         return self.unit != RATE
 
 
-METRICS = {
-    "block_ms": Metric("block, steady state: denoising and clean pass", "ms", judged=True),
-    "latent_frame_ms": Metric("the same for each latent frame", "ms"),
-    "vae_ms": Metric("VAE decode of a block", "ms", judged=True),
-    "stream_ms": Metric("block to block, VAE included", "ms", judged=True),
-    "switch_ms": Metric("prompt switch alone", "ms", judged=True),
-    "switch_block_ms": Metric("prompt switch and the first block after it", "ms", judged=True),
-    "switch_extra_ms": Metric("the same less the block before the switch", "ms"),
-    "block_latent_fps": Metric("denoising alone, latent frames", RATE),
-    "block_video_fps": Metric("denoising alone, video frames", RATE),
-    "vae_video_fps": Metric("VAE alone, video frames", RATE),
-    "stream_latent_fps": Metric("both together, latent frames", RATE),
-    "stream_video_fps": Metric("both together, video frames", RATE),
-    "cold_start_s": Metric("process start to first frame", "s", judged=True),
-    "peak_rss_bytes": Metric("peak memory of a process of its own", "bytes"),
-    "peak_cuda_bytes": Metric("peak CUDA memory that torch allocated there", "bytes"),
-    "device_bytes": Metric("CUDA memory in use meanwhile, of all processes", "bytes"),
-    "build_s": Metric("stages of the build, one after the other", "s"),
-}
+@dataclass(frozen=True)
+class Decoding:
+    """Decoding in metrics, as a program's ``decoding`` describes it.
+
+    Attributes:
+        name: first word of its metrics, and its phase in a profile.
+        title: what decodes.
+    """
+
+    name: str
+    title: str
+
+    @property
+    def metric(self) -> str:
+        """The metric of its time."""
+        return f"{self.name}_ms"
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """Every metric of a program that decodes so, in order."""
+        return _metrics(self.name, self.title)
+
+    @property
+    def durations(self) -> tuple[str, ...]:
+        """Metrics of a block, its decoding, both, and a prompt switch."""
+        return ("block_ms", self.metric, "stream_ms", "switch_ms")
+
+    @property
+    def phases(self) -> Mapping[str, str]:
+        """Phases of a profile and their titles."""
+        decode = self.metrics[self.metric].title
+        return {"block": "a block", self.name: decode, "switch": "a prompt switch"}
 
 
-def summaries(samples: Mapping[str, list[float]]) -> dict[str, Any]:
+@cache
+def _metrics(name: str, title: str) -> dict[str, Metric]:
+    block, decode = "block, steady state: denoising and clean pass", f"{title} decode of a block"
+    switched = "prompt switch and the first block after it"
+    start, peak = "process start to first frame", "peak memory of a process of its own"
+    used = "CUDA memory in use meanwhile, of all processes"
+    included = f"{title} included"
+    return {
+        "block_ms": Metric(block, "ms", True, "a block in steady state"),
+        "latent_frame_ms": Metric("the same for each latent frame", "ms"),
+        f"{name}_ms": Metric(decode, "ms", True, decode),
+        "stream_ms": Metric(f"block to block, {included}", "ms", True),
+        "switch_ms": Metric("prompt switch alone", "ms", True, "prompt switch"),
+        "switch_block_ms": Metric(switched, "ms", True, "prompt switch and first block"),
+        "switch_extra_ms": Metric("the same less the block before the switch", "ms"),
+        "block_latent_fps": Metric("denoising alone, latent frames", RATE),
+        "block_video_fps": Metric("denoising alone, video frames", RATE),
+        f"{name}_video_fps": Metric(f"{title} alone, video frames", RATE),
+        "stream_latent_fps": Metric("both together, latent frames", RATE),
+        "stream_video_fps": Metric(
+            "both together, video frames", RATE, False, f"video, {included}"
+        ),
+        "cold_start_s": Metric(start, "s", True, start),
+        "peak_rss_bytes": Metric(peak, "bytes", False, "peak memory of a process"),
+        "peak_cuda_bytes": Metric("peak CUDA memory that torch allocated there", "bytes"),
+        "device_bytes": Metric(used, "bytes", False, "CUDA memory in use"),
+        "build_s": Metric("stages of the build, one after the other", "s"),
+    }
+
+
+def summaries(samples: Mapping[str, list[float]], metrics: Mapping[str, Metric]) -> dict[str, Any]:
     """Returns title, unit, summary and samples of each metric as plain JSON values."""
     return {
         name: {
-            "title": METRICS[name].title,
-            "unit": METRICS[name].unit,
+            "title": metrics[name].title,
+            "unit": metrics[name].unit,
             **Summary.of(values).to_json(),
             "samples": values,
         }
@@ -68,17 +114,16 @@ def summaries(samples: Mapping[str, list[float]]) -> dict[str, Any]:
     }
 
 
-def derive(samples: Mapping[str, list[float]], stream: StreamSpec) -> Samples:
+def derive(samples: Mapping[str, list[float]], spec: ProgramSpec, decoding: Decoding) -> Samples:
     """Returns the samples and the metrics derived from them.
 
     Frames count for each video of a batch. Video frames are those of any block but the first.
     """
-    latent = stream.block
-    video = 4 * stream.block
+    latent, video = spec.latent_frames, spec.video_frames
     rates = {
         "block_latent_fps": ("block_ms", latent),
         "block_video_fps": ("block_ms", video),
-        "vae_video_fps": ("vae_ms", video),
+        f"{decoding.name}_video_fps": (decoding.metric, video),
         "stream_latent_fps": ("stream_ms", latent),
         "stream_video_fps": ("stream_ms", video),
     }
@@ -88,4 +133,4 @@ def derive(samples: Mapping[str, list[float]], stream: StreamSpec) -> Samples:
     for name, (source, frames) in rates.items():
         if source in samples:
             found[name] = [frames * MILLISECONDS / ms for ms in samples[source]]
-    return {name: found[name] for name in METRICS if name in found}
+    return {name: found[name] for name in decoding.metrics if name in found}

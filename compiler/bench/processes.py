@@ -1,6 +1,6 @@
 """Cold starts and peak memory, each measured in a process of its own.
 
-    python -m vidc.compiler.bench.processes BUNDLE PROMPT PROMPT STREAM SEED
+    python -m vidc.compiler.bench.processes BUNDLE STREAM SEED
 
 The process prints one JSON document: ``seconds`` on the monotonic clock, which all processes share,
 at the end of each step, and ``peak`` memory after a full window and a prompt switch.
@@ -14,18 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
 from vidc.compiler.bench.metrics import Samples
 from vidc.compiler.bench.streams import OURS, of_baselines, of_bundle
 from vidc.compiler.bench.usage import peak_rss_bytes
-from vidc.compiler.validate.golden import prompt_files
+from vidc.compiler.validate.golden import read_prompts
 from vidc.plugins.errors import UnavailableError, VidcError
 from vidc.runtime import load
 from vidc.runtime.manifest import read_manifest
-
-STEPS = ("imported", "loaded", "prompted", "framed")
-"""Steps of a cold start in order."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +42,8 @@ def start(bundle: Path, stream: str, seed: int) -> Start:
 
     Raises:
         UnavailableError: ``VIDC-BENCH-PROCESS``, the process failed.
-        GateError: ``VIDC-VALIDATE-GOLDEN``, the bundle has no prompts.
     """
-    arguments = [bundle, *prompt_files(bundle), stream, seed]
+    arguments = [bundle, stream, seed]
     command = [sys.executable, "-P", "-m", "vidc.compiler.bench.processes", *map(str, arguments)]
     asked = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -60,7 +55,7 @@ def start(bundle: Path, stream: str, seed: int) -> Start:
             "try `vidc run` with this bundle; --cold-starts 0 leaves this part out",
         )
     found = json.loads(done.stdout.splitlines()[-1])
-    seconds = {step: found["seconds"][step] - asked for step in STEPS}
+    seconds = {step: at - asked for step, at in found["seconds"].items()}
     return Start(seconds, found["peak"])
 
 
@@ -72,7 +67,7 @@ def samples(starts: list[Start]) -> Samples:
     return {"cold_start_s": [each.seconds["framed"] for each in starts], **peaks}
 
 
-def main(folder: Path, prompts: tuple[Path, Path], name: str, seed: int) -> None:
+def main(folder: Path, name: str, seed: int) -> None:
     """Opens and runs one stream, then prints its times and peak memory."""
     seconds = {"imported": time.monotonic()}
     manifest = read_manifest(folder)
@@ -83,14 +78,16 @@ def main(folder: Path, prompts: tuple[Path, Path], name: str, seed: int) -> None
         contestant = of_baselines((name,), folder, manifest, device, seed)[name]
     seconds["loaded"] = time.monotonic()
     stream = contestant.open()
-    before, after = (load_file(path)["text_embeds"].to(device) for path in prompts)
-    stream.prompt(before)
-    seconds["prompted"] = time.monotonic()
+    before, after = read_prompts(folder).to(device)
+    if spec.prompt_shape:
+        stream.prompt(before)
+        seconds["prompted"] = time.monotonic()
     stream.step().cpu()
     seconds["framed"] = time.monotonic()
-    for _ in range(-(-spec.window // spec.block)):
+    for _ in range(spec.filling):
         stream.step().cpu()
-    stream.switch_prompt(after)
+    if spec.prompt_shape:
+        stream.switch_prompt(after)
     stream.step().cpu()
     sys.stdout.write(json.dumps({"seconds": seconds, "peak": _peak(device)}) + "\n")
 
@@ -105,8 +102,8 @@ def _peak(device: torch.device) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    bundle, first, second, stream_name, seed = sys.argv[1:]
+    bundle, stream_name, seed = sys.argv[1:]
     try:
-        main(Path(bundle), (Path(first), Path(second)), stream_name, int(seed))
+        main(Path(bundle), stream_name, int(seed))
     except VidcError as error:
         sys.exit(str(error))

@@ -16,8 +16,7 @@ from vidc.compiler.config.targets import targets
 from vidc.exporters.models import PRECISIONS
 from vidc.runtime.bundle import Bundle
 from vidc.runtime.manifest import Manifest
-from vidc.runtime.programs.causal_video import LATENTS
-from vidc.runtime.programs.stream import StreamSpec
+from vidc.runtime.programs.base import LATENTS, ProgramSpec
 from vidc.runtime.states import Buffers, States
 
 WARMUP = 5
@@ -141,7 +140,7 @@ def profile(manifest: Manifest, bundle: Bundle, prompts: Tensor, seed: int) -> P
     Args:
         manifest: manifest of the bundle.
         bundle: loaded bundle; nothing else may run on its device.
-        prompts: embeddings before and after a switch, ``[2, B, L, E]``.
+        prompts: embeddings before and after a switch, if the program takes prompts.
         seed: seed of the stream.
     """
     device, spec = bundle.device, bundle.spec
@@ -150,21 +149,19 @@ def profile(manifest: Manifest, bundle: Bundle, prompts: Tensor, seed: int) -> P
     peaks["memory"] = copy_gbps(device)
     specified = _specified(manifest, peaks)
     work = component_work(manifest)
+    calls = {**spec.calls["block"], **spec.calls[bundle.program.decoding[0]]}
     rows = [
-        _component(name, time, manifest, work[name], peaks)
+        _component(name, time, calls.get(name, 0), manifest, work[name], peaks)
         for name, time in _times(bundle).items()
         if name in work
     ]
     watched = _watch(bundle, prompts.to(device), seed)
-    phases = {
-        "block": _sum(work, dict.fromkeys(["kv_update"], 1) | {"denoise": len(spec.sigmas)}),
-        "vae": work["vae_decode"],
-        "switch": _sum(work, {"text_kv": 1, _recache(spec): 1}),
-    }
+    phases = {phase: _sum(work, calls) for phase, calls in spec.calls.items()}
+    peak = {phase: peaks.get(_precision(bundle, manifest, phase)) for phase in phases}
     kinds = [
         row
         for phase, found in watched.items()
-        for row in _kinds(phase, found, phases[phase], _peak(manifest, peaks, phase))
+        for row in _kinds(phase, found, phases[phase], peak[phase])
     ]
     return Profile(
         peaks, specified, tuple(rows), tuple(kinds),
@@ -203,27 +200,28 @@ def _fill(states: States, engines: Mapping[str, Any], device: torch.device) -> N
                 states[spec.name].normal_(0, 0.1, generator=generator)
 
 
-def _set(buffers: Buffers, spec: StreamSpec, device: torch.device) -> None:
+def _set(buffers: Buffers, spec: ProgramSpec, device: torch.device) -> None:
     generator = torch.Generator(device).manual_seed(0)
-    slots = spec.window * spec.frame_tokens
     for name, tensor in buffers.inputs.items():
-        if name in ("position", "valid_length"):
-            tensor.fill_(slots)
-        elif name == "timestep":
-            tensor.fill_(spec.timesteps[-1])
+        if name in spec.full_inputs:
+            tensor.fill_(spec.full_inputs[name])
         elif tensor.is_floating_point():
             tensor.normal_(0, 1, generator=generator)
 
 
 def _component(
-    name: str, time: Summary, manifest: Manifest, work: Work, peaks: Mapping[str, float]
+    name: str,
+    time: Summary,
+    calls: int,
+    manifest: Manifest,
+    work: Work,
+    peaks: Mapping[str, float],
 ) -> ComponentRow:
-    calls = {"denoise": len(manifest.spec.sigmas), "kv_update": 1, "vae_decode": 1}
     seconds = time.median / MILLISECONDS
     tflop, gigabytes = work.total / _TERA, work.bytes / _GIGA
     return ComponentRow(
         component=name,
-        calls=calls.get(name, 0),
+        calls=calls,
         time=time,
         tflop=tflop,
         gigabytes=gigabytes,
@@ -234,20 +232,27 @@ def _component(
 
 def _watch(bundle: Bundle, prompts: Tensor, seed: int) -> dict[str, list[Kernel]]:
     session, spec, device = bundle.session(seed=seed), bundle.spec, bundle.device
-    session.prompt(prompts[0])
-    for _ in range(-(-spec.window // spec.block) + 1):
+    if spec.prompt_shape:
+        session.prompt(prompts[0])
+    for _ in range(spec.filling):
         session.step()
-    latent = session.latents
-    return {
+    latent = session.generate()
+    session.decode(latent)
+    watched = {
         "block": kernels(session.generate, device, WATCHED),
-        "vae": kernels(lambda: session.decode(latent), device, WATCHED),
-        "switch": kernels(lambda: session.switch_prompt(prompts[1]), device, WATCHED),
+        bundle.program.decoding[0]: kernels(lambda: session.decode(latent), device, WATCHED),
     }
+    if spec.prompt_shape:
+        switch = partial(session.switch_prompt, prompts[1])
+        watched["switch"] = kernels(switch, device, WATCHED)
+    return watched
 
 
-def _peak(manifest: Manifest, peaks: Mapping[str, float], phase: str) -> float | None:
-    component = "vae_decode" if phase == "vae" else "denoise"
-    return peaks.get(manifest.engines[component].precision)
+def _precision(bundle: Bundle, manifest: Manifest, phase: str) -> str:
+    """Returns the precision of the component that takes most of a phase."""
+    program = bundle.program
+    main = program.decoders[-1] if phase == program.decoding[0] else program.forced[0]
+    return manifest.engines[main].precision
 
 
 def _kinds(phase: str, found: list[Kernel], work: Work, peak: float | None) -> list[KindRow]:
@@ -269,12 +274,6 @@ def _sum(work: Mapping[str, Work], calls: Mapping[str, int]) -> Work:
         for kind, own in work[name].flops.items():
             flops[kind] = flops.get(kind, 0) + count * own
     return Work(flops, sum(count * work[name].bytes for name, count in calls.items()))
-
-
-def _recache(spec: StreamSpec) -> str:
-    """Returns the component that a prompt switch runs on a full window."""
-    frames = spec.recached(spec.window + spec.block)
-    return "kv_update" if frames == spec.block else f"recache_{frames}"
 
 
 def _specified(manifest: Manifest, peaks: Mapping[str, float]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from vidc.compiler.bench.metrics import METRICS, Samples, summaries
+from vidc.compiler.bench.metrics import Decoding, Metric, Samples, summaries
 from vidc.compiler.bench.profile import Profile
 from vidc.compiler.bench.statistics import CONFIDENCE, RESAMPLES
 from vidc.compiler.bench.streams import OURS
@@ -60,8 +60,8 @@ class Stored:
     samples: Samples
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Reads what ``vidc bench`` wrote.
+    def read(cls, path: Path, metrics: Mapping[str, Metric]) -> Self:
+        """Reads what ``vidc bench`` wrote of these metrics.
 
         Raises:
             UsageError: ``VIDC-BENCH-RESULT``, it cannot be read, or is no result of this schema.
@@ -80,7 +80,7 @@ class Stored:
             found = {
                 name: _samples(metric["samples"])
                 for name, metric in document["metrics"].items()
-                if name in METRICS and METRICS[name].judged
+                if name in metrics and metrics[name].judged
             }
             machine, workload = document["fingerprint"]["machine"], document["workload"]
             if not isinstance(machine, dict) or not isinstance(workload, dict):
@@ -104,6 +104,7 @@ class Result:
 
     Attributes:
         bundle: name of the bundle.
+        decoding: of the bundle's program.
         workload: sizes, precision and backend.
         protocol: numbers of rounds and samples.
         fingerprint: machine, software and bundle.
@@ -118,6 +119,7 @@ class Result:
     """
 
     bundle: str
+    decoding: Decoding
     workload: Mapping[str, Any]
     protocol: Mapping[str, Any]
     fingerprint: Mapping[str, Any]
@@ -131,6 +133,11 @@ class Result:
     notes: tuple[str, ...] = ()
 
     @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """Metrics of the program, in order."""
+        return self.decoding.metrics
+
+    @property
     def regressions(self) -> tuple[Judgment, ...]:
         """Metrics that are slower than in the stored result."""
         return tuple(
@@ -140,7 +147,9 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the document of ``vidc bench --json`` without its schema number."""
-        metrics = {stream: summaries(samples) for stream, samples in self.streams.items()}
+        metrics = {
+            stream: summaries(samples, self.metrics) for stream, samples in self.streams.items()
+        }
         return {
             "bundle": self.bundle,
             "passed": not self.regressions,
@@ -154,18 +163,20 @@ class Result:
             "disturbance": self.disturbance,
             "gpu_state": None if self.gpu_state is None else dict(self.gpu_state),
             "profile": None if self.profile is None else self.profile.to_json(),
-            "sweep": None if self.sweep is None else self.sweep.to_json(),
+            "sweep": None if self.sweep is None else self.sweep.to_json(self.metrics),
             "notes": list(self.notes),
         }
 
 
-def against_baselines(streams: Mapping[str, Samples]) -> list[Judgment]:
-    """Judges every metric of our stream against every other stream of the run."""
+def against_baselines(
+    streams: Mapping[str, Samples], metrics: Mapping[str, Metric]
+) -> list[Judgment]:
+    """Judges each of these metrics of our stream against every other stream of the run."""
     return [
         each
         for name, theirs in streams.items()
         if name != OURS
-        for each in _judgements(name, streams[OURS], theirs, None, gates=False)
+        for each in _judgements(metrics, name, streams[OURS], theirs, None, gates=False)
     ]
 
 
@@ -187,7 +198,8 @@ def against_stored(result: Result, stored: Stored) -> Result:
     if stored.workload != result.workload:
         apart = differences(stored.workload, result.workload)
         notes.append(f"{stored.name} is of another workload: {apart}")
-    judgments = _judgements(stored.name, result.streams[OURS], stored.samples, doubt, gates=True)
+    ours = result.streams[OURS]
+    judgments = _judgements(result.metrics, stored.name, ours, stored.samples, doubt, gates=True)
     return replace(
         result,
         judgments=(*result.judgments, *judgments),
@@ -207,11 +219,16 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def _judgements(
-    against: str, ours: Samples, theirs: Samples, doubt: str | None, gates: bool
+    metrics: Mapping[str, Metric],
+    against: str,
+    ours: Samples,
+    theirs: Samples,
+    doubt: str | None,
+    gates: bool,
 ) -> list[Judgment]:
     return [
         Judgment(against, name, judge(ours[name], theirs[name], doubt), gates)
-        for name, metric in METRICS.items()
+        for name, metric in metrics.items()
         if metric.judged and name in ours and name in theirs
     ]
 

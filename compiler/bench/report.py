@@ -1,9 +1,8 @@
 """Self-contained HTML report of a benchmark."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vidc.compiler.bench.metrics import METRICS
 from vidc.compiler.bench.plots import Bars, Histogram, Timeline, bars, histogram, timeline
 from vidc.compiler.bench.record import DISCIPLINE, Judgment, Result
 from vidc.compiler.bench.statistics import LEAST_FOR_INTERVAL, LEAST_FOR_P99, Summary
@@ -13,20 +12,9 @@ from vidc.compiler.bench.text import bare, change, facts, figure, interval, plai
 from vidc.compiler.bench.verdict import Outcome, Verdict
 from vidc.compiler.report.render import render
 
-HEADLINES = {
-    "stream_video_fps": "video, VAE included",
-    "block_ms": "a block in steady state",
-    "vae_ms": "VAE decode of a block",
-    "switch_ms": "prompt switch",
-    "switch_block_ms": "prompt switch and first block",
-    "cold_start_s": "process start to first frame",
-    "peak_rss_bytes": "peak memory of a process",
-    "device_bytes": "CUDA memory in use",
-}
-"""Headline metrics with labels that stand alone."""
+FIRST = "stream_video_fps"
+"""The first headline."""
 KERNELS_SHOWN = 12
-PHASES = {"block": "a block", "vae": "VAE decode of a block", "switch": "a prompt switch"}
-SWEPT = ("block_ms", "vae_ms", "stream_ms", "switch_ms")
 TIMELINES = ("block_ms", "stream_ms", "switch_block_ms")
 
 
@@ -59,8 +47,9 @@ class _Drawing:
 
 def render_html(result: Result) -> str:
     """Returns the page with inline styles and drawings; every text is escaped."""
-    rows = {name: _rows(result, name) for name in METRICS}
+    rows = {name: _rows(result, name) for name in result.metrics}
     verdicts = _verdicts(result)
+    swept = [name for name in result.decoding.durations if rows[name]]
     summaries = [row.summary for found in rows.values() for row in found]
     return render(
         "vidc.compiler.bench/report.html.j2",
@@ -73,31 +62,31 @@ def render_html(result: Result) -> str:
             "rate": rate,
         },
         result=result,
-        metrics=METRICS,
+        metrics=result.metrics,
         rows={name: found for name, found in rows.items() if found},
         verdicts=verdicts,
         explained=any(reasons for group in verdicts for _, reasons in group.rows),
         with_intervals=any(each.ci95 for each in summaries),
         with_tails=any(each.p99 is not None for each in summaries),
         headlines=[
-            (title, figure(rows[name][0].summary.median, METRICS[name].unit))
-            for name, title in HEADLINES.items()
-            if _ours(rows[name])
+            (metric.headline, figure(rows[name][0].summary.median, metric.unit))
+            for name, metric in sorted(result.metrics.items(), key=lambda item: item[0] != FIRST)
+            if metric.headline and _ours(rows[name])
         ],
         drawings=[_drawing(result, name) for name in TIMELINES if rows[name]],
-        comparisons=_comparisons(rows),
+        comparisons=_comparisons(result, rows),
         colors=dict(zip(result.streams, ("one", "two", "three", "four"), strict=False)),
         discipline=DISCIPLINE,
         least_for_interval=LEAST_FOR_INTERVAL,
         least_for_p99=LEAST_FOR_P99,
         profile=result.profile,
         sweep=result.sweep,
-        swept=None if result.sweep is None else _swept(result.sweep),
+        swept=None if result.sweep is None else _swept(result.sweep, swept),
         facts=_facts(result),
         workload=facts(result.workload),
         kernels_shown=KERNELS_SHOWN,
-        phases=PHASES,
-        swept_metrics=SWEPT,
+        phases=result.decoding.phases,
+        swept_metrics=swept,
     )
 
 
@@ -120,25 +109,25 @@ def _drawing(result: Result, metric: str) -> _Drawing:
         for name, own in samples.items()
         if len(own) >= LEAST_FOR_INTERVAL
     )
-    return _Drawing(metric, METRICS[metric].title, timeline(samples), tuple(histograms))
+    return _Drawing(metric, result.metrics[metric].title, timeline(samples), tuple(histograms))
 
 
-def _swept(found: Sweep) -> dict[str, list[tuple[Summary, Verdict]]]:
+def _swept(found: Sweep, names: Sequence[str]) -> dict[str, list[tuple[Summary, Verdict]]]:
     """Returns the rows of durations for each value of a sweep."""
     return {
-        row.value: [(Summary.of(row.samples[name]), row.verdicts[name]) for name in SWEPT]
+        row.value: [(Summary.of(row.samples[name]), row.verdicts[name]) for name in names]
         for row in found.rows
     }
 
 
-def _comparisons(rows: Mapping[str, list[_Row]]) -> dict[str, Bars]:
+def _comparisons(result: Result, rows: Mapping[str, list[_Row]]) -> dict[str, Bars]:
     """Returns bars of each judged metric that more than one stream has."""
     return {
         name: bars(
             {row.stream: row.summary for row in rows[name]},
             {row.stream: figure(row.summary.median, metric.unit) for row in rows[name]},
         )
-        for name, metric in METRICS.items()
+        for name, metric in result.metrics.items()
         if metric.judged and len(rows[name]) > 1
     }
 

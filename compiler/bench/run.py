@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
 from vidc.compiler.bench.measure import Protocol, measure
-from vidc.compiler.bench.metrics import METRICS, Samples
+from vidc.compiler.bench.metrics import Decoding
 from vidc.compiler.bench.processes import Start, samples, start
 from vidc.compiler.bench.profile import profile
 from vidc.compiler.bench.record import Result, Stored, against_baselines, against_stored
@@ -21,11 +20,12 @@ from vidc.compiler.bench.usage import MAX_SHARE, Disturbance
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.store.run import Progress
 from vidc.compiler.store.store import Store
-from vidc.compiler.validate.golden import prompt_files
+from vidc.compiler.validate.golden import read_prompts
 from vidc.plugins.errors import GateError
 from vidc.runtime.bundle import load
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.manifest import Manifest, read_manifest
+from vidc.runtime.programs.base import ProgramSpec
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,10 @@ class Request:
     profile: bool = False
     sweep: Dimension | None = None
 
-    @property
-    def rounds(self) -> int:
-        """Rounds of the bundle and of each swept value, for a progress bar."""
+    def rounds(self, spec: ProgramSpec) -> int:
+        """Returns the rounds of the bundle and of each swept value, for a progress bar."""
         values = 0 if self.sweep is None else len(self.sweep.values)
-        return self.protocol.rounds * (1 + values)
+        return self.protocol.rounds(spec) * (1 + values)
 
 
 def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Result:
@@ -71,7 +70,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
     """
     folder, protocol, note = request.bundle, request.protocol, progress.note
     manifest = read_manifest(folder)
-    prompts, wanted = _prompts(folder), {}
+    prompts, wanted = _prompts(folder, manifest.spec), {}
     if request.sweep is not None:
         key, values = request.sweep.key, request.sweep.values
         wanted = {value: variant_settings(manifest, key, value) for value in values}
@@ -104,14 +103,18 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
         notes.append("build time: the build cache of this machine does not have this build")
     else:
         measured[OURS]["build_s"] = [built]
-    streams = {name: _ordered(samples(starts[name]) | own) for name, own in measured.items()}
+    decoding, streams = Decoding(*bundle.program.decoding), {}
+    for name, own in measured.items():
+        found = samples(starts[name]) | own
+        streams[name] = {metric: found[metric] for metric in decoding.metrics if metric in found}
     result = Result(
         bundle=manifest.name,
+        decoding=decoding,
         workload=workload(manifest),
         protocol={**asdict(protocol), "cold_starts": request.cold_starts},
         fingerprint=fingerprint(device, folder),
         streams=streams,
-        judgments=tuple(against_baselines(streams)),
+        judgments=tuple(against_baselines(streams, decoding.metrics)),
         steps=tuple(each.seconds for each in starts[OURS]),
         disturbance=disturbed,
         gpu_state=state,
@@ -124,17 +127,11 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
 
 def workload(manifest: Manifest) -> dict[str, Any]:
     """Returns the workload of a bundle as plain JSON values."""
-    spec, engines = manifest.spec, manifest.engines.values()
+    engines = manifest.engines.values()
     return {
         "preset": manifest.preset,
         "target": manifest.target.name,
-        "batch": spec.batch,
-        "height": spec.video[0],
-        "width": spec.video[1],
-        "block": spec.block,
-        "window": spec.window,
-        "sink": spec.sink,
-        "timesteps": [*spec.timesteps],
+        **manifest.spec.workload,
         "precision": sorted({engine.precision for engine in engines}),
         "backend": sorted({engine.backend for engine in engines}),
     }
@@ -153,15 +150,15 @@ def build_seconds(manifest: Manifest) -> float | None:
     return sum(seconds) if seconds and len(seconds) == len(found) else None
 
 
-def _prompts(folder: Path) -> torch.Tensor:
-    try:
-        return torch.stack([load_file(path)["text_embeds"] for path in prompt_files(folder)])
-    except FileNotFoundError as error:
+def _prompts(folder: Path, spec: ProgramSpec) -> torch.Tensor:
+    prompts = read_prompts(folder)
+    if spec.prompt_shape and not prompts.numel():
         raise GateError(
             "VIDC-VALIDATE-GOLDEN",
             f"{folder} holds no golden data, whose prompts the measurement is made with",
             "build the bundle again",
-        ) from error
+        )
+    return prompts
 
 
 def _starts(request: Request, note: Callable[[str], None]) -> dict[str, list[Start]]:
@@ -172,7 +169,3 @@ def _starts(request: Request, note: Callable[[str], None]) -> dict[str, list[Sta
             note(f"starting {name} in a process of its own, {times}x")
         starts[name] = [start(request.bundle, name, request.protocol.seed) for _ in range(times)]
     return starts
-
-
-def _ordered(found: Samples) -> Samples:
-    return {name: found[name] for name in METRICS if name in found}

@@ -9,6 +9,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from vidc.compiler.bench.metrics import Decoding
 from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.reference import eager_engines
@@ -16,8 +17,7 @@ from vidc.plugins.errors import UnavailableError, UsageError, nearest
 from vidc.runtime import Bundle
 from vidc.runtime.manifest import Manifest
 from vidc.runtime.program import program
-from vidc.runtime.programs.base import Resources
-from vidc.runtime.programs.stream import StreamSpec
+from vidc.runtime.programs.base import ProgramSpec, Resources
 
 OURS = "vidc"
 BASELINES = {"eager": None, "compile": "inductor"}
@@ -50,15 +50,18 @@ class Contestant:
     Attributes:
         open: opens one.
         spec: their sizes.
+        decoding: of their program.
     """
 
     open: Callable[[], Stream]
-    spec: StreamSpec
+    spec: ProgramSpec
+    decoding: Decoding
 
 
 def of_bundle(bundle: Bundle, seed: int) -> Contestant:
     """Returns a contestant whose streams are sessions of a loaded bundle."""
-    return Contestant(lambda: bundle.session(seed=seed), bundle.spec)
+    decoding = Decoding(*bundle.program.decoding)
+    return Contestant(lambda: bundle.session(seed=seed), bundle.spec, decoding)
 
 
 def of_baselines(
@@ -110,7 +113,8 @@ def _baseline(
         engines = {name: _compiled(engine, backend) for name, engine in engines.items()}
     resources = Resources(manifest.spec, engines, device)
     session = program(manifest.program)
-    return Contestant(lambda: session(resources, seed), manifest.spec)
+    decoding = Decoding(*session.decoding)
+    return Contestant(lambda: session(resources, seed), manifest.spec, decoding)
 
 
 def _compiled(engine: EagerEngine, backend: str) -> EagerEngine:

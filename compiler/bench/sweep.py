@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import vidc.compiler.backends  # noqa: F401  A variant's settings name one of them.
 from vidc.compiler.bench.measure import Protocol, measure
-from vidc.compiler.bench.metrics import METRICS, Samples, summaries
+from vidc.compiler.bench.metrics import Metric, Samples, summaries
 from vidc.compiler.bench.streams import OURS, of_bundle
 from vidc.compiler.bench.verdict import Verdict, judge
 from vidc.compiler.config.environment import cache_root
@@ -102,11 +103,11 @@ class Row:
     verdicts: Mapping[str, Verdict]
     change: Change | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
         """Returns plain JSON values."""
         return {
             "value": self.value,
-            "metrics": summaries(self.samples),
+            "metrics": summaries(self.samples, metrics),
             "verdicts": {name: verdict.to_json() for name, verdict in self.verdicts.items()},
             "change": None if self.change is None else self.change.to_json(),
         }
@@ -119,9 +120,9 @@ class Sweep:
     key: str
     rows: tuple[Row, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
         """Returns plain JSON values."""
-        return {"key": self.key, "rows": [row.to_json() for row in self.rows]}
+        return {"key": self.key, "rows": [row.to_json(metrics) for row in self.rows]}
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def sweep(
             found = measure(contestants, base.bundle.device, prompts, protocol, tick)
             verdicts = {
                 name: judge(found[value][name], found[OURS][name])
-                for name, metric in METRICS.items()
+                for name, metric in contestants[OURS].decoding.metrics.items()
                 if metric.judged and name in found[value]
             }
             change = _change(variant, golden, base.bundle, own)
@@ -229,7 +230,7 @@ class Rollout:
     """Output of a bundle for the golden rollout.
 
     Attributes:
-        latents: ``[B, blocks F, C, h, w]``.
+        latents: of all blocks, ``[blocks, ...]``.
         frames: uint8 ``[N, 3, H, W]``.
     """
 
@@ -241,15 +242,16 @@ def _outputs(bundle: Bundle, golden: Golden) -> Rollout:
     spec, scenario = bundle.spec, golden.scenario
     session = bundle.session()
     prompts, noise = (t.to(bundle.device) for t in (golden.inputs.prompts, golden.inputs.noise))
-    session.prompt(prompts[0])
+    if spec.prompt_shape:
+        session.prompt(prompts[0])
     latents, frames = [], []
     for block, drawn in enumerate(noise):
-        if block == scenario.switch_after:
+        if spec.prompt_shape and block == scenario.switch_after:
             session.switch_prompt(prompts[1])
-        latents.append(session.generate(_of_steps(drawn, len(spec.sigmas))).cpu())
+        latents.append(session.generate(_of_steps(drawn, spec.noise_shape[0])).cpu())
         pictures = session.decode(latents[-1].to(bundle.device)).cpu()
         frames.append(pictures.reshape(-1, *pictures.shape[-3:]).permute(0, 3, 1, 2))
-    return Rollout(torch.cat(latents, 1), torch.cat(frames))
+    return Rollout(torch.stack(latents), torch.cat(frames))
 
 
 def _of_steps(noise: Tensor, steps: int) -> Tensor:
@@ -258,8 +260,7 @@ def _of_steps(noise: Tensor, steps: int) -> Tensor:
 
 
 def _change(variant: Bundle, golden: Golden, base: Bundle, own: Rollout) -> Change | None:
-    sizes = [(b.spec.batch, b.spec.block, b.spec.latent) for b in (variant, base)]
-    if sizes[0] != sizes[1]:
+    if variant.spec.noise_shape[1:] != base.spec.noise_shape[1:]:
         return None
     found = _outputs(variant, golden)
     pixels = compare_pixels(found.frames, own.frames)

@@ -18,6 +18,7 @@ from vidc.exporters.component import Component
 from vidc.exporters.part import Part
 from vidc.plugins.signature import Signature, TensorSpec
 from vidc.runtime.manifest import Manifest
+from vidc.runtime.program import program
 
 
 class Kind(StrEnum):
@@ -62,13 +63,13 @@ class Work:
 
 
 def component_work(manifest: Manifest) -> dict[str, Work]:
-    """Returns the work of the components that a stream replays, without its first decoding."""
+    """Returns the work of the components that a session replays, without its first decoding."""
     config = model_from_json(manifest.config)
-    first, later = config.decoders
+    first = program(manifest.program).decoders[:-1]
     wanted = {
         name: group
         for name, group in config.components.items()
-        if name in manifest.spec.components and (name != first or first == later)
+        if name in manifest.spec.components and name not in first
     }
     found: dict[str, Work] = {}
     for group in dict.fromkeys(wanted.values()):

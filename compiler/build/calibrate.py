@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidc.compiler.build.load import SOURCE_NAME, labeled, loaded_input
+from vidc.compiler.config.program import model_modules
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.store.digest import Json
-from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.store.versions import versions
 from vidc.exporters.families.family import Family
@@ -52,7 +52,7 @@ class Calibrate(Stage):
         from vidc.compiler.quantize.artifact import model_tables
 
         source, config = self.source, {"model": model_tables(self.model)}
-        entries = (__name__, *class_modules(type(self.model)))
+        entries = (__name__, *model_modules(self.model))
         if source is None:
             return Key(entries, config)
         if isinstance(source, Path):

@@ -15,7 +15,7 @@ from torch import Tensor
 from vidc.compiler.config.toml import shipped_text
 from vidc.compiler.quantize.document import MAX_TEXTS, TEXTS, texts_json, texts_sha256
 from vidc.plugins.errors import UsageError
-from vidc.runtime.programs.stream import StreamSpec
+from vidc.runtime.programs.base import ProgramSpec
 
 EMBEDDINGS, SYNTHETIC = "embeddings", "synthetic"
 SHIPPED_TEXTS = "calibration_prompts.txt"
@@ -33,7 +33,8 @@ class Prompts:
         kind: ``texts``, ``embeddings``, or ``synthetic``: drawn, as a build without a text encoder
             draws them, which no trained model has ever seen.
         texts: of kind ``texts``.
-        embeddings: of the others, float32 ``[N, L, E]`` on the CPU.
+        embeddings: of the others, float32 ``[N, L, E]`` on the CPU; ``[N, 0]`` for a program that
+            takes no prompts, each of which is a rollout of its own.
     """
 
     kind: str
@@ -59,12 +60,12 @@ class Prompts:
 
 
 def default_prompts(
-    stream: StreamSpec, count: int, texts: bool, preset: Sequence[str] = ()
+    spec: ProgramSpec, count: int, texts: bool, preset: Sequence[str] = ()
 ) -> Prompts:
     """The preset's prompts or those that ship with vidc; drawn ones where none can be encoded.
 
     Args:
-        stream: for the shape of embeddings.
+        spec: of the program, which has the shape of a prompt.
         count: how many, at most.
         texts: whether the model has a text encoder.
         preset: what it says.
@@ -78,15 +79,15 @@ def default_prompts(
         return _texts(shipped_text(SHIPPED_TEXTS).splitlines(), SHIPPED_TEXTS, count)
     from vidc.compiler.validate.golden import synthetic_prompts
 
-    return Prompts(SYNTHETIC, embeddings=synthetic_prompts(count, stream))
+    return Prompts(SYNTHETIC, embeddings=synthetic_prompts(count, spec))
 
 
-def read_prompts(path: Path, stream: StreamSpec, count: int, texts: bool) -> Prompts:
+def read_prompts(path: Path, spec: ProgramSpec, count: int, texts: bool) -> Prompts:
     """The first ``count`` prompts of a file, or all where it holds fewer.
 
     Args:
         path: ``.safetensors``, ``.txt`` or ``.json``; see the hint of its errors.
-        stream: whose text length and width embeddings must have.
+        spec: of the program, whose text length and width embeddings must have.
         count: how many, at most.
         texts: whether the model has a text encoder.
 
@@ -94,8 +95,14 @@ def read_prompts(path: Path, stream: StreamSpec, count: int, texts: bool) -> Pro
         UsageError: ``VIDC-CALIBRATE-PROMPTS``, it cannot be read or holds none;
             ``VIDC-PROMPT-SHAPE``; ``VIDC-PROMPT-NO-ENCODER``, texts without a text encoder.
     """
+    if not spec.prompt_shape:
+        raise UsageError(
+            "VIDC-CALIBRATE-PROMPTS",
+            f"{path} is given, and the model takes no prompts",
+            "leave --prompts out",
+        )
     if path.suffix == ".safetensors":
-        return Prompts(EMBEDDINGS, embeddings=_embeddings(path, stream)[:count])
+        return Prompts(EMBEDDINGS, embeddings=_embeddings(path, spec.prompt_shape[1:])[:count])
     if path.suffix not in (".txt", ".json"):
         raise _unreadable(path, "ends in none of .safetensors, .txt and .json")
     try:
@@ -126,7 +133,7 @@ def _texts(found: Any, where: str, count: int) -> Prompts:
     return Prompts(TEXTS, tuple(texts))
 
 
-def _embeddings(path: Path, stream: StreamSpec) -> Tensor:
+def _embeddings(path: Path, shape: tuple[int, ...]) -> Tensor:
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -134,17 +141,17 @@ def _embeddings(path: Path, stream: StreamSpec) -> Tensor:
     found = []
     for name, tensor in sorted(tensors.items()):
         if (
-            tensor.shape[-2:] != stream.text
+            tensor.shape[-2:] != shape
             or tensor.ndim not in (2, 3)
             or not tensor.is_floating_point()
         ):
             raise UsageError(
                 "VIDC-PROMPT-SHAPE",
                 f"{path}: {name} is {tensor.dtype}{list(tensor.shape)}, expected floating point "
-                f"[N, {stream.text[0]}, {stream.text[1]}] or the same without N",
+                f"[N, {shape[0]}, {shape[1]}] or the same without N",
                 "pad each prompt's embeddings with zeros to the model's text length",
             )
-        found.append(tensor.reshape(-1, *stream.text).float())
+        found.append(tensor.reshape(-1, *shape).float())
     if sum(map(len, found)) == 0:
         raise _unreadable(path, "holds no prompt")
     embeddings = torch.cat(found)

@@ -12,11 +12,12 @@ from vidc.compiler.build.calibration_prompts import Prompts, pairs
 from vidc.compiler.build.calibration_rollouts import Rollouts, scenario
 from vidc.compiler.build.calibration_state import State
 from vidc.compiler.build.load import read_source
+from vidc.compiler.config.program import model_modules
 from vidc.compiler.quantize import document
 from vidc.compiler.quantize.artifact import model_tables, write_calibration
 from vidc.compiler.quantize.ranges import finished, merged
 from vidc.compiler.store.digest import sha256_json
-from vidc.compiler.store.sources import class_modules, source_digest
+from vidc.compiler.store.sources import source_digest
 from vidc.compiler.validate.reference import eager_engines
 from vidc.exporters.families.family import Family
 from vidc.plugins.names import TOKENIZER, weights_path
@@ -64,7 +65,7 @@ class Recording:
         """
         described = self._document(folders[self.model.quantized_group])
         device = torch.device(self.device_type)
-        recorder = source_digest((__name__, *class_modules(type(self.model))))
+        recorder = source_digest((__name__, *model_modules(self.model)))
         key = sha256_json({**plain(described), "machine": machine(device), "sources": recorder})
         unfinished.mkdir(parents=True, exist_ok=True)
         path = unfinished / f"{key}.safetensors"

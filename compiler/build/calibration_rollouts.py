@@ -6,11 +6,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.quantize.collect import Collector, weight_amax
 from vidc.compiler.quantize.observe import Observer
 from vidc.compiler.validate.eager import EagerEngine, quantized_network
-from vidc.compiler.validate.play import Inputs, play_rollout
+from vidc.compiler.validate.play import Inputs
+from vidc.compiler.validate.reference import player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.families.family import Family
 
@@ -68,19 +69,17 @@ class Rollouts:
         observer = Observer(model, collector)
         with observer.hooks(self._network):
             played = observer.engines(self._engines)
-            play_rollout(scenario(model), inputs, stream_spec(model), played)
+            player(model, played, self._device).rollout(scenario(model), inputs)
         return collector.ranges()
 
 
 def rollout_inputs(model: Family, seed: int, index: int, prompts: Tensor) -> Inputs:
     """Returns the inputs of a rollout, on the CPU; ``index`` and ``prompts`` as of ``Rollouts``."""
-    stream = stream_spec(model)
-    shape = (stream.batch, stream.block, *stream.latent)
-    return Inputs(
-        prompts[:, None].expand(2, stream.batch, *stream.text),
-        _noise(seed, index, (scenario(model).blocks, len(stream.sigmas), *shape)),
-        {},
-    )
+    spec = program_spec(model)
+    if spec.prompt_shape:
+        prompts = prompts[:, None].expand(2, *spec.prompt_shape)
+    noise = _noise(seed, index, (scenario(model).blocks, *spec.noise_shape))
+    return Inputs(prompts, noise, {})
 
 
 def _noise(seed: int, index: int, shape: tuple[int, ...]) -> Tensor:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from vidc.compiler.build.load import loaded_input
+from vidc.compiler.config.program import model_modules
 from vidc.compiler.store.digest import Json
-from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.store.versions import versions
 from vidc.compiler.validate.scenario import Scenario
@@ -54,7 +54,7 @@ class PlayGolden(Stage):
         parts, texts = self.model.parts.values(), self.model.texts
         libraries = [library for part in parts for library in part.libraries]
         return Key(
-            (__name__, *class_modules(type(self.model))),
+            (__name__, *model_modules(self.model)),
             {
                 "model": self.model.to_json(),
                 "precisions": dict(self.precisions),

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from vidc.compiler.build.golden import PlayGolden
+from vidc.compiler.config.program import model_modules
 from vidc.compiler.quantize.apply import Quantization
-from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.validate.scenario import QUANTIZED_STAGE
 from vidc.plugins.names import weights_path
@@ -48,7 +48,7 @@ class PlayQuantized(Stage):
         """Returns the key; the scenario and the prompts reach it by the golden data."""
         return replace(
             self.exact.key(),
-            entries=(__name__, *class_modules(type(self.exact.model))),
+            entries=(__name__, *model_modules(self.exact.model)),
             config={
                 "model": self.exact.model.to_json(),
                 "precisions": dict(self.exact.precisions),

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from vidc.compiler.build.compile import ENGINE_NAME, read_engine, read_notes
 from vidc.compiler.build.load import SOURCE_NAME, read_source
+from vidc.compiler.config.program import model_modules, program_spec
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.store.digest import DigestMemory
 from vidc.compiler.store.publish import Finished, Kind, Publication, Publishing
 from vidc.compiler.store.record import File
 from vidc.compiler.store.run import Result
-from vidc.compiler.store.sources import class_modules
 from vidc.compiler.store.stage import Input, Key
 from vidc.compiler.store.versions import versions
 from vidc.plugins.abi import PLUGIN_ABI
@@ -79,7 +78,7 @@ class Package(Publication):
         """Returns the key: all the settings, and everything that judges the bundle."""
         loaders = (f"{engines.__name__}.{module.name}" for module in iter_modules(engines.__path__))
         return Key(
-            (__name__, *class_modules(type(self.settings.model)), *loaders),
+            (__name__, *model_modules(self.settings.model), *loaders),
             self.settings.to_json(),
             {
                 "thresholds": _resource("vidc.configs", "thresholds.toml"),
@@ -164,7 +163,7 @@ class Package(Publication):
             preset=settings.preset,
             family=settings.family,
             program=settings.model.program,
-            spec=stream_spec(settings.model),
+            spec=program_spec(settings.model),
             config=settings.to_json(),
             target=manifest.Target(
                 name=target.name,

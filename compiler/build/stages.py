@@ -17,9 +17,9 @@ from vidc.compiler.build.load import Load
 from vidc.compiler.build.package import Package
 from vidc.compiler.build.quantize_weights import QuantizeWeights
 from vidc.compiler.build.sources import Sources
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.schema import CALIBRATION_PROMPTS
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.config.targets import gpu_unavailable
 from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.lowering import lowered_formats
@@ -116,21 +116,21 @@ def build_prompts(settings: Settings) -> Prompts:
     """Returns the prompts that a build without a calibration records on.
 
     Raises:
-        UsageError: ``VIDC-CALIBRATION-NEEDED``, the model has no text encoder;
+        UsageError: ``VIDC-CALIBRATION-NEEDED``, the model takes texts and has no text encoder;
             ``VIDC-CALIBRATE-PROMPTS``, the preset has no text among its prompts.
     """
-    quantized = settings.quantization
+    quantized, model = settings.quantization, settings.model
     assert quantized is not None
-    if settings.model.lacks_text_encoder:
+    if model.lacks_text_encoder:
         raise UsageError(
             "VIDC-CALIBRATION-NEEDED",
             f"recipe {quantized.recipe.name} takes ranges from a calibration: none is given, and "
             "without a text encoder there are no prompts to record one on",
-            f"add {flag_of(str(settings.model.text_group))} FOLDER, or make one with vidc "
-            "calibrate and pass --calibration",
+            f"add {flag_of(str(model.text_group))} FOLDER, or make one with vidc calibrate and "
+            "pass --calibration",
         )
-    stream = stream_spec(settings.model)
-    return default_prompts(stream, CALIBRATION_PROMPTS, True, settings.calibrate.prompts)
+    spec = program_spec(model)
+    return default_prompts(spec, CALIBRATION_PROMPTS, model.texts, settings.calibrate.prompts)
 
 
 def package_step(settings: Settings) -> Package:

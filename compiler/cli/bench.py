@@ -79,6 +79,7 @@ def command(
     against baselines or an earlier result. Exits 1 if a metric is slower than in that result.
     """
     from vidc.compiler.bench.measure import Protocol
+    from vidc.compiler.bench.metrics import Decoding
     from vidc.compiler.bench.record import SCHEMA, Stored
     from vidc.compiler.bench.report import render_html
     from vidc.compiler.bench.run import Request, bench
@@ -87,20 +88,22 @@ def command(
     from vidc.compiler.cli.progress import LineProgress
     from vidc.exporters.families import find_family
     from vidc.runtime.manifest import read_manifest
+    from vidc.runtime.program import program
 
     # Refuses invalid requests before minutes of work.
-    family = find_family(read_manifest(bundle).family)
+    manifest = read_manifest(bundle)
+    family, decoding = find_family(manifest.family), Decoding(*program(manifest.program).decoding)
     if against:
         require_baselines(against)
     page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.bench.html")
     kept = page.with_suffix(".json")
     _require_places(page, kept, compare)
-    stored = None if compare is None else Stored.read(compare)
+    stored = None if compare is None else Stored.read(compare, decoding.metrics)
     dimension = None if swept is None else Dimension.parse(swept, family)
     protocol = Protocol(warmup, samples, seed)
     request = Request(bundle, against, stored, protocol, cold_starts, profile, dimension)
     with ExitStack() as stack:
-        result = bench(request, LineProgress(), _Bar(request.rounds, stack).tick)
+        result = bench(request, LineProgress(), _Bar(request.rounds(manifest.spec), stack).tick)
     document = result.to_json()
     if as_json:
         print_json({**document, "report": str(page)}, SCHEMA)
@@ -129,14 +132,13 @@ class _Bar:
 
 
 def _text(result: "Result") -> str:
-    from vidc.compiler.bench.metrics import METRICS
     from vidc.compiler.bench.statistics import Summary
     from vidc.compiler.bench.text import figure, interval
 
     rows: list[tuple[str, ...]] = [
         ("figure", "stream", "median", "95 % interval", "mean", "p99", "max", "n")
     ]
-    for name, metric in METRICS.items():
+    for name, metric in result.metrics.items():
         for stream, samples in result.streams.items():
             if name in samples:
                 found = Summary.of(samples[name])
@@ -155,7 +157,7 @@ def _text(result: "Result") -> str:
     verdicts: list[tuple[str, ...]] = [
         (
             f"against {each.against}",
-            METRICS[each.metric].title,
+            result.metrics[each.metric].title,
             str(each.verdict.outcome),
             f"{each.verdict.speedup:.3f}x",
             "; ".join(each.verdict.reasons),
@@ -197,17 +199,20 @@ def _profile_tables(result: "Result") -> list[list[tuple[str, ...]]]:
 
 def _sweep_table(result: "Result") -> list[tuple[str, ...]]:
     from vidc.compiler.bench.statistics import Summary
+    from vidc.compiler.bench.streams import OURS
     from vidc.compiler.bench.text import change, figure
 
     if result.sweep is None:
         return []
-    rows: list[tuple[str, ...]] = [
-        (result.sweep.key, "block", "", "VAE", "", "switch", "", "relative L2", "PSNR (dB)", "SSIM")
-    ]
+    named = {"block_ms": "block", result.decoding.metric: result.decoding.title}
+    if "switch_ms" in result.streams[OURS]:
+        named["switch_ms"] = "switch"
+    titles = (text for title in named.values() for text in (title, ""))
+    rows: list[tuple[str, ...]] = [(result.sweep.key, *titles, "relative L2", "PSNR (dB)", "SSIM")]
     for row in result.sweep.rows:
         timed = [
             text
-            for name in ("block_ms", "vae_ms", "switch_ms")
+            for name in named
             for text in (
                 figure(Summary.of(row.samples[name]).median, "ms"),
                 f"{row.verdicts[name].outcome} {row.verdicts[name].speedup:.3f}x",

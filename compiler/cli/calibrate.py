@@ -144,9 +144,9 @@ def tell_rollouts(settings: "Settings", prompts: int, fewer: str) -> None:
 
 def _prompts(settings: "Settings", path: Path | None, count: int) -> "Prompts":
     from vidc.compiler.build.calibration_prompts import default_prompts, read_prompts
-    from vidc.compiler.config.stream import stream_spec
+    from vidc.compiler.config.program import program_spec
 
-    stream, texts = stream_spec(settings.model), settings.model.texts
+    spec, texts = program_spec(settings.model), settings.model.texts
     if path is None:
-        return default_prompts(stream, count, texts, settings.calibrate.prompts)
-    return read_prompts(path, stream, count, texts)
+        return default_prompts(spec, count, texts, settings.calibrate.prompts)
+    return read_prompts(path, spec, count, texts)

@@ -14,11 +14,11 @@ from vidc.plugins.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
 
     from torch import Tensor
 
-    from vidc.runtime.programs.causal_video import CausalVideo
-    from vidc.runtime.programs.stream import StreamSpec
+    from vidc.runtime.programs.base import ProgramSpec, Session
 
 _PATH = click.Path(path_type=Path)
 
@@ -65,11 +65,18 @@ def command(
     from vidc.runtime.video import open_writer
 
     # Refuses invalid options before engines are loaded.
-    stream = read_manifest(bundle).spec
-    prompts = {0: _prompt(prompt, prompt_embeds, stream)}
-    prompts |= _switches(switches, switch_embeds, blocks, stream)
+    spec = read_manifest(bundle).spec
+    prompts = {}
+    if spec.prompt_shape:
+        prompts[0] = _prompt(prompt, prompt_embeds, spec)
+        prompts |= _switches(switches, switch_embeds, blocks, spec)
+    elif prompt or prompt_embeds or switches or switch_embeds:
+        raise UsageError(
+            "VIDC-PROMPT-UNUSED", f"{bundle} takes no prompts, and one is given",
+            "leave --prompt, --prompt-embeds and the switches out",
+        )  # fmt: skip
     with ExitStack() as stack:
-        outputs = _outputs(output, stream.batch)
+        outputs = _outputs(output, spec.videos)
         writers = [stack.enter_context(open_writer(path, fps=fps)) for path in outputs]
         loaded = stack.enter_context(load(bundle))
         for note in loaded.notes:
@@ -80,11 +87,12 @@ def command(
             embeds = {block: session.embeds(given) for block, given in prompts.items()}
         for warning in cut:
             click.echo(printable(f"warning: {warning.message}"), err=True)
-        session.prompt(embeds[0])
+        if embeds:
+            session.prompt(embeds[0])
         bar = stack.enter_context(click.progressbar(length=blocks, label="blocks", file=sys.stderr))
         for fetched in _blocks(session, blocks, embeds):
             frames = fetched()
-            videos = [frames] if stream.batch == 1 else frames
+            videos = [frames] if spec.videos == 1 else frames
             for writer, video in zip(writers, videos, strict=True):
                 writer.write(video)
             bar.update(1)
@@ -97,7 +105,7 @@ def command(
 
 
 def _blocks(
-    session: "CausalVideo", blocks: int, switches: "Mapping[int, Tensor]"
+    session: "Session[Any]", blocks: int, switches: "Mapping[int, Tensor]"
 ) -> "Iterator[Callable[[], Tensor]]":
     """Yields each block's frames once the next block is queued on the device."""
     before = None
@@ -119,18 +127,18 @@ def _outputs(output: Path, batch: int) -> list[Path]:
     return [output.with_stem(f"{output.stem}-{index}") for index in range(batch)]
 
 
-def _prompt(text: str | None, embeds: Path | None, stream: "StreamSpec") -> "Tensor | str":
+def _prompt(text: str | None, embeds: Path | None, spec: "ProgramSpec") -> "Tensor | str":
     if (text is None) == (embeds is None):
         raise UsageError(
             "VIDC-PROMPT-NONE",
             "give one prompt" if text is None else "two prompts are given for one stream",
             '--prompt "..." for a bundle with a text encoder, or --prompt-embeds FILE',
         )
-    return text if text is not None else _embeds(embeds or Path(), stream)
+    return text if text is not None else _embeds(embeds or Path(), spec)
 
 
 def _switches(
-    texts: tuple[str, ...], files: tuple[str, ...], blocks: int, stream: "StreamSpec"
+    texts: tuple[str, ...], files: tuple[str, ...], blocks: int, spec: "ProgramSpec"
 ) -> dict[int, "Tensor | str"]:
     found: dict[int, Tensor | str] = {}
     for given, is_file in [*((t, False) for t in texts), *((f, True) for f in files)]:
@@ -147,11 +155,11 @@ def _switches(
                 f"the prompt is switched twice at block {int(number)}",
                 "give each block one --switch or --switch-embeds",
             )
-        found[int(number)] = _embeds(Path(value), stream) if is_file else value
+        found[int(number)] = _embeds(Path(value), spec) if is_file else value
     return found
 
 
-def _embeds(path: Path, stream: "StreamSpec") -> "Tensor":
+def _embeds(path: Path, spec: "ProgramSpec") -> "Tensor":
     """Returns the only tensor of a safetensors file, with a batch dimension."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -170,4 +178,4 @@ def _embeds(path: Path, stream: "StreamSpec") -> "Tensor":
             "save one tensor [L, E] alone",
         )
     (tensor,) = tensors.values()
-    return tensor.expand(stream.batch, *tensor.shape) if tensor.ndim == 2 else tensor
+    return tensor.expand(spec.videos, *tensor.shape) if tensor.ndim == 2 else tensor

@@ -90,7 +90,9 @@ def command(
     on_cpu = loaded.device.type == "cpu"
     seconds = replay_seconds(config, golden.scenario) if on_cpu else 0.0
     _tell(f"replaying {manifest.name}", seconds)
-    validation = validate(manifest, loaded, golden, find_lpips(loaded.spec.video, loaded.device))
+    validation = validate(
+        manifest, loaded, golden, find_lpips(loaded.spec.frame_size, loaded.device)
+    )
     failure: VidcError | None = None
     # A bundle that passes keeps the report of its build.
     page = place if report is not None or not validation.passed else None
@@ -191,7 +193,7 @@ def _write_video(video: Path, validation: "Validation") -> bool:
     if not validation.comparison.frames:
         click.echo("no frame was compared: there is no video", err=True)
         return False
-    switches = [validation.golden.scenario.switch_after]
+    switches = validation.golden.switches
     write_video(video, validation.comparison.frames, switches)
     return True
 

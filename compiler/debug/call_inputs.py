@@ -9,9 +9,9 @@ from torch import Tensor
 
 from vidc.compiler.validate.golden import Golden, record
 from vidc.compiler.validate.metrics import compare
+from vidc.compiler.validate.play import Player
 from vidc.plugins.signature import Signature, TensorSpec
 from vidc.runtime.engines import Engine, Wrapper
-from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.weights import Weights
 
@@ -99,12 +99,7 @@ class _Captured(Wrapper):
 
 
 def inputs_of_first_error(
-    golden: Golden,
-    stream: StreamSpec,
-    engines: Mapping[str, Engine],
-    device: torch.device,
-    component: str,
-    limit: float,
+    golden: Golden, player: Player, component: str, limit: float
 ) -> dict[str, Tensor] | None:
     """Returns the inputs of a component's first golden call whose error exceeds a limit.
 
@@ -112,14 +107,12 @@ def inputs_of_first_error(
 
     Args:
         golden: golden data of the bundle.
-        stream: stream of the bundle.
-        engines: engines by component.
-        device: device of the engines.
+        player: of the bundle.
         component: name of the component.
         limit: largest relative L2 against the golden data.
     """
-    inputs = golden.inputs.to(device)
-    found = record(golden.scenario, inputs, stream, engines, forced_by=golden.reference)
+    inputs = golden.inputs.to(player.resources.device)
+    found = record(player, golden.scenario, inputs, forced_by=golden.reference)
     calls = [
         {name: compare(value, expected[name]).relative_l2 for name, value in written.items()}
         for (called, written), (_, expected) in zip(
@@ -130,9 +123,7 @@ def inputs_of_first_error(
     wrong = [number for number, errors in enumerate(calls) if not max(errors.values()) <= limit]
     if not wrong:
         return None
-    captured = _Captured(engines[component], wrong[0])
-    record(
-        golden.scenario, inputs, stream, {**engines, component: captured},
-        forced_by=golden.reference,
-    )  # fmt: skip
+    captured = _Captured(player.engines[component], wrong[0])
+    watched = player.with_engines({**player.engines, component: captured})
+    record(watched, golden.scenario, inputs, forced_by=golden.reference)
     return captured.inputs

@@ -22,6 +22,7 @@ from vidc.compiler.debug.search import Finding, Values, first_wrong, relative_er
 from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU
 from vidc.compiler.validate.check import Validation
 from vidc.compiler.validate.gates import Where
+from vidc.compiler.validate.play import Player
 from vidc.plugins.errors import UnavailableError, UsageError
 from vidc.runtime.bundle import Bundle
 from vidc.runtime.engines.onnxruntime import Options
@@ -167,7 +168,7 @@ def debug(
     for name in called:
         note(f"looking into {name}")
         stored = inputs_of_first_error(
-            validation.golden, bundle.spec, bundle.engines, bundle.device, name, limits[name]
+            validation.golden, Player(bundle.program, bundle.resources), name, limits[name]
         )
         if stored is None:
             found.append(Diagnosis(name, None, None, NEVER))

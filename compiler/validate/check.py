@@ -12,6 +12,7 @@ from vidc.compiler.validate.gates import all_passed
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
 from vidc.compiler.validate.perceptual import Lpips, Unavailable
+from vidc.compiler.validate.play import Player
 from vidc.compiler.validate.report import ComponentRow, Report, RolloutRow, render_html
 from vidc.compiler.validate.scenario import QUANTIZED_STAGE
 from vidc.compiler.validate.worst import Outlier, WorstTensor
@@ -52,7 +53,7 @@ class Validation:
             "level": self.level,
             "gates": [gate.to_json() for gate in self.comparison.gates],
             "components": components_json(self.comparison.components),
-            "rollout": rollout_json(self.comparison.rollout, self.golden.scenario.switch_after),
+            "rollout": rollout_json(self.comparison.rollout, self.golden.switches),
             "worst_tensors": worst_json(self.comparison.worst),
             "lpips": {"measured": self.lpips is None, "reason": self.lpips},
             "eager": None
@@ -71,7 +72,7 @@ class Validation:
                 gates=self.comparison.gates,
                 components=self.comparison.components,
                 rollout=self.comparison.rollout,
-                switches=[self.golden.scenario.switch_after],
+                switches=self.golden.switches,
                 frames=self.comparison.pairs,
                 worst=self.comparison.worst,
                 notes=[] if self.lpips is None else [f"LPIPS is not measured: {self.lpips}."],
@@ -102,11 +103,8 @@ def validate(
     with gpu_faults(bundle.device):
         comparison = compare_with_golden(
             golden,
-            bundle.spec,
-            bundle.engines,
+            Player(bundle.program, bundle.resources),
             precisions,
-            bundle.device,
-            bundle.runners,
             metric,
             trained=_trained(manifest),
         )
@@ -165,10 +163,10 @@ def components_json(rows: Sequence[ComponentRow]) -> list[dict[str, Any]]:
     return [{"component": row.subject.component} | _figures(row.metrics, TENSOR) for row in rows]
 
 
-def rollout_json(rows: Sequence[RolloutRow], switch_after: int) -> list[dict[str, Any]]:
+def rollout_json(rows: Sequence[RolloutRow], switches: Sequence[int]) -> list[dict[str, Any]]:
     """Returns each block's figures and the source of its reference frames."""
     return [
-        {"block": row.block, "switched": row.block == switch_after}
+        {"block": row.block, "switched": row.block in switches}
         | _figures(row.latents, TENSOR)
         | _figures(row.pixels, PIXELS)
         | {

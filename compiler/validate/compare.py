@@ -20,20 +20,17 @@ from vidc.compiler.validate.gates import (
 from vidc.compiler.validate.golden import Golden, Record, record
 from vidc.compiler.validate.metrics import TensorMetrics, compare, compare_pixels
 from vidc.compiler.validate.perceptual import Lpips
-from vidc.compiler.validate.play import Played, decode_latents, play_rollout
+from vidc.compiler.validate.play import Played, Player
 from vidc.compiler.validate.report import ComponentRow, FramePair, RolloutRow
 from vidc.compiler.validate.worst import WorstTensor, calls, worst_tensors
 from vidc.plugins.errors import GateError
-from vidc.runtime.engines import Engine
-from vidc.runtime.graphs import DIRECT, Runners
-from vidc.runtime.programs.stream import StreamSpec
 
 
 @dataclass(frozen=True)
 class BlockFrames:
     """Decoded frames of a block, uint8 ``[B, frames, H, W, 3]`` on the CPU.
 
-    ``decoded`` says that the reference is what the bundle's own VAE makes of the reference's
+    ``decoded`` says that the reference is what the bundle's own decoder makes of the reference's
     latents, as golden data keep the frames of some blocks only.
     """
 
@@ -78,26 +75,20 @@ class Comparison:
 
 def compare_with_golden(
     golden: Golden,
-    stream: StreamSpec,
-    engines: Mapping[str, Engine],
+    player: Player,
     precisions: Mapping[str, str],
-    device: torch.device,
-    runners: Runners = DIRECT,
     lpips: Lpips | None = None,
     trained: bool = False,
 ) -> Comparison:
-    """Replays the golden scenario with these engines and judges the results.
+    """Replays the golden scenario with a player's engines and judges the results.
 
-    What a stream cannot do without, what the reference called and what has a precision must be
-    there. Without all that a stream needs nothing can be replayed, and that alone is judged.
+    What a session cannot do without, what the reference called and what has a precision must be
+    there. Without all that a session needs nothing can be replayed, and that alone is judged.
 
     Args:
         golden: golden data.
-        stream: stream of the bundle.
-        engines: engines by component.
+        player: of the bundle; the rollout runs on its runners, calls by themselves run directly.
         precisions: precisions by component; others use the thresholds of float32.
-        device: device of the engines.
-        runners: stream or graph runners of the bundle.
         lpips: metric for the rollout's frames.
         trained: True if the weights are trained, which have thresholds of their own.
 
@@ -106,25 +97,29 @@ def compare_with_golden(
             engine or a rollout that is held to a multiple of its error, or that error is no number.
     """
     called = [component for component, _ in golden.reference.calls]
-    required = [*dict.fromkeys([*called, *stream.components, *precisions])]
-    if absent := [name for name in stream.components if name not in engines]:
+    required = [*dict.fromkeys([*called, *player.spec.components, *precisions])]
+    if absent := [name for name in player.spec.components if name not in player.engines]:
         return Comparison(*_judge_components(absent, {}, {}, precisions))
-    inputs = golden.inputs.to(device)
-    found = record(golden.scenario, inputs, stream, engines, forced_by=golden.reference)
+    inputs = golden.inputs.to(player.resources.device)
+    found = record(player, golden.scenario, inputs, forced_by=golden.reference)
     worst = worst_of_calls(found, golden.reference)
     eager = {} if golden.eager is None else worst_of_calls(golden.eager, golden.reference)
     _require_eager(dict.fromkeys(called), eager, precisions)
     gates, rows = _judge_components(required, worst, eager, precisions)
-    signatures = {name: engine.signature for name, engine in engines.items()}
+    signatures = {name: engine.signature for name, engine in player.engines.items()}
     tensors = worst_tensors(found, golden.reference, signatures)
     if not golden.scenario.rollout:
         return Comparison(gates, rows, worst=tensors)
     blocks = range(golden.scenario.blocks)
-    played = play_rollout(golden.scenario, inputs, stream, engines, runners, keep=blocks)
-    frames = _frames(played, golden.reference.played, engines, device)
+    played = player.rollout(golden.scenario, inputs, keep=blocks)
+    frames = _frames(played, golden.reference.played, player)
     rollout = compare_rollouts(played, golden.reference.played, golden.eager_rollout, frames, lpips)
-    _require_eager_rollout(rollout, precisions)
-    gates += _rollout_gates(golden, rollout, precisions, trained)
+    program = player.program
+    generates, decodes = (
+        precisions.get(name, "fp32") for name in (program.forced[0], program.decoders[-1])
+    )
+    _require_eager_rollout(rollout, generates)
+    gates += _rollout_gates(golden, rollout, generates, decodes, trained)
     return Comparison(gates, rows, rollout, frames, tensors)
 
 
@@ -137,8 +132,7 @@ def _require_eager(
             _require_finite(name, precision, eager.get(name))
 
 
-def _require_eager_rollout(rows: Sequence[RolloutRow], precisions: Mapping[str, str]) -> None:
-    precision = precisions.get("denoise", "fp32")
+def _require_eager_rollout(rows: Sequence[RolloutRow], precision: str) -> None:
     if OF_EAGER in load_thresholds(precision)[Where.ROLLOUT]:
         whole = next(row for row in rows if row.block is None)
         _require_finite("the rollout", precision, whole.eager)
@@ -226,16 +220,15 @@ def _judge_components(
 
 
 def _rollout_gates(
-    golden: Golden, rows: list[RolloutRow], precisions: Mapping[str, str], trained: bool = False
+    golden: Golden, rows: list[RolloutRow], generates: str, decodes: str, trained: bool = False
 ) -> list[Gate]:
-    precision = precisions.get("denoise", "fp32")
-    transformer = load_thresholds(precision)
-    vae = load_thresholds(precisions.get("vae_decode", "fp32"))
+    """Judges a rollout by the precisions of what generates its latents and what decodes them."""
+    generated, decoded = load_thresholds(generates), load_thresholds(decodes)
     # Pixels contain the errors of both.
     thresholds: Thresholds = {
-        Where.ROLLOUT: transformer[Where.ROLLOUT],
-        Where.PIXELS: looser(transformer[Where.PIXELS], vae[Where.PIXELS])
-        | (dict(load_demanded(precision)) if trained else {}),
+        Where.ROLLOUT: generated[Where.ROLLOUT],
+        Where.PIXELS: looser(generated[Where.PIXELS], decoded[Where.PIXELS])
+        | (dict(load_demanded(generates)) if trained else {}),
     }
     blocks = [Subject("rollout", block) for block in [*range(golden.scenario.blocks), None]]
     latents = {Subject("rollout", r.block): r.latents for r in rows if r.latents is not None}
@@ -253,13 +246,11 @@ def _pictures(frames: torch.Tensor) -> torch.Tensor:
     return frames.flatten(0, 1).permute(0, 3, 1, 2)
 
 
-def _frames(
-    played: Played, reference: Played, engines: Mapping[str, Engine], device: torch.device
-) -> list[BlockFrames]:
+def _frames(played: Played, reference: Played, player: Player) -> list[BlockFrames]:
     """Returns the frames of each decoded block with its reference, golden or decoded here."""
     engine = {block: frames.cpu() for block, frames in played.frames.items()}
     missing = engine.keys() - reference.frames.keys()
-    decoded = decode_latents(reference.latents, engines, device) if missing else {}
+    decoded = player.decode(reference.latents) if missing else {}
     references = decoded | reference.frames
     return [
         BlockFrames(block, frames, references[block].cpu(), block not in reference.frames)

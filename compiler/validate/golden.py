@@ -10,16 +10,14 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from vidc.compiler.validate.play import Inputs, Played, play_components
+from vidc.compiler.validate.play import Inputs, Played, Player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.plugins.errors import GateError
 from vidc.runtime.engines import Engine
-from vidc.runtime.programs.stream import StreamSpec
+from vidc.runtime.programs.base import ProgramSpec
 from vidc.runtime.text import PromptTokenizer, TextEncoder
 
 FOLDER = "golden"
-FORCED = "flow"
-"""Output that is stored whole, since rollouts are forced along it."""
 SAMPLES = 2**12
 """Values kept of any other tensor."""
 GOLDEN_RATIO = 2654435769
@@ -27,7 +25,7 @@ GOLDEN_RATIO = 2654435769
 
 
 def prompt_files(bundle: Path) -> tuple[Path, Path]:
-    """The embeddings before and after the switch, which `vidc run --prompt-embeds` takes."""
+    """Embeddings before and after the switch, which `vidc run --prompt-embeds` takes."""
     root = bundle / FOLDER
     return root / "prompt_before.safetensors", root / "prompt_after.safetensors"
 
@@ -51,43 +49,50 @@ def sample_indices(count: int) -> Tensor:
     return bounds[:-1] + (bounds.diff() * share >> 32)
 
 
-def make_inputs(scenario: Scenario, stream: StreamSpec, seed: int = 0) -> Inputs:
-    """Prompts as a text encoder gives them, with a padded tail of zeros, and noise."""
+def read_prompts(bundle: Path) -> Tensor:
+    """Reads ``[2, *prompt_shape]``, or ``[2, 0]`` from golden data without prompts."""
+    files = prompt_files(bundle)
+    if not all(path.exists() for path in files):
+        return torch.zeros(len(files), 0)
+    return torch.stack([load_file(path)["text_embeds"] for path in files])
+
+
+def make_inputs(scenario: Scenario, spec: ProgramSpec, seed: int = 0) -> Inputs:
+    """Draws prompts as a text encoder gives them, with a padded tail of zeros, and noise."""
     generator = torch.Generator().manual_seed(seed)
-    prompts = _drawn_prompts((2, stream.batch), stream, generator)
-    shape = (stream.batch, stream.block, *stream.latent)
-    noise = torch.randn(scenario.blocks, len(stream.sigmas), *shape, generator=generator)
+    prompts = _drawn_prompts((2, *spec.prompt_shape), generator)
+    noise = torch.randn(scenario.blocks, *spec.noise_shape, generator=generator)
     return Inputs(prompts, noise, {})
 
 
-def synthetic_prompts(count: int, stream: StreamSpec, seed: int = 0) -> Tensor:
-    """Prompts as in ``make_inputs``, for a batch of one: float32 ``[count, L, E]``."""
-    return _drawn_prompts((count,), stream, torch.Generator().manual_seed(seed))
+def synthetic_prompts(count: int, spec: ProgramSpec, seed: int = 0) -> Tensor:
+    """Draws prompts as in ``make_inputs``, for one video: float32 ``[count, L, E]``."""
+    return _drawn_prompts((count, *spec.prompt_shape[1:]), torch.Generator().manual_seed(seed))
 
 
 def with_prompts(
     inputs: Inputs,
-    stream: StreamSpec,
-    text_encoder: Engine,
+    spec: ProgramSpec,
+    encoder: Engine,
     tokenizer: Path,
     texts: Sequence[str],
 ) -> Inputs:
     """The inputs with the embeddings of two texts as prompts, and the texts' tokens."""
     data = tokenizer.read_bytes()
-    encode = TextEncoder(text_encoder, data, inputs.noise.device)
-    shape = (stream.batch, *stream.text)
-    prompts = [encode(text).expand(shape).clone() for text in texts]
-    tokenize = PromptTokenizer(data, stream.text[0])
+    encode = TextEncoder(encoder, data, inputs.noise.device)
+    prompts = [encode(text).expand(spec.prompt_shape).clone() for text in texts]
+    tokenize = PromptTokenizer(data, spec.prompt_shape[1])
     tokens = [tokenize(text) for text in texts]
     stacked = {name: torch.stack([t[name] for t in tokens]) for name in tokens[0]}
     return Inputs(torch.stack(prompts), inputs.noise, stacked)
 
 
-def _drawn_prompts(
-    shape: tuple[int, ...], stream: StreamSpec, generator: torch.Generator
-) -> Tensor:
-    prompts = torch.randn(*shape, *stream.text, generator=generator)
-    prompts[..., -(-stream.text[0] * 3 // 4) :, :] = 0
+def _drawn_prompts(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draws ``[count, ..., L, E]``; ``[count, 0]`` for a program without prompts."""
+    if len(shape) == 1:
+        return torch.zeros(*shape, 0)
+    prompts = torch.randn(*shape, generator=generator)
+    prompts[..., -(-shape[-2] * 3 // 4) :, :] = 0
     return prompts
 
 
@@ -133,33 +138,32 @@ class Record:
 
 
 def record(
-    scenario: Scenario,
-    inputs: Inputs,
-    stream: StreamSpec,
-    engines: Mapping[str, Engine],
-    forced_by: Record | None = None,
+    player: Player, scenario: Scenario, inputs: Inputs, forced_by: Record | None = None
 ) -> Record:
-    """Plays the components on the device of the inputs.
+    """Plays the components, and keeps samples of what they write and the forced output whole.
 
-    ``forced_by`` makes every call start from that record's flows.
+    ``forced_by`` makes every call start from that record's values of the forced output.
     """
     calls: list[tuple[str, dict[str, Tensor]]] = []
+    forced = player.program.forced
 
     def observe(number: int, component: str, written: Mapping[str, Tensor]) -> None:
         calls.append(
             (
                 component,
                 {
-                    name: value.float().cpu().clone() if name == FORCED else sample(value)
+                    name: value.float().cpu().clone()
+                    if (component, name) == forced
+                    else sample(value)
                     for name, value in written.items()
                 },
             )
         )
-        if forced_by is not None and FORCED in written:
-            written[FORCED].copy_(forced_by.calls[number][1][FORCED])
+        if forced_by is not None and component == forced[0]:
+            written[forced[1]].copy_(forced_by.calls[number][1][forced[1]])
 
     frames = None if forced_by is None else forced_by.played.frames
-    played = play_components(scenario, inputs, stream, engines, observe, frames)
+    played = player.components(scenario, inputs, observe, frames)
     return Record(calls, played)
 
 
@@ -171,8 +175,8 @@ class Golden:
         scenario: the calls.
         inputs: of the rollout.
         reference: eager in float32, with the bundle's weights.
-        eager: eager in the model's own precision, call by call from the reference's flows; None
-            where that is float32 too.
+        eager: eager in the model's own precision, call by call from the reference's values of the
+            forced output; None where that is float32 too.
         eager_rollout: the same without being brought back to the reference.
     """
 
@@ -182,15 +186,21 @@ class Golden:
     eager: Record | None
     eager_rollout: Played | None
 
+    @property
+    def switches(self) -> tuple[int, ...]:
+        """Blocks that are the first of a new prompt."""
+        return (self.scenario.switch_after,) if self.inputs.prompts.numel() else ()
+
     def save(self, folder: Path) -> None:
         """Writes ``golden/`` into a bundle's folder."""
         root = folder / FOLDER
         root.mkdir()
         (root / "scenario.json").write_text(json.dumps(self.scenario.to_json()) + "\n")
         _write(root / "noise.safetensors", {"noise": self.inputs.noise})
-        for path, prompt in zip(prompt_files(folder), self.inputs.prompts, strict=True):
-            # Files of their own, which `vidc run --prompt-embeds` takes.
-            _write(path, {"text_embeds": prompt.contiguous()})
+        if self.inputs.prompts.numel():
+            for path, prompt in zip(prompt_files(folder), self.inputs.prompts, strict=True):
+                # Files of their own, which `vidc run --prompt-embeds` takes.
+                _write(path, {"text_embeds": prompt.contiguous()})
         if self.inputs.tokens:
             _write(root / "tokens.safetensors", self.inputs.tokens)
         _write(root / "reference.safetensors", self.reference.to_tensors())
@@ -231,7 +241,7 @@ class Golden:
         return cls(
             scenario,
             Inputs(
-                torch.stack([load_file(path)["text_embeds"] for path in prompt_files(folder)]),
+                read_prompts(folder),
                 load_file(root / "noise.safetensors")["noise"],
                 load_file(tokens) if (tokens := root / "tokens.safetensors").exists() else {},
             ),

@@ -1,23 +1,18 @@
 """Plays a scenario: the calls that golden data record and that a bundle repeats."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from vidc.compiler.validate.scenario import Scenario, switches
+from vidc.compiler.validate.scenario import Scenario
 from vidc.plugins.signature import Access
 from vidc.runtime.engines import Engine, Wrapper
-from vidc.runtime.graphs import DIRECT, Runners
-from vidc.runtime.programs.base import Resources
-from vidc.runtime.programs.causal_video import TEXT_ENCODER, CausalVideo, levels
-from vidc.runtime.programs.stream import StreamSpec
+from vidc.runtime.graphs import DIRECT
+from vidc.runtime.programs.base import Resources, Session
 from vidc.runtime.states import Buffers, States
-
-ENCODERS = ("vae_encode_first", "vae_encode")
-DECODERS = ("vae_decode_first", "vae_decode")
 
 
 @dataclass(frozen=True)
@@ -25,10 +20,11 @@ class Inputs:
     """Inputs of a rollout.
 
     Attributes:
-        prompts: embeddings before and after the switch, float32 ``[2, B, L, E]``.
-        noise: float32 ``[blocks, steps, B, F, C, h, w]``.
-        tokens: ``input_ids`` and ``attention_mask`` of the prompts, int64 ``[2, 1, L]``, where
-            there is a text encoder.
+        prompts: before and after the switch, float32 ``[2, *prompt_shape]``; ``[2, 0]`` where a
+            program takes none.
+        noise: float32 ``[blocks, *noise_shape]``.
+        tokens: tokens of the prompts by the encoder's input, int64 ``[2, 1, L]``, where there is a
+            text encoder.
     """
 
     prompts: Tensor
@@ -91,135 +87,120 @@ class Played:
     """Results of a rollout.
 
     Attributes:
-        latents: clean, float32 ``[B, F, C, h, w]``, block by block.
-        frames: of the pictured blocks, uint8 ``[B, frames, H, W, 3]``.
+        latents: clean, float32, block by block.
+        frames: of the pictured blocks, uint8 ``[videos, frames, H, W, 3]``.
     """
 
     latents: list[Tensor]
     frames: dict[int, Tensor]
 
 
-def play_rollout(
-    scenario: Scenario,
-    inputs: Inputs,
-    stream: StreamSpec,
-    engines: Mapping[str, Engine],
-    runners: Runners = DIRECT,
-    keep: Collection[int] | None = None,
-) -> Played:
-    """A rollout as a user runs it: each block builds on what the engines made of the last.
+class Player:
+    """Plays scenarios with a program over engines: a bundle's, or PyTorch's.
 
     Args:
-        engines: without the VAE's, latents are left undecoded.
-        runners: a bundle's, so that what is played is what its sessions replay.
-        keep: blocks whose frames are kept; those that the scenario pictures if left out.
+        program: session class.
+        resources: spec, engines and device. Without engines that decode, latents stay undecoded.
     """
-    pictured = scenario.pictured if keep is None else keep
-    played = Played([], {})
-    with _open(inputs, stream, engines, runners) as session:
-        for block, noise in enumerate(inputs.noise):
-            if block == scenario.switch_after:
-                session.switch_prompt(inputs.prompts[1])
-            latent = session.generate(noise)
-            played.latents.append(latent)
-            if DECODERS[1] not in engines:
-                continue
-            frames = session.decode(latent)
-            if block in pictured:
-                played.frames[block] = frames.reshape(stream.batch, *frames.shape[-4:])
-    return played
+
+    def __init__(self, program: type[Session[Any]], resources: Resources) -> None:
+        self.program = program
+        self.resources = resources
+
+    @property
+    def spec(self) -> Any:
+        """The program's parameters."""
+        return self.resources.spec
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        """The engines by component."""
+        return self.resources.engines
+
+    def with_engines(self, engines: Mapping[str, Engine]) -> Self:
+        """Returns a player over other engines, which it calls directly, without graphs."""
+        return type(self)(self.program, replace(self.resources, engines=engines, runners=DIRECT))
+
+    def rollout(
+        self, scenario: Scenario, inputs: Inputs, keep: Collection[int] | None = None
+    ) -> Played:
+        """Plays a rollout as a user runs it: each block builds on the engines' last one.
+
+        Args:
+            scenario: what is played.
+            inputs: on the engines' device.
+            keep: blocks whose frames are kept; by default those that the scenario pictures.
+        """
+        pictured = scenario.pictured if keep is None else keep
+        played, prompted = Played([], {}), bool(self.spec.prompt_shape)
+        with self.program(self.resources) as session:
+            if prompted:
+                session.prompt(inputs.prompts[0])
+            for block, noise in enumerate(inputs.noise):
+                if prompted and block == scenario.switch_after:
+                    session.switch_prompt(inputs.prompts[1])
+                latent = session.generate(noise)
+                played.latents.append(latent)
+                if self.program.decoders[-1] not in self.engines:
+                    continue
+                frames = session.decode(latent)
+                if block in pictured:
+                    played.frames[block] = self._by_video(frames)
+        return played
+
+    def components(
+        self,
+        scenario: Scenario,
+        inputs: Inputs,
+        observer: Observer,
+        frames: Mapping[int, Tensor] | None = None,
+    ) -> Played:
+        """Plays a rollout, then brings components to the states that it leaves out.
+
+        An observer may overwrite the program's forced output: the rollout goes on from that.
+
+        Args:
+            scenario: what is played.
+            inputs: on the engines' device.
+            observer: told of every call.
+            frames: frames that encoders are given, as in ``Played``; by default the rollout's own.
+        """
+        calls = Calls(observer)
+        watched = self.with_engines(
+            {name: ObservedEngine(name, engine, calls) for name, engine in self.engines.items()}
+        )
+        played = watched.rollout(scenario, inputs)
+        seen = played if frames is None else replace(played, frames=dict(frames))
+        self.program.cover(watched.resources, inputs, seen)
+        return played
+
+    def decode(self, latents: Iterable[Tensor]) -> dict[int, Tensor]:
+        """Decodes latents of a rollout from its first block on, which need not be its own.
+
+        Returns:
+            uint8 ``[videos, frames, H, W, 3]`` on the CPU, by block; a block whose decoder gives
+            values that are not finite is left out, as bytes would hide them.
+        """
+        checked = {name: _Checked(self.engines[name]) for name in self.program.decoders}
+        decoded = {}
+        with self.program(self.with_engines(checked).resources) as session:
+            for block, latent in enumerate(latents):
+                for decoder in checked.values():
+                    decoder.finite = True
+                frames = session.decode(latent.to(self.resources.device))
+                if all(decoder.finite for decoder in checked.values()):
+                    decoded[block] = self._by_video(frames).cpu()
+        return decoded
+
+    def _by_video(self, frames: Tensor) -> Tensor:
+        return frames.reshape(self.spec.videos, *frames.shape[-4:])
 
 
-def decode_latents(
-    latents: Sequence[Tensor], engines: Mapping[str, Engine], device: torch.device
-) -> dict[int, Tensor]:
-    """Frames of the latents of a rollout from its first block on, which need not be its own.
+class _Checked(Wrapper):
+    """Engine that notes whether its outputs were finite."""
 
-    Args:
-        latents: float32 ``[B, F, C, h, w]``, block by block.
-        engines: the VAE's decoders among them.
-        device: of the engines.
+    finite = True
 
-    Returns:
-        uint8 ``[B, frames, H, W, 3]`` on the CPU, by block; a block whose pixels are not all
-        finite is left out, as bytes would hide it.
-    """
-    states = States((engines[name].signature for name in DECODERS), device)
-    buffers = {name: Buffers(engines[name].signature, device) for name in DECODERS}
-    decoded = {}
-    for block, latent in enumerate(latents):
-        name = DECODERS[min(block, 1)]
-        buffers[name].set({"latent": latent.to(device)})
-        engines[name].run(buffers[name], states)
-        pixels = buffers[name]["frames"]
-        if pixels.isfinite().all():
-            decoded[block] = levels(pixels).cpu()
-    return decoded
-
-
-def play_components(
-    scenario: Scenario,
-    inputs: Inputs,
-    stream: StreamSpec,
-    engines: Mapping[str, Engine],
-    observer: Observer,
-    frames: Mapping[int, Tensor] | None = None,
-) -> Played:
-    """Calls every component in the states that a rollout and any switch can bring it to.
-
-    An observer may overwrite ``flow``: the rollout goes on from what it leaves there.
-
-    Args:
-        frames: what the encoders are given, as in ``Played``; the rollout's own if left out.
-    """
-    calls = Calls(observer)
-    watched = {name: ObservedEngine(name, engine, calls) for name, engine in engines.items()}
-    played = play_rollout(scenario, inputs, stream, watched)
-    _switch_everywhere(played.latents, inputs, stream, watched)
-    if TEXT_ENCODER in watched:
-        _encode_text(watched[TEXT_ENCODER], inputs)
-    if ENCODERS[0] in watched:
-        _encode(watched, played.frames if frames is None else frames, inputs.noise.device)
-    return played
-
-
-def _open(
-    inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine], runners: Runners = DIRECT
-) -> CausalVideo:
-    session = CausalVideo(Resources(stream, engines, inputs.noise.device, runners))
-    session.prompt(inputs.prompts[0])
-    return session
-
-
-def _switch_everywhere(
-    latents: list[Tensor], inputs: Inputs, stream: StreamSpec, engines: Mapping[str, Engine]
-) -> None:
-    """Switches to and fro until the ring has wrapped, then denoises over the whole ring."""
-    # Further passes would read the ring no differently.
-    single = replace(stream, timesteps=stream.timesteps[:1], sigmas=stream.sigmas[:1])
-    points = switches(stream)
-    with _open(inputs, single, engines) as session:
-        for blocks in range(1, points.stop):
-            session.remember(latents[(blocks - 1) % len(latents)])
-            if blocks in points:
-                session.switch_prompt(inputs.prompts[(blocks + 1) % 2])
-        session.generate(inputs.noise[0, :1])
-
-
-def _encode_text(engine: Engine, inputs: Inputs) -> None:
-    device = inputs.noise.device
-    buffers = Buffers(engine.signature, device)
-    for prompt in range(len(inputs.prompts)):
-        buffers.set({name: tokens[prompt] for name, tokens in inputs.tokens.items()})
-        engine.run(buffers, States((engine.signature,), device))
-
-
-def _encode(
-    engines: Mapping[str, Engine], frames: Mapping[int, Tensor], device: torch.device
-) -> None:
-    states = States((engines[name].signature for name in ENCODERS), device)
-    for block, name in enumerate(ENCODERS):
-        buffers = Buffers(engines[name].signature, device)
-        pixels = frames[block].to(device).permute(0, 1, 4, 2, 3).float() / 127.5 - 1
-        buffers.set({"frames": pixels})
-        engines[name].run(buffers, states)
+    def run(self, buffers: Buffers, states: States) -> None:
+        self._engine.run(buffers, states)
+        self.finite &= all(bool(output.isfinite().all()) for output in buffers.outputs.values())

@@ -6,14 +6,16 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.validate.eager import EagerEngine, part_engines
 from vidc.compiler.validate.golden import Record, make_inputs, record, with_prompts
-from vidc.compiler.validate.play import Inputs, Played, play_rollout
+from vidc.compiler.validate.play import Inputs, Played, Player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.families.family import Family
 from vidc.exporters.models import PRECISIONS, with_weights
 from vidc.runtime.engines import Engine
+from vidc.runtime.program import program
+from vidc.runtime.programs.base import Resources
 
 
 def eager_engines(
@@ -40,6 +42,12 @@ def eager_engines(
     return engines
 
 
+def player(config: Family, engines: Mapping[str, Engine], device: torch.device) -> Player:
+    """Returns a player of a model's program over some of its components."""
+    resources = Resources(program_spec(config), engines, device)
+    return Player(program(config.program), resources)
+
+
 def play_in_float32(
     config: Family,
     weights: Mapping[str, Path],
@@ -58,12 +66,13 @@ def play_in_float32(
         prompts: texts before and after its switch, for a model with a text encoder.
         device: where it is played.
     """
-    stream = stream_spec(config)
     engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), device)
-    inputs = make_inputs(scenario, stream).to(device)
+    eager = player(config, engines, device)
+    inputs = make_inputs(scenario, eager.spec).to(device)
     if tokenizer is not None:
-        inputs = with_prompts(inputs, stream, engines[config.text_component], tokenizer, prompts)
-    return inputs, record(scenario, inputs, stream, engines)
+        encoder = engines[config.text_component]
+        inputs = with_prompts(inputs, eager.spec, encoder, tokenizer, prompts)
+    return inputs, record(eager, scenario, inputs)
 
 
 def play_eager(
@@ -73,7 +82,7 @@ def play_eager(
     inputs: Inputs,
     reference: Record,
 ) -> tuple[Record, Played | None]:
-    """Plays a scenario call by call from the reference's flows, and its rollout where it has one.
+    """Plays a scenario call by call from the reference's values, and its rollout if it has one.
 
     Args:
         config: of the model.
@@ -82,7 +91,6 @@ def play_eager(
         inputs: of it, on the engines' device.
         reference: PyTorch's record in float32.
     """
-    stream = stream_spec(config)
-    eager = record(scenario, inputs, stream, engines, forced_by=reference)
-    rollout = play_rollout(scenario, inputs, stream, engines) if scenario.rollout else None
-    return eager, rollout
+    eager = player(config, engines, inputs.noise.device)
+    forced = record(eager, scenario, inputs, forced_by=reference)
+    return forced, eager.rollout(scenario, inputs) if scenario.rollout else None

@@ -63,7 +63,7 @@ class RolloutRow:
 
     ``block`` is None for all blocks together. ``eager`` is how far the latents of PyTorch are in
     the engines' own precision. ``decoded`` says that the frames' reference was decoded by the
-    bundle's own VAE. ``lpips`` is None where it was not measured.
+    bundle's own decoder. ``lpips`` is None where it was not measured.
     """
 
     block: int | None

@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from vidc.exporters.families.family import Rollout
-from vidc.runtime.programs.stream import StreamSpec
 
 QUANTIZED_STAGE = "golden:quantized"
 """The stage of a build that writes golden data for a model in 8 bits."""
@@ -33,11 +32,3 @@ class Scenario(Rollout):
     def pictured(self) -> tuple[int, ...]:
         """Blocks whose decoded frames are kept: the first two, the switched one, the last."""
         return tuple(sorted({0, 1, self.switch_after, self.blocks - 1}))
-
-
-def switches(stream: StreamSpec) -> range:
-    """Blocks after which a switch differs from every other: as the ring fills, and once it wrapped.
-
-    The first block is left out: recomputing it is a call of ``kv_update`` like any other.
-    """
-    return range(2, stream.window // stream.block + 2)

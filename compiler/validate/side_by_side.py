@@ -36,7 +36,7 @@ def write_video(path: Path, blocks: Sequence[BlockFrames], switches: Sequence[in
 
 
 def _write_block(writer: VideoWriter, block: BlockFrames, switched: bool) -> None:
-    source = "its latents, decoded by this VAE" if block.decoded else "PyTorch, float32"
+    source = "its latents, decoded by the bundle" if block.decoded else "PyTorch, float32"
     number = f"block {block.block}{', new prompt' if switched else ''}"
     captions = (
         ("reference", source),

@@ -116,9 +116,7 @@ class CausalVideo(Family):
     read_off: ClassVar[tuple[str, ...]] = ("text_encoder",)
     groups: ClassVar[tuple[str, ...]] = (CausalWanPart.group, WanVaePart.group, Umt5Part.group)
     text_group: ClassVar[str | None] = Umt5Part.group
-    forced: ClassVar[tuple[str, str]] = ("denoise", "flow")
     decoder_group: ClassVar[str] = WanVaePart.group
-    decoders: ClassVar[tuple[str, str]] = ("vae_decode_first", "vae_decode")
     quantized_group: ClassVar[str] = CausalWanPart.group
     layer_kinds: ClassVar[tuple[LayerKind, ...]] = (
         LayerKind("self-attention qkv", "attn1.to_*"),

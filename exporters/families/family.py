@@ -95,9 +95,7 @@ class Family(ABC):
         read_off: further keys of ``to_json``, read from a checkpoint; None if there was none.
         groups: every weights group that a model of this family may have.
         text_group: the group whose only component turns texts into embeddings, if there is one.
-        forced: the component and its output that golden play overwrites with the reference's.
         decoder_group: the group whose components make frames.
-        decoders: those components: of a first block, of later ones.
         quantized_group: the group that recipes are about.
         layer_kinds: kinds of Linears in a block of that group's network.
         block_prefix: what the names of a block's layers start with, before the block's number.
@@ -109,9 +107,7 @@ class Family(ABC):
     read_off: ClassVar[tuple[str, ...]] = ()
     groups: ClassVar[tuple[str, ...]]
     text_group: ClassVar[str | None] = None
-    forced: ClassVar[tuple[str, str]]
     decoder_group: ClassVar[str]
-    decoders: ClassVar[tuple[str, str]]
     quantized_group: ClassVar[str]
     layer_kinds: ClassVar[tuple[LayerKind, ...]] = ()
     block_prefix: ClassVar[str] = "blocks."

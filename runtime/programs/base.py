@@ -1,6 +1,6 @@
 """Base of programs: a session's states, static buffers and graphs over a bundle's engines."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
@@ -16,6 +16,9 @@ from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, Runners
 from vidc.runtime.states import Buffers, States
 
+LATENTS, FRAMES = "latents", "frames"
+"""Runners that generate and that decode; decoding may overlap the next block."""
+
 
 @dataclass(frozen=True)
 class ProgramSpec:
@@ -29,6 +32,56 @@ class ProgramSpec:
     def components(self) -> tuple[str, ...]:
         """Components that a session runs, in the order of first use."""
         raise NotImplementedError
+
+    @property
+    def prompt_shape(self) -> tuple[int, ...]:
+        """Shape of a prompt's embeddings, ``[videos, L, E]``; empty where there are no prompts."""
+        return ()
+
+    @property
+    def videos(self) -> int:
+        """Videos that a session generates side by side."""
+        return 1
+
+    @property
+    def latent_frames(self) -> int:
+        """Latent frames of a block."""
+        return 1
+
+    @property
+    def video_frames(self) -> int:
+        """Video frames of any block but the first."""
+        return 1
+
+    @property
+    def filling(self) -> int:
+        """Blocks after which a block's work no longer grows."""
+        return 1
+
+    @property
+    def full_inputs(self) -> Mapping[str, float]:
+        """Values of the inputs that say how far a session is, after ``filling`` blocks."""
+        return {}
+
+    @property
+    def calls(self) -> Mapping[str, Mapping[str, int]]:
+        """Calls of each component by action: ``block``, the name of decoding, and ``switch``."""
+        raise NotImplementedError
+
+    @property
+    def noise_shape(self) -> tuple[int, ...]:
+        """Shape of the explicit noise of a block; the first dimension counts denoising steps."""
+        raise NotImplementedError
+
+    @property
+    def frame_size(self) -> tuple[int, int]:
+        """Height and width of a video frame."""
+        raise NotImplementedError
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """Sizes that decide the time of a block, as JSON values."""
+        return {"height": self.frame_size[0], "width": self.frame_size[1]}
 
     def check(self, signatures: Mapping[str, Signature]) -> None:
         """Compares the parameters with the engines' tensors.
@@ -78,12 +131,23 @@ class Resources:
 class Session(Generic[S]):
     """One stream or clip: its own states and buffers over the bundle's engines and weights.
 
-    Made by ``Bundle.session``. A program implements ``_allocate``, ``_capture``, ``_clear`` and
-    ``step``. Opening a session allocates all memory and, on a GPU, captures all work; ``reset``
-    restarts it. Any use of a closed session except ``close`` raises VIDC-SESSION-CLOSED.
+    Made by ``Bundle.session``. A program implements ``_allocate``, ``_capture``, ``_clear``,
+    ``generate`` and ``decode``. Opening a session allocates all memory and, on a GPU, captures all
+    work; ``reset`` restarts it. Any use of a closed session except ``close`` raises
+    VIDC-SESSION-CLOSED.
+
+    Attributes:
+        Spec: class of the program's parameters.
+        forced: the component whose output decides a block, and that output. Under teacher forcing
+            the reference's values replace it.
+        decoders: components that decode: that of a first block, if it has its own, comes first.
+        decoding: name of decoding in metrics, and what decodes.
     """
 
     Spec: ClassVar[type[ProgramSpec]]
+    forced: ClassVar[tuple[str, str]]
+    decoders: ClassVar[tuple[str, ...]]
+    decoding: ClassVar[tuple[str, str]]
 
     @classmethod
     def share(cls, files: Files, engines: Mapping[str, Engine], device: torch.device) -> Any:
@@ -112,9 +176,60 @@ class Session(Generic[S]):
         """Sets all state between steps to its initial values, for ``self.seed``."""
         self._states.clear()
 
-    def step(self) -> Tensor:
-        """Generates the next frames: uint8 ``[frames, H, W, 3]`` on the device."""
+    @classmethod
+    def cover(cls, resources: Resources, inputs: Any, played: Any) -> None:
+        """Calls components in states that no rollout brings them to; golden data record the calls.
+
+        Args:
+            resources: engines to call.
+            inputs: ``prompts``, ``noise`` and ``tokens`` of a rollout.
+            played: ``latents`` and ``frames`` of it.
+        """
+
+    def prompt(self, prompt: Any) -> None:
+        """Sets the first prompt.
+
+        Raises:
+            UsageError: ``VIDC-PROMPT-UNUSED``, the program takes none: its spec has no
+                ``prompt_shape``.
+        """
+        raise UsageError(
+            "VIDC-PROMPT-UNUSED", "sessions of this bundle take no prompts", "leave the prompt out"
+        )
+
+    def switch_prompt(self, prompt: Any) -> None:
+        """Sets a new prompt between two blocks; raises as ``prompt``."""
+        self.prompt(prompt)
+
+    def generate(self, noise: Tensor | None = None) -> Tensor:
+        """Generates the next block and returns its latent.
+
+        Args:
+            noise: of shape ``Spec.noise_shape``. Default: drawn from the seed.
+        """
         raise NotImplementedError
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Decodes the next block and returns its frames as ``step`` does."""
+        raise NotImplementedError
+
+    def step(self, noise: Tensor | None = None) -> Tensor:
+        """Generates the next block: uint8 ``[frames, H, W, 3]`` on the device.
+
+        Several videos side by side are ``[videos, frames, H, W, 3]``.
+        """
+        return self.decode(self.generate(noise))
+
+    def fetch(self, frames: Tensor) -> Callable[[], Tensor]:
+        """Starts to copy frames from ``step`` or ``decode`` to the host.
+
+        On a GPU the copy to pinned memory runs after the decoder and overlaps the next block:
+        start that block first, then wait for these frames.
+
+        Returns:
+            A callable that waits for the copy and returns the frames on the CPU.
+        """
+        return self._resources.runners[FRAMES].fetch(frames)
 
     def stream(self, blocks: int) -> Iterator[Tensor]:
         """Yields the results of ``blocks`` calls of ``step``."""

@@ -1,7 +1,8 @@
 """Program ``causal_video``: a video stream in blocks over a KV ring, with prompt switches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,14 +13,12 @@ from vidc.runtime.engines import Engine
 from vidc.runtime.files import Files
 from vidc.runtime.graphs import Runners
 from vidc.runtime.noise import NoiseSource
-from vidc.runtime.programs.base import Session
+from vidc.runtime.programs.base import FRAMES, LATENTS, Resources, Session
 from vidc.runtime.programs.rope import Rope
 from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.text import TextEncoder
 
 TEXT_ENCODER = "text_encoder"
-LATENTS, FRAMES = "latents", "frames"
-"""Runners of the transformer and the VAE; the VAE may overlap the transformer's next block."""
 
 
 def levels(pixels: Tensor) -> Tensor:
@@ -35,6 +34,9 @@ class CausalVideo(Session[StreamSpec]):
     """
 
     Spec = StreamSpec
+    forced: ClassVar[tuple[str, str]] = ("denoise", "flow")
+    decoders: ClassVar[tuple[str, ...]] = ("vae_decode_first", "vae_decode")
+    decoding: ClassVar[tuple[str, str]] = ("vae", "VAE")
 
     @classmethod
     def share(
@@ -47,6 +49,13 @@ class CausalVideo(Session[StreamSpec]):
         """
         engine = engines.get(TEXT_ENCODER)
         return None if engine is None else TextEncoder(engine, files.read(TOKENIZER), device)
+
+    @classmethod
+    def cover(cls, resources: Resources, inputs: Any, played: Any) -> None:
+        """Switches prompts at every position, and calls both encoders."""
+        from vidc.runtime.programs.stream_cover import cover
+
+        cover(resources, inputs, played)
 
     @property
     def latents(self) -> Tensor:
@@ -148,17 +157,6 @@ class CausalVideo(Session[StreamSpec]):
         """Decodes the next block and returns its frames as ``step`` does."""
         return self._decode(latent, after_caller=True)
 
-    def fetch(self, frames: Tensor) -> Callable[[], Tensor]:
-        """Starts to copy frames from ``step`` or ``decode`` to the host.
-
-        On a GPU the copy to pinned memory runs after the decoder and overlaps the transformer:
-        start the next block first, then wait for these frames.
-
-        Returns:
-            A callable that waits for the copy and returns the frames on the CPU.
-        """
-        return self._resources.runners[FRAMES].fetch(frames)
-
     def remember(self, latent: Tensor) -> None:
         """Appends a clean latent ``[B, F, C, h, w]`` to the stream as its next block."""
         with self._turn(LATENTS):
@@ -185,9 +183,8 @@ class CausalVideo(Session[StreamSpec]):
             ]
         )
         self._switch_prompt = dict(zip(recached, switches, strict=True))
-        decoders = ("vae_decode_first", "vae_decode")
-        works = runners[FRAMES].prepare([partial(self._run, name) for name in decoders])
-        self._decode_block = dict(zip(decoders, works, strict=True))
+        works = runners[FRAMES].prepare([partial(self._run, name) for name in self.decoders])
+        self._decode_block = dict(zip(self.decoders, works, strict=True))
 
     def _clear(self) -> None:
         super()._clear()

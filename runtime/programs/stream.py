@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vidc.plugins.signature import Role, Signature, TensorSpec
 from vidc.runtime.programs.base import ProgramSpec
@@ -100,6 +101,78 @@ class StreamSpec(ProgramSpec):
         return (
             "text_kv", "denoise", "kv_update", *recache, *_DECODERS,
         )  # fmt: skip
+
+    @property
+    def prompt_shape(self) -> tuple[int, ...]:
+        """Shape of a prompt's embeddings, ``[B, L, E]``."""
+        return (self.batch, *self.text)
+
+    @property
+    def noise_shape(self) -> tuple[int, ...]:
+        """Shape of a block's noise, ``[steps, B, F, C, h, w]``."""
+        return (len(self.sigmas), self.batch, self.block, *self.latent)
+
+    @property
+    def videos(self) -> int:
+        """The batch."""
+        return self.batch
+
+    @property
+    def frame_size(self) -> tuple[int, int]:
+        """Height and width of a decoded frame."""
+        return self.video
+
+    @property
+    def latent_frames(self) -> int:
+        """Latent frames of a block."""
+        return self.block
+
+    @property
+    def video_frames(self) -> int:
+        """Video frames of any block but the first."""
+        return 4 * self.block
+
+    @property
+    def filling(self) -> int:
+        """Blocks that fill the window."""
+        return -(-self.window // self.block)
+
+    @property
+    def full_inputs(self) -> Mapping[str, float]:
+        """Position, valid length and timestep of a pass over a full window."""
+        slots = self.window * self.frame_tokens
+        return {"position": slots, "valid_length": slots, "timestep": self.timesteps[-1]}
+
+    @property
+    def calls(self) -> Mapping[str, Mapping[str, int]]:
+        """Calls of a block, of its decoding and of a prompt switch, with a full window."""
+        frames = self.recached(self.window + self.block)
+        recache = "kv_update" if frames == self.block else f"recache_{frames}"
+        return {
+            "block": {"denoise": len(self.sigmas), "kv_update": 1},
+            "vae": {"vae_decode": 1},
+            "switch": {"text_kv": 1, recache: 1},
+        }
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """Sizes and timesteps."""
+        return {
+            "batch": self.batch,
+            **super().workload,
+            "block": self.block,
+            "window": self.window,
+            "sink": self.sink,
+            "timesteps": [*self.timesteps],
+        }
+
+    @property
+    def switch_points(self) -> range:
+        """Blocks after which a switch recomputes something new: as the ring fills, once it wraps.
+
+        The first block is left out: recomputing it is a call of ``kv_update`` like any other.
+        """
+        return range(2, self.window // self.block + 2)
 
     def recached(self, end: int) -> int:
         """Returns the latent frames that a prompt switch recomputes after ``end`` frames.

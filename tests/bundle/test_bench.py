@@ -1,13 +1,14 @@
 """`vidc bench` on a bundle: what it gives, and what it refuses; how fast is not tested."""
 
 import json
+import shutil
 
 import pytest
 
-from vidc.compiler.bench import processes
-from vidc.compiler.bench.metrics import METRICS
+from vidc.compiler.bench.metrics import Decoding
 from vidc.compiler.bench.usage import Disturbance
 from vidc.compiler.cli import main
+from vidc.compiler.validate.golden import prompt_files
 
 QUICK = ("--samples", 6, "--warmup", 1, "--cold-starts", 0)
 
@@ -36,14 +37,15 @@ def test_bench_beside_the_baseline(vidc, project, tmp_path):
     assert status == 0, err
     document = json.loads(out)
     assert (document["schema"], document["passed"]) == (1, True)
-    on_a_cpu = [name for name in METRICS if name not in ("peak_cuda_bytes", "device_bytes")]
+    metrics = Decoding("vae", "VAE").metrics
+    on_a_cpu = [name for name in metrics if name not in ("peak_cuda_bytes", "device_bytes")]
     assert list(document["metrics"]) == on_a_cpu
     assert list(document["baselines"]["eager"]) == [n for n in on_a_cpu if n != "build_s"]
     for name in ("block_ms", "vae_ms", "stream_ms", "switch_ms", "switch_block_ms"):
         assert document["metrics"][name]["n"] == 6
         assert min(document["metrics"][name]["samples"]) > 0
     (steps,) = document["cold_starts"]
-    assert list(steps) == list(processes.STEPS)
+    assert list(steps) == ["imported", "loaded", "prompted", "framed"]
     assert sorted(steps.values()) == list(steps.values())
     assert document["metrics"]["cold_start_s"]["samples"] == [steps["framed"]]
     assert document["metrics"]["build_s"]["median"] > 0
@@ -112,21 +114,21 @@ def test_what_is_refused_before_anything_is_loaded(vidc, project, tmp_path, monk
         assert (status, out, code in err) == (2, "", True), err
 
 
-def test_a_stream_that_fails_alone_is_reported(vidc, project, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        processes, "prompt_files", lambda bundle: (tmp_path / "none", tmp_path / "none")
-    )
-    status, out, err = vidc(project.bundle, "--cold-starts", 1, "--report", tmp_path / "b.html")
+def test_a_stream_that_fails_alone_is_reported(vidc, project, tmp_path):
+    bundle = shutil.copytree(project.bundle, tmp_path / "bundle")
+    with (bundle / "weights" / "vae.safetensors").open("ab") as file:
+        file.write(b"more")
+    status, out, err = vidc(bundle, "--cold-starts", 1, "--report", tmp_path / "b.html")
     assert (status, out) == (3, "")
     assert "VIDC-BENCH-PROCESS" in err
-    assert "No such file" in err
+    assert "VIDC-BUNDLE-" in err
 
 
-def test_a_bundle_without_prompts_is_refused(vidc, project, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "vidc.compiler.bench.run.prompt_files", lambda bundle: (tmp_path / "none",) * 2
-    )
-    status, out, err = vidc(project.bundle, *QUICK, "--report", tmp_path / "b.html")
+def test_a_bundle_without_prompts_is_refused(vidc, project, tmp_path):
+    bundle = shutil.copytree(project.bundle, tmp_path / "bundle")
+    for file in prompt_files(bundle):
+        file.unlink()
+    status, out, err = vidc(bundle, *QUICK, "--report", tmp_path / "b.html")
     assert (status, out, "VIDC-VALIDATE-GOLDEN" in err) == (1, "", True), err
 
 

@@ -13,6 +13,7 @@ from vidc.compiler.cli import main
 from vidc.compiler.validate.compare import compare_with_golden
 from vidc.compiler.validate.gates import Where
 from vidc.compiler.validate.golden import Golden
+from vidc.compiler.validate.play import Player
 from vidc.plugins.errors import GateError
 from vidc.runtime.manifest import read_manifest, write_manifest
 
@@ -42,7 +43,8 @@ def judge(project, bundle, golden):
         for name, fault in faults.items():
             engines[name] = Faulty(engines[name], **fault)
         held_to = replace(golden, scenario=scenario)
-        return compare_with_golden(held_to, bundle.spec, engines, precisions, bundle.device)
+        player = Player(bundle.program, bundle.resources).with_engines(engines)
+        return compare_with_golden(held_to, player, precisions)
 
     return hold
 
@@ -139,7 +141,8 @@ def test_a_state_that_is_not_written_is_caught(judge, bundle, component):
 
 def test_a_component_without_an_engine_fails(project, bundle, golden):
     precisions = {"denoise": "fp32", "image_encoder": "fp32"}
-    comparison = compare_with_golden(golden, bundle.spec, bundle.engines, precisions, bundle.device)
+    player = Player(bundle.program, bundle.resources)
+    comparison = compare_with_golden(golden, player, precisions)
     assert failures(comparison)[Where.COMPONENT] == {"image_encoder"}
 
 

@@ -121,8 +121,15 @@ def test_a_closed_session_refuses_everything(bundle):
 
 
 def test_an_open_session_has_no_unknown_attributes(bundle):
-    with pytest.raises(AttributeError, match="'Counter' object has no attribute 'prompt'"):
-        bundle.session().prompt  # noqa: B018
+    with pytest.raises(AttributeError, match="'Counter' object has no attribute 'window'"):
+        bundle.session().window  # noqa: B018
+
+
+def test_a_program_without_prompts_refuses_them(bundle):
+    session = bundle.session()
+    for use in (session.prompt, session.switch_prompt):
+        with pytest.raises(UsageError, match="VIDC-PROMPT-UNUSED"):
+            use("a fox")
 
 
 def test_a_closed_bundle_closes_its_sessions(bundle):

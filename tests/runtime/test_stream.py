@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.exporters.parts.wan_vae.config import VaeConfig
@@ -51,7 +51,7 @@ def stream_signatures() -> tuple[StreamSpec, dict[str, Signature]]:
     for part in model.parts.values():
         components = part.components(part.network("fp32"))
         found |= {name: component.signature for name, component in components.items()}
-    return stream_spec(model), found
+    return program_spec(model), found
 
 
 def test_a_streams_components_have_the_sizes_of_its_spec(stream_signatures) -> None:

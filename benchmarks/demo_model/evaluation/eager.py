@@ -7,7 +7,7 @@ import torch
 
 from vidc.compiler.build.load import Load
 from vidc.compiler.cli.sources import SourceOptions
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate.reference import eager_engines
 from vidc.exporters.families.causal_video import CausalVideo
@@ -40,5 +40,5 @@ def eager_bundle(
     words = (folder / program.TEXT_ENCODER / TOKENIZER).read_bytes()
     text = TextEncoder(engines.pop(program.TEXT_ENCODER), words, where)
     runners = Runners.on(where, captured=False)
-    resources = Resources(stream_spec(model), engines, where, runners, text)
+    resources = Resources(program_spec(model), engines, where, runners, text)
     return model, Bundle(program.CausalVideo, resources)

@@ -9,7 +9,7 @@ from vidc.exporters.families.causal_video import TRAINING_STEPS
 def shifted(share: Tensor, shift: float) -> Tensor:
     """Shares of noise of the sampler's steps: ``s k / (1 + (s - 1) k)``.
 
-    See compiler/config/stream.py.
+    See ``SamplerConfig`` of exporters/families/causal_video.py.
     """
     return shift * share / (1 + (shift - 1) * share)
 

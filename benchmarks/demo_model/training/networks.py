@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from demo_model.tokens import END, LENGTH, PAD, VOCABULARY
 from vidc.compiler.config.presets import load_preset
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.exporters.families.causal_video import CausalVideo
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.umt5 import network as umt5
@@ -89,7 +89,7 @@ def demo_sizes(preset: str | Path = PRESET) -> Sizes:
         eos_token_id=END,
     )
     config = replace(config, text_encoder=text)
-    return Sizes(config, stream_spec(config))
+    return Sizes(config, program_spec(config))
 
 
 def new_transformer(sizes: Sizes) -> CausalWan:

@@ -3,8 +3,8 @@ import torch
 from outlier import Model, planted
 
 from vidc.compiler.build.calibration_rollouts import Rollouts, rollout_inputs
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.artifact import Calibration, model_tables
 from vidc.compiler.quantize.document import SCHEMA, Document, FileNote, PromptsNote
 from vidc.compiler.quantize.document import Rollouts as RolloutsNote
@@ -20,7 +20,7 @@ def config():
 
 @pytest.fixture(scope="session")
 def stream(config):
-    return stream_spec(config)
+    return program_spec(config)
 
 
 @pytest.fixture(scope="session")

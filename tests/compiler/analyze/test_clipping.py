@@ -17,7 +17,7 @@ from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.clipping import OF_LINEARS, OF_RINGS, Clipping
 from vidc.compiler.quantize.switch import QuantizedLayers
 from vidc.compiler.validate.eager import part_engines
-from vidc.compiler.validate.play import play_rollout
+from vidc.compiler.validate.reference import player
 from vidc.plugins.errors import GateError
 from vidc.plugins.quantize import quantize
 
@@ -100,7 +100,8 @@ def played(model, stream, recipe, calibration):
         engines = part_engines(part, model.network)
         for name, engine in engines.items():
             engine.module.register_forward_pre_hook(partial(clipping.enter, name))
-        play_rollout(scenario(model.config), model.inputs[0], stream, engines)
+        playing = player(model.config, engines, torch.device("cpu"))
+        playing.rollout(scenario(model.config), model.inputs[0])
     return clipping
 
 

@@ -13,8 +13,8 @@ from vidc.compiler.analyze.trials import Damage
 from vidc.compiler.build.calibrate_command import calibrate
 from vidc.compiler.build.calibration_prompts import default_prompts
 from vidc.compiler.build.sources import Sources
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.artifact import read_calibration, write_calibration
 from vidc.plugins.errors import GateError, UsageError
 
@@ -60,7 +60,7 @@ def settings():
 
 @pytest.fixture(scope="module")
 def prompts(settings):
-    return default_prompts(stream_spec(settings.model), 1, texts=False)
+    return default_prompts(program_spec(settings.model), 1, texts=False)
 
 
 @pytest.fixture(scope="module")

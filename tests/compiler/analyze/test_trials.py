@@ -15,11 +15,13 @@ from vidc.compiler.config.formats import AttentionFormat, LinearFormat
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.validate.eager import EagerEngine, part_engines
 from vidc.compiler.validate.metrics import compare, psnr
-from vidc.compiler.validate.play import Calls, ObservedEngine, decode_latents, play_rollout
+from vidc.compiler.validate.play import Calls, ObservedEngine
+from vidc.compiler.validate.reference import player
 from vidc.exporters.models import with_weights
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 
 pytestmark = needs_modelopt
+CPU = torch.device("cpu")
 RING = AttentionFormat("int8", "int8", "int8", center=True)
 
 
@@ -33,6 +35,11 @@ def decoders(config):
 
 def trials_of(model, recipe, decoders=None):
     return Trials(model.config, decoders or {}, model.layers(recipe), model.inputs)
+
+
+def latents_of(model, engines):
+    (inputs,) = model.inputs
+    return player(model.config, engines, CPU).rollout(scenario(model.config), inputs).latents
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +103,9 @@ def test_smoothing_reduces_outlier_damage(model, stream, scored):
 def test_figures_match_manual_rollouts(model, stream, scored):
     _, found = scored
     group = found[0].group
-    (inputs,) = model.inputs
 
     def played(engines):
-        return play_rollout(scenario(model.config), inputs, stream, engines).latents
+        return latents_of(model, engines)
 
     def flows(engines, forced=None):
         given = []
@@ -137,12 +143,11 @@ def test_with_a_vae_frames_are_compared(model, stream, decoders):
     trials = trials_of(model, recipe_of(INT8), decoders)
     assert trials.compared == "frames"
     found = trials.psnr((BAD,))
-    (inputs,) = model.inputs
-    device = torch.device("cpu")
-    reference = play_rollout(scenario(model.config), inputs, stream, model.engines).latents
+    reference = latents_of(model, model.engines)
     with model.layers(recipe_of(INT8)).quantized((BAD,)):
-        latents = play_rollout(scenario(model.config), inputs, stream, model.engines).latents
-    one, two = (decode_latents(each, decoders, device) for each in (latents, reference))
+        latents = latents_of(model, model.engines)
+    decoding = player(model.config, decoders, CPU)
+    one, two = (decoding.decode(each) for each in (latents, reference))
     assert found == pytest.approx(min(psnr(one[block], two[block]) for block in two))
     assert trials_of(model, recipe_of(INT8)).compared == "latents"
 

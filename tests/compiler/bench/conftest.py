@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vidc.compiler.bench.metrics import derive
+from vidc.compiler.bench.metrics import Decoding, derive
 from vidc.compiler.bench.record import Result, against_baselines
 from vidc.runtime.programs.stream import StreamSpec
 
@@ -12,6 +12,14 @@ SPEC = StreamSpec(
     video=(32, 48), head_dim=24, text=(5, 8), timesteps=(1000.0, 500.0), sigmas=(1.0, 0.5),
     context_timestep=0.0,
 )  # fmt: skip
+
+
+DECODING = Decoding("vae", "VAE")
+
+
+@pytest.fixture
+def decoding() -> Decoding:
+    return DECODING
 
 
 @pytest.fixture
@@ -34,7 +42,7 @@ def make_streams(slower=1.0, n=100):
             "switch_block_ms": drawn(420 * factor, n, seed=seed + 40),
             "switch_extra_ms": [-1.0, 1.0] * (n // 2),
         }
-        streams[name] = derive(measured, SPEC) | {
+        streams[name] = derive(measured, SPEC, DECODING) | {
             "cold_start_s": [9.5, 9.0, 9.2],
             "peak_rss_bytes": [2e9] * 3,
         }
@@ -48,6 +56,7 @@ def make_result():
         return Result(
             **{
                 "bundle": "tiny-cpu-fp32",
+                "decoding": DECODING,
                 "workload": {"preset": "tiny", "window": 12, "timesteps": [1000.0, 500.0]},
                 "protocol": {"warmup": 20, "samples": n, "seed": 0, "cold_starts": 3},
                 "fingerprint": {
@@ -57,7 +66,7 @@ def make_result():
                     "hash": "cd" * 32,
                 },
                 "streams": streams,
-                "judgments": tuple(against_baselines(streams)),
+                "judgments": tuple(against_baselines(streams, DECODING.metrics)),
                 "steps": ({"imported": 1.5, "framed": 9.5},),
                 "disturbance": 0.01,
                 "notes": ("a note",),

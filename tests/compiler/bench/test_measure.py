@@ -80,14 +80,16 @@ class Scripted:
 
 
 @pytest.fixture
-def run(monkeypatch, spec):
+def run(monkeypatch, spec, decoding):
     monkeypatch.setattr(module, "Clock", Time)
     log = []
 
     def run(protocol, names=("vidc", "eager"), value=0.0):
         speeds = {"vidc": 1.0, "eager": 0.5}
         contestants = {
-            name: Contestant(lambda name=name: Scripted(name, log, speeds[name], value), spec)
+            name: Contestant(
+                lambda name=name: Scripted(name, log, speeds[name], value), spec, decoding
+            )
             for name in names
         }
         prompts = torch.stack([torch.zeros(1, 5, 8), torch.ones(1, 5, 8)])
@@ -100,7 +102,7 @@ def run(monkeypatch, spec):
     return run
 
 
-def test_every_figure_has_its_samples(run):
+def test_every_figure_has_its_samples(run, spec):
     found, _, ticks = run(Protocol(warmup=2, samples=9))
     assert list(found) == ["vidc", "eager"]
     for name, speed in {"vidc": 1.0, "eager": 0.5}.items():
@@ -116,7 +118,7 @@ def test_every_figure_has_its_samples(run):
         for metric, rate in rates.items():
             assert found[name][metric] == pytest.approx([rate * speed] * 9), metric
         assert set(found[name]) == expected.keys() | rates.keys()
-    assert len(ticks) == Protocol(warmup=2, samples=9).rounds
+    assert len(ticks) == Protocol(warmup=2, samples=9).rounds(spec)
 
 
 def test_last_block_without_overlap_is_not_a_sample(run, monkeypatch):

@@ -5,9 +5,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from vidc.compiler.bench.metrics import Decoding
 from vidc.compiler.bench.record import SCHEMA, Stored, against_stored, differences
 from vidc.compiler.bench.verdict import Outcome
 from vidc.plugins.errors import UsageError
+
+METRICS = Decoding("vae", "VAE").metrics
 
 
 @pytest.fixture
@@ -15,7 +18,7 @@ def store(tmp_path):
     def store(result, **changes):
         path = tmp_path / "stored.json"
         path.write_text(json.dumps({"schema": SCHEMA, **result.to_json(), **changes}))
-        return Stored.read(path)
+        return Stored.read(path, METRICS)
 
     return store
 
@@ -95,14 +98,14 @@ def test_rejects_invalid_result(tmp_path, text):
     path = tmp_path / "r.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(UsageError) as error:
-        Stored.read(path)
+        Stored.read(path, METRICS)
     assert error.value.code == "VIDC-BENCH-RESULT"
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UsageError, match="VIDC-BENCH-RESULT"):
-            Stored.read(path)
+            Stored.read(path, METRICS)
 
 
 json_values = st.recursive(
@@ -129,7 +132,7 @@ def test_any_value_in_place_of_a_part_is_read_or_refused(tmp_path, make_result, 
     path = tmp_path / "r.json"
     path.write_text(json.dumps(document))
     with suppress(UsageError):
-        against_stored(make_result(n=6), Stored.read(path))
+        against_stored(make_result(n=6), Stored.read(path, METRICS))
 
 
 @given(st.dictionaries(st.text(), st.integers()), st.dictionaries(st.text(), st.integers()))

@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 from page import Page
 
-from vidc.compiler.bench.metrics import METRICS
 from vidc.compiler.bench.record import SCHEMA, Stored, against_stored
 from vidc.compiler.bench.report import render_html
 from vidc.compiler.bench.text import bare, figure, interval, plain
@@ -15,7 +14,7 @@ from vidc.compiler.bench.verdict import Outcome
 def stored(make_result):
     result = make_result()
     judged = {name: values for name, values in result.streams["vidc"].items()
-              if METRICS[name].judged}  # fmt: skip
+              if result.metrics[name].judged}  # fmt: skip
     machine = result.fingerprint["machine"]
     assert SCHEMA == 1
     return Stored("before.json", machine, result.workload, 0.0, judged)

@@ -8,10 +8,10 @@ from safetensors.torch import save_file
 
 from vidc.compiler.bench import streams
 from vidc.compiler.bench.streams import BASELINES, of_baselines
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.stream import stream_spec
-from vidc.compiler.validate.play import Inputs, play_rollout
-from vidc.compiler.validate.reference import eager_engines
+from vidc.compiler.validate.play import Inputs
+from vidc.compiler.validate.reference import eager_engines, player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
@@ -41,7 +41,7 @@ def bundle(make_bundle):
     manifest = replace(
         manifest,
         config=settings.to_json(),
-        spec=stream_spec(config),
+        spec=program_spec(config),
         weights={group: Weights(path, {}) for group, path in paths.items()},
         files=manifest.files | {path: file_entry(folder / path) for path in paths.values()},
     )
@@ -71,9 +71,8 @@ def test_eager_baseline_reproduces_golden_data(bundle):
     weights = {group: folder / each.path for group, each in manifest.weights.items()}
     engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
     given = inputs(manifest.spec)
-    expected = play_rollout(
-        Scenario(BLOCKS, SWITCH, rollout=True), given, manifest.spec, engines, keep=(BLOCKS - 1,)
-    )
+    scenario = Scenario(BLOCKS, SWITCH, rollout=True)
+    expected = player(config, engines, CPU).rollout(scenario, given, keep=(BLOCKS - 1,))
     baseline = of_baselines(("eager",), folder, manifest, CPU, 0)["eager"]
     latents, frames = played(baseline.open(), given)
     assert all(map(torch.equal, latents, expected.latents))

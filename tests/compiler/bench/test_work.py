@@ -8,8 +8,8 @@ import torch
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanAttentionBlock
 
 from vidc.compiler.bench.work import Kind, component_work
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.stream import stream_spec
 
 
 @pytest.fixture(scope="module", params=["tiny", "longlive-1.3b"])
@@ -21,7 +21,10 @@ def model(request):
         for name, part in part.components(part.network("fp32")).items()
     }
     manifest = SimpleNamespace(
-        config=settings.to_json(), engines=parts, spec=stream_spec(settings.model)
+        config=settings.to_json(),
+        engines=parts,
+        program="causal_video",
+        spec=program_spec(settings.model),
     )
     return settings.model, parts, component_work(manifest)
 

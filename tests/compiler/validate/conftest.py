@@ -1,5 +1,6 @@
 """A model of a few thousand parameters with random weights, run by PyTorch itself."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,11 +9,12 @@ import torch
 
 from vidc.compiler.build.golden import PlayGolden
 from vidc.compiler.build.load import Load
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.golden import Golden
-from vidc.compiler.validate.reference import eager_engines
+from vidc.compiler.validate.play import Player
+from vidc.compiler.validate.reference import eager_engines, player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
@@ -21,6 +23,7 @@ from vidc.plugins.names import weights_path
 from vidc.runtime.programs.stream import StreamSpec
 
 GROUPS = ("transformer", "vae")
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,14 @@ class Model:
     stream: StreamSpec
     engines: dict[str, EagerEngine]
     inputs: dict[str, Path]
+
+    def player(
+        self,
+        engines: Mapping[str, EagerEngine] | None = None,
+        device: torch.device = CPU,
+    ) -> Player:
+        """A player of its program, over its own engines by default."""
+        return player(self.config, self.engines if engines is None else engines, device)
 
     def golden(self, output: Path, scenario: Scenario, precision: str = "fp32") -> Golden:
         """What the stage makes of a scenario, with every group at this precision."""
@@ -59,4 +70,4 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     weights = {group: inputs[f"load:{group}"] / weights_path(group) for group in GROUPS}
     precisions = dict.fromkeys(GROUPS, "fp32")
     engines = eager_engines(config, weights, precisions, torch.device("cpu"))
-    return Model(config, stream_spec(config), engines, inputs)
+    return Model(config, program_spec(config), engines, inputs)

@@ -4,12 +4,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from vidc.compiler.validate.check import validate
 from vidc.compiler.validate.scenario import QUANTIZED_STAGE, Scenario
 from vidc.plugins.errors import GateError
-from vidc.runtime.graphs import DIRECT
+from vidc.runtime import Bundle
 
 SCENARIO = Scenario(blocks=2, switch_after=1, rollout=False)
 
@@ -27,10 +26,8 @@ def judged(model, golden, precision, stages):
     }
     weights = {"transformer": SimpleNamespace(source={"random_weights": 1})}
     manifest = SimpleNamespace(name="tiny-cpu", engines=engines, stages=stages, weights=weights)
-    bundle = SimpleNamespace(
-        device=torch.device("cpu"), spec=model.stream, engines=model.engines, runners=DIRECT
-    )
-    return validate(manifest, bundle, golden)
+    playing = model.player()
+    return validate(manifest, Bundle(playing.program, playing.resources), golden)
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])

@@ -53,7 +53,7 @@ def long(model, tmp_path_factory):
 def held(model, golden, without=(), precisions=None):
     engines = {name: engine for name, engine in model.engines.items() if name not in without}
     given = dict.fromkeys(engines, "fp32") if precisions is None else precisions
-    return compare_with_golden(golden, model.stream, engines, given, CPU)
+    return compare_with_golden(golden, model.player(engines), given)
 
 
 def missing(comparison):
@@ -131,7 +131,7 @@ def test_an_engine_may_not_err_much_more_than_eager(model, mixed, eager_error, p
     golden = replace(mixed, eager=replace(mixed.eager, calls=calls))
     engines = model.engines | {"denoise": Louder(model.engines["denoise"])}
     precisions = dict.fromkeys(engines, "bf16")
-    gates = compare_with_golden(golden, model.stream, engines, precisions, CPU).gates
+    gates = compare_with_golden(golden, model.player(engines), precisions).gates
     failed = {(gate.component, gate.metric) for gate in gates if not gate.passed}
     assert failed == (set() if passes else {("denoise", "relative_l2")})
 
@@ -161,7 +161,7 @@ def test_a_rollout_may_not_err_much_more_than_eagers(model, mixed, eager_error, 
         for block, own_frames in played.frames.items()
     ]
     rows = compare_rollouts(played, golden.reference.played, own, frames)
-    gates = _rollout_gates(golden, rows, dict.fromkeys(model.engines, "bf16"))
+    gates = _rollout_gates(golden, rows, "bf16", "bf16")
     failed = {(gate.block, gate.metric) for gate in gates if not gate.passed}
     assert failed == (set() if passes else {(None, "relative_l2")})
 
@@ -205,13 +205,13 @@ def test_the_replay_runs_on_the_device_of_the_engines(model, golden, monkeypatch
     class StoppedError(Exception):
         pass
 
-    def record(scenario, inputs, *_, **__):
+    def record(player, scenario, inputs, **__):
         raise StoppedError(inputs.noise.device, inputs.prompts.device)
 
     monkeypatch.setattr(comparing, "record", record)
     device = torch.device("meta")
     with pytest.raises(StoppedError) as stop:
-        compare_with_golden(golden, model.stream, model.engines, {}, device)
+        compare_with_golden(golden, model.player(device=device), {})
     assert stop.value.args == (device, device)
 
 
@@ -260,7 +260,7 @@ def test_a_decoder_of_nan_passes_no_block(model, long):
     """As bytes, the NaN of the engine's own frames and of the decoded reference would be equal."""
     engines = model.engines | {"vae_decode": Blind(model.engines["vae_decode"])}
     precisions = dict.fromkeys(engines, "fp32")
-    comparison = compare_with_golden(long, model.stream, engines, precisions, CPU)
+    comparison = compare_with_golden(long, model.player(engines), precisions)
     psnr = {gate.block: gate for gate in comparison.gates if gate.metric == "psnr_db"}
     assert [gate.passed for gate in psnr.values()] == [True, False, False, False, False]
     assert psnr[3].value is None
@@ -275,9 +275,7 @@ def test_lpips_is_measured_block_by_block(model, long):
         return 0.5
 
     precisions = dict.fromkeys(model.engines, "fp32")
-    comparison = compare_with_golden(
-        long, model.stream, model.engines, precisions, CPU, lpips=lpips
-    )
+    comparison = compare_with_golden(long, model.player(), precisions, lpips=lpips)
     assert [row.lpips for row in comparison.rollout] == [0.5] * 5 + [None]
     assert seen == [((9, 3, 16, 32),) * 2] + [((12, 3, 16, 32),) * 2] * 4
 
@@ -305,9 +303,7 @@ def test_json_matches_rows(model, mixed):
 def test_trained_weights_have_own_thresholds_for_every_decoder(model, mixed, precision, trained):
     vae = {"vae_decode_first", "vae_decode", "vae_encode_first", "vae_encode"}
     precisions = {name: "bf16" if name in vae else precision for name in model.engines}
-    comparison = compare_with_golden(
-        mixed, model.stream, model.engines, precisions, CPU, trained=trained
-    )
+    comparison = compare_with_golden(mixed, model.player(), precisions, trained=trained)
     pixels = {
         gate.metric: gate.threshold for gate in comparison.gates if gate.where is Where.PIXELS
     }
@@ -329,7 +325,7 @@ def test_refuses_golden_data_without_eager_record(model, golden, mixed, precisio
     without = [call for call in mixed.eager.calls if call[0] != "kv_update"]
     for data in (golden, replace(mixed, eager=replace(mixed.eager, calls=without))):
         with pytest.raises(GateError, match=rf"VIDC-VALIDATE-GOLDEN.*kv_update in {precision}"):
-            compare_with_golden(data, model.stream, model.engines, precisions, CPU)
+            compare_with_golden(data, model.player(), precisions)
 
 
 def test_a_rollout_without_pytorchs_own_is_not_held_to_less(model, mixed):

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from vidc.compiler.validate.golden import make_inputs
-from vidc.compiler.validate.play import play_components
-from vidc.compiler.validate.scenario import Scenario, switches
+from vidc.compiler.validate.scenario import Scenario
 
 COMPONENTS = Scenario(blocks=2, switch_after=1, rollout=False)
 
@@ -38,7 +37,7 @@ def calls(model):
         for name, engine in model.engines.items()
     }
     inputs = make_inputs(COMPONENTS, model.stream)
-    play_components(COMPONENTS, inputs, model.stream, engines, lambda *_: None)
+    model.player(engines).components(COMPONENTS, inputs, lambda *_: None)
     return notes
 
 
@@ -58,7 +57,7 @@ def test_one_pass_of_denoising_sees_a_wrapped_ring(calls):
 )
 def test_switches_take_every_path(model, window, sink, recached):
     stream = replace(model.stream, window=window, sink=sink)
-    assert [stream.recached(blocks * stream.block) for blocks in switches(stream)] == recached
+    assert [stream.recached(blocks * stream.block) for blocks in stream.switch_points] == recached
     assert {*recached} - {stream.block} == {*stream.recache_frames}
 
 

@@ -81,8 +81,8 @@ def test_psnr_and_ssim_have_a_curve_each():
     assert titles <= set(page.text)
     assert sum("hollow" in circle["class"] for circle in page.all("circle")) == 2
     assert "3 *" in page.words
-    assert "what the bundle's own VAE makes of the reference's latents" in page.words
-    assert "the bundle's own VAE" not in Page(render_html(report)).words
+    assert "what the bundle's own decoder makes of the reference's latents" in page.words
+    assert "the bundle's own decoder" not in Page(render_html(report)).words
 
 
 def test_frames_without_a_figure_are_crosses_on_their_curves():

@@ -19,9 +19,9 @@ from vidc.compiler.build.calibrate_command import calibrate
 from vidc.compiler.build.calibration_prompts import default_prompts
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.config.targets import Target, targets
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.component import Component
@@ -123,7 +123,7 @@ def bundle_folder(library, hopper, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("fp8-bundle")
     sources, cache = Sources({}, seed=1), folder / "cache"
     graphs = resolve("tiny", assignments=SMALL, environ={}, engines=False)
-    prompts = default_prompts(stream_spec(graphs.model), 2, False)
+    prompts = default_prompts(program_spec(graphs.model), 2, False)
     ranges = folder / "calibration"
     calibrate(graphs, sources, prompts, 0, ranges, cache, LineProgress())
     eight = (*SMALL, "precision.transformer=fp8")

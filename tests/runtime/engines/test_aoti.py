@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from vidc.compiler.backends.aoti.backend import backend
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.targets import targets
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.metrics import compare
@@ -105,7 +105,7 @@ def transformer(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 def stream(engines: dict[str, Engine], blocks: int) -> Iterator[tuple[torch.Tensor, States]]:
     """The flow of each block and the states after it, with inputs that are the same each time."""
-    spec, generator = stream_spec(CONFIG), torch.Generator().manual_seed(3)
+    spec, generator = program_spec(CONFIG), torch.Generator().manual_seed(3)
     rope = Rope(spec, CPU)
     states = States((engine.signature for engine in engines.values()), CPU)
     for index in range(CONFIG.transformer.layers):

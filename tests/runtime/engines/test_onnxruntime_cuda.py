@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from vidc.compiler.backends.onnxruntime.backend import backend
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.targets import targets
 from vidc.compiler.validate.golden import make_inputs
-from vidc.compiler.validate.play import play_rollout
-from vidc.compiler.validate.reference import eager_engines
+from vidc.compiler.validate.play import Player
+from vidc.compiler.validate.reference import eager_engines, player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.runtime import graphs, manifest
@@ -23,6 +23,8 @@ from vidc.runtime.engines import onnxruntime as engines
 from vidc.runtime.engines.onnxruntime import load
 from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, DirectRunner, Runners, WarmRunner
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.causal_video import CausalVideo
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
@@ -34,7 +36,7 @@ def built(config, exported, tmp_path_factory):
     """The backend's output for a stream's components: a folder each, and their entries."""
     found = {}
     for name in config.components:
-        if name not in stream_spec(config).components:
+        if name not in program_spec(config).components:
             continue
         folder = tmp_path_factory.mktemp(name)
         engine = backend.compile(exported(name), targets()["h200"], {}, folder)
@@ -69,12 +71,13 @@ def loaded(built, weights, device):
 
 def require_pytorchs_stream(config, weights, found, runners):
     eager = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
-    stream = stream_spec(config)
+    stream = program_spec(config)
     scenario = Scenario(blocks=6, switch_after=4, rollout=True)
     inputs = make_inputs(scenario, stream)
     with torch.no_grad():
-        got = play_rollout(scenario, inputs, stream, found, runners)
-        expected = play_rollout(scenario, inputs, stream, eager)
+        captured = Player(CausalVideo, Resources(stream, found, CPU, runners))
+        got = captured.rollout(scenario, inputs)
+        expected = player(config, eager, CPU).rollout(scenario, inputs)
     for ours, theirs in zip(got.latents, expected.latents, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
     for block, frames in expected.frames.items():

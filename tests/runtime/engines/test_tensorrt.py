@@ -13,12 +13,11 @@ from safetensors.torch import save_file
 from shared_library import shared_library
 
 from vidc.compiler.backends.native_graph import write_graph
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.recipe import load_recipe
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.support import TENSORRT
 from vidc.compiler.validate.golden import make_inputs
-from vidc.compiler.validate.play import play_rollout
-from vidc.compiler.validate.reference import eager_engines
+from vidc.compiler.validate.reference import eager_engines, player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.plugins import loading
@@ -41,7 +40,7 @@ def bundle(config, exported, tmp_path_factory):
     """The folder of the plans of a stream's components, and their entries."""
     folder, entries = tmp_path_factory.mktemp("bundle"), {}
     for name in config.components:
-        if name not in stream_spec(config).components:
+        if name not in program_spec(config).components:
             continue
         graph = write_graph(exported(name), "tensorrt_rtx", folder, HANDLED)
         entries[name] = manifest.Engine(
@@ -69,12 +68,12 @@ def test_stream_matches_pytorch(config, weights, bundle):
     shared = Weights(weights, CPU)
     engines = {name: load(Files(folder), entry, shared, CPU) for name, entry in entries.items()}
     eager = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
-    stream = stream_spec(config)
+    stream = program_spec(config)
     scenario = Scenario(blocks=6, switch_after=4, rollout=True)
     inputs = make_inputs(scenario, stream)
     with torch.no_grad():
-        found = play_rollout(scenario, inputs, stream, engines)
-        expected = play_rollout(scenario, inputs, stream, eager)
+        found = player(config, engines, CPU).rollout(scenario, inputs)
+        expected = player(config, eager, CPU).rollout(scenario, inputs)
     for got, wanted in zip(found.latents, expected.latents, strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
     for block, frames in expected.frames.items():

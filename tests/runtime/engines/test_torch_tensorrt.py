@@ -14,12 +14,11 @@ import torch
 
 from vidc.compiler.backends.torch_tensorrt import converters
 from vidc.compiler.backends.torch_tensorrt.backend import backend
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.config.targets import targets
 from vidc.compiler.validate.golden import make_inputs
-from vidc.compiler.validate.play import play_rollout
-from vidc.compiler.validate.reference import eager_engines
+from vidc.compiler.validate.reference import eager_engines, player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.program import export_program, save_program
@@ -75,11 +74,11 @@ def test_stream_matches_pytorch(weights, tmp_path, sink, by_pytorch):
     assignments = (*SMALL, f"stream.sink={sink}")
     config = resolve("tiny", gpu="cpu", assignments=assignments, environ={}).model
     engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), CPU)
-    stream = stream_spec(config)
+    stream = program_spec(config)
     scenario = Scenario(blocks=6, switch_after=4, rollout=True)
     inputs = make_inputs(scenario, stream)
     with torch.no_grad():
-        expected = play_rollout(scenario, inputs, stream, engines)
+        expected = player(config, engines, CPU).rollout(scenario, inputs)
     shared = Weights(weights, CPU)
     for name in engines:
         if name in stream.components and not name.startswith(by_pytorch):
@@ -87,7 +86,7 @@ def test_stream_matches_pytorch(weights, tmp_path, sink, by_pytorch):
     ring = [s for s in engines["denoise"].signature.states if s.name.startswith("ring.")]
     assert {s.in_place for s in ring} == {sink == 3}
     with torch.no_grad():
-        found = play_rollout(scenario, inputs, stream, engines)
+        found = player(config, engines, CPU).rollout(scenario, inputs)
     for got, wanted in zip(found.latents, expected.latents, strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
     for block, frames in expected.frames.items():

@@ -26,7 +26,7 @@ from demo_model.training.vae import Statistics, decode, encode
 from quantized import calibration
 
 from vidc.compiler.config.presets import load_preset
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.parts.wan_vae.network import create
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
@@ -64,7 +64,7 @@ def bundle(sizes, model, vae) -> Bundle:
     engines = {name: EagerEngine(component) for name, component in made.items()}
     cpu = torch.device("cpu")
     encoder = TextEncoder(engines[TEXT_ENCODER], words.to_str().encode(), cpu)
-    return Bundle(CausalVideo, Resources(stream_spec(config), engines, cpu, shared=encoder))
+    return Bundle(CausalVideo, Resources(program_spec(config), engines, cpu, shared=encoder))
 
 
 def true_videos(bundle, scripts, blocks, seed, switch=None, kept=lambda block: True):
@@ -127,7 +127,7 @@ def test_a_switch_comes_before_and_after_the_ring_is_full_whatever_the_batch(siz
     assert all(len(part) <= size for _, part in made)
     blocks = {index: block for block, part in made for index in part}
     assert blocks == {index: switches.BLOCKS[index % 5] for index in range(100)}
-    stream = stream_spec(load_preset("demo").model)
+    stream = program_spec(load_preset("demo").model)
     full = stream.window // stream.block
     assert min(blocks.values()) < full < max(blocks.values())
 

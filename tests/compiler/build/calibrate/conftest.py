@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.artifact import model_tables, write_calibration
 from vidc.compiler.quantize.calibrated_tensors import tensor_shapes
 from vidc.compiler.quantize.document import SCHEMA, Document, FileNote, PromptsNote, Rollouts
@@ -25,7 +25,7 @@ def model() -> CausalVideo:
 
 @pytest.fixture(scope="session")
 def stream(model: CausalVideo) -> StreamSpec:
-    return stream_spec(model)
+    return program_spec(model)
 
 
 @dataclass(frozen=True)

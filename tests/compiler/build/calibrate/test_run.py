@@ -15,8 +15,8 @@ from vidc.compiler.build import stages
 from vidc.compiler.build.calibrate_command import calibrate
 from vidc.compiler.build.calibration_prompts import default_prompts
 from vidc.compiler.build.sources import Sources
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.stream import stream_spec
 from vidc.compiler.quantize.artifact import read_calibration
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.store.versions import versions
@@ -59,7 +59,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prompts(settings):
-    return default_prompts(stream_spec(settings.model), 3, texts=False)
+    return default_prompts(program_spec(settings.model), 3, texts=False)
 
 
 @pytest.fixture(scope="module")

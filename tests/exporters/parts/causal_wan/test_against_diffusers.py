@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensors import empty_tensors
 
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
@@ -48,7 +48,7 @@ def test_one_block(configure, head_dim, batch):
     }
     text_kv.module(embeds, *(states[s.name] for s in text_kv.signature.states))
     cos, sin = empty_tensors([denoise.signature["rope_cos"], denoise.signature["rope_sin"]])
-    Rope(stream_spec(config), torch.device("cpu")).fill(cos, sin, torch.tensor([0]))
+    Rope(program_spec(config), torch.device("cpu")).fill(cos, sin, torch.tensor([0]))
     (flow,) = denoise.module(
         latent,
         torch.full((batch, 3), timestep),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensors import empty_tensors
 
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.runtime.programs.rope import Rope
@@ -38,7 +38,7 @@ def full_window(configure):
     sizes = config.transformer
     text = torch.randn(1, sizes.text_len, sizes.text_dim)
     text_kv.module(text, *(arguments[s.name] for s in text_kv.signature.states))
-    rope = Rope(stream_spec(config), torch.device("cpu"))
+    rope = Rope(program_spec(config), torch.device("cpu"))
     for block in range(5):
         first = torch.tensor([3 * block])
         rope.fill(arguments["rope_cos"], arguments["rope_sin"], first)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from roll_cache_wan import RollCacheWan
 
-from vidc.compiler.config.stream import stream_spec
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.validate.eager import EagerEngine
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
@@ -37,7 +37,7 @@ def pair(config, dtype=torch.float32):
     model = CausalWan(config.transformer)
     model.load_state_dict(weights, strict=True)
     model.requires_grad_(False)
-    spec = stream_spec(config)
+    spec = program_spec(config)
     engines = {
         name: EagerEngine(c) for name, c in config.transformer_part.components(model).items()
     }

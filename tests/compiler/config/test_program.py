@@ -6,8 +6,8 @@ from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.stream import stream_spec
 from vidc.exporters.families.causal_video import MAX_SHIFT, SamplerConfig
 from vidc.exporters.table import MAX_SIZE
 from vidc.plugins.errors import UsageError
@@ -52,7 +52,7 @@ def test_settings_that_resolve_make_a_stream(said):
         found = model(said)
     except UsageError:
         return
-    stream_spec(found)
+    program_spec(found)
 
 
 @settings(max_examples=examples(200))
@@ -60,13 +60,13 @@ def test_settings_that_resolve_make_a_stream(said):
 def test_sizes_that_make_a_stream_resolve(said):
     try:
         expected = replace(
-            stream_spec(model({})), **{PASSED_ON[name]: value for name, value in said.items()}
+            program_spec(model({})), **{PASSED_ON[name]: value for name, value in said.items()}
         )
     except ValueError:
         with pytest.raises(UsageError, match=r"stream\."):
             model(said)
     else:
-        assert stream_spec(model(said)) == expected
+        assert program_spec(model(said)) == expected
 
 
 @given(st.floats(1 / MAX_SHIFT, MAX_SHIFT))

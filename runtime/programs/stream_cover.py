@@ -1,0 +1,55 @@
+"""Calls of program ``causal_video`` that no rollout makes, for golden data to record."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.causal_video import TEXT_ENCODER, CausalVideo
+from vidc.runtime.states import Buffers, States
+
+ENCODERS = ("vae_encode_first", "vae_encode")
+
+
+def cover(resources: Resources, inputs: Any, played: Any) -> None:
+    """Calls each component that ``resources`` has in the states that a rollout leaves out."""
+    _switch_everywhere(resources, inputs, played.latents)
+    if TEXT_ENCODER in resources.engines:
+        _encode_texts(resources, inputs.tokens)
+    if ENCODERS[0] in resources.engines:
+        _encode(resources, played.frames)
+
+
+def _switch_everywhere(resources: Resources, inputs: Any, latents: list[Tensor]) -> None:
+    """Switches to and fro until the ring has wrapped, then denoises over the whole ring."""
+    # Further passes would read the ring no differently.
+    spec = resources.spec
+    single = replace(spec, timesteps=spec.timesteps[:1], sigmas=spec.sigmas[:1])
+    points = spec.switch_points
+    with CausalVideo(replace(resources, spec=single)) as session:
+        session.prompt(inputs.prompts[0])
+        for blocks in range(1, points.stop):
+            session.remember(latents[(blocks - 1) % len(latents)])
+            if blocks in points:
+                session.switch_prompt(inputs.prompts[(blocks + 1) % 2])
+        session.generate(inputs.noise[0, :1])
+
+
+def _encode_texts(resources: Resources, tokens: Mapping[str, Tensor]) -> None:
+    engine, device = resources.engines[TEXT_ENCODER], resources.device
+    buffers = Buffers(engine.signature, device)
+    for given in zip(*tokens.values(), strict=True):
+        buffers.set(dict(zip(tokens, given, strict=True)))
+        engine.run(buffers, States((engine.signature,), device))
+
+
+def _encode(resources: Resources, frames: Mapping[int, Tensor]) -> None:
+    engines = [resources.engines[name] for name in ENCODERS]
+    states = States((engine.signature for engine in engines), resources.device)
+    for block, engine in enumerate(engines):
+        buffers = Buffers(engine.signature, resources.device)
+        pixels = frames[block].to(resources.device).permute(0, 1, 4, 2, 3).float() / 127.5 - 1
+        buffers.set({"frames": pixels})
+        engine.run(buffers, states)
