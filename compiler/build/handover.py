@@ -88,7 +88,7 @@ class Document:
 
 
 def stage_folder(stage: str) -> str:
-    """Returns the folder of a stage's output: ``export/denoise`` for ``export:denoise``."""
+    """Returns the folder of a stage's output: ``golden/quantized`` for ``golden:quantized``."""
     return stage.replace(":", "/")
 
 

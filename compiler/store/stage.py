@@ -69,7 +69,7 @@ class Step(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Its name, such as ``export:denoise``."""
+        """Its name, such as ``golden:quantized``."""
 
     @property
     def inputs(self) -> tuple[Input, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vidc.exporters.checkpoint import Layout, LazyTensor
 from vidc.exporters.component import Component
 from vidc.exporters.draw import draw
-from vidc.exporters.families.family import Family, FixedWork, LayerKind, Pass, Rollout
+from vidc.exporters.families.family import Family, FixedWork, Pass, Rollout
 from vidc.exporters.models import PRECISIONS
 from vidc.exporters.part import Part
 from vidc.exporters.table import Table
@@ -28,7 +28,10 @@ class MixerConfig(Table):
 
 @dataclass(frozen=True)
 class PainterConfig(Table):
-    channels: int = 3
+    size: int = 16
+
+    def __post_init__(self) -> None:
+        self.require_sizes("painter", "size")
 
 
 class Mix(nn.Module):
@@ -44,7 +47,7 @@ class Mix(nn.Module):
 
 
 class Paint(nn.Module):
-    """Component ``paint``: a hidden vector to colors."""
+    """Component ``paint``: a hidden vector to the colors of a square."""
 
     def __init__(self, painter: nn.Module) -> None:
         super().__init__()
@@ -56,7 +59,8 @@ class Paint(nn.Module):
 
 class _ToyPart(Part):
     def random_weights(self, seed: int) -> dict[str, LazyTensor]:
-        return {n: LazyTensor.of(draw(n, shape, seed)) for n, shape in self.shapes().items()}
+        drawn = {n: draw(n, shape, seed) / shape[-1] ** 0.5 for n, shape in self.shapes().items()}
+        return {name: LazyTensor.of(tensor) for name, tensor in drawn.items()}
 
 
 @dataclass(frozen=True)
@@ -93,16 +97,23 @@ class Painter(_ToyPart):
     width: int
     component_names = ("paint",)
 
+    def load_settings(self) -> dict[str, Any]:
+        return {**super().load_settings(), "width": self.width}
+
+    @property
+    def colors(self) -> int:
+        return 3 * self.config.size**2
+
     def network(self, precision: str) -> nn.Module:
         with torch.device("meta"):
-            layer = nn.Linear(self.width, self.config.channels)
+            layer = nn.Linear(self.width, self.colors)
             return layer.to(PRECISIONS[precision]).requires_grad_(False)
 
     def components(self, network: nn.Module) -> dict[str, Component]:
         signature = Signature(
             (
                 TensorSpec("hidden", (1, self.width), "float32", Role.INPUT),
-                TensorSpec("colors", (1, self.config.channels), "float32", Role.OUTPUT),
+                TensorSpec("colors", (1, self.colors), "float32", Role.OUTPUT),
             )
         )
         return {"paint": Component("paint", Paint(network), signature)}
@@ -118,10 +129,7 @@ class Toy(Family):
     tables: ClassVar[Mapping[str, type[Table]]] = {"mixer": MixerConfig, "painter": PainterConfig}
     groups: ClassVar[tuple[str, ...]] = ("mixer", "painter")
     quantized_group: ClassVar[str] = "mixer"
-    forced: ClassVar[tuple[str, str]] = ("advance", "hidden")
     decoder_group: ClassVar[str] = "painter"
-    decoders: ClassVar[tuple[str, str]] = ("paint", "paint")
-    layer_kinds: ClassVar[tuple[LayerKind, ...]] = ()
     calibrated_tables = ("mixer",)
 
     @classmethod
@@ -141,7 +149,7 @@ class Toy(Family):
         return (Layout("toy", ("0", "1")),)
 
     def spec(self) -> dict[str, Any]:
-        return {"width": self.mixer.width}
+        return {"width": self.mixer.width, "size": self.painter.size}
 
     def passes(self) -> tuple[Pass, ...]:
         return (Pass("frame", None),)

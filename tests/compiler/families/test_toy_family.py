@@ -1,13 +1,10 @@
-"""A family of another package: found by its entry point, resolved, loaded and exported."""
+"""A family of another package: found by its entry point, and asked for what vidc asks of one."""
 
 import json
-import sys
 from types import SimpleNamespace
 
-import onnxruntime
 import pytest
-from safetensors import safe_open
-from toy_family import Mixer, Toy
+from toy_family import Toy
 
 from vidc.compiler.bench.sweep import variant_settings
 from vidc.compiler.bench.work import component_work
@@ -15,6 +12,7 @@ from vidc.compiler.build.calibrate import calibrate_name
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import export_stage, load_stage
 from vidc.compiler.config.formats import LinearFormat
+from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.recipe import Recipe, Rule
 from vidc.compiler.config.recorded import recorded_settings
 from vidc.compiler.config.resolve import resolve
@@ -43,16 +41,6 @@ def preset(tmp_path):
 @pytest.fixture
 def settings(preset):
     return resolve(preset, gpu="cpu", environ={})
-
-
-@pytest.fixture
-def no_wan(monkeypatch):
-    """Makes it an error to import a network of another family."""
-    for name in list(sys.modules):
-        if name.startswith("vidc.exporters.parts."):
-            monkeypatch.delitem(sys.modules, name)
-    for part in ("causal_wan", "wan_vae", "umt5"):
-        monkeypatch.setitem(sys.modules, f"vidc.exporters.parts.{part}", None)
 
 
 def test_an_entry_point_makes_it_known():
@@ -85,7 +73,7 @@ def test_a_record_of_its_settings_is_read_back(settings):
 
 
 def test_stages_depend_on_its_sources_and_sizes(preset, settings):
-    wider = resolve(preset, gpu="cpu", assignments=["painter.channels=4"], environ={})
+    wider = resolve(preset, gpu="cpu", assignments=["painter.size=12"], environ={})
     for name, same in (("advance", True), ("paint", False)):
         before, after = export_stage(settings, name).key(), export_stage(wider, name).key()
         assert "toy_family" in before.entries
@@ -108,11 +96,12 @@ def test_a_sweep_varies_its_settings(settings):
 
 
 def test_its_components_are_counted(settings):
-    spec = SimpleNamespace(components=("advance", "paint"))
-    work = component_work(SimpleNamespace(config=settings.to_json(), spec=spec))
-    assert {name: each.total for name, each in work.items()} == {
+    manifest = SimpleNamespace(
+        config=settings.to_json(), program="toy", spec=program_spec(settings.model)
+    )
+    assert {name: each.total for name, each in component_work(manifest).items()} == {
         "advance": 2 * 2 * 8 * 8,
-        "paint": 2 * 8 * 3,
+        "paint": 2 * 8 * 3 * 16 * 16,
     }
 
 
@@ -122,29 +111,3 @@ def test_a_recipe_means_its_layers(settings):
     assert formats.linear.keys() == {"0", "1"}
     assert formats.flops_share == 1
     assert formats.attention == {}
-
-
-def test_it_is_exported_without_any_other_family(vidc, preset, tmp_path, monkeypatch, no_wan):
-    monkeypatch.setenv("VIDC_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "out"
-    status, out, err = vidc(
-        "export", preset, "--gpu", "cpu", "--random-weights", "1", "-o", str(folder), "--json"
-    )
-    assert status == 0, err
-    made = json.loads(out)["components"]
-    assert [(each["component"], each["weights"]) for each in made] == [
-        ("advance", "weights/mixer.safetensors"),
-        ("paint", "weights/painter.safetensors"),
-    ]
-    with safe_open(folder / "weights" / "mixer.safetensors", "pt") as file:
-        drawn = Mixer(settings_of(preset).mixer).random_weights(1)
-        assert set(file.keys()) == set(drawn)
-        assert all(file.get_tensor(n).equal(drawn[n].load()) for n in drawn)
-    session = onnxruntime.InferenceSession(folder / "paint.onnx")
-    assert [value.name for value in session.get_outputs()] == ["colors"]
-
-
-def settings_of(preset):
-    model = resolve(preset, gpu="cpu", environ={}).model
-    assert isinstance(model, Toy)
-    return model
