@@ -15,8 +15,8 @@ from vidc.compiler.quantize import document
 from vidc.compiler.quantize.artifact import read_calibration
 from vidc.compiler.store.publish import Kind, exclusive, replacing
 from vidc.compiler.store.run import Progress, run
+from vidc.compiler.store.stage import Stage
 from vidc.compiler.store.store import Store
-from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError
 
 CALIBRATION = Kind(document.DOCUMENT, lambda _: [document.TENSORS])
@@ -30,9 +30,13 @@ class Calibrated:
     document: document.Document
 
 
-def stage_count(model: Family, prompts: Prompts) -> int:
-    """Returns the number of stages of a calibration."""
-    return len(loaded_groups(model, prompts)) + 1
+def calibration_stages(
+    settings: Settings, sources: Sources, prompts: Prompts, seed: int
+) -> list[Stage]:
+    """Returns the stages of a calibration, as for ``calibrate``; the last one records."""
+    groups = loaded_groups(settings.model, prompts)
+    recorded = record_stage(settings, prompts, seed, settings.target.device_type)
+    return [*(load_stage(settings, sources, group) for group in groups), recorded]
 
 
 def calibrate(
@@ -68,10 +72,7 @@ def calibrate(
     CALIBRATION.refuse_occupied(output)
     output = output.resolve()
     _require_device(settings)
-    graph = [
-        *(load_stage(settings, sources, group) for group in loaded_groups(settings.model, prompts)),
-        record_stage(settings, prompts, seed, settings.target.device_type),
-    ]
+    graph = calibration_stages(settings, sources, prompts, seed)
     with Store(cache) as store:
         made = run(graph, store, slot(settings), progress)[calibrate_name(settings.model)]
         with exclusive(store, output, progress.note), replacing(output, "calibrate") as staging:

@@ -10,6 +10,7 @@ import click
 from vidc.compiler.cli.analysis import AnalysisOptions, analysis_options, tell_plan, write_recipe
 from vidc.compiler.cli.command import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
+from vidc.compiler.cli.plan import print_plan
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
 from vidc.compiler.cli.sources import SourceOptions, sources_options
@@ -17,10 +18,13 @@ from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.schema import CALIBRATION_PROMPTS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vidc.compiler.analyze.run import Analysis
     from vidc.compiler.build.calibrate_command import Calibrated
     from vidc.compiler.build.calibration_prompts import Prompts
     from vidc.compiler.config.resolve import Settings
+    from vidc.compiler.store.stage import Stage
 
 
 @click.command(cls=Command)
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     help="Folder of the calibration.  [default: out/PRESET-calibration]",
 )  # fmt: skip
 @analysis_options
+@click.option("--plan", "plan_only", is_flag=True, help="Print what would be done, and why.")
 @json_option
 def command(
     flags: Flags,
@@ -50,6 +55,7 @@ def command(
     count: int,
     seed: int,
     output: Path | None,
+    plan_only: bool,
     as_json: bool,
 ) -> None:
     """Record the ranges that quantization needs.
@@ -66,8 +72,7 @@ def command(
     model, sources = weights.resolve(settings.model, decoded=False)
     settings = replace(settings, model=model)
 
-    from vidc.compiler.build.calibrate_command import calibrate, stage_count
-    from vidc.compiler.build.calibration_recording import loaded_groups
+    from vidc.compiler.build.calibrate_command import calibrate, calibration_stages
 
     found = _prompts(settings, prompts, count)
     if prompts is not None and len(found) < count:
@@ -84,23 +89,35 @@ def command(
         tell_rollouts(settings, len(found), "-n takes fewer prompts")
     folder = output or Path("out") / f"{settings.preset}-calibration"
     plan = options.plan(settings, folder) if options.any else None
-    few = options.prompts(found)
-    steps = stage_count(model, found)
+    few, cache = options.prompts(found), cache_root(os.environ)
+    recorded = calibration_stages(settings, sources, found, seed)
+    analyzed: list[Stage] = []
     if plan is not None:
-        from vidc.compiler.analyze.run import analyze, decodes, step_count
+        from vidc.compiler.analyze.run import analysis_stages, analyze, decodes
 
         tell_plan(plan, settings, len(few), decodes(model, sources))
-        steps += len(loaded_groups(model, few)) + step_count(plan)
-    analysis, cache = None, cache_root(os.environ)
-    with stage_progress(steps) as progress:
+        analyzed = analysis_stages(plan, settings, sources, few, seed, recorded[-1])
+    if plan_only:
+        _print_plan(settings, analyzed or recorded, cache, as_json)
+        return
+    analysis = None
+    with stage_progress(len(recorded) + len(analyzed)) as progress:
         done = calibrate(settings, sources, found, seed, folder, cache, progress)
         if plan is not None:
-            analysis = analyze(plan, settings, sources, few, seed, done.output, cache, progress)
+            analysis = analyze(plan, settings, analyzed, len(few), cache, progress)
     _print(done, analysis, options, as_json)
 
-    from vidc.compiler.analyze.run import forget
 
-    forget(done.output)
+def _print_plan(
+    settings: "Settings", stages: "Sequence[Stage]", cache: Path, as_json: bool
+) -> None:
+    from vidc.compiler.build.stages import slot
+    from vidc.compiler.store.plan import plan
+    from vidc.compiler.store.store import Store
+
+    with Store(cache) as store:
+        rows = plan(stages, store, slot(settings))
+    print_plan(settings, rows, as_json, {})
 
 
 def _print(

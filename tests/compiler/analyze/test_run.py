@@ -80,6 +80,23 @@ def test_a_budget_keeps_the_layer_with_the_outlier_high(run, config, tmp_path):
 
 
 @needs_modelopt
+def test_plan_explains_each_group(run, tmp_path):
+    assert run("--analyze", "-o", str(tmp_path / "calibration"))[0] == 0
+    planned = ("--budget", "psnr=23", "-o", str(tmp_path / "other"), "--plan", "--json")
+    status, out, err = run(*planned)
+    assert status == 0, err
+    rows = {row["stage"]: row["status"] for row in json.loads(out)["stages"]}
+    assert rows.pop("mix") in ("MISS", "STALE")
+    assert f"sensitivity:{BAD}" in rows
+    assert set(rows.values()) == {"HIT"}
+    rows = {row["stage"]: row for row in json.loads(run(*planned, "--seed", "3")[1])["stages"]}
+    assert rows["calibrate:transformer"]["status"] == "STALE"
+    assert rows[f"sensitivity:{BAD}"]["status"] == "UNKNOWN"
+    assert "config.seed: 0 -> 3" in rows[f"sensitivity:{BAD}"]["reasons"]
+    assert not (tmp_path / "other").exists()
+
+
+@needs_modelopt
 def test_a_time_is_reached_with_less_than_everything(run, tmp_path):
     arguments = ("--budget", "time=0.9", "-o", str(tmp_path / "calibration"), "--json")
     file = tmp_path / "mix" / "fast.toml"
