@@ -2,7 +2,7 @@
 
 On x86 it multiplies unsigned by signed numbers. VNNI instructions are exact; without VNNI it uses
 an instruction that adds two products in 16 bits and saturates. A session option makes weights
-unsigned: exact everywhere, and slower with VNNI (docs/quality.md).
+unsigned: exact everywhere, and slower with VNNI.
 """
 
 from functools import cache
