@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("tensorrt_rtx")
 
+from document_tables import documented
 from tensorrt_matrix import MODELS, PRECISIONS, TARGETS, Case, build, cases
 
 from vidc.compiler.config.schema import EIGHT_BITS
@@ -77,10 +78,9 @@ def test_the_documentation_claims_what_was_recorded():
         own = [row for c, row in rows.items() if (c.model, c.component) == (model, component)]
         eight = {row["products"] for row in own if row["precision"] in EIGHT_BITS}
         products = "".join(f"all four build, {n} of {n} products" for n in eight)
-        recorded[model, component] = ["all four build", products or "not quantized"]
+        ((fused, attentions),) = {(row["fused"], row["attentions"]) for row in own}
+        of = f"{fused} of {attentions}" if attentions else "none has any"
+        recorded[model, component] = ("all four build", products or "not quantized", of)
     text = (root / "docs" / "backends.md").read_text()
-    _, _, table = text.partition("| model | component | fp16 and bf16, for 8.9 and 12.0 |")
-    lines = table.partition("\n\n")[0].splitlines()[2:]
-    cells = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in lines]
-    claimed = {(m, c): [wide, eight] for m, c, wide, eight, *_ in cells if m in MODELS}
-    assert claimed == recorded
+    head = "| model | component | fp16 and bf16, for 8.9 and 12.0 |"
+    assert documented(text, head, recorded) == recorded
