@@ -1,1 +1,1 @@
-"""Turns a calibration and a recipe into 8-bit weights and into graphs that compute with them."""
+"""Quantization: recipes and calibrations become quantized modules and 8-bit weights."""
