@@ -77,7 +77,7 @@ def test_the_documentation_claims_what_was_recorded():
     for model, component in {(c.model, c.component) for c in rows}:
         own = [row for c, row in rows.items() if (c.model, c.component) == (model, component)]
         eight = {row["products"] for row in own if row["precision"] in EIGHT_BITS}
-        products = "".join(f"all four build, {n} of {n} products" for n in eight)
+        products = "".join(f"all four build, {n} of {n} matmuls" for n in eight)
         ((fused, attentions),) = {(row["fused"], row["attentions"]) for row in own}
         of = f"{fused} of {attentions}" if attentions else "none has any"
         recorded[model, component] = ("all four build", products or "not quantized", of)
