@@ -1,4 +1,4 @@
-"""The KV ring of a self-attention, as a module that calibration observes and recipes replace."""
+"""KV ring of a self-attention: calibration observes its modules and recipes replace them."""
 
 from typing import cast
 
@@ -9,21 +9,21 @@ from vidc.plugins.ops.ring import ring_attention, ring_write
 
 
 class Stored(nn.Module):
-    """Keys or values as a ring stores them: as they are."""
+    """Form in which a ring stores keys or values: unchanged. A recipe replaces it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns what the ring stores of keys or values ``[B, T, H, D]``."""
+        """Converts keys or values ``[B, T, H, D]`` to their stored form."""
         return x
 
     def restored(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
-        """Returns what attention reads of a ring ``[B, S, H, D]``."""
+        """Converts a stored ring ``[B, S, H, D]`` to the form that attention reads."""
         return stored
 
 
 class KvRing(nn.Module):
     """Ring of keys and values; the child ``ring`` of every attention that ``Part`` names.
 
-    ``queries``, ``keys`` and ``values`` are what a recipe replaces.
+    A recipe replaces ``queries``, ``keys`` and ``values``.
     """
 
     def __init__(self) -> None:

@@ -132,11 +132,11 @@ class Part(ABC):
         return ()
 
     def load_settings(self) -> dict[str, Any]:
-        """Settings that decide what loading its weights writes, as JSON values."""
+        """Returns the settings that the loaded weights depend on, as JSON values."""
         return {"sizes": self.config.to_json()}
 
     def export_settings(self, component: str) -> dict[str, Any]:
-        """Settings that decide a component's graph, as JSON values."""
+        """Returns the settings that a component's graph depends on, as JSON values."""
         settings: dict[str, Any] = _plain(asdict(self))
         return settings
 
@@ -151,7 +151,7 @@ class Part(ABC):
 
     @property
     def weights_elements(self) -> int:
-        """Elements of its weights, near enough to plan memory with; 0 if activations dwarf them."""
+        """Estimated elements of its weights; 0 if activations need far more memory."""
         return 0
 
     def working_elements(self, component: str) -> int:
@@ -174,12 +174,12 @@ class Part(ABC):
 
     @property
     def other_products(self) -> tuple[tuple[int, int], ...]:
-        """Weight elements and rows of each matmul of a pass whose weight is no Linear's."""
+        """Weight elements and rows of a pass's matmuls that are not linear layers."""
         return ()
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it: lists in place of tuples."""
+    """Returns the value with lists in place of tuples, as in JSON."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

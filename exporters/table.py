@@ -21,7 +21,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Table:
-    """A dataclass that reads itself from a table and refuses what it does not know."""
+    """Base of dataclasses that are read from a TOML table and refuse unknown fields."""
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], name: str) -> Self:

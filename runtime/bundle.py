@@ -178,7 +178,7 @@ def _require_trusted(
     trust: Path | str | Iterable[Path | str] | None,
     digest: str | None,
 ) -> None:
-    """Refuses a manifest that is not the expected one, or that nobody trusted signed."""
+    """Refuses a manifest with another digest, or without a trusted signature."""
     if trust is None and digest is None:
         return
     if verify != "full":

@@ -1,4 +1,4 @@
-"""Files of a bundle: each is opened once, and what is read from it is what is compared."""
+"""Files of a bundle, each opened once, so that the bytes that are hashed are those used."""
 
 import errno
 import fcntl
@@ -24,9 +24,8 @@ _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_
 class Files:
     """The files of a folder by their paths in it.
 
-    A file is opened once, without following links, and stays open: all that is hashed, read or
-    mapped comes from that descriptor. ``refuse_changes`` ends the reading: it finds whatever was
-    written or replaced meanwhile.
+    A file is opened once, without following links, and stays open. It is hashed, read and mapped
+    through that descriptor. ``refuse_changes`` detects files that were written or replaced since.
 
     Args:
         folder: of the files.
@@ -216,7 +215,7 @@ class Files:
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
-    """Returns what tells a file and its contents from any other."""
+    """Returns the identity of a file, its size and its times, which change with its contents."""
     return (
         status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
     )  # fmt: skip

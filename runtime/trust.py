@@ -28,7 +28,7 @@ except ImportError as error:
     ) from error
 
 _CONTEXT = b"vidc bundle manifest\n"
-"""Prefix of what is signed: a signature of another document does not fit."""
+"""Prefix of the signed bytes, so that a signature of another kind of document is not valid."""
 _MAX_KEY_BYTES = 2**16
 
 

@@ -162,7 +162,7 @@ class Sensitivity(Stage):
 
     @staticmethod
     def read(output: Path) -> Damage:
-        """Returns what a run has written, exactly."""
+        """Reads the figures that ``run`` wrote, without rounding."""
         found = _read(output)
         return Damage(float.fromhex(found["sqnr_db"]), float.fromhex(found["psnr_db"]))
 
@@ -225,7 +225,7 @@ class ChooseMix(Stage):
 
     @staticmethod
     def read(output: Path, scored: Sequence[Scored]) -> Choice:
-        """Returns what a run has written, exactly, with the groups in the order of ``scored``."""
+        """Reads the choice that ``run`` wrote, with the groups in the order of ``scored``."""
         found = _read(output)
         chosen = tuple(each for each in scored if each.group.pattern in found["quantized"])
         return Choice(chosen, float.fromhex(found["psnr_db"]))

@@ -135,7 +135,7 @@ class Trials:
 
 
 class _Recorded(Wrapper):
-    """Engine of which one output is recorded at each call."""
+    """Wrapper that records one output of an engine at each call."""
 
     def __init__(self, engine: Engine, output: str, values: list[Tensor]) -> None:
         super().__init__(engine)

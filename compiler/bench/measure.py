@@ -1,7 +1,7 @@
 """Measures streams in turn in one process, so that all see the same machine state.
 
-A block is the denoising passes and the clean pass that writes its keys and values; decoding it is
-measured apart, and both together as a stream runs them.
+A block is the denoising passes and the clean pass that writes its keys and values. Decoding is
+measured separately, and together with the block as a stream runs both.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,10 +51,7 @@ class Protocol:
 
 
 class Turns:
-    """Stream of one contestant, with its window filled, and its samples.
-
-    A stream gets its window filled before it is handed out.
-    """
+    """A contestant's stream, and the samples taken of it."""
 
     def __init__(
         self, name: str, contestant: Contestant, device: torch.device, prompts: Tensor, seed: int
@@ -71,7 +68,7 @@ class Turns:
         self._stream: Stream | None = None
 
     def stream(self) -> Stream:
-        """The stream; opened, prompted and with a full window."""
+        """Returns the stream, opened and prompted, with a full window."""
         if self._stream is None:
             self._stream = self._open()
             if self.spec.prompt_shape:
@@ -158,8 +155,8 @@ def _parts(turns: Turns) -> Samples:
 def _stretch(turns: Turns) -> Samples:
     """Measures consecutive blocks with their decoding, as a viewer receives them.
 
-    The stream draws its noise itself. It may work on a block while its decoder works on the one
-    before; the device is not waited for in between, but for the last block but one, as by a viewer.
+    The stream draws its own noise. It may generate a block while the decoder works on the previous
+    one. As for a viewer, the host waits for the previous block only, not for the device.
     """
     stream, clock = turns.stream(), turns.clock
     clock.wait()

@@ -16,14 +16,13 @@ Samples = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure.
+    """Metric of a benchmark.
 
     Attributes:
         title: description of the metric.
         unit: unit of the samples.
-        judged: whether two sets of samples are compared by it. Differences and what follows from
-            another figure are not.
-        headline: label at the top of a report; empty for a metric that is not there.
+        judged: True if verdicts compare it. Differences and derived metrics are not compared.
+        headline: label at the top of a report; empty for a metric that is not shown there.
     """
 
     title: str
@@ -39,11 +38,11 @@ class Metric:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Decoding in metrics, as a program's ``decoding`` describes it.
+    """Names of a program's decoder in metrics and profiles.
 
     Attributes:
         name: first word of its metrics, and its phase in a profile.
-        title: what decodes.
+        title: name in reports, such as ``VAE``.
     """
 
     name: str
@@ -51,12 +50,12 @@ class Decoding:
 
     @property
     def metric(self) -> str:
-        """The metric of its time."""
+        """Name of the metric that has its time."""
         return f"{self.name}_ms"
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
-        """Every metric of a program that decodes so, in order."""
+        """All metrics of a program with this decoder, in order."""
         return _metrics(self.name, self.title)
 
     @property
@@ -117,7 +116,7 @@ def summaries(samples: Mapping[str, list[float]], metrics: Mapping[str, Metric])
 def derive(samples: Mapping[str, list[float]], spec: ProgramSpec, decoding: Decoding) -> Samples:
     """Returns the samples and the metrics derived from them.
 
-    Frames count for each video of a batch. Video frames are those of any block but the first.
+    Rates count the frames of one video of a batch, in any block after the first.
     """
     latent, video = spec.latent_frames, spec.video_frames
     rates = {

@@ -1,1 +1,1 @@
-"""The stages of a build, and what runs them."""
+"""Stages of a build, and the list and commands that run them."""

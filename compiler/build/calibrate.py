@@ -25,9 +25,9 @@ class Calibrate(Stage):
     """Writes both files of a calibration.
 
     Attributes:
-        model: whose ranges they are.
-        source: what to record, or the folder of a finished calibration; None where another
-            machine ran the stage: such a stage has the rest of its key and does not run.
+        model: model that is calibrated.
+        source: recording to make, or folder of a finished calibration. None if another machine
+            ran the stage: it then has only the rest of its key and does not run.
     """
 
     model: Family
@@ -40,7 +40,7 @@ class Calibrate(Stage):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The weights that a recording plays, and where those of the quantized group came from."""
+        """The weights that a recording plays, with the source of the quantized group's."""
         if self.source is None or isinstance(self.source, Path):
             return ()
         parts = (self.model.parts[group] for group in self.source.precisions)
@@ -48,7 +48,7 @@ class Calibrate(Stage):
         return tuple(loaded_input(p, *([SOURCE_NAME] if p.group == main else [])) for p in parts)
 
     def key(self) -> Key:
-        """Returns the key: the files of a finished calibration, or all that a recording plays."""
+        """Returns the key: files of a finished calibration, or all inputs of a recording."""
         from vidc.compiler.quantize.artifact import model_tables
 
         source, config = self.source, {"model": model_tables(self.model)}

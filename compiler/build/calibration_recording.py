@@ -148,7 +148,7 @@ def prompt_embeddings(
 
 
 def machine(device: torch.device) -> str:
-    """Returns the name of what rounds: ranges of two machines are never mixed."""
+    """Returns the name of the device, since ranges of two devices are never mixed."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"

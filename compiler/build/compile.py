@@ -106,7 +106,7 @@ def read_engine(folder: Path) -> Mapping[str, Any]:
 
 
 def read_notes(folder: Path) -> tuple[str, ...]:
-    """Returns what the backend noted of the engine in a result of this stage."""
+    """Returns the backend's notes about the engine from a result of this stage."""
     return tuple(_document(folder)["notes"])
 
 

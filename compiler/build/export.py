@@ -12,16 +12,16 @@ from vidc.exporters.part import Part
 
 @dataclass(frozen=True)
 class Export(Stage):
-    """Writes what ``ExportedComponent`` describes.
+    """Writes the files of an ``ExportedComponent``.
 
-    A calibration changes nothing here: scales are weights.
+    A calibration changes nothing here, because scales are weights.
 
     Attributes:
-        part: whose component it is.
-        precision: of its weights that are not quantized.
-        component: its name.
-        formats: of its layers; None to quantize none.
-        onnx: False for formats that ONNX graphs do not have, which are exported as programs alone.
+        part: part that has the component.
+        precision: precision of the weights that are not quantized.
+        component: name of the component.
+        formats: formats of the quantized layers; None to quantize none.
+        onnx: False to write the program only, for formats that ONNX graphs do not support.
     """
 
     part: Part

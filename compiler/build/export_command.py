@@ -37,9 +37,9 @@ class Exported:
 
     Attributes:
         output: the folder.
-        components: what is in it.
-        missing: weights files, by their paths in it, that the graphs refer to and that are not
-            there, because nothing said where the weights come from.
+        components: exported components.
+        missing: weights files that the graphs refer to and that were not written, because no
+            source of weights was given; paths in the folder.
     """
 
     output: Path
@@ -72,7 +72,7 @@ def export_stages(
 
 
 def refuse_occupied(output: Path) -> None:
-    """Refuses to export into anything but a new or an empty folder.
+    """Refuses an output that is not a new or empty folder.
 
     Raises:
         UsageError: ``VIDC-EXPORT-OUTPUT``.
@@ -95,16 +95,15 @@ def export(
 ) -> Exported:
     """Writes ``<component>.onnx`` and ``<component>.pt2`` for each component, and the weights.
 
-    The folder appears whole or not at all. What builds left in the cache is used, and the other
-    way round.
+    The folder appears whole or not at all. Exports and builds share cached results.
 
     Args:
-        settings: of the model.
-        sources: where its weights come from; without them no weights are written.
+        settings: settings of the model.
+        sources: sources of the weights; without them no weights are written.
         components: names, each once.
-        output: a folder that is new or empty.
-        cache: where results of stages are kept.
-        progress: is told of each stage.
+        output: a new or empty folder.
+        cache: folder of the results of stages.
+        progress: receives each stage.
 
     Raises:
         UsageError: ``VIDC-EXPORT-COMPONENT``, ``VIDC-EXPORT-OUTPUT``.
@@ -125,7 +124,7 @@ def export(
 
 @contextmanager
 def _appearing(output: Path) -> Iterator[Path]:
-    """Gives a folder beside ``output`` that is renamed to it if nothing is raised."""
+    """Yields a folder beside ``output`` and renames it to ``output`` if nothing is raised."""
     staging = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         staging.mkdir(parents=True)

@@ -13,10 +13,10 @@ from vidc.plugins.names import weights_path
 
 @dataclass(frozen=True)
 class PlayQuantized(Stage):
-    """Writes ``golden/`` again, with eager's record that of the quantized model.
+    """Writes golden data whose record of PyTorch eager is that of the quantized model.
 
-    Its modules are those that are exported. Their numbers are computed from the calibration and not
-    read from what the engines are given: an engine is held to a multiple of its error.
+    It runs the modules that are exported. Their weights and scales are computed from the
+    calibration, not read from the engines' files: the engines are held to a multiple of this error.
 
     Attributes:
         exact: the stage that played the same in high precision.
@@ -35,7 +35,7 @@ class PlayQuantized(Stage):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The golden data, what they are of, and the calibration."""
+        """The golden data, the weights, and the calibration."""
         ranges = () if self.calibration is None else (Input(self.calibration),)
         return (Input(self.exact.name), *self.exact.inputs, *ranges)
 

@@ -45,10 +45,10 @@ def is_portable(path: Path) -> bool:
 
 
 def open_portable(folder: Path) -> HandedOver:
-    """Opens a folder whose files are there and whose stages are those of its settings.
+    """Opens a folder, and checks its files and that its stages are those of its settings.
 
-    Files of less than a MiB are compared with their digests, all by their sizes; larger ones are
-    compared when they are copied.
+    All files are compared by size, files below 1 MiB with their digests; larger ones are compared
+    when they are copied.
 
     Raises:
         VidcError: what ``read_portable``, ``recorded_settings``, ``stages`` and ``verify_files``
@@ -72,7 +72,7 @@ def open_portable(folder: Path) -> HandedOver:
 
 
 def _check_sources(folder: Path, document: Document, keys: Mapping[str, Key]) -> None:
-    """Refuses what was not done as it would be here: the rest of the build relies on it."""
+    """Refuses results of other sources than those installed here."""
     for name, output in document.stages.items():
         if output.components.sources != source_digest(keys[name].entries):
             raise UnavailableError(

@@ -42,7 +42,7 @@ class Components:
 
 @dataclass(frozen=True)
 class Output:
-    """The files of a stage, by path in its own folder, and what its key was made of."""
+    """The files of a stage, by path in its own folder, and the components of its key."""
 
     components: Components
     files: dict[str, FileEntry]
@@ -54,13 +54,13 @@ class Output:
 
 @dataclass(frozen=True)
 class Document:
-    """``build.json``: what a portable build folder holds, and of which build.
+    """``build.json``, the index of a portable build folder.
 
     Attributes:
         vidc: version that made it.
-        settings: resolved, as in a manifest.
+        settings: resolved settings, as in a manifest.
         origins: where each setting came from.
-        stages: what was done, by name. Their folders lie beside the document.
+        stages: finished stages by name. Their folders lie beside the document.
     """
 
     vidc: str

@@ -1,4 +1,4 @@
-"""Stage ``kernel``: a kernel that engines call, for a GPU that need not be there."""
+"""Stage ``kernel``: compiles a kernel that engines call; it needs no GPU."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,11 +10,11 @@ from vidc.compiler.store.versions import versions
 
 @dataclass(frozen=True)
 class CompileKernel(Stage):
-    """Writes a kernel's code and what launches it.
+    """Writes a kernel's cubin and its launch parameters.
 
     Attributes:
         kernel: a module of ``vidc.compiler.backends.aoti.kernels``.
-        dtype: of the tensors it works on, by torch's name.
+        dtype: dtype of its tensors, by torch's name.
         head_dim: channels of an attention head.
     """
 

@@ -69,7 +69,7 @@ class Package(Publication):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The parts, and what the manifest says of where quantized weights came from."""
+        """The parts, and the sources of quantized weights, which the manifest records."""
         quantized = [g for g, stage in self.weights.items() if stage != f"load:{g}"]
         sources = (Input(f"load:{group}", (SOURCE_NAME,)) for group in quantized)
         return (*(Input(part) for part in self.parts), *sources)
@@ -89,7 +89,7 @@ class Package(Publication):
         )
 
     def notes(self, results: Mapping[str, Result]) -> list[str]:
-        """Returns what backends noted of the engines; a line that several share names them all."""
+        """Returns the backends' notes, each with the components that share it."""
         noted: dict[str, list[str]] = {}
         for component in self.settings.model.components:
             for text in read_notes(results[f"compile:{component}"].path):

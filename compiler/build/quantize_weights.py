@@ -16,10 +16,10 @@ class QuantizeWeights(Stage):
     """Writes ``weights/<group>.safetensors``.
 
     Attributes:
-        model: whose quantized part they are of.
-        precision: of what is not quantized.
-        formats: of its layers.
-        calibration: the stage that gives the ranges; None if the formats need none.
+        model: model with the quantized part.
+        precision: precision of the weights that are not quantized.
+        formats: formats of the layers.
+        calibration: stage that provides the ranges; None if the formats need none.
     """
 
     model: Family
@@ -51,11 +51,11 @@ class QuantizeWeights(Stage):
         )
 
     def run(self, workspace: Workspace) -> None:
-        """Quantizes the weights and checks what is written against them.
+        """Quantizes the weights and checks the written file against them.
 
         Raises:
             UsageError: ``VIDC-CALIBRATION-FOREIGN`` and what else ``read_calibration`` raises.
-            GateError: ``VIDC-CALIBRATION-ZERO``, a head has nothing to round.
+            GateError: ``VIDC-CALIBRATION-ZERO``, a head is constant, so it has no scale.
             BuildError: ``VIDC-QUANTIZE-WEIGHTS``.
         """
         from vidc.compiler.build.load import read_source

@@ -42,7 +42,7 @@ class Sources:
     calibration: Path | None = None
 
     def extra(self, model: Family, group: str) -> Extra:
-        """Returns what a group of a model is loaded with beside its checkpoint."""
+        """Returns the LoRAs and the tokenizer that a weights group is loaded with."""
         return Extra(
             self.loras if group == model.quantized_group else (),
             self.tokenizer if model.parts[group].needs_tokenizer else None,

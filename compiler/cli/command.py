@@ -9,7 +9,7 @@ class Command(click.Command):
     """Command whose options have one value each, or are lists."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuses a second value, of which click would silently take the last."""
+        """Refuses an option given twice; click would silently take the last value."""
         if not ctx.resilient_parsing:
             _, _, given = self.make_parser(ctx).parse_args(list(args))
             for option in given:

@@ -1,4 +1,4 @@
-"""Results on stdout: text, or with ``--json`` one document."""
+"""Results on stdout: text, or one document with ``--json``."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def print_text(text: str) -> None:
 
 
 def columns(rows: list[tuple[str, ...]]) -> str:
-    """One or more rows as text with aligned columns."""
+    """Returns rows as text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -19,7 +19,7 @@ _KUBERNETES = re.compile(
     r"VIDC_([A-Z0-9_]+_)?"
     r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-"""What Kubernetes adds to every container beside a service whose name starts with vidc."""
+"""Variables that Kubernetes sets in every container next to a service named ``vidc...``."""
 
 
 def environment_layer(environ: Mapping[str, str]) -> dict[str, Setting]:

@@ -38,7 +38,7 @@ class Recipe:
     attention: tuple[Rule[AttentionFormat], ...]
 
     def rules(self) -> dict[str, list[dict[str, Any]]]:
-        """Returns what it says, whatever it is called, as plain JSON values."""
+        """Returns the rules without the recipe's name, as plain JSON values."""
         return {
             "linear": [{"layers": list(r.layers), **asdict(r.format)} for r in self.linear],
             "attention": [{"layers": list(r.layers), **asdict(r.format)} for r in self.attention],
@@ -124,9 +124,9 @@ def _wrong(message: str, hint: str) -> UsageError:
 
 
 _LINE = 100
-"""Characters: a longer list of layers has a line for each."""
+"""Longest line in characters; a longer list of layers has one line for each."""
 _ALWAYS = ("weights", "keys", "values")
-"""Fields that are written though they are what the reader would assume."""
+"""Fields that are written even if they have their defaults."""
 
 
 def recipe_toml(recipe: Recipe, comments: Sequence[str] = ()) -> str:

@@ -1,4 +1,4 @@
-"""Between layers of dotted settings and the dataclasses that hold them."""
+"""Conversion of layers of dotted settings to configuration dataclasses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -58,7 +58,7 @@ def model_from_json(config: Mapping[str, Any]) -> Family:
 
 
 def nest(layer: Layer) -> dict[str, Any]:
-    """The values of a layer as nested tables."""
+    """Returns the values of a layer as nested tables."""
     nested: dict[str, Any] = {}
     for name, setting in layer.items():
         *tables, key = name.split(".")

@@ -1,4 +1,4 @@
-"""Values and subgraphs of an ONNX Runtime engine."""
+"""Intermediate values and subgraphs of an ONNX Runtime engine."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

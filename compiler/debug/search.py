@@ -12,7 +12,7 @@ from vidc.compiler.debug.reference import Reference
 from vidc.compiler.validate.metrics import compare
 
 AT_ONCE = 64
-"""Largest number of values compared in one run, each of which may rebuild an engine."""
+"""Values compared in one run, which may have to rebuild the engine."""
 
 
 class Part(Protocol):
@@ -103,10 +103,9 @@ def first_wrong(
 ) -> Finding | None:
     """Finds a value whose relative L2 exceeds a limit while its inputs are within it.
 
-    Of what the results are computed from, ``AT_ONCE`` values are looked at that are spread evenly,
-    then of what the first wrong one is computed from, back to right ones, and so on. Values that
-    the two do not share, such as those of an operator that PyTorch has as one and ONNX as several,
-    are passed over.
+    Compares ``AT_ONCE`` evenly spread values among those that the results depend on. Then it does
+    the same among the values between the first wrong one and the right ones before it, and so on.
+    Values that only one side has are skipped, such as those inside an operator that ONNX splits.
 
     Args:
         engine: values of the engine.
@@ -126,7 +125,7 @@ def first_wrong(
         if not suspects:
             return None if found is None else replace(found, right=tuple(right), fused=True)
         chosen = _spread(suspects)
-        # Right values are outputs too, so that an error is not one of their fusion.
+        # Right values are outputs as well, so that fusion cannot have caused the error.
         names = [*edge[: AT_ONCE - len(chosen)], *chosen]
         if found is not None and suspects == [found.name] and asked.issuperset(names):
             return replace(found, right=tuple(right))
@@ -137,7 +136,7 @@ def first_wrong(
             (first, error), asked = wrong[0], set(names)
             operator, line = engine.operator(first), reference.line(first)
             found = Finding(first, operator, error, limit, line, tuple(right))
-            if first in right:  # With other values as outputs it was.
+            if first in right:  # It was right with other values as outputs.
                 return replace(found, right=tuple(n for n in right if n != first), fused=True)
         right |= dict.fromkeys(n for n, e in errors.items() if e is not None and e <= limit)
 

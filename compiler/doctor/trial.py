@@ -8,7 +8,7 @@ from vidc.plugins.errors import BuildError, VidcError
 
 
 def try_bundle(bundle: Path) -> Finding:
-    """Loads a bundle and opens a session in another process, and returns what came of it."""
+    """Loads a bundle and opens a session in another process; returns the finding."""
     worker = Worker()
     try:
         worker.submit(_load, bundle)

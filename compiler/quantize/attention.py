@@ -17,7 +17,7 @@ _SLACK = 1e-4
 def stored_parts(fmt: AttentionFormat) -> dict[str, tuple[str, str]]:
     """Returns the parts of a ring that have static scales.
 
-    By name of the ring's module: the name of the calibration's tensor, and the format.
+    Maps the ring's module to the tensor's name in the calibration and its format.
     """
     parts = {"keys": ("k", fmt.keys), "values": ("v", fmt.values)}
     return {n: each for n, each in parts.items() if fmt.scale == STATIC and each[1] != HIGH}
@@ -38,7 +38,7 @@ def reach(calibration: Calibration, name: str, part: str, fmt: AttentionFormat) 
 
 
 def require_heads(attentions: Mapping[str, AttentionFormat], calibration: Calibration) -> None:
-    """Rejects constant heads, from which no static scale follows.
+    """Rejects constant heads, whose amax of zero gives no scale.
 
     Args:
         attentions: formats by layer.

@@ -222,7 +222,7 @@ def _judge_components(
 def _rollout_gates(
     golden: Golden, rows: list[RolloutRow], generates: str, decodes: str, trained: bool = False
 ) -> list[Gate]:
-    """Judges a rollout by the precisions of what generates its latents and what decodes them."""
+    """Judges a rollout by the precisions of the generating component and of the decoder."""
     generated, decoded = load_thresholds(generates), load_thresholds(decodes)
     # Pixels contain the errors of both.
     thresholds: Thresholds = {

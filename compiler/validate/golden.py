@@ -140,9 +140,10 @@ class Record:
 def record(
     player: Player, scenario: Scenario, inputs: Inputs, forced_by: Record | None = None
 ) -> Record:
-    """Plays the components, and keeps samples of what they write and the forced output whole.
+    """Plays the components and records samples of the tensors they write.
 
-    ``forced_by`` makes every call start from that record's values of the forced output.
+    The program's forced output is recorded whole. With ``forced_by``, every call starts from that
+    record's values of it (teacher forcing).
     """
     calls: list[tuple[str, dict[str, Tensor]]] = []
     forced = player.program.forced

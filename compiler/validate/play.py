@@ -32,7 +32,7 @@ class Inputs:
     tokens: Mapping[str, Tensor]
 
     def to(self, device: torch.device) -> Self:
-        """The same on a device, which is where what is played from them runs."""
+        """Returns the inputs on the device where they are played."""
         return replace(
             self,
             prompts=self.prompts.to(device),
@@ -42,7 +42,7 @@ class Inputs:
 
 
 Observer = Callable[[int, str, Mapping[str, Tensor]], None]
-"""Told of each call of an engine: its number, the component, and what it wrote, by name."""
+"""Called for each engine call with its number, the component and the written tensors."""
 
 
 class ObservedEngine(Wrapper):
@@ -54,7 +54,7 @@ class ObservedEngine(Wrapper):
         self._calls = calls
 
     def run(self, buffers: Buffers, states: States) -> None:
-        """Runs the engine and shows what it wrote."""
+        """Runs the engine and passes the tensors that it wrote to the observer."""
         for output in buffers.outputs.values():
             output.fill_(torch.nan)
         for state in self.signature.states:

@@ -6,7 +6,7 @@ from typing import Any, Self
 from vidc.exporters.families.family import Rollout
 
 QUANTIZED_STAGE = "golden:quantized"
-"""The stage of a build that writes golden data for a model in 8 bits."""
+"""Name of the stage that writes golden data of the quantized model."""
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Scenario(Rollout):
     """Rollout of a validation.
 
     Attributes:
-        rollout: whether errors are also followed from block to block, not only call by call.
+        rollout: True to compare a rollout too, where errors accumulate from block to block.
     """
 
     rollout: bool
@@ -30,5 +30,5 @@ class Scenario(Rollout):
 
     @property
     def pictured(self) -> tuple[int, ...]:
-        """Blocks whose decoded frames are kept: the first two, the switched one, the last."""
+        """Blocks with stored frames: the first two, the first after the switch, and the last."""
         return tuple(sorted({0, 1, self.switch_after, self.blocks - 1}))

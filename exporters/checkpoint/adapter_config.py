@@ -27,7 +27,7 @@ _UNSUPPORTED = (
     "layer_replication",
 )
 _OFF = (None, "", "None", "none", "null", "False", "false", "0", "{}", "[]")
-"""Texts by which a header, whose values are all texts, says that a setting is not used."""
+"""Values of an unused setting; in a file's header, all values are strings."""
 _KEEPS_BASE = (None, True, False, "True", "False", "gaussian", "eva", "orthogonal")
 """Initializations that leave the base's weights as they are; the others subtract from them."""
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
@@ -35,7 +35,7 @@ _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 
 @dataclass(frozen=True)
 class AdapterConfig:
-    """Settings of a LoRA that decide how it is merged; None where nothing says."""
+    """Settings of a LoRA that decide how it is merged; None if unknown."""
 
     alpha: float | None = None
     rank: int | None = None
@@ -90,7 +90,7 @@ class AdapterConfig:
         return cls(found, None if several else int(str(rank)), source)
 
     def alpha_for(self, module: str, rank: int) -> float:
-        """Alpha of a module whose matrices have this rank; the rank itself where nothing says.
+        """Returns alpha for a module with matrices of this rank; the rank itself if unknown.
 
         Raises:
             BuildError: ``VIDC-LORA-FORMAT`` if the settings were written for another rank.

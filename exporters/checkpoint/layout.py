@@ -1,4 +1,4 @@
-"""Recognizing whose names a checkpoint uses, and giving its entries the canonical ones."""
+"""Checkpoint layouts: recognition by names, and conversion to canonical names."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,13 +28,13 @@ def _unchanged(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Layout:
-    """A way to name a model's tensors.
+    """Naming scheme of a model's tensors.
 
     Attributes:
-        name: for messages and provenance.
-        marks: runs of path components of which most of its names hold one.
-        convert: entries under this layout's names to entries under the canonical ones.
-        original: a canonical name to this layout's.
+        name: name in messages and provenance.
+        marks: parts of tensor names; most names of this layout contain one.
+        convert: converts entries to canonical names.
+        original: converts a canonical name to this layout's.
     """
 
     name: str

@@ -117,7 +117,7 @@ def lora_files(lora: Path) -> tuple[Path, ...]:
 def _read_lora(
     lora: Path, base: Mapping[str, LazyTensor], layouts: Sequence[Layout]
 ) -> tuple[Updates, dict[str, Any]]:
-    """Returns what a LoRA adds to a model, and where it came from."""
+    """Returns the updates of a LoRA, and its provenance."""
     adapter = read_checkpoint(lora, _LORA_SECTIONS)
     config = AdapterConfig.of(lora, adapter.files[-1])
     updates = read_updates(adapter.tensors, config, base, layouts, lora)

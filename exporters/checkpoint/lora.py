@@ -1,4 +1,4 @@
-"""LoRA: reading what the tensors of a file add to a model's weights, and adding it."""
+"""LoRA: reads the updates of a file and merges them into a model's weights."""
 
 import math
 import re
@@ -23,8 +23,8 @@ _PART = re.compile(
     r"|lora(?:_linear_layer)?\.(?P<diffusers>down|up)\.weight"
     r"|(?P<other>alpha|diff|diff_b|diff_m))"
 )
-"""Names of PEFT (with an adapter's name or not), of kohya, of older diffusers; of LightX2V, whose
-``diff`` tensors are whole."""
+"""Tensor names of PEFT (with or without an adapter's name), kohya, older diffusers and LightX2V,
+whose ``diff`` tensors are complete updates."""
 _MATRICES = {"A": "down", "B": "up"}
 _WHOLE = {"bias": "bias", "diff": "weight", "diff_b": "bias", "diff_m": "modulation"}
 """Parts that are added as they are, with the tensor of the module that they are added to."""

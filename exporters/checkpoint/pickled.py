@@ -79,7 +79,7 @@ class PickledTensor:
 
 
 class _Dict(dict[Any, Any]):
-    """A dict whose keys are all there once, created empty."""
+    """Dict that refuses repeated keys; created empty."""
 
     def __init__(self) -> None:
         super().__init__()

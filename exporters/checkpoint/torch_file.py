@@ -1,4 +1,4 @@
-"""Reading one file of ``torch.save``, memory-mapped, without running what it may carry."""
+"""Memory-mapped reader of ``torch.save`` files that runs no code from them."""
 
 import mmap
 import struct

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pass:
-    """Calls of components whose activations are alike, which calibration tells apart.
+    """Kind of component calls with similar activations, which calibration records separately.
 
     Attributes:
         name: such as ``step.0``.
@@ -165,7 +165,7 @@ class Family(ABC):
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:
-        """Returns what the program must know, as JSON values."""
+        """Returns the spec that the program reads at run time, as JSON values."""
 
     @property
     def texts(self) -> bool:

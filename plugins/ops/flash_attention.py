@@ -220,7 +220,7 @@ def _find(query: Tensor) -> _Loaded:
 def _tensor_map(
     address: int, dtype: torch.dtype, batch: int, rows: int, heads: int, head_dim: int, tile: int
 ) -> TensorMap:
-    """Returns the map of a contiguous ``[batch, rows, heads, head_dim]``, ``tile`` rows a copy."""
+    """Returns the TMA map of a contiguous ``[batch, rows, heads, head_dim]``, copied by tiles."""
     item = dtype.itemsize
     row = heads * head_dim * item
     return TensorMap(
@@ -241,13 +241,13 @@ class _Sizes(ctypes.Structure):
 
 
 class _Lengths(ctypes.Structure):
-    """The kernel's argument for int32 ``[B]``."""
+    """Kernel argument of an int32 tensor ``[B]``."""
 
     _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_int64))
 
 
 class _LogSumExp(ctypes.Structure):
-    """The kernel's argument for float32 ``[B, H, T]`` with a last stride of 1."""
+    """Kernel argument of a float32 tensor ``[B, H, T]`` with a last stride of 1."""
 
     _fields_ = (
         ("address", ctypes.c_void_p),
@@ -297,10 +297,10 @@ def _attend(
 def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> Tensor:
     """Softmax attention of a block's queries over the valid slots of a ring.
 
-    The kernel reads ``valid_length`` on the device, so one CUDA graph serves every length. It does
-    not check it: the result is undefined unless it is from 1 to ``S``. Later slots are masked but
-    must be finite: up to the next multiple of the kernel's tile they are multiplied by 0, and so is
-    the result of an empty half if keys are split. Caches start as zeros.
+    The kernel reads ``valid_length`` on the device, so one CUDA graph serves every length. The
+    result is undefined if it is not from 1 to ``S``. Later slots are masked but must be finite,
+    because some are multiplied by 0: those up to the next multiple of the kernel's tile and, if
+    keys are split, the result of an empty half. Caches start as zeros.
 
     Args:
         query: ``[B, T, H, D]``, bfloat16 or float16, contiguous, on a CUDA device.

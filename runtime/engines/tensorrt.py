@@ -56,12 +56,12 @@ class TensorRtEngine:
     """A plan's execution context, and the weights that it reads.
 
     Args:
-        engine: of the plan; the context only points to it.
-        context: its memory comes from the caller.
-        signature: the engine's.
-        weights: by name; the context only points to them.
+        engine: TensorRT's engine; the context only points to it.
+        context: execution context without memory of its own.
+        signature: signature of the engine.
+        weights: weights by name; the context only points to them.
         names: plan names of the bundle's tensors.
-        device: of the plan and its tensors.
+        device: device of the plan and its tensors.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TensorRtEngine:
     def run(self, buffers: Buffers, states: States) -> None:
         """Enqueues the plan over these buffers.
 
-        A state that it cannot write in place is copied back, since CUDA graphs fix addresses.
+        A state that the plan cannot write in place is copied back, since CUDA graphs fix addresses.
         """
         for spec in self._read:
             self._bind(spec.name, argument(spec, buffers, states))

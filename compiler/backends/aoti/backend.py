@@ -40,7 +40,7 @@ class AotInductorBackend:
     """Compiles programs that call vidc's operators and update states in place."""
 
     def quantization(self, target: Target) -> QuantizationSupport:
-        """Returns that of programs, which a CPU computes as the operators' references do."""
+        """Returns the support of programs; a CPU runs the operators' references."""
         return AOTI_GPU if target.is_gpu else AOTI_CPU
 
     def precisions(self, target: Target) -> frozenset[str]:

@@ -26,7 +26,7 @@ class OnnxRuntimeBackend:
     """
 
     def quantization(self, target: Target) -> QuantizationSupport:
-        """Returns that of Q/DQ graphs; for a GPU ``precisions`` has no 8-bit format."""
+        """Returns the support of Q/DQ graphs; for a GPU ``precisions`` has no 8-bit format."""
         return ONNX
 
     def precisions(self, target: Target) -> frozenset[str]:

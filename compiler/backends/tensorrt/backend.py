@@ -29,7 +29,7 @@ class TensorRtBackend:
     """Builds plans with the product that the target names."""
 
     def quantization(self, target: Target) -> QuantizationSupport:
-        """Returns that of programs whose linear layers become Q/DQ."""
+        """Returns the support of networks with Q/DQ."""
         return TENSORRT
 
     def precisions(self, target: Target) -> frozenset[str]:

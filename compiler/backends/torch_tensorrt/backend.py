@@ -19,7 +19,7 @@ class TorchTensorRtBackend:
     """Builds plans of the same products as ``tensorrt``, for the same loader."""
 
     def quantization(self, target: Target) -> QuantizationSupport:
-        """Returns that of ``tensorrt``; ``precisions`` has no 8-bit format."""
+        """Returns the support of ``tensorrt``; ``precisions`` has no 8-bit format."""
         return TENSORRT
 
     def precisions(self, target: Target) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The causal Wan transformer: its parameters, and what its components share."""
+"""The causal Wan transformer: its parameters and the layers that its components share."""
 
 from typing import cast
 

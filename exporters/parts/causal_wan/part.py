@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vidc.plugins.signature import Signature
 
 _PLAYED_RINGS = 3
-"""Rings' worth of memory that playing takes, with what lies between the layers."""
+"""Memory of a played rollout in multiples of a ring, activations included."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A text encoder's weights under one name each, and its sizes where no config tells them."""
+"""Weights of a UMT5 text encoder, and its sizes if no config file has them."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -18,15 +18,15 @@ from vidc.plugins.errors import BuildError, UsageError
 
 _SHARED_EMBEDDING = "shared.weight"
 _UNUSED = ("decoder.", "lm_head.", "spiece_model")
-"""Names of what an encoder does not take: a decoder, a tokenizer."""
+"""Prefixes of tensors that the encoder does not use: decoder and tokenizer."""
 
 
 def load_encoder_weights(
     checkpoint: Path, config: TextEncoderConfig, layouts: Sequence[Layout]
 ) -> Weights:
-    """The weights of an encoder, from its own checkpoint or from that of a whole UMT5.
+    """Returns the encoder's weights from a checkpoint of the encoder or of a whole UMT5.
 
-    Every tensor is read once, to look for NaN and Inf; none is kept.
+    Every tensor is read once, to find NaN and Inf, and released again.
 
     Args:
         checkpoint: see ``read_checkpoint``; under transformers' names or those of Wan's download.
@@ -51,7 +51,7 @@ def load_encoder_weights(
 
 
 def read_sizes(checkpoint: Path) -> TextEncoderConfig:
-    """The sizes of an encoder, from the shapes of its weights.
+    """Returns the sizes of an encoder, from the shapes of its weights.
 
     Raises:
         BuildError: ``VIDC-TEXT-MODEL``, they are not those of a UMT5 encoder.
@@ -79,7 +79,7 @@ def _open(checkpoint: Path, expected: Collection[str], layouts: Sequence[Layout]
 
 
 def _name_embedding_once(tensors: dict[str, LazyTensor], checkpoint: Path) -> None:
-    """Leaves of the token embedding and its tied twin one, under the encoder's own name."""
+    """Removes the tied copy of the token embedding; the encoder's own name stays."""
     shared = tensors.pop(_SHARED_EMBEDDING, None)
     if shared is None:
         return
@@ -94,6 +94,6 @@ def _name_embedding_once(tensors: dict[str, LazyTensor], checkpoint: Path) -> No
 
 
 def random_weight(name: str, shape: Sequence[int], seed: int) -> Tensor:
-    """Draws one weight, float32, that keeps the scale of what it is applied to."""
+    """Draws one float32 weight that preserves the scale of activations."""
     noise = draw(name, shape, seed)
     return 1 + 0.1 * noise if "norm" in name else noise * (1 / math.sqrt(noise[0].numel()))

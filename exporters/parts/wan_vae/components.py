@@ -1,4 +1,4 @@
-"""The Wan VAE's components: what they take, return and keep."""
+"""Components of the Wan VAE with their inputs, outputs and states."""
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,16 @@ from vidc.plugins.signature import DTYPE_NAMES, Access, Role, Signature, TensorS
 
 
 def components(part: WanVaePart, vae: nn.Module) -> dict[str, Component]:
-    """The streaming components of a VAE, by name; F is ``part.block``.
+    """Returns the streaming components of a VAE, by name.
 
-    ``vae_decode_first`` turns the first F latent frames of a clip into 4F - 3 video frames and
-    ``vae_decode`` every later F into 4F; ``vae_encode_first`` and ``vae_encode`` go the other way.
-    The two of a direction share their states, ``vae.decoder.cache.<i>`` or
-    ``vae.encoder.cache.<i>``: the first one writes them whatever they held.
+    With F latent frames in a block, ``vae_decode_first`` decodes the first block of a clip to
+    4F - 3 video frames and ``vae_decode`` every later block to 4F. ``vae_encode_first`` and
+    ``vae_encode`` do the reverse. Both decoders share the states ``vae.decoder.cache.<i>``, both
+    encoders ``vae.encoder.cache.<i>``; the component for the first block overwrites them.
 
     Args:
-        part: its sizes.
-        vae: what ``create`` makes of ``part.config``; shared, not copied.
+        part: sizes of the VAE; F is ``part.block``.
+        vae: network that ``create`` returns for ``part.config``; shared, not copied.
     """
     dtype = next(vae.parameters()).dtype
     decoder, encoder = _caches(part, dtype)
@@ -73,7 +73,7 @@ def _caches(part: WanVaePart, dtype: torch.dtype) -> tuple[tuple[Tensor, ...], t
 def _states(
     name: str, caches: tuple[Tensor, ...], dtype: torch.dtype, first: bool
 ) -> tuple[TensorSpec, ...]:
-    """A convolution remembers its input as it takes it: in its weights' dtype."""
+    """Returns the specs of the caches, which have the dtype of the convolutions' inputs."""
     access = Access.WRITE if first else Access.READ_WRITE
     return tuple(
         TensorSpec(f"{name}.{i}", tuple(cache.shape), DTYPE_NAMES[dtype], Role.STATE, access)
