@@ -1,4 +1,4 @@
-"""A part: one network of a model, with everything vidc must know of it."""
+"""Part: one network of a model, with all that vidc needs to build it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ class Part(ABC):
 
     @abstractmethod
     def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
-        """Draws float32 weights that make every layer matter."""
+        """Draws float32 weights with which every layer affects the result."""
 
     def load(
         self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]", ema: bool
@@ -98,7 +98,7 @@ class Part(ABC):
 
     @property
     def config_settings(self) -> Mapping[str, Mapping[str, Any]]:
-        """Settings that a checkpoint's ``config.json`` must have where it has them, by its class.
+        """Settings that a checkpoint's ``config.json`` may not contradict, by its class.
 
         ``...`` stands for any value.
         """

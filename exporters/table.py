@@ -59,7 +59,7 @@ class Table:
         return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what ``from_table`` reads, with every default, as JSON values."""
+        """Returns the table that ``from_table`` reads, with all defaults, as JSON values."""
         items = asdict(self).items()
         return {key: list(value) if isinstance(value, tuple) else value for key, value in items}
 

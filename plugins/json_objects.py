@@ -1,4 +1,4 @@
-"""JSON objects of files that are not trusted."""
+"""JSON objects from untrusted files."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,7 @@ def unique_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Returns an object as a dict: an ``object_pairs_hook`` of ``json.loads``.
 
     Raises:
-        ValueError: a key is there twice; readers could take either value.
+        ValueError: a key is repeated; readers could take either value.
     """
     value: dict[str, Any] = {}
     for key, item in pairs:

@@ -55,8 +55,8 @@ _STATUS = Path("/proc/self/status")
 def peak_rss_bytes() -> int:
     """Returns the peak resident memory of this process in bytes.
 
-    On Linux ``ru_maxrss`` is no less than what the process had that started this one: it outlives
-    ``exec``. The kernel's high-water mark of the memory itself does not.
+    On Linux, ``ru_maxrss`` survives ``exec`` and thus includes the parent's peak. The kernel's
+    high-water mark ``VmHWM`` does not.
     """
     if _STATUS.exists():
         found = re.search(r"^VmHWM:\s*(\d+) kB$", _STATUS.read_text(), re.MULTILINE)

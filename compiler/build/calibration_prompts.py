@@ -27,14 +27,14 @@ _HINT = (
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts in their order.
+    """Prompts of a calibration, in order.
 
     Attributes:
-        kind: ``texts``, ``embeddings``, or ``synthetic``: drawn, as a build without a text encoder
-            draws them, which no trained model has ever seen.
-        texts: of kind ``texts``.
-        embeddings: of the others, float32 ``[N, L, E]`` on the CPU; ``[N, 0]`` for a program that
-            takes no prompts, each of which is a rollout of its own.
+        kind: ``texts``, ``embeddings``, or ``synthetic`` for random embeddings, which a build
+            without a text encoder draws and no trained model has seen.
+        texts: prompts of kind ``texts``.
+        embeddings: prompts of the other kinds, float32 ``[N, L, E]`` on the CPU. A program without
+            prompts has ``[N, 0]``, for N rollouts.
     """
 
     kind: str
@@ -46,13 +46,13 @@ class Prompts:
 
     @property
     def sha256(self) -> str:
-        """Hex digest of the prompts themselves, whatever file they came in."""
+        """Hex digest of the prompts, which does not depend on their file."""
         if self.embeddings is None:
             return texts_sha256(self.texts)
         return hashlib.sha256(self.embeddings.contiguous().numpy().tobytes()).hexdigest()
 
     def embedded(self, encode: Callable[[str], Tensor] | None) -> Tensor:
-        """Embeddings of all, float32 ``[N, L, E]``; ``encode`` gives a text's, ``[1, L, E]``."""
+        """Returns embeddings, float32 ``[N, L, E]``; ``encode`` embeds a text, ``[1, L, E]``."""
         if self.embeddings is not None:
             return self.embeddings
         assert encode is not None
@@ -62,13 +62,13 @@ class Prompts:
 def default_prompts(
     spec: ProgramSpec, count: int, texts: bool, preset: Sequence[str] = ()
 ) -> Prompts:
-    """The preset's prompts or those that ship with vidc; drawn ones where none can be encoded.
+    """Returns the preset's prompts or vidc's own; random ones if texts cannot be encoded.
 
     Args:
-        spec: of the program, which has the shape of a prompt.
-        count: how many, at most.
-        texts: whether the model has a text encoder.
-        preset: what it says.
+        spec: spec of the program, with the shape of a prompt.
+        count: largest number of prompts.
+        texts: True if the model has a text encoder.
+        preset: prompts of the preset.
 
     Raises:
         UsageError: ``VIDC-CALIBRATE-PROMPTS``, it has no text among them.
@@ -83,13 +83,13 @@ def default_prompts(
 
 
 def read_prompts(path: Path, spec: ProgramSpec, count: int, texts: bool) -> Prompts:
-    """The first ``count`` prompts of a file, or all where it holds fewer.
+    """Returns the first ``count`` prompts of a file, or all if it has fewer.
 
     Args:
         path: ``.safetensors``, ``.txt`` or ``.json``; see the hint of its errors.
-        spec: of the program, whose text length and width embeddings must have.
-        count: how many, at most.
-        texts: whether the model has a text encoder.
+        spec: spec of the program, with the length and width that embeddings must have.
+        count: largest number of prompts.
+        texts: True if the model has a text encoder.
 
     Raises:
         UsageError: ``VIDC-CALIBRATE-PROMPTS``, it cannot be read or holds none;

@@ -1,6 +1,6 @@
-"""Estimates of the GPU memory that each stage takes, so that not too many run at once.
+"""Estimates of the GPU memory of each stage, which limit how many run at once.
 
-Estimates in round numbers, from the elements that each part says its network holds.
+They are round numbers, from the element counts that each part estimates.
 """
 
 from vidc.compiler.config.resolve import Settings
@@ -10,23 +10,23 @@ from vidc.exporters.models import PRECISIONS
 CONTEXT = 700_000_000
 """Bytes that CUDA takes in every process."""
 RESERVE = 2_000_000_000
-"""Bytes of a GPU that are left free: for the driver and the process that runs the build."""
+"""Bytes of a GPU that stay free for the driver and the process that runs the build."""
 FLOAT32 = 4
 """Bytes an element."""
 
 
 def capacity(target: Target) -> int | None:
-    """Bytes of the target's memory that stages may take together; None where it is no GPU."""
+    """Returns the bytes of GPU memory that all running stages may take; None for a CPU."""
     if not target.is_gpu or target.memory_gb is None:
         return None
     return target.memory_gb * 10**9 - RESERVE
 
 
 def compile_bytes(settings: Settings, component: str) -> int:
-    """Bytes of the target's memory that compiling a component takes; 0 for a CPU.
+    """Returns the bytes of GPU memory that compiling a component takes; 0 for a CPU.
 
-    The program's weights and example inputs, states included, are moved there, and inductor tries
-    its kernels out on tensors of their sizes.
+    The program's weights and example inputs, states included, are moved to the GPU, and inductor
+    benchmarks its kernels on tensors of these sizes.
     """
     if not settings.target.is_gpu:
         return 0
@@ -37,9 +37,9 @@ def compile_bytes(settings: Settings, component: str) -> int:
 
 
 def golden_bytes(settings: Settings) -> int:
-    """Bytes of the target's memory that golden data take; 0 for a CPU.
+    """Returns the bytes of GPU memory that golden data take; 0 for a CPU.
 
-    They are played in float32 first, whatever the precision, with all the weights loaded.
+    Golden data are played in float32 first, with all the weights loaded.
     """
     if not settings.target.is_gpu:
         return 0

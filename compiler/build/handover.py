@@ -1,4 +1,4 @@
-"""The portable build folder: results of the portable stages, for a machine that does the rest."""
+"""Portable build folder: results of the portable stages, for the machine with the GPU."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ BEGIN_AGAIN = "finish the build with the vidc that began it, or begin it again w
 
 @dataclass(frozen=True)
 class Components:
-    """All that the key of a stage's result was made of where it ran."""
+    """Components of the key of a stage's result, as recorded where the stage ran."""
 
     stage: str
     config: dict[str, Any]
@@ -36,7 +36,7 @@ class Components:
 
     @property
     def key(self) -> str:
-        """The key of the result, as the manifest of the bundle names it."""
+        """Key of the result, as in the bundle's manifest."""
         return sha256_json(plain(self))
 
 
@@ -70,7 +70,7 @@ class Document:
 
     @property
     def files(self) -> dict[str, FileEntry]:
-        """Every file of the folder but the document, by its path there."""
+        """All files of the folder except the document, by path."""
         return {
             f"{stage_folder(name)}/{path}": entry
             for name, stage in self.stages.items()

@@ -1,4 +1,4 @@
-"""Adds to a backend's complaint about a graph the line of Python that it is about."""
+"""Adds the Python line to a backend's error about a graph."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ from vidc.plugins.errors import BuildError
 
 @contextmanager
 def naming_lines(settings: Settings) -> Iterator[None]:
-    """Names the line in an error of the block, where it is known.
+    """Adds the line, if known, to an error that the block raises.
 
-    Exported graphs hold no lines: the component is exported once more, with them.
+    Exported graphs have no line numbers, so the component is exported once more with them.
 
     Raises:
         BuildError: a GraphError's code and message, with the line behind it.

@@ -1,4 +1,4 @@
-"""Stage ``load``: checkpoint files, or a seed, to the bundle's weights of one group."""
+"""Stage ``load``: writes the weights of one group from checkpoint files or a seed."""
 
 import json
 from collections.abc import Iterable
@@ -21,17 +21,17 @@ SOURCE_NAME = "source.json"
 
 @dataclass(frozen=True)
 class Load(Stage):
-    """Writes ``weights/<group>.safetensors``, where it came from, and the files of its part.
+    """Writes ``weights/<group>.safetensors``, its source, and other files of the part.
 
     Attributes:
-        part: whose weights they are.
-        family: of the model, whose layouts a checkpoint may have.
-        precision: to write them in.
+        part: part that the weights belong to.
+        family: family of the model, with the layouts that a checkpoint may have.
+        precision: precision of the written weights.
         weights: a checkpoint, or the seed of random weights; None if another machine loaded
             them: the stage then does not run, and its key omits the checkpoint.
-        loras: merged into the checkpoint.
-        tokenizer: written beside the weights, for a part that needs one.
-        ema: take a checkpoint's moving average.
+        loras: LoRAs to merge into the checkpoint.
+        tokenizer: tokenizer to write beside the weights, for a part that needs one.
+        ema: True to take the moving average of a checkpoint.
     """
 
     part: Part

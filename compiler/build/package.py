@@ -1,4 +1,4 @@
-"""Stage ``package``: the results of the others to a bundle, validated before it is in its place."""
+"""Stage ``package``: assembles the stages' results to a bundle and validates it in staging."""
 
 import json
 import shutil
@@ -39,13 +39,13 @@ BUNDLE = Kind(manifest.MANIFEST_NAME, lambda document: document["files"])
 
 @dataclass(frozen=True)
 class Package(Publication):
-    """Assembles a bundle beside its place and validates it there.
+    """Assembles a bundle in a staging folder and validates it there.
 
     Attributes:
-        settings: of the build.
-        weights: the stage that wrote each group's weights as engines take them.
-        golden: the stage that wrote what the bundle is held to.
-        calibration: the stage that gave the ranges; None if the recipe needs none.
+        settings: settings of the build.
+        weights: stage that wrote each group's weights for the engines.
+        golden: stage that wrote the golden data.
+        calibration: stage that provides the ranges; None if the recipe needs none.
     """
 
     kind = BUNDLE
@@ -75,7 +75,7 @@ class Package(Publication):
         return (*(Input(part) for part in self.parts), *sources)
 
     def key(self) -> Key:
-        """Returns the key: all the settings, and everything that judges the bundle."""
+        """Returns the key: all settings, and the files that decide gates and report."""
         loaders = (f"{engines.__name__}.{module.name}" for module in iter_modules(engines.__path__))
         return Key(
             (__name__, *model_modules(self.settings.model), *loaders),

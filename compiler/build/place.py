@@ -1,4 +1,4 @@
-"""Stage of a build that another machine began: takes over the output of a stage that ran there."""
+"""Stage of a build that another machine began: imports the output of a stage that ran there."""
 
 import hashlib
 import json
@@ -29,13 +29,13 @@ _MAX_GRAPH_BYTES = 2**28
 class Place(Stage):
     """Copies a stage's output and checks it.
 
-    The store has it by its content: by the key that was recorded it would be taken, on a stranger's
-    word, for what a build here makes of the same inputs.
+    Its key is the content of the files. Under the recorded key, the store would take an unverified
+    output for the result that this machine would compute from the same inputs.
 
     Attributes:
-        stage: the name of the stage that ran.
-        source: the folder of its output.
-        recorded: its key.
+        stage: name of the stage that ran.
+        source: folder of its output.
+        recorded: recorded key.
         files: sizes and digests by path.
     """
 
@@ -58,8 +58,8 @@ class Place(Stage):
         """Copies the files.
 
         Raises:
-            GateError: ``VIDC-BUNDLE-ALTERED``, ``-PATH`` or ``-UNREADABLE`` where one is not what
-                it was; what ``refuse_code`` raises.
+            GateError: ``VIDC-BUNDLE-ALTERED``, ``-PATH`` or ``-UNREADABLE`` for a file that
+                changed; what ``refuse_code`` raises.
         """
         for path, entry in self.files.items():
             refuse_links(self.source, path)
@@ -94,10 +94,10 @@ def _copy(source: Path, target: Path) -> FileEntry:
 
 
 def refuse_code(program: Path) -> None:
-    """Refuses an exported program, ``.pt2``, that holds pickles or more than calls of operators.
+    """Refuses an exported program, ``.pt2``, that has pickles or does more than call operators.
 
-    A program names what it calls, and PyTorch looks the names up in its own modules; it evaluates
-    symbolic expressions and compiles guards. What vidc exports calls operators alone and is static.
+    PyTorch resolves the names in a program in its own modules, evaluates symbolic expressions and
+    compiles guards. Programs that vidc exports only call operators, and are static.
 
     Raises:
         GateError: ``VIDC-PORTABLE-CODE``; what ``refuse_pickles`` raises.

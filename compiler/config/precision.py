@@ -15,8 +15,8 @@ def resolve_precision(
 ) -> dict[str, Setting]:
     """Returns the precision of every weights group of a family on a target.
 
-    The highest layer that says anything about a group decides. Within a layer what is said for
-    the target (``precision.cpu.default``) comes before the rest, and a group before the default.
+    The highest layer with a setting for a group decides. Within a layer, settings for the target
+    (``precision.cpu.default``) precede general ones, and a group's precede the default.
 
     Args:
         layers: lowest precedence first.

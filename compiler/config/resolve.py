@@ -53,18 +53,18 @@ class Settings:
     """A resolved configuration.
 
     Attributes:
-        preset: its name, or its file's.
-        family: of the model.
+        preset: name of the preset or of its file.
+        family: family of the model.
         model: sizes, stream and sampler.
-        precision: of each weights group, and of what of it is not quantized.
-        target: what the engines are for.
-        backend: what builds them; where none are to be built, only a name.
-        validate: the rollout that validates them.
+        precision: precision of each weights group, and of its layers that are not quantized.
+        target: target of the engines.
+        backend: backend that builds them; unused if no engines are built.
+        validate: rollout that validates the bundle.
         origins: where each value came from, by the dotted names of ``values``.
-        quantization: what of the transformer is in 8 bits, if anything is.
-        checkpoint: how a checkpoint is read.
-        tensorrt: how TensorRT builds engines, where it does.
-        calibrate: what a calibration runs; no bundle depends on it but by the calibration.
+        quantization: quantization of the transformer, if any.
+        checkpoint: settings of reading a checkpoint.
+        tensorrt: settings of building engines with TensorRT.
+        calibrate: settings of a calibration; a bundle depends only on the calibration.
     """
 
     preset: str
@@ -145,10 +145,10 @@ def resolve(
             the target's default.
         backend: ``--backend``.
         ema: ``--ema`` or ``--no-ema``.
-        assignments: ``--set key=value``, of the flags' precedence; a flag of its own wins.
+        assignments: ``--set key=value``, with the precedence of flags; a dedicated flag wins.
         config: the file of ``--config``.
         environ: the environment, whose ``VIDC_`` variables are read.
-        engines: whether engines are to be built: for graphs alone no backend has to fit.
+        engines: True if engines are built; to export graphs, no backend has to support them.
 
     Raises:
         UsageError: an unknown or unfit preset, setting, target, precision or backend, with the

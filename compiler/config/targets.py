@@ -121,7 +121,7 @@ def _present() -> Target:
 def match_gpu(gpu: str, compute_capability: str, memory_gb: float) -> Target:
     """Returns the target of a GPU by compute capability, then by name or nearest memory size.
 
-    An RTX card is taken for another before a data center's GPU is, and the other way round.
+    An RTX card matches other RTX cards first, and a data center GPU other data center GPUs.
 
     Args:
         gpu: the name the driver gives, such as ``NVIDIA GeForce RTX 4090``.

@@ -20,8 +20,8 @@ SWITCH_LABEL = 130
 class Point:
     """Figure of one block. ``value`` is None for a block that was not measured.
 
-    ``y`` of a value that is missing or not finite is the bad end of the drawing, that of a perfect
-    one the other. ``hollow`` marks a value that is measured in another way than the others.
+    ``y`` is the bad end of the chart for a value that is missing or not finite, and the good end
+    for a perfect value. ``hollow`` marks a value with another kind of reference.
     """
 
     x: float
@@ -159,7 +159,7 @@ def _lay_out(
 
 
 def _labeled(switches: Sequence[float]) -> tuple[Tick, ...]:
-    """Returns ticks at these positions, labeled where there is room."""
+    """Returns ticks at these positions, with labels if they fit."""
     ticks: list[Tick] = []
     free = -math.inf
     for at in switches:

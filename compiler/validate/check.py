@@ -93,8 +93,8 @@ def validate(
             lies on the machine that made it.
 
     Raises:
-        GateError: ``VIDC-VALIDATE-GOLDEN``, golden data lack PyTorch's part that engines of this
-            precision are held to.
+        GateError: ``VIDC-VALIDATE-GOLDEN``, a limit depends on PyTorch's own error, which golden
+            data lack.
         UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
     """
     _require_quantized_golden(manifest)
@@ -117,8 +117,8 @@ def validate(
 def _require_quantized_golden(manifest: Manifest) -> None:
     """Refuses 8-bit engines if the golden data lack the quantized reference.
 
-    Their record of PyTorch is one in high precision: an engine would be held to less, or to more,
-    than what its own numbers make of the model.
+    Without it, engines would be compared with PyTorch's error in high precision, which is another
+    limit than that of the recipe.
     """
     narrow = {n: e.precision for n, e in manifest.engines.items() if e.precision not in PRECISIONS}
     if not narrow or QUANTIZED_STAGE in manifest.stages:

@@ -30,8 +30,8 @@ from vidc.plugins.errors import GateError
 class BlockFrames:
     """Decoded frames of a block, uint8 ``[B, frames, H, W, 3]`` on the CPU.
 
-    ``decoded`` says that the reference is what the bundle's own decoder makes of the reference's
-    latents, as golden data keep the frames of some blocks only.
+    ``decoded`` is True if the bundle's decoder made the reference frames from the reference's
+    latents, because golden data have the frames of some blocks only.
     """
 
     block: int
@@ -82,19 +82,19 @@ def compare_with_golden(
 ) -> Comparison:
     """Replays the golden scenario with a player's engines and judges the results.
 
-    What a session cannot do without, what the reference called and what has a precision must be
-    there. Without all that a session needs nothing can be replayed, and that alone is judged.
+    Components of the program, of the reference's calls and of ``precisions`` are required; each
+    missing one fails its gates. Without all of the program's, nothing is replayed.
 
     Args:
         golden: golden data.
-        player: of the bundle; the rollout runs on its runners, calls by themselves run directly.
+        player: player of the bundle. It runs the rollout on its runners, and single calls directly.
         precisions: precisions by component; others use the thresholds of float32.
         lpips: metric for the rollout's frames.
         trained: True if the weights are trained, which have thresholds of their own.
 
     Raises:
-        GateError: ``VIDC-VALIDATE-GOLDEN``, there is no record of PyTorch in the precision of an
-            engine or a rollout that is held to a multiple of its error, or that error is no number.
+        GateError: ``VIDC-VALIDATE-GOLDEN``, a limit depends on PyTorch's own error in an engine's
+            precision, and golden data lack that error or it is not finite.
     """
     called = [component for component, _ in golden.reference.calls]
     required = [*dict.fromkeys([*called, *player.spec.components, *precisions])]
@@ -178,8 +178,8 @@ def compare_rollouts(
 ) -> list[RolloutRow]:
     """Compares the latents of each block, and the given frames, with the reference.
 
-    A last row holds the latents of all blocks as one tensor. ``eager`` is the rollout of PyTorch in
-    the engines' precision, where there is one.
+    The last row compares the latents of all blocks as one tensor. ``eager`` is PyTorch's rollout in
+    the engines' precision, or None.
     """
     rows = []
     pictured = {each.block: each for each in frames}

@@ -1,4 +1,4 @@
-"""The reference: a model's components run by PyTorch eager, and their results in a scenario."""
+"""Reference: a model's components in PyTorch eager, and their results in a scenario."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -49,7 +49,7 @@ MOST_DIGITS = 17
 class ComponentRow:
     """Figures of a component; ``metrics`` is None if it was not measured.
 
-    ``eager`` is how far PyTorch is in the engine's own precision, where that is not float32.
+    ``eager`` is PyTorch's own error in the engine's precision, if that is not float32.
     """
 
     subject: Subject
@@ -61,9 +61,9 @@ class ComponentRow:
 class RolloutRow:
     """Figures of a rollout block: latents and decoded frames, None if not measured.
 
-    ``block`` is None for all blocks together. ``eager`` is how far the latents of PyTorch are in
-    the engines' own precision. ``decoded`` says that the frames' reference was decoded by the
-    bundle's own decoder. ``lpips`` is None where it was not measured.
+    ``block`` is None for all blocks together. ``eager`` is the error of PyTorch's latents in the
+    engines' precision. ``decoded`` is True if the bundle's decoder made the reference frames.
+    ``lpips`` is None if it was not measured.
     """
 
     block: int | None
@@ -94,14 +94,14 @@ class Report:
     Attributes:
         bundle: the bundle's name.
         about: label to text, shown in this order: model, target, precision, backend, ...
-        tools: name to version.
-        gates: every gate; they decide the verdicts and carry the thresholds.
+        tools: versions by name.
+        gates: all gates, with verdicts and thresholds.
         components: rows of the component table.
-        rollout: rows of the rollout table, in rising order of blocks, that of all blocks last.
+        rollout: rows of the rollout table in order of blocks; the row of all blocks is the last.
         switches: blocks that are the first of a new prompt.
         frames: pairs shown side by side.
-        worst: tensors that err most, the worst first.
-        notes: sentences on what was measured, such as why a figure is missing.
+        worst: tensors with the largest errors, the worst first.
+        notes: sentences about the measurement, such as why a figure is missing.
     """
 
     bundle: str

@@ -315,7 +315,7 @@ class CausalVideo(Family):
         return (text, patch)
 
     def rollout_flops(self, rollout: Rollout, *, decoded: bool = True) -> float:
-        """Denoising steps and a clean pass for each block, and what the switch recomputes."""
+        """Estimates denoising steps and a clean pass for each block, and the switch's recache."""
         part = self.transformer_part
         passes = len(self.sampler.steps) + 1
         recached = part.recached(rollout.switch_after * part.block)

@@ -1,4 +1,4 @@
-"""The base of families: everything vidc asks of a kind of model."""
+"""Base class of families: the interface between vidc and a kind of model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -123,7 +123,7 @@ class Family(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """Returns what ``from_tables`` reads, every default included, as JSON values."""
+        """Returns the tables that ``from_tables`` reads, with all defaults, as JSON values."""
 
     @property
     @abstractmethod
@@ -155,7 +155,7 @@ class Family(ABC):
 
     @property
     def pipeline_settings(self) -> Mapping[str, Mapping[str, Any]]:
-        """Settings that files of a diffusers pipeline must have where they have them, by path."""
+        """Settings that files of a diffusers pipeline may not contradict, by path."""
         return {}
 
     @classmethod

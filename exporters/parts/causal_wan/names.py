@@ -1,4 +1,4 @@
-"""Names of a Wan transformer's weights in checkpoints, and the sizes that their shapes tell.
+"""Names of a Wan transformer's weights in checkpoints, and the sizes that their shapes imply.
 
 diffusers' names are canonical.
 """
@@ -46,7 +46,7 @@ _LAYER = re.compile(r"blocks\.(\d+)\.attn1\.")
 
 
 def config_settings(sizes: TransformerConfig) -> dict[str, dict[str, Any]]:
-    """Settings that a checkpoint's config must have where it has them, by its class."""
+    """Settings that a checkpoint's config may not contradict, by its class."""
     original = {
         "patch_size": sizes.patch,
         "dim": sizes.dim,

@@ -14,7 +14,7 @@ _FEED_FORWARDS = ("gated-gelu", "relu")
 
 @dataclass(frozen=True)
 class TextEncoderConfig(Table):
-    """Sizes under transformers' names; those that have a default there have it here."""
+    """Sizes under transformers' names, with its defaults."""
 
     vocab_size: int
     d_model: int
@@ -46,7 +46,7 @@ class TextEncoderConfig(Table):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The sizes in a ``config.json``; what else it holds does not matter to an encoder.
+        """Reads the sizes in a ``config.json``; its other settings do not affect an encoder.
 
         Raises:
             UsageError: ``VIDC-TEXT-FOLDER``, there is no such file to read.

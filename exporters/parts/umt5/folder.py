@@ -14,7 +14,7 @@ _ORIGINAL = "models_t5_*.pth"
 
 @dataclass(frozen=True)
 class TextEncoderFolder:
-    """Where the parts of a text encoder are.
+    """Locations of a text encoder's files.
 
     Attributes:
         config: its sizes.
@@ -28,7 +28,7 @@ class TextEncoderFolder:
 
 
 def open_text_encoder(path: Path, text_dim: int) -> TextEncoderFolder:
-    """Looks at a text encoder in Hugging Face's layout, in Wan's, or in one file; reads no weights.
+    """Finds a text encoder in Hugging Face's layout, in Wan's, or in one file; reads no weights.
 
     Args:
         path: a folder with ``config.json`` and weights, a folder with the ``models_t5_*.pth`` of

@@ -1,4 +1,4 @@
-"""Names of a UMT5 encoder's weights in checkpoints, and the sizes that their shapes tell.
+"""Names of a UMT5 encoder's weights in checkpoints, and the sizes that their shapes imply.
 
 transformers' names are canonical.
 """

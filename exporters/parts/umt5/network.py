@@ -37,12 +37,12 @@ def create(config: TextEncoderConfig, dtype: torch.dtype, device: torch.device |
 
 
 def component(part: Umt5Part, network: nn.Module) -> Component:
-    """The component that turns a text's tokens into embeddings.
+    """Returns the component that turns a text's tokens into embeddings.
 
     Args:
-        part: its sizes.
-        network: what ``create`` makes; shared, not copied, and from now on fit for texts of this
-            length alone.
+        part: sizes of the encoder.
+        network: network of ``create``; shared, not copied. It takes only texts of this length
+            afterwards.
     """
     length = part.length
     return Component(
@@ -74,7 +74,7 @@ class TextEncode(nn.Module):
 
 
 class _Float32Linear(nn.Linear):
-    """A product in float32, whatever the weights are stored in."""
+    """Linear layer computed in float32; its weights may have any dtype."""
 
     def forward(self, input: Tensor) -> Tensor:
         return nn.functional.linear(input.float(), self.weight.float())
@@ -83,8 +83,8 @@ class _Float32Linear(nn.Linear):
 def _fix_position_buckets(encoder: Any, length: int) -> None:
     """Makes the bucket of each relative position a constant of the graph.
 
-    transformers truncates logarithms that are whole numbers but for rounding, so an engine whose
-    logarithm or division rounds otherwise would choose other buckets.
+    transformers truncates logarithms that are integers up to rounding, so an engine with another
+    rounding would choose other buckets.
     """
     attentions = [block.layer[0].SelfAttention for block in encoder.block]
     positions = torch.arange(length)

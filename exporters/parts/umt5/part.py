@@ -46,7 +46,7 @@ class Umt5Part(Part):
         return create(self.config, PRECISIONS[precision], "meta")
 
     def components(self, network: "nn.Module") -> "dict[str, Component]":
-        """Returns the component of such an encoder, which from now on takes texts of one length."""
+        """Returns the encoder's component; the network then takes only texts of one length."""
         from vidc.exporters.parts.umt5.network import component
 
         return {"text_encoder": component(self, network)}
@@ -85,7 +85,7 @@ class Umt5Part(Part):
         return tokenizer_files(tokenizer)
 
     def tokenizer_libraries(self, tokenizer: Path) -> tuple[str, ...]:
-        """Returns what reads a SentencePiece model."""
+        """Returns the packages that read a SentencePiece model."""
         from vidc.exporters.parts.umt5.tokenizer import is_sentencepiece
 
         return ("sentencepiece", "protobuf") if is_sentencepiece(tokenizer) else ()

@@ -1,4 +1,4 @@
-"""A text encoder's tokenizer as one ``tokenizer.json`` that needs no settings besides."""
+"""Conversion of a text encoder's tokenizer to one self-contained ``tokenizer.json``."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from vidc.plugins.errors import BuildError
 _JSON = "tokenizer.json"
 _SENTENCEPIECE = "spiece.model"
 _UNKNOWN = "\ue000"
-"""A character for private use, which no vocabulary holds."""
+"""Private-use character, which no vocabulary contains."""
 
 
 def find_tokenizer(folder: Path) -> Path:

@@ -1,8 +1,8 @@
 """Computes everything between the convolutions of a half-precision VAE in float32.
 
-A residual block adds to what the block before it left. In bf16 that sum is rounded thirty times on
-the way to a frame, and with the norms' roundings that is a third of the error; in float32 a kernel
-that adds and normalizes reads and writes two bytes more for each value.
+A residual block adds its result to the sum of earlier blocks. In bf16 this sum is rounded thirty
+times on the way to a frame; together with the norms, this rounding is a third of the error. In
+float32 a kernel that adds and normalizes moves two bytes more for each value.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def sum_in_float32(vae: nn.Module) -> None:
-    """Makes convolutions take their input in their weights' dtype, and the rest float32.
+    """Makes convolutions take inputs in their weights' dtype, and all other layers float32.
 
     Args:
         vae: diffusers' ``AutoencoderKLWan``, in a dtype below float32; changed in place.

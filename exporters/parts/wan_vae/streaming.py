@@ -1,8 +1,8 @@
-"""The Wan VAE block by block: what its causal convolutions remember becomes explicit state.
+"""The Wan VAE block by block, with the memory of its causal convolutions as explicit states.
 
-A causal convolution needs the last frames of its input from the block before. diffusers keeps
-them in a Python list that the network fills while it runs; here the list is filled from state
-tensors before a call and copied back into them after it.
+A causal convolution needs the last input frames of the previous block. diffusers stores them in a
+Python list that the network fills while it runs. Here the list is filled from state tensors before
+a call and copied back to them after it.
 """
 
 from collections.abc import Sequence
