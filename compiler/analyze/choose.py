@@ -124,7 +124,7 @@ def fastest_within(floor: float, scored: Sequence[Scored], measure: Measure) -> 
 def best_within(ratio: float, scored: Sequence[Scored], seconds: float, measure: Measure) -> Choice:
     """Chooses as few groups as the time demands, in the order of ``by_price``.
 
-    The most damaging of them that are not needed after all are dropped.
+    Then drops groups that the time does not need, the most damaging first.
     """
     require_time(ratio, scored, seconds)
     needed = seconds * (1 - ratio - _ROUNDING)

@@ -24,8 +24,8 @@ HISTOGRAM_HEIGHT, HISTOGRAM_BOTTOM = 150, 28
 class Series:
     """One stream's samples as the points of an SVG polyline.
 
-    ``dots`` is a path of a stroke without length at each, which a round cap makes a dot; it is
-    empty where they would run together.
+    ``dots`` is an SVG path with a zero-length stroke for each sample, which round caps turn into a
+    dot; empty if the dots would overlap.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Timeline:
 class Histogram:
     """Histogram of one stream's samples, with the median and its interval.
 
-    ``most`` is how many samples the tallest bar stands for, and its height.
+    ``most`` is the number of samples of the tallest bar, and its height.
     """
 
     name: str

@@ -29,7 +29,7 @@ class Start:
     """One cold start.
 
     Attributes:
-        seconds: from before the process was asked for, by the step that was done then.
+        seconds: end of each step, counted from before the process was started.
         peak: bytes by metric.
     """
 

@@ -31,8 +31,8 @@ _ROUNDING = 1.02
 class Rate:
     """Rate and its share of the measured peak.
 
-    ``share`` is None where the peak is not known or exceeded: then the count, the clock or the
-    peak does not hold, and a percentage would say so only by being impossible.
+    ``share`` is None if the peak is unknown or exceeded. A share above 100 % means that the count,
+    the clock or the peak is wrong, so none is shown.
     """
 
     value: float

@@ -61,10 +61,10 @@ class Stored:
 
     @classmethod
     def read(cls, path: Path, metrics: Mapping[str, Metric]) -> Self:
-        """Reads what ``vidc bench`` wrote of these metrics.
+        """Reads these metrics from a result of ``vidc bench``.
 
         Raises:
-            UsageError: ``VIDC-BENCH-RESULT``, it cannot be read, or is no result of this schema.
+            UsageError: ``VIDC-BENCH-RESULT``, it cannot be read or has another schema.
         """
         try:
             with path.open("rb") as file:

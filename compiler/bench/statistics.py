@@ -94,7 +94,7 @@ def interval(estimates: Array) -> tuple[float, float]:
 def cliffs_delta(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Returns P(ours > theirs) - P(ours < theirs), -1 to 1.
 
-    Cliff, "Dominance statistics: ordinal analyzes to answer ordinal questions" (1993).
+    Cliff, "Dominance statistics: ordinal analyses to answer ordinal questions" (1993).
     """
     a, b = as_array(ours), np.sort(as_array(theirs))
     larger = np.searchsorted(b, a, side="left").sum()

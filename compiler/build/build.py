@@ -36,7 +36,7 @@ class BuiltStage:
 
 @dataclass(frozen=True)
 class Built:
-    """A published folder and how it came about, stage by stage; the last one publishes it."""
+    """A published folder and the stages that made it; the last one publishes it."""
 
     output: Path
     stages: tuple[BuiltStage, ...]
@@ -44,15 +44,15 @@ class Built:
 
 @dataclass(frozen=True)
 class Build:
-    """A build that this machine can do: a whole one, its portable part, or the rest of another's.
+    """Build on this machine: a whole one, its portable part, or the rest of another machine's.
 
     Attributes:
-        settings: what is built.
-        stages: in topological order.
-        last: publishes their results.
-        slot: its name among others.
-        recorded: keys of stages that ran elsewhere, in place of those in the store here.
-        refused: the error that ``run`` raises at once, of a build that can be planned alone.
+        settings: settings of the build.
+        stages: stages in topological order.
+        last: step that publishes their results.
+        slot: name under which the store remembers the build.
+        recorded: keys of stages that ran on another machine, used instead of those here.
+        refused: error that ``run`` raises at once; such a build can only be planned.
     """
 
     settings: Settings
@@ -90,8 +90,8 @@ class Build:
 
         Args:
             output: the folder; an older one there stays until the new one is finished.
-            cache: where results of stages are kept.
-            progress: is told of each stage.
+            cache: folder of the results of stages.
+            progress: receives each stage.
 
         Raises:
             UsageError: ``VIDC-BUILD-OUTPUT``, something else is in the way.
@@ -149,7 +149,7 @@ class Build:
         return BuiltStage(last.name, key, hit, seconds)
 
     def _last_slot(self, output: Path) -> str:
-        """Returns the slot of the last step: changes are told against the last folder here."""
+        """Returns the slot of the last step, which depends on the output folder."""
         return f"{self.last.name} {output}"
 
 
@@ -165,7 +165,7 @@ def whole(settings: Settings, sources: Sources) -> Build:
 def begun(settings: Settings, sources: Sources) -> Build:
     """Returns the portable part of a build, which leaves a folder for another machine.
 
-    It is refused with ``VIDC-ENV-BACKEND`` if what would compile on any machine is not installed.
+    Refused with ``VIDC-ENV-BACKEND`` if the backend compiles on any machine but is not installed.
 
     Raises:
         VidcError: what ``stages`` raises.
@@ -206,7 +206,7 @@ def _placed(given: HandedOver, stage: str) -> Place:
 def lacking(settings: Settings) -> str | None:
     """Returns why this machine cannot build for a build's GPU; None if it can, and for a CPU.
 
-    What is missing for a CPU is no reason to go elsewhere: its stage says what to install.
+    For a CPU the build does not move to another machine; the stage says what to install.
     """
     target = settings.target
     if not target.is_gpu:

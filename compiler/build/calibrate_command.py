@@ -1,4 +1,4 @@
-"""Calibrates a transformer: runs the stages that a build runs, and writes their result down."""
+"""Calibration of a transformer: runs the stages that a build runs, and writes their result."""
 
 import shutil
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ CALIBRATION = Kind(document.DOCUMENT, lambda _: [document.TENSORS])
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A finished calibration: its folder and what its document says."""
+    """A finished calibration: its folder and its document."""
 
     output: Path
     document: document.Document
@@ -50,17 +50,17 @@ def calibrate(
 ) -> Calibrated:
     """Writes the calibration of a model's transformer to ``output``.
 
-    An interrupted run goes on at the first prompt that it did not finish, and gives the same bytes
-    as one that was not interrupted.
+    An interrupted run resumes at the first unfinished prompt and writes the same bytes as an
+    uninterrupted one.
 
     Args:
-        settings: of the model, its precision and the target it runs on here.
-        sources: where its weights come from.
-        prompts: at least one; each is followed by a rollout that switches to the next.
-        seed: of the noise.
-        output: a folder that is new or holds an older calibration.
-        cache: where results of stages are kept.
-        progress: is told of each stage and prompt.
+        settings: settings of the model and of the target that it runs on here.
+        sources: sources of the weights.
+        prompts: at least one; each has a rollout that switches to the next.
+        seed: seed of the noise.
+        output: a new folder, or one with an older calibration.
+        cache: folder of the results of stages.
+        progress: receives each stage and prompt.
 
     Raises:
         UsageError: ``VIDC-BUILD-OUTPUT``.

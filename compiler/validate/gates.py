@@ -136,11 +136,11 @@ def judge(
 ) -> list[Gate]:
     """Returns a gate for each expected subject and each metric with a threshold at ``where``.
 
-    An expected subject that was not measured fails all its gates. Where PyTorch eager was measured
-    in the subject's own precision, ``relative_l2`` is held to a multiple of its error, too.
+    An expected subject that was not measured fails all its gates. If PyTorch eager was measured in
+    the subject's precision, a multiple of its error also limits ``relative_l2``.
 
     Raises:
-        ValueError: if a subject was measured that nobody expected.
+        ValueError: if a subject was measured but not expected.
     """
     subjects = list(expected)
     if surplus := measured.keys() - set(subjects):

@@ -24,9 +24,9 @@ def finish_package(
 
     Args:
         package: file of ``aoti_compile_and_package``.
-        program: what was compiled; gives names, dtypes and shapes of constants.
-        signature: the engine's, as the manifest has it.
-        options: of the loader, as the manifest has them.
+        program: the compiled program, with names, dtypes and shapes of constants.
+        signature: signature of the engine in the manifest.
+        options: options of the loader in the manifest.
 
     Raises:
         GateError: as raised by ``strip_pickles``.
