@@ -1,13 +1,36 @@
-"""Coded errors for GPU faults while engines run."""
+"""Coded errors for faults while engines run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import PurePosixPath
 
 import torch
 
 from vidc.plugins.errors import UnavailableError
 
 _NO_MEMORY = "CUDA error: out of memory"
+
+
+class EngineRunError(UnavailableError, RuntimeError):
+    """``VIDC-ENGINE-RUN``: an engine failed while it ran.
+
+    A RuntimeError too, so that ``gpu_faults`` looks for the cause on a GPU.
+    """
+
+
+def engine_error(file: str, error: object) -> EngineRunError:
+    """Returns the error of an engine that failed.
+
+    Args:
+        file: of the engine in the bundle, named after its component.
+        error: as the engine's library raised it.
+    """
+    return EngineRunError(
+        "VIDC-ENGINE-RUN",
+        f"engine {PurePosixPath(file).stem} ({file}) failed while it ran: "
+        f"{str(error).strip()[:300]}",
+        "`vidc validate BUNDLE` says if the bundle is sound here; build it again if it is not",
+    )
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from vidc.plugins.ops.flash_attention import load_kernel
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.document import AGAIN
+from vidc.runtime.faults import engine_error
 from vidc.runtime.files import Files
 from vidc.runtime.pickles import refuse_pickles
 from vidc.runtime.states import Buffers, States, argument
@@ -90,6 +91,7 @@ class AotInductorEngine:
     """A loaded package, and the weights that it reads.
 
     Args:
+        file: of the package in the bundle.
         package: torch's own loader of the package.
         signature: the engine's.
         constants: every tensor the package reads; the package only points to them.
@@ -98,12 +100,14 @@ class AotInductorEngine:
 
     def __init__(
         self,
+        file: str,
         package: Any,
         signature: Signature,
         constants: Mapping[str, Tensor],
         folder: TemporaryDirectory[str],
     ) -> None:
         self.signature = signature
+        self._file = file
         self._folder = folder
         self._package = package
         self._constants = dict(constants)
@@ -114,9 +118,13 @@ class AotInductorEngine:
 
     def run(self, buffers: Buffers, states: States) -> None:
         """Runs the code over these buffers; writes states in place."""
-        results = self._package.boxed_run(
-            [argument(spec, buffers, states) for spec in self.signature.arguments]
-        )
+        arguments = [argument(spec, buffers, states) for spec in self.signature.arguments]
+        try:
+            results = self._package.boxed_run(arguments)
+        except (torch.AcceleratorError, torch.OutOfMemoryError):
+            raise  # gpu_faults names the cause.
+        except RuntimeError as error:
+            raise engine_error(self._file, error) from error
         for spec, result in zip(self.signature.outputs, results, strict=True):
             buffers[spec.name].copy_(result)
 
@@ -160,7 +168,7 @@ def load(
         name: _constant(entry, name, own, weights, options, described.constants)
         for name in package.get_constant_fqns()
     }
-    return AotInductorEngine(package, entry.signature, constants, folder)
+    return AotInductorEngine(entry.files[0], package, entry.signature, constants, folder)
 
 
 def _described(files: Files, entry: manifest.Engine, options: Options) -> Description:

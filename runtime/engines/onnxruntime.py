@@ -12,6 +12,7 @@ from vidc.plugins.signature import DTYPE_NAMES, Signature, TensorSpec, state_out
 from vidc.runtime import manifest
 from vidc.runtime.engines.integer_products import ask_exact_products
 from vidc.runtime.engines.torch_memory import REFUSED, torch_memory
+from vidc.runtime.faults import engine_error
 from vidc.runtime.files import Files
 from vidc.runtime.ort import onnxruntime
 from vidc.runtime.states import Buffers, States, argument
@@ -89,6 +90,7 @@ class OnnxRuntimeEngine:
     """One inference session, bound to static buffers.
 
     Args:
+        file: of the graph in the bundle.
         session: on the device of the buffers.
         signature: the engine's.
         given: weights that are graph inputs, by name; the session only points to them.
@@ -99,6 +101,7 @@ class OnnxRuntimeEngine:
 
     def __init__(
         self,
+        file: str,
         session: onnxruntime.InferenceSession,
         signature: Signature,
         given: Mapping[str, Tensor],
@@ -109,6 +112,7 @@ class OnnxRuntimeEngine:
         self.signature = signature
         self.captured = captured
         """Runs are captured as CUDA graphs and replayed."""
+        self._file = file
         self._session = session
         self._device = device
         self._given = given
@@ -144,25 +148,23 @@ class OnnxRuntimeEngine:
             number = self._graphs.setdefault(addresses, len(self._graphs) + 1)
             options.add_run_config_entry("gpu_graph_id", str(number))
         if self._device.type == "cuda":
-            self._run_on_gpu(options)
-        else:
-            self._session.run_with_iobinding(self._binding, options)
+            # ONNX Runtime runs on its own stream and waits for it.
+            torch.cuda.current_stream(self._device).synchronize()
+        self._call(options)
         states.flip(self._flipped)
 
     def weight(self, name: str) -> Tensor:
         """Returns a weight of the bundle."""
         return self._weights[name]
 
-    def _run_on_gpu(self, options: onnxruntime.RunOptions | None) -> None:
-        # ONNX Runtime runs on its own stream and waits for it.
-        torch.cuda.current_stream(self._device).synchronize()
+    def _call(self, options: onnxruntime.RunOptions | None) -> None:
         try:
             self._session.run_with_iobinding(self._binding, options)
         except Exception as error:
-            # ONNX Runtime's exceptions have no common base; gpu_faults handles this one.
-            if any(words in str(error) for words in _NO_MEMORY):
+            # ONNX Runtime's exceptions have no common base; gpu_faults handles the first.
+            if self._device.type == "cuda" and any(words in str(error) for words in _NO_MEMORY):
                 raise torch.OutOfMemoryError(str(error)) from error
-            raise RuntimeError(f"ONNX Runtime: {error}") from error
+            raise engine_error(self._file, error) from error
 
 
 def _described(tensor: Tensor, dtype: str) -> tuple[str, int, int, tuple[int, ...], int]:
@@ -202,7 +204,7 @@ def load(
     _require(
         file, "outputs", session.get_outputs(), {s.name: s for s in signature.outputs} | written
     )
-    return OnnxRuntimeEngine(session, signature, given, weights, device, captured)
+    return OnnxRuntimeEngine(file, session, signature, given, weights, device, captured)
 
 
 def _session(

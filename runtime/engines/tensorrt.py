@@ -12,6 +12,7 @@ from vidc.plugins import loading
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Role, Signature, state_output
 from vidc.runtime import manifest
+from vidc.runtime.faults import engine_error
 from vidc.runtime.files import Files
 from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.strict import read
@@ -56,6 +57,7 @@ class TensorRtEngine:
     """A plan's execution context, and the weights that it reads.
 
     Args:
+        file: path of the plan in the bundle.
         engine: TensorRT's engine; the context only points to it.
         context: execution context without memory of its own.
         signature: signature of the engine.
@@ -66,6 +68,7 @@ class TensorRtEngine:
 
     def __init__(
         self,
+        file: str,
         engine: Any,
         context: Any,
         signature: Signature,
@@ -76,6 +79,7 @@ class TensorRtEngine:
         self.signature = signature
         self._names = names
         self._device = device
+        self._file = file
         self._engine = engine
         self._context = context
         self._weights = weights
@@ -101,7 +105,7 @@ class TensorRtEngine:
         memory = torch.empty(size, dtype=torch.uint8, device=self._device)
         self._context.set_device_memory(memory.data_ptr(), size)
         if not self._context.execute_async_v3(_stream(self._device)):
-            raise RuntimeError(f"{self._engine.name or 'engine'}: enqueueing failed")
+            raise engine_error(self._file, "TensorRT cannot enqueue it")
         for spec in self._written:
             if not spec.in_place:
                 states[spec.name].copy_(states.spare(spec.name))
@@ -160,7 +164,7 @@ def load(
         shape, dtype = found[name][1:]
         if (tuple(tensor.shape), tensor.dtype) != (shape, dtype):
             raise _other_signature(file, f"weight {name} is {dtype}{list(shape)}")
-    return TensorRtEngine(engine, context, signature, taken, names, device)
+    return TensorRtEngine(file, engine, context, signature, taken, names, device)
 
 
 def _module(options: Options, entry: manifest.Engine) -> Any:

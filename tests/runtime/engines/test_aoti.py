@@ -296,6 +296,17 @@ def test_refuses_a_signature_that_is_not_the_packages(transformer: Model) -> Non
         refused(transformer, replace(entry, signature=signature), transformer.weights())
 
 
+def test_a_package_that_fails_while_it_runs_has_a_code(transformer: Model) -> None:
+    engine = transformer.load(transformer.weights())["denoise"]
+    buffers, states = first_block(engine)
+    buffers.set({"position": -(10**9)})
+    with pytest.raises(
+        UnavailableError, match=r"engine denoise \(.*denoise.pt2\) failed"
+    ) as caught:
+        engine.run(buffers, states)
+    assert caught.value.code == "VIDC-ENGINE-RUN"
+
+
 def test_refuses_options_that_are_not_the_packages(transformer: Model) -> None:
     entry = transformer.entries["denoise"]
     options = {**entry.options, "channels_last": ["transformer.patch_embedding.weight"]}

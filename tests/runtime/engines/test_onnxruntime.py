@@ -127,6 +127,25 @@ def test_states_are_written_in_place_or_to_the_spare(folder: Path, entry: manife
         assert (states["last"].data_ptr() == places["last"]) is (block % 2 == 1)
 
 
+def test_a_graph_that_fails_while_it_runs_has_a_code(
+    folder: Path, entry: manifest.Engine, tmp_path: Path
+) -> None:
+    """A damaged constant makes it write beyond the ring."""
+    shutil.copytree(folder / "weights", tmp_path / "weights")
+    model = onnx.load(folder / entry.files[0], load_external_data=False)
+    constants = {each.name: each for each in model.graph.initializer}
+    (divisor,) = (node.input[1] for node in model.graph.node if node.op_type == "Mod")
+    size = onnx.numpy_helper.to_array(constants[divisor])
+    constants[divisor].CopyFrom(onnx.numpy_helper.from_array(size * 99, divisor))
+    onnx.save(model, tmp_path / entry.files[0])
+    engine = load(Files(tmp_path), entry, weights(tmp_path), CPU)
+    states, buffers = States([engine.signature], CPU), Buffers(engine.signature, CPU)
+    buffers.set({"position": 8})
+    with pytest.raises(UnavailableError, match=r"engine toy \(toy.onnx\) failed") as caught:
+        engine.run(buffers, states)
+    assert caught.value.code == "VIDC-ENGINE-RUN"
+
+
 LOAD_TWICE = """
 import json, sys
 from pathlib import Path
