@@ -123,6 +123,12 @@ def _bundle_text(bundle: "BundleSummary") -> str:
             f"{'passed' if validation.passed else 'NOT PASSED'}, {validation.gates} gates, "
             f"level {validation.level}",
         ),
+        (
+            "record",
+            "matches the manifest"
+            if bundle.record_error is None
+            else f"DOES NOT MATCH, so it does not load: {bundle.record_error}",
+        ),
         ("prompts", bundle.prompts),
         ("size", byte_size(bundle.bytes)),
         (

@@ -3,16 +3,14 @@
 from pathlib import Path
 
 from vidc.compiler.doctor.probes import Finding, Status
-from vidc.compiler.store.workers import Worker
+from vidc.compiler.store.workers import alone
 from vidc.plugins.errors import BuildError, VidcError
 
 
 def try_bundle(bundle: Path) -> Finding:
     """Loads a bundle and opens a session in another process; returns the finding."""
-    worker = Worker()
     try:
-        worker.submit(_load, bundle)
-        engines = worker.result("trial")
+        engines = alone("trial", _load, bundle)
     except BuildError:
         return Finding(
             "bundle",
@@ -22,9 +20,6 @@ def try_bundle(bundle: Path) -> Finding:
         )
     except VidcError as error:
         return Finding("bundle", Status.BROKEN, error.message, error.hint)
-    finally:
-        worker.close()
-        worker.join()
     return Finding("bundle", Status.GOOD, f"{bundle} loads: {engines} engines")
 
 

@@ -12,7 +12,9 @@ from safetensors import SafetensorError, safe_open
 from vidc.compiler.report.prompts import prompts_text
 from vidc.plugins.errors import GateError
 from vidc.plugins.signature import TensorSpec
+from vidc.runtime.files import Files
 from vidc.runtime.manifest import Engine, Manifest, Target, Validation
+from vidc.runtime.record import compare_record
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class BundleSummary:
     """Summary of a bundle; ``bytes`` covers all files in its manifest.
 
     ``digest`` is the manifest's, and ``signer`` the public key that signed it, unchecked.
+    ``record_error`` says why the manifest is not that of the build's validation; None if it is.
     """
 
     name: str
@@ -91,6 +94,7 @@ class BundleSummary:
     tools: dict[str, str]
     digest: str
     signer: str | None
+    record_error: str | None
 
 
 def summarize_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
@@ -119,7 +123,17 @@ def summarize_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
         tools=manifest.tools,
         digest=manifest.digest,
         signer=None if manifest.signature is None else manifest.signature.key,
+        record_error=_record_error(bundle, manifest),
     )
+
+
+def _record_error(bundle: Path, manifest: Manifest) -> str | None:
+    try:
+        with Files(bundle, manifest.files) as files:
+            compare_record(files, manifest)
+    except GateError as error:
+        return error.message
+    return None
 
 
 def summarize_engine(component: str, engine: Engine, manifest: Manifest) -> EngineSummary:

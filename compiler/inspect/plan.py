@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidc.compiler.backends.tensorrt.built_layers import inspected_layers
+from vidc.compiler.backends.tensorrt.built_layers import inspected_layers, require_gpu
 from vidc.compiler.backends.tensorrt.engine_layers import (
     ENGINE,
     EngineLayer,
@@ -15,7 +15,8 @@ from vidc.compiler.backends.tensorrt.engine_layers import (
 from vidc.compiler.backends.tensorrt.plan import LAYERS, Plan, describe_plan
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
 from vidc.compiler.inspect.changes import Sections, sections
-from vidc.plugins.errors import GateError, UnavailableError
+from vidc.compiler.store.workers import alone
+from vidc.plugins.errors import BuildError, GateError, UnavailableError
 from vidc.runtime.strict import plain, read
 
 MAX_DESCRIPTION_BYTES = 2**26
@@ -136,7 +137,7 @@ class InspectedPlan:
 
 
 def inspect_plan(path: Path) -> InspectedPlan:
-    """Inspects the plan in a file and loads it if its GPU is present.
+    """Inspects the plan in a file and, if its GPU is present, loads it in a process of its own.
 
     Raises:
         GateError: what ``describe_plan`` raises; ``VIDC-BUNDLE-MALFORMED``, ``VIDC-BUNDLE-FIELD``:
@@ -147,10 +148,17 @@ def inspect_plan(path: Path) -> InspectedPlan:
     engine = _read(path.with_suffix(ENGINE), EngineLayers, "an engine's layers")
     not_loaded = None
     try:
-        engine = inspected_layers(path.read_bytes(), PRODUCTS[plan.product])
+        require_gpu(PRODUCTS[plan.product])
+        engine = alone("inspect", _loaded_layers, path, plan.product)
+    except BuildError:
+        not_loaded = "loading it ended its process: it is damaged, or of another version"
     except (GateError, UnavailableError) as error:
         not_loaded = error.message
     return InspectedPlan(plan, network, engine, not_loaded)
+
+
+def _loaded_layers(path: Path, product: str) -> EngineLayers:
+    return inspected_layers(path.read_bytes(), PRODUCTS[product])
 
 
 def compare_plans(old: InspectedPlan, new: InspectedPlan) -> Sections:

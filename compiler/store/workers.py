@@ -133,6 +133,22 @@ class Workers:
             worker.close()
 
 
+def alone(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs a module's function in a process of its own, which damaged native code may end.
+
+    Raises:
+        BuildError: ``VIDC-BUILD-STAGE``, its process died; ``name`` is what the message calls it.
+        Exception: as the function raised it.
+    """
+    worker = Worker()
+    try:
+        worker.submit(function, *arguments)
+        return worker.result(name)
+    finally:
+        worker.close()
+        worker.join()
+
+
 def finished(workers: dict[Worker, Any]) -> list[Worker]:
     """Waits until one of the workers has a result or died, and returns those."""
     by_connection = {worker.connection: worker for worker in workers}

@@ -34,10 +34,7 @@ def inspected_layers(plan: bytes, product: Product) -> EngineLayers:
             ``VIDC-ENGINE-LOAD``, there is no GPU, or the plan does not load.
         GateError: ``VIDC-BUNDLE-MALFORMED``, the description has an unknown format.
     """
-    import torch
-
-    if not torch.cuda.is_available():
-        raise _not_loaded(product, "torch finds no CUDA device here")
+    require_gpu(product)
     module = product.module()
     log = Log(module)
     engine = module.Runtime(log.logger).deserialize_cuda_engine(plan)
@@ -47,6 +44,18 @@ def inspected_layers(plan: bytes, product: Product) -> EngineLayers:
     inspector = engine.create_engine_inspector()
     text: Any = inspector.get_engine_information(module.LayerInformationFormat.JSON)
     return layers_from_json(text, {"activation": engine.device_memory_size_v2})
+
+
+def require_gpu(product: Product) -> None:
+    """Refuses to load a plan where there is no GPU.
+
+    Raises:
+        UnavailableError: ``VIDC-ENGINE-LOAD``.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise _not_loaded(product, "torch finds no CUDA device here")
 
 
 def _not_loaded(product: Product, reason: str) -> UnavailableError:

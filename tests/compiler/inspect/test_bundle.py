@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 from vidc.compiler.inspect.bundle import Total, summarize_bundle
 from vidc.plugins.errors import GateError
-from vidc.runtime.manifest import read_manifest
+from vidc.runtime.integrity import file_entry
+from vidc.runtime.manifest import read_manifest, write_manifest
+from vidc.runtime.record import RECORD_NAME, Record
 from vidc.runtime.states import States
 
 
@@ -54,3 +58,18 @@ def test_weights_that_are_no_safetensors_are_malformed(make_bundle):
     (bundle / "weights/transformer.safetensors").write_bytes(b"\xff" * 64)
     with pytest.raises(GateError, match="VIDC-BUNDLE-MALFORMED"):
         summarize_bundle(bundle, manifest)
+
+
+def test_says_if_the_manifest_is_the_validated_one(vidc, make_bundle):
+    bundle = make_bundle()
+    manifest = read_manifest(bundle)
+    assert "lists no validated.json" in summarize_bundle(bundle, manifest).record_error
+    Record.of(manifest).write(bundle)
+    files = {**manifest.files, RECORD_NAME: file_entry(bundle / RECORD_NAME)}
+    recorded = replace(manifest, files=files)
+    write_manifest(recorded, bundle)
+    assert summarize_bundle(bundle, read_manifest(bundle)).record_error is None
+    assert "matches the manifest" in vidc("inspect", str(bundle))[1]
+    write_manifest(replace(recorded, preset="another"), bundle)
+    status, out, _ = vidc("inspect", str(bundle))
+    assert (status, "DOES NOT MATCH" in out, "preset changed" in out) == (0, True, True)

@@ -1,6 +1,7 @@
 """A plan, as `vidc inspect` and `vidc diff` show it."""
 
 import json
+import os
 
 import pytest
 
@@ -11,6 +12,7 @@ from vidc.compiler.backends.tensorrt.engine_layers import (
     EngineTensor,
 )
 from vidc.compiler.backends.tensorrt.plan import LAYERS, describe_plan
+from vidc.compiler.inspect.plan import inspect_plan
 from vidc.plugins.errors import GateError
 from vidc.runtime.strict import plain
 
@@ -226,6 +228,46 @@ def test_which_attention_became_one_kernel_is_said_of_each(vidc, described, monk
     assert "7, as its builder says" in out
     assert "memory" in out
     assert "torch finds no CUDA device here" in out
+
+
+LOADERS = """
+import os, signal
+from vidc.compiler.backends.tensorrt.engine_layers import EngineLayers
+
+def crash(path, product):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def load(path, product):
+    return EngineLayers("inspector", (), {product: os.getppid()})
+"""
+
+
+@pytest.fixture
+def loaders(tmp_path, monkeypatch):
+    """Functions in place of TensorRT on a machine with a GPU."""
+    (tmp_path / "loaders.py").write_text(LOADERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    import loaders
+
+    return loaders
+
+
+def test_a_plan_is_loaded_in_another_process(plan, loaders, monkeypatch):
+    monkeypatch.setattr("vidc.compiler.inspect.plan._loaded_layers", loaders.load)
+    found = inspect_plan(plan)
+    assert found.engine.memory == {"tensorrt_rtx": os.getpid()}
+    assert found.not_loaded is None
+
+
+def test_a_plan_that_ends_the_process_that_loads_it_is_described(
+    vidc, described, loaders, monkeypatch
+):
+    monkeypatch.setattr("vidc.compiler.inspect.plan._loaded_layers", loaders.crash)
+    status, out, _ = vidc("inspect", str(described))
+    assert status == 0
+    assert "loading it ended its process" in out
+    assert "7, as its builder says" in out
 
 
 def test_a_kernel_that_only_rounds_is_warned_of(vidc, described):
