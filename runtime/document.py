@@ -1,5 +1,6 @@
 """Untrusted JSON documents that list a folder's files: bounded parsing and checked paths."""
 
+import errno
 import json
 import math
 import os
@@ -146,7 +147,12 @@ def unreadable(file: Path, error: OSError) -> GateError:
 
 def _read_bytes(file: Path) -> bytes:
     # Does not wait for the writer of a pipe.
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise ValueError("it is a socket or a device, not a file") from error
+        raise
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("it is not a file")
