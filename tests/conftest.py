@@ -31,8 +31,9 @@ settings.load_profile("full")
 
 def pytest_addoption(parser):
     """Adds the options of ``tests/fuzz``."""
-    parser.addoption("--fuzz-cases", type=int, default=330, help="number of mutated files to read")
+    parser.addoption("--fuzz-cases", type=int, default=27, help="mutations of each subject")
     parser.addoption("--fuzz-seed", type=int, default=1, help="seed of the mutations")
+    parser.addoption("--fuzz-bundle", metavar="FOLDER", help="bundle to mutate")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -62,12 +62,14 @@ class Subject:
     Attributes:
         name: of the kind.
         make: writes valid files into a folder.
-        read: reads them as the product does, as far as their values.
+        read: reads them as the product does, as far as their values; may return a text to count.
+        change: changes a folder's files and returns what was done; None for ``mutate``.
     """
 
     name: str
     make: Callable[[Path], None]
     read: Callable[[Path], object]
+    change: Callable[[Path, random.Random], str] | None = None
 
 
 @dataclass
@@ -89,7 +91,7 @@ def run(subject: Subject, folder: Path, seed: int, numbers: range) -> Outcome:
         case = f"seed {seed}, {subject.name}, case {number}"
         changed = folder / "changed"
         shutil.copytree(valid, changed)
-        what = mutate(changed, random.Random(case))
+        what = (subject.change or mutate)(changed, random.Random(case))
         try:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             with _limited():
@@ -107,11 +109,11 @@ def run(subject: Subject, folder: Path, seed: int, numbers: range) -> Outcome:
 
 def _read(subject: Subject, folder: Path) -> str:
     try:
-        subject.read(folder)
+        found = subject.read(folder)
     except VidcError as error:
         str(error).encode()
         return error.code
-    return "accepted"
+    return found if isinstance(found, str) else "accepted"
 
 
 @contextmanager
@@ -129,14 +131,18 @@ def _limited() -> Iterator[None]:
 
 def mutate(folder: Path, rng: random.Random) -> str:
     """Changes one to three things in one of a folder's files; returns what was done."""
-    path = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
+    return mutate_file(rng.choice(sorted(p for p in folder.rglob("*") if p.is_file())), rng)
+
+
+def mutate_file(path: Path, rng: random.Random) -> str:
+    """Changes one to three things in a file; returns what was done."""
     done = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         change = rng.choice(_changes(path))
         content = change(path.read_bytes(), rng)
         path.write_bytes(content)
         done.append(change.__name__.strip("_"))
-    return f"{', '.join(done)} in {path.relative_to(folder)}"
+    return f"{', '.join(done)} in {path.name}"
 
 
 def _changes(path: Path) -> list[Callable[[bytes, random.Random], bytes]]:
@@ -146,7 +152,7 @@ def _changes(path: Path) -> list[Callable[[bytes, random.Random], bytes]]:
         return [_bytes, _toml, _toml]
     if path.suffix == ".safetensors":
         return [_bytes, _header, _names, _names]
-    if path.suffix in (".pt", ".pth", ".bin") and zipfile.is_zipfile(path):
+    if path.suffix in (".pt", ".pth", ".bin", ".pt2") and zipfile.is_zipfile(path):
         return [_bytes, _member, _member]
     return [_bytes]
 
@@ -261,6 +267,37 @@ def _member(data: bytes, rng: random.Random) -> bytes:
         for each, value in content.items():
             archive.writestr(zipfile.ZipInfo(each), value)
     return result.getvalue()
+
+
+def nudge(path: Path, rng: random.Random) -> tuple[Any, Any]:
+    """Changes a JSON document as ``nudged`` does; returns the old one and the new one."""
+    old = new = json.loads(path.read_text())
+    while new == old:
+        new = nudged(old, rng)
+    path.write_text(json.dumps(new))
+    return old, new
+
+
+def nudged(value: Any, rng: random.Random) -> Any:
+    """A JSON value with one leaf changed to another of its type, or two items exchanged."""
+    if isinstance(value, dict | list) and value:
+        keys = sorted(value) if isinstance(value, dict) else [*range(len(value))]
+        changed, key = value.copy(), rng.choice(keys)
+        if rng.random() < 0.1:
+            other = rng.choice(keys)
+            changed[key], changed[other] = value[other], value[key]
+        else:
+            changed[key] = nudged(value[key], rng)
+        return changed
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return rng.choice((value + 1, value - 1, value * 2, -value, 0, 1))
+    if isinstance(value, float):
+        return rng.choice((value + 1, value - 1, value * 0.999, value * 2, -value, 0.0))
+    if isinstance(value, str):
+        return _renamed(value, rng)
+    return _changed(value, rng)
 
 
 def _changed(value: Any, rng: random.Random) -> Any:
