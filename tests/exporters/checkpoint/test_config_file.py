@@ -49,7 +49,7 @@ def pipeline(saved: Path, tmp_path: Path) -> Path:
 
 
 def resolve(model: CausalVideo, checkpoint: Path, vae: Path | None = None) -> None:
-    SourceOptions(checkpoint, vae, None, (), None).resolve(model)
+    SourceOptions(checkpoint, {} if vae is None else {"vae": vae}).resolve(model)
 
 
 def refused(model: CausalVideo, checkpoint: Path, vae: Path | None = None) -> str:

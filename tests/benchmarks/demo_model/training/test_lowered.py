@@ -16,7 +16,7 @@ def network(sizes, model) -> CausalWan:
 
 def embedded(network: CausalWan) -> torch.Tensor:
     times = torch.tensor([[999.0, 250.0]])
-    return network.condition_embedder.time(times)[1]
+    return network.condition_embedder.time(times, network.dtype)[1]
 
 
 def test_it_is_what_a_bf16_network_computes(network):
