@@ -20,8 +20,8 @@ from vidc.runtime.integrity import file_entries
 from vidc.runtime.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from vidc.runtime.programs.causal_video import TEXT_ENCODER
 
-SIGNED_ALONE = ("spec.timesteps", "spec.sigmas", "spec.context_timestep")
-"""Fields that decide frames and are compared with nothing but the record."""
+SIGNED_ALONE = ("spec.timesteps", "spec.sigmas", "spec.context_timestep", "spec.sink")
+"""Fields that decide frames and are compared with nothing but the record, as SECURITY.md says."""
 BYTES = 16 * 2**30
 """Address space of a process that plays damaged files."""
 

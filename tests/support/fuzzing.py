@@ -23,7 +23,7 @@ from typing import Any
 
 from vidc.plugins.errors import VidcError
 
-SECONDS = 20
+SECONDS = 60
 """Longest time of one case."""
 MEGABYTES = 400
 """Most memory that one case may add to the process."""
