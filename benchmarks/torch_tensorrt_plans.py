@@ -32,7 +32,7 @@ from typing import Any
 from torch_tensorrt_coverage import MODELS, import_registry, told
 
 from vidc.compiler.backends import CompiledEngine
-from vidc.compiler.backends.tensorrt.description import describe_network
+from vidc.compiler.backends.tensorrt.network import describe_network
 from vidc.compiler.backends.tensorrt.plan import describe_plan
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
 from vidc.compiler.backends.torch_tensorrt.package import PACKAGES

@@ -1,10 +1,26 @@
-"""Context for torch's tracers and translators."""
+"""Contexts for torch's tracers and translators."""
 
 import gc
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vidc.exporters.quiet import quiet_torch
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Silences torch's internal deprecation warnings and notes about unused packages."""
+    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registration.level
+    registration.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.filterwarnings("ignore", "No complete tensor found", UserWarning)
+            warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+            yield
+    finally:
+        registration.setLevel(level)
 
 
 @contextmanager

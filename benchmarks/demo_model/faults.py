@@ -38,12 +38,13 @@ from vidc.compiler.cli.validate import command as validate
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.tables import read_calibrate
+from vidc.compiler.config.schema import CalibrateConfig
+from vidc.compiler.config.tables import read_table
 from vidc.compiler.quantize.artifact import read_calibration, write_calibration
 from vidc.compiler.quantize.ranges import finished, merged
 from vidc.compiler.store.run import run
 from vidc.compiler.store.store import Store
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.checkpoint import write_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.families.causal_video import CausalVideo
@@ -136,7 +137,7 @@ def calibrate_on_noise(like: Path, folder: Path) -> Path:
             if isinstance(engine, EagerEngine) and not name.startswith("vae_")
         }
         encode = bundle.resources.shared
-        texts = read_calibrate(preset.layer).prompts[: PROMPTS + 1]
+        texts = read_table(CalibrateConfig, preset.layer, "calibrate").prompts[: PROMPTS + 1]
         prompts = [encode(text)[0].clone() for text in texts]
         rollouts = Rollouts(config, engines, torch.device("cpu"), 0)
         ranges = rollouts.weights()

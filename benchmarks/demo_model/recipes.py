@@ -33,8 +33,8 @@ from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.artifact import Calibration, read_calibration
 from vidc.compiler.quantize.switch import QuantizedLayers
-from vidc.compiler.validate.eager import EagerEngine, part_engines
 from vidc.compiler.validate.metrics import psnr, ssim
+from vidc.compiler.validate.reference import EagerEngine, part_engines
 from vidc.exporters.families.causal_video import CausalVideo
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.runtime.bundle import Bundle

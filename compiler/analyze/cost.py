@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vidc.compiler.config.formats import HIGH, AttentionFormat
 from vidc.compiler.config.precision import instead
+from vidc.compiler.config.recipe import HIGH, AttentionFormat
 from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes

@@ -5,9 +5,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from vidc.compiler.config.formats import HIGH, AttentionFormat, LinearFormat
-from vidc.compiler.config.patterns import matching
-from vidc.compiler.config.recipe import Format, Recipe, Rule
+from vidc.compiler.config.recipe import (
+    HIGH,
+    AttentionFormat,
+    Format,
+    LinearFormat,
+    Recipe,
+    Rule,
+    matching,
+)
 from vidc.compiler.quantize.apply import Quantization
 from vidc.exporters.families.family import Family
 

@@ -5,22 +5,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidc.compiler.analyze.budget import TIME, Budget
-from vidc.compiler.analyze.buildable import planned_support, require_buildable
-from vidc.compiler.analyze.choose import Choice, Scored, require_saving, require_time
+from vidc.compiler.analyze.choose import TIME, Budget, Choice, Scored, require_saving, require_time
 from vidc.compiler.analyze.cost import Costs, predict
 from vidc.compiler.analyze.groups import LayerGroup, layer_groups, with_high
 from vidc.compiler.analyze.stages import ChooseMix, Sensitivity, Subject, score
 from vidc.compiler.analyze.trials import FRAMES, LATENTS
+from vidc.compiler.backends import backend
 from vidc.compiler.build.calibration_prompts import Prompts
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import load_stage, slot
+from vidc.compiler.config.backend import choose_builder
 from vidc.compiler.config.layers import Setting
-from vidc.compiler.config.quantization import default_recipe
+from vidc.compiler.config.precision import require_built
+from vidc.compiler.config.quantization import default_recipe, precision_of
 from vidc.compiler.config.recipe import Recipe, load_recipe
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
+from vidc.compiler.quantize.lowering import require_lowered
+from vidc.compiler.quantize.support import AOTI_GPU, QuantizationSupport
 from vidc.compiler.store.run import Progress, run
 from vidc.compiler.store.stage import Stage
 from vidc.compiler.store.store import Store
@@ -239,3 +242,36 @@ def _mix(plan: Plan, model: Family, scored: Sequence[Scored], choice: Choice) ->
         1 - sum(each.saved for each in choice.groups) / plan.costs.seconds,
         apply_recipe(recipe, model).flops_share,
     )
+
+
+def require_buildable(
+    recipe: Recipe, formats: Quantization, target: Target, asked: Setting | None
+) -> None:
+    """Rejects a recipe as ``vidc build`` does.
+
+    A mix of a supported recipe is supported, because it only drops formats.
+
+    Args:
+        recipe: the recipe that a mix is chosen from.
+        formats: its formats for the model.
+        target: the target to build for.
+        asked: the setting ``backend``, or None for the target's default.
+
+    Raises:
+        UsageError: ``VIDC-RECIPE-PRECISION``, its formats do not fit into one build.
+        UnavailableError: ``VIDC-RECIPE-LOWERING``, ``VIDC-BACKEND-PRECISION`` or
+            ``VIDC-BACKEND-TARGET``, the backend does not support it.
+    """
+    precision = Setting(precision_of(recipe), f"recipe {recipe.name}")
+    chosen = choose_builder(asked, target, Setting(target.name, target.name)).value
+    require_built([precision], chosen, target)
+    require_lowered(recipe.name, formats, backend(chosen).quantization(target))
+
+
+def planned_support(target: Target, asked: Setting | None) -> QuantizationSupport:
+    """Returns the quantization support of the target's backend; aoti's if there is no backend."""
+    try:
+        chosen = choose_builder(asked, target, Setting(target.name, target.name)).value
+    except UnavailableError:
+        return AOTI_GPU
+    return backend(chosen).quantization(target)

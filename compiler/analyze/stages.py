@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from vidc.compiler.analyze.budget import Budget
-from vidc.compiler.analyze.choose import Choice, Scored, by_damage, choose
+from vidc.compiler.analyze.choose import Budget, Choice, Scored, by_damage, choose
 from vidc.compiler.analyze.groups import LayerGroup, layers_of
 from vidc.compiler.analyze.trials import Damage, Trials
 from vidc.compiler.build.calibrate import calibrate_name
@@ -27,10 +26,9 @@ from vidc.compiler.quantize.attention import require_heads
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.quantize.switch import QuantizedLayers
 from vidc.compiler.store.digest import Json
+from vidc.compiler.store.sources import versions
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
-from vidc.compiler.store.versions import versions
-from vidc.compiler.validate.eager import quantized_network
-from vidc.compiler.validate.reference import eager_engines
+from vidc.compiler.validate.reference import eager_engines, quantized_network
 from vidc.plugins.names import weights_path
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.program import program
@@ -178,15 +176,12 @@ class ChooseMix(Stage):
         seconds: predicted seconds of a block in high precision.
     """
 
+    name = "mix"
+
     subject: Subject
     budget: Budget
     saved: Mapping[LayerGroup, float]
     seconds: float
-
-    @property
-    def name(self) -> str:
-        """``mix``."""
-        return "mix"
 
     @property
     def inputs(self) -> tuple[Input, ...]:

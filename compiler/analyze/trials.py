@@ -10,10 +10,9 @@ from torch import Tensor
 
 from vidc.compiler.build.calibration_rollouts import scenario
 from vidc.compiler.quantize.switch import QuantizedLayers
-from vidc.compiler.validate.eager import part_engines
 from vidc.compiler.validate.metrics import compare, psnr
 from vidc.compiler.validate.play import Inputs
-from vidc.compiler.validate.reference import player
+from vidc.compiler.validate.reference import part_engines, player
 from vidc.exporters.families.family import Family
 from vidc.runtime.engines import Engine, Wrapper
 from vidc.runtime.program import program

@@ -3,13 +3,14 @@
 Importing this package registers the backends with the settings without importing any of them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from vidc.compiler.config.backend import BUILDERS
 from vidc.compiler.config.targets import Target
@@ -89,27 +90,34 @@ class GraphError(BuildError):
         return type(self), (self.code, self.message, self.hint, self.component, self.values)
 
 
-class Backend(Protocol):
-    """Interface of the object ``vidc.compiler.backends.<name>.backend.backend``."""
+class Backend(ABC):
+    """Base class of the object ``vidc.compiler.backends.<name>.backend.backend``."""
 
+    @abstractmethod
     def quantization(self, target: Target) -> "QuantizationSupport":
         """Returns the quantization that its engines for a target support."""
 
+    @abstractmethod
     def precisions(self, target: Target) -> frozenset[str]:
         """Returns the precisions it builds for a target; empty if the target is unsupported."""
 
     def kernels(self, target: Target) -> tuple[str, ...]:
         """Returns the modules of ``vidc.compiler.backends.aoti.kernels`` that its engines need."""
+        return ()
 
+    @abstractmethod
     def tools(self, target: Target) -> Mapping[str, str]:
         """Returns the versions of its tools by name, which are part of a stage's key."""
 
     def cross_compiles(self, target: Target) -> bool:
         """Returns True if it compiles for the target's GPU on a machine without it."""
+        return False
 
+    @abstractmethod
     def unavailable(self, target: Target) -> str | None:
         """Returns why it cannot compile for a target on this machine, or None if it can."""
 
+    @abstractmethod
     def compile(
         self,
         component: "ExportedComponent",

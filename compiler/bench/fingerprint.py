@@ -4,13 +4,13 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vidc.compiler.store.digest import sha256_file, sha256_json
+from vidc.compiler.store.sources import installed
 from vidc.runtime.manifest import MANIFEST_NAME
 
 PACKAGES = (
@@ -59,7 +59,7 @@ def fingerprint(device: torch.device | None = None, bundle: Path | None = None) 
             **(dict.fromkeys(DRIVER) if gpu is None else _nvidia_smi(gpu, DRIVER)),
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
-            "packages": {name: _version(name) for name in PACKAGES},
+            "packages": {name: installed(name) for name in PACKAGES},
             "commit": _commit(),
         },
         "bundle": None if bundle is None else sha256_file(bundle / MANIFEST_NAME),
@@ -100,13 +100,6 @@ def _nvidia_smi(device: torch.device, fields: Mapping[str, str]) -> dict[str, st
     if len(values) != len(fields):
         return dict.fromkeys(fields)
     return dict(zip(fields, values, strict=True))
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _commit() -> str | None:

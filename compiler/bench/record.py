@@ -14,7 +14,7 @@ from vidc.compiler.bench.streams import OURS
 from vidc.compiler.bench.sweep import Sweep
 from vidc.compiler.bench.usage import MAX_SHARE
 from vidc.compiler.bench.verdict import LEAST_DELTA, LEAST_RATIO, Outcome, Verdict, judge
-from vidc.compiler.store.flatten import flatten
+from vidc.compiler.store.digest import flatten
 from vidc.plugins.errors import UsageError
 
 SCHEMA = 1

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from vidc.compiler.bench.metrics import Decoding
 from vidc.compiler.config.tables import model_from_json
-from vidc.compiler.validate.eager import EagerEngine
-from vidc.compiler.validate.reference import eager_engines
+from vidc.compiler.validate.reference import EagerEngine, eager_engines
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
 from vidc.runtime import Bundle
 from vidc.runtime.manifest import Manifest

@@ -6,7 +6,7 @@ from typing import Any
 
 from vidc.compiler.bench.profile import Rate
 from vidc.compiler.bench.sweep import Change
-from vidc.compiler.store.units import byte_size
+from vidc.compiler.store.disk import byte_size
 
 _DIGITS = 4
 

@@ -7,10 +7,7 @@ from pathlib import Path
 
 from vidc.compiler.backends import backend
 from vidc.compiler.build.device_memory import capacity
-from vidc.compiler.build.handed_over import HandedOver
-from vidc.compiler.build.handover import Handover, stage_folder
 from vidc.compiler.build.lines import naming_lines
-from vidc.compiler.build.place import Place
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import WORKERS, package_step, slot, stages
 from vidc.compiler.config.resolve import Settings
@@ -160,47 +157,6 @@ def whole(settings: Settings, sources: Sources) -> Build:
         VidcError: what ``stages`` raises.
     """
     return Build(settings, stages(settings, sources), package_step(settings), slot(settings))
-
-
-def begun(settings: Settings, sources: Sources) -> Build:
-    """Returns the portable part of a build, which leaves a folder for another machine.
-
-    Refused with ``VIDC-ENV-BACKEND`` if the backend compiles on any machine but is not installed.
-
-    Raises:
-        VidcError: what ``stages`` raises.
-    """
-    target, chosen = settings.target, backend(settings.backend)
-    reason = chosen.unavailable(target) if chosen.cross_compiles(target) else None
-    refused = None
-    if reason is not None:
-        refused = UnavailableError(
-            "VIDC-ENV-BACKEND",
-            f"backend {settings.backend} builds for {target.name} on any machine, but not on this "
-            f"one: {reason}",
-            "install it, or pass another --backend",
-        )
-    portable = [stage for stage in stages(settings, sources) if stage.portable]
-    last = Handover(settings, tuple(stage.name for stage in portable))
-    return Build(settings, portable, last, slot(settings), refused=refused)
-
-
-def rest(given: HandedOver) -> Build:
-    """Returns the build of a bundle that another machine began.
-
-    Its stage keys are those of a whole build.
-    """
-    settings = given.settings
-    chosen: list[Stage] = [
-        _placed(given, stage.name) if stage.portable else stage for stage in stages(settings, None)
-    ]
-    keys = {name: output.components.key for name, output in given.document.stages.items()}
-    return Build(settings, chosen, package_step(settings), f"{slot(settings)}/finished", keys)
-
-
-def _placed(given: HandedOver, stage: str) -> Place:
-    done = given.document.stages[stage]
-    return Place(stage, given.folder / stage_folder(stage), done.components.key, done.files)
 
 
 def lacking(settings: Settings) -> str | None:

@@ -5,13 +5,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vidc.compiler.build.calibration_prompts import Prompts, default_prompts
+from vidc.compiler.build.device_memory import golden_bytes
 from vidc.compiler.build.load import SOURCE_NAME, labeled, loaded_input
-from vidc.compiler.config.program import model_modules
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.config.program import model_modules, program_spec
+from vidc.compiler.config.resolve import Settings
+from vidc.compiler.config.schema import CALIBRATION_PROMPTS
+from vidc.compiler.config.targets import gpu_unavailable
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
 from vidc.compiler.store.digest import Json
+from vidc.compiler.store.sources import versions
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
-from vidc.compiler.store.versions import versions
 from vidc.exporters.families.family import Family
+from vidc.exporters.families.flags import flag_of
+from vidc.plugins.errors import UsageError
 
 if TYPE_CHECKING:
     from vidc.compiler.build.calibration_recording import Recording
@@ -106,3 +114,69 @@ class Calibrate(Stage):
 def calibrate_name(model: Family) -> str:
     """Returns the name of the stage that calibrates a model."""
     return f"calibrate:{model.quantized_group}"
+
+
+def calibrate_stage(settings: Settings, sources: Sources | None) -> Calibrate:
+    """Returns the stage of a build: given ranges, or ranges of the preset's prompts.
+
+    Raises:
+        VidcError: what ``build_prompts`` and ``record_stage`` raise.
+    """
+    if sources is None:
+        return Calibrate(settings.model, None)
+    if sources.calibration is not None:
+        return Calibrate(settings.model, sources.calibration)
+    return record_stage(settings, build_prompts(settings), 0, recording_device(settings))
+
+
+def record_stage(settings: Settings, prompts: Prompts, seed: int, device_type: str) -> Calibrate:
+    """Returns the stage that runs rollouts and records activation ranges.
+
+    Args:
+        settings: of the model and its high precisions.
+        prompts: at least one.
+        seed: of the noise.
+        device_type: where the rollouts run, ``cpu`` or ``cuda``.
+
+    Raises:
+        UnavailableError: ``VIDC-ENV-BUILD``, ModelOpt is not installed.
+    """
+    from vidc.compiler.build.calibration_recording import Recording, loaded_groups
+
+    precisions = {
+        group: settings.precision[group] for group in loaded_groups(settings.model, prompts)
+    }
+    recorded_by = versions("nvidia-modelopt", extra="calibrate") | versions("torch", "vidc")
+    source = Recording(settings.model, precisions, prompts, seed, device_type, recorded_by)
+    needed = golden_bytes(settings) if device_type == "cuda" else 0
+    return Calibrate(settings.model, source, device_bytes=needed)
+
+
+def recording_device(settings: Settings) -> str:
+    """Returns ``cuda`` if this machine has the target's GPU, else ``cpu``.
+
+    Ranges recorded on a CPU are valid for the GPU.
+    """
+    here = settings.target.is_gpu and gpu_unavailable(settings.target) is None
+    return "cuda" if here else "cpu"
+
+
+def build_prompts(settings: Settings) -> Prompts:
+    """Returns the prompts that a build without a calibration records on.
+
+    Raises:
+        UsageError: ``VIDC-CALIBRATION-NEEDED``, the model takes texts and has no text encoder;
+            ``VIDC-CALIBRATE-PROMPTS``, the preset has no text among its prompts.
+    """
+    quantized, model = settings.quantization, settings.model
+    assert quantized is not None
+    if model.lacks_text_encoder:
+        raise UsageError(
+            "VIDC-CALIBRATION-NEEDED",
+            f"recipe {quantized.recipe.name} takes ranges from a calibration: none is given, and "
+            "without a text encoder there are no prompts to record one on",
+            f"add {flag_of(str(model.text_group))} FOLDER, or make one with vidc calibrate and "
+            "pass --calibration",
+        )
+    spec = program_spec(model)
+    return default_prompts(spec, CALIBRATION_PROMPTS, model.texts, settings.calibrate.prompts)

@@ -4,11 +4,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidc.compiler.build.calibrate import calibrate_name
+from vidc.compiler.build.calibrate import calibrate_name, record_stage
 from vidc.compiler.build.calibration_prompts import Prompts
 from vidc.compiler.build.calibration_recording import loaded_groups
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.build.stages import load_stage, record_stage, slot
+from vidc.compiler.build.stages import load_stage, slot
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.targets import gpu_unavailable
 from vidc.compiler.quantize import document

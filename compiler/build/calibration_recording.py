@@ -2,20 +2,23 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from vidc.compiler.build.calibration_prompts import Prompts, pairs
 from vidc.compiler.build.calibration_rollouts import Rollouts, scenario
-from vidc.compiler.build.calibration_state import State
 from vidc.compiler.build.load import read_source
 from vidc.compiler.config.program import model_modules
 from vidc.compiler.quantize import document
 from vidc.compiler.quantize.artifact import model_tables, write_calibration
 from vidc.compiler.quantize.ranges import finished, merged
+from vidc.compiler.store.atomic import sync
 from vidc.compiler.store.digest import sha256_json
 from vidc.compiler.store.sources import source_digest
 from vidc.compiler.validate.reference import eager_engines
@@ -152,3 +155,34 @@ def machine(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
+
+
+@dataclass(frozen=True)
+class State:
+    """The merged ranges of the first ``done`` prompts, in full precision."""
+
+    done: int = 0
+    ranges: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path, key: str) -> Self:
+        """Returns the state that an interrupted run with this key left, or an empty one."""
+        try:
+            with safe_open(path, "pt") as file:
+                note = file.metadata() or {}
+                if note.get("key") != key:
+                    return cls()
+                ranges = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                return cls(int(note["done"]), ranges)
+        except (OSError, SafetensorError, KeyError, ValueError):
+            # Whatever became of the file, the beginning is right.
+            return cls()
+
+    def save(self, path: Path, key: str) -> None:
+        """Replaces the file; OSError where the disk refuses."""
+        tensors = {name: value.contiguous() for name, value in self.ranges.items()}
+        draft = path.with_name(f"{path.name}.new")
+        draft.write_bytes(save(tensors, {"key": key, "done": str(self.done)}))
+        sync(draft)
+        draft.replace(path)
+        sync(path.parent)

@@ -9,9 +9,8 @@ from torch import Tensor
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.quantize.collect import Collector, weight_amax
 from vidc.compiler.quantize.observe import Observer
-from vidc.compiler.validate.eager import EagerEngine, quantized_network
 from vidc.compiler.validate.play import Inputs
-from vidc.compiler.validate.reference import player
+from vidc.compiler.validate.reference import EagerEngine, player, quantized_network
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.families.family import Family
 

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from vidc.compiler.quantize.apply import Quantization
-from vidc.compiler.store.sources import class_modules
+from vidc.compiler.store.sources import class_modules, versions
 from vidc.compiler.store.stage import Key, Stage, Workspace
-from vidc.compiler.store.versions import versions
 from vidc.exporters.part import Part
+
+if TYPE_CHECKING:
+    from vidc.compiler.quantize.apply import Quantization
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Export(Stage):
     part: Part
     precision: str
     component: str
-    formats: Quantization | None = None
+    formats: "Quantization | None" = None
     onnx: bool = True
 
     @property

@@ -1,9 +1,7 @@
 """Exports a model's components to a folder, for use without vidc's engines and runtime."""
 
 import shutil
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +10,11 @@ from vidc.compiler.build.load import Load
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import WORKERS, export_stage, load_stage, slot
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.store.atomic import sync_tree
+from vidc.compiler.store.publish import replacing
 from vidc.compiler.store.run import Progress, Result, run
 from vidc.compiler.store.store import Store
 from vidc.exporters.artifact import ExportedComponent
-from vidc.plugins.errors import BuildError, UsageError, nearest
+from vidc.plugins.errors import UsageError, nearest
 from vidc.plugins.names import weights_path
 
 
@@ -107,38 +105,19 @@ def export(
 
     Raises:
         UsageError: ``VIDC-EXPORT-COMPONENT``, ``VIDC-EXPORT-OUTPUT``.
-        BuildError: ``VIDC-EXPORT-WRITE``; what the stages and the store raise.
+        BuildError: ``VIDC-BUILD-DISK``; what the stages and the store raise.
     """
     refuse_occupied(output)
     wanted = export_stages(settings, sources, components)
     output = output.absolute()
     with Store(cache) as store:
         results = run(wanted, store, slot(settings), progress, workers=WORKERS)
-        with _appearing(output) as staging:
+        with replacing(output, "export") as staging:
             for stage in wanted:
                 _copy(stage, results[stage.name], staging)
     files = tuple(_files(settings, name) for name in components)
     needed = dict.fromkeys(item.weights for item in files)
     return Exported(output, files, tuple(path for path in needed if not (output / path).exists()))
-
-
-@contextmanager
-def _appearing(output: Path) -> Iterator[Path]:
-    """Yields a folder beside ``output`` and renames it to ``output`` if nothing is raised."""
-    staging = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
-    try:
-        staging.mkdir(parents=True)
-        yield staging
-        sync_tree(staging)
-        staging.rename(output)
-    except OSError as error:
-        raise BuildError(
-            "VIDC-EXPORT-WRITE",
-            f"cannot write the export to {output}: {error}",
-            "free some space or choose another folder with -o; finished stages are kept",
-        ) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _copy(stage: Load | Export, result: Result, folder: Path) -> None:

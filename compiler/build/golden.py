@@ -7,8 +7,8 @@ from functools import partial
 from vidc.compiler.build.load import loaded_input
 from vidc.compiler.config.program import model_modules
 from vidc.compiler.store.digest import Json
+from vidc.compiler.store.sources import versions
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
-from vidc.compiler.store.versions import versions
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.families.family import Family
 from vidc.plugins.names import TOKENIZER, weights_path
@@ -27,6 +27,9 @@ class PlayGolden(Stage):
         target: the GPU, as JSON; None for a CPU.
     """
 
+    name = "golden"
+    portable = False  # PyTorch plays on the target.
+
     model: Family
     precisions: Mapping[str, str]
     scenario: Scenario
@@ -35,19 +38,9 @@ class PlayGolden(Stage):
     target: Json
 
     @property
-    def name(self) -> str:
-        """``golden``."""
-        return "golden"
-
-    @property
     def inputs(self) -> tuple[Input, ...]:
         """The weights of every group, and the tokenizer."""
         return tuple(map(loaded_input, self.model.parts.values()))
-
-    @property
-    def portable(self) -> bool:
-        """False: PyTorch plays on the target."""
-        return False
 
     def key(self) -> Key:
         """Returns the key; prompts are part of it for a model with a text encoder."""

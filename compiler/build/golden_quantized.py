@@ -24,25 +24,18 @@ class PlayQuantized(Stage):
         calibration: the stage that gives the ranges; None if the formats need none.
     """
 
+    name = QUANTIZED_STAGE
+    portable = False  # PyTorch plays on the target.
+
     exact: PlayGolden
     formats: Quantization
     calibration: str | None
-
-    @property
-    def name(self) -> str:
-        """``golden:quantized``."""
-        return QUANTIZED_STAGE
 
     @property
     def inputs(self) -> tuple[Input, ...]:
         """The golden data, the weights, and the calibration."""
         ranges = () if self.calibration is None else (Input(self.calibration),)
         return (Input(self.exact.name), *self.exact.inputs, *ranges)
-
-    @property
-    def portable(self) -> bool:
-        """False: PyTorch plays on the target."""
-        return False
 
     def key(self) -> Key:
         """Returns the key; the scenario and the prompts reach it by the golden data."""
@@ -68,9 +61,13 @@ class PlayQuantized(Stage):
         from vidc.compiler.quantize.artifact import read_calibration
         from vidc.compiler.quantize.clipping import Clipping
         from vidc.compiler.quantize.switch import QuantizedLayers
-        from vidc.compiler.validate.eager import part_engines, quantized_network
         from vidc.compiler.validate.golden import Golden
-        from vidc.compiler.validate.reference import eager_engines, play_eager
+        from vidc.compiler.validate.reference import (
+            eager_engines,
+            part_engines,
+            play_eager,
+            quantized_network,
+        )
         from vidc.runtime.allocator import growing_segments
         from vidc.runtime.faults import gpu_faults
 

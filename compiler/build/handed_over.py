@@ -1,4 +1,4 @@
-"""Opens a portable build folder, which comes from outside and is trusted in nothing."""
+"""Opens a portable build folder, which is trusted in nothing, and finishes its build."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,19 +7,21 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from vidc.compiler.build.build import Build
 from vidc.compiler.build.handover import (
     BEGIN_AGAIN,
     DOCUMENT_NAME,
     Components,
     Document,
     read_portable,
+    stage_folder,
 )
-from vidc.compiler.build.stages import stages
+from vidc.compiler.build.place import Place
+from vidc.compiler.build.stages import package_step, slot, stages
 from vidc.compiler.config.recorded import recorded_settings
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.store.sources import source_digest
-from vidc.compiler.store.stage import Key
-from vidc.compiler.store.versions import versions
+from vidc.compiler.store.sources import source_digest, versions
+from vidc.compiler.store.stage import Key, Stage
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.runtime.integrity import verify_files
 
@@ -114,3 +116,21 @@ def _check_torch(folder: Path, tools: Mapping[str, str]) -> None:
             f"{folder} was made with torch {made[:64]!r}, newer than the {here} that is installed",
             f"install torch {made[:64]} or newer, or begin the build again here",
         )
+
+
+def rest(given: HandedOver) -> Build:
+    """Returns the build of a bundle that another machine began.
+
+    Its stage keys are those of a whole build.
+    """
+    settings = given.settings
+    chosen: list[Stage] = [
+        _placed(given, stage.name) if stage.portable else stage for stage in stages(settings, None)
+    ]
+    keys = {name: output.components.key for name, output in given.document.stages.items()}
+    return Build(settings, chosen, package_step(settings), f"{slot(settings)}/finished", keys)
+
+
+def _placed(given: HandedOver, stage: str) -> Place:
+    done = given.document.stages[stage]
+    return Place(stage, given.folder / stage_folder(stage), done.components.key, done.files)

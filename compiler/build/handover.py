@@ -8,6 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from vidc.compiler.backends import backend
+from vidc.compiler.build.build import Build
+from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import slot, stages
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.store.digest import DigestMemory, Json, sha256_json
 from vidc.compiler.store.publish import Finished, Kind, Publication, Publishing
@@ -128,6 +132,7 @@ class Handover(Publication):
         stages: whose results it holds.
     """
 
+    name = "portable"
     kind = Kind(
         DOCUMENT_NAME,
         lambda document: (
@@ -139,11 +144,6 @@ class Handover(Publication):
 
     settings: Settings
     stages: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """``portable``."""
-        return "portable"
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -196,3 +196,26 @@ class Handover(Publication):
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(result.path / path, copy)
         self.document(workspace.results).write(workspace.output)
+
+
+def begun(settings: Settings, sources: Sources) -> Build:
+    """Returns the portable part of a build, which leaves a folder for another machine.
+
+    Refused with ``VIDC-ENV-BACKEND`` if the backend compiles on any machine but is not installed.
+
+    Raises:
+        VidcError: what ``stages`` raises.
+    """
+    target, chosen = settings.target, backend(settings.backend)
+    reason = chosen.unavailable(target) if chosen.cross_compiles(target) else None
+    refused = None
+    if reason is not None:
+        refused = UnavailableError(
+            "VIDC-ENV-BACKEND",
+            f"backend {settings.backend} builds for {target.name} on any machine, but not on this "
+            f"one: {reason}",
+            "install it, or pass another --backend",
+        )
+    portable = [stage for stage in stages(settings, sources) if stage.portable]
+    last = Handover(settings, tuple(stage.name for stage in portable))
+    return Build(settings, portable, last, slot(settings), refused=refused)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
+from vidc.compiler.store.sources import versions
 from vidc.compiler.store.stage import Key, Stage, Workspace
-from vidc.compiler.store.versions import versions
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from typing import Any
 
 from vidc.compiler.report.weights import origin_text
 from vidc.compiler.store.digest import Json
-from vidc.compiler.store.sources import class_modules
+from vidc.compiler.store.sources import class_modules, versions
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
-from vidc.compiler.store.versions import versions
 from vidc.exporters.families.family import Family
 from vidc.exporters.part import Part
 from vidc.plugins.names import weights_path
@@ -64,13 +63,13 @@ class Load(Stage):
         return Key(entries, config, files, partial(versions, "torch", *libraries))
 
     def _files(self) -> dict[str, Path]:
-        from vidc.exporters.checkpoint import checkpoint_files, lora_files
-
         files: dict[str, Path] = {}
         if isinstance(self.weights, Path):
+            from vidc.exporters.checkpoint import checkpoint_files, lora_files
+
             files |= labeled("checkpoint", checkpoint_files(self.weights))
-        for i, lora in enumerate(self.loras):
-            files |= labeled(f"lora{i}", lora_files(lora))
+            for i, lora in enumerate(self.loras):
+                files |= labeled(f"lora{i}", lora_files(lora))
         if self.tokenizer is not None:
             files |= labeled("tokenizer", self.part.tokenizer_files(self.tokenizer))
         return files

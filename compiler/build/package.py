@@ -18,8 +18,8 @@ from vidc.compiler.store.digest import DigestMemory
 from vidc.compiler.store.publish import Finished, Kind, Publication, Publishing
 from vidc.compiler.store.record import File
 from vidc.compiler.store.run import Result
+from vidc.compiler.store.sources import versions
 from vidc.compiler.store.stage import Input, Key
-from vidc.compiler.store.versions import versions
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, VidcError
 from vidc.plugins.names import weights_path
@@ -48,17 +48,13 @@ class Package(Publication):
         calibration: stage that provides the ranges; None if the recipe needs none.
     """
 
+    name = PACKAGE
     kind = BUNDLE
 
     settings: Settings
     weights: Mapping[str, str]
     golden: str
     calibration: str | None
-
-    @property
-    def name(self) -> str:
-        """``package``."""
-        return PACKAGE
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from vidc.compiler.quantize.apply import Quantization
-from vidc.compiler.store.sources import class_modules
+from vidc.compiler.store.sources import class_modules, versions
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
-from vidc.compiler.store.versions import versions
 from vidc.exporters.families.family import Family
 from vidc.plugins.names import weights_path
 

@@ -13,12 +13,8 @@ from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.store.disk import stage_errors
 from vidc.compiler.store.stage import Workspace
 from vidc.compiler.validate.golden import Golden
-from vidc.compiler.validate.scenario import Scenario
-from vidc.exporters.families.family import Family
-from vidc.exporters.families.flags import flag_of, title_of
 from vidc.exporters.models import PRECISIONS
-from vidc.exporters.part import Part
-from vidc.plugins.errors import BuildError, UsageError
+from vidc.plugins.errors import BuildError
 from vidc.runtime.manifest import Manifest
 
 
@@ -40,11 +36,23 @@ def recompute(
         BuildError: ``VIDC-BUILD-DISK``, the weights do not fit the folder of temporary files.
         VidcError: what the loading of checkpoints raises.
     """
-    config = model_from_json(manifest.config)
-    precisions = {group: manifest.config["precision"][group] for group in config.parts}
+    model = model_from_json(manifest.config)
+    precisions = {group: manifest.config["precision"][group] for group in model.parts}
     ema = CheckpointConfig.from_table(manifest.config.get("checkpoint", {}), "checkpoint").ema
     prompts = ValidateConfig.from_table(manifest.config["validate"], "validate").prompts
-    weights = {g: _weights(manifest.name, sources, part) for g, part in config.parts.items()}
+    loads = []
+    for group, part in model.parts.items():
+        weights, extra = sources.weights(part), sources.extra(model, group)
+        averaged = ema and group == model.quantized_group
+        loads.append(
+            Load(
+                part, type(model), precisions[group], weights, extra.loras, extra.tokenizer,
+                averaged,
+            )
+        )  # fmt: skip
+    play = PlayGolden(
+        model, precisions, golden.scenario, prompts, manifest.target.device_type, target=None
+    )
     try:
         scratch = tempfile.TemporaryDirectory(prefix="vidc-validate-")
     except OSError as error:
@@ -57,58 +65,20 @@ def recompute(
         folder = Path(name)
         remedy = f"free space in {folder.parent}, or set TMPDIR to a folder with more"
         with stage_errors("golden", folder, folder, None, remedy):
-            device_type = manifest.target.device_type
-            found = _golden(
-                config, precisions, weights, sources, ema, golden.scenario, prompts, device_type,
-                folder, note,
-            )  # fmt: skip
+            found = _played(loads, play, folder, note)
     if all(engine.precision in PRECISIONS for engine in manifest.engines.values()):
         return found
     return replace(found, eager=golden.eager, eager_rollout=golden.eager_rollout)
 
 
-def _golden(
-    config: Family,
-    precisions: dict[str, str],
-    weights: dict[str, Path | int],
-    sources: Sources,
-    ema: bool,
-    scenario: Scenario,
-    prompts: Sequence[str],
-    device_type: str,
-    folder: Path,
-    note: Callable[[str], None],
+def _played(
+    loads: Sequence[Load], play: PlayGolden, folder: Path, note: Callable[[str], None]
 ) -> Golden:
-    inputs = {}
-    for group, precision in precisions.items():
-        output = folder / group
+    """Runs these stages in folders below ``folder`` and returns the last one's result."""
+    inputs: dict[str, Path] = {}
+    for stage in (*loads, play):
+        output = folder / f"stage{len(inputs)}"
         output.mkdir()
-        extra = sources.extra(config, group)
-        Load(
-            config.parts[group],
-            type(config),
-            precision,
-            weights[group],
-            extra.loras,
-            extra.tokenizer,
-            ema and group == config.quantized_group,
-        ).run(Workspace(output, {}, note))
-        inputs[f"load:{group}"] = output
-    output = folder / "golden"
-    output.mkdir()
-    played = PlayGolden(config, precisions, scenario, tuple(prompts), device_type, target=None)
-    played.run(Workspace(output, inputs, note))
-    return Golden.load(output)
-
-
-def _weights(bundle: str, sources: Sources, part: Part) -> Path | int:
-    weights = sources.checkpoints.get(part.group, sources.seed)
-    # A text encoder is nothing without its tokenizer, which no seed gives.
-    if weights is None or (part.needs_tokenizer and isinstance(weights, int)):
-        raise UsageError(
-            "VIDC-BUILD-SOURCES",
-            f"{bundle} has a {title_of(part.group)}, and nothing says where its weights come from",
-            f"give {flag_of(part.group)} as for its build, or no source of weights to use the "
-            "bundle's own reference",
-        )
-    return weights
+        stage.run(Workspace(output, dict(inputs), note))
+        inputs[stage.name] = output
+    return Golden.load(inputs[play.name])

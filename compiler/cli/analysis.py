@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidc.compiler.cli import names
+from vidc.compiler.cli.group import taken
 from vidc.compiler.cli.output import why_not_writable
 from vidc.exporters.families.flags import title_of
 from vidc.plugins.errors import UsageError
@@ -58,7 +59,7 @@ class AnalysisOptions:
 
     def plan(self, settings: "Settings", folder: Path) -> "Plan":
         """Plans the analysis after checking the recipe file; raises as ``make_plan``."""
-        from vidc.compiler.analyze.budget import parse_budget
+        from vidc.compiler.analyze.choose import parse_budget
         from vidc.compiler.analyze.run import make_plan
         from vidc.compiler.config.targets import find_target
 
@@ -118,26 +119,18 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Target whose times are predicted.  [default: that of --gpu]",
     )  # fmt: skip
     @click.option(
-        "--analyze-prompts", "analyzed", type=click.IntRange(min=1),
+        "--analyze-prompts", "requested_count", type=click.IntRange(min=1),
         help="Number of prompts for the analysis; each is played twice for every group.  "
         f"[default: {_PROMPTS}]",
     )  # fmt: skip
     @click.option(
-        "--recipe-file", type=click.Path(path_type=Path), metavar="FILE",
+        "--recipe-file", "file", type=click.Path(path_type=Path), metavar="FILE",
         help="File for the budget's recipe.  [default: the calibration's folder with .toml]",
     )  # fmt: skip
     @functools.wraps(command)
-    def with_analysis(
-        analyze: bool,
-        budget: str | None,
-        recipe: str | None,
-        target: str | None,
-        analyzed: int,
-        recipe_file: Path | None,
-        **others: Any,
-    ) -> Any:
-        options = AnalysisOptions(analyze, budget, recipe, target, analyzed, recipe_file)
-        return command(options=options, **others)
+    def with_analysis(**given: Any) -> Any:
+        options = taken(AnalysisOptions, given)
+        return command(options=options, **given)
 
     return with_analysis
 

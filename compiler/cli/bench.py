@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vidc.compiler.cli.command import Command
+from vidc.compiler.cli.group import Command
 from vidc.compiler.cli.output import (
     columns,
     json_option,

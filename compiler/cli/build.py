@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from vidc.compiler.cli import names
-from vidc.compiler.cli.command import Command
-from vidc.compiler.cli.output import json_option, print_json, print_text
-from vidc.compiler.cli.plan import print_plan
+from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.output import json_option, print_json, print_plan, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
 from vidc.compiler.cli.sources import SourceOptions, sources_options
@@ -109,7 +108,7 @@ def _begin(
     as_json: bool,
 ) -> None:
     """Runs the stages that need no GPU and writes a portable build folder."""
-    from vidc.compiler.build.build import begun
+    from vidc.compiler.build.handover import begun
 
     bundle = output or _default(settings)
     bundle = bundle if bundle.name else bundle.absolute()
@@ -138,8 +137,8 @@ def _finish(
     folder: Path, output: Path | None, sign: Path | None, plan_only: bool, as_json: bool
 ) -> None:
     """Finishes a portable build."""
-    from vidc.compiler.build.build import lacking, rest
-    from vidc.compiler.build.handed_over import open_portable
+    from vidc.compiler.build.build import lacking
+    from vidc.compiler.build.handed_over import open_portable, rest
 
     build = rest(open_portable(folder))
     settings = build.settings
@@ -188,9 +187,11 @@ def _signed(bundle: Path, key: Path | None) -> "Manifest":
 
 def _is_folder(path: Path) -> bool:
     """Returns True if PRESET is a portable build folder, or another folder."""
+    if not path.is_dir():
+        return False
     from vidc.compiler.build.handed_over import is_portable
 
-    return path.is_dir() and (is_portable(path) or str(path) not in preset_names())
+    return is_portable(path) or str(path) not in preset_names()
 
 
 def _with_calibration(
@@ -250,7 +251,7 @@ def _tell_calibration(settings: Settings, flags: Flags, weights: SourceOptions) 
     Raises:
         UsageError: ``VIDC-CALIBRATION-NEEDED``; what ``build_prompts`` raises.
     """
-    from vidc.compiler.build.stages import build_prompts, recording_device
+    from vidc.compiler.build.calibrate import build_prompts, recording_device
     from vidc.compiler.cli.calibrate import tell_rollouts
 
     quantized = settings.quantization

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from vidc.compiler.cli.command import Group
+from vidc.compiler.cli.group import Group
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.store import upkeep
+from vidc.compiler.store.disk import byte_size
 from vidc.compiler.store.record import Entry
 from vidc.compiler.store.store import Store
-from vidc.compiler.store.units import byte_size
 from vidc.plugins.errors import GateError, UsageError
 
 DAY = 86400.0

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidc.compiler.cli.analysis import AnalysisOptions, analysis_options, tell_plan, write_recipe
-from vidc.compiler.cli.command import Command
-from vidc.compiler.cli.output import columns, json_option, print_json, print_text
-from vidc.compiler.cli.plan import print_plan
+from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.output import columns, json_option, print_json, print_plan, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
 from vidc.compiler.cli.sources import SourceOptions, sources_options

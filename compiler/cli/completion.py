@@ -3,8 +3,7 @@
 import click
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
-from vidc.compiler.cli.command import Command
-from vidc.compiler.cli.group import root
+from vidc.compiler.cli.group import Command, root
 from vidc.compiler.cli.output import print_text
 
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import click
 
-from vidc.compiler.cli.command import Command
+from vidc.compiler.cli.group import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
-from vidc.compiler.doctor.examine import examine
-from vidc.compiler.doctor.probes import Status
+from vidc.compiler.doctor.probes import Status, examine
 
 ENVIRONMENT = 3
 

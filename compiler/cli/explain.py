@@ -4,7 +4,7 @@ from importlib.resources import files
 
 import click
 
-from vidc.compiler.cli.command import Command
+from vidc.compiler.cli.group import Command
 from vidc.compiler.cli.names import complete
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.compiler.config.toml import read_toml

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from vidc.compiler.cli.command import Command
+from vidc.compiler.cli.group import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options

@@ -1,14 +1,17 @@
-"""The `vidc` command, which imports subcommands lazily."""
+"""The `vidc` command, which imports subcommands lazily, and the class of these."""
 
 import importlib
 import pkgutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from vidc.plugins.errors import UsageError, nearest
+
+Options = TypeVar("Options")
 
 HELP = {
     "bench": "Measure a bundle.",
@@ -27,6 +30,39 @@ HELP = {
     "validate": "Check that a bundle computes the model.",
 }
 """Help line of each subcommand, so that `vidc --help` imports none."""
+
+
+class Command(click.Command):
+    """Command whose options have one value each, or are lists."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuses an option given twice; click would silently take the last value."""
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            for option in given:
+                if isinstance(option, click.Option) and _single(option) and given.count(option) > 1:
+                    raise UsageError(
+                        "VIDC-CLI-USAGE",
+                        f"{option.opts[-1]} is given {given.count(option)} times",
+                        "give it once",
+                    )
+        return super().parse_args(ctx, args)
+
+
+def _single(option: click.Option) -> bool:
+    """Returns False for lists, and for -v and --help."""
+    return not option.multiple and not option.is_eager
+
+
+class Group(click.Group):
+    """Group of such commands."""
+
+    command_class = Command
+
+
+def taken(kind: type[Options], given: dict[str, Any]) -> Options:
+    """Takes the parameters that a dataclass has as fields out of ``given``; returns the object."""
+    return kind(**{field.name: given.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
 
 
 @dataclass

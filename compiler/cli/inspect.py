@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vidc.compiler.cli.command import Command
+from vidc.compiler.cli.group import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.report.weights import origin_text
-from vidc.compiler.store.units import byte_size
+from vidc.compiler.store.disk import byte_size
 from vidc.plugins.errors import UsageError, nearest
 
 if TYPE_CHECKING:

@@ -3,13 +3,17 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from vidc.plugins.errors import printable
+
+if TYPE_CHECKING:
+    from vidc.compiler.config.resolve import Settings
+    from vidc.compiler.store.plan import PlanRow
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -48,6 +52,43 @@ def columns(rows: list[tuple[str, ...]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def print_plan(
+    settings: "Settings", rows: "Sequence[PlanRow]", as_json: bool, more: Mapping[str, Any]
+) -> None:
+    """Prints a plan; ``more`` goes into the JSON document alone."""
+    values = settings.values()
+    if as_json:
+        print_json(
+            {
+                **more,
+                "settings": {
+                    name: {"value": value, "origin": settings.origins.get(name, "default")}
+                    for name, value in values.items()
+                },
+                "stages": [
+                    {
+                        "stage": row.stage,
+                        "status": row.status.value,
+                        "key": row.key,
+                        "reasons": list(row.reasons),
+                    }
+                    for row in rows
+                ],
+            }
+        )
+        return
+    print_text(
+        columns(
+            [
+                (name, str(value), settings.origins.get(name, "default"))
+                for name, value in values.items()
+            ]
+        )
+    )
+    print_text("")
+    print_text(columns([(row.stage, row.status.value, "; ".join(row.reasons)) for row in rows]))
 
 
 def why_not_writable(file: Path) -> str | None:

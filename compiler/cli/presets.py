@@ -3,7 +3,7 @@
 import click
 
 from vidc.compiler.cli import names
-from vidc.compiler.cli.command import Group
+from vidc.compiler.cli.group import Group
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.config.presets import load_preset, preset_document, preset_names
 from vidc.compiler.config.toml import to_toml

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vidc.compiler.cli.command import Command
+from vidc.compiler.cli.group import Command
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.plugins.errors import UsageError, printable
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from vidc.compiler.cli import names
+from vidc.compiler.cli.group import taken
 from vidc.compiler.config.resolve import Settings, resolve
 
 
@@ -71,17 +72,8 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option("--config", type=click.Path(path_type=Path), help="TOML file of settings.")
     @functools.wraps(command)
-    def with_flags(
-        preset: str | None,
-        gpu: str | None,
-        precision: str | None,
-        backend: str | None,
-        ema: bool | None,
-        assignments: tuple[str, ...],
-        config: Path | None,
-        **others: Any,
-    ) -> Any:
-        flags = Flags(preset, gpu, precision, backend, ema, assignments, config)
-        return command(flags=flags, **others)
+    def with_flags(**given: Any) -> Any:
+        flags = taken(Flags, given)
+        return command(flags=flags, **given)
 
     return with_flags

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vidc.compiler.cli.command import Command
+from vidc.compiler.cli.group import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text, why_not_writable
 from vidc.compiler.cli.sources import SourceOptions, sources_options
 from vidc.plugins.errors import GateError, UsageError, VidcError

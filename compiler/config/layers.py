@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from vidc.compiler.config.schema import require_setting
 from vidc.compiler.config.toml import read_toml
-from vidc.compiler.store.flatten import flatten
+from vidc.compiler.store.digest import flatten
 from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UsageError
 

@@ -27,16 +27,7 @@ def resolve_precision(
         UsageError: ``VIDC-CONFIG-PRECISION`` for an unknown precision, or none at all.
         UnavailableError: ``VIDC-TARGET-PRECISION`` for one that the target does not have.
     """
-    return {group: _of_group(group, layers, target) for group in family.groups}
-
-
-def asked_precision(layers: Sequence[Layer], target: Target, group: str) -> Setting:
-    """Returns a weights group's requested precision, 8 bits included.
-
-    Raises:
-        VidcError: as ``resolve_precision``.
-    """
-    return _of_group(group, layers, target)
+    return {group: asked_precision(layers, target, group) for group in family.groups}
 
 
 def require_built(precisions: Iterable[Setting], name: str, target: Target) -> None:
@@ -103,7 +94,12 @@ def _said(names: Sequence[str], layers: Sequence[Layer]) -> Setting | None:
     return None
 
 
-def _of_group(group: str, layers: Sequence[Layer], target: Target) -> Setting:
+def asked_precision(layers: Sequence[Layer], target: Target, group: str) -> Setting:
+    """Returns a weights group's requested precision, 8 bits included.
+
+    Raises:
+        VidcError: as ``resolve_precision``.
+    """
     names = (
         f"precision.{target.name}.{group}",
         f"precision.{target.name}.default",

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from vidc.compiler.config.layers import Layer, table_layer
-from vidc.compiler.config.schema import RECIPE
+from vidc.compiler.config.schema import (
+    RECIPE,
+    CalibrateConfig,
+    CheckpointConfig,
+    TensorRtConfig,
+    ValidateConfig,
+)
 from vidc.compiler.config.tables import (
     nest,
-    read_calibrate,
-    read_checkpoint_settings,
     read_model,
-    read_tensorrt,
-    read_validate,
+    read_table,
 )
 from vidc.compiler.config.toml import read_toml, shipped
 from vidc.exporters.families import family_names, find_family
@@ -83,16 +86,16 @@ def preset_document(preset: Preset) -> dict[str, Any]:
     """
     model = preset.model.to_json()
     # TOML has no word for what is left out.
-    found = asdict(read_tensorrt(preset.layer))
+    found = asdict(read_table(TensorRtConfig, preset.layer, "tensorrt"))
     tensorrt = {name: value for name, value in found.items() if value is not None}
-    prompts = list(read_calibrate(preset.layer).prompts)
+    prompts = list(read_table(CalibrateConfig, preset.layer, "calibrate").prompts)
     return {
         "description": preset.description,
         "family": preset.family,
         **({RECIPE: preset.layer[RECIPE].value} if RECIPE in preset.layer else {}),
         **{name: model[name] for name in find_family(preset.family).tables},
-        "checkpoint": read_checkpoint_settings(preset.layer).to_json(),
-        "validate": read_validate(preset.layer).to_json(),
+        "checkpoint": read_table(CheckpointConfig, preset.layer, "checkpoint").to_json(),
+        "validate": read_table(ValidateConfig, preset.layer, "validate").to_json(),
         **({"tensorrt": tensorrt} if tensorrt else {}),
         **({"calibrate": {"prompts": prompts}} if prompts else {}),
         "precision": nest(preset.layer).get("precision", {}),

@@ -5,9 +5,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from vidc.compiler.config.formats import HIGH, AttentionFormat, LinearFormat
 from vidc.compiler.config.layers import Layer, Setting
-from vidc.compiler.config.recipe import Recipe, load_recipe, parse_recipe
+from vidc.compiler.config.recipe import (
+    HIGH,
+    AttentionFormat,
+    LinearFormat,
+    Recipe,
+    load_recipe,
+    parse_recipe,
+)
 from vidc.compiler.config.schema import EIGHT_BITS, RECIPE
 from vidc.compiler.config.targets import Target
 from vidc.exporters.families.family import Family

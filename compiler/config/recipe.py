@@ -1,14 +1,109 @@
-"""Recipes as TOML: shipped with vidc or written by a user."""
+"""Recipes as TOML, shipped with vidc or written by a user: formats of layers by pattern."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from vidc.compiler.config.formats import AttentionFormat, LinearFormat
-from vidc.compiler.config.patterns import is_pattern
 from vidc.compiler.config.toml import read_toml, shipped, toml_value
+from vidc.exporters.table import Table
 from vidc.plugins.errors import UsageError, nearest
+
+HIGH = "high"
+FORMATS = (HIGH, "fp8", "int8")
+"""``high`` is the precision of the rest of the model, ``fp8`` E4M3, ``int8`` symmetric."""
+STATIC, DYNAMIC = "static", "dynamic"
+SCALES = (STATIC, DYNAMIC)
+
+
+@dataclass(frozen=True)
+class LinearFormat(Table):
+    """Format of a linear layer.
+
+    Attributes:
+        weights: format of weights, with per-channel scales.
+        activations: ``high``, or the weights' format; then the matmul is quantized.
+        scale: of activations: ``static`` is one number, from the calibration; ``dynamic`` is
+            computed for each token.
+        smooth: SmoothQuant's alpha: which share of the activations' outliers moves into the
+            weights, channel by channel; 0 is none.
+        center: whether the activations' static mean, from the calibration, is taken off before they
+            are quantized; its product is in the bias.
+    """
+
+    weights: str = HIGH
+    activations: str = HIGH
+    scale: str = STATIC
+    smooth: float = 0.0
+    center: bool = False
+
+    @property
+    def problem(self) -> str | None:
+        """Returns what is inconsistent, or None."""
+        if self.activations not in (HIGH, self.weights):
+            return f"activations in {self.activations} need weights in {self.activations} too"
+        if self.activations == HIGH and (self.smooth or self.center or self.scale != STATIC):
+            return "scale, smooth and center are about activations, which stay high"
+        if not 0 <= self.smooth <= 1:
+            return f"smooth = {self.smooth} does not lie between 0 and 1"
+        return None
+
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Returns the allowed values of its fields."""
+        return {"weights": FORMATS, "activations": FORMATS, "scale": SCALES}
+
+    @property
+    def computes(self) -> bool:
+        """True if the matmul is computed in 8 bits."""
+        return self.activations != HIGH
+
+
+@dataclass(frozen=True)
+class AttentionFormat(Table):
+    """Format of a self-attention: dtype of its ring and of its matmuls.
+
+    Attributes:
+        queries: ``high``, or the keys' format; then both matmuls are quantized.
+        keys: format of keys in the ring.
+        values: format of values in the ring.
+        scale: ``static`` is one number a head, from the calibration; ``dynamic`` is computed for
+            each token and head, and written beside the ring.
+        center: whether the keys' static mean, from the calibration, is taken off before they are
+            quantized: softmax does not see it.
+    """
+
+    queries: str = HIGH
+    keys: str = HIGH
+    values: str = HIGH
+    scale: str = STATIC
+    center: bool = False
+
+    @property
+    def problem(self) -> str | None:
+        """Returns what is inconsistent, or None."""
+        if self.queries not in (HIGH, self.keys):
+            return f"queries in {self.queries} need keys in {self.queries} too"
+        if self.queries != HIGH and self.values == HIGH:
+            return f"queries in {self.queries} need values in 8 bits too"
+        if self.keys == HIGH and self.center:
+            return "center is about keys in 8 bits, and these stay high"
+        if self.keys == self.values == HIGH and self.scale != STATIC:
+            return "scale is about keys and values in 8 bits, and these stay high"
+        return None
+
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Returns the allowed values of its fields."""
+        return {"queries": FORMATS, "keys": FORMATS, "values": FORMATS, "scale": SCALES}
+
+    @property
+    def computes(self) -> bool:
+        """True if both matmuls are computed in 8 bits."""
+        return self.queries != HIGH
+
 
 Format = TypeVar("Format", LinearFormat, AttentionFormat)
 
@@ -43,11 +138,6 @@ class Recipe:
             "linear": [{"layers": list(r.layers), **asdict(r.format)} for r in self.linear],
             "attention": [{"layers": list(r.layers), **asdict(r.format)} for r in self.attention],
         }
-
-
-def recipe_names() -> tuple[str, ...]:
-    """Returns the names of the shipped recipes."""
-    return tuple(shipped("recipes"))
 
 
 def load_recipe(name: str) -> Recipe:
@@ -159,3 +249,53 @@ def _rule_toml(kind: str, layers: Sequence[str], form: LinearFormat | AttentionF
 def _printable(line: str) -> str:
     """Replaces characters that a TOML comment cannot hold."""
     return "".join(character if character.isprintable() else " " for character in line)
+
+
+_PATTERN = re.compile(r"(\*\*|[\w*]+)(\.(\*\*|[\w*]+))*", re.ASCII)
+_INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
+"""Patterns over names of layers: ``*`` is any part between two dots, ``**`` any number of them."""
+
+
+def is_pattern(text: str) -> bool:
+    """Returns True if a text is a pattern or a name."""
+    return _PATTERN.fullmatch(text) is not None and "***" not in text
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """Returns the names that a pattern matches, in order.
+
+    ``blocks.*.ffn.**`` means every layer of every block's feed-forward; part of a name may be left
+    open too, as in ``attn1.to_*``.
+    """
+    parts = pattern.split(".")
+    return [name for name in names if _matches(parts, name.split("."))]
+
+
+def require_matching(pattern: str, names: Sequence[str], where: str) -> list[str]:
+    """Returns ``matching`` if it is not empty.
+
+    Raises:
+        UsageError: ``VIDC-RECIPE-LAYER``, with the nearest name.
+    """
+    found = matching(pattern, names)
+    if not found:
+        kinds = list(dict.fromkeys(_INDEX.sub("*", name, count=1) for name in names))
+        close = get_close_matches(pattern, [*kinds, *names], n=1, cutoff=0.5)
+        suggestion = f"did you mean {close[0]!r}? " if close else ""
+        raise UsageError(
+            "VIDC-RECIPE-LAYER",
+            f"{where}: the model has no layer {pattern!r}",
+            f"{suggestion}layers: {', '.join(kinds)}",
+        )
+    return found
+
+
+def _matches(pattern: Sequence[str], parts: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_matches(pattern[1:], parts[skipped:]) for skipped in range(len(parts) + 1))
+    if not parts:
+        return False
+    part = re.escape(pattern[0]).replace(r"\*", ".*")
+    return re.fullmatch(part, parts[0]) is not None and _matches(pattern[1:], parts[1:])

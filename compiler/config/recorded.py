@@ -10,7 +10,7 @@ from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.precision import require_built
 from vidc.compiler.config.quantization import QuantizationConfig
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.config.tables import read_checkpoint_settings, read_tensorrt, read_validate
+from vidc.compiler.config.schema import CheckpointConfig, TensorRtConfig, ValidateConfig
 from vidc.compiler.config.targets import targets
 from vidc.exporters.families import family_names, find_family
 from vidc.exporters.families.family import Family
@@ -77,22 +77,14 @@ def recorded_settings(
             precision=dict(recorded.precision),
             target=target,
             backend=backend.value,
-            validate=read_validate(
-                {f"validate.{name}": Setting(v, where) for name, v in recorded.validate.items()}
-            ),
+            validate=ValidateConfig.from_table(recorded.validate, "validate"),
             origins=dict(origins),
             quantization=None
             if recorded.quantization is None
             else QuantizationConfig.from_json(recorded.quantization),
-            checkpoint=read_checkpoint_settings(
-                {f"checkpoint.{name}": Setting(v, where) for name, v in recorded.checkpoint.items()}
-            ),
-            tensorrt=read_tensorrt(
-                {
-                    f"tensorrt.{name}": Setting(v, where)
-                    for name, v in recorded.tensorrt.items()
-                    if v is not None
-                }
+            checkpoint=CheckpointConfig.from_table(recorded.checkpoint, "checkpoint"),
+            tensorrt=TensorRtConfig.from_table(
+                {name: v for name, v in recorded.tensorrt.items() if v is not None}, "tensorrt"
             ),
         )
     except VidcError as error:

@@ -36,14 +36,11 @@ from vidc.compiler.config.schema import (
     build_tables,
 )
 from vidc.compiler.config.tables import (
-    read_calibrate,
-    read_checkpoint_settings,
     read_model,
-    read_tensorrt,
-    read_validate,
+    read_table,
 )
 from vidc.compiler.config.targets import AUTO, Target, find_target
-from vidc.compiler.store.flatten import flatten
+from vidc.compiler.store.digest import flatten
 from vidc.exporters.families import find_family
 from vidc.exporters.families.family import Family
 
@@ -178,7 +175,7 @@ def resolve(
     for layer in layers:
         merged |= layer
 
-    model, validate = read_model(family, merged), read_validate(merged)
+    model, validate = read_model(family, merged), read_table(ValidateConfig, merged, "validate")
     gpu_setting = merged.get("gpu", Setting(AUTO, DEFAULT))
     target = find_target(str(gpu_setting.value), gpu_setting.origin)
     asked = merged.get("backend")
@@ -224,9 +221,9 @@ def resolve(
             **_table_origins(merged, family),
         },
         quantization=quantized,
-        checkpoint=read_checkpoint_settings(merged),
-        tensorrt=read_tensorrt(merged),
-        calibrate=read_calibrate(merged),
+        checkpoint=read_table(CheckpointConfig, merged, "checkpoint"),
+        tensorrt=read_table(TensorRtConfig, merged, "tensorrt"),
+        calibrate=read_table(CalibrateConfig, merged, "calibrate"),
     )
 
 

@@ -1,17 +1,14 @@
 """Conversion of layers of dotted settings to configuration dataclasses."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from vidc.compiler.config.layers import Layer
-from vidc.compiler.config.schema import (
-    CalibrateConfig,
-    CheckpointConfig,
-    TensorRtConfig,
-    ValidateConfig,
-)
 from vidc.exporters.families import find_family
 from vidc.exporters.families.family import Family
+from vidc.exporters.table import Table
+
+TableT = TypeVar("TableT", bound=Table)
 
 
 def read_model(family: type[Family], layer: Layer) -> Family:
@@ -24,24 +21,9 @@ def read_model(family: type[Family], layer: Layer) -> Family:
     return family.from_tables({name: _values(layer, name) for name in family.tables})
 
 
-def read_validate(layer: Layer) -> ValidateConfig:
-    """Reads the validation settings from a layer; raises as ``read_model``."""
-    return ValidateConfig.from_table(_values(layer, "validate"), "validate")
-
-
-def read_checkpoint_settings(layer: Layer) -> CheckpointConfig:
-    """Reads the settings of reading a checkpoint from a layer; raises as ``read_model``."""
-    return CheckpointConfig.from_table(_values(layer, "checkpoint"), "checkpoint")
-
-
-def read_calibrate(layer: Layer) -> CalibrateConfig:
-    """Reads the calibration settings from a layer; raises as ``read_model``."""
-    return CalibrateConfig.from_table(_values(layer, "calibrate"), "calibrate")
-
-
-def read_tensorrt(layer: Layer) -> TensorRtConfig:
-    """Reads the TensorRT settings from a layer; raises as ``read_model``."""
-    return TensorRtConfig.from_table(_values(layer, "tensorrt"), "tensorrt")
+def read_table(kind: type[TableT], layer: Layer, name: str) -> TableT:
+    """Reads the table ``[name]`` from a layer; raises as ``read_model``."""
+    return kind.from_table(_values(layer, name), name)
 
 
 def model_from_json(config: Mapping[str, Any]) -> Family:

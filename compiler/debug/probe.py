@@ -1,6 +1,7 @@
 """Intermediate values of a compiled engine, which is rebuilt with them as outputs."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from operator import getitem
 from pathlib import Path
 
@@ -116,10 +117,11 @@ class EngineProgram:
         return self._names.get(node, node.name)
 
 
+@dataclass(frozen=True)
 class ProgramPart:
     """Part of a component's program.
 
-    Args:
+    Attributes:
         made: the part as a program.
         output: name of its result.
         begins: names of the values that it begins at.
@@ -128,47 +130,42 @@ class ProgramPart:
         native: as for ``EngineProgram``.
     """
 
-    def __init__(
-        self,
-        made: ComponentProgram,
-        output: str,
-        begins: Mapping[str, str],
-        rebuilder: Rebuilder,
-        given: CallInputs,
-        native: bool,
-    ) -> None:
-        self._made = made
-        self._output = output
-        self._begins = begins
-        self._rebuilder = rebuilder
-        self._given = given
-        self._native = native
-        self.nodes = sum(node.op == "call_function" for node in made.program.graph.nodes)
+    made: ComponentProgram
+    output: str
+    begins: Mapping[str, str]
+    rebuilder: Rebuilder
+    given: CallInputs
+    native: bool
+
+    @property
+    def nodes(self) -> int:
+        """Number of operations."""
+        return sum(node.op == "call_function" for node in self.made.program.graph.nodes)
 
     def value(self, given: Mapping[str, Tensor]) -> Tensor:
         """Computes the output with an engine of this part alone."""
-        values = {**self._given.stored, **self._begun(given)}
-        return self._rebuilder.run(self._made, values)[self._output]
+        values = {**self.given.stored, **self._begun(given)}
+        return self.rebuilder.run(self.made, values)[self.output]
 
     def save(
         self, path: Path, given: Mapping[str, Tensor], results: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Writes the part as ONNX; returns its inputs and ``results`` in the graph's layout."""
-        made, signature = self._made, self._made.signature
+        made, signature = self.made, self.made.signature
         operators = _STANDARD
-        if self._native:
+        if self.native:
             signature, operators = native_form(made.program, signature, made.aligned)
         export_onnx(made.name, made.program, signature, None, path, operators)
-        _include_weights(path, signature, self._given.weights)
-        values = {**self._given.program, **self._begun(given)}
+        _include_weights(path, signature, self.given.weights)
+        values = {**self.given.program, **self._begun(given)}
         taken = {
             name: _laid_out(signature, name, values[name]) for name in signature.graph_inputs()
         }
-        state = self._output.removesuffix(state_output(""))
+        state = self.output.removesuffix(state_output(""))
         return taken | {name: _laid_out(signature, state, v) for name, v in results.items()}
 
     def _begun(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: given[value] for name, value in self._begins.items()}
+        return {name: given[value] for name, value in self.begins.items()}
 
 
 def _laid_out(signature: Signature, name: str, value: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Rebuilds and runs engines with the settings of a bundle's engine."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,10 +22,11 @@ from vidc.runtime.states import Buffers, States, argument
 from vidc.runtime.weights import Weights
 
 
+@dataclass(frozen=True)
 class Rebuilder:
     """Builds engines from a component's programs.
 
-    Args:
+    Attributes:
         folder: of the bundle.
         entry: of the component's engine in its manifest.
         target: what that is for.
@@ -34,21 +35,12 @@ class Rebuilder:
         options: what the backend may use.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        entry: manifest.Engine,
-        target: Target,
-        weights: Weights,
-        device: torch.device,
-        options: CompileOptions,
-    ) -> None:
-        self._folder = folder
-        self._entry = entry
-        self._target = target
-        self._weights = weights
-        self._device = device
-        self._options = options
+    folder: Path
+    entry: manifest.Engine
+    target: Target
+    weights: Weights
+    device: torch.device
+    options: CompileOptions
 
     def run(self, made: ComponentProgram, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Builds an engine of a program and runs it once, as ``once`` does.
@@ -62,11 +54,11 @@ class Rebuilder:
             output.mkdir()
             exported = ExportedComponent(made.name, source, made.signature, made.aligned)
             save_program(made.program, exported.program)
-            chosen = backend(self._entry.backend)
-            kernels = dict.fromkeys(chosen.kernels(self._target), self._kernels(Path(temporary)))
-            built = chosen.compile(exported, self._target, kernels, output, self._options)
+            chosen = backend(self.entry.backend)
+            kernels = dict.fromkeys(chosen.kernels(self.target), self._kernels(Path(temporary)))
+            built = chosen.compile(exported, self.target, kernels, output, self.options)
             entry = replace(
-                self._entry,
+                self.entry,
                 loader=built.loader,
                 version=built.version,
                 files=built.files,
@@ -75,7 +67,7 @@ class Rebuilder:
                 requires=built.requires,
             )
             with Files(output) as files:
-                engine = loader(entry.loader)(files, entry, self._weights, self._device)
+                engine = loader(entry.loader)(files, entry, self.weights, self.device)
             return self.once(engine, made.signature, given)
 
     def once(
@@ -91,7 +83,7 @@ class Rebuilder:
         Returns:
             Tensors on the CPU.
         """
-        specs, device = engine.signature, self._device
+        specs, device = engine.signature, self.device
         buffers, states = Buffers(specs, device), States([specs], device)
         for spec in specs.arguments:
             if spec.reads:
@@ -109,8 +101,8 @@ class Rebuilder:
         """Returns a folder of the bundle's compiled kernels, as the compile stage lays it out."""
         folder = temporary / "kernels"
         folder.mkdir(exist_ok=True)
-        first, *others = map(Path, self._entry.files)
+        first, *others = map(Path, self.entry.files)
         for file in others:
             if file.stem != first.stem:  # The engine's own files have its name.
-                (folder / file.name).symlink_to((self._folder / file).absolute())
+                (folder / file.name).symlink_to((self.folder / file).absolute())
         return folder

@@ -4,10 +4,11 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -15,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from vidc.compiler.backends.aoti.cxx import cxx_defect, cxx_version
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.targets import AUTO, Target, find_target, match_gpu, targets
-from vidc.plugins.errors import UnavailableError
+from vidc.plugins.errors import UnavailableError, VidcError
 
 
 class Status(StrEnum):
@@ -196,3 +197,36 @@ def probe_cxx() -> Iterator[Finding]:
     else:
         status = Status.MISSING if defect.missing else Status.WARNING
         yield Finding("c++", status, defect.reason, defect.hint)
+
+
+class Probe(NamedTuple):
+    """Probe and the status of its finding if it raises."""
+
+    name: str
+    look: Callable[[], Iterable[Finding]]
+    failure: Status
+
+
+PROBES = (
+    Probe("python", probe_python, Status.BROKEN),
+    Probe("packages", probe_packages, Status.BROKEN),
+    Probe("cpu", probe_cpu, Status.BROKEN),
+    Probe("onnxruntime", probe_onnxruntime, Status.BROKEN),
+    Probe("cuda", probe_cuda, Status.WARNING),
+    Probe("c++", probe_cxx, Status.WARNING),
+    Probe("backends", probe_backends, Status.WARNING),
+    Probe("cache", probe_cache, Status.BROKEN),
+)
+
+
+def examine(probes: Iterable[Probe] = PROBES) -> list[Finding]:
+    """Returns the findings of every probe."""
+    findings: list[Finding] = []
+    for probe in probes:
+        try:
+            findings += probe.look()
+        except VidcError as error:
+            findings.append(Finding(probe.name, probe.failure, error.message, error.hint))
+        except Exception as error:  # noqa: BLE001 - a probe meets whatever the machine has
+            findings.append(Finding(probe.name, probe.failure, f"{type(error).__name__}: {error}"))
+    return findings

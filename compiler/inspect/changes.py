@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vidc.compiler.store.flatten import flatten
+from vidc.compiler.store.digest import flatten
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from vidc.compiler.backends.tensorrt.engine_layers import (
 )
 from vidc.compiler.backends.tensorrt.plan import LAYERS, Plan, describe_plan
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
+from vidc.compiler.backends.tensorrt.quantized import QuantizedMatmul
 from vidc.compiler.inspect.changes import Sections, sections
 from vidc.compiler.store.workers import alone
 from vidc.plugins.errors import BuildError, GateError, UnavailableError
@@ -44,28 +45,6 @@ class Attention:
 
     def __post_init__(self) -> None:
         require_printable(self.name, self.dtype)
-
-
-@dataclass(frozen=True)
-class QuantizedMatmul:
-    """A matrix product of a network whose weight is in 8 bits.
-
-    Attributes:
-        name: name of the layer.
-        weight: name of the weight in the bundle.
-        weights: dtype of the weight.
-        inputs: dtype of the input, before dequantization if it is quantized.
-        computes: True if the recipe computes it in 8 bits.
-    """
-
-    name: str
-    weight: str
-    weights: str
-    inputs: str
-    computes: bool
-
-    def __post_init__(self) -> None:
-        require_printable(self.name, self.weight, self.weights, self.inputs)
 
 
 @dataclass(frozen=True)

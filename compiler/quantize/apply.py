@@ -5,9 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vidc.compiler.config.formats import HIGH, AttentionFormat, LinearFormat
-from vidc.compiler.config.patterns import require_matching
-from vidc.compiler.config.recipe import Format, Recipe, Rule
+from vidc.compiler.config.recipe import (
+    HIGH,
+    AttentionFormat,
+    Format,
+    LinearFormat,
+    Recipe,
+    Rule,
+    require_matching,
+)
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes, shared_inputs
 from vidc.exporters.families.family import Family
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from vidc.compiler.config.formats import HIGH, STATIC, AttentionFormat
+from vidc.compiler.config.recipe import HIGH, STATIC, AttentionFormat
 from vidc.compiler.quantize.arithmetic import LARGEST
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.exporters.checkpoint.lazy import LazyTensor

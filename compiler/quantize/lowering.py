@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vidc.compiler.config.formats import FORMATS, HIGH, STATIC, AttentionFormat, LinearFormat
-from vidc.compiler.config.recipe import Recipe
+from vidc.compiler.config.recipe import FORMATS, HIGH, STATIC, AttentionFormat, LinearFormat, Recipe
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes
 from vidc.compiler.quantize.support import QuantizationSupport

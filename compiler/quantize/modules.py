@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from vidc.compiler.config.formats import HIGH, STATIC, AttentionFormat, LinearFormat
+from vidc.compiler.config.recipe import HIGH, STATIC, AttentionFormat, LinearFormat
 from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.arithmetic import DTYPES
 from vidc.compiler.quantize.lowering import LinearSpec, linears_of

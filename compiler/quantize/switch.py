@@ -6,7 +6,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from vidc.compiler.config.formats import HIGH, AttentionFormat
+from vidc.compiler.config.recipe import HIGH, AttentionFormat
 from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.clipping import Clipping

@@ -1,4 +1,4 @@
-"""SHA-256 of JSON values, files and folders, with a cache for large files."""
+"""JSON values by dotted name, and SHA-256 of JSON values, files and folders."""
 
 import contextlib
 import hashlib
@@ -8,7 +8,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from vidc.compiler.store.atomic import read_json, write_json
 
@@ -19,6 +19,17 @@ REMEMBER_FROM = 1 << 20
 
 SETTLED_SECONDS = 2.0
 """Minimum age of a change: two writes within one clock tick have the same mtime."""
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the leaves of nested mappings by dotted names; lists are leaves."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def canonical_json(value: Json) -> str:

@@ -1,4 +1,4 @@
-"""Errors of the store's disk, separate from errors of a stage."""
+"""Sizes on disk, and errors of the store's disk, separate from errors of a stage."""
 
 import errno
 import os
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vidc.compiler.store.units import byte_size
 from vidc.plugins.errors import BuildError, VidcError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -17,6 +16,14 @@ UNUSABLE = frozenset(
 OTHER_CACHE = "free some space (`vidc cache prune`) or choose another cache folder with VIDC_CACHE"
 FULL_BELOW = 1 << 20
 """Free bytes below which a failed write counts as a full disk: some libraries hide errno."""
+
+
+def byte_size(count: int) -> str:
+    """Formats bytes in the largest decimal unit that they fill, such as ``1.50 GB``."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} B"
 
 
 @contextmanager

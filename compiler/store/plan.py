@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from vidc.compiler.store.digest import Json, canonical_json, sha256_json
+from vidc.compiler.store.digest import Json, canonical_json, flatten, sha256_json
 from vidc.compiler.store.disk import store_errors
-from vidc.compiler.store.flatten import flatten
 from vidc.compiler.store.stage import Stage, check_order, key_components
 from vidc.compiler.store.store import Last, Store
 

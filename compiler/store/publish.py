@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Protocol
 
-from vidc.compiler.store.atomic import exchange, sync, sync_tree
+from vidc.compiler.store.atomic import Mode, exchange, sync, sync_tree
 from vidc.compiler.store.digest import DigestMemory, Json, sha256_json
 from vidc.compiler.store.disk import stage_errors
-from vidc.compiler.store.lock import Mode
 from vidc.compiler.store.record import File
 from vidc.compiler.store.run import Result
 from vidc.compiler.store.stage import Step, key_components

@@ -1,4 +1,4 @@
-"""Digest of the Python sources that a module imports, found without executing them."""
+"""Code that a result depends on: Python sources, found without executing them, and packages."""
 
 import ast
 import hashlib
@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import resolve_name
 from pathlib import Path
 
 from vidc.compiler.store.digest import sha256_json
+from vidc.plugins.errors import UnavailableError
 
 
 def source_digest(entries: Iterable[str]) -> str:
@@ -40,6 +42,39 @@ def class_modules(kind: type) -> tuple[str, ...]:
     for each in kind.__mro__:
         found.setdefault(each.__module__.partition(".")[0], each.__module__)
     return tuple(m for top, m in found.items() if top not in sys.stdlib_module_names)
+
+
+def versions(*packages: str, extra: str = "build") -> dict[str, str]:
+    """Returns the versions of distributions by name, each looked up once per process.
+
+    Args:
+        packages: names.
+        extra: extra of vidc that installs them.
+
+    Raises:
+        UnavailableError: ``VIDC-ENV-BUILD``, a distribution is not installed.
+    """
+    return {package: _version(package, extra) for package in packages}
+
+
+def installed(package: str) -> str | None:
+    """Returns the version of a distribution, or None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _version(package: str, extra: str) -> str:
+    found = installed(package)
+    if found is None:
+        raise UnavailableError(
+            "VIDC-ENV-BUILD",
+            f"this build needs the package {package}, which is not installed",
+            f"pip install 'vidc[{extra}]'",
+        )
+    return found
 
 
 @dataclass(frozen=True)

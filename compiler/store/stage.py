@@ -37,11 +37,6 @@ class Workspace:
     kept: Path | None = None
 
 
-def no_tools() -> Mapping[str, str]:
-    """Returns no versions, for a stage that depends only on vidc's sources."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Key:
     """Dependencies of a result that are known before its inputs.
@@ -51,15 +46,15 @@ class Key:
             such as a backend, is its own entry.
         config: the resolved settings of the stage.
         files: files and folders outside the store, by label.
-        tools: returns the versions of its tools by name. Called only to plan or run the stage, so
-            checking a key does not need the tools.
+        tools: returns the versions of its tools by name; none by default. Called only to plan or
+            run the stage, so checking a key does not need the tools.
         target: of the build.
     """
 
     entries: tuple[str, ...]
     config: Json = None
     files: Mapping[str, Path] = field(default_factory=dict)
-    tools: Callable[[], Mapping[str, str]] = no_tools
+    tools: Callable[[], Mapping[str, str]] = dict
     target: Json = None
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from vidc.compiler.store.atomic import read_json, sync, sync_tree, write_json
+from vidc.compiler.store.atomic import FileLock, Mode, read_json, sync, sync_tree, write_json
 from vidc.compiler.store.digest import DigestMemory, Json, sha256_file, sha256_json
 from vidc.compiler.store.disk import OTHER_CACHE, stage_errors
-from vidc.compiler.store.lock import FileLock, Mode
 from vidc.compiler.store.record import (
     OUTPUT,
     RECORD,

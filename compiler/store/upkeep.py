@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from vidc.compiler.store.atomic import Mode
 from vidc.compiler.store.disk import store_errors
-from vidc.compiler.store.lock import Mode
 from vidc.compiler.store.record import DamagedError, Entry, open_entry
 from vidc.compiler.store.store import Store
 

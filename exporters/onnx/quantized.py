@@ -18,7 +18,7 @@ from torch.nn.functional import linear
 
 from vidc.exporters.onnx.functional import Operators
 from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
-from vidc.plugins.ops.quantized_linear import prepared, quantized_linear
+from vidc.plugins.ops.quantized_linear import LinearArguments, prepared, quantized_linear
 from vidc.plugins.signature import DTYPES
 
 _OPSET = 24
@@ -32,17 +32,9 @@ UNIT = {torch.float8_e4m3fn: 2.0**-9, torch.int8: 2.0**-7}
 """The scale of TensorRT's Q/DQ: values are at most 1, so that sums stay in the float16 range."""
 
 
-def linear_for_onnxruntime(
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    pre_quant_scale: Tensor | None,
-    mean: Tensor | None,
-    dynamic: bool = False,
-) -> Tensor:
+def linear_for_onnxruntime(*arguments: Any) -> Tensor:
     """``vidc::quantized_linear`` in INT8, as ONNX Runtime fuses it to one QGemm."""
+    x, weight, weight_scale, bias, scale, factor, mean, dynamic = LinearArguments(*arguments)
     if dynamic:
         raise ValueError("ONNX Runtime multiplies no integers with per-token scales")
     rows, shape = x.flatten(0, -2), (*x.shape[:-1], weight.shape[0])
@@ -52,35 +44,27 @@ def linear_for_onnxruntime(
     if scale is None:
         return linear(rows, wide, bias).reshape(shape)
     zero = torch.full((), _MIDDLE, dtype=torch.uint8)
-    values = prepared(rows, pre_quant_scale, mean)
+    values = prepared(rows, factor, mean)
     steps = _node("QuantizeLinear", (values, scale, zero), torch.uint8, rows.shape)
     rows = _node("DequantizeLinear", (steps, scale.to(x.dtype), zero), x.dtype, rows.shape)
     product = _node("Gemm", (rows, wide), x.dtype, (rows.shape[0], weight.shape[0]), transB=1)
     return (product if bias is None else product + bias).reshape(shape)
 
 
-def linear_for_tensorrt(
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    pre_quant_scale: Tensor | None,
-    mean: Tensor | None,
-    dynamic: bool = False,
-) -> Tensor:
+def linear_for_tensorrt(*arguments: Any) -> Tensor:
     """``vidc::quantized_linear`` with constant scales in Q/DQ.
 
     Quantizes the input from float32. The matmul's result has the dtype of ``x`` and is scaled in
     float32.
     """
+    x, weight, weight_scale, bias, scale, factor, mean, dynamic = LinearArguments(*arguments)
     if dynamic:
         raise ValueError("a TensorRT network does not support per-token scales")
     unit = UNIT[weight.dtype]
     values, spread = x, torch.full((), 1 / unit)
     if scale is not None:
         steps = _quantized(
-            prepared(x, pre_quant_scale, mean) / scale * unit, _constant(unit, torch.float32),
+            prepared(x, factor, mean) / scale * unit, _constant(unit, torch.float32),
             weight.dtype,
         )  # fmt: skip
         values, spread = _dequantized(steps, unit, x.dtype), scale * (1 / unit**2)

@@ -5,6 +5,7 @@ The operator marks the place in an exported graph where a backend with kernels p
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,17 +112,10 @@ def _check(
         _CHECKS.dtype(name, angles, (torch.float32,))
 
 
-def _fake(
-    query: Tensor,
-    key: Tensor,
-    query_weight: Tensor,
-    key_weight: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    heads: int,
-    eps: float,
-) -> tuple[Tensor, Tensor]:
-    _check(query, key, query_weight, key_weight, cos, sin, heads)
+def _fake(query: Tensor, key: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    *checked, _ = others
+    _check(query, key, *checked)
+    heads = checked[-1]
     shape = (*query.shape[:2], heads, query.shape[2] // heads)
     return query.new_empty(shape), key.new_empty(shape)
 

@@ -3,6 +3,8 @@
 A backend puts its quantized matmul in its place; it has no kernel of its own.
 """
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,29 +16,34 @@ from vidc.plugins.quantize import LARGEST, quantize, row_scale
 _CHECKS = Checks("quantized_linear")
 
 
-def quantized_linear_reference(
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    pre_quant_scale: Tensor | None,
-    mean: Tensor | None,
-    dynamic: bool = False,
-) -> Tensor:
+class LinearArguments(NamedTuple):
+    """Arguments of the operator, in this order."""
+
+    x: Tensor
+    """``[..., in]``, float32, bfloat16 or float16."""
+    weight: Tensor
+    """``[out, in]``, float8_e4m3fn or int8."""
+    weight_scale: Tensor
+    """Scale per output channel, float32 ``[out]``."""
+    bias: Tensor | None
+    """``[out]`` of the dtype of ``x``, or None."""
+    scale: Tensor | None
+    """Static per-tensor scale of the input, float32 scalar; None if the input is not quantized or
+    ``dynamic``."""
+    pre_quant_scale: Tensor | None
+    """Multiplies the input before quantization, float32 ``[in]``, or None."""
+    mean: Tensor | None
+    """Subtracted from the input before that, float32 ``[in]``, or None. The bias includes the
+    weight times this mean."""
+    dynamic: bool = False
+    """True to quantize the input per token."""
+
+
+def quantized_linear_reference(*arguments: Any) -> Tensor:
     """Returns ``matmul * scales + bias``, computed in float32 and rounded once.
 
     Args:
-        x: ``[..., in]``, float32, bfloat16 or float16.
-        weight: ``[out, in]``, float8_e4m3fn or int8.
-        weight_scale: scale per output channel, float32 ``[out]``.
-        bias: ``[out]`` of the dtype of ``x``, or None.
-        scale: static per-tensor scale of the input, float32 scalar; None if the input is not
-            quantized or ``dynamic``.
-        pre_quant_scale: multiplies the input before quantization, float32 ``[in]``, or None.
-        mean: subtracted from the input before that, float32 ``[in]``, or None. The bias includes
-            the weight times this mean.
-        dynamic: True to quantize the input per token.
+        arguments: the fields of ``LinearArguments``.
 
     Returns:
         ``[..., out]``, of the dtype of ``x``.
@@ -44,16 +51,18 @@ def quantized_linear_reference(
     Raises:
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
-    _check(x, weight, weight_scale, bias, scale, pre_quant_scale, mean, dynamic)
-    values, scales = x, weight_scale
-    if dynamic:
-        values, of_tokens = quantized_tokens(x, pre_quant_scale, mean, weight.dtype)
-        scales = of_tokens * weight_scale
-    elif scale is not None:
-        values = quantized_input(x, scale, pre_quant_scale, mean, weight.dtype)
-        scales = scale * weight_scale
+    args = LinearArguments(*arguments)
+    _check(args)
+    x, weight, factor, mean = args.x, args.weight, args.pre_quant_scale, args.mean
+    values, scales = x, args.weight_scale
+    if args.dynamic:
+        values, of_tokens = quantized_tokens(x, factor, mean, weight.dtype)
+        scales = of_tokens * args.weight_scale
+    elif args.scale is not None:
+        values = quantized_input(x, args.scale, factor, mean, weight.dtype)
+        scales = args.scale * args.weight_scale
     product = F.linear(values.float(), weight.float()) * scales
-    return (product if bias is None else product + bias.float()).to(x.dtype)
+    return (product if args.bias is None else product + args.bias.float()).to(x.dtype)
 
 
 def quantized_input(
@@ -92,30 +101,14 @@ def dequantized_linear(
     return F.linear(x, (weight.float() * weight_scale[:, None]).to(x.dtype), bias)
 
 
-def _fake(
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    pre_quant_scale: Tensor | None,
-    mean: Tensor | None,
-    dynamic: bool = False,
-) -> Tensor:
-    _check(x, weight, weight_scale, bias, scale, pre_quant_scale, mean, dynamic)
-    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+def _fake(*arguments: Any) -> Tensor:
+    args = LinearArguments(*arguments)
+    _check(args)
+    return args.x.new_empty((*args.x.shape[:-1], args.weight.shape[0]))
 
 
-def _check(
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor | None,
-    scale: Tensor | None,
-    pre_quant_scale: Tensor | None,
-    mean: Tensor | None,
-    dynamic: bool,
-) -> None:
+def _check(args: LinearArguments) -> None:
+    x, weight, weight_scale, bias, scale, pre_quant_scale, mean, dynamic = args
     _CHECKS.dtype("x", x, FLOATS)
     _CHECKS.shape("weight", weight, ("out", x.shape[-1]))
     _CHECKS.dtype("weight", weight, tuple(LARGEST))

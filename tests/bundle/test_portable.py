@@ -10,8 +10,9 @@ import pytest
 import quantized
 
 from vidc.compiler.backends.onnxruntime.backend import OnnxRuntimeBackend
-from vidc.compiler.build.build import begun, rest, whole
-from vidc.compiler.build.handed_over import open_portable
+from vidc.compiler.build.build import whole
+from vidc.compiler.build.handed_over import open_portable, rest
+from vidc.compiler.build.handover import begun
 from vidc.compiler.build.package import Package
 from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress

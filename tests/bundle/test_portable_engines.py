@@ -10,8 +10,7 @@ import quantized
 pytest.importorskip("tensorrt_rtx")
 
 from vidc.compiler.backends.tensorrt.network import parse
-from vidc.compiler.build.build import rest
-from vidc.compiler.build.handed_over import open_portable
+from vidc.compiler.build.handed_over import open_portable, rest
 from vidc.compiler.build.load import Load, read_source
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import stages

@@ -2,7 +2,7 @@ import warnings
 
 import pytest
 
-from vidc.exporters.quiet import quiet_torch
+from vidc.exporters.tracing import quiet_torch
 
 
 def test_what_torch_says_of_its_own_buffers_is_not_shown(recwarn):

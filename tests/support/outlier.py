@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vidc.compiler.config.formats import AttentionFormat, LinearFormat
-from vidc.compiler.config.recipe import Recipe, Rule
+from vidc.compiler.config.recipe import AttentionFormat, LinearFormat, Recipe, Rule
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.switch import QuantizedLayers

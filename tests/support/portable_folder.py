@@ -7,8 +7,7 @@ from pathlib import Path
 from vidc.compiler.build.handover import Components, Document, Output, stage_folder
 from vidc.compiler.build.stages import stages
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.store.sources import source_digest
-from vidc.compiler.store.versions import versions
+from vidc.compiler.store.sources import source_digest, versions
 from vidc.runtime.document import FileEntry
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vidc.compiler.backends import DEFAULT_OPTIONS, CompiledEngine, CompileOptions
+from vidc.compiler.backends import DEFAULT_OPTIONS, Backend, CompiledEngine, CompileOptions
 from vidc.compiler.backends.aoti.convolutions import bind_implementations
 from vidc.compiler.backends.aoti.cxx import cxx_defect, cxx_version
 from vidc.compiler.backends.aoti.fusion import NOTHING, fusable
@@ -36,8 +36,11 @@ CAPABILITIES = ("9.0",)
 """Compute capabilities that the attention kernel supports."""
 
 
-class AotInductorBackend:
-    """Compiles programs that call vidc's operators and update states in place."""
+class AotInductorBackend(Backend):
+    """Compiles programs that call vidc's operators and update states in place.
+
+    It does not cross-compile: it tunes its kernels on the GPU.
+    """
 
     def quantization(self, target: Target) -> QuantizationSupport:
         """Returns the support of programs; a CPU runs the operators' references."""
@@ -64,10 +67,6 @@ class AotInductorBackend:
             return tools | {"cuda": torch.version.cuda or "none", loading.TORCH_LIBRARY: kernels}
         cpu = (torch.backends.cpu.get_cpu_capability(), *used_cpu_features())
         return tools | {"cpu": " ".join(cpu)}
-
-    def cross_compiles(self, target: Target) -> bool:
-        """Returns False: it tunes its kernels on the GPU."""
-        return False
 
     def unavailable(self, target: Target) -> str | None:
         """Returns None if the C++ compiler works and the target's GPU is here."""

@@ -70,7 +70,7 @@ def named_constants(program: ExportedProgram) -> dict[str, Tensor]:
 
 def compile_package(program: ExportedProgram, package: Path) -> None:
     """Writes the package, in 10 seconds for two layers and one to two minutes for thirty."""
-    from vidc.exporters.quiet import quiet_torch
+    from vidc.exporters.tracing import quiet_torch
 
     generic = {"cpp.march": ""} if _may_choose_cpu() else {}
     known = torch._inductor.config.get_config_copy()

@@ -4,10 +4,10 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from vidc.compiler.backends import DEFAULT_OPTIONS, CompiledEngine, CompileOptions
+from vidc.compiler.backends import DEFAULT_OPTIONS, Backend, CompiledEngine, CompileOptions
 from vidc.compiler.config.targets import Target, gpu_unavailable
 from vidc.compiler.quantize.support import ONNX, QuantizationSupport
-from vidc.compiler.store.versions import versions
+from vidc.compiler.store.sources import versions
 from vidc.exporters.artifact import ExportedComponent
 from vidc.runtime.engines.onnxruntime import CUDA, INSTALL
 from vidc.runtime.manifest import PORTABLE
@@ -18,7 +18,7 @@ FOLDER = "engines/onnxruntime"
 _LEVEL = "ORT_ENABLE_ALL"
 
 
-class OnnxRuntimeBackend:
+class OnnxRuntimeBackend(Backend):
     """Builds checked graphs, which ONNX Runtime compiles when it loads them.
 
     A CPU runs the portable graph with external weights; a GPU runs a graph whose weights are
@@ -36,10 +36,6 @@ class OnnxRuntimeBackend:
         """
         found = {"fp32", "fp16", "bf16"} if target.is_gpu else {"fp32", "fp16", "int8"}
         return frozenset(found) & frozenset(target.precisions)
-
-    def kernels(self, target: Target) -> tuple[str, ...]:
-        """Returns none: its graphs have standard operators only."""
-        return ()
 
     def tools(self, target: Target) -> Mapping[str, str]:
         """Returns the versions of ONNX Runtime and of the packages that write and read graphs."""

@@ -7,14 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from vidc.compiler.backends import DEFAULT_OPTIONS, CompiledEngine, CompileOptions
+from vidc.compiler.backends import DEFAULT_OPTIONS, Backend, CompiledEngine, CompileOptions
 from vidc.compiler.backends.tensorrt.engine_layers import ENGINE, EngineLayers
 from vidc.compiler.backends.tensorrt.plan import LAYERS, eight_bit_matmuls
 from vidc.compiler.backends.tensorrt.product import Product, product_for, unsupported_reason
 from vidc.compiler.config.schema import EIGHT_BITS
 from vidc.compiler.config.targets import Target, gpu_unavailable
 from vidc.compiler.quantize.support import TENSORRT, QuantizationSupport
-from vidc.compiler.store.versions import versions
+from vidc.compiler.store.sources import versions
 from vidc.exporters.artifact import ExportedComponent
 from vidc.plugins import loading
 from vidc.plugins.abi import PLUGIN_ABI
@@ -25,7 +25,7 @@ NAME = "tensorrt"
 FOLDER = "engines/tensorrt"
 
 
-class TensorRtBackend:
+class TensorRtBackend(Backend):
     """Builds plans with the product that the target names."""
 
     def quantization(self, target: Target) -> QuantizationSupport:
@@ -36,10 +36,6 @@ class TensorRtBackend:
         """Returns fp32, fp16 and int8, plus bf16 and fp8 if the GPU supports them."""
         found = {"fp32", "fp16", "bf16", *EIGHT_BITS} if product_for(target) is not None else set()
         return frozenset(found) & frozenset(target.precisions)
-
-    def kernels(self, target: Target) -> tuple[str, ...]:
-        """Returns none: attention is TensorRT's."""
-        return ()
 
     def tools(self, target: Target) -> Mapping[str, str]:
         """Returns the product and the packages that translate programs to ONNX."""
@@ -83,8 +79,7 @@ class TensorRtBackend:
         from vidc.compiler.backends.native_graph import write_graph
         from vidc.compiler.backends.tensorrt.build import build_plan
         from vidc.compiler.backends.tensorrt.built_layers import built_layers
-        from vidc.compiler.backends.tensorrt.description import describe_network
-        from vidc.compiler.backends.tensorrt.network import parse
+        from vidc.compiler.backends.tensorrt.network import describe_network, parse
         from vidc.compiler.backends.tensorrt.plugins import plugin_ring
         from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 

@@ -7,7 +7,7 @@ from vidc.compiler.backends.tensorrt.network import Network
 from vidc.compiler.backends.tensorrt.product import Product
 from vidc.compiler.backends.tensorrt.timings import Timings
 from vidc.compiler.config.targets import Target
-from vidc.compiler.store.units import byte_size
+from vidc.compiler.store.disk import byte_size
 from vidc.plugins.errors import BuildError
 
 OUT_OF_MEMORY = ("out of memory", "outofmemory", "bad_alloc")

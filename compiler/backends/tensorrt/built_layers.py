@@ -1,15 +1,40 @@
-"""Layers of a built plan, from the engine inspector or from the builder's log."""
+"""Log of a builder, and the layers of a built plan from that log or the engine inspector."""
 
 from typing import Any
 
 from vidc.compiler.backends.tensorrt.engine_layers import (
     EngineLayers,
+    is_layer_message,
     layers_from_json,
     layers_from_log,
 )
-from vidc.compiler.backends.tensorrt.log import Log
 from vidc.compiler.backends.tensorrt.product import Product
 from vidc.plugins.errors import GateError, UnavailableError
+
+
+class Log:
+    """Logger that collects errors and the builder's description of the engine's layers."""
+
+    def __init__(self, module: Any) -> None:
+        errors: list[str] = []
+        engine: list[str] = []
+        severe = (module.ILogger.ERROR, module.ILogger.INTERNAL_ERROR)
+
+        class Logger(module.ILogger):  # type: ignore[misc]  # known at run time alone
+            def __init__(self) -> None:
+                module.ILogger.__init__(self)
+
+            def log(self, severity: Any, text: str) -> None:
+                if severity in severe:
+                    errors.append(text)
+                elif is_layer_message(text):
+                    engine.append(text)
+
+        self.logger = Logger()
+        self.errors = errors
+        """Error messages in their order."""
+        self.engine = engine
+        """Messages that ``layers_from_log`` reads."""
 
 
 def built_layers(plan: bytes, log: Log, product: Product) -> EngineLayers | None:

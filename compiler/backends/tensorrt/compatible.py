@@ -61,14 +61,12 @@ def compatible(settings: Settings) -> Compatible:
 
 
 def limits(settings: Settings) -> dict[str, Json]:
-    """Returns the TensorRT settings that stage ``compile`` takes; empty for other backends.
+    """Returns the TensorRT settings that stage ``compile`` takes.
 
     Raises:
         UnavailableError: ``VIDC-TENSORRT-COMPATIBLE``.
     """
     asked = settings.tensorrt
-    if settings.backend not in ("tensorrt", "torch_tensorrt"):
-        return {}
     found: dict[str, Json] = {}
     if asked.workspace_bytes is not None:
         found["workspace_bytes"] = asked.workspace_bytes

@@ -1,6 +1,7 @@
-"""Parsing of an ONNX graph to a strongly typed network, with the attributes that parsers drop."""
+"""Parsing of an ONNX graph to a strongly typed network, and the network's description."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -8,9 +9,13 @@ import onnx_ir as ir
 from vidc.compiler.backends import GraphError
 from vidc.compiler.backends.graph_values import values_of
 from vidc.compiler.backends.native_graph import Graph
-from vidc.compiler.backends.tensorrt.log import Log
+from vidc.compiler.backends.tensorrt.built_layers import Log
 from vidc.compiler.backends.tensorrt.product import Product
-from vidc.compiler.backends.tensorrt.quantized import require_quantized
+from vidc.compiler.backends.tensorrt.quantized import (
+    qdq_nodes,
+    quantized_matmuls,
+    require_quantized,
+)
 from vidc.plugins import loading
 
 VALID_LENGTH = "valid_length"
@@ -117,3 +122,36 @@ def _not_parsed(component: str, graph: Graph, product: Product, parser: Any) -> 
         component,
         values_of(ir.load(graph.path), first.node_name()) if first else (),
     )
+
+
+def describe_network(network: Network, product: Product) -> dict[str, Any]:
+    """Returns a network's layer counts by type and output dtype, its attention layers, its matmuls
+    with 8-bit weights and the nodes that quantize for them, as JSON values."""
+    module, definition = product.module(), network.definition
+    layers = [definition.get_layer(index) for index in range(definition.num_layers)]
+    kinds = Counter((_name(layer.type), _name(layer.get_output(0).dtype)) for layer in layers)
+    found: dict[str, dict[str, int]] = {}
+    for (kind, dtype), count in sorted(kinds.items()):
+        found.setdefault(kind, {})[dtype] = count
+    attentions = [
+        {
+            "name": attention.name,
+            "dtype": _name(attention.get_input(0).dtype),
+            "query": list(attention.get_input(0).shape),
+            "keys": list(attention.get_input(1).shape),
+            "reads_length": attention.key_value_lengths is not None,
+            "must_fuse": not attention.decomposable,
+        }
+        for attention in attention_layers(module, definition)
+    ]
+    quantized = [asdict(each) for each in quantized_matmuls(module, definition)]
+    return {
+        "layers": found,
+        "attentions": attentions,
+        "quantized": quantized,
+        "rounding": sorted(qdq_nodes(module, definition)),
+    }
+
+
+def _name(value: Any) -> str:
+    return str(value).rpartition(".")[2].lower()

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from vidc.compiler.config.targets import Target
+from vidc.compiler.store.sources import installed
 from vidc.plugins.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -37,10 +37,7 @@ class Product:
 
     def version(self) -> str | None:
         """Returns the installed version or None."""
-        try:
-            return version(self.distribution)
-        except PackageNotFoundError:
-            return None
+        return installed(self.distribution)
 
     def module(self) -> Any:
         """Imports and returns its Python module.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vidc.compiler.backends.tensorrt.engine_layers import nodes_of
+from vidc.compiler.backends.tensorrt.engine_layers import nodes_of, require_printable
 from vidc.plugins.errors import BuildError
 
 _QUANTIZER = ".input_quantizer."
@@ -28,6 +28,9 @@ class QuantizedMatmul:
     weights: str
     inputs: str
     computes: bool
+
+    def __post_init__(self) -> None:
+        require_printable(self.name, self.weight, self.weights, self.inputs)
 
 
 def quantized_matmuls(module: Any, definition: Any) -> list[QuantizedMatmul]:

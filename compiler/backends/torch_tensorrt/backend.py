@@ -3,20 +3,23 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from vidc.compiler.backends import DEFAULT_OPTIONS, CompiledEngine, CompileOptions
+from vidc.compiler.backends import DEFAULT_OPTIONS, Backend, CompiledEngine, CompileOptions
 from vidc.compiler.backends.tensorrt.product import unsupported_reason
 from vidc.compiler.backends.torch_tensorrt.package import Package, package_for
 from vidc.compiler.config.targets import Target, gpu_unavailable
 from vidc.compiler.quantize.support import TENSORRT, QuantizationSupport
-from vidc.compiler.store.versions import versions
+from vidc.compiler.store.sources import versions
 from vidc.exporters.artifact import ExportedComponent
 from vidc.runtime.manifest import PORTABLE
 
 FOLDER = "engines/torch_tensorrt"
 
 
-class TorchTensorRtBackend:
-    """Builds plans of the same products as ``tensorrt``, for the same loader."""
+class TorchTensorRtBackend(Backend):
+    """Builds plans of the same products as ``tensorrt``, for the same loader.
+
+    It does not cross-compile: Torch-TensorRT needs a GPU to import, and loads the built plans.
+    """
 
     def quantization(self, target: Target) -> QuantizationSupport:
         """Returns the support of ``tensorrt``; ``precisions`` has no 8-bit format."""
@@ -27,10 +30,6 @@ class TorchTensorRtBackend:
         found = {"fp32", "fp16", "bf16"} if package_for(target) is not None else set()
         return frozenset(found) & frozenset(target.precisions)
 
-    def kernels(self, target: Target) -> tuple[str, ...]:
-        """Returns none: attention is TensorRT's."""
-        return ()
-
     def tools(self, target: Target) -> Mapping[str, str]:
         """Returns Torch-TensorRT, its product, and torch."""
         package = _package(target)
@@ -38,10 +37,6 @@ class TorchTensorRtBackend:
             package.distribution: package.version() or "none",
             package.product.name: package.product.version() or "none",
         }
-
-    def cross_compiles(self, target: Target) -> bool:
-        """Returns False: Torch-TensorRT needs a GPU to import, and loads the built plans."""
-        return False
 
     def unavailable(self, target: Target) -> str | None:
         """Returns None if the package, the target's product and the GPU are here."""

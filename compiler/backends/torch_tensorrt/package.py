@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
 from vidc.compiler.backends.tensorrt.product import PRODUCTS, Product, product_for
 from vidc.compiler.config.targets import Target
+from vidc.compiler.store.sources import installed
 from vidc.plugins.errors import UnavailableError
 
 CODE = "VIDC-ENV-TORCH-TENSORRT"
@@ -36,10 +36,7 @@ class Package:
 
     def version(self) -> str | None:
         """Returns the installed version or None."""
-        try:
-            return version(self.distribution)
-        except PackageNotFoundError:
-            return None
+        return installed(self.distribution)
 
     @property
     def install(self) -> str:

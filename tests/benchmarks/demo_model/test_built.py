@@ -6,7 +6,7 @@ from pathlib import Path
 
 from demo_model.built import RECIPES, figures, table_row
 
-from vidc.compiler.config.recipe import recipe_names
+from vidc.compiler.config.toml import shipped
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "benchmarks/results/demo-8bit.json"
@@ -39,7 +39,7 @@ def test_the_worst_of_components_and_blocks():
 
 
 def test_every_shipped_recipe_is_built():
-    assert sorted(RECIPES) == sorted(recipe_names())
+    assert sorted(RECIPES) == sorted(shipped("recipes"))
 
 
 def test_the_documentation_has_the_rows_of_the_file():

@@ -17,7 +17,8 @@ from demo_model.switch import sample_switch
 from tokenizers import Tokenizer
 
 from vidc.compiler.config.presets import load_preset
-from vidc.compiler.config.tables import read_calibrate, read_validate
+from vidc.compiler.config.schema import CalibrateConfig, ValidateConfig
+from vidc.compiler.config.tables import read_table
 
 FOLDER = Path(__file__).parents[3] / "configs/demo"
 
@@ -43,9 +44,14 @@ def test_the_preset_has_the_statistics_of_its_latents():
 
 def test_the_preset_is_calibrated_and_validated_with_prompts_that_it_knows():
     layer = load_preset("demo").layer
-    texts = [*read_calibrate(layer).prompts, *read_validate(layer).prompts]
+    texts = [
+        *read_table(CalibrateConfig, layer, "calibrate").prompts,
+        *read_table(ValidateConfig, layer, "validate").prompts,
+    ]
     assert len(texts) == 32 + 2
-    known = {split_of(parse(text)) for text in read_calibrate(layer).prompts}
+    known = {
+        split_of(parse(text)) for text in read_table(CalibrateConfig, layer, "calibrate").prompts
+    }
     assert known == {Split.TRAIN}
     tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer/tokenizer.json"))
     assert not any("<unk>" in tokenizer.encode(text).tokens for text in texts)

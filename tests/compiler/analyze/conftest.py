@@ -9,7 +9,7 @@ from vidc.compiler.quantize.artifact import Calibration, model_tables
 from vidc.compiler.quantize.document import SCHEMA, Document, FileNote, PromptsNote
 from vidc.compiler.quantize.document import Rollouts as RolloutsNote
 from vidc.compiler.quantize.ranges import finished, merged
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.models import with_weights
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.analyze.budget import Budget, parse_budget
+from vidc.compiler.analyze.choose import Budget, parse_budget
 from vidc.plugins.errors import UsageError
 
 

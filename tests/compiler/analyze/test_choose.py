@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.analyze.budget import Budget
 from vidc.compiler.analyze.choose import (
+    Budget,
     Scored,
     best_within,
     by_damage,

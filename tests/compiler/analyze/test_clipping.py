@@ -10,14 +10,13 @@ from modelopt_here import needs_modelopt
 from outlier import recipe_of
 
 from vidc.compiler.build.calibration_rollouts import scenario
-from vidc.compiler.config.formats import AttentionFormat, LinearFormat
+from vidc.compiler.config.recipe import AttentionFormat, LinearFormat
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.arithmetic import DTYPES, LARGEST, scale_of
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.clipping import OF_LINEARS, OF_RINGS, Clipping
 from vidc.compiler.quantize.switch import QuantizedLayers
-from vidc.compiler.validate.eager import part_engines
-from vidc.compiler.validate.reference import player
+from vidc.compiler.validate.reference import part_engines, player
 from vidc.plugins.errors import GateError
 from vidc.plugins.quantize import quantize
 

@@ -8,17 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vidc.compiler.analyze.groups import layer_groups, layers_of, with_high
-from vidc.compiler.config.formats import HIGH, AttentionFormat, LinearFormat
-from vidc.compiler.config.patterns import matching
 from vidc.compiler.config.recipe import (
+    HIGH,
+    AttentionFormat,
+    LinearFormat,
     Recipe,
     Rule,
     load_recipe,
+    matching,
     parse_recipe,
-    recipe_names,
     recipe_toml,
 )
 from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.toml import shipped
 from vidc.compiler.quantize.apply import apply_recipe
 
 TINY = resolve("tiny", gpu="cpu", environ={}).model
@@ -27,7 +29,7 @@ FP8 = load_recipe("fp8")
 GROUPS = layer_groups(TINY, apply_recipe(FP8, TINY))
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", tuple(shipped("recipes")))
 def test_every_layer_in_8_bits_is_in_one_group(name):
     formats = apply_recipe(load_recipe(name), LONGLIVE)
     quantized = [n for n, f in formats.linear.items() if f.weights != HIGH]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from modelopt_here import needs_modelopt
 
-from vidc.compiler.analyze.budget import Budget
+from vidc.compiler.analyze.choose import Budget
 from vidc.compiler.analyze.run import analysis_stages, analyze, make_plan
 from vidc.compiler.analyze.stages import Subject, sensitivity_name
 from vidc.compiler.analyze.trials import Damage

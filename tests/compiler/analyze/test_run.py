@@ -8,11 +8,10 @@ from modelopt_here import needs_modelopt
 from outlier import BAD, INT8, planted, recipe_of
 from safetensors.torch import save_file
 
-from vidc.compiler.analyze.budget import Budget
+from vidc.compiler.analyze.choose import Budget
 from vidc.compiler.analyze.run import make_plan
-from vidc.compiler.config.formats import LinearFormat
 from vidc.compiler.config.layers import Setting
-from vidc.compiler.config.recipe import Recipe, load_recipe, recipe_toml
+from vidc.compiler.config.recipe import LinearFormat, Recipe, load_recipe, recipe_toml
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
 from vidc.compiler.quantize.apply import apply_recipe

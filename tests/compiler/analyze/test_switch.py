@@ -6,10 +6,10 @@ from modelopt_here import needs_modelopt
 from outlier import INT8, recipe_of
 from quantized import Drawn
 
-from vidc.compiler.config.formats import AttentionFormat, LinearFormat
+from vidc.compiler.config.recipe import AttentionFormat, LinearFormat
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.modules import KvQuantizer, QuantizedLinear
-from vidc.compiler.validate.eager import part_engines
+from vidc.compiler.validate.reference import part_engines
 from vidc.exporters.checkpoint.lazy import LazyTensor
 
 pytestmark = needs_modelopt

@@ -11,12 +11,11 @@ from vidc.compiler.analyze.choose import Scored, best_within, by_damage, fastest
 from vidc.compiler.analyze.groups import layer_groups, layers_of
 from vidc.compiler.analyze.trials import Trials
 from vidc.compiler.build.calibration_rollouts import scenario
-from vidc.compiler.config.formats import AttentionFormat, LinearFormat
+from vidc.compiler.config.recipe import AttentionFormat, LinearFormat
 from vidc.compiler.quantize.apply import apply_recipe
-from vidc.compiler.validate.eager import EagerEngine, part_engines
 from vidc.compiler.validate.metrics import compare, psnr
 from vidc.compiler.validate.play import Calls, ObservedEngine
-from vidc.compiler.validate.reference import player
+from vidc.compiler.validate.reference import EagerEngine, part_engines, player
 from vidc.exporters.models import with_weights
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 

@@ -38,22 +38,20 @@ NAME = "unoptimized"
 SOURCE = """
 import shutil
 
-from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.backends import Backend, CompiledEngine
+from vidc.compiler.quantize.support import ONNX
 from vidc.runtime.manifest import Requirements
 
 
-class Backend:
+class Unoptimized(Backend):
+    def quantization(self, target):
+        return ONNX
+
     def precisions(self, target):
         return frozenset() if target.is_gpu else frozenset({"fp32"})
 
-    def kernels(self, target):
-        return ()
-
     def tools(self, target):
         return {"unoptimized": "7"}
-
-    def cross_compiles(self, target):
-        return False
 
     def unavailable(self, target):
         return "for CPUs alone" if target.is_gpu else None
@@ -71,7 +69,7 @@ class Backend:
         )
 
 
-backend = Backend()
+backend = Unoptimized()
 """
 CPU = torch.device("cpu")
 SIGNATURE = Signature(

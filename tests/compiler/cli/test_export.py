@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 import torch
 
-from vidc.compiler.build import export_command as exporting
+from vidc.compiler.store import publish
 from vidc.plugins.errors import BuildError, UnavailableError
 
 TEXT_KV = ("export", "tiny", "--gpu", "cpu", "--component", "text_kv")
@@ -99,8 +99,8 @@ def test_a_failed_export_leaves_nothing(vidc, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(exporting, "sync_tree", full)
+    monkeypatch.setattr(publish, "sync_tree", full)
     status, _, err = vidc(*TEXT_KV, "-o", str(tmp_path / "out"))
     assert status == BuildError.exit_code
-    assert "VIDC-EXPORT-WRITE" in err
+    assert "VIDC-BUILD-DISK" in err
     assert list(tmp_path.iterdir()) == []

@@ -4,10 +4,11 @@ from types import SimpleNamespace
 import pytest
 from packaging.requirements import Requirement
 
-from vidc.compiler.doctor.examine import Probe, examine
 from vidc.compiler.doctor.probes import (
     Finding,
+    Probe,
     Status,
+    examine,
     examine_package,
     probe_cache,
     probe_cpu,

@@ -11,9 +11,8 @@ from vidc.compiler.bench.work import component_work
 from vidc.compiler.build.calibrate import calibrate_name
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import export_stage, load_stage
-from vidc.compiler.config.formats import LinearFormat
 from vidc.compiler.config.program import program_spec
-from vidc.compiler.config.recipe import Recipe, Rule
+from vidc.compiler.config.recipe import LinearFormat, Recipe, Rule
 from vidc.compiler.config.recorded import recorded_settings
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.tables import model_from_json

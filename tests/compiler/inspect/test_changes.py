@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vidc.compiler.inspect.changes import Change, changes, sections
-from vidc.compiler.store.flatten import flatten
+from vidc.compiler.store.digest import flatten
 
 LEAVES = st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=3)
 KEYS = st.text("ab", min_size=1, max_size=2)

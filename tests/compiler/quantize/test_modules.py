@@ -8,8 +8,14 @@ import torch
 import transformer
 from quantized import ENDS, Quantized, calibration, fp8_linears
 
-from vidc.compiler.config.formats import AttentionFormat, LinearFormat
-from vidc.compiler.config.recipe import Recipe, Rule, load_recipe, parse_recipe
+from vidc.compiler.config.recipe import (
+    AttentionFormat,
+    LinearFormat,
+    Recipe,
+    Rule,
+    load_recipe,
+    parse_recipe,
+)
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.lowering import lowered_formats
 from vidc.compiler.quantize.modules import quantized_components, quantized_modules

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from vidc.compiler.config.formats import LinearFormat
-from vidc.compiler.config.recipe import load_recipe
+from vidc.compiler.config.recipe import LinearFormat, load_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.artifact import Calibration

@@ -1,4 +1,4 @@
-from vidc.compiler.store.flatten import flatten
+from vidc.compiler.store.digest import flatten
 
 
 def test_leaves_have_dotted_names_and_lists_are_leaves():

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from vidc.compiler.store.atomic import FileLock, Mode
 from vidc.compiler.store.digest import REMEMBER_FROM
-from vidc.compiler.store.lock import FileLock, Mode
 from vidc.compiler.store.plan import Status
 from vidc.compiler.store.store import ABANDONED_SECONDS, Store
 from vidc.compiler.store.upkeep import ls, prune, verify

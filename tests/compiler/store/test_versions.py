@@ -1,6 +1,6 @@
 import pytest
 
-from vidc.compiler.store.versions import versions
+from vidc.compiler.store.sources import versions
 from vidc.plugins.errors import UnavailableError
 
 

@@ -11,10 +11,9 @@ from vidc.compiler.build.golden import PlayGolden
 from vidc.compiler.build.load import Load
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.store.stage import Workspace
-from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.play import Player
-from vidc.compiler.validate.reference import eager_engines, player
+from vidc.compiler.validate.reference import EagerEngine, eager_engines, player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
 from vidc.exporters.parts.causal_wan.config import TransformerConfig

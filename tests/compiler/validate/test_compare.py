@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vidc.compiler.validate import compare as comparing
-from vidc.compiler.validate import eager as eager_module
+from vidc.compiler.validate import reference as eager_module
 from vidc.compiler.validate.check import Validation
 from vidc.compiler.validate.compare import (
     BlockFrames,

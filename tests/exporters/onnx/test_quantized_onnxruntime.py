@@ -12,8 +12,7 @@ import torch
 import transformer
 from quantized import Quantized
 
-from vidc.compiler.config.formats import AttentionFormat, LinearFormat
-from vidc.compiler.config.recipe import Recipe, Rule
+from vidc.compiler.config.recipe import AttentionFormat, LinearFormat, Recipe, Rule
 from vidc.compiler.quantize.support import ONNX
 from vidc.exporters.checkpoint import write_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor

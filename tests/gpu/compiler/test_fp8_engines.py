@@ -23,7 +23,7 @@ from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import Target, targets
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.component import Component
 from vidc.runtime import load, manifest
 from vidc.runtime.engines import Engine

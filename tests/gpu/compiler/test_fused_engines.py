@@ -17,7 +17,7 @@ from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import Target, targets
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.component import Component
 from vidc.exporters.export import export_component
 from vidc.plugins import engine_operators

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from vidc.compiler.build.build import begun, rest, whole
-from vidc.compiler.build.handed_over import open_portable
+from vidc.compiler.build.build import whole
+from vidc.compiler.build.handed_over import open_portable, rest
+from vidc.compiler.build.handover import begun
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import resolve

@@ -18,8 +18,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from vidc.compiler.backends.aoti.backend import backend
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.targets import targets
-from vidc.compiler.validate.eager import EagerEngine
 from vidc.compiler.validate.metrics import compare
+from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.component import Component
 from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig

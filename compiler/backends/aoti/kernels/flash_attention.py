@@ -7,12 +7,12 @@ import struct
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from vidc.compiler.backends.aoti.kernels import flash_attention_dsl as dsl
 from vidc.compiler.backends.aoti.kernels.launch import Launch
 from vidc.compiler.backends.aoti.kernels.ptx import Entry, parse_entry
+from vidc.compiler.store.sources import installed
 from vidc.plugins.errors import BuildError, UnavailableError
 from vidc.plugins.ops.flash_attention import LaunchFacts
 
@@ -70,14 +70,12 @@ def compile_kernel(dtype: str, head_dim: int, output: Path) -> None:
 
 def _require_packages() -> None:
     for package in _PACKAGES:
-        try:
-            version(package)
-        except PackageNotFoundError as error:
+        if installed(package) is None:
             raise UnavailableError(
                 "VIDC-ENV-KERNELS",
                 f"compiling kernels for a GPU needs the package {package}, which is not installed",
                 _INSTALL,
-            ) from error
+            )
 
 
 def _run_compiler(dtype: str, head_dim: int, folder: Path) -> None:

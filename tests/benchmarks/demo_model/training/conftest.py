@@ -15,7 +15,7 @@ from demo_model.training.networks import Sizes, demo_sizes
 from demo_model.training.optimizer import optimizer_for
 from demo_model.training.shelves import Encoder, Plan
 
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import Role, Signature, TensorSpec

@@ -27,7 +27,7 @@ from quantized import calibration
 
 from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.program import program_spec
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.parts.wan_vae.network import create
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.runtime.bundle import Bundle

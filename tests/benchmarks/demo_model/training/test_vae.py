@@ -14,7 +14,7 @@ from demo_model.training.loop import Options
 from demo_model.training.vae import Posterior, Statistics, decode, encode
 from demo_model.training.vae_loss import Weights, edges, psnr, reconstruction
 
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.parts.wan_vae.network import create
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.runtime.states import Buffers, States

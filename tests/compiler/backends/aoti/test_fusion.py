@@ -14,7 +14,7 @@ from vidc.compiler.backends.aoti.cuda import lower
 from vidc.compiler.backends.aoti.fusion import NOTHING, fusable, fuse
 from vidc.compiler.backends.aoti.inductor import compile_package, named_constants
 from vidc.compiler.backends.aoti.packages import finish_package
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.program import export_program, load_program, save_program, weight_names
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tensorrt_rtx")
 
-from vidc.compiler.backends.tensorrt.log import Log
+from vidc.compiler.backends.tensorrt.built_layers import Log
 from vidc.compiler.backends.tensorrt.network import attention_layers
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
 

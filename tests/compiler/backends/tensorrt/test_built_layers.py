@@ -11,11 +11,9 @@ pytest.importorskip("tensorrt_rtx")
 
 from vidc.compiler.backends import DEFAULT_OPTIONS
 from vidc.compiler.backends.tensorrt.build import build_plan
-from vidc.compiler.backends.tensorrt.built_layers import built_layers, inspected_layers
-from vidc.compiler.backends.tensorrt.description import describe_network
+from vidc.compiler.backends.tensorrt.built_layers import Log, built_layers, inspected_layers
 from vidc.compiler.backends.tensorrt.engine_layers import layers_from_log
-from vidc.compiler.backends.tensorrt.log import Log
-from vidc.compiler.backends.tensorrt.network import Network, attention_layers
+from vidc.compiler.backends.tensorrt.network import Network, attention_layers, describe_network
 from vidc.compiler.backends.tensorrt.plan import fused_attentions
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
 from vidc.compiler.config.targets import targets

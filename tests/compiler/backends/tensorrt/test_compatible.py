@@ -9,8 +9,8 @@ import pytest
 from vidc.compiler.backends import CompileOptions
 from vidc.compiler.backends.tensorrt.backend import backend
 from vidc.compiler.backends.tensorrt.build import build_plan
+from vidc.compiler.backends.tensorrt.built_layers import Log
 from vidc.compiler.backends.tensorrt.compatible import SINCE, compatible
-from vidc.compiler.backends.tensorrt.log import Log
 from vidc.compiler.backends.tensorrt.network import Network
 from vidc.compiler.backends.tensorrt.plan import describe_plan
 from vidc.compiler.backends.tensorrt.product import PRODUCTS, numbers

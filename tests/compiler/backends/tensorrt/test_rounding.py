@@ -7,8 +7,7 @@ pytest.importorskip("tensorrt_rtx")
 
 from vidc.compiler.backends import DEFAULT_OPTIONS, CompileOptions
 from vidc.compiler.backends.tensorrt.build import build_plan
-from vidc.compiler.backends.tensorrt.built_layers import built_layers
-from vidc.compiler.backends.tensorrt.log import Log
+from vidc.compiler.backends.tensorrt.built_layers import Log, built_layers
 from vidc.compiler.backends.tensorrt.network import Network
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
 from vidc.compiler.config.targets import targets

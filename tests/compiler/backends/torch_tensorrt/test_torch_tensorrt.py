@@ -4,7 +4,6 @@ import logging
 import re
 import sys
 from functools import cache
-from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import fake_torch_tensorrt
@@ -83,7 +82,7 @@ def test_is_never_default_and_supports_targets_of_tensorrt(target):
 def lacking(*names):
     def version(distribution):
         if distribution in names:
-            raise PackageNotFoundError(distribution)
+            return None
         return "1.2.3"
 
     return version
@@ -105,7 +104,7 @@ def lacking(*names):
 )  # fmt: skip
 def test_missing_package_is_named_with_index(monkeypatch, target, lacks, says):
     for module in ("torch_tensorrt.package", "tensorrt.product"):
-        monkeypatch.setattr(f"vidc.compiler.backends.{module}.version", lacking(lacks))
+        monkeypatch.setattr(f"vidc.compiler.backends.{module}.installed", lacking(lacks))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert says in (backend.unavailable(targets()[target]) or "")
 

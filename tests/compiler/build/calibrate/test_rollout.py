@@ -9,7 +9,7 @@ from modelopt_here import needs_modelopt
 from vidc.compiler.build.calibration_rollouts import Rollouts, scenario
 from vidc.compiler.quantize.calibrated_tensors import tensor_shapes
 from vidc.compiler.quantize.ranges import finished, merged
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters import kv_ring
 from vidc.exporters.models import PRECISIONS, with_weights
 from vidc.exporters.parts.causal_wan.random_weights import random_weights

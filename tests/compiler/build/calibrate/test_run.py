@@ -9,9 +9,9 @@ import torch
 from modelopt_here import needs_modelopt
 from safetensors.torch import load_file, save_file
 
+from vidc.compiler.build import calibrate as calibrating
 from vidc.compiler.build import calibrate_command as running
 from vidc.compiler.build import calibration_recording as recording
-from vidc.compiler.build import stages
 from vidc.compiler.build.calibrate_command import calibrate
 from vidc.compiler.build.calibration_prompts import default_prompts
 from vidc.compiler.build.sources import Sources
@@ -19,7 +19,7 @@ from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.quantize.artifact import read_calibration
 from vidc.compiler.quantize.document import DOCUMENT, TENSORS
-from vidc.compiler.store.versions import versions
+from vidc.compiler.store.sources import versions
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
 
 pytestmark = needs_modelopt
@@ -205,7 +205,7 @@ def test_without_modelopt_it_says_what_to_install(settings, prompts, cache, tmp_
     def missing(*packages, extra="build"):
         return versions("no-such-modelopt", extra=extra)
 
-    monkeypatch.setattr(stages, "versions", missing)
+    monkeypatch.setattr(calibrating, "versions", missing)
     with pytest.raises(UnavailableError, match=r"VIDC-ENV-BUILD(.|\n)*vidc\[calibrate\]"):
         calibrate(settings, SOURCES, prompts, 0, tmp_path / "calibration", cache, Noted())
 

@@ -1,11 +1,10 @@
 """A build that is begun where its backend lacks its package."""
 
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
-from vidc.compiler.build.build import begun
+from vidc.compiler.build.handover import begun
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress
@@ -17,10 +16,7 @@ SAYS = "TensorRT-RTX is not installed: pip install 'vidc[rtx]', which takes tens
 
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(distribution: str) -> str:
-        raise PackageNotFoundError(distribution)
-
-    monkeypatch.setattr("vidc.compiler.backends.tensorrt.product.version", version)
+    monkeypatch.setattr("vidc.compiler.backends.tensorrt.product.installed", lambda _: None)
 
 
 def test_a_missing_package_is_named_with_its_index_before_the_first_stage(tmp_path: Path) -> None:

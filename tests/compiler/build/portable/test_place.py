@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from vidc.compiler.build import place
-from vidc.compiler.build.build import rest
-from vidc.compiler.build.handed_over import HandedOver, open_portable
+from vidc.compiler.build.handed_over import HandedOver, open_portable, rest
 from vidc.compiler.build.handover import Document
 from vidc.compiler.build.place import Place
 from vidc.compiler.cli.progress import LineProgress

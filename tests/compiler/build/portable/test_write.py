@@ -15,7 +15,7 @@ from vidc.compiler.build.handover import DOCUMENT_NAME, Document, Handover
 from vidc.compiler.build.stages import stages
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.store.versions import versions
+from vidc.compiler.store.sources import versions
 from vidc.plugins.errors import BuildError, UsageError
 
 

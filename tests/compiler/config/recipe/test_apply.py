@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.config.formats import AttentionFormat, LinearFormat
-from vidc.compiler.config.patterns import matching
-from vidc.compiler.config.recipe import Recipe, Rule, load_recipe, recipe_names
+from vidc.compiler.config.recipe import (
+    AttentionFormat,
+    LinearFormat,
+    Recipe,
+    Rule,
+    load_recipe,
+    matching,
+)
 from vidc.compiler.config.resolve import resolve
+from vidc.compiler.config.toml import shipped
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes
 from vidc.plugins.errors import UsageError
@@ -26,7 +32,7 @@ def of_linears(*rules):
     return Recipe("mine", "d", tuple(Rule(layers, format_) for layers, format_ in rules), ())
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", tuple(shipped("recipes")))
 def test_shipped_recipes_leave_other_layers_high(name):
     found = apply_recipe(load_recipe(name), LONGLIVE)
     assert found.linear.keys() == linear_sizes(LONGLIVE).keys()

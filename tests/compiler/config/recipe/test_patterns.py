@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.config.patterns import is_pattern, matching, require_matching
+from vidc.compiler.config.recipe import is_pattern, matching, require_matching
 from vidc.plugins.errors import UsageError
 
 NAMES = (

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.config.formats import FORMATS, SCALES, AttentionFormat, LinearFormat
-from vidc.compiler.config.recipe import load_recipe, parse_recipe, recipe_names
+from vidc.compiler.config.recipe import (
+    FORMATS,
+    SCALES,
+    AttentionFormat,
+    LinearFormat,
+    load_recipe,
+    parse_recipe,
+)
+from vidc.compiler.config.toml import shipped
 from vidc.plugins.errors import UsageError
 
 GOOD = """
@@ -51,11 +58,11 @@ def test_a_recipe_is_its_rules_in_their_order(tmp_path):
 
 
 def test_every_shipped_recipe_is_good():
-    assert recipe_names() == (
+    assert tuple(shipped("recipes")) == (
         "fp8", "fp8-dynamic", "fp8-int8-attention", "fp8-linear", "int8", "int8-attention",
         "int8-static", "int8-weight-only", "kv-fp8", "kv-int8",
     )  # fmt: skip
-    for name in recipe_names():
+    for name in tuple(shipped("recipes")):
         assert load_recipe(name).name == name
 
 

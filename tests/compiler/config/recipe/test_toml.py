@@ -8,15 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.config.formats import FORMATS, SCALES, AttentionFormat, LinearFormat
 from vidc.compiler.config.recipe import (
+    FORMATS,
+    SCALES,
+    AttentionFormat,
+    LinearFormat,
     Recipe,
     Rule,
     load_recipe,
     parse_recipe,
-    recipe_names,
     recipe_toml,
 )
+from vidc.compiler.config.toml import shipped
 
 layers = st.lists(
     st.sampled_from(["**", "blocks.*.ffn.**", "blocks.10.attn1.to_*", "proj_out"]),
@@ -60,7 +63,7 @@ def test_recipes_round_trip_with_any_comments(recipe, comments):
     assert parse_recipe(tomllib.loads(recipe_toml(recipe, comments)), "mine") == recipe
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", tuple(shipped("recipes")))
 def test_shipped_recipes_come_back_from_a_file(name, tmp_path):
     file = tmp_path / f"{name}.toml"
     file.write_text(recipe_toml(load_recipe(name), ["a comment"]))

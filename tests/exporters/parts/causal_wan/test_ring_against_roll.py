@@ -5,7 +5,7 @@ import torch
 from roll_cache_wan import RollCacheWan
 
 from vidc.compiler.config.program import program_spec
-from vidc.compiler.validate.eager import EagerEngine
+from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
 from vidc.plugins.signature import Role, Signature, TensorSpec

@@ -1,6 +1,6 @@
 import pytest
 
-from vidc.compiler.store.units import byte_size
+from vidc.compiler.store.disk import byte_size
 
 
 @pytest.mark.parametrize(
