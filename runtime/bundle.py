@@ -14,6 +14,8 @@ from vidc.runtime.engines import Engine, capturable, loader
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.files import Files
 from vidc.runtime.graphs import Runners
+from vidc.runtime.guard import apart, is_forked, require_own_process
+from vidc.runtime.inputs import here
 from vidc.runtime.memory import require_memory
 from vidc.runtime.program import program
 from vidc.runtime.programs.base import Resources, Session
@@ -82,8 +84,9 @@ class Bundle:
 
         Raises:
             UnavailableError: ``VIDC-SESSION-MEMORY``, its states do not fit on the device;
-                ``VIDC-GPU-LOST``.
-            UsageError: ``VIDC-BUNDLE-CLOSED``.
+                ``VIDC-GPU-LOST``; ``VIDC-SESSION-FORK``.
+            UsageError: ``VIDC-BUNDLE-CLOSED``; ``VIDC-SESSION-NUMBER``, the seed is not from 0 to
+                ``2**63 - 1``.
         """
         resources = self.resources
         try:
@@ -102,12 +105,21 @@ class Bundle:
         return session
 
     def close(self) -> None:
-        """Closes the bundle's sessions and drops its engines and weights."""
+        """Closes the bundle's sessions and drops its engines and weights.
+
+        Does nothing in a forked child, which shares them with its parent.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-BUSY``, another thread is in a call of a session.
+        """
+        if is_forked():
+            return
         for session in [*self._sessions]:
             session.close()
         self._resources = None
 
     def __enter__(self) -> Self:
+        self.resources  # noqa: B018  Refuses a closed bundle.
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,6 +144,8 @@ def load(
 ) -> Bundle:
     """Checks a bundle against its manifest and this machine, and loads its engines.
 
+    On a machine of several GPUs, they are loaded on the current one and stay there.
+
     AOTInductor and TensorRT engines are native code: loading them runs code of the bundle's maker.
 
     Args:
@@ -147,11 +161,13 @@ def load(
             disagree on a state, or the program's parameters are not those of the engines;
             ``VIDC-BUNDLE-RECORD``, the manifest changed after the validation;
             ``VIDC-BUNDLE-UNVALIDATED``, its validation did not pass.
-        UnavailableError: ``VIDC-GPU-MEMORY``, the GPU has too little memory; ``VIDC-GPU-LOST``.
+        UnavailableError: ``VIDC-GPU-MEMORY``, the GPU has too little memory; ``VIDC-GPU-LOST``;
+            ``VIDC-SESSION-FORK``, this process was forked from one that had loaded a bundle.
         UsageError: ``VIDC-TRUST-VERIFY``, ``trust`` or ``digest`` without ``full``.
         VidcError: as raised by ``read_manifest``, ``require_signature``, ``verify``, ``check`` and
             the engine loaders.
     """
+    require_own_process()
     folder = Path(path)
     document = manifest.read_manifest(folder)
     _require_trusted(document, verify, trust, digest)
@@ -164,7 +180,8 @@ def load(
         if verify != "off":
             compare_record(files, document)
             _require_passed(document)
-        with gpu_faults(device):
+        with gpu_faults(device), apart(device):
+            device = here(device)
             if device.type == "cuda":
                 require_memory(document, device)
             bundle = _loaded(files, document, device, notes)

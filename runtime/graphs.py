@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from threading import Lock
 from typing import Protocol, Self
 
 import torch
@@ -13,6 +14,10 @@ from vidc.runtime.faults import gpu_faults
 
 Work = Callable[[], object]
 """A callable that only uses static buffers and, on a GPU, does not wait for the device."""
+
+
+_PREPARING = Lock()
+"""Held while work is captured: the settings that it needs belong to the process."""
 
 
 class Runner(Protocol):
@@ -73,12 +78,15 @@ class DirectRunner:
 class WarmRunner(DirectRunner):
     """Calls work directly on a GPU, for engines that cannot be captured.
 
+    Work runs on the caller's current stream, after all work of earlier turns.
+
     Args:
         device: a GPU.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self._done: torch.cuda.Event | None = None
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
         """Runs each of ``works`` twice as warm-up.
@@ -92,18 +100,30 @@ class WarmRunner(DirectRunner):
 
     @contextmanager
     def turn(self, after_caller: bool = True) -> Iterator[None]:
-        """Turns GPU faults into coded errors."""
+        """Turns GPU faults into coded errors, and orders work on whatever streams callers use."""
         with gpu_faults(self.device):
-            yield
+            stream = self._ordered()
+            try:
+                yield
+            finally:
+                self._done = stream.record_event()
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
         """Returns a callable that copies to the host."""
 
         def copied() -> Tensor:
             with gpu_faults(self.device):
+                self._ordered()
                 return tensor.cpu()
 
         return copied
+
+    def _ordered(self) -> torch.cuda.Stream:
+        """Returns the caller's stream, which waits for the last turn's."""
+        stream = torch.cuda.current_stream(self.device)
+        if self._done is not None:
+            stream.wait_event(self._done)
+        return stream
 
 
 class GraphRunner:
@@ -128,7 +148,7 @@ class GraphRunner:
 
         The runner's first works run once before as warm-up.
         """
-        with gpu_faults(self.device), growing_segments():
+        with gpu_faults(self.device), _PREPARING, growing_segments(), _any_algorithm():
             if not self._is_set_up:
                 with self.turn():
                     for work in works:
@@ -198,6 +218,20 @@ class GraphRunner:
         return wait
 
 
+@contextmanager
+def _any_algorithm() -> Iterator[None]:
+    """Captures the same kernels whatever the caller's deterministic mode, which a process shares.
+
+    It would refuse cuBLAS without its environment variable and fill each new tensor.
+    """
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+
+
 def _free_cublas_workspaces() -> None:
     """Makes torch forget the workspaces that it keeps for each stream and cuBLAS handle.
 
@@ -223,7 +257,10 @@ class Runners:
         """Returns runners for a device; ``captured`` means its engines can be captured."""
         if device.type != "cuda":
             return cls(DirectRunner)
-        return cls(partial(GraphRunner if captured else WarmRunner, device))
+        if captured:
+            return cls(partial(GraphRunner, device))
+        warm = WarmRunner(device)
+        return cls(lambda: warm)
 
     def __getitem__(self, name: str) -> Runner:
         if name not in self._made:

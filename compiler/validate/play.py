@@ -101,11 +101,12 @@ class Player:
     Args:
         program: session class.
         resources: spec, engines and device. Without engines that decode, latents stay undecoded.
+            Sessions play on after values that are not finite: gates and reports show those.
     """
 
     def __init__(self, program: type[Session[Any]], resources: Resources) -> None:
         self.program = program
-        self.resources = resources
+        self.resources = replace(resources, strict=False)
 
     @property
     def spec(self) -> Any:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar
 import torch
 from torch import Tensor
 
-from vidc.plugins.errors import UsageError
+from vidc.plugins.errors import UsageError, VidcError
 from vidc.plugins.signature import Signature, TensorSpec
 from vidc.runtime.engines import Engine
 from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, Runners
+from vidc.runtime.guard import Guard, apart, guard_calls, is_forked, require_own_process
+from vidc.runtime.inputs import Input, checked_number, require_frames
 from vidc.runtime.states import Buffers, States
+from vidc.runtime.watch import Watch
 
 LATENTS, FRAMES = "latents", "frames"
 """Runners that generate and that decode; decoding may overlap the next block."""
@@ -118,6 +121,7 @@ class Resources:
         runners: of the sessions' work.
         shared: the result of the program's ``share``.
         lock: held by the session that enqueues work.
+        strict: sessions refuse values that are not finite, from callers and from engines.
     """
 
     spec: Any
@@ -126,15 +130,20 @@ class Resources:
     runners: Runners = DIRECT
     shared: Any = None
     lock: Lock = field(default_factory=Lock)
+    strict: bool = True
 
 
 class Session(Generic[S]):
     """One stream or clip: its own states and buffers over the bundle's engines and weights.
 
     Made by ``Bundle.session``. A program implements ``_allocate``, ``_capture``, ``_clear``,
-    ``generate`` and ``decode``. Opening a session allocates all memory and, on a GPU, captures all
-    work; ``reset`` restarts it. Any use of a closed session except ``close`` raises
-    VIDC-SESSION-CLOSED.
+    ``generate`` and ``decode``; it checks tensors by ``_take`` and shows results to ``_watch``.
+    Opening a session allocates all memory and, on a GPU, captures all work; ``reset`` restarts it.
+
+    Every public method and property, a program's own too, goes through a ``Guard``. Any of them
+    raises VIDC-SESSION-BUSY while another thread is in one; VIDC-SESSION-FAILED after work that
+    failed midway, until ``reset``; VIDC-SESSION-NOT-FINITE after results that were NaN or infinite,
+    until ``reset``; VIDC-SESSION-CLOSED after ``close``; VIDC-SESSION-FORK in a forked child.
 
     Attributes:
         Spec: class of the program's parameters.
@@ -154,16 +163,25 @@ class Session(Generic[S]):
         """Returns the program's own shared object; called when a bundle is loaded."""
         return None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        guard_calls(cls)
+
     def __init__(self, resources: Resources, seed: int = 0) -> None:
+        require_own_process()
+        self.seed = checked_number(seed, "seed")
+        device = resources.device
+        self._guard = Guard(device)
         self._resources = resources
         self.spec: S = resources.spec
-        self.seed = seed
         found = {n: resources.engines[n] for n in self.spec.components if n in resources.engines}
-        self._states = States((engine.signature for engine in found.values()), resources.device)
-        self._buffers = {n: Buffers(e.signature, resources.device) for n, e in found.items()}
-        self._allocate(resources.device)
-        with resources.lock:
-            self._capture(resources.runners)
+        with apart(device):
+            self._states = States((engine.signature for engine in found.values()), device)
+            self._buffers = {n: Buffers(e.signature, device) for n, e in found.items()}
+            self._watches = {name: Watch(name, device) for name in (LATENTS, FRAMES)}
+            self._allocate(device)
+            with resources.lock:
+                self._capture(resources.runners)
         self.reset(seed)
 
     def _allocate(self, device: torch.device) -> None:
@@ -227,33 +245,72 @@ class Session(Generic[S]):
         start that block first, then wait for these frames.
 
         Returns:
-            A callable that waits for the copy and returns the frames on the CPU.
+            A callable that waits for the copy and returns the frames on the CPU. It raises
+            VIDC-SESSION-NOT-FINITE instead of returning frames of values that are not finite.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-FRAMES``, not a tensor on the session's device.
         """
-        return self._resources.runners[FRAMES].fetch(frames)
+        require_frames(frames, self._resources.device)
+        finish = self._resources.runners[FRAMES].fetch(frames)
+        watch = self._watches[FRAMES]
+
+        def wait() -> Tensor:
+            fetched = finish()
+            watch.check()
+            return fetched
+
+        return wait
 
     def stream(self, blocks: int) -> Iterator[Tensor]:
-        """Yields the results of ``blocks`` calls of ``step``."""
-        for _ in range(blocks):
-            yield self.step()
+        """Returns an iterator over the results of ``blocks`` calls of ``step``.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-NUMBER``.
+        """
+        return _Stream(self, checked_number(blocks, "blocks"))
 
     def reset(self, seed: int = 0) -> None:
-        """Restarts the session with a seed, without capture or allocation."""
-        with self._resources.lock, self._resources.runners.turn():
-            self.seed = seed
-            self._clear()
+        """Restarts the session with a seed, without capture or allocation.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-NUMBER``, the seed is not from 0 to ``2**63 - 1``.
+        """
+        seed = checked_number(seed, "seed")
+        try:
+            with self._resources.lock, self._resources.runners.turn():
+                self.seed = seed
+                self._clear()
+                for watch in self._watches.values():
+                    watch.clear()
+        except BaseException as error:
+            self._guard.fail("reset", error)
+            raise
+        self._guard.recover()
 
     def close(self) -> None:
-        """Frees states, buffers and graphs after all queued work is done."""
-        if "_resources" not in vars(self):
+        """Frees states, buffers and graphs after all queued work is done.
+
+        Does nothing in a forked child, which shares them with its parent.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-BUSY``.
+        """
+        guard: Guard | None = vars(self).get("_guard")
+        if guard is None or is_forked():
             return
-        device = self._resources.device
-        with self._resources.lock:
-            if device.type == "cuda":
-                with suppress(RuntimeError):  # A lost device cannot synchronize.
-                    torch.cuda.synchronize(device)
-            vars(self).clear()
+        with guard.call("close", self._check):
+            if "_resources" not in vars(self):
+                return
+            device = self._resources.device
+            with self._resources.lock:
+                if device.type == "cuda":
+                    with suppress(RuntimeError):  # A lost device cannot synchronize.
+                        torch.cuda.synchronize(device)
+                vars(self).clear()
 
     def __enter__(self) -> Self:
+        self._guard  # noqa: B018  Refuses a closed session.
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -263,7 +320,7 @@ class Session(Generic[S]):
 
         def __getattr__(self, name: str) -> Never:
             """Refuses use after ``close``, which removes all attributes."""
-            if "_resources" in vars(self):
+            if "_guard" in vars(self):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             raise UsageError(
                 "VIDC-SESSION-CLOSED",
@@ -272,11 +329,69 @@ class Session(Generic[S]):
             )
 
     @contextmanager
-    def _turn(self, runner: str, after_caller: bool = True) -> Iterator[None]:
-        """Puts work inside the block on a runner, exclusively for this session."""
-        with self._resources.lock, self._resources.runners[runner].turn(after_caller):
-            yield
+    def _turn(
+        self, runner: str, after_caller: bool = True, *, work: str = "", retryable: bool = False
+    ) -> Iterator[None]:
+        """Puts work inside the block on a runner, exclusively for this session.
+
+        Args:
+            runner: its name.
+            after_caller: as in ``Runner.turn``.
+            work: name of the work, in errors after it failed; by default the method's.
+            retryable: the work, if an exception ends it midway, can be done again with the same
+                result; otherwise that ends the session until ``reset``.
+        """
+        try:
+            with self._resources.lock, self._resources.runners[runner].turn(after_caller):
+                yield
+        except BaseException as error:
+            if not retryable or not isinstance(error, Exception):
+                self._guard.fail(work, error)
+            raise
+
+    def _take(self, given: Input, value: object, shape: tuple[int, ...]) -> Tensor:
+        """Returns a tensor from a caller, float32 on its own device; raises as ``checked``."""
+        resources = self._resources
+        return given.checked(value, shape, torch.float32, resources.device, resources.strict)
+
+    def _watch(self, runner: str, results: Tensor) -> None:
+        """Looks at an engine's results for values that are not finite; called in a turn.
+
+        On a GPU, a later call or ``fetch`` learns of them: nothing waits for the device.
+        """
+        if self._resources.strict:
+            self._watches[runner].look(results)
+            if results.device.type == "cpu":
+                self._check()
+
+    def _check(self) -> None:
+        """Ends the session if it is known that results were not finite."""
+        for watch in self._watches.values():
+            try:
+                watch.check()
+            except VidcError as error:
+                raise self._guard.end(error) from None
 
     def _run(self, component: str) -> None:
         """Runs a component over the session's buffers and states."""
         self._resources.engines[component].run(self._buffers[component], self._states)
+
+
+guard_calls(Session)
+
+
+class _Stream(Iterator[Tensor]):
+    """Frames of a number of blocks; a block that could not be generated is not counted."""
+
+    def __init__(self, session: Session[Any], blocks: int) -> None:
+        self._session = session
+        self._left = blocks
+
+    def __next__(self) -> Tensor:
+        session = self._session
+        with session._guard.call("stream", session._check):
+            if self._left:
+                frames = session.step()
+                self._left -= 1
+                return frames
+        raise StopIteration

@@ -12,6 +12,7 @@ from vidc.plugins.names import TOKENIZER
 from vidc.runtime.engines import Engine
 from vidc.runtime.files import Files
 from vidc.runtime.graphs import Runners
+from vidc.runtime.inputs import LATENT, NOISE, PROMPT
 from vidc.runtime.noise import NoiseSource
 from vidc.runtime.programs.base import FRAMES, LATENTS, Resources, Session
 from vidc.runtime.programs.rope import Rope
@@ -60,7 +61,7 @@ class CausalVideo(Session[StreamSpec]):
     @property
     def latents(self) -> Tensor:
         """Copy of the newest block's clean latents: float32 ``[B, F, C, h, w]`` on the device."""
-        with self._turn(LATENTS):
+        with self._turn(LATENTS, retryable=True):
             newest = self._history[:, -self.spec.block :].clone()
         return self._resources.runners[LATENTS].hand_out(newest)
 
@@ -71,9 +72,10 @@ class CausalVideo(Session[StreamSpec]):
             prompt: as in ``prompt``; embeddings are checked and returned.
 
         Raises:
-            UsageError: ``VIDC-PROMPT-SHAPE``, ``VIDC-PROMPT-NO-ENCODER``.
+            UsageError: ``VIDC-PROMPT-SHAPE``, ``VIDC-PROMPT-NO-ENCODER``, ``VIDC-SESSION-FINITE``.
+            GateError: ``VIDC-BUNDLE-TOKENIZER``.
         """
-        shape = (self.spec.batch, *self.spec.text)
+        shape = self.spec.prompt_shape
         if isinstance(prompt, str):
             encoder: TextEncoder | None = self._resources.shared
             if encoder is None:
@@ -82,16 +84,10 @@ class CausalVideo(Session[StreamSpec]):
                     "the bundle has no text encoder, so it cannot take a prompt as text",
                     "pass text embeddings (--prompt-embeds FILE), or build with --text-encoder",
                 )
-            with self._resources.lock:
-                return encoder(prompt).expand(shape).clone()
-        if tuple(prompt.shape) != shape or not prompt.is_floating_point():
-            raise UsageError(
-                "VIDC-PROMPT-SHAPE",
-                f"text embeddings are {prompt.dtype}{list(prompt.shape)}, "
-                f"expected floating point {list(shape)}",
-                "pad the prompt's embeddings with zeros to the bundle's text length",
-            )
-        return prompt
+            with self._turn(LATENTS, retryable=True):
+                embeds = encoder(prompt).expand(shape).clone()
+            return self._resources.runners[LATENTS].hand_out(embeds)
+        return self._take(PROMPT, prompt, shape)
 
     def prompt(self, prompt: Tensor | str) -> None:
         """Sets the stream's first prompt.
@@ -101,11 +97,10 @@ class CausalVideo(Session[StreamSpec]):
                 text encoder.
 
         Raises:
-            UsageError: ``VIDC-PROMPT-SHAPE``, ``VIDC-PROMPT-NO-ENCODER``.
-            GateError: ``VIDC-BUNDLE-TOKENIZER``.
+            VidcError: as raised by ``embeds``.
         """
         embeds = self.embeds(prompt)
-        with self._turn(LATENTS):
+        with self._turn(LATENTS, work="the prompt"):
             self._buffers["text_kv"].set({"text_embeds": embeds})
             self._set_prompt()
         self._prompted = True
@@ -121,7 +116,7 @@ class CausalVideo(Session[StreamSpec]):
             return
         embeds = self.embeds(prompt)
         frames = self.spec.recached(end)
-        with self._turn(LATENTS):
+        with self._turn(LATENTS, work="the prompt switch"):
             self._buffers["text_kv"].set({"text_embeds": embeds})
             self._first.fill_(end - frames)
             self._switch_prompt[frames]()
@@ -139,7 +134,8 @@ class CausalVideo(Session[StreamSpec]):
             is larger than 1: ``4 F`` frames, ``4 F - 3`` for the first block.
 
         Raises:
-            UsageError: ``VIDC-SESSION-NO-PROMPT``, ``VIDC-SESSION-NOISE``.
+            UsageError: ``VIDC-SESSION-NO-PROMPT``, ``VIDC-SESSION-NOISE``, ``VIDC-SESSION-FINITE``.
+            GateError: ``VIDC-SESSION-NOT-FINITE``.
         """
         self._generate(noise)
         return self._decode(self._buffers["denoise"]["latent"], after_caller=False)
@@ -154,22 +150,32 @@ class CausalVideo(Session[StreamSpec]):
         return self.latents
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Decodes the next block and returns its frames as ``step`` does."""
-        return self._decode(latent, after_caller=True)
+        """Decodes the next block and returns its frames as ``step`` does.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``.
+            GateError: ``VIDC-SESSION-NOT-FINITE``.
+        """
+        return self._decode(self._latent(latent), after_caller=True)
 
     def remember(self, latent: Tensor) -> None:
-        """Appends a clean latent ``[B, F, C, h, w]`` to the stream as its next block."""
-        with self._turn(LATENTS):
+        """Appends a clean latent ``[B, F, C, h, w]`` to the stream as its next block.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``.
+        """
+        latent = self._latent(latent)
+        with self._turn(LATENTS, retryable=True):
             self._first.fill_(self._frame)
             self._remember_latent(latent)
-        self._moved()
+            self._moved()
 
     def _allocate(self, device: torch.device) -> None:
         spec = self.spec
-        block = (spec.batch, spec.block, *spec.latent)
         self._rope = Rope(spec, device)
-        self._history = torch.zeros((spec.batch, spec.window, *spec.latent), device=device)
-        self._noise = torch.zeros((len(spec.sigmas), *block), device=device)
+        zeros = partial(torch.zeros, dtype=torch.float32, device=device)
+        self._history = zeros((spec.batch, spec.window, *spec.latent))
+        self._noise = zeros(spec.noise_shape)
         self._first = torch.zeros(1, dtype=torch.int64, device=device)
         """Absolute index of the engine's first latent frame."""
 
@@ -204,15 +210,16 @@ class CausalVideo(Session[StreamSpec]):
                 "the session has no prompt yet",
                 "call session.prompt(...) before the first block",
             )
-        given = None if noise is None else self._checked(noise)
-        with self._turn(LATENTS, after_caller=given is not None):
+        given = None if noise is None else self._take(NOISE, noise, self.spec.noise_shape)
+        with self._turn(LATENTS, after_caller=given is not None, retryable=True):
             if given is None:
                 self._source.fill(self._noise, self.blocks)
             else:
                 self._noise.copy_(given)
             self._first.fill_(self._frame)
             self._make_block()
-        self._moved()
+            self._watch(LATENTS, self._buffers["denoise"]["latent"])
+            self._moved()
         if given is None:
             self._source.draw_ahead(self.blocks)
 
@@ -224,10 +231,11 @@ class CausalVideo(Session[StreamSpec]):
         name = "vae_decode" if self._decoding else "vae_decode_first"
         runners = self._resources.runners
         runners[FRAMES].follow(runners[LATENTS])
-        with self._turn(FRAMES, after_caller):
+        with self._turn(FRAMES, after_caller, work="decoding"):
             self._buffers[name].set({"latent": latent})
             runners[LATENTS].follow(runners[FRAMES])
             self._decode_block[name]()
+            self._watch(FRAMES, self._buffers[name]["frames"])
             frames = levels(self._buffers[name]["frames"])
         self._decoding = True
         return runners[FRAMES].hand_out(frames[0] if self.spec.batch == 1 else frames)
@@ -274,11 +282,7 @@ class CausalVideo(Session[StreamSpec]):
             }
         )
 
-    def _checked(self, noise: Tensor) -> Tensor:
-        if noise.shape != self._noise.shape:
-            raise UsageError(
-                "VIDC-SESSION-NOISE",
-                f"noise is {list(noise.shape)}, expected {list(self._noise.shape)}",
-                "give one entry a denoising step: [steps, batch, frames, channels, h, w]",
-            )
-        return noise
+    def _latent(self, latent: Tensor) -> Tensor:
+        """Returns a block's latent from a caller; raises as ``decode``."""
+        spec = self.spec
+        return self._take(LATENT, latent, (spec.batch, spec.block, *spec.latent))

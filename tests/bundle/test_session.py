@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -136,6 +137,74 @@ def test_a_reset_session_is_as_new(opened, monkeypatch):
     with pytest.raises(UsageError, match="VIDC-SESSION-NO-PROMPT"):
         session.step()
     assert torch.equal(play(session, opened, 4, switch_after=2), expected)
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "aoti"])
+def test_a_bundle_loads_and_plays_whatever_the_callers_torch_state(project, tmp_path, backend):
+    settings, sources = project.resolve(backend=backend)
+    built = whole(settings, sources).run(tmp_path / "bundle", project.cache, LineProgress()).output
+    with load(built) as opened:
+        first, second = embeds(opened, 1), embeds(opened, 2)
+
+    def frames(session):
+        session.prompt(first)
+        found = [*session.stream(blocks=2)]
+        session.switch_prompt(second)
+        return torch.cat([*found, session.step()])
+
+    with load(built) as opened:
+        expected = frames(opened.session(seed=4))
+    with (
+        default_dtype(torch.bfloat16), torch.device("meta"), torch.inference_mode(),
+        torch.autocast("cpu", torch.bfloat16),
+    ):  # fmt: skip
+        inside = load(built)
+        session = inside.session(seed=4)
+        found = frames(session)
+    assert torch.equal(found, expected)
+    session.reset(seed=4)
+    assert torch.equal(frames(session), expected)
+    inside.close()
+
+
+FORK = """
+import os, sys, torch
+from vidc.runtime import UnavailableError, load
+
+def use(bundle):
+    session = bundle.session(seed=1)
+    session.prompt(torch.zeros(bundle.spec.prompt_shape))
+    session.step()
+
+bundle = load(sys.argv[1])
+use(bundle)
+if (child := os.fork()) == 0:
+    for act in (lambda: use(bundle), lambda: load(sys.argv[1])):
+        try:
+            act()
+        except UnavailableError as error:
+            assert error.code == "VIDC-SESSION-FORK", error
+            continue
+        os._exit(1)
+    bundle.close()
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_that_is_forked_after_use_does_not_hang(project):
+    """The pools of threads that it waited for were its parent's."""
+    environ = os.environ | {"OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", FORK, project.bundle]
+    subprocess.run(command, check=True, timeout=120, env=environ)
 
 
 def test_a_closed_session_refuses_every_call(bundle):

@@ -107,7 +107,9 @@ class Binding:
 def stream(device: Any) -> SimpleNamespace:
     """Stands in for torch's current stream."""
     assert device.type == "cuda"
-    return SimpleNamespace(synchronize=lambda: None)
+    return SimpleNamespace(
+        synchronize=lambda: None, record_event=lambda: None, wait_event=lambda event: None
+    )
 
 
 @contextmanager

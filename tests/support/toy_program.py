@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vidc.runtime.graphs import Runners
+from vidc.runtime.inputs import LATENT, NOISE
 from vidc.runtime.noise import block_noise
 from vidc.runtime.programs.base import FRAMES, LATENTS, ProgramSpec, Session
 
@@ -50,17 +51,21 @@ class Clip(Session[ClipSpec]):
     def generate(self, noise: Tensor | None = None) -> Tensor:
         if noise is None:
             noise = block_noise(self.seed, self._block, 1, self.spec.noise_shape[1:])
+        noise = self._take(NOISE, noise, self.spec.noise_shape)
         with self._turn(LATENTS):
             self._buffers["advance"].set({"x": noise[0]})
             self._advance()
             latent = self._buffers["advance"]["hidden"].clone()
-        self._block += 1
+            self._watch(LATENTS, latent)
+            self._block += 1
         return self._resources.runners[LATENTS].hand_out(latent)
 
     def decode(self, latent: Tensor) -> Tensor:
+        latent = self._take(LATENT, latent, self.spec.noise_shape[1:])
         with self._turn(FRAMES):
             self._buffers["paint"].set({"hidden": latent})
             self._paint()
+            self._watch(FRAMES, self._buffers["paint"]["colors"])
             colors = self._buffers["paint"]["colors"].reshape(1, *self.spec.frame_size, 3)
             frames = colors.add(1).mul(127.5).round().to(torch.uint8)
         return self._resources.runners[FRAMES].hand_out(frames)

@@ -1,8 +1,10 @@
 """Sessions of a small bundle that was built on this GPU: a block is one replay, always the same."""
 
 import gc
+import multiprocessing
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
@@ -16,7 +18,7 @@ from vidc.compiler.build.handover import begun
 from vidc.compiler.build.sources import Sources
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import resolve
-from vidc.plugins.errors import UnavailableError
+from vidc.plugins.errors import GateError, UnavailableError, UsageError
 from vidc.runtime import load
 from vidc.runtime.manifest import read_manifest
 from vidc.runtime.programs.base import Resources
@@ -134,14 +136,13 @@ def test_sessions_take_turns_without_disturbing_each_other(bundle):
 def test_a_block_is_one_launch_and_waits_for_nothing(bundle):
     session = bundle.session()
     session.prompt(prompt(bundle, 1))
-    given = noise(bundle, 0)
     for _ in range(6):
-        session.generate(given)
+        session.generate()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-            session.generate(given)
+            session.generate()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
@@ -151,6 +152,130 @@ def test_a_block_is_one_launch_and_waits_for_nothing(bundle):
         sum(n for key, n in calls.items() if key.startswith(("cudaLaunchKernel", "cuLaunch"))) < 8
     )
     assert not {key for key in calls if key.startswith(("cudaMalloc", "cudaFree"))}
+
+
+@contextmanager
+def on_another_gpu():
+    """Makes another GPU the current one, where there is one."""
+    with torch.cuda.device(torch.cuda.device_count() - 1):
+        yield
+
+
+@contextmanager
+def on_another_stream():
+    with torch.cuda.stream(torch.cuda.Stream()):
+        yield
+
+
+@contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+STATES = {
+    "gpu": on_another_gpu,
+    "stream": on_another_stream,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cuda", torch.float16),
+    "device": lambda: torch.device("meta"),
+    "deterministic": deterministic,
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_callers_torch_state_changes_nothing(bundle, state):
+    prompts, given = (prompt(bundle, 1), prompt(bundle, 2)), noise(bundle, 0)
+
+    def results(session):
+        session.prompt(prompts[0])
+        frames = [*session.stream(blocks=3)]
+        session.switch_prompt(prompts[1])
+        return [*frames, session.step(given), session.latents]
+
+    outside = bundle.session(seed=3)
+    expected = results(outside)
+    outside.reset(seed=3)
+    with STATES[state]():
+        inside = bundle.session(seed=3)
+        found = [results(session) for session in (inside, outside)]
+        # Handed out on the caller's stream: this sum needs no other order.
+        sums = [sum(tensor.sum(dtype=torch.float64) for tensor in these) for these in found]
+    torch.cuda.synchronize()
+    for these, total in zip(found, sums, strict=True):
+        assert all(map(torch.equal, these, expected))
+        assert total == sum(tensor.sum(dtype=torch.float64) for tensor in expected)
+        assert not any(tensor.is_inference() for tensor in these)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_values_that_are_not_finite_are_refused_at_the_door(bundle, value):
+    session, alone = bundle.session(seed=6), bundle.session(seed=6)
+    for one in (session, alone):
+        one.prompt(prompt(bundle, 1))
+    latent = session.generate()
+    assert torch.equal(latent, alone.generate())
+    calls = {session.prompt: prompt(bundle, 1).cuda(), session.step: noise(bundle, 0),
+             session.decode: latent.clone()}  # fmt: skip
+    for call, good in calls.items():
+        for device in ("cpu", "cuda"):
+            bad = good.to(device, copy=True)
+            bad.view(-1)[-1] = value
+            with pytest.raises(UsageError, match="VIDC-SESSION-FINITE"):
+                call(bad)
+    assert torch.equal(session.step(), alone.step())
+
+
+def test_values_that_are_not_finite_end_a_session(built):
+    """A weight is spoiled; frames that are fetched tell, and then every call."""
+    with load(built) as spoiled:
+        session = spoiled.session(seed=6)
+        session.prompt(prompt(spoiled, 1))
+        session.step()
+        weight = spoiled.engines["denoise"].weight("proj_out.bias")
+        good = weight.clone()
+        weight.fill_(torch.nan)
+        fetched = session.fetch(session.step())
+        with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
+            fetched()
+        with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
+            session.step()
+        weight.copy_(good)
+        session.reset(seed=7)
+        assert torch.equal(
+            rollout(session, spoiled, blocks=2), rollout(spoiled.session(), spoiled, blocks=2)
+        )
+
+
+def test_two_threads_play_two_sessions_as_alone(bundle):
+    alone = [rollout(bundle.session(), bundle, switch_after=n) for n in (2, 5)]
+    sessions = [bundle.session(), bundle.session()]
+    with ThreadPoolExecutor(2) as pool:
+        found = [
+            pool.submit(rollout, session, bundle, switch_after=n)
+            for session, n in zip(sessions, (2, 5), strict=True)
+        ]
+    assert all(torch.equal(one, other.result()) for one, other in zip(alone, found, strict=True))
+
+
+def test_a_child_that_is_forked_after_use_is_refused(bundle):
+    session, (here, there) = bundle.session(), multiprocessing.Pipe()
+
+    def act():
+        try:
+            session.reset()
+        except UnavailableError as error:
+            there.send(error.code)
+
+    child = multiprocessing.get_context("fork").Process(target=act)
+    child.start()
+    try:
+        assert here.poll(30), "the child hangs"
+        assert here.recv() == "VIDC-SESSION-FORK"
+    finally:
+        child.kill()
+        child.join()
 
 
 def test_a_long_stream_takes_no_more_memory(bundle):

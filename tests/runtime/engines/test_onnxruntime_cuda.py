@@ -87,6 +87,7 @@ def require_pytorchs_stream(config, weights, found, runners):
 @pytest.fixture
 def warm(monkeypatch):
     monkeypatch.setattr(graphs, "gpu_faults", lambda device: fake_cuda.nothing())
+    monkeypatch.setattr(torch.cuda, "current_stream", fake_cuda.stream)
     return Runners.on(GPU, captured=False)
 
 
