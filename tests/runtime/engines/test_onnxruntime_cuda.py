@@ -21,6 +21,7 @@ from vidc.runtime import graphs, manifest
 from vidc.runtime.engines import capturable
 from vidc.runtime.engines import onnxruntime as engines
 from vidc.runtime.engines.onnxruntime import load
+from vidc.runtime.faults import EngineRunError
 from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, DirectRunner, Runners, WarmRunner
 from vidc.runtime.programs.base import Resources
@@ -190,7 +191,7 @@ def test_other_inputs_than_the_manifests_are_refused(built, weights):
     [
         ("Failed to allocate memory for requested buffer of size 17", torch.OutOfMemoryError),
         ("CUDA failure 2: out of memory ; GPU=0", torch.OutOfMemoryError),
-        ("CUDA failure 700: an illegal memory access", RuntimeError),
+        ("CUDA failure 700: an illegal memory access", EngineRunError),
     ],
 )
 def test_gpu_faults_become_coded_errors(built, weights, on_gpu, said, error):
