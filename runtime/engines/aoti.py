@@ -206,7 +206,7 @@ def _loaded(files: Files, entry: manifest.Engine) -> tuple[Any, TemporaryDirecto
             package = torch._C._aoti.AOTIModelPackageLoader(
                 sealed, _MODEL, _RUN_SINGLE_THREADED, _RUNNERS, _DEFAULT_DEVICE
             )
-    except RuntimeError as error:
+    except (RuntimeError, UnicodeDecodeError) as error:  # The second: a message with broken text.
         folder.cleanup()
         raise _not_loaded(entry, _first_line(error)) from error
     return package, folder

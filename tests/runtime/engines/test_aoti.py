@@ -342,6 +342,23 @@ def test_a_package_that_does_not_load_leaves_nothing_behind(
     assert list(unpacked.iterdir()) == []
 
 
+def test_a_package_with_broken_text_has_a_code(transformer: Model, tmp_path: Path) -> None:
+    """Torch quotes it in a message that is no UTF-8."""
+    entry = transformer.entries["denoise"]
+    file = tmp_path / entry.files[0]
+    file.parent.mkdir(parents=True)
+    with (
+        zipfile.ZipFile(transformer.folder / entry.files[0]) as archive,
+        zipfile.ZipFile(file, "w") as changed,
+    ):
+        for name in archive.namelist():
+            data = archive.read(name)
+            broken = name.endswith("_metadata.json")
+            changed.writestr(name, b"{\xdf" + data[1:] if broken else data)
+    with pytest.raises(UnavailableError, match="VIDC-ENGINE-LOAD"):
+        load(Files(tmp_path), replace(entry, files=entry.files[:1]), transformer.weights(), CPU)
+
+
 @pytest.mark.parametrize(
     ("precision", "limit"), [("bf16", 3e-2), pytest.param("fp16", 4e-3, marks=pytest.mark.deep)]
 )
