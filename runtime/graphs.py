@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import Lock
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -20,19 +20,21 @@ _PREPARING = Lock()
 """Held while work is captured: the settings that it needs belong to the process."""
 
 
-class Runner(Protocol):
-    """Runs work on a device, in order."""
+class Runner:
+    """Calls work directly, in order; base class of runners that warm up or capture."""
 
     @property
     def working_bytes(self) -> int:
         """Bytes of device memory that prepared work keeps as workspace."""
+        return 0
 
     def prepare(self, works: Sequence[Work]) -> list[Work]:
         """Returns equivalent callables, captured if the runner captures; may run ``works``."""
+        return list(works)
 
     @contextmanager
     def turn(self, after_caller: bool = True) -> Iterator[None]:
-        """Puts work inside the block on this runner's stream.
+        """Puts work inside the block on this runner's stream, if it has one.
 
         Args:
             after_caller: also waits for the work queued on the caller's current stream.
@@ -44,38 +46,14 @@ class Runner(Protocol):
 
     def hand_out(self, tensor: Tensor) -> Tensor:
         """Returns a tensor made in a turn, safe to use on the caller's stream."""
-
-    def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Starts to copy a handed-out tensor to the host; returns a callable that waits for it."""
-
-
-class DirectRunner:
-    """Calls work directly."""
-
-    working_bytes = 0
-
-    def prepare(self, works: Sequence[Work]) -> list[Work]:
-        """Returns ``works`` unchanged."""
-        return list(works)
-
-    @contextmanager
-    def turn(self, after_caller: bool = True) -> Iterator[None]:
-        """Does nothing."""
-        yield
-
-    def follow(self, other: Runner) -> None:
-        """Does nothing."""
-
-    def hand_out(self, tensor: Tensor) -> Tensor:
-        """Returns ``tensor``."""
         return tensor
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Returns a callable that returns ``tensor``."""
+        """Starts to copy a handed-out tensor to the host; returns a callable that waits for it."""
         return lambda: tensor
 
 
-class WarmRunner(DirectRunner):
+class WarmRunner(Runner):
     """Calls work directly on a GPU, for engines that cannot be captured.
 
     Work runs on the caller's current stream, after all work of earlier turns.
@@ -126,7 +104,7 @@ class WarmRunner(DirectRunner):
         return stream
 
 
-class GraphRunner:
+class GraphRunner(Runner):
     """Captures work as CUDA graphs and replays them on its own stream.
 
     A runner's graphs never run at the same time, so they share one memory pool.
@@ -256,7 +234,7 @@ class Runners:
     def on(cls, device: torch.device, captured: bool) -> Self:
         """Returns runners for a device; ``captured`` means its engines can be captured."""
         if device.type != "cuda":
-            return cls(DirectRunner)
+            return cls(Runner)
         if captured:
             return cls(partial(GraphRunner, device))
         warm = WarmRunner(device)
@@ -285,5 +263,5 @@ class Runners:
             yield
 
 
-DIRECT = Runners(DirectRunner)
+DIRECT = Runners(Runner)
 """Calls engines directly, on the current stream."""

@@ -24,7 +24,7 @@ from vidc.compiler.store.publish import replacing
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
 from vidc.plugins.signature import Signature
 from vidc.runtime import Bundle, load
-from vidc.runtime.graphs import DirectRunner
+from vidc.runtime.graphs import Runner
 from vidc.runtime.integrity import file_entry
 from vidc.runtime.manifest import read_manifest, write_manifest
 from vidc.runtime.record import RECORD_NAME, Record
@@ -130,7 +130,7 @@ def test_a_reset_session_is_as_new(opened, monkeypatch):
     for _ in range(5):
         session.step()
     monkeypatch.setattr(torch, "zeros", None)
-    monkeypatch.setattr(DirectRunner, "prepare", None)
+    monkeypatch.setattr(Runner, "prepare", None)
     session.reset(seed=8)
     assert (session.seed, session.blocks) == (8, 0)
     assert not session.latents.any()

@@ -9,7 +9,7 @@ import torch
 from vidc.plugins.errors import UsageError
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 from vidc.runtime import Bundle, Session
-from vidc.runtime.graphs import DirectRunner, Runners
+from vidc.runtime.graphs import Runner, Runners
 from vidc.runtime.programs.base import ProgramSpec, Resources
 
 CPU = torch.device("cpu")
@@ -64,7 +64,7 @@ class Counter(Session[CounterSpec]):
             return self._start + self._buffers["add"]["seen"]
 
 
-class Recorded(DirectRunner):
+class Recorded(Runner):
     """Keeps the order of what is asked of it."""
 
     def __init__(self, calls):
@@ -158,7 +158,7 @@ def test_a_bundle_does_not_keep_sessions_alive(bundle):
     assert kept() is None
 
 
-class Ordered(DirectRunner):
+class Ordered(Runner):
     """A runner with a name, which tells who waits for whom."""
 
     def __init__(self, name, calls):

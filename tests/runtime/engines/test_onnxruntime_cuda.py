@@ -23,7 +23,7 @@ from vidc.runtime.engines import onnxruntime as engines
 from vidc.runtime.engines.onnxruntime import load
 from vidc.runtime.faults import EngineRunError
 from vidc.runtime.files import Files
-from vidc.runtime.graphs import DIRECT, DirectRunner, Runners, WarmRunner
+from vidc.runtime.graphs import DIRECT, Runner, Runners, WarmRunner
 from vidc.runtime.programs.base import Resources
 from vidc.runtime.programs.causal_video import CausalVideo
 from vidc.runtime.states import Buffers, States
@@ -209,7 +209,7 @@ def test_a_bundle_that_cannot_be_captured_is_warmed(monkeypatch):
     assert all(capturable(name) for name in ("aoti", "tensorrt"))
     assert type(Runners.on(GPU, captured=False)["any"]) is WarmRunner
     assert Runners.on(GPU, captured=True)["any"] == "captures"
-    assert type(Runners.on(CPU, captured=False)["any"]) is DirectRunner
+    assert type(Runners.on(CPU, captured=False)["any"]) is Runner
 
 
 def test_warm_runner_runs_work_first_and_fetches_to_the_host(warm):
