@@ -24,5 +24,10 @@ def sign_bundle(bundle: Path, key: Path) -> Manifest:
     with Files(bundle, document.files) as files:
         compare_record(files, document)
     signed = replace(document, signature=seal(document, signer))
-    write_bytes(bundle / MANIFEST_NAME, canonical(signed.to_json()))
+    text = canonical(signed.to_json())
+    try:
+        # In the bundle, the draft of a killed process would be a file that no manifest lists.
+        write_bytes(bundle / MANIFEST_NAME, text, beside=bundle.resolve())
+    except OSError:  # The folder above is of another file system, or cannot be written.
+        write_bytes(bundle / MANIFEST_NAME, text)
     return signed

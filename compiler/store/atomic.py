@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import uuid
+from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,17 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, json.dumps(value, indent=1).encode())
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """As ``write_json``, for bytes."""
+def write_bytes(path: Path, data: bytes, beside: Path | None = None) -> None:
+    """As ``write_json``, for bytes.
+
+    Args:
+        path: the file.
+        data: its contents.
+        beside: the draft is written beside this path, by default beside ``path``.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    place = beside or path
+    draft = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
     try:
         draft.write_bytes(data)
         draft.replace(path)
@@ -39,6 +47,11 @@ def write_bytes(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
+
+
+def drafts(folder: Path, name: str = "*") -> Iterator[Path]:
+    """Yields the drafts of ``write_bytes`` in a folder: of killed processes, or unfinished."""
+    return folder.glob(f".{name}.{'[0-9a-f]' * 32}")
 
 
 def exchange(left: Path, right: Path) -> bool:

@@ -1,16 +1,17 @@
 """Atomic publication of folders made from results, outside the store."""
 
+import glob
 import json
 import shutil
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Protocol
 
-from vidc.compiler.store.atomic import Mode, exchange, sync, sync_tree
+from vidc.compiler.store.atomic import Mode, drafts, exchange, sync, sync_tree
 from vidc.compiler.store.digest import DigestMemory, Json, sha256_json
 from vidc.compiler.store.disk import stage_errors
 from vidc.compiler.store.record import File
@@ -138,13 +139,15 @@ def _refuse(message: str, hint: str) -> NoReturn:
 
 @contextmanager
 def exclusive(store: Store, output: Path, note: Callable[[str], None]) -> Iterator[None]:
-    """Waits until no other build writes to ``output``."""
+    """Waits until no other build writes to ``output``; removes what killed ones left there."""
     lock = store.lock(sha256_json(["package", str(output)]))
     try:
         if not lock.try_acquire(Mode.EXCLUSIVE):
             note(f"waiting for another build of {output}")
             while not lock.try_acquire(Mode.EXCLUSIVE):
                 time.sleep(0.1)
+        with suppress(OSError):  # `replacing` reports it.
+            _recover(output)
         yield
     finally:
         lock.close()
@@ -164,11 +167,10 @@ def replacing(output: Path, stage: str) -> Iterator[Path]:
     Raises:
         BuildError: ``VIDC-BUILD-DISK``, or ``VIDC-BUILD-STAGE`` for errors other than VidcError.
     """
-    staging = output.with_name(f".{output.name}.partial")
+    staging = _staging(output)
     try:
         with stage_errors(stage, _existing(output.parent), staging, None, OTHER_OUTPUT):
             _recover(output)
-            shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir(parents=True)
             yield staging
             sync_tree(staging)
@@ -196,10 +198,17 @@ def _replace(staging: Path, output: Path) -> None:
 
 
 def _recover(output: Path) -> None:
-    """Undoes a replacement that was interrupted between its two renames."""
+    """Undoes a replacement that was killed between its two renames, and removes its leftovers."""
     if _older(output).exists() and not output.exists():
         _older(output).rename(output)
-    shutil.rmtree(_older(output), ignore_errors=True)
+    for folder in (_older(output), _staging(output)):
+        shutil.rmtree(folder, ignore_errors=True)
+    for draft in drafts(output.parent, glob.escape(output.name)):
+        draft.unlink(missing_ok=True)
+
+
+def _staging(output: Path) -> Path:
+    return output.with_name(f".{output.name}.partial")
 
 
 def _older(output: Path) -> Path:

@@ -7,13 +7,22 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from vidc.compiler.store.atomic import FileLock, Mode, read_json, sync, sync_tree, write_json
+from vidc.compiler.store.atomic import (
+    FileLock,
+    Mode,
+    drafts,
+    read_json,
+    sync,
+    sync_tree,
+    write_json,
+)
 from vidc.compiler.store.digest import DigestMemory, Json, sha256_file, sha256_json
 from vidc.compiler.store.disk import OTHER_CACHE, stage_errors
 from vidc.compiler.store.record import (
@@ -34,7 +43,7 @@ PATIENCE_SECONDS = 1.0
 POLL_SECONDS = 0.05
 
 ABANDONED_SECONDS = 86400.0
-"""Seconds after which another host's draft counts as dead; its locks may not be visible."""
+"""Seconds after which a draft without a visible lock counts as dead: of another host, or a file."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +193,11 @@ class Store:
             ):
                 shutil.rmtree(draft, ignore_errors=True)
             lock.close()
+        for folder in (".slots", ".digests", KEPT):
+            for file in drafts(self.root / folder):
+                with suppress(FileNotFoundError):  # It is in its place, or another build swept it.
+                    if time.time() - file.stat().st_mtime > ABANDONED_SECONDS:
+                        file.unlink()
 
     def _build(
         self,

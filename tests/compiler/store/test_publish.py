@@ -10,7 +10,8 @@ import pytest
 
 from vidc.compiler.store import publish
 from vidc.compiler.store.atomic import exchange
-from vidc.compiler.store.publish import Kind, replacing
+from vidc.compiler.store.publish import Kind, exclusive, replacing
+from vidc.compiler.store.store import Store
 from vidc.plugins.errors import UsageError
 
 KIND = Kind("list.json", lambda document: document["files"])
@@ -113,6 +114,15 @@ def test_a_kill_leaves_the_older_or_the_newer_one(tmp_path):
         (staging / "number").write_text("end")
     assert (output / "number").read_text() == "end"
     assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_build_removes_what_killed_ones_left(output, tmp_path):
+    draft = f".out.{'0' * 32}"  # Of its manifest.
+    for name in (".out.partial", ".out.old", draft, ".out.other.partial", ".out.notes"):
+        (tmp_path / name).mkdir() if name != draft else (tmp_path / name).touch()
+    with Store(tmp_path / "store") as store, exclusive(store, output, print):
+        assert {*os.listdir(tmp_path)} == {"out", "store", ".out.other.partial", ".out.notes"}
+    assert (output / "list.json").exists()
 
 
 def test_replaces_where_folders_cannot_be_exchanged(output, monkeypatch):

@@ -192,6 +192,19 @@ def test_leftovers_of_dead_builds_are_swept_and_live_ones_are_not(build: Any) ->
     assert build.leftovers() == [far]
 
 
+def test_old_drafts_of_files_are_swept(build: Any) -> None:
+    build.run(build.stage("load", {"f": ""}))
+    (slot,) = (build.root / ".slots").iterdir()
+    old, recent = (slot.with_name(f".{slot.name}.{digit * 32}") for digit in "0a")
+    old.touch()
+    recent.touch()
+    then = old.stat().st_mtime - ABANDONED_SECONDS - 1
+    for file in (old, slot):
+        os.utime(file, (then, then))
+    Store(build.root).sweep()
+    assert {*slot.parent.iterdir()} == {slot, recent}
+
+
 def test_a_lock_has_many_readers_or_one_writer(tmp_path: Path) -> None:
     first, second = FileLock(tmp_path / "l"), FileLock(tmp_path / "l")
     assert first.try_acquire(Mode.SHARED)
