@@ -1,5 +1,12 @@
 """The command line: `main` holds the contract for scripts, each subcommand is a module."""
 
-from vidc.compiler.cli.main import main
+import sys
+
+try:
+    from vidc.compiler.cli.main import main
+except KeyboardInterrupt:
+    # `main` reports an interrupt, once it is imported.
+    sys.stderr.write("interrupted\n")
+    sys.exit(130)
 
 __all__ = ["main"]

@@ -1,5 +1,7 @@
 """Entry point: runs the command line and reports errors with a message and exit status."""
 
+import atexit
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -21,7 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: the command line after the program's name, by default this process's own.
     """
-    sys.exit(_status(sys.argv[1:] if arguments is None else arguments))
+    try:
+        status = _status(sys.argv[1:] if arguments is None else arguments)
+    finally:
+        # In the end of the interpreter, an interrupt is a traceback, and ends nothing sooner.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    sys.exit(status)
 
 
 def _status(arguments: Sequence[str]) -> int:

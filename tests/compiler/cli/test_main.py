@@ -70,6 +70,33 @@ def test_an_interrupt_ends_with_130(vidc, failing):
     assert "interrupted" in err
 
 
+IMPORTING = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+from vidc.compiler.cli import main
+"""
+ENDING = """
+import atexit, os, signal
+atexit.register(os.kill, os.getpid(), signal.SIGINT)  # The last one that runs.
+from vidc.compiler.cli import main
+main(["presets", "list"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "shown"), [(IMPORTING, 130, "interrupted\n"), (ENDING, 0, "")]
+)
+def test_an_interrupt_is_no_traceback_before_and_after_the_command(script, status, shown):
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, shown)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
