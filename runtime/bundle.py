@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import torch
 
-from vidc.plugins.errors import GateError, UnavailableError, UsageError
+from vidc.plugins.errors import GateError, UnavailableError, UsageError, VidcError
 from vidc.runtime import integrity, manifest
 from vidc.runtime.compatibility import check, other_versions
 from vidc.runtime.engines import Engine, capturable, loader
@@ -147,6 +147,7 @@ def load(
     On a machine of several GPUs, they are loaded on the current one and stay there.
 
     AOTInductor and TensorRT engines are native code: loading them runs code of the bundle's maker.
+    If a build replaces the bundle meanwhile, the new one is loaded.
 
     Args:
         path: the bundle's folder.
@@ -169,6 +170,37 @@ def load(
     """
     require_own_process()
     folder = Path(path)
+    if not isinstance(trust, Path | str | None):
+        trust = tuple(trust)
+    while True:
+        found = _identity(folder)
+        try:
+            bundle = _load(folder, verify, trust, digest)
+        except VidcError:
+            if _identity(folder) == found:
+                raise
+        else:
+            if _identity(folder) == found:
+                return bundle
+            bundle.close()
+
+
+def _identity(folder: Path) -> tuple[int, ...] | None:
+    """Returns what tells a folder from one that a build puts in its place; None without one."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+def _load(
+    folder: Path,
+    verify: integrity.VerifyMode,
+    trust: Path | str | Iterable[Path | str] | None,
+    digest: str | None,
+) -> Bundle:
+    """Loads a bundle; whatever it does if another takes its place meanwhile."""
     document = manifest.read_manifest(folder)
     _require_trusted(document, verify, trust, digest)
     device = torch.device(document.target.device_type)
