@@ -26,6 +26,8 @@ extends = "tiny"
 dim = 48
 ffn_dim = 96
 heads = 2
+[vae]
+res_blocks = 1
 [stream]
 height = 32
 width = 48
@@ -61,7 +63,7 @@ def save_pipeline(folder: Path, settings: Settings) -> None:
     transformer = wan_transformer(sizes)
     transformer.load_state_dict(dict(random_weights(sizes, seed=1)))
     transformer.save_pretrained(folder / "transformer")
-    autoencoder = AutoencoderKLWan(base_dim=vae.base_dim)
+    autoencoder = AutoencoderKLWan(base_dim=vae.base_dim, num_res_blocks=vae.res_blocks)
     autoencoder.load_state_dict(random_state_dict(vae, 1, torch.float32))
     autoencoder.save_pretrained(folder / "vae")
     save_text_encoder(folder, tiny_umt5(), tiny_tokenizer())

@@ -100,8 +100,8 @@ def test_a_setting_reaches_its_stages_alone(project, assignment, reached):
 def test_a_size_of_the_vae_reaches_its_stages_alone(project, tmp_path):
     pipeline = shutil.copytree(project.pipeline, tmp_path / "pipeline")
     config = pipeline / "vae" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_res_blocks": 1}))
-    found = not_hit(replace(project, pipeline=pipeline), "vae.res_blocks=1")
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_res_blocks": 2}))
+    found = not_hit(replace(project, pipeline=pipeline), "vae.res_blocks=2")
     assert found == {"load:vae", "golden", *built(*VAE), "package"}
 
 

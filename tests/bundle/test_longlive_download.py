@@ -24,6 +24,7 @@ text_len = 16
 text_dim = 32
 [vae]
 base_dim = 8
+res_blocks = 1
 [stream]
 height = 32
 width = 48

@@ -31,6 +31,7 @@ SMALL = (
     "stream.width=32",
     "stream.window=6",
     "vae.base_dim=4",
+    "vae.res_blocks=1",
 )
 
 

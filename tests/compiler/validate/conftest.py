@@ -57,7 +57,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
         TransformerConfig(
             dim=48, ffn_dim=64, heads=2, layers=1, freq_dim=16, text_len=6, text_dim=20
         ),
-        VaeConfig(base_dim=4),
+        VaeConfig(base_dim=4, res_blocks=1),
         StreamConfig(height=16, width=32, window=9, sink=3, block=3),
         SamplerConfig(steps=(1000, 500)),
     )

@@ -16,6 +16,7 @@ SMALL = (
     "stream.width=32",
     "stream.window=9",
     "vae.base_dim=4",
+    "vae.res_blocks=1",
     "sampler.steps=[1000, 500]",
 )
 
