@@ -35,10 +35,10 @@ def pytest_addoption(parser):
     parser.addoption("--fuzz-seed", type=int, default=1, help="seed of the mutations")
     parser.addoption("--fuzz-bundle", metavar="FOLDER", help="bundle to mutate")
     parser.addoption(
-        "--kill-points", type=int, default=6, help="number of changes to kill builds at; 0: all"
+        "--kill-points", type=int, default=2, help="number of changes to kill builds at; 0: all"
     )
     parser.addoption(
-        "--kill-times", type=int, default=2, help="number of random times of each signal"
+        "--kill-times", type=int, default=1, help="number of random times of each signal"
     )
 
 

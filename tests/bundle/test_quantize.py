@@ -287,7 +287,7 @@ def test_swapped_scales_of_attention_in_8_bits_fail_validation_by_name(
     )  # fmt: skip
     assert status == 0, err
     failed = failed_with_swapped_scales(output, vidc, tmp_path)
-    assert {"denoise", "rollout"} <= failed
+    assert {"denoise", "recache_5"} <= failed
     assert not failed & {"text_kv", "vae_decode"}
 
 
