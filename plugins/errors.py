@@ -13,7 +13,7 @@ class VidcError(Exception):
     """An error whose cause lies outside vidc's own code, reported without a traceback.
 
     Args:
-        code: a key of ``configs/errors.toml``, such as ``VIDC-BUNDLE-DIGEST``.
+        code: a key of ``configs/errors.toml``, such as ``VIDC-BUNDLE-ALTERED``.
         message: names the thing, what was expected and what was found.
         hint: what to try.
     """

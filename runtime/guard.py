@@ -1,4 +1,4 @@
-"""Guard of a session's public calls: one thread, one process, nothing of the caller's torch."""
+"""Guard of a session's public calls against other threads, forks and the caller's torch state."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -13,18 +13,18 @@ import torch
 from vidc.plugins.errors import UnavailableError, UsageError, VidcError
 
 ALWAYS = ("reset", "close")
-"""Calls that a failed session allows."""
+"""Calls that a failed session still allows."""
 _process: int | None = None
-"""Id of the process that first used the runtime; a child inherits it when it is forked."""
+"""Id of the process that first used the runtime. A forked child inherits the value."""
 
 
 def is_forked() -> bool:
-    """Returns True in a child that was forked after its parent had used the runtime."""
+    """Returns True in a child that was forked after its parent used the runtime."""
     return _process is not None and _process != os.getpid()
 
 
 def require_own_process() -> None:
-    """Refuses a forked child, whose copies of torch's threads do not run.
+    """Refuses a forked child, in which torch's threads do not run; notes the first process.
 
     Raises:
         UnavailableError: ``VIDC-SESSION-FORK``.
@@ -45,9 +45,9 @@ def require_own_process() -> None:
 def apart(device: torch.device) -> Iterator[None]:
     """Keeps the caller's torch state out of the block and restores it afterwards.
 
-    Grad and inference mode, autocast, default device, function modes and the current GPU belong
-    to a thread. The default dtype belongs to the process, where another thread may rely on it:
-    the runtime names the dtype of each tensor that it makes.
+    This covers the state of a thread: grad and inference mode, autocast, default device, function
+    modes and the current GPU. The default dtype belongs to the whole process and stays, so the
+    runtime names the dtype of each tensor that it makes.
     """
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
@@ -63,10 +63,10 @@ def apart(device: torch.device) -> Iterator[None]:
 
 
 class Guard:
-    """Admits one thread at a time to a session's calls, and none after a failure until a reset.
+    """Admits one thread at a time to a session's calls; after a failure, only ``ALWAYS``.
 
     Args:
-        device: of the session.
+        device: the session's device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -77,16 +77,17 @@ class Guard:
 
     @contextmanager
     def call(self, name: str, check: Callable[[], None]) -> Iterator[None]:
-        """Makes the block one call of the session; calls inside it belong to it.
+        """Runs the block as one call of the session; the thread's nested calls are part of it.
 
         Args:
-            name: of the method.
-            check: raises what ended the session on the device since the last call.
+            name: name of the method.
+            check: raises the error of an earlier call that the device has reported since.
 
         Raises:
             UnavailableError: ``VIDC-SESSION-FORK``.
             UsageError: ``VIDC-SESSION-BUSY``, another thread is in a call;
                 ``VIDC-SESSION-FAILED``, an earlier call failed midway.
+            VidcError: the error of ``end``, or as raised by ``check``.
         """
         require_own_process()
         if not self._lock.acquire(blocking=False):
@@ -114,9 +115,10 @@ class Guard:
             self._lock.release()
 
     def fail(self, work: str, error: BaseException) -> None:
-        """Notes that work ended midway: calls are refused until ``recover``.
+        """Records that work failed midway: calls raise VIDC-SESSION-FAILED until ``recover``.
 
-        Only the text of the error is kept: its traceback would keep tensors alive.
+        The first failure counts. Stores only the error's text, as its traceback would keep tensors
+        alive.
         """
         if self._failure is not None:
             return
@@ -129,7 +131,7 @@ class Guard:
         )
 
     def end(self, error: VidcError) -> VidcError:
-        """Ends the session with an error, raised by each call until ``recover``; returns it."""
+        """Ends the session: calls raise this error until ``recover``. Returns the error."""
         self._failure = partial(type(error), error.code, error.message, error.hint)
         return error
 
@@ -139,7 +141,10 @@ class Guard:
 
 
 def guard_calls(cls: type) -> None:
-    """Puts each public method and property that a session class defines behind its guard."""
+    """Makes each public method and property that a class defines go through its session's guard.
+
+    ``close`` calls the guard itself, since a closed session has none.
+    """
     for name, value in [*vars(cls).items()]:
         if name.startswith("_") or name == "close":
             continue

@@ -1,4 +1,4 @@
-"""Signatures of bundles: Ed25519 over every field of the manifest but the signature itself.
+"""Signatures of bundles: Ed25519 over every field of the manifest except ``signature``.
 
 The manifest lists the digest of every file, so its signature covers the whole folder.
 """
@@ -28,7 +28,7 @@ except ImportError as error:
     ) from error
 
 _CONTEXT = b"vidc bundle manifest\n"
-"""Prefix of the signed bytes, so that a signature of another kind of document is not valid."""
+"""Prefix of the signed bytes: a signature made for another kind of document is not valid here."""
 _MAX_KEY_BYTES = 2**16
 
 
@@ -54,12 +54,12 @@ def require_signature(manifest: Manifest, trust: Path | str | Iterable[Path | st
     """Refuses a manifest that none of the trusted keys signed.
 
     Args:
-        manifest: of the bundle.
+        manifest: the bundle's manifest.
         trust: files of the trusted public keys, in PEM.
 
     Raises:
         GateError: ``VIDC-TRUST-UNSIGNED``; ``VIDC-TRUST-SIGNER``, another key signed it, or the
-            signature is of another manifest.
+            signature does not match the manifest.
         UsageError: ``VIDC-TRUST-KEY``.
     """
     files = [trust] if isinstance(trust, Path | str) else trust
@@ -77,7 +77,7 @@ def require_signature(manifest: Manifest, trust: Path | str | Iterable[Path | st
     try:
         trusted[found.key].verify(bytes.fromhex(found.value), _CONTEXT + manifest.signed)
     except InvalidSignature:
-        raise _refusal(manifest, "its signature is not of this manifest") from None
+        raise _refusal(manifest, "its signature does not match its manifest") from None
 
 
 def _public_key(file: Path) -> Ed25519PublicKey:

@@ -1,4 +1,4 @@
-"""Watch over engines' results for values that are not finite, without waiting for the device."""
+"""Detection of NaN and infinities in engines' results, without waiting for the device."""
 
 import math
 
@@ -10,32 +10,33 @@ from vidc.runtime.inputs import extremes
 
 
 class Watch:
-    """Remembers on the device whether any result was NaN or infinite.
+    """Flag on the device that turns NaN once a result was NaN or infinite.
 
-    Each look is copied to memory of the host, which is read as far as the device has come.
+    On a GPU, each ``look`` also queues a copy of the flag to pinned memory. ``check`` reads that
+    copy without waiting, so it may miss results that the device has not computed yet.
 
     Args:
-        name: of the results.
-        device: of them.
+        name: name of the results, for messages.
+        device: device of the results.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
         self._name = name
         self._seen = torch.zeros(2, dtype=torch.float32, device=device)
-        """Zeros, or NaN for ever."""
+        """Zeros; NaN from the first such result until ``clear``."""
         self._known = self._seen
         if device.type == "cuda":
             self._known = torch.zeros(2, dtype=torch.float32, device="cpu", pin_memory=True)
 
     def look(self, results: Tensor) -> None:
-        """Looks at results on the current stream."""
+        """Queues the check of results on the current stream."""
         # 0 times NaN or infinity is NaN.
         self._seen.add_(extremes(results), alpha=0)
         if self._known is not self._seen:
             self._known.copy_(self._seen, non_blocking=True)
 
     def check(self) -> None:
-        """Raises what is known of the results so far.
+        """Raises an error if a result that the device has finished was not finite.
 
         Raises:
             GateError: ``VIDC-SESSION-NOT-FINITE``.
@@ -43,13 +44,13 @@ class Watch:
         if not all(map(math.isfinite, self._known.tolist())):
             raise GateError(
                 "VIDC-SESSION-NOT-FINITE",
-                f"the engines gave {self._name} that are NaN or infinite, and so would be all "
-                "that follow",
+                f"the engines computed {self._name} that are NaN or infinite, and all later ones "
+                "would be, too",
                 "session.reset(seed=...) starts anew; `vidc validate` tests the bundle",
             )
 
     def clear(self) -> None:
-        """Forgets all results on the current stream, after it has come to them."""
+        """Forgets all earlier results; on a GPU, waits for the current stream."""
         self._seen.zero_()
         if self._known is not self._seen:
             self._known.copy_(self._seen)

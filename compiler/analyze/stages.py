@@ -1,4 +1,4 @@
-"""Stages of an analysis: ``sensitivity:<group>`` for each group of layers, then ``mix``."""
+"""Stages of an analysis: ``sensitivity:<pattern>`` for each group of layers, then ``mix``."""
 
 import json
 import time
@@ -37,16 +37,16 @@ FIGURES = "figures.json"
 
 
 class Subject:
-    """Model, prompts and ranges that the stages of one analysis measure with.
+    """Model, recipe, prompts and noise of one analysis, shared by its stages.
 
-    Trials are made once, by the first stage that the store does not have.
+    ``Trials`` are made once, by the first stage that has to run.
 
     Args:
         settings: settings of the model on this machine.
-        formats: formats of the recipe that quantizes all groups.
+        formats: the layers' formats in the recipe under analysis.
         prompts: at least one prompt; each has a rollout of its own.
         seed: seed of the noise.
-        decoded: True if frames are compared, which the decoder's weights make.
+        decoded: True to compare frames, which needs the decoder's weights; False for latents.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Subject:
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """Weights of every group, and the calibration."""
+        """The weights files in use, and the calibration."""
         loads = (loaded_input(self.model.parts[group]) for group in self.groups)
         return (*loads, Input(calibrate_name(self.model), (DOCUMENT, TENSORS)))
 
     def key(self, layers: Sequence[str], **config: Json) -> Key:
-        """Returns the key of figures of these layers, which other layers do not change."""
+        """Returns the key of figures of these layers; the formats of other layers are not in it."""
         formats = {**self.formats.linear, **self.formats.attention}
         return Key(
             (__name__, *model_modules(self.model)),
@@ -88,7 +88,7 @@ class Subject:
         )
 
     def trials(self, workspace: Workspace) -> Trials:
-        """Returns the trials, whose high-precision rollouts are played when they are made.
+        """Returns the trials; the first call makes them and plays the high-precision rollouts.
 
         Raises:
             GateError: ``VIDC-CALIBRATION-ZERO``, as ``require_heads``.
@@ -128,27 +128,27 @@ class Subject:
 
 @dataclass(frozen=True)
 class Sensitivity(Stage):
-    """Stage ``sensitivity:<group>``: the damage of one group of layers in 8 bits."""
+    """Stage ``sensitivity:<pattern>``: the damage that one group of layers does in 8 bits."""
 
     subject: Subject
     group: LayerGroup
 
     @property
     def name(self) -> str:
-        """``sensitivity:`` and the group's pattern."""
+        """``sensitivity:`` and the group's pattern of layer names."""
         return sensitivity_name(self.group)
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """Those of the analysis."""
+        """The inputs of the analysis."""
         return self.subject.inputs
 
     def key(self) -> Key:
-        """Returns the key: all that is played; predicted times and the budget are not."""
+        """Returns the key of the rollouts; predicted times and the budget are not part of it."""
         return self.subject.key(self.group.layers)
 
     def run(self, workspace: Workspace) -> None:
-        """Plays the group alone.
+        """Measures rollouts with only this group in 8 bits.
 
         Raises:
             UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
@@ -160,17 +160,17 @@ class Sensitivity(Stage):
 
     @staticmethod
     def read(output: Path) -> Damage:
-        """Reads the figures that ``run`` wrote, without rounding."""
+        """Reads the figures that ``run`` wrote, exactly."""
         found = _read(output)
         return Damage(float.fromhex(found["sqnr_db"]), float.fromhex(found["psnr_db"]))
 
 
 @dataclass(frozen=True)
 class ChooseMix(Stage):
-    """Stage ``mix``: the groups that a budget allows in 8 bits, played together.
+    """Stage ``mix``: chooses the groups that a budget allows in 8 bits and measures them together.
 
     Attributes:
-        subject: of the analysis.
+        subject: model and rollouts of the analysis.
         budget: budget of the mix.
         saved: predicted seconds that each group saves per block.
         seconds: predicted seconds of a block in high precision.
@@ -185,12 +185,12 @@ class ChooseMix(Stage):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """Those of the analysis, and the figures of every group."""
+        """The inputs of the analysis, and the figures of every group."""
         measured = (Input(sensitivity_name(group), (FIGURES,)) for group in self.saved)
         return (*self.subject.inputs, *measured)
 
     def key(self) -> Key:
-        """Returns the key: all that is played, the budget and the predicted times."""
+        """Returns the key of the rollouts, the budget and the predicted times."""
         saved = {group.pattern: seconds for group, seconds in self.saved.items()}
         return self.subject.key(
             layers_of(self.saved),
@@ -200,7 +200,7 @@ class ChooseMix(Stage):
         )
 
     def run(self, workspace: Workspace) -> None:
-        """Chooses the mix by playing some.
+        """Chooses the mix; measures candidates in rollouts.
 
         Raises:
             UsageError: ``VIDC-BUDGET-UNREACHABLE``.

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     metavar="KEY",
     help="Sign the bundle with this Ed25519 private key, in PEM.",
 )
-@click.option("--plan", "plan_only", is_flag=True, help="Print what would be done, and why.")
+@click.option("--plan", "plan_only", is_flag=True, help="Print which stages would run, and why.")
 @json_option
 def command(
     flags: Flags,

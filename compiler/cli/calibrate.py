@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     help="Folder of the calibration.  [default: out/PRESET-calibration]",
 )  # fmt: skip
 @analysis_options
-@click.option("--plan", "plan_only", is_flag=True, help="Print what would be done, and why.")
+@click.option("--plan", "plan_only", is_flag=True, help="Print which stages would run, and why.")
 @json_option
 def command(
     flags: Flags,

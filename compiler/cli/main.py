@@ -17,8 +17,8 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs ``vidc`` and exits.
 
-    0: good; 1: a gate failed; 2: usage or configuration; 3: known but absent here; 4: a build
-    step failed, or vidc itself; 130: interrupted.
+    Status 0: success; 1: a gate failed; 2: wrong usage or configuration; 3: not available on this
+    machine; 4: a build step failed, or vidc has a bug; 130: interrupted.
 
     Args:
         arguments: the command line after the program's name, by default this process's own.
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         status = _status(sys.argv[1:] if arguments is None else arguments)
     finally:
-        # In the end of the interpreter, an interrupt is a traceback, and ends nothing sooner.
+        # While the interpreter shuts down, an interrupt would only print a traceback.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     sys.exit(status)
 

@@ -53,23 +53,25 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.argument("preset", required=False, shell_complete=names.PRESET)
     @click.option(
         "--gpu", metavar="TARGET", shell_complete=names.GPU,
-        help="Target: a GPU, cpu or auto.",
+        help="Target: a GPU such as h100, cpu, or auto for this machine's.  [default: auto]",
     )  # fmt: skip
     @click.option(
         "--precision", metavar="P", shell_complete=names.PRECISION,
-        help="fp32, fp16, bf16, fp8 or int8.",
+        help="fp32, fp16, bf16, fp8 or int8.  [default: the preset's]",
     )  # fmt: skip
     @click.option(
-        "--backend", metavar="B", shell_complete=names.BACKEND, help="Builder of the engines."
-    )
+        "--backend", metavar="B", shell_complete=names.BACKEND,
+        help="onnxruntime, aoti, tensorrt or torch_tensorrt.  [default: by target]",
+    )  # fmt: skip
     @click.option(
         "--ema/--no-ema", default=None,
-        help="Take the moving average (EMA) of a checkpoint that holds it beside the trained "
-        "weights, or not.  [default: the preset's]",
+        help="Take the moving average (EMA) of the weights from the checkpoint, or the trained "
+        "weights.  [default: the preset's]",
     )  # fmt: skip
     @click.option(
-        "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting."
-    )
+        "--set", "assignments", multiple=True, metavar="KEY=VALUE",
+        help="Change a setting that `vidc presets show` lists, such as stream.window=9.",
+    )  # fmt: skip
     @click.option("--config", type=click.Path(path_type=Path), help="TOML file of settings.")
     @functools.wraps(command)
     def with_flags(**given: Any) -> Any:

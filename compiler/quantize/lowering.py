@@ -1,4 +1,4 @@
-"""Quantized linear layers of a recipe, and rejection of formats that a backend does not support."""
+"""Formats of a recipe that a backend compiles, and the names of its quantized linear layers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class LinearSpec:
     Attributes:
         name: name of the layer.
         format: its format; weights are 8-bit.
-        site: name of the quantized input: that of the first of the layers that read the same tensor
-            in the same format and share its quantizer. None if activations stay in high precision.
+        site: name of the layer that owns the input's quantizer: the first of the layers that read
+            the same tensor in the same format. None if activations stay in high precision.
     """
 
     name: str
@@ -35,46 +35,47 @@ class LinearSpec:
 
     @property
     def calibrated(self) -> bool:
-        """True if it needs a calibration."""
+        """True if it needs figures of a calibration."""
         return self.static or bool(self.format.smooth) or self.format.center
 
     @property
     def weight(self) -> str:
-        """Weight, ``[out, in]``."""
+        """Name of the weight, ``[out, in]``."""
         return f"{self.name}.weight"
 
     @property
     def weight_scale(self) -> str:
-        """Per-channel scale of the weight, float32 ``[out]``."""
+        """Name of the weight's per-channel scale, float32 ``[out]``."""
         return f"{self.name}.weight_scale"
 
     @property
     def bias(self) -> str:
-        """Bias, ``[out]``, in high precision."""
+        """Name of the bias, ``[out]``, in high precision."""
         return f"{self.name}.bias"
 
     @property
     def scale(self) -> str:
-        """Static scale of the input, a float32 scalar."""
+        """Name of the input's static scale, a float32 scalar."""
         return f"{self.site}.input_quantizer.scale"
 
     @property
     def pre_quant_scale(self) -> str:
-        """Multiplier of the input, the reciprocal of SmoothQuant's factors, float32 ``[in]``."""
+        """Name of the input's multiplier, the reciprocal of SmoothQuant's factors, ``[in]``."""
         return f"{self.site}.input_quantizer.pre_quant_scale"
 
     @property
     def mean(self) -> str:
-        """Calibrated mean that is subtracted from the input, float32 ``[in]``."""
+        """Name of the calibrated mean that is subtracted from the input, float32 ``[in]``."""
         return f"{self.site}.input_quantizer.mean"
 
 
 def lowered_formats(recipe: Recipe, model: Family, support: QuantizationSupport) -> Quantization:
-    """Returns the formats that a recipe gives a model's layers.
+    """Returns the formats that a recipe gives a model's layers, if a backend supports them all.
 
     Raises:
         UnavailableError: ``VIDC-RECIPE-LOWERING``, the backend does not support a format.
-        UsageError: ``VIDC-RECIPE-LAYER``; ``VIDC-RECIPE-PRECISION``, it quantizes nothing.
+        UsageError: ``VIDC-RECIPE-LAYER``, a pattern matches no layer; ``VIDC-RECIPE-PRECISION``,
+            the recipe quantizes nothing.
     """
     formats = apply_recipe(recipe, model)
     if all(f.weights == HIGH for f in formats.linear.values()) and all(
@@ -99,7 +100,7 @@ def lowered_formats(recipe: Recipe, model: Family, support: QuantizationSupport)
 
 
 def linears_of(formats: Quantization) -> dict[str, LinearSpec]:
-    """Returns the linear layers with 8-bit weights by name, without a check of support."""
+    """Returns the linear layers with 8-bit weights by name; does not check a backend's support."""
     linear = {name: f for name, f in formats.linear.items() if f.weights != HIGH}
     return {
         name: LinearSpec(name, f, _site(name, linear, formats.shared.get(name, (name,))))
@@ -108,7 +109,7 @@ def linears_of(formats: Quantization) -> dict[str, LinearSpec]:
 
 
 def sites(linears: Iterable[LinearSpec]) -> dict[str, list[LinearSpec]]:
-    """Returns the linear layers of each quantized input."""
+    """Returns the linear layers that share each quantized input, by ``LinearSpec.site``."""
     found: dict[str, list[LinearSpec]] = {}
     for linear in linears:
         if linear.site is not None:
@@ -120,7 +121,7 @@ def require_lowered(recipe: str, formats: Quantization, support: QuantizationSup
     """Rejects formats that a backend does not support.
 
     Raises:
-        UnavailableError: ``VIDC-RECIPE-LOWERING`` with the first layer.
+        UnavailableError: ``VIDC-RECIPE-LOWERING``, names the first such layer.
     """
     for name, attention in formats.attention.items():
         if attention.computes:

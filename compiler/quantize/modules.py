@@ -1,7 +1,7 @@
-"""Quantized modules: they replace a network's linear layers and the parts of its KV rings.
+"""Quantized modules, which replace a network's linear layers and the modules of its KV rings.
 
-Everything that runs or compiles the network then sees the same modules. Their tensors are on the
-meta device until ``quantized_state`` or a weights file is loaded.
+Reference, export and analysis all use the network with these modules. Their tensors are on the meta
+device until ``quantized_state`` or a weights file is loaded.
 """
 
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ QUERIES, KEYS, VALUES = "queries", "keys", "values"
 
 
 class InputQuantizer(nn.Module):
-    """Quantization of a tensor, shared by the linear layers that read it.
+    """Scales of a quantized tensor, shared by the linear layers that read it.
 
     Args:
-        features: its channels.
-        fmt: their format.
+        features: channels of the tensor.
+        fmt: format of those layers.
     """
 
     def __init__(self, features: int, fmt: LinearFormat) -> None:
@@ -43,7 +43,7 @@ class InputQuantizer(nn.Module):
         self.mean = _empty(features) if fmt.center else None
 
     def prepared(self, x: Tensor) -> Tensor:
-        """Returns the values that are quantized, float32."""
+        """Returns ``x`` in float32, centered and smoothed if the format says so."""
         return prepared(x, self.pre_quant_scale, self.mean)
 
 
@@ -53,7 +53,7 @@ class QuantizedLinear(nn.Module):
     Args:
         linear: the layer in high precision.
         spec: its name and format.
-        shared: the input's quantizer if another layer owns it.
+        shared: the input's quantizer if another layer owns it; otherwise None.
     """
 
     def __init__(self, linear: nn.Linear, spec: LinearSpec, shared: InputQuantizer | None) -> None:
@@ -72,7 +72,7 @@ class QuantizedLinear(nn.Module):
         self.bias = None if bias is None else _empty(*bias.shape, dtype=bias.dtype)
         self.input_quantizer: InputQuantizer | None
         if shared is not None:
-            # Not registered: its tensors have one name, its owner's.
+            # Not registered as a child, so that its tensors have their owner's names only.
             self.__dict__["input_quantizer"] = shared
         elif spec.site is not None:
             self.input_quantizer = InputQuantizer(linear.in_features, spec.format)
@@ -85,7 +85,7 @@ class QuantizedLinear(nn.Module):
         if quantizer is None:
             return cast(Tensor, quantized_linear(x, *weight, None, None, None))
         given = (quantizer.scale, quantizer.pre_quant_scale, quantizer.mean)
-        # Static scales leave the last argument out.
+        # The last argument has a default, which serves static scales.
         dynamic = (True,) if quantizer.scale is None else ()
         return cast(Tensor, quantized_linear(x, *weight, *given, *dynamic))
 
@@ -94,8 +94,8 @@ class TokenQuantizer(Stored):
     """Fake quantization of queries, keys or values with a scale per token and head.
 
     Args:
-        attention: sizes.
-        fmt: format of the numbers.
+        attention: sizes of the attention.
+        fmt: 8-bit format.
         center: True if a mean is subtracted.
     """
 
@@ -105,17 +105,17 @@ class TokenQuantizer(Stored):
         self.mean = _empty(attention.heads, attention.head_dim) if center else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the nearest 8-bit numbers, times their scale, in the dtype of ``x``."""
+        """Quantizes and dequantizes ``x``; a subtracted mean is not added back."""
         values = x if self.mean is None else prepared(x, None, self.mean)
         return cast(Tensor, fake_quantize(values, self._dtype)).to(x.dtype)
 
 
 class KvQuantizer(Stored):
-    """Keys or values that a ring stores in 8 bits, with static scales.
+    """Quantization of the keys or values of a ring, which stores them in 8 bits; static scales.
 
     Args:
-        attention: sizes.
-        fmt: format of the numbers.
+        attention: sizes of the attention.
+        fmt: 8-bit format.
         center: True if a mean is subtracted.
         operand: as for ``quantize_kv``.
     """
@@ -128,16 +128,16 @@ class KvQuantizer(Stored):
         self.mean = _empty(attention.heads, attention.head_dim) if center else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the 8-bit numbers."""
+        """Quantizes keys or values."""
         operand = (self._operand,) if self._operand else ()
         return cast(Tensor, quantize_kv(x, self.scale, self.mean, self.dtype, *operand))
 
     def restored(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
-        """Returns the numbers times their scale, less the mean."""
+        """Dequantizes stored values; a subtracted mean is not added back."""
         return cast(Tensor, dequantize_kv(stored, self.scale, dtype_name(dtype)))
 
     def state(self, spec: TensorSpec, name: str) -> TensorSpec:
-        """Returns the state of the ring; ``name`` is this module's, with its weights group."""
+        """Returns the ring's state in 8 bits; ``name`` is ``<group>.<this module's name>``."""
         mean = None if self.mean is None else f"{name}.mean"
         return replace(spec, dtype=self.dtype, rounding=Rounding(f"{name}.scale", mean))
 
@@ -145,11 +145,11 @@ class KvQuantizer(Stored):
 def quantized_modules(
     part: Part, network: nn.Module, formats: Quantization
 ) -> dict[str, dict[str, nn.Module]]:
-    """Returns the modules that replace others of a network, by name, for each quantized layer.
+    """Returns the replacements of a network's modules: by quantized layer, then by module name.
 
     Args:
-        part: the part.
-        network: its network; unchanged.
+        part: part of the model.
+        network: its network, which stays unchanged.
         formats: formats of its layers.
 
     Raises:
@@ -178,7 +178,7 @@ def _ring_modules(name: str, attention: Attention, fmt: AttentionFormat) -> dict
         if kind == HIGH:
             continue
         center = fmt.center and operand == KEYS
-        if fmt.scale != STATIC:  # No engine stores scales per token.
+        if fmt.scale != STATIC:  # No engine has per-token scales of rings: PyTorch only.
             made[f"{name}.ring.{operand}"] = TokenQuantizer(attention, kind, center)
             continue
         of_matmul = operand if fmt.computes else ""
@@ -206,7 +206,7 @@ def components_of(part: Part, network: nn.Module) -> dict[str, Component]:
 
 
 def _states(part: Part, network: nn.Module) -> Mapping[str, tuple[str, KvQuantizer]]:
-    """Returns the 8-bit states with their quantizers and the quantizers' names."""
+    """Returns the name and the quantizer of each 8-bit state, by state."""
     found = {}
     for name, attention in part.attentions.items():
         for state, operand in ((attention.keys, KEYS), (attention.values, VALUES)):

@@ -1,4 +1,4 @@
-"""Atomic publication of folders made from results, outside the store."""
+"""Atomic publication of users' folders, such as bundles, made from results in the store."""
 
 import glob
 import json
@@ -26,11 +26,11 @@ _ELSEWHERE = "choose another folder with -o, or remove it"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of folder that vidc writes.
+    """A kind of folder that vidc writes, such as a bundle.
 
     Attributes:
-        document: the file that identifies the kind.
-        listed: returns the paths of its other files from the document.
+        document: name of the JSON file that identifies the kind, such as ``manifest.json``.
+        listed: returns the paths of the folder's other files from the parsed document.
     """
 
     document: str
@@ -39,7 +39,8 @@ class Kind:
     def refuse_occupied(self, output: Path) -> None:
         """Refuses to replace anything except an empty folder or an older one of this kind.
 
-        Files that the document does not list belong to the user and would be lost.
+        Refuses an older one too if it has files that its document does not list: they are the
+        user's and would be lost.
 
         Raises:
             UsageError: ``VIDC-BUILD-OUTPUT``.
@@ -75,11 +76,11 @@ class Finished(Protocol):
 
     @property
     def components(self) -> Mapping[str, Json]:
-        """The components of its key."""
+        """Components of the result's key."""
 
     @property
     def files(self) -> Mapping[str, File]:
-        """The files it wrote."""
+        """Files that the stage wrote, by path in its output."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,10 @@ class Publishing:
     """Output folder and inputs of a publication.
 
     Attributes:
-        output: an empty folder, moved to ``place`` when finished.
-        place: an absolute path.
-        results: of the stages before it, by name.
-        keys: of those stages and of the publication, by name.
+        output: an empty folder to write, which is moved to ``place`` afterwards.
+        place: absolute path of the published folder.
+        results: results of the earlier stages, by name.
+        keys: keys of those stages and of the publication, by name.
         note: shows a line of progress.
     """
 
@@ -119,7 +120,7 @@ class Publication(Step):
         return key_components(self, outputs, digests)
 
     def notes(self, results: Mapping[str, Result]) -> list[str]:
-        """Returns lines for the user, also if the folder is not written again."""
+        """Returns lines for the user; called even if the published folder is reused."""
         return []
 
     @abstractmethod
@@ -139,7 +140,7 @@ def _refuse(message: str, hint: str) -> NoReturn:
 
 @contextmanager
 def exclusive(store: Store, output: Path, note: Callable[[str], None]) -> Iterator[None]:
-    """Waits until no other build writes to ``output``; removes what killed ones left there."""
+    """Waits until no other build writes to ``output``; removes what killed builds left there."""
     lock = store.lock(sha256_json(["package", str(output)]))
     try:
         if not lock.try_acquire(Mode.EXCLUSIVE):
@@ -157,8 +158,8 @@ def exclusive(store: Store, output: Path, note: Callable[[str], None]) -> Iterat
 def replacing(output: Path, stage: str) -> Iterator[Path]:
     """Yields an empty folder that replaces ``output`` if the block does not raise.
 
-    The old folder stays until then, and the two are exchanged. If the block raises, the new folder
-    is removed.
+    An older folder at ``output`` stays until the block ends; then the two are exchanged. If the
+    block raises, the new folder is removed.
 
     Args:
         output: an absolute path.
@@ -184,10 +185,10 @@ def _existing(folder: Path) -> Path:
 
 
 def _replace(staging: Path, output: Path) -> None:
-    """Moves the finished folder to ``output``; an older one stays at ``staging`` or is removed.
+    """Moves the finished folder to ``output``. After an exchange, the older one is at ``staging``.
 
-    A reader finds the old folder or the new one, except between two renames on a file system that
-    cannot exchange folders; ``_recover`` undoes the first of them.
+    A reader finds the old folder or the new one. On a file system that cannot exchange folders it
+    finds neither between two renames; ``_recover`` restores the old one after a kill there.
     """
     if not (output.exists() and exchange(staging, output)):
         if output.exists():

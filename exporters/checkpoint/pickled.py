@@ -1,8 +1,9 @@
-"""Reading a pickle of tensors without running it.
+"""Reader of pickled state dicts that runs nothing of them.
 
-A pickle is a program. This reader follows the instructions that PyTorch writes for state dicts and
-calls nothing: a tensor becomes a note of its dtype, sizes and place, and any other class or
-function is refused. Memory stays within a small multiple of the pickle's own size.
+A pickle is a program. This reader interprets the instructions that PyTorch writes for state dicts
+and calls nothing that the pickle names. A tensor becomes a ``PickledTensor``: its dtype, shape and
+place in a storage. Other classes and functions are refused. Memory stays within a small multiple of
+the pickle's own size.
 """
 
 import math
@@ -32,7 +33,7 @@ _DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2, *filter(None, _STORAGES.value
 
 
 class RefusedError(Exception):
-    """A pickle asks for something that is no part of a state dict; the message names it."""
+    """A pickle holds something that state dicts do not; the message names it."""
 
 
 class MalformedError(Exception):
@@ -41,12 +42,12 @@ class MalformedError(Exception):
 
 @dataclass(frozen=True)
 class Storage:
-    """Elements of tensors, in a member of an archive.
+    """A storage: elements that tensors view, in one member of the archive.
 
     Attributes:
         key: name of the member.
-        elements: their number.
-        dtype: of the elements; None for bytes.
+        elements: number of elements.
+        dtype: dtype of the elements; None for bytes.
     """
 
     key: str
@@ -55,13 +56,13 @@ class Storage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Size in bytes."""
         return self.elements * (1 if self.dtype is None else self.dtype.itemsize)
 
 
 @dataclass(frozen=True)
 class PickledTensor:
-    """A tensor in a storage; counts are in elements of its dtype."""
+    """Tensor in a storage; offset, shape and strides count elements of ``dtype``."""
 
     storage: Storage
     dtype: torch.dtype
@@ -85,7 +86,7 @@ class _Dict(dict[Any, Any]):
         super().__init__()
 
     def add(self, key: Any, value: Any) -> None:
-        # Hashing a nest of tuples can take for ever.
+        # Hashing deeply nested tuples can take forever.
         if not isinstance(key, str | int | float | None):
             raise MalformedError(f"a {type(key).__name__} as a key")
         if key in self:
@@ -95,24 +96,25 @@ class _Dict(dict[Any, Any]):
 
 @dataclass(frozen=True)
 class _Named:
-    """A class or function that the pickle may name."""
+    """A class or function that the pickle may name, and what replaces a call of it."""
 
     name: str
     make: Callable[..., Any]
 
 
 def unpickle(file: BinaryIO) -> tuple[Any, dict[str, Storage]]:
-    """Follows one pickle.
+    """Interprets one pickle.
 
     Args:
-        file: at the pickle's start; afterwards at its end.
+        file: positioned at the pickle's start, and afterwards at its end.
 
     Returns:
-        Its value, of dicts, lists, tuples and ``PickledTensor``, and the storages by key.
+        The value, made of dicts, lists, tuples, plain values and ``PickledTensor``, and the
+        storages by key.
 
     Raises:
-        RefusedError: it has a class, function or instruction that no state dict needs.
-        MalformedError: it is damaged.
+        RefusedError: a class, function or instruction that no state dict needs.
+        MalformedError: the pickle is damaged.
     """
     machine = _Machine()
     try:
@@ -127,7 +129,7 @@ def unpickle(file: BinaryIO) -> tuple[Any, dict[str, Storage]]:
 
 
 class _Machine:
-    """The stack and the memo of a pickle that is followed."""
+    """Interpreter of a pickle: its stack, marks and memo."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -158,7 +160,7 @@ class _Machine:
         return value
 
     def run_of(self) -> list[Any]:
-        """The values since the last mark, which are taken off the stack."""
+        """Takes the values since the last mark off the stack and returns them."""
         at = self._marks.pop()
         values = self.stack[at:]
         del self.stack[at:]
@@ -219,7 +221,7 @@ def _counts(values: Any) -> tuple[int, ...]:
 def _tensor(
     storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, *rest: Any
 ) -> PickledTensor:
-    """Notes a tensor; ``rest`` is its dtype where the storage has none, and its metadata."""
+    """Returns a tensor; ``rest`` may begin with its dtype, which a storage of bytes lacks."""
     dtype = rest[0] if rest and isinstance(rest[0], torch.dtype) else storage.dtype
     if not isinstance(storage, Storage) or dtype is None:
         raise MalformedError("a tensor without a storage or a dtype")
@@ -265,13 +267,13 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
         " ".join([machine.pop(str) for _ in "mn"][::-1])
     ),
     "REDUCE": lambda machine, _: machine.call(),
-    # Attributes of a dict, such as versions of the modules.
+    # Drops attributes of a dict, such as versions of the modules.
     "BUILD": lambda machine, _: machine.stack.pop() and None,
     "BINPERSID": lambda machine, _: machine.persistent(),
 }
 _NAMES: dict[str, Any] = {
     "collections OrderedDict": _Dict,
-    # No copies: a short pickle could ask for one again and again.
+    # Does not copy: a short pickle could ask for copies again and again.
     "__builtin__ set": lambda items: items,
     "torch Size": lambda sizes: _counts(sizes),
     "torch device": lambda *words: words[:2],

@@ -1,4 +1,4 @@
-"""Base of programs: a session's states, static buffers and graphs over a bundle's engines."""
+"""Base classes of programs: sessions, which run a bundle's engines, and their parameters."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,7 +20,7 @@ from vidc.runtime.states import Buffers, States
 from vidc.runtime.watch import Watch
 
 LATENTS, FRAMES = "latents", "frames"
-"""Runners that generate and that decode; decoding may overlap the next block."""
+"""Names of the runners that generate and that decode; decoding may overlap the next block."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ProgramSpec:
 
     @property
     def prompt_shape(self) -> tuple[int, ...]:
-        """Shape of a prompt's embeddings, ``[videos, L, E]``; empty where there are no prompts."""
+        """Shape of a prompt's embeddings, ``[videos, L, E]``; empty if sessions take no prompts."""
         return ()
 
     @property
@@ -53,22 +53,22 @@ class ProgramSpec:
 
     @property
     def video_frames(self) -> int:
-        """Video frames of any block but the first."""
+        """Video frames of a block; the first block may have fewer."""
         return 1
 
     @property
     def filling(self) -> int:
-        """Blocks after which a block's work no longer grows."""
+        """Number of blocks after which every further block takes the same work."""
         return 1
 
     @property
     def full_inputs(self) -> Mapping[str, float]:
-        """Values of the inputs that say how far a session is, after ``filling`` blocks."""
+        """Values of the scalar inputs of a pass after ``filling`` blocks, by input."""
         return {}
 
     @property
     def calls(self) -> Mapping[str, Mapping[str, int]]:
-        """Calls of each component by action: ``block``, the name of decoding, and ``switch``."""
+        """Number of calls by action (``block``, ``switch``, the name of decoding) and component."""
         raise NotImplementedError
 
     @property
@@ -83,7 +83,7 @@ class ProgramSpec:
 
     @property
     def workload(self) -> dict[str, Any]:
-        """Sizes that decide the time of a block, as JSON values."""
+        """Sizes that determine the time of a block, as JSON values."""
         return {"height": self.frame_size[0], "width": self.frame_size[1]}
 
     def check(self, signatures: Mapping[str, Signature]) -> None:
@@ -115,13 +115,13 @@ class Resources:
     """Objects shared by the sessions of one bundle.
 
     Attributes:
-        spec: of the program, of its class ``Spec``.
-        engines: by component; a session runs those that the spec names.
-        device: of the engines and of every buffer.
-        runners: of the sessions' work.
+        spec: the program's parameters, an instance of its class ``Spec``.
+        engines: the engines by component; a session runs those that the spec names.
+        device: device of the engines and of every buffer.
+        runners: runners of the sessions' work.
         shared: the result of the program's ``share``.
         lock: held by the session that enqueues work.
-        strict: sessions refuse values that are not finite, from callers and from engines.
+        strict: True if sessions refuse values that are not finite, from callers and from engines.
     """
 
     spec: Any
@@ -136,21 +136,22 @@ class Resources:
 class Session(Generic[S]):
     """One stream or clip: its own states and buffers over the bundle's engines and weights.
 
-    Made by ``Bundle.session``. A program implements ``_allocate``, ``_capture``, ``_clear``,
-    ``generate`` and ``decode``; it checks tensors by ``_take`` and shows results to ``_watch``.
-    Opening a session allocates all memory and, on a GPU, captures all work; ``reset`` restarts it.
+    Made by ``Bundle.session``. A program is a subclass with ``_allocate``, ``_capture``,
+    ``_clear``, ``generate`` and ``decode``; it checks callers' tensors with ``_take`` and passes
+    results to ``_watch``. Opening a session allocates all memory and, on a GPU, prepares all work,
+    as CUDA graphs if the engines can be captured. ``reset`` restarts it in the same memory.
 
-    Every public method and property, a program's own too, goes through a ``Guard``. Any of them
-    raises VIDC-SESSION-BUSY while another thread is in one; VIDC-SESSION-FAILED after work that
-    failed midway, until ``reset``; VIDC-SESSION-NOT-FINITE after results that were NaN or infinite,
-    until ``reset``; VIDC-SESSION-CLOSED after ``close``; VIDC-SESSION-FORK in a forked child.
+    Every public method and property, also of a subclass, goes through a ``Guard``. Until ``reset``,
+    it raises VIDC-SESSION-FAILED after work that failed midway, and VIDC-SESSION-NOT-FINITE after
+    results that were NaN or infinite. It raises VIDC-SESSION-BUSY while another thread is in one,
+    VIDC-SESSION-CLOSED after ``close``, and VIDC-SESSION-FORK in a forked child.
 
     Attributes:
         Spec: class of the program's parameters.
-        forced: the component whose output decides a block, and that output. Under teacher forcing
-            the reference's values replace it.
-        decoders: components that decode: that of a first block, if it has its own, comes first.
-        decoding: name of decoding in metrics, and what decodes.
+        forced: the component and its output that determine a block. Under teacher forcing the
+            reference's values replace this output.
+        decoders: components that decode; one for the first block alone comes first.
+        decoding: name of decoding in metrics, and of the decoder in texts.
     """
 
     Spec: ClassVar[type[ProgramSpec]]
@@ -191,17 +192,17 @@ class Session(Generic[S]):
         """Prepares the session's work on its runners."""
 
     def _clear(self) -> None:
-        """Sets all state between steps to its initial values, for ``self.seed``."""
+        """Sets everything that lasts from block to block to its initial value for ``self.seed``."""
         self._states.clear()
 
     @classmethod
     def cover(cls, resources: Resources, inputs: Any, played: Any) -> None:
-        """Calls components in states that no rollout brings them to; golden data record the calls.
+        """Makes the calls of components that a rollout does not make; golden data record them.
 
         Args:
             resources: engines to call.
             inputs: ``prompts``, ``noise`` and ``tokens`` of a rollout.
-            played: ``latents`` and ``frames`` of it.
+            played: its ``latents`` and ``frames``.
         """
 
     def prompt(self, prompt: Any) -> None:
@@ -241,12 +242,12 @@ class Session(Generic[S]):
     def fetch(self, frames: Tensor) -> Callable[[], Tensor]:
         """Starts to copy frames from ``step`` or ``decode`` to the host.
 
-        On a GPU the copy to pinned memory runs after the decoder and overlaps the next block:
-        start that block first, then wait for these frames.
+        On a GPU the copy to pinned memory runs after the decoder and overlaps the next block: call
+        ``step`` for that block before you wait for these frames.
 
         Returns:
             A callable that waits for the copy and returns the frames on the CPU. It raises
-            VIDC-SESSION-NOT-FINITE instead of returning frames of values that are not finite.
+            VIDC-SESSION-NOT-FINITE if the decoder computed NaN or infinities.
 
         Raises:
             UsageError: ``VIDC-SESSION-FRAMES``, not a tensor on the session's device.
@@ -271,7 +272,7 @@ class Session(Generic[S]):
         return _Stream(self, checked_number(blocks, "blocks"))
 
     def reset(self, seed: int = 0) -> None:
-        """Restarts the session with a seed, without capture or allocation.
+        """Starts a new stream or clip with a seed, without capture or allocation.
 
         Raises:
             UsageError: ``VIDC-SESSION-NUMBER``, the seed is not from 0 to ``2**63 - 1``.
@@ -332,14 +333,14 @@ class Session(Generic[S]):
     def _turn(
         self, runner: str, after_caller: bool = True, *, work: str = "", retryable: bool = False
     ) -> Iterator[None]:
-        """Puts work inside the block on a runner, exclusively for this session.
+        """Puts work inside the block on a runner, while no other session enqueues any.
 
         Args:
-            runner: its name.
+            runner: name of the runner.
             after_caller: as in ``Runner.turn``.
-            work: name of the work, in errors after it failed; by default the method's.
-            retryable: the work, if an exception ends it midway, can be done again with the same
-                result; otherwise that ends the session until ``reset``.
+            work: name of the work in VIDC-SESSION-FAILED; by default the method's name.
+            retryable: True if the same call gives the same result after an exception. Otherwise,
+                and after an interrupt, the session needs a ``reset``.
         """
         try:
             with self._resources.lock, self._resources.runners[runner].turn(after_caller):
@@ -350,14 +351,15 @@ class Session(Generic[S]):
             raise
 
     def _take(self, given: Input, value: object, shape: tuple[int, ...]) -> Tensor:
-        """Returns a tensor from a caller, float32 on its own device; raises as ``checked``."""
+        """Returns a caller's tensor in float32, on the device it is on; raises as ``checked``."""
         resources = self._resources
         return given.checked(value, shape, torch.float32, resources.device, resources.strict)
 
     def _watch(self, runner: str, results: Tensor) -> None:
-        """Looks at an engine's results for values that are not finite; called in a turn.
+        """Checks an engine's results for values that are not finite; called in a turn.
 
-        On a GPU, a later call or ``fetch`` learns of them: nothing waits for the device.
+        On a CPU, raises at once. On a GPU, nothing waits for the device: a later call or ``fetch``
+        raises.
         """
         if self._resources.strict:
             self._watches[runner].look(results)
@@ -365,7 +367,7 @@ class Session(Generic[S]):
                 self._check()
 
     def _check(self) -> None:
-        """Ends the session if it is known that results were not finite."""
+        """Ends the session and raises if results are known to be not finite."""
         for watch in self._watches.values():
             try:
                 watch.check()
@@ -381,7 +383,7 @@ guard_calls(Session)
 
 
 class _Stream(Iterator[Tensor]):
-    """Frames of a number of blocks; a block that could not be generated is not counted."""
+    """Iterator over the frames of a number of blocks; a failed block is tried again."""
 
     def __init__(self, session: Session[Any], blocks: int) -> None:
         self._session = session

@@ -31,7 +31,7 @@ def levels(pixels: Tensor) -> Tensor:
 class CausalVideo(Session[StreamSpec]):
     """One video stream.
 
-    On a GPU a block is one CUDA graph replay at every position.
+    If the engines can be captured, a block is one CUDA graph replay at every position.
     """
 
     Spec = StreamSpec

@@ -1,7 +1,7 @@
-"""Manifests and files of bundles, engines and portable folders, mutated at random.
+"""Random mutations of bundles, their engines, portable folders and exported programs.
 
-``pytest tests/fuzz -k load --fuzz-cases 2000 --fuzz-seed 7`` runs as many cases as wanted, and
-``--fuzz-bundle FOLDER`` runs them on a bundle that was built.
+``pytest tests/fuzz -k load --fuzz-cases 2000 --fuzz-seed 7`` runs 2000 cases of each test that
+``-k`` selects; ``--fuzz-bundle FOLDER`` mutates a built bundle in place of a small one.
 """
 
 import shutil
@@ -48,7 +48,7 @@ def bundle(request, tmp_path_factory):
 
 @pytest.fixture
 def fuzz(request, tmp_path):
-    """Runs a subject's cases; returns how often each code and text came."""
+    """Runs a subject's cases; returns how often each error code or result occurred."""
 
     def go(subject):
         cases, seed = (request.config.getoption(f"--fuzz-{name}") for name in ("cases", "seed"))
@@ -62,7 +62,7 @@ def fuzz(request, tmp_path):
 
 @pytest.fixture
 def subject(bundle):
-    """Makes a subject of the bundle."""
+    """Makes a ``Subject`` whose valid files are the bundle."""
 
     def make(name, read, change):
         def copy(folder):
@@ -91,7 +91,7 @@ def test_manifests_that_load_play_the_same_frames(fuzz, subject):
 
 
 def test_forged_records_hide_no_more_than_the_documentation_says(fuzz, subject):
-    """The record is rewritten with the manifest, so that only checks of meaning are left."""
+    """The record is rewritten with the manifest, so only the other checks of ``load`` remain."""
     found = fuzz(subject("forged record", Played(*SIGNED_ALONE), forge_manifest))
     assert found["VIDC-BUNDLE-FIELD"]
     documented = (Path(__file__).parents[2] / "SECURITY.md").read_text()
@@ -157,7 +157,7 @@ def test_exported_programs_are_read_or_refused_with_a_code(fuzz):
 
 
 def test_other_frames_are_reported(bundle, tmp_path):
-    """A bundle of other weights, whose record is of them, is none that a check finds."""
+    """``Played`` finds other frames of a bundle whose forged sampler no check of ``load`` finds."""
     other = shutil.copytree(bundle, tmp_path / "other")
     document = read_manifest(other)
     write_recorded(replace(document, spec=replace(document.spec, sigmas=(1.0, 0.5))), other)

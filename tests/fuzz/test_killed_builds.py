@@ -1,7 +1,7 @@
-"""Builds of the toy that are killed or interrupted, and readers of a bundle that is replaced.
+"""Killed and interrupted builds of a toy model, and loading of a bundle while it is replaced.
 
-``pytest tests/fuzz/test_killed_builds.py --kill-points 0 --kill-times 200 --fuzz-seed 7`` kills at
-every change of the file system, and 200 builds at random times.
+``pytest tests/fuzz/test_killed_builds.py --kill-points 0 --kill-times 200 --fuzz-seed 7`` kills a
+build at each change of the file system, and kills and interrupts 200 builds each at random times.
 """
 
 import random
@@ -47,7 +47,7 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 def times(
     request: pytest.FixtureRequest, harness: Harness, rng: random.Random
 ) -> list[tuple[str, float]]:
-    """States and times at which a build of it is under way."""
+    """Pairs of a state in ``Harness.states`` and a time during a build that starts from it."""
     count = request.config.getoption("--kill-times")
     states = [("cold", "ready")[number % 2] for number in range(count)]
     return [(state, rng.uniform(0, harness.states[state][1])) for state in states]
