@@ -14,7 +14,7 @@ from vidc.runtime.engines import Engine, capturable, loader
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.files import Files
 from vidc.runtime.graphs import Runners
-from vidc.runtime.guard import apart, is_forked, require_own_process
+from vidc.runtime.guard import is_forked, isolated, require_own_process
 from vidc.runtime.inputs import here
 from vidc.runtime.memory import require_memory
 from vidc.runtime.program import program
@@ -212,7 +212,7 @@ def _load(
         if verify != "off":
             compare_record(files, document)
             _require_passed(document)
-        with gpu_faults(device), apart(device):
+        with gpu_faults(device), isolated(device):
             device = here(device)
             if device.type == "cuda":
                 require_memory(document, device)

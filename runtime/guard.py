@@ -42,7 +42,7 @@ def require_own_process() -> None:
 
 
 @contextmanager
-def apart(device: torch.device) -> Iterator[None]:
+def isolated(device: torch.device) -> Iterator[None]:
     """Keeps the caller's torch state out of the block and restores it afterwards.
 
     This covers the state of a thread: grad and inference mode, autocast, default device, function
@@ -103,7 +103,7 @@ class Guard:
                 return
             self._call = name
             try:
-                with apart(self._device):
+                with isolated(self._device):
                     if name not in ALWAYS:
                         if self._failure is not None:
                             raise self._failure()

@@ -14,7 +14,7 @@ from vidc.plugins.signature import Signature, TensorSpec
 from vidc.runtime.engines import Engine
 from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, Runners
-from vidc.runtime.guard import Guard, apart, guard_calls, is_forked, require_own_process
+from vidc.runtime.guard import Guard, guard_calls, is_forked, isolated, require_own_process
 from vidc.runtime.inputs import Input, checked_number, require_frames
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.watch import Watch
@@ -176,7 +176,7 @@ class Session(Generic[S]):
         self._resources = resources
         self.spec: S = resources.spec
         found = {n: resources.engines[n] for n in self.spec.components if n in resources.engines}
-        with apart(device):
+        with isolated(device):
             self._states = States((engine.signature for engine in found.values()), device)
             self._buffers = {n: Buffers(e.signature, device) for n, e in found.items()}
             self._watches = {name: Watch(name, device) for name in (LATENTS, FRAMES)}
