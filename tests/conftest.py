@@ -40,6 +40,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--kill-times", type=int, default=1, help="number of random times of each signal"
     )
+    parser.addoption("--soak-rounds", type=int, default=12, help="rounds in one process")
 
 
 @pytest.hookimpl(tryfirst=True)
