@@ -63,9 +63,9 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., list[di
         command = [
             sys.executable, soak.__file__, str(bundle), str(seed), str(rounds), *arguments
         ]  # fmt: skip
-        done = subprocess.run(
-            command, env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True, text=True
-        )
+        # Each thread's own arena fills up for many rounds before it stays as large.
+        changed = {"TMPDIR": str(temporary), "MALLOC_ARENA_MAX": "1"}
+        done = subprocess.run(command, env=os.environ | changed, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert [each.name for each in temporary.iterdir() if each.name.startswith("vidc")] == []
         return [json.loads(line) for line in done.stdout.splitlines()]
