@@ -49,6 +49,9 @@ def leaks(rounds: Sequence[dict[str, Any]]) -> dict[str, str]:
     }
 
 
+pytestmark = pytest.mark.deep
+
+
 @pytest.fixture
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """Runs rounds on a bundle and returns what each played and left."""
