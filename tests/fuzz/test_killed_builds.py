@@ -69,6 +69,7 @@ def test_a_build_killed_at_any_change_leaves_a_whole_bundle_and_is_resumed(
     assert not wrong, report(wrong)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
 def test_a_build_ended_at_any_time_leaves_a_whole_bundle_and_is_resumed(
     harness: Harness, times: list[tuple[str, float]], sent: int

@@ -66,12 +66,13 @@ class WarmVidc:
         if after is not None and not self._connection.poll(after):
             with suppress(ProcessLookupError):
                 os.kill(process, sent)
-        ended = self._connection.poll(PATIENCE if after is None else SECONDS)
+        limit = PATIENCE if after is None else SECONDS
+        ended = self._connection.poll(limit)
         left = [] if ended else [f"the build itself ({process})"]
         if not ended:
             os.kill(process, signal.SIGKILL)
         result: Ended = self._connection.recv()
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + limit
         while running(process) and time.monotonic() < deadline:
             time.sleep(0.02)
         left += running(process)
