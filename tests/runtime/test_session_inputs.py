@@ -1,4 +1,4 @@
-"""What callers give to a session is checked at the door, and their torch state stays outside."""
+"""Inputs of a session that are refused, and the caller's torch state, which changes nothing."""
 
 from contextlib import ExitStack, contextmanager
 
