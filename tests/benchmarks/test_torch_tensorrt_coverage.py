@@ -104,6 +104,6 @@ def test_the_documentation_claims_what_was_counted():
     assert all(row["covered"] and not row["uncovered"] for row in portable)
     text = " ".join((ROOT / "docs" / "backends.md").read_text().split())
     assert (
-        f"Its registry has converters for {document['converters']} operators; every call of each "
-        "component's standard-operator form is converted"
+        f"Torch-TensorRT has converters for {document['converters']} operators; every call in each "
+        "component's form in standard operators has one"
     ) in text
