@@ -110,8 +110,11 @@ def test_an_explanation_has_a_title_and_a_text(catalog):
         assert entry["explain"].strip(), code
 
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SHIPPED = {*MAY_IMPORT, "docs", "tests", "benchmarks"}
+DOCUMENTS = [
+    *(ROOT / n for n in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "examples/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+SHIPPED = {*MAY_IMPORT, "docs", "tests", "benchmarks", "examples"}
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 QUOTED = re.compile(r"`([^`\s]+)`")
 
