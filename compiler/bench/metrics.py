@@ -7,7 +7,7 @@ from typing import Any
 
 from vidc.compiler.bench.clock import MILLISECONDS
 from vidc.compiler.bench.statistics import Summary
-from vidc.runtime.programs.base import ProgramSpec
+from vidc.runtime.programs.spec import ProgramSpec
 from vidc.runtime.strict import plain
 
 RATE = "frames/s"

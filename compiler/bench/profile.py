@@ -16,7 +16,8 @@ from vidc.compiler.config.targets import targets
 from vidc.exporters.models import PRECISIONS
 from vidc.runtime.bundle import Bundle
 from vidc.runtime.manifest import Manifest
-from vidc.runtime.programs.base import LATENTS, ProgramSpec
+from vidc.runtime.programs.base import LATENTS
+from vidc.runtime.programs.spec import ProgramSpec
 from vidc.runtime.states import Buffers, States
 
 WARMUP = 5
