@@ -34,7 +34,7 @@ from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.schema import EIGHT_BITS
 from vidc.compiler.config.targets import targets
 from vidc.compiler.inspect.plan import InspectedPlan, inspect_plan
-from vidc.compiler.quantize.lowering import lowered_formats
+from vidc.compiler.quantize.formats import supported_formats
 from vidc.compiler.quantize.modules import quantized_components
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.export import export_component
@@ -115,7 +115,7 @@ def exported(case: Case, sizes: CausalVideo, folder: Path) -> ExportedComponent:
         target = targets()[case.target]
         recipe = default_recipe(case.precision, target)
         assert recipe is not None
-        formats = lowered_formats(load_recipe(recipe), sizes, backend.quantization(target))
+        formats = supported_formats(load_recipe(recipe), sizes, backend.quantization(target))
         quantize = partial(quantized_components, part, formats)
     return export_component(part, high, case.component, made, quantize, operators=None)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import nn
 
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.checkpoint import weight_layout
+from vidc.exporters.checkpoint.write import weight_layout
 from vidc.exporters.component import Component
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.onnx.functional import Operators

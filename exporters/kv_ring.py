@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from vidc.plugins.ops.ring import ring_attention, ring_write
 
 
-class Stored(nn.Module):
+class RingStorage(nn.Module):
     """Form in which a ring stores keys or values: unchanged. A recipe replaces it."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Converts keys or values ``[B, T, H, D]`` to their stored form."""
         return x
 
-    def restored(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
+    def read(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
         """Converts a stored ring ``[B, S, H, D]`` to the form that attention reads."""
         return stored
 
@@ -29,8 +29,8 @@ class KvRing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.queries: nn.Module = nn.Identity()
-        self.keys = Stored()
-        self.values = Stored()
+        self.keys = RingStorage()
+        self.values = RingStorage()
 
     def write(
         self,
@@ -54,6 +54,6 @@ class KvRing(nn.Module):
 
     def attend(self, queries: Tensor, ring: tuple[Tensor, Tensor], valid_length: Tensor) -> Tensor:
         """Returns attention of queries ``[B, T, H, D]`` to the first ``valid_length`` slots."""
-        keys = self.keys.restored(ring[0], queries.dtype)
-        values = self.values.restored(ring[1], queries.dtype)
+        keys = self.keys.read(ring[0], queries.dtype)
+        values = self.values.read(ring[1], queries.dtype)
         return cast(Tensor, ring_attention(self.queries(queries), keys, values, valid_length))

@@ -12,7 +12,9 @@ from vidc.exporters.table import Table
 if TYPE_CHECKING:
     from torch import nn
 
-    from vidc.exporters.checkpoint import Layout, LazyTensor, Weights
+    from vidc.exporters.checkpoint.layout import Layout
+    from vidc.exporters.checkpoint.lazy import LazyTensor
+    from vidc.exporters.checkpoint.load import Weights
     from vidc.exporters.component import Component
     from vidc.plugins.signature import Signature
 
@@ -92,7 +94,7 @@ class Part(ABC):
         Raises:
             VidcError: what ``load_weights`` raises.
         """
-        from vidc.exporters.checkpoint import load_weights
+        from vidc.exporters.checkpoint.load import load_weights
 
         return load_weights(checkpoint, loras, self.shapes(), layouts, self.disagreements, ema=ema)
 

@@ -12,7 +12,7 @@ import torch
 
 from vidc.plugins.errors import UnavailableError, UsageError, VidcError
 
-ALWAYS = ("reset", "close")
+AFTER_FAILURE = ("reset", "close")
 """Calls that a failed session still allows."""
 _process: int | None = None
 """Id of the process that first used the runtime. A forked child inherits the value."""
@@ -63,7 +63,7 @@ def isolated(device: torch.device) -> Iterator[None]:
 
 
 class Guard:
-    """Admits one thread at a time to a session's calls; after a failure, only ``ALWAYS``.
+    """Admits one thread at a time to a session's calls; after a failure, only ``AFTER_FAILURE``.
 
     Args:
         device: the session's device.
@@ -104,7 +104,7 @@ class Guard:
             self._call = name
             try:
                 with isolated(self._device):
-                    if name not in ALWAYS:
+                    if name not in AFTER_FAILURE:
                         if self._failure is not None:
                             raise self._failure()
                         check()

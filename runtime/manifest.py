@@ -22,7 +22,7 @@ from vidc.runtime.document import (
     read_document,
     refuse_links,
 )
-from vidc.runtime.program import program
+from vidc.runtime.program import spec_class
 from vidc.runtime.strict import plain, read
 
 SCHEMA = 2
@@ -359,7 +359,7 @@ def read_manifest(bundle: Path) -> Manifest:
             newer if schema > SCHEMA else "build the bundle again with this vidc",
         )
     untyped: Manifest = read(table, Manifest, "manifest")
-    spec = read(untyped.spec, program(untyped.program).Spec, "manifest.spec")
+    spec = read(untyped.spec, spec_class(untyped.program), "manifest.spec")
     manifest = replace(untyped, spec=spec)
     for path in manifest.files:
         refuse_links(bundle, path)

@@ -8,6 +8,8 @@ from vidc.plugins.errors import UnavailableError
 
 PROGRAMS = {"causal_video": "vidc.runtime.programs.causal_video:CausalVideo"}
 """The session class of each program, as ``module:class``."""
+SPECS = {"causal_video": "vidc.runtime.programs.stream:StreamSpec"}
+"""The class ``Spec`` of each of these, which a manifest is read with without its session."""
 GROUP = "vidc.programs"
 """Entry point group for programs of other packages."""
 
@@ -25,6 +27,15 @@ def program(name: str) -> Any:
             f"the bundle runs program {name[:64]!r}, which this vidc does not have",
             f"install the vidc that built the bundle, or the package that provides it ({GROUP})",
         )
+    return _imported(where)
+
+
+def spec_class(name: str) -> Any:
+    """Returns the class of a program's parameters; raises as ``program``."""
+    return _imported(SPECS[name]) if name in SPECS else program(name).Spec
+
+
+def _imported(where: str) -> Any:
     module, _, attribute = where.partition(":")
     return getattr(import_module(module), attribute)
 

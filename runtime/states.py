@@ -19,7 +19,7 @@ def shared_states(signatures: Iterable[Signature]) -> dict[str, TensorSpec]:
     specs: dict[str, TensorSpec] = {}
     for spec in (state for signature in signatures for state in signature.states):
         known = specs.setdefault(spec.name, spec)
-        if _kept(known) != _kept(spec):
+        if _storage(known) != _storage(spec):
             raise field_error(
                 "manifest.engines",
                 f"state {spec.name} is {known.dtype}{list(known.shape)} to one engine and "
@@ -29,7 +29,8 @@ def shared_states(signatures: Iterable[Signature]) -> dict[str, TensorSpec]:
     return specs
 
 
-def _kept(spec: TensorSpec) -> tuple[object, ...]:
+def _storage(spec: TensorSpec) -> tuple[object, ...]:
+    """Returns what all engines that share a state must agree on."""
     return (spec.shape, spec.dtype, spec.axes, spec.rounding)
 
 

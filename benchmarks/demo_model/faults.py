@@ -45,8 +45,8 @@ from vidc.compiler.quantize.ranges import finished, merged
 from vidc.compiler.store.run import run
 from vidc.compiler.store.store import Store
 from vidc.compiler.validate.reference import EagerEngine
-from vidc.exporters.checkpoint import write_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.checkpoint.write import write_weights
 from vidc.exporters.families.causal_video import CausalVideo
 from vidc.plugins.errors import VidcError
 from vidc.plugins.names import weights_path

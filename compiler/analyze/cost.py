@@ -8,7 +8,7 @@ from vidc.compiler.config.recipe import HIGH, AttentionFormat
 from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes
-from vidc.compiler.quantize.lowering import LinearSpec, linears_of, sites
+from vidc.compiler.quantize.linears import LinearSpec, by_owner, linears_of
 from vidc.compiler.quantize.support import TENSORRT, QuantizationSupport
 from vidc.compiler.validate.estimate import CPU_FLOPS_A_CORE, cores
 from vidc.exporters.families.family import Family
@@ -80,7 +80,7 @@ class _Roofline:
 
     def costs(self, formats: Quantization) -> Costs:
         sizes, linears = linear_sizes(self._model), linears_of(formats)
-        readers = {m.name: len(ms) for ms in sites(linears.values()).values() for m in ms}
+        readers = {m.name: len(ms) for ms in by_owner(linears.values()).values() for m in ms}
         seconds = {name: self._linear(name, *size) for name, size in sizes.items()}
         saved = {
             name: seconds[name] - self._quantized(linear, *sizes[name], readers.get(name, 1))

@@ -22,7 +22,7 @@ from vidc.compiler.config.recipe import Recipe, load_recipe
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.targets import Target
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
-from vidc.compiler.quantize.lowering import require_lowered
+from vidc.compiler.quantize.formats import require_supported
 from vidc.compiler.quantize.support import AOTI_GPU, QuantizationSupport
 from vidc.compiler.store.run import Progress, run
 from vidc.compiler.store.stage import Stage
@@ -265,7 +265,7 @@ def require_buildable(
     precision = Setting(precision_of(recipe), f"recipe {recipe.name}")
     chosen = choose_builder(asked, target, Setting(target.name, target.name)).value
     require_built([precision], chosen, target)
-    require_lowered(recipe.name, formats, backend(chosen).quantization(target))
+    require_supported(recipe.name, formats, backend(chosen).quantization(target))
 
 
 def planned_support(target: Target, asked: Setting | None) -> QuantizationSupport:

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -44,15 +43,11 @@ class Kernel:
     calls: float
     ms: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
-        return {**asdict(self), "kind": self.kind.value}
-
 
 def kernels(work: Callable[[], object], device: torch.device, times: int) -> list[Kernel]:
     """Returns the kernels of one call, longest first, averaged over several calls.
 
-    On a CPU these are torch operators; work inside an engine's own library
+    On a CPU these are torch operators; work inside an engine's own
     library is not seen.
     """
     cuda = device.type == "cuda"

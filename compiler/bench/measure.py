@@ -17,7 +17,7 @@ from vidc.compiler.bench.metrics import Samples, derive
 from vidc.compiler.bench.streams import Contestant, Stream
 from vidc.plugins.errors import GateError
 from vidc.runtime.noise import block_noise
-from vidc.runtime.programs.base import ProgramSpec
+from vidc.runtime.programs.spec import ProgramSpec
 
 WARMUP = 20
 SAMPLES = 100

@@ -7,7 +7,8 @@ from typing import Any
 
 from vidc.compiler.bench.clock import MILLISECONDS
 from vidc.compiler.bench.statistics import Summary
-from vidc.runtime.programs.base import ProgramSpec
+from vidc.runtime.programs.spec import ProgramSpec
+from vidc.runtime.strict import plain
 
 RATE = "frames/s"
 Samples = dict[str, list[float]]
@@ -106,7 +107,7 @@ def summaries(samples: Mapping[str, list[float]], metrics: Mapping[str, Metric])
         name: {
             "title": metrics[name].title,
             "unit": metrics[name].unit,
-            **Summary.of(values).to_json(),
+            **plain(Summary.of(values)),
             "samples": values,
         }
         for name, values in samples.items()

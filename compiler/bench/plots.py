@@ -1,4 +1,4 @@
-"""Coordinates of sample charts: timelines, histograms and bars."""
+"""Coordinates of sample charts: timelines and histograms."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,6 @@ from vidc.compiler.report.axes import Axis, Box, Tick, around, round_step
 WIDTH = 1000
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 16, 48
 TIMELINE_HEIGHT = 320
-ROW, BAR = 40, 18
-NAMES_WIDTH = 110
 MOST_BINS = 40
 MOST_DOTS = 100
 """Largest number of samples that a timeline draws as dots."""
@@ -68,32 +66,6 @@ class Histogram:
     bottom: int = HISTOGRAM_HEIGHT - HISTOGRAM_BOTTOM
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One stream's median, from zero on, with the ends of its interval."""
-
-    name: str
-    label: str
-    bar: Box
-    interval: tuple[float, float] | None
-
-    @property
-    def middle(self) -> float:
-        """Vertical center of the bar."""
-        return self.bar.y + self.bar.height / 2
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Medians of one figure beside each other."""
-
-    bars: tuple[Bar, ...]
-    ticks: tuple[Tick, ...]
-    height: int
-    width: int = WIDTH
-    left: int = NAMES_WIDTH
-
-
 def timeline(samples: Mapping[str, Sequence[float]]) -> Timeline:
     """Lays out one or more samples of each stream by its name."""
     values = [value for own in samples.values() for value in own]
@@ -139,24 +111,3 @@ def histogram(name: str, samples: Sequence[float], summary: Summary) -> Histogra
     return Histogram(
         name, tuple(bars), x.at(summary.median), band, x.ticks(), Tick(y.at(most), str(most))
     )
-
-
-def bars(summaries: Mapping[str, Summary], labels: Mapping[str, str]) -> Bars:
-    """Lays out the medians, which must be positive, of each stream by its name."""
-    ends = [summary.ci95[1] if summary.ci95 else summary.median for summary in summaries.values()]
-    axis = Axis(0, 1.05 * max(*ends, *(each.median for each in summaries.values())),
-                NAMES_WIDTH, WIDTH - 120)  # fmt: skip
-    rows = []
-    for number, (name, summary) in enumerate(summaries.items()):
-        top = number * ROW + (ROW - BAR) // 2
-        rows.append(
-            Bar(
-                name=name,
-                label=labels[name],
-                bar=Box.between(axis.at(0), top, axis.at(summary.median), top + BAR),
-                interval=None
-                if summary.ci95 is None
-                else (axis.at(summary.ci95[0]), axis.at(summary.ci95[1])),
-            )
-        )
-    return Bars(tuple(rows), axis.ticks(), height=len(rows) * ROW + 28)

@@ -16,7 +16,8 @@ from vidc.compiler.config.targets import targets
 from vidc.exporters.models import PRECISIONS
 from vidc.runtime.bundle import Bundle
 from vidc.runtime.manifest import Manifest
-from vidc.runtime.programs.base import LATENTS, ProgramSpec
+from vidc.runtime.programs.base import LATENTS
+from vidc.runtime.programs.spec import ProgramSpec
 from vidc.runtime.states import Buffers, States
 
 WARMUP = 5
@@ -51,20 +52,20 @@ class ComponentRow:
     Attributes:
         component: name of the component.
         calls: in a block, or 0 for one that only a prompt switch calls.
-        time: ms of one call.
+        ms: time of one call.
         tflop: TFLOP of one call.
         gigabytes: minimal traffic of one call.
-        compute: in TFLOP/s.
-        memory: in GB/s.
+        tflops: rate in TFLOP/s.
+        gbps: traffic in GB/s.
     """
 
     component: str
     calls: int
-    time: Summary
+    ms: Summary
     tflop: float
     gigabytes: float
-    compute: Rate
-    memory: Rate
+    tflops: Rate
+    gbps: Rate
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class KindRow:
     kind: Kind
     ms: float
     tflop: float | None
-    compute: Rate | None
+    tflops: Rate | None
 
 
 @dataclass(frozen=True)
@@ -98,40 +99,6 @@ class Profile:
     kinds: tuple[KindRow, ...]
     kernels: Mapping[str, tuple[Kernel, ...]]
     notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
-        return {
-            "peaks": dict(self.peaks),
-            "specified": dict(self.specified),
-            "components": [
-                {
-                    "component": row.component,
-                    "calls": row.calls,
-                    "ms": row.time.to_json(),
-                    "tflop": row.tflop,
-                    "gigabytes": row.gigabytes,
-                    "tflops": vars(row.compute),
-                    "gbps": vars(row.memory),
-                }
-                for row in self.components
-            ],
-            "kinds": [
-                {
-                    "phase": row.phase,
-                    "kind": row.kind.value,
-                    "ms": row.ms,
-                    "tflop": row.tflop,
-                    "tflops": None if row.compute is None else vars(row.compute),
-                }
-                for row in self.kinds
-            ],
-            "kernels": {
-                phase: [kernel.to_json() for kernel in found]
-                for phase, found in self.kernels.items()
-            },
-            "notes": list(self.notes),
-        }
 
 
 def profile(manifest: Manifest, bundle: Bundle, prompts: Tensor, seed: int) -> Profile:
@@ -222,11 +189,11 @@ def _component(
     return ComponentRow(
         component=name,
         calls=calls,
-        time=time,
+        ms=time,
         tflop=tflop,
         gigabytes=gigabytes,
-        compute=Rate.of(tflop / seconds, peaks.get(manifest.engines[name].precision)),
-        memory=Rate.of(gigabytes / seconds, peaks["memory"]),
+        tflops=Rate.of(tflop / seconds, peaks.get(manifest.engines[name].precision)),
+        gbps=Rate.of(gigabytes / seconds, peaks["memory"]),
     )
 
 
@@ -296,8 +263,8 @@ def _notes(
     ]
     for row in rows:
         precision = manifest.engines[row.component].precision
-        peak = {"TFLOP/s": (row.compute, peaks.get(precision)),
-                "GB/s": (row.memory, peaks["memory"])}  # fmt: skip
+        peak = {"TFLOP/s": (row.tflops, peaks.get(precision)),
+                "GB/s": (row.gbps, peaks["memory"])}  # fmt: skip
         notes += [
             f"{row.component} reaches {rate.value:.3g} {unit}, more than the measured peak of "
             f"{most:.3g}"

@@ -16,6 +16,7 @@ from vidc.compiler.bench.usage import MAX_SHARE
 from vidc.compiler.bench.verdict import LEAST_DELTA, LEAST_RATIO, Outcome, Verdict, judge
 from vidc.compiler.store.digest import flatten
 from vidc.plugins.errors import UsageError
+from vidc.runtime.strict import plain
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20
@@ -162,7 +163,7 @@ class Result:
             "cold_starts": [dict(steps) for steps in self.steps],
             "disturbance": self.disturbance,
             "gpu_state": None if self.gpu_state is None else dict(self.gpu_state),
-            "profile": None if self.profile is None else self.profile.to_json(),
+            "profile": plain(self.profile),
             "sweep": None if self.sweep is None else self.sweep.to_json(self.metrics),
             "notes": list(self.notes),
         }

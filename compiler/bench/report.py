@@ -1,9 +1,9 @@
 """Self-contained HTML report of a benchmark."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vidc.compiler.bench.plots import Bars, Histogram, Timeline, bars, histogram, timeline
+from vidc.compiler.bench.plots import Histogram, Timeline, histogram, timeline
 from vidc.compiler.bench.record import DISCIPLINE, Judgment, Result
 from vidc.compiler.bench.statistics import LEAST_FOR_INTERVAL, LEAST_FOR_P99, Summary
 from vidc.compiler.bench.streams import OURS
@@ -74,7 +74,6 @@ def render_html(result: Result) -> str:
             if metric.headline and _ours(rows[name])
         ],
         drawings=[_drawing(result, name) for name in TIMELINES if rows[name]],
-        comparisons=_comparisons(result, rows),
         colors=dict(zip(result.streams, ("one", "two", "three", "four"), strict=False)),
         discipline=DISCIPLINE,
         least_for_interval=LEAST_FOR_INTERVAL,
@@ -117,18 +116,6 @@ def _swept(found: Sweep, names: Sequence[str]) -> dict[str, list[tuple[Summary, 
     return {
         row.value: [(Summary.of(row.samples[name]), row.verdicts[name]) for name in names]
         for row in found.rows
-    }
-
-
-def _comparisons(result: Result, rows: Mapping[str, list[_Row]]) -> dict[str, Bars]:
-    """Returns bars of each judged metric that more than one stream has."""
-    return {
-        name: bars(
-            {row.stream: row.summary for row in rows[name]},
-            {row.stream: figure(row.summary.median, metric.unit) for row in rows[name]},
-        )
-        for name, metric in result.metrics.items()
-        if metric.judged and len(rows[name]) > 1
     }
 
 

@@ -25,7 +25,7 @@ from vidc.plugins.errors import GateError
 from vidc.runtime.bundle import load
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.manifest import Manifest, read_manifest
-from vidc.runtime.programs.base import ProgramSpec
+from vidc.runtime.programs.spec import ProgramSpec
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -57,10 +57,6 @@ class Summary:
             p99=float(np.sort(values)[-(-99 * n // 100) - 1]) if n >= LEAST_FOR_P99 else None,
             max=float(values.max()),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
-        return {**vars(self), "ci95": None if self.ci95 is None else list(self.ci95)}
 
 
 def as_array(samples: Sequence[float]) -> Array:

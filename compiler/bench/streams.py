@@ -16,7 +16,8 @@ from vidc.plugins.errors import UnavailableError, UsageError, nearest
 from vidc.runtime import Bundle
 from vidc.runtime.manifest import Manifest
 from vidc.runtime.program import program
-from vidc.runtime.programs.base import ProgramSpec, Resources
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.spec import ProgramSpec
 
 OURS = "vidc"
 BASELINES = {"eager": None, "compile": "inductor"}

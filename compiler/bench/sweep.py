@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from vidc.compiler.config.toml import to_toml
 from vidc.compiler.store.run import Progress
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.metrics import compare, compare_pixels
+from vidc.compiler.validate.play import Played, Player
 from vidc.exporters.families import find_family
 from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UsageError
@@ -156,7 +157,7 @@ def sweep(
         VidcError: as builds, ``load`` and ``measure``.
     """
     golden = Golden.load(base.folder)
-    own = _outputs(base.bundle, golden)
+    own = _played(base.bundle, golden)
     rows = []
     for value, settings in wanted.items():
         with _built(base, settings, progress) as variant:
@@ -225,43 +226,25 @@ def _built(base: Base, settings: Settings, progress: Progress) -> Iterator[Bundl
         yield load(output, verify="off")
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """Output of a bundle for the golden rollout.
-
-    Attributes:
-        latents: of all blocks, ``[blocks, ...]``.
-        frames: uint8 ``[N, 3, H, W]``.
-    """
-
-    latents: Tensor
-    frames: Tensor
+def _played(bundle: Bundle, golden: Golden) -> Played:
+    """Plays the golden rollout; a bundle with more steps repeats the noise of a block."""
+    noise, steps = golden.inputs.noise, bundle.spec.noise_shape[0]
+    inputs = replace(golden.inputs, noise=noise[:, torch.arange(steps) % noise.shape[1]])
+    blocks = range(golden.scenario.blocks)
+    player = Player(bundle.program, bundle.resources)
+    return player.rollout(golden.scenario, inputs.to(bundle.device), keep=blocks)
 
 
-def _outputs(bundle: Bundle, golden: Golden) -> Rollout:
-    spec, scenario = bundle.spec, golden.scenario
-    session = bundle.session()
-    prompts, noise = (t.to(bundle.device) for t in (golden.inputs.prompts, golden.inputs.noise))
-    if spec.prompt_shape:
-        session.prompt(prompts[0])
-    latents, frames = [], []
-    for block, drawn in enumerate(noise):
-        if spec.prompt_shape and block == scenario.switch_after:
-            session.switch_prompt(prompts[1])
-        latents.append(session.generate(_of_steps(drawn, spec.noise_shape[0])).cpu())
-        pictures = session.decode(latents[-1].to(bundle.device)).cpu()
-        frames.append(pictures.reshape(-1, *pictures.shape[-3:]).permute(0, 3, 1, 2))
-    return Rollout(torch.stack(latents), torch.cat(frames))
-
-
-def _of_steps(noise: Tensor, steps: int) -> Tensor:
-    """Returns a block's noise ``[steps, ...]``, repeated if there are more steps."""
-    return noise[torch.arange(steps) % len(noise)]
-
-
-def _change(variant: Bundle, golden: Golden, base: Bundle, own: Rollout) -> Change | None:
+def _change(variant: Bundle, golden: Golden, base: Bundle, own: Played) -> Change | None:
     if variant.spec.noise_shape[1:] != base.spec.noise_shape[1:]:
         return None
-    found = _outputs(variant, golden)
-    pixels = compare_pixels(found.frames, own.frames)
-    return Change(compare(found.latents, own.latents).relative_l2, pixels.psnr_db, pixels.ssim)
+    found = _played(variant, golden)
+    latents = compare(torch.cat(found.latents), torch.cat(own.latents))
+    pixels = compare_pixels(_pictures(found), _pictures(own))
+    return Change(latents.relative_l2, pixels.psnr_db, pixels.ssim)
+
+
+def _pictures(played: Played) -> Tensor:
+    """Returns all frames, uint8 ``[N, 3, H, W]``."""
+    frames = [block.flatten(0, 1) for block in played.frames.values()]
+    return torch.cat(frames).permute(0, 3, 1, 2)

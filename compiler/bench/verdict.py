@@ -17,6 +17,7 @@ from vidc.compiler.bench.statistics import (
     cliffs_delta,
     interval,
 )
+from vidc.runtime.strict import plain
 
 LEAST_RATIO = 1.10
 """Smallest ratio of medians that counts as a difference, and the bound for ``same``."""
@@ -55,14 +56,8 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
-        ci95 = None if self.speedup_ci95 is None else list(self.speedup_ci95)
-        return {
-            "verdict": str(self.outcome),
-            "speedup": self.speedup,
-            "speedup_ci95": ci95,
-            "delta": self.delta,
-            "reasons": list(self.reasons),
-        }
+        fields = plain(self)
+        return {"verdict": fields.pop("outcome"), **fields}
 
 
 def judge(ours: Sequence[float], theirs: Sequence[float], doubt: str | None = None) -> Verdict:

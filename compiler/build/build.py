@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vidc.compiler.backends import backend
 from vidc.compiler.build.device_memory import capacity
@@ -13,12 +14,15 @@ from vidc.compiler.build.stages import WORKERS, package_step, slot, stages
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.config.targets import gpu_unavailable
 from vidc.compiler.store.digest import sha256_json
-from vidc.compiler.store.plan import PlanRow, plan, plan_row
 from vidc.compiler.store.publish import Publication, Publishing, exclusive, replacing
-from vidc.compiler.store.run import Progress, Result, run
+from vidc.compiler.store.run import Progress, Result, run, working
 from vidc.compiler.store.stage import Stage
 from vidc.compiler.store.store import Store
+from vidc.compiler.store.workers import Workers
 from vidc.plugins.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from vidc.compiler.store.plan import PlanRow
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,10 @@ class Build:
         """The number of steps, the last one included."""
         return len(self.stages) + 1
 
-    def plan(self, output: Path, cache: Path) -> list[PlanRow]:
+    def plan(self, output: Path, cache: Path) -> "list[PlanRow]":
         """Returns what ``run`` would do, stage by stage, without doing it; raises as it does."""
+        from vidc.compiler.store.plan import plan, plan_row
+
         self.last.kind.refuse_occupied(output)
         output = output.resolve()
         with Store(cache) as store:
@@ -99,14 +105,14 @@ class Build:
         if self.refused is not None:
             raise self.refused
         output = output.resolve()
-        with Store(cache) as store:
+        with Store(cache) as store, working(store, WORKERS) as pool:
             with naming_lines(self.settings):
                 results = run(
                     self.stages,
                     store,
                     self.slot,
                     progress,
-                    workers=WORKERS,
+                    pool,
                     device_bytes=capacity(self.settings.target),
                 )
             for note in self.last.notes(results):
@@ -115,7 +121,8 @@ class Build:
                 BuiltStage(name, self.recorded.get(name, result.key), result.hit, result.seconds)
                 for name, result in results.items()
             ]
-            last = self._publish(results, {s.name: s.key for s in done}, output, store, progress)
+            keys = {stage.name: stage.key for stage in done}
+            last = self._publish(results, keys, output, store, pool, progress)
         return Built(output, (*done, last))
 
     def _publish(
@@ -124,6 +131,7 @@ class Build:
         keys: Mapping[str, str],
         output: Path,
         store: Store,
+        pool: Workers,
         progress: Progress,
     ) -> BuiltStage:
         last = self.last
@@ -137,7 +145,7 @@ class Build:
                 last.kind.refuse_occupied(output)
                 keys = {**keys, last.name: key}
                 with replacing(output, last.name) as staging:
-                    last.run(Publishing(staging, output, results, keys, progress.note))
+                    last.run(Publishing(staging, output, results, keys, progress.note, pool.call))
         consumed = [results[part.stage] for part in last.inputs]
         size = sum(file.size for result in consumed for file in result.files.values())
         store.remember(self._last_slot(output), components, size)

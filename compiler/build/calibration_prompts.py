@@ -15,7 +15,7 @@ from torch import Tensor
 from vidc.compiler.config.toml import shipped_text
 from vidc.compiler.quantize.document import MAX_TEXTS, TEXTS, texts_json, texts_sha256
 from vidc.plugins.errors import UsageError
-from vidc.runtime.programs.base import ProgramSpec
+from vidc.runtime.programs.spec import ProgramSpec
 
 EMBEDDINGS, SYNTHETIC = "embeddings", "synthetic"
 SHIPPED_TEXTS = "calibration_prompts.txt"

@@ -9,7 +9,6 @@ from typing import Any
 from vidc.compiler.backends import Backend, CompileOptions, backend
 from vidc.compiler.config.targets import Target
 from vidc.compiler.store.stage import Input, Key, Stage, Workspace
-from vidc.exporters.artifact import ExportedComponent
 from vidc.runtime.strict import plain
 
 ENGINE_NAME = "engine.json"
@@ -74,6 +73,7 @@ class Compile(Stage):
         """
         import torch
 
+        from vidc.exporters.artifact import ExportedComponent
         from vidc.runtime.faults import gpu_faults
 
         exported = ExportedComponent.open(workspace.inputs[self.graph])

@@ -11,7 +11,7 @@ from vidc.compiler.build.sources import Sources
 from vidc.compiler.build.stages import WORKERS, export_stage, load_stage, slot
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.store.publish import replacing
-from vidc.compiler.store.run import Progress, Result, run
+from vidc.compiler.store.run import Progress, Result, run, working
 from vidc.compiler.store.store import Store
 from vidc.exporters.artifact import ExportedComponent
 from vidc.plugins.errors import UsageError, nearest
@@ -110,8 +110,8 @@ def export(
     refuse_occupied(output)
     wanted = export_stages(settings, sources, components)
     output = output.absolute()
-    with Store(cache) as store:
-        results = run(wanted, store, slot(settings), progress, workers=WORKERS)
+    with Store(cache) as store, working(store, WORKERS) as pool:
+        results = run(wanted, store, slot(settings), progress, pool)
         with replacing(output, "export") as staging:
             for stage in wanted:
                 _copy(stage, results[stage.name], staging)

@@ -65,18 +65,22 @@ class Load(Stage):
     def _files(self) -> dict[str, Path]:
         files: dict[str, Path] = {}
         if isinstance(self.weights, Path):
-            from vidc.exporters.checkpoint import checkpoint_files, lora_files
+            from vidc.exporters.checkpoint.read import checkpoint_files
 
             files |= labeled("checkpoint", checkpoint_files(self.weights))
-            for i, lora in enumerate(self.loras):
-                files |= labeled(f"lora{i}", lora_files(lora))
+        for i, lora in enumerate(self.loras):
+            from vidc.exporters.checkpoint.load import lora_files
+
+            files |= labeled(f"lora{i}", lora_files(lora))
         if self.tokenizer is not None:
             files |= labeled("tokenizer", self.part.tokenizer_files(self.tokenizer))
         return files
 
     def run(self, workspace: Workspace) -> None:
         """Writes the weights, their source and, for a part that needs one, its tokenizer."""
-        from vidc.exporters.checkpoint import Digests, cast, write_weights
+        from vidc.exporters.checkpoint.digest import Digests
+        from vidc.exporters.checkpoint.lazy import cast
+        from vidc.exporters.checkpoint.write import write_weights
         from vidc.exporters.models import PRECISIONS
 
         assert self.weights is not None

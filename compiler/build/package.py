@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, VidcError
 from vidc.plugins.names import weights_path
 from vidc.plugins.signature import Signature
-from vidc.runtime import engines, manifest
+from vidc.runtime import manifest
 from vidc.runtime.integrity import compare_names, file_entry
 from vidc.runtime.record import RECORD_NAME, Record
 from vidc.runtime.strict import read
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"
 PACKAGE = "package"
+LOADERS = "vidc.runtime.engines"
 BUNDLE = Kind(manifest.MANIFEST_NAME, lambda document: document["files"])
 
 
@@ -72,9 +74,15 @@ class Package(Publication):
 
     def key(self) -> Key:
         """Returns the key: all settings, and the files that decide gates and report."""
-        loaders = (f"{engines.__name__}.{module.name}" for module in iter_modules(engines.__path__))
+        package = find_spec(LOADERS)  # It stays unimported: a build runs no engine here.
+        assert package is not None
+        loaders = iter_modules(package.submodule_search_locations)
         return Key(
-            (__name__, *model_modules(self.settings.model), *loaders),
+            (
+                __name__,
+                *model_modules(self.settings.model),
+                *(f"{LOADERS}.{loader.name}" for loader in loaders),
+            ),
             self.settings.to_json(),
             {
                 "thresholds": _resource("vidc.configs", "thresholds.toml"),
@@ -110,24 +118,12 @@ class Package(Publication):
         Raises:
             GateError: ``VIDC-VALIDATE-FAILED``; the report is left beside the bundle's place.
         """
-        from vidc.compiler.validate.check import validate
-        from vidc.compiler.validate.golden import Golden
-        from vidc.runtime.bundle import load
-
         staging = workspace.output
         document = self._manifest(workspace, self._assemble(workspace))
         manifest.write_manifest(document, staging)
         workspace.note("validating")
-        bundle = load(staging, verify="off")
-        validation = validate(document, bundle, Golden.load(staging))
-        report = validation.html()
-        if not validation.passed:
-            beside = workspace.place.with_name(f"{workspace.place.name}.{REPORT}")
-            beside.write_text(report, encoding="utf-8")
-            raise _failed(validation, beside)
-        (staging / REPORT).write_text(report, encoding="utf-8")
-        working = bundle.working_bytes()
-        manifest.write_manifest(_validated(document, validation, working, staging), staging)
+        passed = workspace.call(PACKAGE, validate_staged, staging, workspace.place)
+        manifest.write_manifest(_validated(document, passed, staging), staging)
 
     def _assemble(self, workspace: Publishing) -> dict[str, manifest.BundleFile]:
         """Copies the inputs; returns the sizes and digests that the store recorded of the files."""
@@ -231,18 +227,41 @@ def _resource(package: str, name: str) -> Path:
     return Path(str(files(package).joinpath(name)))
 
 
+def validate_staged(staging: Path, place: Path) -> manifest.Validation:
+    """Validates the bundle in a staging folder and writes its report.
+
+    Args:
+        staging: the bundle.
+        place: where it is to be published; a report of failure is written beside it.
+
+    Raises:
+        GateError: ``VIDC-VALIDATE-FAILED``.
+    """
+    from vidc.compiler.validate.check import validate
+    from vidc.compiler.validate.golden import Golden
+    from vidc.runtime.bundle import load
+
+    with load(staging, verify="off") as bundle:
+        validation = validate(manifest.read_manifest(staging), bundle, Golden.load(staging))
+        if not validation.passed:
+            report = place.with_name(f"{place.name}.{REPORT}")
+            report.write_text(validation.html(), encoding="utf-8")
+            raise _failed(validation, report)
+        (staging / REPORT).write_text(validation.html(), encoding="utf-8")
+        return manifest.Validation(
+            passed=True,
+            gates=len(validation.comparison.gates),
+            report=REPORT,
+            level=validation.level,
+            working_bytes=bundle.working_bytes(),
+        )
+
+
 def _validated(
-    document: manifest.Manifest, validation: "Validation", working_bytes: int, staging: Path
+    document: manifest.Manifest, passed: manifest.Validation, staging: Path
 ) -> manifest.Manifest:
     """Returns the manifest after a validation that passed; writes its record."""
     files = {**document.files, REPORT: file_entry(staging / REPORT)}
-    passed = manifest.Validation(
-        passed=True,
-        gates=len(validation.comparison.gates),
-        report=REPORT,
-        level=validation.level,
-        working_bytes=working_bytes,
-    )
     document = replace(document, files=files, validation=passed)
     Record.of(document).write(staging)
     files[RECORD_NAME] = file_entry(staging / RECORD_NAME)

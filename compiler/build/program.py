@@ -11,7 +11,7 @@ from torch.fx import Node
 from vidc.compiler.backends import backend
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.quantize import modules
-from vidc.compiler.quantize.lowering import lowered_formats
+from vidc.compiler.quantize.formats import supported_formats
 from vidc.compiler.quantize.modules import quantized_components
 from vidc.exporters.program import export_program
 from vidc.plugins.ops import quantized_linear
@@ -58,7 +58,7 @@ def component_program(settings: Settings, name: str) -> ComponentProgram:
         component = part.components(network)[name]
     else:
         support = backend(settings.backend).quantization(settings.target)
-        formats = lowered_formats(quantized.recipe, settings.model, support)
+        formats = supported_formats(quantized.recipe, settings.model, support)
         component = quantized_components(part, formats, network)[name]
     program = export_program(component, keep_sources=True)
     return ComponentProgram(name, program, component.signature, component.aligned)

@@ -61,11 +61,11 @@ class QuantizeWeights(Stage):
         from vidc.compiler.quantize.artifact import read_calibration
         from vidc.compiler.quantize.attention import require_faithful_attention
         from vidc.compiler.quantize.check import require_faithful
-        from vidc.compiler.quantize.lowering import linears_of
+        from vidc.compiler.quantize.linears import linears_of
         from vidc.compiler.quantize.modules import quantized_components
         from vidc.compiler.quantize.weights import quantized_state
-        from vidc.exporters.checkpoint import write_weights
         from vidc.exporters.checkpoint.safetensors_file import read_safetensors
+        from vidc.exporters.checkpoint.write import write_weights
 
         group, part = self.model.quantized_group, self.model.quantized_part
         loaded = workspace.inputs[f"load:{group}"]

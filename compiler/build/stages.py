@@ -137,11 +137,11 @@ def _formats(settings: Settings) -> "Quantization":
 
     Refuses an unsupported recipe before any stage runs.
     """
-    from vidc.compiler.quantize.lowering import lowered_formats
+    from vidc.compiler.quantize.formats import supported_formats
 
     assert settings.quantization is not None
     support = backend(settings.backend).quantization(settings.target)
-    return lowered_formats(settings.quantization.recipe, settings.model, support)
+    return supported_formats(settings.quantization.recipe, settings.model, support)
 
 
 def _kernels(settings: Settings) -> dict[str, "CompileKernel"]:

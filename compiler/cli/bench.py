@@ -180,17 +180,17 @@ def _profile_tables(result: "Result") -> list[list[tuple[str, ...]]]:
         (
             row.component,
             str(row.calls),
-            figure(row.time.median, "ms"),
+            figure(row.ms.median, "ms"),
             f"{row.tflop:.3g}",
-            *rate(row.compute),
+            *rate(row.tflops),
             f"{row.gigabytes:.3g}",
-            *rate(row.memory),
+            *rate(row.gbps),
         )
         for row in result.profile.components
     ]
     kinds: list[tuple[str, ...]] = [("phase", "kernels", "time", "TFLOP/s", "of peak")]
     kinds += [
-        (row.phase, row.kind.value, figure(row.ms, "ms"), *rate(row.compute))
+        (row.phase, row.kind.value, figure(row.ms, "ms"), *rate(row.tflops))
         for row in result.profile.kinds
     ]
     notes: list[tuple[str, ...]] = [(text,) for text in result.profile.notes]

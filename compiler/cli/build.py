@@ -230,10 +230,10 @@ def _with_calibration(
     from vidc.compiler.backends import backend
     from vidc.compiler.quantize.artifact import read_calibration
     from vidc.compiler.quantize.attention import require_heads
-    from vidc.compiler.quantize.lowering import lowered_formats
+    from vidc.compiler.quantize.formats import supported_formats
 
     form = backend(settings.backend).quantization(settings.target)
-    formats = lowered_formats(quantized.recipe, settings.model, form)
+    formats = supported_formats(quantized.recipe, settings.model, form)
     _tell_recipe(settings)
     if folder is None:
         _tell_calibration(settings, flags, weights)

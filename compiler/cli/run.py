@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from vidc.runtime.programs.base import ProgramSpec, Session
+    from vidc.runtime.programs.base import Session
+    from vidc.runtime.programs.spec import ProgramSpec
 
 _PATH = click.Path(path_type=Path)
 

@@ -123,7 +123,8 @@ def inputs_of_first_error(
     wrong = [number for number, errors in enumerate(calls) if not max(errors.values()) <= limit]
     if not wrong:
         return None
-    captured = _Captured(player.engines[component], wrong[0])
-    watched = player.with_engines({**player.engines, component: captured})
+    engines = player.resources.engines
+    captured = _Captured(engines[component], wrong[0])
+    watched = player.with_engines({**engines, component: captured})
     record(watched, golden.scenario, inputs, forced_by=golden.reference)
     return captured.inputs

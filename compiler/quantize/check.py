@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vidc.compiler.quantize.arithmetic import LARGEST
 from vidc.compiler.quantize.artifact import Calibration
-from vidc.compiler.quantize.lowering import LinearSpec, sites
+from vidc.compiler.quantize.linears import LinearSpec, by_owner
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.errors import BuildError
 
@@ -40,20 +40,20 @@ def require_faithful(
     """
     for name, linear in linears.items():
         factor = None
-        if linear.site is not None and linear.format.smooth:
+        if linear.owner is not None and linear.format.smooth:
             factor = found[linear.pre_quant_scale].load()
         scale = found[linear.weight_scale].load()
         source = weights[linear.weight].load()
         values = found[linear.weight].load().float()
         _check_weight(linear, values, scale[:, None], source, factor)
-        if linear.site is not None and linear.format.center:
+        if linear.owner is not None and linear.format.center:
             mean = found[linear.mean].load()
             bias, before = (each[linear.bias].load() for each in (found, weights))
             _check_bias(name, bias, before, source.double() * mean.double())
     ranged = [linear for linear in linears.values() if linear.calibrated]
-    for site, members in sites(ranged).items():
+    for owner, members in by_owner(ranged).items():
         assert calibration is not None
-        _check_input(site, members, found, calibration)
+        _check_input(owner, members, found, calibration)
 
 
 def _check_weight(
@@ -102,7 +102,7 @@ def _check_bias(name: str, found: Tensor, source: Tensor, taken_off: Tensor) -> 
 
 
 def _check_input(
-    site: str,
+    owner: str,
     members: Sequence[LinearSpec],
     found: Mapping[str, LazyTensor],
     calibration: Calibration,
@@ -111,7 +111,7 @@ def _check_input(
     names = [f"{member.name}.input" for member in members]
     if fmt.center:
         mean = found[members[0].mean].load()
-        _check_mean(site, mean, torch.stack([calibration.mean(name) for name in names]))
+        _check_mean(owner, mean, torch.stack([calibration.mean(name) for name in names]))
     if not members[0].static:
         return  # Its scales are per-token.
     factor = found[members[0].pre_quant_scale].load().double() if fmt.smooth else 1.0
@@ -126,11 +126,11 @@ def _check_input(
     reached = float(stored.load()) * LARGEST[fmt.activations]
     if not abs(reached - expected) <= _SLACK * expected:
         raise _unfaithful(
-            site, f"its input's scale covers {reached:.4g}, the calibration has {expected:.4g}"
+            owner, f"its input's scale covers {reached:.4g}, the calibration has {expected:.4g}"
         )
 
 
-def _check_mean(site: str, found: Tensor, means: Tensor) -> None:
+def _check_mean(owner: str, found: Tensor, means: Tensor) -> None:
     """Checks that an input's mean lies between those of its linear layers, ``[n, in]``.
 
     All are means of one tensor, over different passes.
@@ -142,7 +142,7 @@ def _check_mean(site: str, found: Tensor, means: Tensor) -> None:
     if wrong.any():
         channel = int(wrong.nonzero()[0])
         raise _unfaithful(
-            site,
+            owner,
             f"{float(found[channel]):.4g} is subtracted from channel {channel} of its input, whose "
             f"mean is {float(means[-1, channel]):.4g} in the calibration",
         )

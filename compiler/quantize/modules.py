@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from vidc.compiler.config.recipe import HIGH, STATIC, AttentionFormat, LinearFormat
 from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.arithmetic import DTYPES
-from vidc.compiler.quantize.lowering import LinearSpec, linears_of
+from vidc.compiler.quantize.linears import LinearSpec, linears_of
 from vidc.exporters.component import Component
-from vidc.exporters.kv_ring import Stored
+from vidc.exporters.kv_ring import RingStorage
 from vidc.exporters.part import Attention, Part
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import BuildError
@@ -74,7 +74,7 @@ class QuantizedLinear(nn.Module):
         if shared is not None:
             # Not registered as a child, so that its tensors have their owner's names only.
             self.__dict__["input_quantizer"] = shared
-        elif spec.site is not None:
+        elif spec.owner is not None:
             self.input_quantizer = InputQuantizer(linear.in_features, spec.format)
         else:
             self.input_quantizer = None
@@ -90,7 +90,7 @@ class QuantizedLinear(nn.Module):
         return cast(Tensor, quantized_linear(x, *weight, *given, *dynamic))
 
 
-class TokenQuantizer(Stored):
+class TokenQuantizer(RingStorage):
     """Fake quantization of queries, keys or values with a scale per token and head.
 
     Args:
@@ -110,7 +110,7 @@ class TokenQuantizer(Stored):
         return cast(Tensor, fake_quantize(values, self._dtype)).to(x.dtype)
 
 
-class KvQuantizer(Stored):
+class KvQuantizer(RingStorage):
     """Quantization of the keys or values of a ring, which stores them in 8 bits; static scales.
 
     Args:
@@ -132,7 +132,7 @@ class KvQuantizer(Stored):
         operand = (self._operand,) if self._operand else ()
         return cast(Tensor, quantize_kv(x, self.scale, self.mean, self.dtype, *operand))
 
-    def restored(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
+    def read(self, stored: Tensor, dtype: torch.dtype) -> Tensor:
         """Dequantizes stored values; a subtracted mean is not added back."""
         return cast(Tensor, dequantize_kv(stored, self.scale, dtype_name(dtype)))
 
@@ -160,9 +160,9 @@ def quantized_modules(
     for name, spec in linears_of(formats).items():
         linear = network.get_submodule(name)
         assert isinstance(linear, nn.Linear)
-        module = QuantizedLinear(linear, spec, quantizers.get(spec.site or ""))
-        if spec.site is not None and module.input_quantizer is not None:
-            quantizers[spec.site] = module.input_quantizer
+        module = QuantizedLinear(linear, spec, quantizers.get(spec.owner or ""))
+        if spec.owner is not None and module.input_quantizer is not None:
+            quantizers[spec.owner] = module.input_quantizer
         made[name] = {name: module}
     for name, fmt in formats.attention.items():
         if fmt != AttentionFormat():

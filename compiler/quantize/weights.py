@@ -10,7 +10,7 @@ from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.arithmetic import DTYPES, scale_of, smoothing
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.attention import reach, require_heads, stored_parts
-from vidc.compiler.quantize.lowering import LinearSpec, linears_of, sites
+from vidc.compiler.quantize.linears import LinearSpec, by_owner, linears_of
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.checkpoint.write import Described
 from vidc.plugins.quantize import quantize
@@ -39,8 +39,8 @@ def quantized_state(
     linears = linears_of(formats)
     made: Makers = {}
     ranged = [spec for spec in linears.values() if spec.calibrated]
-    for members in sites(ranged).values():
-        made |= _site(members, weights, _needed(calibration, members[0].name))
+    for members in by_owner(ranged).values():
+        made |= _shared_input(members, weights, _needed(calibration, members[0].name))
     for spec in linears.values():
         if not spec.calibrated:
             made |= _weight(weights, spec)
@@ -93,7 +93,7 @@ def _needed(calibration: Calibration | None, layer: str) -> Calibration:
     return calibration
 
 
-def _site(
+def _shared_input(
     members: Sequence[LinearSpec], weights: Mapping[str, LazyTensor], calibration: Calibration
 ) -> Makers:
     """Returns the tensors of an input's quantizer and of the linear layers that read it."""

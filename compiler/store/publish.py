@@ -93,6 +93,7 @@ class Publishing:
         results: results of the earlier stages, by name.
         keys: keys of those stages and of the publication, by name.
         note: shows a line of progress.
+        call: runs a module's function, in a worker process if one is idle; see ``Workers.call``.
     """
 
     output: Path
@@ -100,6 +101,7 @@ class Publishing:
     results: Mapping[str, Result]
     keys: Mapping[str, str]
     note: Callable[[str], None]
+    call: Callable[..., Any]
 
 
 class Publication(Step):

@@ -61,7 +61,7 @@ def run(
     store: Store,
     slot: str,
     progress: Progress,
-    workers: int = 0,
+    pool: Workers | None = None,
     device_bytes: int | None = None,
 ) -> dict[str, Result]:
     """Runs a build and returns the results of all stages by name.
@@ -73,7 +73,7 @@ def run(
         store: of the results.
         slot: name of this kind of build, for the reasons of a later ``plan``.
         progress: receives each stage.
-        workers: parallel processes, for picklable stages; 0 builds in this process.
+        pool: of ``working``, for picklable stages; None builds in this process.
         device_bytes: limit of the target's memory for parallel stages, see ``fitting``; None sets
             no limit.
 
@@ -82,10 +82,13 @@ def run(
             that is full or refuses to be written, ``VIDC-BUILD-INPUT`` an unreadable file.
         ValueError: the stages are not in order.
     """
+    if pool is None:
+        with working(store, 0) as none:
+            return run(stages, store, slot, progress, none)
     check_order(stages)
     for stage in stages:  # Reports a missing file or tool before the first stage runs.
         stage.key().tools()
-    with store_errors(store.root), _swept(store), Workers() as pool:
+    with store_errors(store.root):
         build = _Build(store, slot, progress)
         waiting, queue, running = list(stages), list[_Started](), dict[Worker, _Started]()
         while waiting or queue or running:
@@ -94,14 +97,14 @@ def run(
                 for stage in ready:
                     waiting.remove(stage)
                     started = build.start(stage)
-                    if workers == 0 or store.lookup(stage.name, sha256_json(started.components)):
+                    if pool.most == 0 or store.lookup(stage.name, sha256_json(started.components)):
                         progress.started(stage.name)
                         build.finish(started)
                     else:
                         queue.append(started)
             taken = [started.stage.device_bytes for started in running.values()]
             needs = [started.stage.device_bytes for started in queue]
-            free = workers - len(running)
+            free = pool.most - len(running)
             for started in [queue[index] for index in fitting(needs, taken, device_bytes)[:free]]:
                 queue.remove(started)
                 progress.started(started.stage.name)
@@ -115,11 +118,16 @@ def run(
 
 
 @contextmanager
-def _swept(store: Store) -> Iterator[None]:
-    """Removes what killed workers left, of an earlier build and of this one."""
-    store.sweep()
+def working(store: Store, workers: int) -> Iterator[Workers]:
+    """Yields up to so many worker processes, and ends them.
+
+    Removes what killed workers left in the store, of an earlier build and of this one.
+    """
+    with store_errors(store.root):
+        store.sweep()
     try:
-        yield
+        with Workers(workers) as pool:
+            yield pool
     finally:
         store.sweep()
 

@@ -89,9 +89,14 @@ class Worker:
 
 
 class Workers:
-    """The workers of a build, each started when a stage is submitted and none is idle."""
+    """The workers of a build, each started when a stage is submitted and none is idle.
 
-    def __init__(self) -> None:
+    Args:
+        most: number of stages that may run at once; 0 if all run in this process.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
         self._all: list[Worker] = []
         self._idle: list[Worker] = []
 
@@ -121,6 +126,22 @@ class Workers:
         worker = self._idle.pop()
         worker.submit(function, *arguments)
         return worker
+
+    def call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Runs a module's function in an idle worker, or in this process if none is idle.
+
+        Raises:
+            BuildError: ``VIDC-BUILD-STAGE``, the worker died; ``name`` is what the message calls
+                the function.
+            Exception: as the function raised it.
+        """
+        if not self._idle:
+            return function(*arguments)
+        worker = self._idle.pop()
+        worker.submit(function, *arguments)
+        result = worker.result(name)
+        self._idle.append(worker)
+        return result
 
     def keep(self, worker: Worker, *, idle: bool) -> None:
         """Takes back a worker after its result; one that is not to idle ends.

@@ -97,8 +97,9 @@ def compare_with_golden(
             precision, and golden data lack that error or it is not finite.
     """
     called = [component for component, _ in golden.reference.calls]
-    required = [*dict.fromkeys([*called, *player.spec.components, *precisions])]
-    if absent := [name for name in player.spec.components if name not in player.engines]:
+    components, engines = player.resources.spec.components, player.resources.engines
+    required = [*dict.fromkeys([*called, *components, *precisions])]
+    if absent := [name for name in components if name not in engines]:
         return Comparison(*_judge_components(absent, {}, {}, precisions))
     inputs = golden.inputs.to(player.resources.device)
     found = record(player, golden.scenario, inputs, forced_by=golden.reference)
@@ -106,7 +107,7 @@ def compare_with_golden(
     eager = {} if golden.eager is None else worst_of_calls(golden.eager, golden.reference)
     _require_eager(dict.fromkeys(called), eager, precisions)
     gates, rows = _judge_components(required, worst, eager, precisions)
-    signatures = {name: engine.signature for name, engine in player.engines.items()}
+    signatures = {name: engine.signature for name, engine in engines.items()}
     tensors = worst_tensors(found, golden.reference, signatures)
     if not golden.scenario.rollout:
         return Comparison(gates, rows, worst=tensors)

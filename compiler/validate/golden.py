@@ -14,7 +14,7 @@ from vidc.compiler.validate.play import Inputs, Played, Player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.plugins.errors import GateError
 from vidc.runtime.engines import Engine
-from vidc.runtime.programs.base import ProgramSpec
+from vidc.runtime.programs.spec import ProgramSpec
 from vidc.runtime.text import PromptTokenizer, TextEncoder
 
 FOLDER = "golden"

@@ -108,16 +108,6 @@ class Player:
         self.program = program
         self.resources = replace(resources, strict=False)
 
-    @property
-    def spec(self) -> Any:
-        """The program's parameters."""
-        return self.resources.spec
-
-    @property
-    def engines(self) -> Mapping[str, Engine]:
-        """The engines by component."""
-        return self.resources.engines
-
     def with_engines(self, engines: Mapping[str, Engine]) -> Self:
         """Returns a player over other engines, which it calls directly, without graphs."""
         return type(self)(self.program, replace(self.resources, engines=engines, runners=DIRECT))
@@ -133,7 +123,7 @@ class Player:
             keep: blocks whose frames are kept; by default those that the scenario pictures.
         """
         pictured = scenario.pictured if keep is None else keep
-        played, prompted = Played([], {}), bool(self.spec.prompt_shape)
+        played, prompted = Played([], {}), bool(self.resources.spec.prompt_shape)
         with self.program(self.resources) as session:
             if prompted:
                 session.prompt(inputs.prompts[0])
@@ -142,7 +132,7 @@ class Player:
                     session.switch_prompt(inputs.prompts[1])
                 latent = session.generate(noise)
                 played.latents.append(latent)
-                if self.program.decoders[-1] not in self.engines:
+                if self.program.decoders[-1] not in self.resources.engines:
                     continue
                 frames = session.decode(latent)
                 if block in pictured:
@@ -168,7 +158,10 @@ class Player:
         """
         calls = Calls(observer)
         watched = self.with_engines(
-            {name: ObservedEngine(name, engine, calls) for name, engine in self.engines.items()}
+            {
+                name: ObservedEngine(name, engine, calls)
+                for name, engine in self.resources.engines.items()
+            }
         )
         played = watched.rollout(scenario, inputs)
         seen = played if frames is None else replace(played, frames=dict(frames))
@@ -182,7 +175,7 @@ class Player:
             uint8 ``[videos, frames, H, W, 3]`` on the CPU, by block; a block whose decoder gives
             values that are not finite is left out, as bytes would hide them.
         """
-        checked = {name: _Checked(self.engines[name]) for name in self.program.decoders}
+        checked = {name: _Checked(self.resources.engines[name]) for name in self.program.decoders}
         decoded = {}
         with self.program(self.with_engines(checked).resources) as session:
             for block, latent in enumerate(latents):
@@ -194,7 +187,7 @@ class Player:
         return decoded
 
     def _by_video(self, frames: Tensor) -> Tensor:
-        return frames.reshape(self.spec.videos, *frames.shape[-4:])
+        return frames.reshape(self.resources.spec.videos, *frames.shape[-4:])
 
 
 class _Checked(Wrapper):

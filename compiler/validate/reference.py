@@ -108,10 +108,10 @@ def play_in_float32(
     """
     engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), device)
     eager = player(config, engines, device)
-    inputs = make_inputs(scenario, eager.spec).to(device)
+    inputs = make_inputs(scenario, eager.resources.spec).to(device)
     if tokenizer is not None:
         encoder = engines[config.text_component]
-        inputs = with_prompts(inputs, eager.spec, encoder, tokenizer, prompts)
+        inputs = with_prompts(inputs, eager.resources.spec, encoder, tokenizer, prompts)
     return inputs, record(eager, scenario, inputs)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.checkpoint.safetensors_file import read_safetensors
-from vidc.exporters.checkpoint.torch_file import read_torch
 from vidc.plugins.errors import BuildError, UsageError
 from vidc.plugins.json_objects import unique_keys
 
@@ -128,6 +127,8 @@ def _open(file: Path, sections: Sequence[str]) -> Checkpoint:
     if file.suffix == ".safetensors":
         return Checkpoint(read_safetensors(file), (file,))
     if file.suffix in _TORCH:
+        from vidc.exporters.checkpoint.torch_file import read_torch
+
         tensors, section = read_torch(file, sections)
         return Checkpoint(tensors, (file,), section)
     raise BuildError(

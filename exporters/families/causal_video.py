@@ -18,7 +18,7 @@ from vidc.exporters.table import MAX_SIZE, Table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vidc.exporters.checkpoint import Layout
+    from vidc.exporters.checkpoint.layout import Layout
 
 TRAINING_STEPS = 1000
 """Timesteps of pure noise; a step of the sampler is one of them."""

@@ -12,7 +12,7 @@ from vidc.exporters.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vidc.exporters.checkpoint import Layout
+    from vidc.exporters.checkpoint.layout import Layout
 
 
 @dataclass(frozen=True)

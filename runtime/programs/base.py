@@ -1,6 +1,6 @@
-"""Base classes of programs: sessions, which run a bundle's engines, and their parameters."""
+"""Base class of programs: sessions, which run a bundle's engines."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
@@ -10,102 +10,17 @@ import torch
 from torch import Tensor
 
 from vidc.plugins.errors import UsageError, VidcError
-from vidc.plugins.signature import Signature, TensorSpec
 from vidc.runtime.engines import Engine
 from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, Runners
 from vidc.runtime.guard import Guard, guard_calls, is_forked, isolated, require_own_process
 from vidc.runtime.inputs import Input, checked_number, require_frames
+from vidc.runtime.programs.spec import ProgramSpec
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.watch import Watch
 
 LATENTS, FRAMES = "latents", "frames"
 """Names of the runners that generate and that decode; decoding may overlap the next block."""
-
-
-@dataclass(frozen=True)
-class ProgramSpec:
-    """Base class of a program's parameters, stored in a bundle's manifest.
-
-    A subclass is a frozen dataclass of JSON values and tuples. It raises ValueError for a value
-    out of range.
-    """
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        """Components that a session runs, in the order of first use."""
-        raise NotImplementedError
-
-    @property
-    def prompt_shape(self) -> tuple[int, ...]:
-        """Shape of a prompt's embeddings, ``[videos, L, E]``; empty if sessions take no prompts."""
-        return ()
-
-    @property
-    def videos(self) -> int:
-        """Videos that a session generates side by side."""
-        return 1
-
-    @property
-    def latent_frames(self) -> int:
-        """Latent frames of a block."""
-        return 1
-
-    @property
-    def video_frames(self) -> int:
-        """Video frames of a block; the first block may have fewer."""
-        return 1
-
-    @property
-    def filling(self) -> int:
-        """Number of blocks after which every further block takes the same work."""
-        return 1
-
-    @property
-    def full_inputs(self) -> Mapping[str, float]:
-        """Values of the scalar inputs of a pass after ``filling`` blocks, by input."""
-        return {}
-
-    @property
-    def calls(self) -> Mapping[str, Mapping[str, int]]:
-        """Number of calls by action (``block``, ``switch``, the name of decoding) and component."""
-        raise NotImplementedError
-
-    @property
-    def noise_shape(self) -> tuple[int, ...]:
-        """Shape of the explicit noise of a block; the first dimension counts denoising steps."""
-        raise NotImplementedError
-
-    @property
-    def frame_size(self) -> tuple[int, int]:
-        """Height and width of a video frame."""
-        raise NotImplementedError
-
-    @property
-    def workload(self) -> dict[str, Any]:
-        """Sizes that determine the time of a block, as JSON values."""
-        return {"height": self.frame_size[0], "width": self.frame_size[1]}
-
-    def check(self, signatures: Mapping[str, Signature]) -> None:
-        """Compares the parameters with the engines' tensors.
-
-        Args:
-            signatures: by component, of every engine of the bundle.
-
-        Raises:
-            ValueError: a tensor that the program uses is missing or has another shape.
-        """
-
-    def smaller(self, states: Iterable[TensorSpec], needed: int, available: int) -> str:
-        """Returns a hint for a smaller build that fits the device, or an empty string.
-
-        Args:
-            states: of a session.
-            needed: bytes that the bundle needs with one session.
-            available: bytes that the device has.
-        """
-        return ""
-
 
 S = TypeVar("S", bound=ProgramSpec)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vidc.plugins.signature import Role, Signature, TensorSpec
-from vidc.runtime.programs.base import ProgramSpec
+from vidc.runtime.programs.spec import ProgramSpec
 
 _MAX_SIZE = 2**24
 """Upper limit of a size; products of sizes stay within int64."""

@@ -1,16 +1,21 @@
 """One small bundle, built once for every test of this folder."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from bundle_8bit import untrained
+from click.testing import CliRunner
 from diffusers import AutoencoderKLWan
 from tiny_umt5 import save_text_encoder, tiny_tokenizer, tiny_umt5
 from wan_transformer import wan_transformer
 
 from vidc.compiler.build.build import whole
 from vidc.compiler.build.sources import Sources
+from vidc.compiler.cli import calibrate
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.config.resolve import Settings, resolve
@@ -87,3 +92,34 @@ def bundle(project: Project) -> Bundle:
 @pytest.fixture(scope="session")
 def golden(project: Project) -> Golden:
     return Golden.load(project.bundle)
+
+
+@pytest.fixture(scope="session")
+def calibrated(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibration of the project's weights."""
+    output = tmp_path_factory.mktemp("calibrated") / "calibration"
+    arguments = [
+        str(project.preset), "--gpu", "cpu", "--checkpoint", str(project.pipeline / "transformer"),
+        "-n", "8", "-o", str(output),
+    ]  # fmt: skip
+    made = CliRunner().invoke(calibrate.command, arguments, env={"VIDC_CACHE": str(project.cache)})
+    assert made.exit_code == 0, made.output
+    return output
+
+
+@pytest.fixture
+def build(project: Project, vidc: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs ``vidc build`` on the project's weights."""
+    monkeypatch.setenv("VIDC_CACHE", str(project.cache))
+
+    def run(*arguments: str) -> Any:
+        weights = ("--checkpoint", str(project.pipeline))
+        return vidc("build", str(project.preset), "--gpu", "cpu", *weights, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def weights_untrained() -> Iterator[None]:
+    with untrained():
+        yield

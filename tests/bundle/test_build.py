@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,3 +278,27 @@ def test_weights_are_those_of_the_stage(project):
     }
     stored = [p for p in project.bundle.rglob("*") if p.is_file() and p.stat().st_size > 10**6]
     assert {p.parent.name for p in stored} <= {"weights", "golden"}
+
+
+def test_the_process_of_a_build_imports_few_modules(project, tmp_path):
+    """Stages and validation run in worker processes; the command's own is quick to start."""
+    script = (
+        "import sys\n"
+        "from vidc.compiler.cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print(*(name for name in sys.modules if name.startswith('vidc.')), file=sys.stderr)\n"
+    )
+    # The changed scenario leaves one stage to a worker, which validates the bundle as well.
+    changed = ("--set", "validate.level=component", "-o", str(tmp_path / "bundle"))
+    source = ("--gpu", "cpu", "--checkpoint", str(project.pipeline))
+    done = subprocess.run(
+        [sys.executable, "-c", script, "build", str(project.preset), *source, *changed],
+        env={**os.environ, "VIDC_CACHE": str(project.cache)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    modules = done.stderr.splitlines()[-1].split()
+    assert "vidc.compiler.build.package" in modules
+    assert "vidc.compiler.validate.check" not in modules
+    assert len(modules) <= 110

@@ -21,8 +21,9 @@ from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.toml import to_toml
 from vidc.compiler.quantize.artifact import read_calibration, write_calibration
-from vidc.exporters.checkpoint import checkpoint_files, load_weights, lora_files
 from vidc.exporters.checkpoint.config_file import require_config, require_pipeline
+from vidc.exporters.checkpoint.load import load_weights, lora_files
+from vidc.exporters.checkpoint.read import checkpoint_files
 from vidc.exporters.families.causal_video import CausalVideo
 from vidc.exporters.parts.causal_wan.names import disagreements, original_name
 from vidc.exporters.parts.umt5.folder import open_text_encoder

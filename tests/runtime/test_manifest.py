@@ -24,7 +24,8 @@ from vidc.runtime.manifest import (
     write_manifest,
 )
 from vidc.runtime.program import PROGRAMS
-from vidc.runtime.programs.base import ProgramSpec, Session
+from vidc.runtime.programs.base import Session
+from vidc.runtime.programs.spec import ProgramSpec
 
 FREE = {("config",), ("calibration",)}
 """Free JSON: any change below these, and below source and options, is allowed."""

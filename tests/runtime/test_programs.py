@@ -10,7 +10,9 @@ from vidc.plugins.errors import UsageError
 from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 from vidc.runtime import Bundle, Session
 from vidc.runtime.graphs import Runner, Runners
-from vidc.runtime.programs.base import ProgramSpec, Resources
+from vidc.runtime.program import PROGRAMS, SPECS, program, spec_class
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.spec import ProgramSpec
 
 CPU = torch.device("cpu")
 
@@ -176,3 +178,9 @@ def test_turn_of_all_runners_orders_work():
     with runners.turn():
         calls.append("work")
     assert calls == ["a waits for b", "work", "b waits for a"]
+
+
+def test_specs_are_found_without_their_sessions():
+    assert PROGRAMS.keys() == SPECS.keys()
+    for name in PROGRAMS:
+        assert program(name).Spec is spec_class(name)

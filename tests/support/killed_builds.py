@@ -15,19 +15,12 @@ from pathlib import Path
 
 from kill_trap import Command, Ended
 from signing_keys import key_pair
+from toy_family import PRESET
 
 from vidc.compiler.store.atomic import drafts
 from vidc.runtime import load
 from vidc.runtime.manifest import MANIFEST_NAME
 
-PRESET = """
-description = "A toy"
-family = "toy"
-[mixer]
-width = 8
-[precision]
-default = "fp32"
-"""
 OLD, NEW = 2, 1
 """Seeds of the weights of an older bundle and of the one that is built."""
 SECONDS = 5
@@ -118,7 +111,7 @@ class Harness:
         self.folder, self._at = folder, folder / "at"
         self.output = self._at / "out"
         self.killed = 0
-        (folder / "small.toml").write_text(PRESET)
+        (folder / "small.toml").write_text(PRESET.format(width=8))
         key = key_pair(folder, "key")[0]
         self._words = ("build", str(folder / "small.toml"), "--gpu", "cpu", "--random-weights")
         self._signed = ("--sign", str(key), "-o", str(self.output))

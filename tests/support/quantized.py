@@ -14,7 +14,8 @@ from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.artifact import Calibration, model_tables
 from vidc.compiler.quantize.calibrated_tensors import SPREAD, tensor_shapes
 from vidc.compiler.quantize.document import SCHEMA, Document, FileNote, PromptsNote, Rollouts
-from vidc.compiler.quantize.lowering import LinearSpec, linears_of, lowered_formats, sites
+from vidc.compiler.quantize.formats import supported_formats
+from vidc.compiler.quantize.linears import LinearSpec, by_owner, linears_of
 from vidc.compiler.quantize.modules import components_of, quantized_components
 from vidc.compiler.quantize.support import AOTI_GPU, QuantizationSupport
 from vidc.compiler.quantize.weights import input_amax, input_mean, quantized_state
@@ -83,7 +84,7 @@ class Quantized:
     ) -> None:
         self.model, self.part = model, model.config.quantized_part
         self.calibration = calibration(model.config, reach=3.0)
-        self.formats = lowered_formats(recipe, model.config, support)
+        self.formats = supported_formats(recipe, model.config, support)
         self.linears: dict[str, LinearSpec] = linears_of(self.formats)
 
     def state(self, precision: str) -> dict[str, Tensor]:
@@ -117,18 +118,18 @@ class Quantized:
         """A component in float32 whose Linears round weights and inputs as 8 bits would."""
         component = self.model.component(name, "fp32")
         modules = dict(component.module.named_modules())
-        shared = sites(self.linears.values())
+        shared = by_owner(self.linears.values())
         for layer, linear in self.linears.items():
             module = modules[f"transformer.{layer}"]
             weight = module.weight.detach()
             end = weight.abs().amax(1, keepdim=True)
             module.weight = nn.Parameter(_rounded(weight, end, linear.format.weights))
-            if linear.site is not None and not linear.static:
+            if linear.owner is not None and not linear.static:
                 module.register_forward_pre_hook(
                     partial(_round_tokens, form=linear.format.activations)
                 )
-            elif linear.site is not None:
-                members = shared[linear.site]
+            elif linear.owner is not None:
+                members = shared[linear.owner]
                 mean = input_mean(members, self.calibration) if linear.format.center else None
                 end = input_amax(members, self.calibration, mean).max()
                 if mean is not None:

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from vidc.exporters.checkpoint import Layout, LazyTensor
+from vidc.exporters.checkpoint.layout import Layout
+from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.component import Component
 from vidc.exporters.draw import draw
 from vidc.exporters.families.family import Family, FixedWork, Pass, Rollout
@@ -15,6 +16,15 @@ from vidc.exporters.models import PRECISIONS
 from vidc.exporters.part import Part
 from vidc.exporters.table import Table
 from vidc.plugins.signature import DTYPE_NAMES, Access, Role, Signature, TensorSpec
+
+PRESET = """
+description = "A toy"
+family = "toy"
+[mixer]
+width = {width}
+[precision]
+default = "fp32"
+"""
 
 
 @dataclass(frozen=True)

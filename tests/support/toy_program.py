@@ -11,7 +11,8 @@ from torch import Tensor
 from vidc.runtime.graphs import Runners
 from vidc.runtime.inputs import LATENT, NOISE
 from vidc.runtime.noise import block_noise
-from vidc.runtime.programs.base import FRAMES, LATENTS, ProgramSpec, Session
+from vidc.runtime.programs.base import FRAMES, LATENTS, Session
+from vidc.runtime.programs.spec import ProgramSpec
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from function_stage import FunctionStage
 
 from vidc.compiler.cli.progress import LineProgress
-from vidc.compiler.store.run import run
+from vidc.compiler.store.run import run, working
 from vidc.compiler.store.stage import Workspace
 from vidc.compiler.store.store import Store
 from vidc.plugins.errors import BuildError
@@ -62,7 +62,7 @@ def hang(workspace: Workspace) -> None:
 
 
 if __name__ == "__main__":
-    with Store(Path(sys.argv[1])) as store:
+    with Store(Path(sys.argv[1])) as store, working(store, 2) as pool:
         works = enumerate(sys.argv[2:])
         slow = [FunctionStage(f"stage{index}", globals()[work]) for index, work in works]
-        run(slow, store, "slot", LineProgress(), workers=2)
+        run(slow, store, "slot", LineProgress(), pool)

@@ -9,7 +9,6 @@ from vidc.compiler.config.targets import Target, gpu_unavailable
 from vidc.compiler.quantize.support import ONNX, QuantizationSupport
 from vidc.compiler.store.sources import versions
 from vidc.exporters.artifact import ExportedComponent
-from vidc.runtime.engines.onnxruntime import CUDA, INSTALL
 from vidc.runtime.manifest import PORTABLE
 from vidc.runtime.ort import onnxruntime
 
@@ -55,6 +54,8 @@ class OnnxRuntimeBackend(Backend):
         """
         if not target.is_gpu or gpu_unavailable(target) is not None:
             return None
+        from vidc.runtime.engines.onnxruntime import CUDA, INSTALL
+
         if CUDA not in onnxruntime.get_available_providers():
             return f"onnxruntime {onnxruntime.__version__} has no CUDA: {INSTALL}"
         return None

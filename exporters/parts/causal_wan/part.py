@@ -13,7 +13,7 @@ from vidc.exporters.parts.causal_wan.config import TransformerConfig
 if TYPE_CHECKING:
     from torch import nn
 
-    from vidc.exporters.checkpoint import LazyTensor
+    from vidc.exporters.checkpoint.lazy import LazyTensor
     from vidc.exporters.component import Component
     from vidc.plugins.signature import Signature
 
@@ -100,7 +100,7 @@ class CausalWanPart(Part):
         """Draws weights under which attention is peaked."""
         import torch
 
-        from vidc.exporters.checkpoint import LazyTensor
+        from vidc.exporters.checkpoint.lazy import LazyTensor
         from vidc.exporters.parts.causal_wan.random_weights import random_weight
 
         return {

@@ -13,7 +13,9 @@ from vidc.plugins.names import TOKENIZER
 if TYPE_CHECKING:
     from torch import nn
 
-    from vidc.exporters.checkpoint import Layout, LazyTensor, Weights
+    from vidc.exporters.checkpoint.layout import Layout
+    from vidc.exporters.checkpoint.lazy import LazyTensor
+    from vidc.exporters.checkpoint.load import Weights
     from vidc.exporters.component import Component
 
 
@@ -55,7 +57,7 @@ class Umt5Part(Part):
         """Draws weights of plain scale."""
         import torch
 
-        from vidc.exporters.checkpoint import LazyTensor
+        from vidc.exporters.checkpoint.lazy import LazyTensor
         from vidc.exporters.parts.umt5.weights import random_weight
 
         return {

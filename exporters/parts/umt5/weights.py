@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vidc.exporters.checkpoint import Layout, LazyTensor, Weights
 from vidc.exporters.checkpoint.check import check_dtypes, check_finite, check_model
-from vidc.exporters.checkpoint.load import Opened, open_model
+from vidc.exporters.checkpoint.layout import Layout
+from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.checkpoint.load import Opened, Weights, open_model
 from vidc.exporters.draw import draw
 from vidc.exporters.parts.umt5.config import TextEncoderConfig
 from vidc.exporters.parts.umt5.names import EMBEDDING, FINAL_NORM, LAYOUTS, sizes

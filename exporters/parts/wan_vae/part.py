@@ -10,7 +10,7 @@ from vidc.exporters.parts.wan_vae.config import SPATIAL_STRIDE, TEMPORAL_STRIDE,
 if TYPE_CHECKING:
     from torch import nn
 
-    from vidc.exporters.checkpoint import LazyTensor
+    from vidc.exporters.checkpoint.lazy import LazyTensor
     from vidc.exporters.component import Component
 
 _ACTIVATIONS = 7
@@ -72,7 +72,7 @@ class WanVaePart(Part):
         """Draws weights under which decoded noise fills the range of pixels."""
         import torch
 
-        from vidc.exporters.checkpoint import LazyTensor
+        from vidc.exporters.checkpoint.lazy import LazyTensor
         from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 
         drawn = random_state_dict(self.config, seed, torch.float32)

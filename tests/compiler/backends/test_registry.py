@@ -21,7 +21,8 @@ from vidc.compiler.doctor.probes import probe_backends
 from vidc.compiler.quantize.support import QuantizationSupport
 from vidc.compiler.store.stage import Workspace
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
+from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.checkpoint.write import weight_layout, write_weights
 from vidc.exporters.component import Component
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.program import export_program

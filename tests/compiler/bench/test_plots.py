@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.bench.plots import MOST_DOTS, bars, histogram, timeline
+from vidc.compiler.bench.plots import MOST_DOTS, histogram, timeline
 from vidc.compiler.bench.statistics import Summary
 
 samples = st.lists(st.floats(1e-3, 1e5), min_size=1, max_size=150)
@@ -57,22 +57,6 @@ def test_a_histogram_lies_on_its_drawing(values):
     # The tallest bar fills the drawing.
     assert max(box.height for box in chart.bars) == pytest.approx(chart.bottom - 16, abs=0.2)
     assert (chart.interval is None) == (len(values) < 6)
-
-
-@given(streams)
-def test_bars_are_as_long_as_their_medians(found):
-    summaries = {name: Summary.of(values) for name, values in found.items()}
-    chart = bars(summaries, dict.fromkeys(found, "label"))
-    longest = max(summary.median for summary in summaries.values())
-    full = max(row.bar.width for row in chart.bars)
-    for row in chart.bars:
-        assert row.bar.width == pytest.approx(full * summaries[row.name].median / longest, abs=0.3)
-        assert row.bar.y + row.bar.height <= chart.height
-        assert row.bar.x + row.bar.width <= chart.width
-        if row.interval is not None:
-            low, high = row.interval
-            assert low <= row.bar.x + row.bar.width + 0.2
-            assert row.bar.x + row.bar.width <= high + 0.2 <= chart.width
 
 
 def test_a_histogram_has_fewer_bars_than_samples():

@@ -98,20 +98,18 @@ def test_every_sample_is_drawn(make_result):
     assert [path.count("h0") for path in dots] == [60] * 6
     # Five durations that both streams have, and cold starts, which are too few for an interval.
     assert len([rect for rect in page.all("rect") if rect["class"] == "band"]) == 6
-    assert len([path for path in page.all("path") if path["class"] == "whisker"]) == 10
 
 
-def test_one_stream_alone_has_no_comparison(make_result):
+def test_one_stream_alone_has_no_verdicts(make_result):
     result = make_result()
     alone = replace(result, streams={"vidc": result.streams["vidc"]}, judgments=())
     words = Page(render_html(alone)).words
-    assert "Side by side" not in words
     assert "Verdicts" not in words
 
 
 def test_few_samples_have_no_interval_and_no_tail(make_result):
     body = render_html(make_result(n=4)).partition("</style>")[2]
-    for text in ("whisker", "band", "95 % interval.", "P99</th>", "How many samples"):
+    for text in ("band", "95 % interval.", "P99</th>", "How many samples"):
         assert text not in body, text
     assert "P99</th>" in render_html(make_result(n=100))
 

@@ -13,8 +13,8 @@ from vidc.compiler.debug.graph import EngineGraph
 from vidc.compiler.debug.reference import graph_reference
 from vidc.compiler.debug.search import first_wrong, relative_error
 from vidc.compiler.quantize.support import ONNX
-from vidc.exporters.checkpoint import write_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.checkpoint.write import write_weights
 from vidc.plugins.names import weights_path
 from vidc.runtime.engines.onnxruntime import Options
 from vidc.runtime.weights import Weights

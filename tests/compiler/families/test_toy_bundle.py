@@ -19,14 +19,6 @@ from vidc.exporters.families import find_family
 from vidc.runtime import load
 from vidc.runtime.manifest import read_manifest
 
-PRESET = """
-description = "A toy"
-family = "toy"
-[mixer]
-width = 32
-[precision]
-default = "fp32"
-"""
 RECIPE = """
 description = "Every linear layer of the mixer in INT8, static scales"
 [[linear]]
@@ -52,7 +44,7 @@ class CommandLine:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "small.toml").write_text(PRESET)
+        (folder / "small.toml").write_text(toy_family.PRESET.format(width=32))
         (folder / "int8.toml").write_text(RECIPE)
         # Python imports it first, in the processes that `vidc bench` starts as well.
         (folder / "sitecustomize.py").write_text(BLOCKED)

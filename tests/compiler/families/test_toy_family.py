@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from toy_family import Toy
+from toy_family import PRESET, Toy
 
 from vidc.compiler.bench.sweep import variant_settings
 from vidc.compiler.bench.work import component_work
@@ -20,20 +20,11 @@ from vidc.compiler.quantize.apply import apply_recipe
 from vidc.exporters.families import family_names, find_family
 from vidc.plugins.errors import UsageError
 
-PRESET = """
-description = "A toy"
-family = "toy"
-[mixer]
-width = 8
-[precision]
-default = "fp32"
-"""
-
 
 @pytest.fixture
 def preset(tmp_path):
     path = tmp_path / "small.toml"
-    path.write_text(PRESET)
+    path.write_text(PRESET.format(width=8))
     return str(path)
 
 

@@ -6,7 +6,7 @@ from quantized import Drawn
 
 from vidc.compiler.config.recipe import load_recipe, parse_recipe
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.quantize.lowering import lowered_formats
+from vidc.compiler.quantize.formats import supported_formats
 from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, ONNX
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
@@ -57,4 +57,4 @@ def weights(config):
 def model(request, config, calibration, weights):
     recipe, support = request.param
     recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    return Drawn(config, weights, lowered_formats(recipe, config, support), calibration)
+    return Drawn(config, weights, supported_formats(recipe, config, support), calibration)

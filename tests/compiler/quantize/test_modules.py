@@ -17,7 +17,7 @@ from vidc.compiler.config.recipe import (
     parse_recipe,
 )
 from vidc.compiler.quantize.apply import apply_recipe
-from vidc.compiler.quantize.lowering import lowered_formats
+from vidc.compiler.quantize.formats import supported_formats
 from vidc.compiler.quantize.modules import quantized_components, quantized_modules
 from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, ONNX
 from vidc.compiler.quantize.weights import quantized_state
@@ -174,7 +174,7 @@ def test_export_depends_on_formats_and_not_on_ranges(model, tmp_path):
 @pytest.mark.parametrize("support", [ONNX, AOTI_GPU, AOTI_CPU])
 def test_rejects_unsupported_rings(model, recipe, what, support):
     with pytest.raises(UnavailableError, match=f"VIDC-RECIPE-LOWERING.*{what}"):
-        lowered_formats(recipe, model.config, support)
+        supported_formats(recipe, model.config, support)
 
 
 def test_layers_of_one_input_share_its_quantizer(model):

@@ -15,7 +15,8 @@ from vidc.compiler.config.resolve import resolve
 from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.check import require_faithful
-from vidc.compiler.quantize.lowering import linears_of, lowered_formats, sites
+from vidc.compiler.quantize.formats import supported_formats
+from vidc.compiler.quantize.linears import by_owner, linears_of
 from vidc.compiler.quantize.modules import quantized_components, quantized_modules
 from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, ONNX, TENSORRT
 from vidc.compiler.quantize.weights import quantized_state
@@ -223,8 +224,8 @@ def test_the_ranges_of_another_calibration_are_found(model, stored):
 
 
 def test_projections_share_quantized_input(config):
-    linears = linears_of(lowered_formats(load_recipe("int8-static"), config, ONNX))
-    shared = {site: [m.name for m in found] for site, found in sites(linears.values()).items()}
+    linears = linears_of(supported_formats(load_recipe("int8-static"), config, ONNX))
+    shared = {owner: [m.name for m in found] for owner, found in by_owner(linears.values()).items()}
     first = "blocks.0.attn1"
     assert shared[f"{first}.to_q"] == [f"{first}.to_{part}" for part in "qkv"]
     second = "blocks.0.attn2"
@@ -254,7 +255,7 @@ def test_projections_share_quantized_input(config):
 )
 def test_rejects_unsupported_format_by_name(config, recipe, form, what):
     with pytest.raises(UnavailableError, match="VIDC-RECIPE-LOWERING") as raised:
-        lowered_formats(load_recipe(recipe), config, form)
+        supported_formats(load_recipe(recipe), config, form)
     assert what in raised.value.message
 
 
@@ -262,17 +263,17 @@ def test_rejects_quantized_matmul_of_unsupported_size():
     config = resolve("tiny", assignments=["model.ffn_dim=136"], environ={}, engines=False).model
     recipe = load_recipe("fp8-linear")
     with pytest.raises(UnavailableError, match="VIDC-RECIPE-LOWERING") as raised:
-        lowered_formats(recipe, config, AOTI_GPU)
+        supported_formats(recipe, config, AOTI_GPU)
     assert "blocks.0.ffn.net.0.proj, whose sizes" in raised.value.message
     assert "136 are no multiples of 16" in raised.value.message
-    lowered_formats(load_recipe("int8-weight-only"), config, AOTI_GPU)
-    lowered_formats(load_recipe("int8-static"), config, ONNX)
+    supported_formats(load_recipe("int8-weight-only"), config, AOTI_GPU)
+    supported_formats(load_recipe("int8-static"), config, ONNX)
 
 
 @pytest.mark.parametrize("recipe", ["fp8-linear", "int8-weight-only"])
 def test_longlive_s_weights_take_half_the_bytes_of_bf16(recipe):
     config = resolve("longlive-1.3b", gpu="h200", environ={}).model
-    part, formats = config.quantized_part, lowered_formats(load_recipe(recipe), config, AOTI_GPU)
+    part, formats = config.quantized_part, supported_formats(load_recipe(recipe), config, AOTI_GPU)
     network = part.network("bf16")
     before = sum(tensor.nbytes for tensor in network.state_dict().values())
     quantized_components(part, formats, network)
@@ -281,7 +282,7 @@ def test_longlive_s_weights_take_half_the_bytes_of_bf16(recipe):
 
 
 def test_scales_for_each_token_take_no_ranges(model):
-    formats = lowered_formats(load_recipe("fp8-dynamic"), model.config, AOTI_CPU)
+    formats = supported_formats(load_recipe("fp8-dynamic"), model.config, AOTI_CPU)
     dynamic = replace(model, formats=formats, calibration=None)
     made = dynamic.state()
     check(made, dynamic)
@@ -293,6 +294,6 @@ def test_scales_for_each_token_take_no_ranges(model):
 
 
 def test_smoothed_inputs_with_scales_for_each_token_take_ranges(model):
-    formats = lowered_formats(load_recipe("int8"), model.config, AOTI_CPU)
+    formats = supported_formats(load_recipe("int8"), model.config, AOTI_CPU)
     with pytest.raises(ValueError, match="needs a calibration"):
         replace(model, formats=formats, calibration=None).state()

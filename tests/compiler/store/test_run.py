@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vidc.compiler.store import atomic, disk
-from vidc.compiler.store.run import Result, fitting, run
+from vidc.compiler.store.run import Result, fitting, run, working
 from vidc.compiler.store.stage import Input, Stage, Workspace
 from vidc.compiler.store.store import Store
 from vidc.compiler.store.upkeep import ls
@@ -283,10 +283,12 @@ def device_stage(name: str, work: Callable[[Workspace], None], **fields: Any) ->
 
 
 @contextmanager
-def side_by_side(build: Any, *stages: Stage, **options: Any) -> Iterator[dict[str, Result]]:
+def side_by_side(
+    build: Any, *stages: Stage, workers: int, **options: Any
+) -> Iterator[dict[str, Result]]:
     """The results of stages that processes of their own built."""
-    with Store(build.root) as store:
-        yield run(stages, store, "slot", build, **options)
+    with Store(build.root) as store, working(store, workers) as pool:
+        yield run(stages, store, "slot", build, pool, **options)
 
 
 def span(result: Result) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import worker_stages
 from function_stage import FunctionStage
 from worker_stages import fail, join, write_pid
 
-from vidc.compiler.store.run import run
+from vidc.compiler.store.run import run, working
 from vidc.compiler.store.stage import Input
 from vidc.compiler.store.store import Store
 from vidc.plugins.errors import BuildError
@@ -37,8 +37,8 @@ class Silent:
 
 def test_builds_in_workers_then_hits_everything(tmp_path):
     progress = Silent()
-    with Store(tmp_path) as store:
-        results = run([*PAIR, JOINED], store, "slot", progress, workers=2)
+    with Store(tmp_path) as store, working(store, 2) as pool:
+        results = run([*PAIR, JOINED], store, "slot", progress, pool)
         assert list(results) == ["left", "right", "joined"]
         pids = (results["joined"].path / "pids").read_text().split()
     assert str(os.getpid()) not in pids
@@ -47,8 +47,8 @@ def test_builds_in_workers_then_hits_everything(tmp_path):
         ("joined", False), ("left", False), ("right", False),
     ]  # fmt: skip
     again = Silent()
-    with Store(tmp_path) as store:
-        run([*PAIR, JOINED], store, "slot", again, workers=2)
+    with Store(tmp_path) as store, working(store, 2) as pool:
+        run([*PAIR, JOINED], store, "slot", again, pool)
     assert all(hit for _, hit in again.finished_stages)
 
 
@@ -64,18 +64,22 @@ def test_a_stage_that_waits_for_a_worker_is_not_told_as_started(tmp_path):
             self.running -= 1
 
     progress = Counting()
-    with Store(tmp_path) as store:
-        run([*PAIR, FunctionStage("third", write_pid)], store, "slot", progress, workers=2)
+    with Store(tmp_path) as store, working(store, 2) as pool:
+        run([*PAIR, FunctionStage("third", write_pid)], store, "slot", progress, pool)
     assert (progress.running, progress.most) == (0, 2)
 
 
 def test_a_failure_reaches_the_caller_and_the_rest_is_kept(tmp_path):
     stages = [PAIR[0], PAIR[1], FunctionStage("failing", fail), JOINED]
-    with Store(tmp_path) as store, pytest.raises(BuildError, match="VIDC-TEST"):
-        run(stages, store, "slot", Silent(), workers=2)
+    with (
+        Store(tmp_path) as store,
+        working(store, 2) as pool,
+        pytest.raises(BuildError, match="VIDC-TEST"),
+    ):
+        run(stages, store, "slot", Silent(), pool)
     progress = Silent()
-    with Store(tmp_path) as store:
-        run(PAIR, store, "slot", progress, workers=2)
+    with Store(tmp_path) as store, working(store, 2) as pool:
+        run(PAIR, store, "slot", progress, pool)
     assert ("left", True) in progress.finished_stages
 
 

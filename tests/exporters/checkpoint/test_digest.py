@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from vidc.exporters.checkpoint import Digests, LazyTensor, cast, write_weights
+from vidc.exporters.checkpoint.digest import Digests
+from vidc.exporters.checkpoint.lazy import LazyTensor, cast
+from vidc.exporters.checkpoint.write import write_weights
 
 WEIGHTS = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.tensor([0.5, -1.5])}
 

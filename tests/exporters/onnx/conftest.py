@@ -8,7 +8,8 @@ import onnxruntime
 import pytest
 import torch
 
-from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
+from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.checkpoint.write import weight_layout, write_weights
 from vidc.exporters.component import Component
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.program import export_program

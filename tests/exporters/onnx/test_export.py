@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensors import random_inputs
 
-from vidc.exporters.checkpoint import weight_layout
+from vidc.exporters.checkpoint.write import weight_layout
 from vidc.exporters.onnx.export import OPSET, export_onnx
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins.signature import state_output
@@ -153,7 +153,7 @@ EXPORT_AGAIN = """
 import json, sys
 from pathlib import Path
 import vidc.plugins.ops.ring
-from vidc.exporters.checkpoint import weight_layout
+from vidc.exporters.checkpoint.write import weight_layout
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.program import load_program
 from vidc.plugins.signature import Signature

@@ -14,8 +14,8 @@ from quantized import Quantized
 
 from vidc.compiler.config.recipe import AttentionFormat, LinearFormat, Recipe, Rule
 from vidc.compiler.quantize.support import ONNX
-from vidc.exporters.checkpoint import write_weights
 from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.checkpoint.write import write_weights
 from vidc.exporters.onnx.states import aliasable_states
 from vidc.plugins.signature import state_output
 

@@ -1,6 +1,7 @@
 import torch
 
-from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
+from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.checkpoint.write import weight_layout, write_weights
 from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
 from vidc.exporters.models import with_weights
 from vidc.exporters.onnx.export import export_onnx

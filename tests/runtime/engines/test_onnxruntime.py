@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from vidc.compiler.backends.onnxruntime.backend import backend
 from vidc.compiler.config.targets import targets
 from vidc.exporters.artifact import ExportedComponent
-from vidc.exporters.checkpoint import LazyTensor, weight_layout, write_weights
+from vidc.exporters.checkpoint.lazy import LazyTensor
+from vidc.exporters.checkpoint.write import weight_layout, write_weights
 from vidc.exporters.component import Component
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.program import export_program

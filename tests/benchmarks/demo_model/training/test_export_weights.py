@@ -29,7 +29,7 @@ from demo_model.training.networks import demo_sizes, new_vae
 from demo_model.training.optimizer import optimizer_for
 from demo_model.training.vae import Statistics
 
-from vidc.exporters.checkpoint import load_weights
+from vidc.exporters.checkpoint.load import load_weights
 from vidc.exporters.families.causal_video import CausalVideo
 from vidc.exporters.parts.causal_wan.names import disagreements
 from vidc.exporters.parts.umt5.folder import open_text_encoder

@@ -10,7 +10,8 @@ from vidc.compiler.backends.tensorrt.product import PRODUCTS, product_for
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
-from vidc.compiler.quantize.lowering import linears_of, lowered_formats
+from vidc.compiler.quantize.formats import supported_formats
+from vidc.compiler.quantize.linears import linears_of
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx.native_ring import NATIVE
 from vidc.plugins.errors import BuildError, UnavailableError
@@ -75,7 +76,7 @@ def test_default_recipe_of_target_is_supported(target, precision):
         return
     settings = resolve("tiny", gpu=target, backend="tensorrt", precision=precision, environ={})
     form = backend.quantization(settings.target)
-    linears = linears_of(lowered_formats(settings.quantization.recipe, settings.model, form))
+    linears = linears_of(supported_formats(settings.quantization.recipe, settings.model, form))
     assert len(linears) == 10 * settings.model.transformer.layers
     assert {linear.format.weights for linear in linears.values()} == {precision}
 
@@ -84,7 +85,7 @@ def test_default_recipe_of_target_is_supported(target, precision):
 def test_rejects_unsupported_recipe(recipe):
     config = resolve("tiny", gpu="cpu", environ={}).model
     with pytest.raises(UnavailableError, match="TensorRT networks do not support yet") as caught:
-        lowered_formats(load_recipe(recipe), config, backend.quantization(targets()["rtx4090"]))
+        supported_formats(load_recipe(recipe), config, backend.quantization(targets()["rtx4090"]))
     assert caught.value.code == "VIDC-RECIPE-LOWERING"
 
 

@@ -11,7 +11,8 @@ from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 from torch import Tensor
 from transformers import AutoTokenizer, UMT5EncoderModel
 
-from vidc.exporters.checkpoint import cast, weight_layout, write_weights
+from vidc.exporters.checkpoint.lazy import cast
+from vidc.exporters.checkpoint.write import weight_layout, write_weights
 from vidc.exporters.families.causal_video import CausalVideo
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.parts.umt5.folder import TextEncoderFolder, open_text_encoder
