@@ -42,10 +42,11 @@ $(VENV)/.build: pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[build]'
 	touch $@
 
-$(VENV)/.dev: pyproject.toml
+$(VENV)/.dev: pyproject.toml tests/headers.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement tests/headers.txt
 	touch $@
 
 clean:

@@ -13,8 +13,8 @@ SETTINGS = {
     "VIDC_BACKEND": "backend",
 }
 CACHE = "VIDC_CACHE"
-KNOWN = (*SETTINGS, CACHE, "VIDC_CUDA")
-"""``VIDC_CUDA`` is read by the package's own build."""
+KNOWN = (*SETTINGS, CACHE, "VIDC_CUDA", "VIDC_TENSORRT_INCLUDE")
+"""The package's own build reads ``VIDC_CUDA`` and ``VIDC_TENSORRT_INCLUDE``."""
 _KUBERNETES = re.compile(
     r"VIDC_([A-Z0-9_]+_)?"
     r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"

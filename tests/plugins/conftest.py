@@ -11,9 +11,9 @@ from plugin_host import Host
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 
-@pytest.fixture(scope="module", params=plugin_build.HEADERS or [""])
-def built(request, tmp_path_factory) -> Path:
-    return plugin_build.build(tmp_path_factory.getbasetemp(), request.param)
+@pytest.fixture(scope="module", params=plugin_build.HEADERS or [""], ids=plugin_build.named)
+def built(request) -> Path:
+    return plugin_build.build(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +46,6 @@ def recorded(built) -> Host:
 
 
 @pytest.fixture
-def recorded_for_turing(tmp_path_factory) -> Host:
+def recorded_for_turing() -> Host:
     """The same, without the kernel that is for Hopper alone."""
-    base = tmp_path_factory.getbasetemp()
-    return record(plugin_build.build(base, plugin_build.HEADERS[0], "75"))
+    return record(plugin_build.build(plugin_build.HEADERS[0], "75"))

@@ -183,12 +183,14 @@ def test_other_gpus_run_the_portable_kernel(recorded, name, capability):
     portable_alone(recorded, name)
 
 
+@pytest.mark.deep  # Compiles the library again.
 @pytest.mark.parametrize("name", sorted(HOPPER))
 def test_turing_needs_no_hopper_kernel(recorded_for_turing, name):
     recorded_for_turing.recorder.recorded_begin(7, 40)
     portable_alone(recorded_for_turing, name)
 
 
+@pytest.mark.deep  # Compiles the library again.
 @pytest.mark.parametrize("name", sorted(HOPPER))
 def test_hopper_needs_its_own_kernel(recorded_for_turing, name):
     """It would run the portable one, and nobody would know why it is slow."""

@@ -21,7 +21,13 @@ def test_the_cache_is_where_the_environment_says(environ, expected):
 
 
 def test_empty_variable_is_ignored():
-    assert environment_layer({"VIDC_GPU": "", "VIDC_CUDA": "1", "PATH": "/bin"}) == {}
+    assert environment_layer({"VIDC_GPU": "", "PATH": "/bin"}) == {}
+
+
+@pytest.mark.parametrize("name", ["VIDC_CUDA", "VIDC_TENSORRT_INCLUDE"])
+def test_variables_of_the_packages_own_build_are_no_settings(name):
+    assert environment_layer({name: "1"}) == {}
+    assert cache_root({name: "1", "XDG_CACHE_HOME": "/x"}) == Path("/x/vidc")
 
 
 @pytest.mark.parametrize("read", [cache_root, environment_layer])
