@@ -248,7 +248,10 @@ def _outputs(bundle: Bundle, golden: Golden) -> Rollout:
     for block, drawn in enumerate(noise):
         if spec.prompt_shape and block == scenario.switch_after:
             session.switch_prompt(prompts[1])
-        latents.append(session.generate(_of_steps(drawn, spec.noise_shape[0])).cpu())
+        if spec.condition_shapes:
+            conditions = golden.inputs.conditions
+            session.condition(**{name: each[block] for name, each in conditions.items()})
+        latents.append(session.generate(noise=_of_steps(drawn, spec.noise_shape[0])).cpu())
         pictures = session.decode(latents[-1].to(bundle.device)).cpu()
         frames.append(pictures.reshape(-1, *pictures.shape[-3:]).permute(0, 3, 1, 2))
     return Rollout(torch.stack(latents), torch.cat(frames))

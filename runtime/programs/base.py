@@ -16,6 +16,7 @@ from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, Runners
 from vidc.runtime.guard import Guard, guard_calls, is_forked, isolated, require_own_process
 from vidc.runtime.inputs import Input, checked_number, require_frames
+from vidc.runtime.programs.blocks import Blocks
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.watch import Watch
 
@@ -28,8 +29,11 @@ class ProgramSpec:
     """Base class of a program's parameters, stored in a bundle's manifest.
 
     A subclass is a frozen dataclass of JSON values and tuples. It raises ValueError for a value
-    out of range.
+    out of range. `vidc run` generates ``default_blocks`` at ``default_fps``.
     """
+
+    default_blocks: ClassVar[int] = 8
+    default_fps: ClassVar[int] = 16
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -40,6 +44,17 @@ class ProgramSpec:
     def prompt_shape(self) -> tuple[int, ...]:
         """Shape of a prompt's embeddings, ``[videos, L, E]``; empty if sessions take no prompts."""
         return ()
+
+    @property
+    def condition_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of what ``Session.condition`` takes, by name."""
+        return {}
+
+    def draw_conditions(self, seed: int) -> dict[str, Tensor]:
+        """Draws tensors for ``Session.condition``, uniform from -1 to 1, float32 on the CPU."""
+        generator = torch.Generator().manual_seed(seed)
+        found = self.condition_shapes
+        return {name: torch.rand(found[name], generator=generator) * 2 - 1 for name in found}
 
     @property
     def videos(self) -> int:
@@ -220,7 +235,10 @@ class Session(Generic[S]):
         """Sets a new prompt between two blocks; raises as ``prompt``."""
         self.prompt(prompt)
 
-    def generate(self, noise: Tensor | None = None) -> Tensor:
+    def condition(self, *args: Any, **kwargs: Any) -> None:
+        """Sets what later blocks are generated from: tensors of ``Spec.condition_shapes``."""
+
+    def generate(self, *, noise: Tensor | None = None) -> Tensor:
         """Generates the next block and returns its latent.
 
         Args:
@@ -237,7 +255,7 @@ class Session(Generic[S]):
 
         Several videos side by side are ``[videos, frames, H, W, 3]``.
         """
-        return self.decode(self.generate(noise))
+        return self.decode(self.generate(noise=noise))
 
     def fetch(self, frames: Tensor) -> Callable[[], Tensor]:
         """Starts to copy frames from ``step`` or ``decode`` to the host.
@@ -269,7 +287,7 @@ class Session(Generic[S]):
         Raises:
             UsageError: ``VIDC-SESSION-NUMBER``.
         """
-        return _Stream(self, checked_number(blocks, "blocks"))
+        return Blocks(self, checked_number(blocks, "blocks"))
 
     def reset(self, seed: int = 0) -> None:
         """Starts a new stream or clip with a seed, without capture or allocation.
@@ -380,20 +398,3 @@ class Session(Generic[S]):
 
 
 guard_calls(Session)
-
-
-class _Stream(Iterator[Tensor]):
-    """Iterator over the frames of a number of blocks; a failed block is tried again."""
-
-    def __init__(self, session: Session[Any], blocks: int) -> None:
-        self._session = session
-        self._left = blocks
-
-    def __next__(self) -> Tensor:
-        session = self._session
-        with session._guard.call("stream", session._check):
-            if self._left:
-                frames = session.step()
-                self._left -= 1
-                return frames
-        raise StopIteration
