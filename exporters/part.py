@@ -96,7 +96,24 @@ class Part(ABC):
         """
         from vidc.exporters.checkpoint.load import load_weights
 
-        return load_weights(checkpoint, loras, self.shapes(), layouts, self.disagreements, ema=ema)
+        return load_weights(
+            checkpoint, loras, self.shapes(), layouts, self.disagreements,
+            ema=ema, prefixes=self.prefixes, adapt=self.adapt,
+        )  # fmt: skip
+
+    @property
+    def prefixes(self) -> Mapping[str, str]:
+        """Prefixes of its tensors in a file of a whole pipeline, and what replaces them."""
+        return {}
+
+    def adapt(self, tensors: "dict[str, LazyTensor]", layout: "Layout") -> "dict[str, LazyTensor]":
+        """Returns tensors of a checkpoint in the model's shapes.
+
+        Args:
+            tensors: by canonical name.
+            layout: that they came in.
+        """
+        return tensors
 
     @property
     def config_settings(self) -> Mapping[str, Mapping[str, Any]]:

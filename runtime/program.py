@@ -6,7 +6,10 @@ from typing import Any
 
 from vidc.plugins.errors import UnavailableError
 
-PROGRAMS = {"causal_video": "vidc.runtime.programs.causal_video:CausalVideo"}
+PROGRAMS = {
+    "causal_video": "vidc.runtime.programs.causal_video:CausalVideo",
+    "clip": "vidc.runtime.programs.clip:Clip",
+}
 """The session class of each program, as ``module:class``."""
 SPECS = {"causal_video": "vidc.runtime.programs.stream:StreamSpec"}
 """The class ``Spec`` of each of these, which a manifest is read with without its session."""

@@ -73,6 +73,8 @@ class Turns:
             self._stream = self._open()
             if self.spec.prompt_shape:
                 self._stream.prompt(next(self.prompts))
+            if self.spec.condition_shapes:
+                self._stream.condition(**self.spec.draw_conditions(seed=0))
             # One block more than fills the window, so that measured blocks see a full window.
             for _ in range(self.spec.filling + 1):
                 self._stream.step(next(self.noises))
@@ -141,7 +143,7 @@ def _figures(turns: Turns, samples: int) -> Samples:
 def _parts(turns: Turns) -> Samples:
     """Measures one block and its decoding, each to completion."""
     stream, noise = turns.stream(), next(turns.noises)
-    latent, block = turns.clock.time(lambda: stream.generate(noise))
+    latent, block = turns.clock.time(lambda: stream.generate(noise=noise))
     if not latent.isfinite().all():
         raise GateError(
             "VIDC-BENCH-FINITE",
@@ -175,9 +177,9 @@ def _switch(turns: Turns) -> Samples:
     """Measures a block, a prompt switch and the next block, each to completion."""
     stream, clock = turns.stream(), turns.clock
     noises, prompt = (next(turns.noises), next(turns.noises)), next(turns.prompts)
-    _, before = clock.time(lambda: stream.generate(noises[0]))
+    _, before = clock.time(lambda: stream.generate(noise=noises[0]))
     _, switch = clock.time(lambda: stream.switch_prompt(prompt))
-    _, after = clock.time(lambda: stream.generate(noises[1]))
+    _, after = clock.time(lambda: stream.generate(noise=noises[1]))
     return {
         "switch_ms": [switch],
         "switch_block_ms": [switch + after],

@@ -82,6 +82,8 @@ def main(folder: Path, name: str, seed: int) -> None:
     if spec.prompt_shape:
         stream.prompt(before)
         seconds["prompted"] = time.monotonic()
+    if spec.condition_shapes:
+        stream.condition(**spec.draw_conditions(seed=0))
     stream.step().cpu()
     seconds["framed"] = time.monotonic()
     for _ in range(spec.filling):

@@ -201,6 +201,8 @@ def _watch(bundle: Bundle, prompts: Tensor, seed: int) -> dict[str, list[Kernel]
     session, spec, device = bundle.session(seed=seed), bundle.spec, bundle.device
     if spec.prompt_shape:
         session.prompt(prompts[0])
+    if spec.condition_shapes:
+        session.condition(**spec.draw_conditions(seed=0))
     for _ in range(spec.filling):
         session.step()
     latent = session.generate()

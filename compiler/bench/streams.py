@@ -33,10 +33,13 @@ class Stream(Protocol):
     def switch_prompt(self, prompt: Tensor, /) -> None:
         """Sets a new prompt between two blocks."""
 
+    def condition(self, **given: Tensor) -> None:
+        """Sets what later blocks are generated from."""
+
     def step(self, noise: Tensor | None = None) -> Tensor:
         """Generates the next block and returns its frames."""
 
-    def generate(self, noise: Tensor | None = None) -> Tensor:
+    def generate(self, *, noise: Tensor | None = None) -> Tensor:
         """Generates the next block and returns its clean latent."""
 
     def decode(self, latent: Tensor, /) -> Tensor:

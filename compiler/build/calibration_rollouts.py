@@ -9,6 +9,7 @@ from torch import Tensor
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.quantize.collect import Collector, weight_amax
 from vidc.compiler.quantize.observe import Observer
+from vidc.compiler.validate.golden import synthetic_conditions
 from vidc.compiler.validate.play import Inputs
 from vidc.compiler.validate.reference import EagerEngine, player, quantized_network
 from vidc.compiler.validate.scenario import Scenario
@@ -77,8 +78,10 @@ def rollout_inputs(model: Family, seed: int, index: int, prompts: Tensor) -> Inp
     spec = program_spec(model)
     if spec.prompt_shape:
         prompts = prompts[:, None].expand(2, *spec.prompt_shape)
-    noise = _noise(seed, index, (scenario(model).blocks, *spec.noise_shape))
-    return Inputs(prompts, noise, {})
+    blocks = scenario(model).blocks
+    noise = _noise(seed, index, (blocks, *spec.noise_shape))
+    seeds = range(index * blocks, (index + 1) * blocks)
+    return Inputs(prompts, noise, {}, synthetic_conditions(spec, seeds))
 
 
 def _noise(seed: int, index: int, shape: tuple[int, ...]) -> Tensor:

@@ -3,12 +3,14 @@
 import sys
 import warnings
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.images import ImageOptions, clips, image_options
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.plugins.errors import UsageError, printable
 
@@ -40,9 +42,14 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--switch-embeds", multiple=True, metavar="BLOCK:FILE", help="As --switch, with embeddings."
 )
-@click.option("--blocks", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option(
+    "--blocks", type=click.IntRange(min=1), help="Number of blocks.  [default: 8; 1 of an image]"
+)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
-@click.option("--fps", type=click.IntRange(min=1), default=16, show_default=True)
+@click.option(
+    "--fps", type=click.IntRange(min=1), help="Frames a second.  [default: 16; 7 of an image]"
+)
+@image_options
 @click.option(
     "-o", "--output", type=_PATH, default=Path("out.mp4"), show_default=True,
     help="An .mp4, .webp or .gif file; a batch gets one numbered file per video.",
@@ -54,9 +61,10 @@ def command(
     prompt_embeds: Path | None,
     switches: tuple[str, ...],
     switch_embeds: tuple[str, ...],
-    blocks: int,
+    blocks: int | None,
     seed: int,
-    fps: int,
+    fps: int | None,
+    images: ImageOptions,
     output: Path,
     as_json: bool,
 ) -> None:
@@ -67,6 +75,8 @@ def command(
 
     # Refuses invalid options before engines are loaded.
     spec = read_manifest(bundle).spec
+    blocks, fps = blocks or spec.default_blocks, fps or spec.default_fps
+    condition = images.read(bundle, spec, partial(_embeds, spec=spec))
     prompts = {}
     if spec.prompt_shape:
         prompts[0] = _prompt(prompt, prompt_embeds, spec)
@@ -90,13 +100,22 @@ def command(
             click.echo(printable(f"warning: {warning.message}"), err=True)
         if embeds:
             session.prompt(embeds[0])
-        bar = stack.enter_context(click.progressbar(length=blocks, label="blocks", file=sys.stderr))
-        for fetched in _blocks(session, blocks, embeds):
+        if condition:
+            session.condition(**condition, fps=fps)
+        steps = spec.steps if condition else 1
+        label = "steps" if condition else "blocks"
+        bar = stack.enter_context(
+            click.progressbar(length=blocks * steps, label=label, file=sys.stderr)
+        )
+        tick = partial(bar.update, 1)
+        made = clips(session, blocks, tick) if condition else _blocks(session, blocks, embeds)
+        for fetched in made:
             frames = fetched()
             videos = [frames] if spec.videos == 1 else frames
             for writer, video in zip(writers, videos, strict=True):
                 writer.write(video)
-            bar.update(1)
+            if not condition:
+                tick()
     count, encoder = writers[0].count, writers[0].encoder
     if as_json:
         document = {"outputs": [str(path) for path in outputs], "frames": count}

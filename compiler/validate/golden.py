@@ -1,8 +1,8 @@
 """Golden data: results of PyTorch eager for a scenario, stored in the bundle."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -62,7 +62,7 @@ def make_inputs(scenario: Scenario, spec: ProgramSpec, seed: int = 0) -> Inputs:
     generator = torch.Generator().manual_seed(seed)
     prompts = _drawn_prompts((2, *spec.prompt_shape), generator)
     noise = torch.randn(scenario.blocks, *spec.noise_shape, generator=generator)
-    return Inputs(prompts, noise, {})
+    return Inputs(prompts, noise, {}, synthetic_conditions(spec, range(scenario.blocks)))
 
 
 def synthetic_prompts(count: int, spec: ProgramSpec, seed: int = 0) -> Tensor:
@@ -84,7 +84,13 @@ def with_prompts(
     tokenize = PromptTokenizer(data, spec.prompt_shape[1])
     tokens = [tokenize(text) for text in texts]
     stacked = {name: torch.stack([t[name] for t in tokens]) for name in tokens[0]}
-    return Inputs(torch.stack(prompts), inputs.noise, stacked)
+    return replace(inputs, prompts=torch.stack(prompts), tokens=stacked)
+
+
+def synthetic_conditions(spec: ProgramSpec, seeds: Iterable[int]) -> dict[str, Tensor]:
+    """Draws the conditions of a block for each seed, ``[blocks, *shape]`` by name."""
+    drawn = [spec.draw_conditions(seed) for seed in seeds]
+    return {name: torch.stack([each[name] for each in drawn]) for name in spec.condition_shapes}
 
 
 def _drawn_prompts(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -204,6 +210,8 @@ class Golden:
                 _write(path, {"text_embeds": prompt.contiguous()})
         if self.inputs.tokens:
             _write(root / "tokens.safetensors", self.inputs.tokens)
+        if self.inputs.conditions:
+            _write(root / "conditions.safetensors", self.inputs.conditions)
         _write(root / "reference.safetensors", self.reference.to_tensors())
         if self.eager is not None:
             _write(root / "eager.safetensors", self.eager.to_tensors())
@@ -244,12 +252,19 @@ class Golden:
             Inputs(
                 read_prompts(folder),
                 load_file(root / "noise.safetensors")["noise"],
-                load_file(tokens) if (tokens := root / "tokens.safetensors").exists() else {},
+                _read_table(root / "tokens.safetensors"),
+                _read_table(root / "conditions.safetensors"),
             ),
             reference,
             read("eager"),
             None if rollout is None else rollout.played,
         )
+
+
+def _read_table(path: Path) -> dict[str, Tensor]:
+    """Returns the tensors of a file; none if there is no file."""
+    tensors: dict[str, Tensor] = load_file(path) if path.exists() else {}
+    return tensors
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:

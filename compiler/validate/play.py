@@ -1,7 +1,7 @@
 """Plays a scenario: the calls that golden data record and that a bundle repeats."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -25,11 +25,14 @@ class Inputs:
         noise: float32 ``[blocks, *noise_shape]``.
         tokens: tokens of the prompts by the encoder's input, int64 ``[2, 1, L]``, where there is a
             text encoder.
+        conditions: of every block, float32 ``[blocks, *shape]`` by the names of the spec's
+            ``condition_shapes``.
     """
 
     prompts: Tensor
     noise: Tensor
     tokens: Mapping[str, Tensor]
+    conditions: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> Self:
         """Returns the inputs on the device where they are played."""
@@ -38,6 +41,7 @@ class Inputs:
             prompts=self.prompts.to(device),
             noise=self.noise.to(device),
             tokens={name: tokens.to(device) for name, tokens in self.tokens.items()},
+            conditions={name: given.to(device) for name, given in self.conditions.items()},
         )
 
 
@@ -130,7 +134,9 @@ class Player:
             for block, noise in enumerate(inputs.noise):
                 if prompted and block == scenario.switch_after:
                     session.switch_prompt(inputs.prompts[1])
-                latent = session.generate(noise)
+                if inputs.conditions:
+                    session.condition(**{n: each[block] for n, each in inputs.conditions.items()})
+                latent = session.generate(noise=noise)
                 played.latents.append(latent)
                 if self.program.decoders[-1] not in self.resources.engines:
                     continue

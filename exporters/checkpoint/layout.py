@@ -104,6 +104,21 @@ def own_part(
     return (parts[best], best) if fitting(best) else (entries, None)
 
 
+def with_prefixes(entries: Mapping[str, T], prefixes: Mapping[str, str]) -> dict[str, T]:
+    """Returns the entries that start with one of the prefixes, which are replaced.
+
+    Args:
+        entries: tensors by name.
+        prefixes: and what replaces them.
+    """
+    return {
+        new + name.removeprefix(old): value
+        for old, new in prefixes.items()
+        for name, value in entries.items()
+        if name.startswith(old)
+    }
+
+
 def canonical(
     entries: Mapping[str, T], source: object, layouts: Sequence[Layout]
 ) -> tuple[dict[str, T], Layout]:

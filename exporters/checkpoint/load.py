@@ -1,18 +1,20 @@
 """From checkpoint files to a model's weights: read, renamed, checked, LoRA merged."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from vidc.exporters.checkpoint.adapter_config import AdapterConfig, config_beside
 from vidc.exporters.checkpoint.check import Disagreements, check_dtypes, check_finite, check_model
-from vidc.exporters.checkpoint.layout import Layout, canonical, own_part
+from vidc.exporters.checkpoint.layout import Layout, canonical, own_part, with_prefixes
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.checkpoint.lora import Updates, is_alpha, merge, read_updates
 from vidc.exporters.checkpoint.read import checkpoint_files, read_checkpoint, read_model
 from vidc.exporters.checkpoint.scaled import dequantize
 
+NO_PREFIXES: Mapping[str, str] = MappingProxyType({})
 _LORA_SECTIONS = ("generator_lora", "generator", "model", "state_dict")
 
 
@@ -45,7 +47,12 @@ class Weights:
 
 
 def open_model(
-    checkpoint: Path, expected: Collection[str], layouts: Sequence[Layout], *, ema: bool = False
+    checkpoint: Path,
+    expected: Collection[str],
+    layouts: Sequence[Layout],
+    *,
+    ema: bool = False,
+    prefixes: Mapping[str, str] = NO_PREFIXES,
 ) -> Opened:
     """Opens a checkpoint and gives its tensors canonical names; reads no weights.
 
@@ -54,6 +61,7 @@ def open_model(
         expected: canonical names by which to tell that part.
         layouts: of the model's parts.
         ema: see ``read_model``.
+        prefixes: of the part's tensors in a file of a whole pipeline, and what replaces them.
 
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
@@ -61,13 +69,14 @@ def open_model(
     """
     base = read_model(checkpoint, ema=ema)
     plain, dequantized = dequantize(base.tensors, checkpoint)
-    own, part = own_part(plain, expected, layouts)
+    prefixed = with_prefixes(plain, prefixes)
+    own, part = (prefixed, "") if prefixed else own_part(plain, expected, layouts)
     tensors, layout = canonical(own, checkpoint, layouts)
     provenance: dict[str, Any] = {
         "files": [file.name for file in base.files],
         "layout": layout.name,
         "section": base.section,
-        **({} if part is None else {"part": part}),
+        **({"part": part} if part else {}),
         **({"dequantized": dequantized} if dequantized else {}),
     }
     return Opened(tensors, layout, provenance)
@@ -81,6 +90,8 @@ def load_weights(
     disagreements: Disagreements,
     *,
     ema: bool = False,
+    prefixes: Mapping[str, str] = NO_PREFIXES,
+    adapt: Callable[[dict[str, LazyTensor], Layout], dict[str, LazyTensor]] = lambda t, _: t,
 ) -> Weights:
     """The weights of a model from its checkpoint, with LoRAs merged into them.
 
@@ -93,13 +104,15 @@ def load_weights(
         layouts: of the model's parts.
         disagreements: lists settings that the checkpoint's shapes contradict.
         ema: take the moving average of a file that holds it beside the trained weights.
+        prefixes: see ``open_model``.
+        adapt: gives the tensors of a layout the model's shapes.
 
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
         BuildError: a code that starts with ``VIDC-CHECKPOINT-`` or ``VIDC-LORA-``.
     """
-    opened = open_model(checkpoint, expected, layouts, ema=ema)
-    tensors = opened.tensors
+    opened = open_model(checkpoint, expected, layouts, ema=ema, prefixes=prefixes)
+    tensors = adapt(opened.tensors, opened.layout)
     check_model(tensors, expected, opened.layout, checkpoint, disagreements)
     check_dtypes(tensors, checkpoint)
     check_finite(tensors, checkpoint)

@@ -16,6 +16,8 @@ MODEL_SECTIONS = (_TRAINED, "model", "state_dict", "generator_lora", _AVERAGE)
 """Keys under which a ``.pt`` file may hold a model; the moving average comes last."""
 
 _INDEX = ".safetensors.index.json"
+_HALF = ".fp16"
+"""Mark of diffusers' files in half precision."""
 _TORCH = (".pt", ".pth", ".bin")
 _LFS_POINTER = b"version https://git-lfs"
 
@@ -146,6 +148,8 @@ def _file(path: Path) -> Path:
 def _file_in(folder: Path) -> Path:
     for pattern in (f"*{_INDEX}", "*.safetensors"):
         found = sorted(folder.glob(pattern))
+        # Of two variants of the same weights, the one in full precision.
+        found = [f for f in found if f"{_HALF}." not in f.name] or found
         if len(found) == 1:
             return found[0]
         if found:

@@ -14,7 +14,10 @@ from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UsageError, nearest
 
 GROUP = "vidc.families"
-_SHIPPED = {"causal_video": "vidc.exporters.families.causal_video:CausalVideo"}
+_SHIPPED = {
+    "causal_video": "vidc.exporters.families.causal_video:CausalVideo",
+    "svd": "vidc.exporters.families.svd:Svd",
+}
 
 
 def family_names() -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, Runners
 from vidc.runtime.guard import Guard, guard_calls, is_forked, isolated, require_own_process
 from vidc.runtime.inputs import Input, checked_number, require_frames
+from vidc.runtime.programs.blocks import Blocks
 from vidc.runtime.programs.spec import ProgramSpec
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.watch import Watch
@@ -135,7 +136,10 @@ class Session(Generic[S]):
         """Sets a new prompt between two blocks; raises as ``prompt``."""
         self.prompt(prompt)
 
-    def generate(self, noise: Tensor | None = None) -> Tensor:
+    def condition(self, *args: Any, **kwargs: Any) -> None:
+        """Sets what later blocks are generated from: tensors of ``Spec.condition_shapes``."""
+
+    def generate(self, *, noise: Tensor | None = None) -> Tensor:
         """Generates the next block and returns its latent.
 
         Args:
@@ -152,7 +156,7 @@ class Session(Generic[S]):
 
         Several videos side by side are ``[videos, frames, H, W, 3]``.
         """
-        return self.decode(self.generate(noise))
+        return self.decode(self.generate(noise=noise))
 
     def fetch(self, frames: Tensor) -> Callable[[], Tensor]:
         """Starts to copy frames from ``step`` or ``decode`` to the host.
@@ -184,7 +188,7 @@ class Session(Generic[S]):
         Raises:
             UsageError: ``VIDC-SESSION-NUMBER``.
         """
-        return _Stream(self, checked_number(blocks, "blocks"))
+        return Blocks(self, checked_number(blocks, "blocks"))
 
     def reset(self, seed: int = 0) -> None:
         """Starts a new stream or clip with a seed, without capture or allocation.
@@ -295,20 +299,3 @@ class Session(Generic[S]):
 
 
 guard_calls(Session)
-
-
-class _Stream(Iterator[Tensor]):
-    """Iterator over the frames of a number of blocks; a failed block is tried again."""
-
-    def __init__(self, session: Session[Any], blocks: int) -> None:
-        self._session = session
-        self._left = blocks
-
-    def __next__(self) -> Tensor:
-        session = self._session
-        with session._guard.call("stream", session._check):
-            if self._left:
-                frames = session.step()
-                self._left -= 1
-                return frames
-        raise StopIteration

@@ -15,17 +15,12 @@ from vidc.runtime.graphs import Runners
 from vidc.runtime.inputs import LATENT, NOISE, PROMPT
 from vidc.runtime.noise import NoiseSource
 from vidc.runtime.programs.base import FRAMES, LATENTS, Resources, Session
+from vidc.runtime.programs.pixels import levels
 from vidc.runtime.programs.rope import Rope
 from vidc.runtime.programs.stream import StreamSpec
 from vidc.runtime.text import TextEncoder
 
 TEXT_ENCODER = "text_encoder"
-
-
-def levels(pixels: Tensor) -> Tensor:
-    """Converts pixels ``[B, frames, 3, H, W]`` from -1 to 1 to uint8 ``[B, frames, H, W, 3]``."""
-    scaled = pixels.permute(0, 1, 3, 4, 2).add(1).mul_(127.5).round_().clamp_(0, 255)
-    return scaled.to(torch.uint8, memory_format=torch.contiguous_format)
 
 
 class CausalVideo(Session[StreamSpec]):

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from vidc.plugins.signature import Signature, TensorSpec
 
@@ -12,8 +15,11 @@ class ProgramSpec:
     """Base class of a program's parameters, stored in a bundle's manifest.
 
     A subclass is a frozen dataclass of JSON values and tuples. It raises ValueError for a value
-    out of range.
+    out of range. `vidc run` generates ``default_blocks`` at ``default_fps``.
     """
+
+    default_blocks: ClassVar[int] = 8
+    default_fps: ClassVar[int] = 16
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -24,6 +30,17 @@ class ProgramSpec:
     def prompt_shape(self) -> tuple[int, ...]:
         """Shape of a prompt's embeddings, ``[videos, L, E]``; empty if sessions take no prompts."""
         return ()
+
+    @property
+    def condition_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of what ``Session.condition`` takes, by name."""
+        return {}
+
+    def draw_conditions(self, seed: int) -> dict[str, Tensor]:
+        """Draws tensors for ``Session.condition``, uniform from -1 to 1, float32 on the CPU."""
+        generator = torch.Generator().manual_seed(seed)
+        found = self.condition_shapes
+        return {name: torch.rand(found[name], generator=generator) * 2 - 1 for name in found}
 
     @property
     def videos(self) -> int:

@@ -1,0 +1,1 @@
+"""Part ``clip_vision``: the CLIP image encoder of Stable Video Diffusion."""

@@ -1,0 +1,1 @@
+"""Part ``svd_unet``: the denoising UNet of Stable Video Diffusion."""

@@ -1,0 +1,145 @@
+"""Part ``svd_unet``: the denoising UNet of Stable Video Diffusion over the frames of one clip."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vidc.exporters.part import Part
+from vidc.exporters.parts.svd_unet.config import UnetConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from vidc.exporters.checkpoint.lazy import LazyTensor
+    from vidc.exporters.component import Component
+
+_FLOPS_A_PIXEL = 44.8e12 / (14 * 72 * 128)
+"""A pass over one latent pixel of one frame at 320 channels: 14 frames of 576x1024."""
+_CHANNELS = 320
+_ACTIVATIONS = 80
+"""Activations at full resolution that a pass holds at once, in latent pixels x channels."""
+_PARAMETERS = 1524623082
+"""At the released sizes."""
+
+
+@dataclass(frozen=True)
+class SvdUnetPart(Part):
+    """A UNet over all frames of a clip at once.
+
+    Attributes:
+        config: sizes of the network.
+        frames: of a clip.
+        latent: height and width of a latent frame.
+        halves: 2 with guidance, an unconditional and a conditional prediction; otherwise 1.
+        batch: halves that one pass computes.
+    """
+
+    group: ClassVar[str] = "unet"
+    config: UnetConfig
+    frames: int
+    latent: tuple[int, int]
+    halves: int
+    batch: int
+
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        """``condition_clip``, once a clip, and ``denoise``."""
+        return ("condition_clip", "denoise")
+
+    def network(self, precision: str) -> "nn.Module":
+        """Returns an ``SvdUnet`` on the meta device."""
+        import torch
+
+        from vidc.exporters.models import PRECISIONS
+        from vidc.exporters.parts.svd_unet.network import SvdUnet
+
+        with torch.device("meta"):
+            return SvdUnet(self.config).to(PRECISIONS[precision]).requires_grad_(False)
+
+    def components(self, network: "nn.Module") -> "dict[str, Component]":
+        """Returns the components of an ``SvdUnet``."""
+        from vidc.exporters.parts.svd_unet.components import components
+
+        return components(self, network)
+
+    def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
+        """Draws weights under which attention is peaked and every branch counts."""
+        from vidc.exporters.parts.spatio_temporal_weights import AFTER_SILU, random_weights
+
+        def gain(name: str) -> float:
+            if ".attn1.to_q." in name or ".attn1.to_k." in name:
+                return 1.2
+            after_silu = (".conv1.", ".conv2.", "linear_2.", "time_emb_proj.", "conv_out.")
+            return AFTER_SILU if any(part in name for part in after_silu) else 1.0
+
+        return random_weights(self.shapes(), seed, gain)
+
+    @property
+    def config_settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """Settings in the config of diffusers' UNet."""
+        from vidc.exporters.parts.svd_unet.names import config_settings
+
+        return {"UNetSpatioTemporalConditionModel": config_settings(self.config)}
+
+    @property
+    def prefixes(self) -> Mapping[str, str]:
+        """Its tensors in a file of the whole pipeline."""
+        return {"model.diffusion_model.": ""}
+
+    def disagreements(
+        self, found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]
+    ) -> list[str]:
+        """Lists sizes of the preset that a checkpoint contradicts."""
+        from vidc.exporters.parts.svd_unet.names import disagreements
+
+        return disagreements(found, expected)
+
+    @property
+    def weights_elements(self) -> int:
+        """Parameters, which grow with the square of the channels."""
+        return round(_PARAMETERS * (self.config.channels[0] / _CHANNELS) ** 2)
+
+    def working_elements(self, component: str) -> int:
+        """Elements of activations of a pass; ``condition_clip`` has next to none."""
+        return 0 if component == "condition_clip" else self.playing_elements
+
+    @property
+    def playing_elements(self) -> int:
+        """Elements of activations of a pass."""
+        return _ACTIVATIONS * self._pixels * self.config.channels[0]
+
+    @property
+    def _pixels(self) -> int:
+        """Latent pixels of all frames of a pass."""
+        return self.batch * self.frames * self.latent[0] * self.latent[1]
+
+    def rows(self, linear: str) -> int:
+        """Rows that a pass multiplies with a Linear's weight: the pixels of its resolution."""
+        if ".attn2." in linear or "time_pos_embed" in linear or "add_embedding" in linear:
+            return 0
+        if "time_emb" in linear:
+            return 1
+        kind, level, *_ = linear.split(".")
+        last = len(self.config.channels) - 1
+        halvings = last
+        if kind in ("down_blocks", "up_blocks"):
+            halvings = int(level) if kind == "down_blocks" else last - int(level)
+        return int(self._pixels // 4**halvings)
+
+    @property
+    def other_products(self) -> tuple[tuple[int, int], ...]:
+        """Every convolution, as a matmul over the pixels of its resolution."""
+        found = []
+        for name, shape in self.shapes().items():
+            if len(shape) < 4:
+                continue
+            # conv_in and conv_out see full resolution.
+            owner = name if "_block" in name else "down_blocks.0."
+            found.append((math.prod(shape), self.rows(owner)))
+        return tuple(found)
+
+    def pass_flops(self) -> float:
+        """One pass over a half of the guidance, in round numbers."""
+        pixels = self._pixels // self.batch
+        return pixels * _FLOPS_A_PIXEL * (self.config.channels[0] / _CHANNELS) ** 2

@@ -1,0 +1,62 @@
+"""The components a VAE is run as, and their signatures."""
+
+from torch import Tensor, nn
+
+from vidc.exporters.component import Component
+from vidc.exporters.parts.svd_vae.config import LATENT_CHANNELS
+from vidc.exporters.parts.svd_vae.network import SvdVae
+from vidc.exporters.parts.svd_vae.part import SvdVaePart
+from vidc.plugins.signature import Role, Signature, TensorSpec
+
+
+class VaeEncode(nn.Module):
+    """Component ``vae_encode``: an image to its latent.
+
+    It runs in float32 in every precision: the encoder's activations exceed the range of float16.
+    """
+
+    def __init__(self, vae: SvdVae) -> None:
+        super().__init__()
+        self.vae = vae
+
+    def forward(self, image: Tensor) -> tuple[Tensor]:
+        """Returns the mode of the latent's distribution, unscaled, float32 ``[1, 4, h, w]``."""
+        moments = self.vae.quant_conv(self.vae.encoder(image))
+        return (moments[:, :LATENT_CHANNELS],)
+
+
+class VaeDecode(nn.Module):
+    """Component ``vae_decode``: latents of a chunk of frames to pixels from -1 to 1."""
+
+    def __init__(self, vae: SvdVae, scale: float) -> None:
+        super().__init__()
+        self.vae = vae
+        self.scale = scale
+
+    def forward(self, latent: Tensor) -> tuple[Tensor]:
+        """Returns frames, float32 ``[1, T, 3, H, W]``, of ``[1, T, 4, h, w]``."""
+        dtype = self.vae.quant_conv.weight.dtype
+        frames = self.vae.decoder((latent[0] / self.scale).to(dtype))
+        return (frames[None].float(),)
+
+
+def components(part: SvdVaePart, vae: nn.Module) -> dict[str, Component]:
+    """Returns ``vae_encode`` and ``vae_decode``, which share the parameters of ``vae``."""
+    assert isinstance(vae, SvdVae)
+    image, size = (3, part.height, part.width), part.latent_size
+    encode = Signature(
+        (
+            TensorSpec("image", (1, *image), "float32", Role.INPUT),
+            TensorSpec("latent", (1, LATENT_CHANNELS, *size), "float32", Role.OUTPUT),
+        )
+    )
+    decode = Signature(
+        (
+            TensorSpec("latent", (1, part.chunk, LATENT_CHANNELS, *size), "float32", Role.INPUT),
+            TensorSpec("frames", (1, part.chunk, *image), "float32", Role.OUTPUT),
+        )
+    )
+    return {
+        "vae_encode": Component("vae_encode", VaeEncode(vae), encode),
+        "vae_decode": Component("vae_decode", VaeDecode(vae, part.config.scale), decode),
+    }

@@ -1,0 +1,301 @@
+"""Program ``clip``: an image in, a clip of frames out, all of them denoised together."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from vidc.plugins.errors import UsageError
+from vidc.runtime.graphs import Runners
+from vidc.runtime.inputs import LATENT, Input
+from vidc.runtime.noise import NoiseSource, block_noise
+from vidc.runtime.programs.base import FRAMES, LATENTS, Session
+from vidc.runtime.programs.clip_spec import ClipSpec
+from vidc.runtime.programs.image import image_tensor
+from vidc.runtime.programs.pixels import levels
+from vidc.runtime.programs.sampler import step_table
+
+IMAGE = Input(
+    "image",
+    "VIDC-CLIP-IMAGE",
+    "pass a picture of PIL in mode RGB, or pixels from -1 to 1 as [1, 3, height, width]",
+)
+IMAGE_NOISE = Input(
+    "image_noise", "VIDC-SESSION-NOISE", "give one value a pixel: [1, 3, height, width]"
+)
+EMBEDS = Input("embeds", "VIDC-CLIP-EMBEDS", "pass the image's CLIP embedding as [1, 1, width]")
+NOISE = Input(
+    "noise", "VIDC-SESSION-NOISE", "give one value of every latent: [1, 1, frames, channels, h, w]"
+)
+FPS, MOTION, NOISE_AUG = 7, 127, 0.02
+"""Conditioning numbers by default, as in diffusers' pipeline."""
+_MAX_NUMBER = 1000
+
+Progress = Callable[[int, Tensor], object]
+"""Called with the number of steps done and the latent ``[1, T, C, h, w]``, to be copied to keep."""
+
+
+class Clip(Session[ClipSpec]):
+    """Clips of one size.
+
+    If the engines can be captured, all denoising steps are one CUDA graph replay.
+    """
+
+    Spec = ClipSpec
+    forced: ClassVar[tuple[str, str]] = ("denoise", "velocity")
+    decoders: ClassVar[tuple[str, ...]] = ("vae_decode",)
+    decoding: ClassVar[tuple[str, str]] = ("vae", "VAE")
+
+    def condition(
+        self,
+        image: Any = None,
+        *,
+        embeds: Tensor | None = None,
+        fps: float = FPS,
+        motion: float = MOTION,
+        noise_aug: float = NOISE_AUG,
+        image_noise: Tensor | None = None,
+    ) -> None:
+        """Sets the image that later clips start from.
+
+        Args:
+            image: picture of PIL in mode RGB, or pixels ``[1, 3, H, W]`` from -1 to 1.
+            embeds: CLIP embedding of the image, ``[1, 1, E]``; a bundle with an image encoder
+                computes it by default.
+            fps: frames a second that the motion is made for.
+            motion: motion bucket; more of it moves more.
+            noise_aug: standard deviation of the noise that the encoded image gets.
+            image_noise: that noise before the scale, ``[1, 3, H, W]``. Default: drawn from the
+                seed.
+
+        Raises:
+            UsageError: ``VIDC-CLIP-IMAGE``, ``VIDC-CLIP-EMBEDS``, ``VIDC-CLIP-NO-ENCODER``,
+                ``VIDC-CLIP-NUMBER``, ``VIDC-SESSION-NOISE``, ``VIDC-SESSION-FINITE``.
+            GateError: ``VIDC-SESSION-NOT-FINITE``.
+        """
+        spec = self.spec
+        if embeds is None and not spec.image_encoder:
+            raise UsageError(
+                "VIDC-CLIP-NO-ENCODER",
+                "the bundle has no image encoder, and no embedding of the image is given",
+                "pass embeds=... (--image-embeds FILE), or build with clip.image_encoder = true",
+            )
+        shape = (1, 3, *spec.video)
+        pixels = self._take(IMAGE, image_tensor(image, spec.video), shape)
+        embedding = (1, 1, spec.image_dim)
+        known = None if embeds is None else self._take(EMBEDS, embeds, embedding)
+        # The network was trained with one frame a second less.
+        ids = [
+            _number(fps, "fps", 1) - 1,
+            _number(motion, "motion"),
+            _number(noise_aug, "noise_aug"),
+        ]
+        if image_noise is None:
+            # A clip's latents take the odd blocks of noise.
+            image_noise = block_noise(self.seed, 2 * self.clips, 1, shape)[0]
+        noise = self._take(IMAGE_NOISE, image_noise, shape)
+        with self._turn(LATENTS, work="the image"):
+            self._buffers["vae_encode"].set({"image": pixels})
+            self._buffers["vae_encode"]["image"].add_(noise.to(self._table.device), alpha=ids[2])
+            for index, value in enumerate(ids):
+                self._buffers["condition_clip"]["ids"][0, index] = value
+            if known is None:
+                self._buffers["image_encoder"].set({"image": pixels})
+                self._encode_image()
+                known = self._buffers["image_encoder"]["embeds"]
+            self._buffers["condition_clip"].set({"embeds": known})
+            self._set_image()
+            self._watch(LATENTS, self._image)
+        self._conditioned = True
+
+    def generate(
+        self,
+        image: Any = None,
+        *,
+        noise: Tensor | None = None,
+        progress: Progress | None = None,
+        **given: Any,
+    ) -> Tensor:
+        """Generates a clip and returns its latent, float32 ``[1, T, C, h, w]``, for ``decode``.
+
+        Args:
+            image: as in ``condition``; by default, the image of the last clip.
+            noise: ``[1, 1, T, C, h, w]``, of unit variance. Default: drawn from the seed.
+            progress: called after each step; on a GPU, each step is then a replay of its own that
+                the host waits for.
+            given: further arguments of ``condition``.
+
+        Raises:
+            UsageError: ``VIDC-CLIP-NO-IMAGE``, ``VIDC-SESSION-NOISE``, ``VIDC-SESSION-FINITE``;
+                as raised by ``condition``.
+            GateError: ``VIDC-SESSION-NOT-FINITE``.
+        """
+        if image is not None or given:
+            self.condition(image, **given)
+        if not self._conditioned:
+            raise UsageError(
+                "VIDC-CLIP-NO-IMAGE",
+                "the session has no image yet",
+                "pass one: session.generate(image)",
+            )
+        drawn = None if noise is None else self._take(NOISE, noise, self.spec.noise_shape)
+        with self._turn(LATENTS, after_caller=drawn is not None, retryable=True):
+            if drawn is None:
+                self._source.fill(self._noise, 2 * self.clips + 1)
+            else:
+                self._noise.copy_(drawn)
+            if progress is None:
+                self._make_clip()
+            else:
+                self._make_in_steps(progress)
+            self._watch(LATENTS, self._latent)
+            self.clips += 1
+            latent = self._latent.clone()
+        if drawn is None:
+            self._source.draw_ahead(2 * self.clips + 1)
+        return self._resources.runners[LATENTS].hand_out(latent)
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Decodes a clip, chunk by chunk.
+
+        Returns:
+            uint8 ``[T, H, W, 3]`` on the device.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``.
+            GateError: ``VIDC-SESSION-NOT-FINITE``.
+        """
+        spec, runners = self.spec, self._resources.runners
+        given = self._take(LATENT, latent, spec.noise_shape[1:])
+        runners[FRAMES].follow(runners[LATENTS])
+        with self._turn(FRAMES, work="decoding"):
+            chunks = []
+            for chunk in given.to(self._table.device).split(spec.chunk, 1):
+                self._buffers["vae_decode"].set({"latent": chunk})
+                self._decode_chunk()
+                self._watch(FRAMES, self._buffers["vae_decode"]["frames"])
+                chunks.append(levels(self._buffers["vae_decode"]["frames"])[0])
+            frames = torch.cat(chunks)
+        return runners[FRAMES].hand_out(frames)
+
+    def _allocate(self, device: torch.device) -> None:
+        spec = self.spec
+        zeros = partial(torch.zeros, dtype=torch.float32, device=device)
+        self._table = step_table(spec.sigmas, device)
+        self._noise = zeros(spec.noise_shape)
+        self._latent = zeros(spec.noise_shape[1:])
+        self._image = zeros((1, *spec.latent))
+        """Latent of the image, unscaled."""
+        self._index = torch.zeros(1, dtype=torch.int64, device=device)
+        """Number of the next step."""
+        scales = torch.linspace(*spec.guidance, spec.frames, dtype=torch.float32, device=device)
+        self._guidance = scales.view(1, -1, 1, 1, 1)
+        first = spec.sigmas[0]
+        self._start = (first * first + 1) ** 0.5
+
+    def _capture(self, runners: Runners) -> None:
+        works: list[Callable[[], object]] = [self._clip, self._begin, self._step, self._set]
+        if self.spec.image_encoder:
+            works.append(partial(self._run, "image_encoder"))
+        self._make_clip, self._make_start, self._make_step, self._set_image, *encoder = runners[
+            LATENTS
+        ].prepare(works)
+        self._encode_image = encoder[0] if encoder else self._set_image
+        (self._decode_chunk,) = runners[FRAMES].prepare([partial(self._run, "vae_decode")])
+
+    def _clear(self) -> None:
+        super()._clear()
+        steps, *shape = self._noise.shape
+        self._source = NoiseSource(self.seed, steps, tuple(shape), self._noise.device)
+        self.clips = 0
+        """Clips generated so far."""
+        self._conditioned = False
+
+    def _set(self) -> None:
+        """Computes all that stays the same in every step of a clip."""
+        self._run("vae_encode")
+        self._image.copy_(self._buffers["vae_encode"]["latent"])
+        self._run("condition_clip")
+        if not self.spec.two_passes:
+            for half in range(self.spec.halves):
+                self._set_half(half, conditional=half == self.spec.halves - 1)
+
+    def _clip(self) -> None:
+        """Computes a clip's latent from ``_noise``."""
+        self._begin()
+        for _ in range(self.spec.steps):
+            self._step()
+
+    def _make_in_steps(self, progress: Progress) -> None:
+        """Does the same as ``_make_clip`` step by step."""
+        self._make_start()
+        for step in range(self.spec.steps):
+            self._make_step()
+            if self._index.is_cuda:
+                torch.cuda.current_stream(self._index.device).synchronize()
+            progress(step + 1, self._latent)
+
+    def _begin(self) -> None:
+        """Sets the pure noise of the first step."""
+        self._index.zero_()
+        self._latent.copy_(self._noise[0] * self._start)
+        self._set_sample(1 / self._start)
+
+    def _step(self) -> None:
+        """Takes the next step."""
+        timestep, keep, change, scale = self._table.index_select(0, self._index)[0].unbind()
+        self._buffers["denoise"].set({"timestep": timestep})
+        velocity = self._velocity()
+        self._latent.mul_(keep).add_(velocity * change)
+        self._set_sample(scale)
+        self._index.add_(1)
+
+    def _set_sample(self, scale: Tensor | float) -> None:
+        """Writes the scaled latent to every half of the network's input, beside the image's."""
+        channels = self.spec.latent[0]
+        self._buffers["denoise"]["sample"][:, :, :channels] = self._latent * scale
+
+    def _set_half(self, half: int, conditional: bool) -> None:
+        """Writes the image's latent, or zeros, beside the latents of a half."""
+        beside = self._buffers["denoise"]["sample"][half, :, self.spec.latent[0] :]
+        beside.copy_(self._image.expand(beside.shape)) if conditional else beside.zero_()
+
+    def _velocity(self) -> Tensor:
+        """Returns the guided prediction, ``[1, T, C, h, w]``."""
+        predicted = self._buffers["denoise"]["velocity"]
+        if not self.spec.two_passes:
+            self._run("denoise")
+            if not self.spec.guided:
+                return predicted
+            without, within = predicted.split(1)
+        else:
+            without, within = (self._half(half) for half in range(self.spec.halves))
+        result: Tensor = without + self._guidance * (within - without)
+        return result
+
+    def _half(self, half: int) -> Tensor:
+        """Returns the unconditional prediction or the conditional one, by a pass of its own."""
+        self._set_half(0, conditional=bool(half))
+        self._buffers["denoise"].set({"half": half})
+        self._run("denoise")
+        return self._buffers["denoise"]["velocity"].clone()
+
+
+def _number(value: object, name: str, least: int = 0) -> float:
+    """Returns a conditioning number from ``least`` to ``_MAX_NUMBER``.
+
+    Raises:
+        UsageError: ``VIDC-CLIP-NUMBER``.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
+        if least <= number <= _MAX_NUMBER:
+            return number
+    raise UsageError(
+        "VIDC-CLIP-NUMBER",
+        f"{name} is {str(value)[:60]}, expected a number from {least} to {_MAX_NUMBER}",
+        f"leave it out for the default; fps={FPS}, motion={MOTION} and noise_aug={NOISE_AUG} are "
+        "those of training",
+    )

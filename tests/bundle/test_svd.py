@@ -1,0 +1,86 @@
+"""A bundle of Stable Video Diffusion, built from a diffusers folder and run on a CPU."""
+
+import json
+
+import av
+import numpy as np
+import pytest
+import tiny_svd
+import torch
+from PIL import Image
+
+from vidc.compiler.cli import main
+from vidc.runtime import load
+from vidc.runtime.manifest import read_manifest
+
+SMALL = ("--set", "sampler.steps=2", "--set", "clip.width=64")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("svd")
+    tiny_svd.save_pipeline(root / "pipeline", tiny_svd.model())
+    picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(picture).save(root / "picture.png")
+    return root
+
+
+def vidc(*arguments):
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    return end.value.code
+
+
+def built(folder, backend, monkeypatch):
+    monkeypatch.setenv("VIDC_CACHE", str(folder / "cache"))
+    status = vidc(
+        "build", "svd-tiny", "--gpu", "cpu", "--backend", backend, "--checkpoint",
+        folder / "pipeline", *SMALL, "-o", folder / backend,
+    )  # fmt: skip
+    assert status == 0
+    return folder / backend
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", pytest.param("aoti", marks=pytest.mark.deep)])
+def test_builds_validates_and_runs(folder, backend, monkeypatch, capsys):
+    bundle = built(folder, backend, monkeypatch)
+    assert read_manifest(bundle).validation.passed
+    capsys.readouterr()
+    video = folder / f"{backend}.mp4"
+    status = vidc(
+        "run", bundle, "--image", folder / "picture.png", "-o", video, "--fps", "7",
+        "--motion", "127", "--seed", "3", "--json",
+    )  # fmt: skip
+    assert (status, json.loads(capsys.readouterr().out)["frames"]) == (0, 4)
+    with av.open(str(video)) as opened:
+        assert opened.streams.video[0].average_rate == 7
+        assert sum(1 for _ in opened.decode(video=0)) == 4
+    svd = tiny_svd.model("sampler.steps=2", "clip.width=64")
+    picture = Image.open(folder / "picture.png")
+    with load(bundle) as loaded, loaded.session(seed=3) as session:
+        found = session.generate(picture)
+    assert tiny_svd.relative_l2(found, tiny_svd.session(svd, seed=3).generate(picture)) < 1e-4
+    assert found.isfinite().all()
+    assert torch.is_tensor(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ((), "VIDC-CLIP-NO-IMAGE"),
+        (("--image", "missing.png"), "VIDC-CLIP-FILE"),
+        (("--image", "wide.png"), "VIDC-CLIP-IMAGE"),
+        (("--image", "gray.png"), "VIDC-CLIP-IMAGE"),
+        (("--image", "picture.png", "--motion", "-1"), "VIDC-CLIP-NUMBER"),
+        (("--image", "picture.png", "--prompt", "a fox"), "VIDC-PROMPT-UNUSED"),
+    ],
+)
+def test_run_refuses(folder, arguments, code, monkeypatch, capsys):
+    bundle = built(folder, "onnxruntime", monkeypatch)
+    Image.new("RGB", (128, 64)).save(folder / "wide.png")
+    Image.new("L", (64, 64)).save(folder / "gray.png")
+    monkeypatch.chdir(folder)
+    capsys.readouterr()
+    assert vidc("run", bundle, *arguments, "-o", "refused.mp4") == 2
+    assert code in capsys.readouterr().err
+    assert not (folder / "refused.mp4").exists()
