@@ -81,6 +81,7 @@ def load_weights(
     disagreements: Disagreements,
     *,
     ema: bool = False,
+    ignored: Collection[str] = (),
 ) -> Weights:
     """The weights of a model from its checkpoint, with LoRAs merged into them.
 
@@ -93,13 +94,14 @@ def load_weights(
         layouts: of the model's parts.
         disagreements: lists settings that the checkpoint's shapes contradict.
         ema: take the moving average of a file that holds it beside the trained weights.
+        ignored: first words of the names of networks that the file holds besides the model.
 
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
         BuildError: a code that starts with ``VIDC-CHECKPOINT-`` or ``VIDC-LORA-``.
     """
     opened = open_model(checkpoint, expected, layouts, ema=ema)
-    tensors = opened.tensors
+    tensors = {n: t for n, t in opened.tensors.items() if n.partition(".")[0] not in ignored}
     check_model(tensors, expected, opened.layout, checkpoint, disagreements)
     check_dtypes(tensors, checkpoint)
     check_finite(tensors, checkpoint)

@@ -14,7 +14,10 @@ from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UsageError, nearest
 
 GROUP = "vidc.families"
-_SHIPPED = {"causal_video": "vidc.exporters.families.causal_video:CausalVideo"}
+_SHIPPED = {
+    "causal_video": "vidc.exporters.families.causal_video:CausalVideo",
+    "world": "vidc.exporters.families.world:World",
+}
 
 
 def family_names() -> tuple[str, ...]:
