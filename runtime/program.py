@@ -6,7 +6,10 @@ from typing import Any
 
 from vidc.plugins.errors import UnavailableError
 
-PROGRAMS = {"causal_video": "vidc.runtime.programs.causal_video:CausalVideo"}
+PROGRAMS = {
+    "causal_video": "vidc.runtime.programs.causal_video:CausalVideo",
+    "world": "vidc.runtime.programs.world:World",
+}
 """The session class of each program, as ``module:class``."""
 GROUP = "vidc.programs"
 """Entry point group for programs of other packages."""

@@ -140,6 +140,7 @@ class Player:
             for block, noise in enumerate(inputs.noise):
                 if prompted and block == scenario.switch_after:
                     session.switch_prompt(inputs.prompts[1])
+                session.rehearse(block)
                 latent = session.generate(noise)
                 played.latents.append(latent)
                 if self.program.decoders[-1] not in self.engines:

@@ -16,6 +16,7 @@ from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, Runners
 from vidc.runtime.guard import Guard, guard_calls, is_forked, isolated, require_own_process
 from vidc.runtime.inputs import Input, checked_number, require_frames
+from vidc.runtime.programs.blocks import Blocks
 from vidc.runtime.states import Buffers, States
 from vidc.runtime.watch import Watch
 
@@ -39,6 +40,11 @@ class ProgramSpec:
     @property
     def prompt_shape(self) -> tuple[int, ...]:
         """Shape of a prompt's embeddings, ``[videos, L, E]``; empty if sessions take no prompts."""
+        return ()
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of an action; empty if sessions take none."""
         return ()
 
     @property
@@ -150,12 +156,16 @@ class Session(Generic[S]):
         Spec: class of the program's parameters.
         forced: the component and its output that determine a block. Under teacher forcing the
             reference's values replace this output.
+        also_forced: further components and outputs that the reference's values replace.
+        rounded_feedback: True if a block starts from results rounded to 8 bits.
         decoders: components that decode; one for the first block alone comes first.
         decoding: name of decoding in metrics, and of the decoder in texts.
     """
 
     Spec: ClassVar[type[ProgramSpec]]
     forced: ClassVar[tuple[str, str]]
+    also_forced: ClassVar[tuple[tuple[str, str], ...]] = ()
+    rounded_feedback: ClassVar[bool] = False
     decoders: ClassVar[tuple[str, ...]]
     decoding: ClassVar[tuple[str, str]]
 
@@ -263,13 +273,16 @@ class Session(Generic[S]):
 
         return wait
 
+    def rehearse(self, block: int) -> None:
+        """Sets what a validation's block ``block`` needs besides prompts and noise, as actions."""
+
     def stream(self, blocks: int) -> Iterator[Tensor]:
         """Returns an iterator over the results of ``blocks`` calls of ``step``.
 
         Raises:
             UsageError: ``VIDC-SESSION-NUMBER``.
         """
-        return _Stream(self, checked_number(blocks, "blocks"))
+        return Blocks(self, checked_number(blocks, "blocks"))
 
     def reset(self, seed: int = 0) -> None:
         """Starts a new stream or clip with a seed, without capture or allocation.
@@ -380,20 +393,3 @@ class Session(Generic[S]):
 
 
 guard_calls(Session)
-
-
-class _Stream(Iterator[Tensor]):
-    """Iterator over the frames of a number of blocks; a failed block is tried again."""
-
-    def __init__(self, session: Session[Any], blocks: int) -> None:
-        self._session = session
-        self._left = blocks
-
-    def __next__(self) -> Tensor:
-        session = self._session
-        with session._guard.call("stream", session._check):
-            if self._left:
-                frames = session.step()
-                self._left -= 1
-                return frames
-        raise StopIteration
