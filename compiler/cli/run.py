@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vidc.compiler.cli.controls import Controls, open_controls
 from vidc.compiler.cli.group import Command
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.plugins.errors import UsageError, printable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from vidc.runtime.programs.base import ProgramSpec, Session
 
 _PATH = click.Path(path_type=Path)
+_BLOCKS = 8
+"""Default length of a video."""
 
 
 @click.command(cls=Command)
@@ -39,7 +42,23 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--switch-embeds", multiple=True, metavar="BLOCK:FILE", help="As --switch, with embeddings."
 )
-@click.option("--blocks", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option(
+    "--actions",
+    type=_PATH,
+    metavar="FILE",
+    help="Actions of a world model, a row for each frame: .npy, or .csv with commas.",
+)
+@click.option(
+    "--start",
+    type=_PATH,
+    metavar="PATH",
+    help="What a world model starts from: a folder with low_res.npy, full_res.npy and act.npy, or "
+    "an image.",
+)
+@click.option("--blocks", type=click.IntRange(min=1), help="Length in blocks.  [default: 8]")
+@click.option(
+    "--frames", type=click.IntRange(min=1), help="Length in frames, in place of --blocks."
+)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--fps", type=click.IntRange(min=1), default=16, show_default=True)
 @click.option(
@@ -53,7 +72,10 @@ def command(
     prompt_embeds: Path | None,
     switches: tuple[str, ...],
     switch_embeds: tuple[str, ...],
-    blocks: int,
+    actions: Path | None,
+    start: Path | None,
+    blocks: int | None,
+    frames: int | None,
     seed: int,
     fps: int,
     output: Path,
@@ -66,6 +88,8 @@ def command(
 
     # Refuses invalid options before engines are loaded.
     spec = read_manifest(bundle).spec
+    world = open_controls(bundle, spec, actions, start)
+    blocks = _blocks_of(blocks, frames, world.rows, spec)
     prompts = {}
     if spec.prompt_shape:
         prompts[0] = _prompt(prompt, prompt_embeds, spec)
@@ -89,12 +113,13 @@ def command(
             click.echo(printable(f"warning: {warning.message}"), err=True)
         if embeds:
             session.prompt(embeds[0])
+        world.begin(session)
         bar = stack.enter_context(click.progressbar(length=blocks, label="blocks", file=sys.stderr))
-        for fetched in _blocks(session, blocks, embeds):
-            frames = fetched()
-            videos = [frames] if spec.videos == 1 else frames
+        for fetched in _blocks(session, blocks, embeds, world):
+            made = fetched()
+            videos = [made] if spec.videos == 1 else made
             for writer, video in zip(writers, videos, strict=True):
-                writer.write(video)
+                writer.write(video if frames is None else video[: frames - writer.count])
             bar.update(1)
     count, encoder = writers[0].count, writers[0].encoder
     if as_json:
@@ -105,19 +130,45 @@ def command(
 
 
 def _blocks(
-    session: "Session[Any]", blocks: int, switches: "Mapping[int, Tensor]"
+    session: "Session[Any]", blocks: int, switches: "Mapping[int, Tensor]", world: Controls
 ) -> "Iterator[Callable[[], Tensor]]":
     """Yields each block's frames once the next block is queued on the device."""
     before = None
     for block in range(blocks):
         if block > 0 and block in switches:
             session.switch_prompt(switches[block])
+        world.act(session, block)
         fetched = session.fetch(session.step())
         if before is not None:
             yield before
         before = fetched
     if before is not None:
         yield before
+
+
+def _blocks_of(
+    blocks: int | None, frames: int | None, rows: int | None, spec: "ProgramSpec"
+) -> int:
+    """Returns the number of blocks to generate: asked for, one for each action, or 8.
+
+    Raises:
+        UsageError: ``VIDC-RUN-LENGTH``, both lengths are given, or there are fewer actions.
+    """
+    if blocks is not None and frames is not None:
+        raise UsageError(
+            "VIDC-RUN-LENGTH", "--blocks and --frames are given for one video", "give one of them"
+        )
+    if frames is not None:
+        blocks = -(-frames // spec.video_frames)
+    if rows is None:
+        return blocks or _BLOCKS
+    if blocks is not None and blocks > rows:
+        raise UsageError(
+            "VIDC-RUN-LENGTH",
+            f"{blocks} frames are asked for, and there are actions for {rows}",
+            f"ask for at most --frames {rows}, or record more actions",
+        )
+    return blocks or rows
 
 
 def _outputs(output: Path, batch: int) -> list[Path]:
