@@ -9,6 +9,7 @@ from vidc.plugins.errors import UnavailableError
 PROGRAMS = {
     "causal_video": "vidc.runtime.programs.causal_video:CausalVideo",
     "clip": "vidc.runtime.programs.clip:Clip",
+    "world": "vidc.runtime.programs.world:World",
 }
 """The session class of each program, as ``module:class``."""
 SPECS = {"causal_video": "vidc.runtime.programs.stream:StreamSpec"}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vidc.compiler.cli.controls import Controls, open_controls
 from vidc.compiler.cli.group import Command
 from vidc.compiler.cli.images import ImageOptions, clips, image_options
 from vidc.compiler.cli.output import json_option, print_json, print_text
@@ -43,7 +44,23 @@ _PATH = click.Path(path_type=Path)
     "--switch-embeds", multiple=True, metavar="BLOCK:FILE", help="As --switch, with embeddings."
 )
 @click.option(
-    "--blocks", type=click.IntRange(min=1), help="Number of blocks.  [default: 8; 1 of an image]"
+    "--actions",
+    type=_PATH,
+    metavar="FILE",
+    help="Actions of a world model, a row for each frame: .npy, or .csv with commas.",
+)
+@click.option(
+    "--start",
+    type=_PATH,
+    metavar="PATH",
+    help="What a world model starts from: a folder with low_res.npy, full_res.npy and act.npy, or "
+    "an image.",
+)
+@click.option(
+    "--blocks", type=click.IntRange(min=1), help="Length in blocks.  [default: 8; 1 of an image]"
+)
+@click.option(
+    "--frames", type=click.IntRange(min=1), help="Length in frames, in place of --blocks."
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option(
@@ -61,7 +78,10 @@ def command(
     prompt_embeds: Path | None,
     switches: tuple[str, ...],
     switch_embeds: tuple[str, ...],
+    actions: Path | None,
+    start: Path | None,
     blocks: int | None,
+    frames: int | None,
     seed: int,
     fps: int | None,
     images: ImageOptions,
@@ -75,7 +95,9 @@ def command(
 
     # Refuses invalid options before engines are loaded.
     spec = read_manifest(bundle).spec
-    blocks, fps = blocks or spec.default_blocks, fps or spec.default_fps
+    world = open_controls(bundle, spec, actions, start)
+    blocks = _blocks_of(blocks, frames, world.rows, spec)
+    fps = fps or spec.default_fps
     condition = images.read(bundle, spec, partial(_embeds, spec=spec))
     prompts = {}
     if spec.prompt_shape:
@@ -102,18 +124,21 @@ def command(
             session.prompt(embeds[0])
         if condition:
             session.condition(**condition, fps=fps)
+        world.begin(session)
         steps = spec.steps if condition else 1
         label = "steps" if condition else "blocks"
         bar = stack.enter_context(
             click.progressbar(length=blocks * steps, label=label, file=sys.stderr)
         )
         tick = partial(bar.update, 1)
-        made = clips(session, blocks, tick) if condition else _blocks(session, blocks, embeds)
-        for fetched in made:
-            frames = fetched()
-            videos = [frames] if spec.videos == 1 else frames
+        played = (
+            clips(session, blocks, tick) if condition else _blocks(session, blocks, embeds, world)
+        )
+        for fetched in played:
+            made = fetched()
+            videos = [made] if spec.videos == 1 else made
             for writer, video in zip(writers, videos, strict=True):
-                writer.write(video)
+                writer.write(video if frames is None else video[: frames - writer.count])
             if not condition:
                 tick()
     count, encoder = writers[0].count, writers[0].encoder
@@ -125,19 +150,45 @@ def command(
 
 
 def _blocks(
-    session: "Session[Any]", blocks: int, switches: "Mapping[int, Tensor]"
+    session: "Session[Any]", blocks: int, switches: "Mapping[int, Tensor]", world: Controls
 ) -> "Iterator[Callable[[], Tensor]]":
     """Yields each block's frames once the next block is queued on the device."""
     before = None
     for block in range(blocks):
         if block > 0 and block in switches:
             session.switch_prompt(switches[block])
+        world.act(session, block)
         fetched = session.fetch(session.step())
         if before is not None:
             yield before
         before = fetched
     if before is not None:
         yield before
+
+
+def _blocks_of(
+    blocks: int | None, frames: int | None, rows: int | None, spec: "ProgramSpec"
+) -> int:
+    """Returns the number of blocks to generate: asked for, one an action, or the program's.
+
+    Raises:
+        UsageError: ``VIDC-RUN-LENGTH``, both lengths are given, or there are fewer actions.
+    """
+    if blocks is not None and frames is not None:
+        raise UsageError(
+            "VIDC-RUN-LENGTH", "--blocks and --frames are given for one video", "give one of them"
+        )
+    if frames is not None:
+        blocks = -(-frames // spec.video_frames)
+    if rows is None:
+        return blocks or spec.default_blocks
+    if blocks is not None and blocks > rows:
+        raise UsageError(
+            "VIDC-RUN-LENGTH",
+            f"{blocks} frames are asked for, and there are actions for {rows}",
+            f"ask for at most --frames {rows}, or record more actions",
+        )
+    return blocks or rows
 
 
 def _outputs(output: Path, batch: int) -> list[Path]:

@@ -109,7 +109,7 @@ class SourceOptions:
         if (checkpoint / main).is_dir():
             parts = {g: checkpoint / g for g in model.parts if g != model.text_group} | parts
             checkpoint = checkpoint / main
-        if decoder not in parts and decoded:
+        if decoder not in (*parts, main) and decoded:
             raise _no_decoder(checkpoint, main, decoder)
         return Sources({**parts, main: checkpoint}, loras=self.loras)
 

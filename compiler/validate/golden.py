@@ -148,11 +148,11 @@ def record(
 ) -> Record:
     """Plays the components and records samples of the tensors they write.
 
-    The program's forced output is recorded whole. With ``forced_by``, every call starts from that
-    record's values of it (teacher forcing).
+    The program's forced outputs are recorded whole. With ``forced_by``, every call starts from that
+    record's values of them (teacher forcing).
     """
     calls: list[tuple[str, dict[str, Tensor]]] = []
-    forced = player.program.forced
+    forced = (player.program.forced, *player.program.also_forced)
 
     def observe(number: int, component: str, written: Mapping[str, Tensor]) -> None:
         calls.append(
@@ -160,14 +160,15 @@ def record(
                 component,
                 {
                     name: value.float().cpu().clone()
-                    if (component, name) == forced
+                    if (component, name) in forced
                     else sample(value)
                     for name, value in written.items()
                 },
             )
         )
-        if forced_by is not None and component == forced[0]:
-            written[forced[1]].copy_(forced_by.calls[number][1][forced[1]])
+        if forced_by is not None:
+            for name in (output for owner, output in forced if owner == component):
+                written[name].copy_(forced_by.calls[number][1][name])
 
     frames = None if forced_by is None else forced_by.played.frames
     played = player.components(scenario, inputs, observe, frames)

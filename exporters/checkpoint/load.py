@@ -92,6 +92,7 @@ def load_weights(
     ema: bool = False,
     prefixes: Mapping[str, str] = NO_PREFIXES,
     adapt: Callable[[dict[str, LazyTensor], Layout], dict[str, LazyTensor]] = lambda t, _: t,
+    ignored: Collection[str] = (),
 ) -> Weights:
     """The weights of a model from its checkpoint, with LoRAs merged into them.
 
@@ -106,13 +107,15 @@ def load_weights(
         ema: take the moving average of a file that holds it beside the trained weights.
         prefixes: see ``open_model``.
         adapt: gives the tensors of a layout the model's shapes.
+        ignored: first words of the names of networks that the file holds besides the model.
 
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``.
         BuildError: a code that starts with ``VIDC-CHECKPOINT-`` or ``VIDC-LORA-``.
     """
     opened = open_model(checkpoint, expected, layouts, ema=ema, prefixes=prefixes)
-    tensors = adapt(opened.tensors, opened.layout)
+    own = {n: t for n, t in opened.tensors.items() if n.partition(".")[0] not in ignored}
+    tensors = adapt(own, opened.layout)
     check_model(tensors, expected, opened.layout, checkpoint, disagreements)
     check_dtypes(tensors, checkpoint)
     check_finite(tensors, checkpoint)

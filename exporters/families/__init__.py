@@ -17,6 +17,7 @@ GROUP = "vidc.families"
 _SHIPPED = {
     "causal_video": "vidc.exporters.families.causal_video:CausalVideo",
     "svd": "vidc.exporters.families.svd:Svd",
+    "world": "vidc.exporters.families.world:World",
 }
 
 

@@ -66,12 +66,16 @@ class Session(Generic[S]):
         Spec: class of the program's parameters.
         forced: the component and its output that determine a block. Under teacher forcing the
             reference's values replace this output.
+        also_forced: further components and outputs that the reference's values replace.
+        rounded_feedback: True if a block starts from results rounded to 8 bits.
         decoders: components that decode; one for the first block alone comes first.
         decoding: name of decoding in metrics, and of the decoder in texts.
     """
 
     Spec: ClassVar[type[ProgramSpec]]
     forced: ClassVar[tuple[str, str]]
+    also_forced: ClassVar[tuple[tuple[str, str], ...]] = ()
+    rounded_feedback: ClassVar[bool] = False
     decoders: ClassVar[tuple[str, ...]]
     decoding: ClassVar[tuple[str, str]]
 
@@ -181,6 +185,9 @@ class Session(Generic[S]):
             return fetched
 
         return wait
+
+    def rehearse(self, block: int) -> None:
+        """Sets what a validation's block ``block`` needs besides prompts and noise, as actions."""
 
     def stream(self, blocks: int) -> Iterator[Tensor]:
         """Returns an iterator over the results of ``blocks`` calls of ``step``.

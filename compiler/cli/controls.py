@@ -1,0 +1,123 @@
+"""Files that control a world model: recorded actions, and the state it starts from."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vidc.plugins.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vidc.runtime.programs.spec import ProgramSpec
+
+_LOW, _FULL, _ACTIONS = "low_res.npy", "full_res.npy", "act.npy"
+"""Files of a state, under the names that DIAMOND's ``spawn`` folders give them."""
+_CODE = "VIDC-RUN-CONTROLS"
+
+
+@dataclass(frozen=True)
+class Controls:
+    """Actions of a video and the state it starts from.
+
+    Attributes:
+        actions: a row for each frame; None if none are given.
+        start: a picture, uint8 ``[1, H, W, 3]``; None if none is given.
+        state: arrays of a state by file name; empty if none are given.
+    """
+
+    actions: "Tensor | None" = None
+    start: "Tensor | None" = None
+    state: "dict[str, Tensor]" = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int | None:
+        """Number of actions; None if none are given."""
+        return None if self.actions is None else len(self.actions)
+
+    def begin(self, session: Any) -> None:
+        """Starts a session from the state, and checks every action.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-START``, ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
+        """
+        if self.state:
+            session.spawn(*(self.state.get(name) for name in (_LOW, _FULL, _ACTIONS)))
+        if self.start is not None:
+            session.start(self.start)
+        for row in () if self.actions is None else self.actions:
+            session.act(row)
+
+    def act(self, session: Any, block: int) -> None:
+        """Sets the action of a frame."""
+        if self.actions is not None:
+            session.act(self.actions[block])
+
+
+def open_controls(
+    bundle: Path, spec: "ProgramSpec", actions: Path | None, start: Path | None
+) -> Controls:
+    """Reads the files of --actions and --start.
+
+    Raises:
+        UsageError: ``VIDC-RUN-CONTROLS``, a file cannot be read, or the bundle takes none.
+    """
+    if actions is None and start is None:
+        return Controls()
+    if not spec.action_shape:
+        raise UsageError(
+            _CODE,
+            f"{bundle} takes no actions, and {'--start' if actions is None else '--actions'} is "
+            "given",
+            "leave --actions and --start out",
+        )
+    rows = None if actions is None else _actions(actions)
+    if start is None:
+        return Controls(rows)
+    if not start.is_dir():
+        return Controls(rows, start=_image(start))
+    found = [name for name in (_LOW, _FULL, _ACTIONS) if (start / name).is_file()]
+    if _LOW not in found:
+        raise UsageError(
+            _CODE, f"{start} has no {_LOW}", "give a folder such as DIAMOND's spawn/0, or an image"
+        )
+    return Controls(rows, state={name: _array(start / name) for name in found})
+
+
+def _actions(path: Path) -> "Tensor":
+    found = _array(path)
+    if found.ndim == 0 or len(found) == 0:
+        raise UsageError(_CODE, f"{path} holds no rows", "save a row for each frame")
+    return found
+
+
+def _array(path: Path) -> "Tensor":
+    import numpy as np
+    import torch
+
+    try:
+        if path.suffix == ".csv":
+            array = np.loadtxt(path, delimiter=",", ndmin=2)
+        else:
+            array = np.load(path, allow_pickle=False)
+        return torch.from_numpy(np.ascontiguousarray(array))
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise UsageError(
+            _CODE,
+            f"{path} cannot be read as an array of numbers: {error}",
+            "save one with numpy.save, or actions as rows of a .csv file",
+        ) from error
+
+
+def _image(path: Path) -> "Tensor":
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return torch.from_numpy(np.array(image.convert("RGB")))[None]
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise UsageError(
+            _CODE, f"{path} cannot be read as an image: {error}", "give a PNG or JPEG file"
+        ) from error

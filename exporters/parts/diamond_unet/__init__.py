@@ -1,0 +1,1 @@
+"""Part ``diamond_unet``: the denoiser and the upsampler of a DIAMOND world model."""

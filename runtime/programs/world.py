@@ -1,0 +1,255 @@
+"""Program ``world``: a live world that makes one frame after another from actions."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from vidc.runtime.graphs import Runners
+from vidc.runtime.inputs import NOISE
+from vidc.runtime.noise import NoiseSource, block_noise
+from vidc.runtime.programs.base import FRAMES, LATENTS, Session
+from vidc.runtime.programs.world_inputs import FRAME, action_of, images_of, pixels_of
+from vidc.runtime.programs.world_spec import COLORS, SamplerSpec, WorldSpec
+
+_REHEARSAL = 2**32
+"""Seed of what validation draws besides noise: no stream's noise repeats it."""
+
+
+def truncated(frame: Tensor) -> Tensor:
+    """Rounds pixels from -1 to 1 down to one of 256 levels, as the model does after every call."""
+    return levels(frame).float().div(255).mul(2).sub(1)
+
+
+def levels(frame: Tensor) -> Tensor:
+    """Converts pixels from -1 to 1 to uint8, rounded down."""
+    return frame.add(1).div(2).mul(255).to(torch.uint8)
+
+
+class World(Session[WorldSpec]):
+    """One world: past frames and actions are states.
+
+    A frame is one work: noise, all calls of both networks, the conversion to 8 bits and the shift
+    of the states. If the engines can be captured, it is one CUDA graph replay.
+
+    A new session has gray past frames and no actions; ``spawn`` and ``start`` give it others.
+    """
+
+    Spec = WorldSpec
+    forced: ClassVar[tuple[str, str]] = ("denoise", "denoised")
+    also_forced: ClassVar[tuple[tuple[str, str], ...]] = (("upsample", "denoised"),)
+    rounded_feedback: ClassVar[bool] = True
+    # No component decodes: a frame is in 8 bits when it leaves the last network.
+    decoders: ClassVar[tuple[str, ...]] = ("denoise",)
+    decoding: ClassVar[tuple[str, str]] = ("pixels", "8-bit")
+
+    def act(self, actions: Tensor | int) -> None:
+        """Sets the action of the next frames, until the next call.
+
+        Args:
+            actions: ``[inputs]`` of any dtype, each 0 or 1. If the model's actions are one-hot,
+                exactly one is 1, and the action's index may be given in their place.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
+        """
+        action = action_of(actions, self.spec, (self.spec.actions,), self._resources.device)
+        with self._turn(LATENTS, retryable=True):
+            self._action.copy_(action)
+
+    def spawn(self, low: Tensor, full: Tensor | None = None, actions: Tensor | None = None) -> None:
+        """Starts from a state, such as a folder of DIAMOND's ``spawn`` holds.
+
+        Args:
+            low: past low-resolution frames ``[past, 3, h, w]``, the oldest first: uint8, or
+                floating point from -1 to 1. ``low_res.npy`` of a folder.
+            full: past frames ``[n, 3, H, W]``, of which the newest are used; the same dtypes.
+                ``full_res.npy``. Needed by a model with an upsampler alone.
+            actions: one for each past frame, ``[past, inputs]`` as in ``act``. Default: none. The
+                last one is overwritten by the next frame's. ``act.npy``.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-START``, ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
+        """
+        spec, device = self.spec, self._resources.device
+        frames = pixels_of("low", low, (spec.past, COLORS, *spec.low), device)
+        rows = self._none.expand(spec.past, -1)
+        if actions is not None:
+            rows = action_of(actions, spec, (spec.past, spec.actions), device)
+        newest = None
+        if spec.past_full:
+            count = len(full) if isinstance(full, Tensor) and full.ndim else spec.past_full
+            shape = (max(count, spec.past_full), COLORS, *spec.frame_size)
+            newest = pixels_of("full", full, shape, device)[-spec.past_full :]
+        with self._turn(LATENTS, retryable=True):
+            self._states["past.low"].copy_(frames.reshape(spec.past_shape))
+            self._states["actions"].copy_(rows[None])
+            if newest is not None:
+                self._states["past.full"].copy_(newest.reshape(spec.past_full_shape))
+
+    def start(self, images: Tensor) -> None:
+        """Starts from images, as ``step`` returns frames, without past actions.
+
+        Low-resolution frames are made from them by bicubic interpolation with antialiasing.
+
+        Args:
+            images: uint8 ``[n, H, W, 3]``, the oldest first; if there are fewer than the model
+                sees, the first one is repeated.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-START``.
+        """
+        spec = self.spec
+        needed = max(spec.past, spec.past_full)
+        full = pixels_of("images", images_of(images, spec, needed), None, self._resources.device)
+        low = full
+        if spec.factor > 1:
+            low = functional.interpolate(full, spec.low, mode="bicubic", antialias=True)
+        self.spawn(low[-spec.past :].clamp(-1, 1), full)
+
+    def step(self, noise: Tensor | None = None) -> Tensor:
+        """Generates the next frame: uint8 ``[1, H, W, 3]`` on the device.
+
+        Args:
+            noise: the frame's draws, flattened one after the other in the order of
+                ``spec.draws``: ``[1, values]``. Default: drawn from the seed.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-NOISE``, ``VIDC-SESSION-FINITE``.
+            GateError: ``VIDC-SESSION-NOT-FINITE``.
+        """
+        return self._generate(noise, self._picture)
+
+    def generate(self, noise: Tensor | None = None) -> Tensor:
+        """Generates the next frame: float32 ``[1, 3, H, W]``, one of 256 levels from -1 to 1."""
+        return self._generate(noise, self._frame)
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Converts a frame of ``generate`` to uint8 ``[1, H, W, 3]``.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``.
+        """
+        frame = self._take(FRAME, latent, self.spec.frame_shape)
+        with self._turn(FRAMES, retryable=True):
+            picture = _picture(frame)
+        return self._resources.runners[FRAMES].hand_out(picture)
+
+    def rehearse(self, block: int) -> None:
+        """Starts from drawn frames before the first block; draws an action for each."""
+        spec = self.spec
+        if block == 0:
+            drawn = block_noise(_REHEARSAL, 0, spec.past, spec.low_shape[1:])
+            low = truncated(drawn.mul(0.5).clamp(-1, 1))
+            full = functional.interpolate(low, scale_factor=spec.factor, mode="bicubic")
+            self.spawn(low, full.repeat(max(1, spec.past_full), 1, 1, 1).clamp(-1, 1))
+        drawn = block_noise(_REHEARSAL, block + 1, 1, spec.action_shape)[0]
+        self.act(drawn == drawn.max() if spec.one_hot else drawn > 0.5)
+
+    def _allocate(self, device: torch.device) -> None:
+        spec = self.spec
+        self._noise = torch.zeros(spec.noise_shape, dtype=torch.float32, device=device)
+        pieces = self._noise[0].split([draw.size for draw in spec.draws])
+        self._draws = [p.view(d.shape) for p, d in zip(pieces, spec.draws, strict=True)]
+        """Views of ``_noise``, one a draw."""
+        self._none = torch.zeros(spec.actions, dtype=torch.float32, device=device)
+        """The action that does nothing: the first input if exactly one is 1."""
+        if spec.one_hot:
+            self._none[0] = 1
+        self._action = self._none.clone()
+        self._frame = torch.zeros(spec.frame_shape, dtype=torch.float32, device=device)
+        self._picture = torch.zeros((1, *spec.frame_size, COLORS), dtype=torch.uint8, device=device)
+
+    def _capture(self, runners: Runners) -> None:
+        (self._make_frame,) = runners[LATENTS].prepare([self._next_frame])
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._states["actions"].copy_(self._none.expand_as(self._states["actions"]))
+        self._action.copy_(self._none)
+        (steps, values), device = self.spec.noise_shape, self._noise.device
+        self._source = NoiseSource(self.seed, steps, (values,), device)
+        self.blocks = 0
+        """Frames generated so far."""
+
+    def _generate(self, noise: Tensor | None, result: Tensor) -> Tensor:
+        """Makes a frame and returns a copy of ``result``, which it wrote."""
+        given = None if noise is None else self._take(NOISE, noise, self.spec.noise_shape)
+        runners = self._resources.runners
+        with self._turn(LATENTS, after_caller=given is not None, retryable=True):
+            if given is None:
+                self._source.fill(self._noise, self.blocks)
+            else:
+                self._noise.copy_(given)
+            self._make_frame()
+            made = result.clone()
+            self.blocks += 1
+        runners[FRAMES].follow(runners[LATENTS])
+        if given is None:
+            self._source.draw_ahead(self.blocks)
+        return runners[LATENTS].hand_out(made)
+
+    def _next_frame(self) -> None:
+        """Computes a frame from ``_noise``, ``_action`` and the states, and shifts the states."""
+        spec, draws = self.spec, iter(self._draws)
+        actions = self._states["actions"]
+        actions[:, -1].copy_(self._action)
+        low = frame = self._sampled("denoise", spec.denoise, draws)
+        if spec.upsample is not None:
+            larger = functional.interpolate(low, scale_factor=spec.factor, mode="bicubic")
+            self._buffers["upsample"].set({"low": larger})
+            frame = self._sampled("upsample", spec.upsample, draws)
+            _shift(self._states["past.full"], frame)
+        _shift(self._states["past.low"], low)
+        actions.copy_(actions.roll(-1, dims=1))
+        self._frame.copy_(frame)
+        self._picture.copy_(_picture(frame))
+
+    def _sampled(self, network: str, sampler: SamplerSpec, draws: Iterator[Tensor]) -> Tensor:
+        """Returns a frame of a network.
+
+        The network is told sigma before the noise of ``gammas`` is added, as in DIAMOND's public
+        sampler; Karras et al. tell it the level after.
+        """
+        x, inputs = next(draws), self._buffers[network].inputs
+        if "added" in inputs:
+            inputs["added"].zero_()
+            noise = torch.tensor(sampler.past_noise, dtype=torch.float32)
+            inputs["past_noise"].fill_(float(noise.log() / 4) if sampler.past_noise > 0 else 0.0)
+        following = (*sampler.sigmas[1:], 0.0)
+        for sigma, after, gamma in zip(sampler.sigmas, following, sampler.gammas, strict=True):
+            raised = sigma * (gamma + 1)
+            if gamma > 0:
+                x = x + next(draws) * sampler.churn_noise * (raised**2 - sigma**2) ** 0.5
+            if sampler.past_noise > 0:
+                next(draws)  # Offset noise, which the public sampler multiplies by 0.
+                inputs["added"].add_(next(draws), alpha=sampler.past_noise)
+            slope = (x - self._denoised(network, x, sigma)) / raised
+            if sampler.order == 2 and after > 0:
+                end = x + slope * (after - raised)
+                slope = (slope + (end - self._denoised(network, end, after)) / after) / 2
+            x = x + slope * (after - raised)
+        return x
+
+    def _denoised(self, network: str, x: Tensor, sigma: float) -> Tensor:
+        """Calls a network once and rounds its result to 256 levels."""
+        buffers = self._buffers[network]
+        buffers.set({"x": x, "sigma": sigma})
+        self._run(network)
+        # Before rounding, which makes pixels even of what is not finite.
+        self._watch(FRAMES, buffers["denoised"])
+        return truncated(buffers["denoised"])
+
+
+def _shift(past: Tensor, frame: Tensor) -> None:
+    """Drops the oldest frame of ``past`` and appends ``frame``, in place."""
+    past.copy_(torch.cat([past[:, COLORS:], frame], dim=1))
+
+
+def _picture(frame: Tensor) -> Tensor:
+    """Converts a frame ``[1, 3, H, W]`` of one of 256 levels, from -1 to 1, to uint8 NHWC."""
+    # Rounded, not truncated: the last step of a sampler is off by float32's rounding.
+    scaled = frame.add(1).mul(127.5).round().clamp(0, 255)
+    return scaled.permute(0, 2, 3, 1).to(torch.uint8, memory_format=torch.contiguous_format)

@@ -1,0 +1,373 @@
+"""Program `world`: frames, samplers, states and refusals, against the oracle in plain PyTorch."""
+
+import diamond_oracle as oracle
+import pytest
+import torch
+from diamond_models import ATARI, HEUN, HIGHER_QUALITY, actions_of, pair, start_of
+
+from vidc.compiler.validate.metrics import compare
+from vidc.plugins.errors import GateError, UsageError
+from vidc.runtime.engines import Wrapper
+from vidc.runtime.programs.world import levels
+
+MODELS = {"fast": {}, "higher_quality": HIGHER_QUALITY, "heun": HEUN, "atari": ATARI}
+SMALL = {"frames": {"height": 5, "width": 7}}
+
+
+def open_session(made, seed=0, engines=None):
+    found = made.player if engines is None else made.player.with_engines(engines)
+    return found.program(found.resources, seed)
+
+
+class Drawn:
+    """Gives the oracle consecutive pieces of a frame's noise."""
+
+    def __init__(self):
+        self.values = None
+
+    def __call__(self, shape):
+        count = torch.Size(shape).numel()
+        piece, self.values = self.values[:count], self.values[count:]
+        return piece.reshape(shape)
+
+
+class Forced(Wrapper):
+    """Engine whose outputs are kept, and replaced by those of the oracle."""
+
+    def __init__(self, engine, calls):
+        super().__init__(engine)
+        self.calls = calls
+
+    def run(self, buffers, states):
+        self._engine.run(buffers, states)
+        self.calls.found.append(buffers["denoised"].clone())
+        buffers["denoised"].copy_(self.calls.expected[len(self.calls.found) - 1])
+
+
+class Calls:
+    """Outputs of a frame's calls, before truncation."""
+
+    def __init__(self):
+        self.found, self.expected = [], []
+
+
+def play_both(made, frames, session, forced=None):
+    """Yields the oracle's frame and its calls, and the session's uint8 frame."""
+    start, noise = start_of(made.model), torch.Generator().manual_seed(5)
+    drawn = Drawn()
+    world = made.world(start, drawn)
+    session.spawn(*start)
+    for action in actions_of(made.model, frames, seed=2):
+        values = torch.randn(session.spec.noise_shape, generator=noise)
+        world.seen, drawn.values = [], values[0]
+        expected = world.step(action)
+        assert len(drawn.values) == 0
+        if forced is not None:
+            forced.found, forced.expected = [], world.seen
+        session.act(action)
+        yield expected, session.step(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("fast", 100), ("higher_quality", 100), ("heun", 20), ("atari", 50)]
+)
+def test_frames_in_open_loop_equal_the_oracle(name, count):
+    made = pair(**(MODELS[name] | SMALL))
+    calls = Calls()
+    engines = {n: Forced(engine, calls) for n, engine in made.engines.items()}
+    session, worst = open_session(made, engines=engines), 0.0
+    for expected, frame in play_both(made, count, session, calls):
+        assert len(calls.found) == len(calls.expected)
+        for found, exact in zip(calls.found, calls.expected, strict=True):
+            worst = max(worst, compare(found, exact).relative_l2)
+            apart = levels(found).int() - levels(exact).int()
+            assert apart.abs().max() <= 1
+        shown = ((expected + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1)
+        assert frame.equal(shown)
+    assert worst < 1e-5
+
+
+@pytest.mark.parametrize("name", ["fast", "atari"])
+def test_closed_loop_stays_with_the_oracle(name, capsys):
+    made = pair(**MODELS[name])
+    errors = [
+        compare(frame.float(), (expected.permute(0, 2, 3, 1) + 1) * 127.5).relative_l2
+        for expected, frame in play_both(made, 30, open_session(made))
+    ]
+    with capsys.disabled():
+        print(f"\n{name}, relative L2 by frame:", " ".join(f"{each:.1e}" for each in errors))
+    assert errors[0] < 1e-4
+    assert max(errors) < 0.05
+
+
+def test_past_and_actions_decide_frames():
+    made = pair()
+    start = start_of(made.model)
+
+    def frame(low=start[0], full=start[1], actions=start[2], action=None):
+        with open_session(made) as session:
+            session.spawn(low, full, actions)
+            if action is not None:
+                session.act(action)
+            return session.step()
+
+    one = torch.ones(made.model.denoiser.actions)
+    others = (
+        frame(low=start[0].flip(0)), frame(full=-start[1]), frame(actions=1 - start[2]),
+        frame(action=one),
+    )  # fmt: skip
+    assert not any(frame().equal(other) for other in others)
+    # The next frame's own action takes the last one's place.
+    replaced = torch.cat([start[2][:-1], 1 - start[2][-1:]])
+    assert frame(actions=replaced).equal(frame())
+
+
+def test_draws_are_those_of_the_public_sampler():
+    names = [draw.name for draw in open_session(pair()).spec.draws]
+    assert names == [
+        "denoise.x", "denoise.offset.0", "denoise.past.0", "upsample.x", "upsample.churn.0",
+    ]  # fmt: skip
+    spec = open_session(pair(**HIGHER_QUALITY)).spec
+    assert spec.calls["block"] == {"denoise": 3, "upsample": 10}
+    # The last step starts at sigma 1, which s_tmin = 1 still churns.
+    assert sum(draw.name.startswith("upsample.churn") for draw in spec.draws) == 10
+
+
+def test_noise_comes_from_the_seed():
+    made, start = pair(), start_of(pair().model)
+
+    def frames(seed, count=3):
+        with open_session(made, seed) as session:
+            session.spawn(*start)
+            return [session.step() for _ in range(count)]
+
+    first, again, other = frames(1), frames(1), frames(2)
+    assert all(a.equal(b) for a, b in zip(first, again, strict=True))
+    assert not first[0].equal(other[0])
+
+
+def test_interleaved_sessions_equal_single_ones():
+    made = pair()
+    resources = made.player.resources
+    actions = actions_of(made.model, 6)
+
+    def begun(seed):
+        session = made.player.program(resources, seed)
+        session.spawn(*start_of(made.model, seed))
+        return session
+
+    def advance(session, index):
+        session.act(actions[index])
+        return session.step()
+
+    alone = {seed: [advance(s, i) for i in range(6)] for seed in (1, 2) for s in (begun(seed),)}
+    one, two = begun(1), begun(2)
+    together = {1: [], 2: []}
+    for index in range(6):
+        together[1].append(advance(one, index))
+        together[2].append(advance(two, index))
+    assert all(
+        a.equal(b) for seed in (1, 2) for a, b in zip(alone[seed], together[seed], strict=True)
+    )
+    one.reset(1)
+    one.spawn(*start_of(made.model, 1))
+    assert [advance(one, i).equal(alone[1][i]) for i in range(6)] == [True] * 6
+
+
+def test_reset_is_a_new_session():
+    made = pair()
+    session = open_session(made, 3)
+    fresh = session.step()
+    session.spawn(*start_of(made.model))
+    session.act(torch.ones(made.model.denoiser.actions))
+    session.step()
+    session.reset(3)
+    assert session.step().equal(fresh)
+
+
+def test_images_are_a_start():
+    made = pair()
+    height, width = open_session(made).spec.frame_size
+    images = (torch.rand(2, height, width, 3) * 255).to(torch.uint8)
+    session = open_session(made)
+    session.start(images)
+    first = session.step()
+    session.reset(0)
+    session.start(torch.cat([images[:1], images[:1], images]))
+    assert session.step().equal(first)
+    low = session._states["past.low"].reshape(4, 3, 9, 14)
+    means = images.permute(0, 3, 1, 2).float().mean((2, 3)) / 127.5 - 1
+    # The session has made a frame since: the images' copies have moved by one.
+    assert torch.allclose(low[:3].mean((2, 3)), means[[0, 0, 1]], atol=0.02)
+
+
+def test_generate_and_decode_make_the_same_frame():
+    made = pair()
+    first, second = open_session(made), open_session(made)
+    for session in (first, second):
+        session.spawn(*start_of(made.model))
+    latent = first.generate()
+    assert first.decode(latent).equal(second.step())
+    # Each value is one of 256 levels, but for rounding.
+    assert ((latent + 1) * 127.5 - ((latent + 1) * 127.5).round()).abs().max() < 1e-3
+
+
+def test_a_failed_frame_can_be_repeated():
+    made = pair()
+    start = start_of(made.model)
+    expected = open_session(made)
+    expected.spawn(*start)
+
+    class Failing(Wrapper):
+        left = 1
+
+        def run(self, buffers, states):
+            if self.left:
+                self.left -= 1
+                raise RuntimeError("lost")
+            self._engine.run(buffers, states)
+
+    engines = made.engines
+    session = open_session(made, engines=engines | {"upsample": Failing(engines["upsample"])})
+    session.spawn(*start)
+    with pytest.raises(RuntimeError, match="lost"):
+        session.step()
+    assert [session.step().equal(expected.step()) for _ in range(2)] == [True, True]
+
+
+def with_value(tensor, value):
+    changed = tensor.clone()
+    changed.view(-1)[0] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("actions", "code"),
+    [
+        (torch.zeros(6), "ACTIONS"),
+        (torch.zeros(1, 5), "ACTIONS"),
+        (torch.tensor([0, 0.5, 0, 0, 0]), "ACTIONS"),
+        (torch.tensor([0, -1, 0, 0, 0]), "ACTIONS"),
+        (torch.tensor([0, torch.nan, 0, 0, 0]), "FINITE"),
+        (torch.zeros(5, dtype=torch.complex64), "ACTIONS"),
+        ([0, 0, 0, 0, 0], "ACTIONS"),
+        (3, "ACTIONS"),
+        (None, "ACTIONS"),
+    ],
+)
+def test_refuses_actions_of_another_width_or_kind(actions, code):
+    session = open_session(pair())
+    with pytest.raises(UsageError, match=f"VIDC-SESSION-{code}"):
+        session.act(actions)
+    session.step()
+
+
+@pytest.mark.parametrize(
+    "actions", [torch.zeros(5), torch.ones(5), torch.tensor(5), -1, 5, torch.tensor(1.0)]
+)
+def test_refuses_what_is_not_one_action(actions):
+    with pytest.raises(UsageError, match="VIDC-SESSION-ACTIONS"):
+        open_session(pair(**ATARI)).act(actions)
+
+
+def test_an_index_is_a_one_hot_action():
+    made = pair(**ATARI)
+    rows = torch.eye(5)
+    frames = []
+    for action in (rows[3], 3, torch.tensor(3), rows[2]):
+        session = open_session(made)
+        session.spawn(start_of(made.model)[0], actions=torch.tensor([0, 1, 2, 3]))
+        session.act(action)
+        frames.append(session.step())
+    assert [frame.equal(frames[0]) for frame in frames] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({0: torch.zeros(4, 3, 9, 15)}, "START"),
+        ({0: torch.zeros(3, 3, 9, 14)}, "START"),
+        ({0: torch.zeros(4, 3, 9, 14, dtype=torch.int64)}, "START"),
+        ({1: torch.zeros(1, 3, 27, 41)}, "START"),
+        ({1: torch.zeros(0, 3, 27, 42)}, "START"),
+        ({1: None}, "START"),
+        ({0: torch.full((4, 3, 9, 14), 1.5)}, "START"),
+        ({0: torch.full((4, 3, 9, 14), torch.nan)}, "FINITE"),
+        ({1: torch.full((1, 3, 27, 42), torch.inf)}, "FINITE"),
+        ({2: torch.zeros(4, 6)}, "ACTIONS"),
+        ({2: torch.full((4, 5), 2)}, "ACTIONS"),
+    ],
+)
+def test_refuses_another_model_s_state(changes, code):
+    made = pair()
+    start = dict(enumerate(start_of(made.model)))
+    session, untouched = open_session(made), open_session(made)
+    with pytest.raises(UsageError, match=f"VIDC-SESSION-{code}"):
+        session.spawn(*(start | changes).values())
+    assert session.step().equal(untouched.step())
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        torch.zeros(1, 27, 41, 3, dtype=torch.uint8),
+        torch.zeros(27, 42, 3, dtype=torch.uint8),
+        torch.zeros(0, 27, 42, 3, dtype=torch.uint8),
+        torch.zeros(1, 27, 42, 3),
+        None,
+    ],
+)
+def test_refuses_images_of_another_size(images):
+    with pytest.raises(UsageError, match="VIDC-SESSION-START"):
+        open_session(pair()).start(images)
+
+
+@pytest.mark.parametrize("noise", [torch.zeros(1, 3), torch.zeros(5), 7])
+def test_refuses_noise_of_another_size(noise):
+    with pytest.raises(UsageError, match="VIDC-SESSION-NOISE"):
+        open_session(pair()).step(noise)
+
+
+def test_frames_that_are_not_finite_end_the_session():
+    made = pair()
+    made.agent.upsampler.inner_model.conv_out.bias[0] = torch.nan
+    player = made.player
+    session = player.program(
+        type(player.resources)(player.spec, player.engines, torch.device("cpu")), 0
+    )
+    with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
+        session.step()
+    with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
+        session.step()
+
+
+@pytest.mark.parametrize("frames", [200, pytest.param(10_000, marks=pytest.mark.deep)])
+def test_many_frames_take_no_more_memory(frames):
+    import gc
+
+    made = pair(frames={"height": 4, "width": 4})
+    session = open_session(made)
+    addresses = {name: session._states[name].data_ptr() for name in ("past.low", "past.full")}
+
+    def tensors():
+        gc.collect()
+        return sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
+
+    session.act(torch.ones(5))
+    session.step()
+    before = tensors()
+    spread = [float(session.step().float().std()) for _ in range(frames)]
+    assert tensors() == before
+    assert {name: session._states[name].data_ptr() for name in addresses} == addresses
+    assert min(spread[-10:]) > 1
+
+
+def test_the_oracle_s_fast_sampler_is_the_published_one():
+    low, up = oracle.FAST
+    assert low.sigmas().tolist() == pytest.approx([5.0, 0.0])
+    model = pair().model
+    assert model.denoise.sigmas == (5.0,)
+    low, up = oracle.HIGHER_QUALITY
+    model = pair(**HIGHER_QUALITY).model
+    assert torch.allclose(low.sigmas()[:-1], torch.tensor(model.denoise.sigmas))
+    assert torch.allclose(up.sigmas()[:-1], torch.tensor(model.upsample.sigmas))
