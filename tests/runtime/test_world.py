@@ -332,9 +332,7 @@ def test_frames_that_are_not_finite_end_the_session():
     made = pair()
     made.agent.upsampler.inner_model.conv_out.bias[0] = torch.nan
     player = made.player
-    session = player.program(
-        type(player.resources)(player.spec, player.engines, torch.device("cpu")), 0
-    )
+    session = player.program(player.resources, 0)
     with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
         session.step()
     with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
