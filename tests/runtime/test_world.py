@@ -1,5 +1,7 @@
 """Program `world`: frames, samplers, states and refusals, against the oracle in plain PyTorch."""
 
+from dataclasses import replace
+
 import diamond_oracle as oracle
 import pytest
 import torch
@@ -332,7 +334,7 @@ def test_frames_that_are_not_finite_end_the_session():
     made = pair()
     made.agent.upsampler.inner_model.conv_out.bias[0] = torch.nan
     player = made.player
-    session = player.program(player.resources, 0)
+    session = player.program(replace(player.resources, strict=True))
     with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
         session.step()
     with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
