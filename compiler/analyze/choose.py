@@ -61,9 +61,6 @@ def _nonsense(why: str) -> UsageError:
     )
 
 
-_GUESSES = 2
-"""Number of mixes guessed from the groups' own damage, before bisection."""
-
 _FILLS = 4
 """Limit on the groups tried after the first that is too damaging, each with a rollout."""
 _ROUNDING = 1e-9
@@ -129,10 +126,9 @@ def choose(budget: Budget, scored: Sequence[Scored], seconds: float, measure: Me
 def fastest_within(floor: float, scored: Sequence[Scored], measure: Measure) -> Choice:
     """Chooses as many groups as the PSNR floor allows, in the order of ``by_price``.
 
-    Groups that violate the floor alone are excluded. The first guess of the count sums the groups'
-    own damage. A rollout measures the mix, the guess is corrected by the ratio of measured to
-    summed damage, and bisection follows until one more group is too damaging. Later groups that
-    seem to fit are then tried one by one.
+    Groups that violate the floor alone are excluded. Bisection, with a rollout for each mix, finds
+    the count that one more group exceeds. Later groups that fit by their own damage are then tried
+    one by one.
     """
     require_saving(scored)
     order = [each for each in by_price(scored) if each.psnr_db >= floor]
@@ -146,26 +142,18 @@ def fastest_within(floor: float, scored: Sequence[Scored], measure: Measure) -> 
             else "build in high precision, or pass --recipe with another",
         )
     # The PSNR of the first group alone is known.
-    holds, fails = 1, len(order) + 1
-    best_db, factor, tries = order[0].psnr_db, 1.0, 0
+    holds, fails, best_db = 1, len(order) + 1, order[0].psnr_db
     while fails - holds > 1:
-        if tries < _GUESSES:
-            count = min(max(_guess(order, floor, factor), holds + 1), fails - 1)
-        else:
-            count = (holds + fails) // 2
+        count = (holds + fails) // 2
         psnr_db = measure(order[:count])
-        tries += 1
         if psnr_db >= floor:
             holds, best_db = count, psnr_db
         else:
             fails = count
-        expected = sum(each.damage for each in order[:count])
-        if expected and math.isfinite(psnr_db):
-            factor = _error(psnr_db) / expected
     # The next group is too damaging; a later, less damaging one may fit.
     chosen, tries = order[:holds], 0
     for each in order[holds + 1 :]:
-        if tries == _FILLS or _error(best_db) + factor * each.damage > _error(floor):
+        if tries == _FILLS or _error(best_db) + each.damage > _error(floor):
             continue
         tries += 1
         psnr_db = measure([*chosen, each])
@@ -219,17 +207,6 @@ def require_time(ratio: float, scored: Sequence[Scored], seconds: float) -> None
             "of its time in high precision",
             f"ask for time={nearest:g} or more, or pass --recipe with one that quantizes more",
         )
-
-
-def _guess(order: Sequence[Scored], floor: float, factor: float) -> int:
-    """Returns the number of groups that the floor allows if damage, times ``factor``, adds up."""
-    count, total = 0, 0.0
-    for each in order:
-        total += factor * each.damage
-        if total > _error(floor):
-            break
-        count += 1
-    return count
 
 
 def _saved(scored: Sequence[Scored]) -> float:

@@ -1,21 +1,15 @@
-"""Coordinates of sample charts: timelines and histograms."""
+"""Coordinates of a chart of samples in the order in which they were taken."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from vidc.compiler.bench.statistics import Summary
-from vidc.compiler.report.axes import Axis, Box, Tick, around, round_step
+from vidc.compiler.report.axes import Tick, around, round_step
 
 WIDTH = 1000
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 16, 48
 TIMELINE_HEIGHT = 320
-MOST_BINS = 40
 MOST_DOTS = 100
 """Largest number of samples that a timeline draws as dots."""
-HISTOGRAM_HEIGHT, HISTOGRAM_BOTTOM = 150, 28
 
 
 @dataclass(frozen=True)
@@ -46,26 +40,6 @@ class Timeline:
     bottom: int = TIMELINE_HEIGHT - BOTTOM
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """Histogram of one stream's samples, with the median and its interval.
-
-    ``most`` is the number of samples of the tallest bar, and its height.
-    """
-
-    name: str
-    bars: tuple[Box, ...]
-    median: float
-    interval: Box | None
-    ticks: tuple[Tick, ...]
-    most: Tick
-    width: int = WIDTH
-    height: int = HISTOGRAM_HEIGHT
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
-    bottom: int = HISTOGRAM_HEIGHT - HISTOGRAM_BOTTOM
-
-
 def timeline(samples: Mapping[str, Sequence[float]]) -> Timeline:
     """Lays out one or more samples of each stream by its name."""
     values = [value for own in samples.values() for value in own]
@@ -88,26 +62,4 @@ def timeline(samples: Mapping[str, Sequence[float]]) -> Timeline:
         ),
         x_ticks=tuple(Tick(x.at(i), str(i)) for i in range(step, most + 1, step)),
         y_ticks=y.ticks(),
-    )
-
-
-def histogram(name: str, samples: Sequence[float], summary: Summary) -> Histogram:
-    """Lays out one or more samples of a stream, on an axis of their own."""
-    x = around(min(samples), max(samples), LEFT, WIDTH - RIGHT)
-    # Twice the square root of the number of samples; more bars would hold single samples.
-    bins = min(MOST_BINS, math.ceil(2 * math.sqrt(len(samples))))
-    counts, edges = np.histogram(samples, bins=bins, range=(x.low, x.high))
-    most, bottom = int(counts.max()), HISTOGRAM_HEIGHT - HISTOGRAM_BOTTOM
-    y = Axis(0, most, bottom, TOP)
-    bars = [
-        Box.between(x.at(float(low)), y.at(int(count)), x.at(float(high)), bottom)
-        for count, low, high in zip(counts, edges, edges[1:], strict=False)
-        if count
-    ]
-    band = None
-    if summary.ci95 is not None:
-        low, high = summary.ci95
-        band = Box.between(x.at(low), TOP, x.at(high), bottom)
-    return Histogram(
-        name, tuple(bars), x.at(summary.median), band, x.ticks(), Tick(y.at(most), str(most))
     )

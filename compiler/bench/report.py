@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vidc.compiler.bench.plots import Histogram, Timeline, histogram, timeline
+from vidc.compiler.bench.plots import timeline
 from vidc.compiler.bench.record import DISCIPLINE, Judgment, Result
 from vidc.compiler.bench.statistics import LEAST_FOR_INTERVAL, LEAST_FOR_P99, Summary
 from vidc.compiler.bench.streams import OURS
@@ -35,16 +35,6 @@ class _Verdicts:
     rows: tuple[tuple[Judgment, str], ...]
 
 
-@dataclass(frozen=True)
-class _Drawing:
-    """Charts of one metric: timeline, and histograms of streams with enough samples."""
-
-    metric: str
-    title: str
-    timeline: Timeline
-    histograms: tuple[Histogram, ...]
-
-
 def render_html(result: Result) -> str:
     """Returns the page with inline styles and drawings; every text is escaped."""
     rows = {name: _rows(result, name) for name in result.metrics}
@@ -73,7 +63,11 @@ def render_html(result: Result) -> str:
             for name, metric in sorted(result.metrics.items(), key=lambda item: item[0] != FIRST)
             if metric.headline and _ours(rows[name])
         ],
-        drawings=[_drawing(result, name) for name in TIMELINES if rows[name]],
+        timelines={
+            name: timeline({row.stream: result.streams[row.stream][name] for row in rows[name]})
+            for name in TIMELINES
+            if rows[name]
+        },
         colors=dict(zip(result.streams, ("one", "two", "three", "four"), strict=False)),
         discipline=DISCIPLINE,
         least_for_interval=LEAST_FOR_INTERVAL,
@@ -99,16 +93,6 @@ def _rows(result: Result, metric: str) -> list[_Row]:
 
 def _ours(rows: list[_Row]) -> bool:
     return bool(rows) and rows[0].stream == OURS
-
-
-def _drawing(result: Result, metric: str) -> _Drawing:
-    samples = {name: own[metric] for name, own in result.streams.items() if metric in own}
-    histograms = (
-        histogram(name, own, Summary.of(own))
-        for name, own in samples.items()
-        if len(own) >= LEAST_FOR_INTERVAL
-    )
-    return _Drawing(metric, result.metrics[metric].title, timeline(samples), tuple(histograms))
 
 
 def _swept(found: Sweep, names: Sequence[str]) -> dict[str, list[tuple[Summary, Verdict]]]:

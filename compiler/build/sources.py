@@ -4,23 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidc.exporters.families.family import Family
 from vidc.exporters.families.flags import flag_of, title_of
 from vidc.exporters.part import Part
 from vidc.plugins.errors import UsageError
-
-
-@dataclass(frozen=True)
-class Extra:
-    """Inputs of a group besides its checkpoint.
-
-    Attributes:
-        loras: merged into the weights.
-        tokenizer: written beside them, or None.
-    """
-
-    loras: tuple[Path, ...] = ()
-    tokenizer: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -40,13 +26,6 @@ class Sources:
     seed: int | None = None
     tokenizer: Path | None = None
     calibration: Path | None = None
-
-    def extra(self, model: Family, group: str) -> Extra:
-        """Returns the LoRAs and the tokenizer that a weights group is loaded with."""
-        return Extra(
-            self.loras if group == model.quantized_group else (),
-            self.tokenizer if model.parts[group].needs_tokenizer else None,
-        )
 
     def weights(self, part: Part) -> Path | int:
         """A part's checkpoint, or the seed of its random weights.

@@ -61,9 +61,16 @@ def load_stage(settings: Settings, sources: Sources | None, group: str) -> Load:
     part = model.parts[group]
     if sources is None:
         return Load(part, type(model), precision, None)
-    weights, extra = sources.weights(part), sources.extra(model, group)
-    ema = settings.checkpoint.ema and group == model.quantized_group
-    return Load(part, type(model), precision, weights, extra.loras, extra.tokenizer, ema)
+    main = group == model.quantized_group
+    return Load(
+        part,
+        type(model),
+        precision,
+        sources.weights(part),
+        loras=sources.loras if main else (),
+        tokenizer=sources.tokenizer if part.needs_tokenizer else None,
+        ema=settings.checkpoint.ema and main,
+    )
 
 
 def export_stage(settings: Settings, name: str) -> Export:

@@ -1,7 +1,7 @@
 """Coordinates of the charts in a validation report."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import TypeGuard
@@ -55,43 +55,13 @@ class Chart:
     bottom: int = HEIGHT - BOTTOM
 
 
-def rollout_chart(
-    values: Sequence[tuple[int, float | None]], threshold: float, switches: Sequence[int]
-) -> Chart:
-    """Lays out ``values``: (block, relative L2) in rising order of blocks, at least one.
-
-    ``switches`` are the blocks that are the first of a new prompt.
-    """
-    shown = [threshold, *(value for _, value in values if _drawable(value))]
-    low = math.floor(math.log10(min(shown)))
-    high = math.ceil(math.log10(max(shown)) + 1e-9)
-    high = max(high, low + 1)
-
-    def y(value: float | None) -> float:
-        if not _finite(value):
-            return TOP
-        exponent = math.log10(value) if value > 0 else low
-        share = (high - exponent) / (high - low)
-        return round(TOP + share * (HEIGHT - TOP - BOTTOM), 1)
-
-    step = math.ceil((high - low) / 8)
-    return _lay_out(
-        [(block, value, _finite(value)) for block, value in values],
-        y,
-        lambda value: value <= threshold,
-        tuple(Tick(y(10.0**e), f"1e{e}") for e in range(low, high + 1, step)),
-        Tick(y(threshold), f"threshold {threshold:.3g}"),
-        switches,
-    )
-
-
-def likeness_chart(
+def block_chart(
     values: Sequence[tuple[int, float | None]],
     threshold: float,
     switches: Sequence[int],
     hollow: Collection[int] = (),
 ) -> Chart:
-    """Lays out figures for which higher is better, such as PSNR and SSIM.
+    """Lays out a figure of each block, from left to right; higher is better.
 
     Infinity is drawn at the top.
 
@@ -103,46 +73,20 @@ def likeness_chart(
     """
     shown = [threshold, *(value for _, value in values if _finite(value))]
     axis = around(min(shown), max(shown), HEIGHT - BOTTOM, TOP)
-
-    def y(value: float | None) -> float:
-        if value == math.inf:
-            return TOP
-        return axis.at(value) if _finite(value) else HEIGHT - BOTTOM
-
-    return _lay_out(
-        [(block, value, _finite(value) or value == math.inf) for block, value in values],
-        y,
-        lambda value: value >= threshold,
-        axis.ticks(),
-        Tick(y(threshold), f"threshold {threshold:.3g}"),
-        switches,
-        hollow,
-    )
-
-
-def _lay_out(
-    values: Sequence[tuple[int, float | None, bool]],
-    y: Callable[[float | None], float],
-    passes: Callable[[float], bool],
-    y_ticks: tuple[Tick, ...],
-    threshold: Tick,
-    switches: Sequence[int],
-    hollow: Collection[int] = (),
-) -> Chart:
-    """Lays out blocks from left to right."""
     first, last = values[0][0], values[-1][0]
 
     def x(block: float) -> float:
         share = (block - first + 0.5) / (last - first + 1)
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
-    points = tuple(
-        Point(
-            x(block), y(value), block, value, value is not None and passes(value), drawn,
-            block in hollow,
-        )
-        for block, value, drawn in values
-    )  # fmt: skip
+    def point(block: int, value: float | None) -> Point:
+        perfect = value == math.inf
+        y = TOP if perfect else axis.at(value) if _finite(value) else HEIGHT - BOTTOM
+        passed = value is not None and value >= threshold
+        drawn = perfect or _finite(value)
+        return Point(x(block), y, block, value, passed, drawn, block in hollow)
+
+    points = tuple(point(block, value) for block, value in values)
     step = math.ceil((last - first + 1) / MAX_BLOCK_LABELS)
     return Chart(
         points=points,
@@ -152,8 +96,8 @@ def _lay_out(
             if drawn
         ),
         x_ticks=tuple(Tick(x(b), str(b)) for b in range(first, last + 1, step)),
-        y_ticks=y_ticks,
-        threshold=threshold,
+        y_ticks=axis.ticks(),
+        threshold=Tick(axis.at(threshold), f"threshold {threshold:.3g}"),
         switches=_labeled([x(b - 0.5) for b in switches if first <= b <= last]),
     )
 
@@ -170,11 +114,6 @@ def _labeled(switches: Sequence[float]) -> tuple[Tick, ...]:
 
 def _finite(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
-
-
-def _drawable(value: float | None) -> TypeGuard[float]:
-    """Returns True if a logarithmic axis can place the value."""
-    return _finite(value) and value > 0
 
 
 SPREAD_HEIGHT = 190

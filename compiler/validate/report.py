@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vidc.compiler.report.render import render
-from vidc.compiler.validate.charts import Chart, likeness_chart, rollout_chart, spread
+from vidc.compiler.validate.charts import Chart, block_chart, spread
 from vidc.compiler.validate.gates import UPPER_LIMITS, Gate, Subject, Where, all_passed
-from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
+from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics, sqnr_db
 from vidc.compiler.validate.pictures import (
     ERROR_RAMP,
     Picture,
@@ -185,8 +185,7 @@ def render_html(report: Report) -> str:
         components=[_component_row(row, report.gates) for row in report.components],
         rollout=[_rollout_row(row, report) for row in report.rollout],
         rollout_limits=_rollout_limits(report.gates),
-        chart=_error_chart(report),
-        likenesses=_likeness_charts(report),
+        charts=_charts(report),
         worst=[(tensor, spread(tensor)) for tensor in report.worst],
         most_of_component=MOST_OF_COMPONENT,
         comparisons=[
@@ -275,44 +274,31 @@ def _rollout_limits(gates: Sequence[Gate]) -> dict[str, dict[str, Gate]]:
     return {name: limits for name, limits in (("a block", each), ("all", whole)) if limits}
 
 
-def _error_chart(report: Report) -> Chart | None:
-    """Returns the curve of relative L2, or None if no block has a gate for it."""
-    threshold = _threshold_of_blocks(report, Where.ROLLOUT, "relative_l2")
-    if threshold is None or not report.rollout:
-        return None
-    values = [
-        (row.block, row.latents.relative_l2 if row.latents else None)
-        for row in report.rollout
-        if row.block is not None
-    ]
-    return rollout_chart(values, threshold, report.switches)
-
-
-def _likeness_charts(report: Report) -> dict[str, Chart]:
-    """Returns the curves of PSNR and SSIM that have gates and values."""
+def _charts(report: Report) -> dict[str, Chart]:
+    """Returns the curves of SQNR, PSNR and SSIM that have gates and values."""
     charts = {}
-    for metric in ("psnr_db", "ssim"):
-        threshold = _threshold_of_blocks(report, Where.PIXELS, metric)
-        rows = [
-            (row.block, row.pixels, row.decoded) for row in report.rollout if row.block is not None
-        ]
-        if threshold is None or not any(pixels for _, pixels, _ in rows):
+    rows = [(row.block, row) for row in report.rollout if row.block is not None]
+    for metric in ("sqnr_db", "psnr_db", "ssim"):
+        threshold = _threshold(report, metric)
+        found = [row.latents if metric == "sqnr_db" else row.pixels for _, row in rows]
+        if threshold is None or not any(found):
             continue
         values = [
-            (block, getattr(pixels, metric) if pixels and pixels.finite else None)
-            for block, pixels, _ in rows
+            (block, getattr(figures, metric) if figures and figures.finite else None)
+            for (block, _), figures in zip(rows, found, strict=True)
         ]
-        hollow = {block for block, _, decoded in rows if decoded}
-        charts[metric] = likeness_chart(values, threshold, report.switches, hollow)
+        hollow = {block for block, row in rows if row.decoded and metric != "sqnr_db"}
+        charts[metric] = block_chart(values, threshold, report.switches, hollow)
     return charts
 
 
-def _threshold_of_blocks(report: Report, where: Where, metric: str) -> float | None:
-    return next(
-        (
-            gate.threshold
-            for gate in report.gates
-            if (gate.where, gate.metric) == (where, metric) and gate.block is not None
-        ),
-        None,
+def _threshold(report: Report, metric: str) -> float | None:
+    """Returns the threshold of a block's figure; that of SQNR is a relative L2's."""
+    gated = "relative_l2" if metric == "sqnr_db" else metric
+    limits = (
+        gate.threshold
+        for gate in report.gates
+        if gate.where in BLOCKWISE and gate.metric == gated and gate.block is not None
     )
+    limit = next(limits, None)
+    return sqnr_db(limit) if limit is not None and gated == "relative_l2" else limit

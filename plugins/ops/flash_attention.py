@@ -10,18 +10,21 @@ import math
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from vidc.plugins.arguments import Checks
 from vidc.plugins.cuda_driver import Kernel, TensorMap
 from vidc.plugins.definition import define_composite
-from vidc.plugins.errors import GateError, UnavailableError, UsageError
+from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.ops.key_split import half_lengths, merge_halves, split_from
+from vidc.plugins.ops.ring import check_attention
 from vidc.plugins.signature import DTYPE_NAMES, DTYPES
 
 OPERATOR = "flash_attention_sm90"
+_CHECKS = Checks(OPERATOR)
 
 _DTYPES = (torch.bfloat16, torch.float16)
 _ALIGNMENT = 16
@@ -160,44 +163,21 @@ def _device_index(device: torch.device | int | None) -> int:
     return torch.cuda.current_device() if index is None else index
 
 
-def _refuse(argument: str, expected: object, found: object) -> NoReturn:
-    raise UsageError(
-        "VIDC-KERNEL-ARGUMENT",
-        f"vidc::{OPERATOR}: {argument}: expected {expected}, found {found}",
-        "pass the arguments of vidc::ring_attention, contiguous and on one CUDA device",
-    )
-
-
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> None:
-    if query.dim() != 4:
-        _refuse("query", "shape [B, T, H, D]", tuple(query.shape))
-    if query.dtype not in _DTYPES:
-        _refuse("query", "bfloat16 or float16", query.dtype)
-    batch, _, heads, head_dim = query.shape
-    if key.dim() != 4 or (key.shape[0], *key.shape[2:]) != (batch, heads, head_dim):
-        _refuse("key", f"shape [{batch}, S, {heads}, {head_dim}]", tuple(key.shape))
-    if value.shape != key.shape:
-        _refuse("value", f"key's shape {tuple(key.shape)}", tuple(value.shape))
-    for name, tensor in (("key", key), ("value", value)):
-        if tensor.dtype != query.dtype:
-            _refuse(name, f"query's {query.dtype}", tensor.dtype)
-    if valid_length.shape != (1,):
-        _refuse("valid_length", "shape [1]", tuple(valid_length.shape))
-    if valid_length.dtype != torch.int64:
-        _refuse("valid_length", torch.int64, valid_length.dtype)
+def _check(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> None:
+    _CHECKS.dtype("query", query, _DTYPES)
+    check_attention(_CHECKS, query, key, value, valid_length, ("key", "value"))
 
 
 def _check_memory(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.numel() == 0:
-            _refuse(name, "at least one element", tuple(tensor.shape))
-        if not tensor.is_contiguous():
-            _refuse(name, "a contiguous tensor", f"strides {tensor.stride()}")
-        if tensor.data_ptr() % _ALIGNMENT:
-            _refuse(name, f"memory aligned to {_ALIGNMENT} bytes", hex(tensor.data_ptr()))
+        strides = f"strides {tensor.stride()}"
+        _CHECKS.that(tensor.is_contiguous(), name, "a contiguous tensor", strides)
+        address = tensor.data_ptr()
+        aligned = f"memory aligned to {_ALIGNMENT} bytes"
+        _CHECKS.that(address % _ALIGNMENT == 0, name, aligned, hex(address))
     for name, tensor in (("key", key), ("value", value), ("valid_length", valid_length)):
-        if tensor.device != query.device:
-            _refuse(name, f"query's device {query.device}", tensor.device)
+        device = query.device
+        _CHECKS.that(tensor.device == device, name, f"query's device {device}", tensor.device)
 
 
 def _find(query: Tensor) -> _Loaded:
@@ -316,7 +296,7 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
         UnavailableError: ``VIDC-KERNEL-MISSING``, no kernel is loaded for this dtype, head size and
             device.
     """
-    _check_shapes(query, key, value, valid_length)
+    _check(query, key, value, valid_length)
     _check_memory(query, key, value, valid_length)
     loaded = _find(query)
     batch, tokens, heads, head_dim = query.shape
@@ -343,7 +323,7 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
 
 
 def _fake(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> Tensor:
-    _check_shapes(query, key, value, valid_length)
+    _check(query, key, value, valid_length)
     return torch.empty_like(query, memory_format=torch.contiguous_format)
 
 

@@ -92,7 +92,7 @@ def ring_attention_reference(
     Raises:
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
-    _check_attention(query, key_cache, value_cache, valid_length)
+    check_attention(_ATTENTION, query, key_cache, value_cache, valid_length)
     tokens, slots = query.shape[1], key_cache.shape[1]
     valid = torch.arange(slots, dtype=torch.int64, device=query.device) < valid_length
     mask = valid[None, None, None, :].expand(1, 1, tokens, slots)
@@ -112,16 +112,31 @@ def _check_write(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> 
     _WRITE.that(0 <= sink < slots, "sink", f"from 0 to {slots - 1}", sink)
 
 
-def _check_attention(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, valid_length: Tensor
+def check_attention(
+    checks: Checks,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    valid_length: Tensor,
+    names: tuple[str, str] = ("key_cache", "value_cache"),
 ) -> None:
-    _ATTENTION.shape("query", query, ("B", "T", "H", "D"))
+    """Checks what all operators that compute ``ring_attention`` ask of their arguments.
+
+    Args:
+        checks: of the operator.
+        query: as in ``ring_attention_reference``, like the next three.
+        key: keys of the ring.
+        value: values of the ring.
+        valid_length: number of valid slots.
+        names: the operator's names of ``key`` and ``value``.
+    """
+    checks.shape("query", query, ("B", "T", "H", "D"))
     batch, _, *row = query.shape
-    _ATTENTION.shape("key_cache", key_cache, (batch, "S", *row))
-    _ATTENTION.shape("value_cache", value_cache, (batch, key_cache.shape[1], *row))
-    for name, ring in (("key_cache", key_cache), ("value_cache", value_cache)):
-        _ATTENTION.dtype(name, ring, (query.dtype,))
-    _one_number(_ATTENTION, "valid_length", valid_length)
+    checks.shape(names[0], key, (batch, "S", *row))
+    checks.shape(names[1], value, (batch, key.shape[1], *row))
+    for name, ring in zip(names, (key, value), strict=True):
+        checks.dtype(name, ring, (query.dtype,))
+    _one_number(checks, "valid_length", valid_length)
 
 
 def _one_number(checks: Checks, argument: str, tensor: Tensor) -> None:
@@ -132,7 +147,7 @@ def _one_number(checks: Checks, argument: str, tensor: Tensor) -> None:
 def _ring_attention_fake(
     query: Tensor, key_cache: Tensor, value_cache: Tensor, valid_length: Tensor
 ) -> Tensor:
-    _check_attention(query, key_cache, value_cache, valid_length)
+    check_attention(_ATTENTION, query, key_cache, value_cache, valid_length)
     return torch.empty_like(query, memory_format=torch.contiguous_format)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vidc.plugins.arguments import Checks
 from vidc.plugins.definition import define
-from vidc.plugins.ops.ring import ring_attention_reference
+from vidc.plugins.ops.ring import check_attention, ring_attention_reference
 
 _CHECKS = Checks("ring_attention_16bit")
 _DTYPES = (torch.bfloat16, torch.float16)
@@ -55,16 +55,10 @@ def _check(query: Tensor, keys: Tensor, values: Tensor, valid_length: Tensor) ->
     batch, tokens, heads, head_dim = query.shape
     sizes = " or ".join(map(str, _HEAD_SIZES))
     _CHECKS.that(head_dim in _HEAD_SIZES, "query", f"a head size of {sizes}", head_dim)
-    _CHECKS.shape("key_cache", keys, (batch, "S", heads, head_dim))
-    slots = keys.shape[1]
+    check_attention(_CHECKS, query, keys, values, valid_length)
+    slots, rows = keys.shape[1], batch * tokens * heads
     _CHECKS.that(slots <= _SLOTS, "key_cache", f"at most {_SLOTS} slots", slots)
-    _CHECKS.shape("value_cache", values, (batch, slots, heads, head_dim))
-    for name, ring in (("key_cache", keys), ("value_cache", values)):
-        _CHECKS.dtype(name, ring, (query.dtype,))
-    rows = batch * tokens * heads
     _CHECKS.that(rows <= _ROWS, "query", f"at most {_ROWS} rows", rows)
-    _CHECKS.shape("valid_length", valid_length, (1,))
-    _CHECKS.dtype("valid_length", valid_length, (torch.int64,))
 
 
 ring_attention_16bit = define(

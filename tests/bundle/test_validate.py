@@ -182,17 +182,6 @@ def test_figures_are_printed_though_the_report_cannot_be_written(vidc, project, 
     assert "VIDC-VALIDATE-REPORT" in err
 
 
-def test_a_text_encoder_of_a_checkpoint_must_be_given(vidc, project, tmp_path):
-    pipeline = tmp_path / "pipeline"
-    shutil.copytree(project.pipeline, pipeline, ignore=shutil.ignore_patterns("text_encoder"))
-    status, out, err = vidc(
-        project.bundle, "--report", tmp_path / "r.html", "--checkpoint", pipeline
-    )
-    assert (status, out) == (2, "")
-    assert "VIDC-BUILD-SOURCES" in err
-    assert "text encoder" in err
-
-
 def tree(folder: Path) -> dict[Path, bytes]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder): path.read_bytes() for path in files}

@@ -31,8 +31,9 @@ def eager_bundle(
     files = {}
     for group, source in sources.checkpoints.items():
         (output := folder / group).mkdir()
-        tokenizer = sources.extra(model, group).tokenizer
-        stage = Load(model.parts[group], type(model), "fp32", source, tokenizer=tokenizer)
+        part = model.parts[group]
+        tokenizer = sources.tokenizer if part.needs_tokenizer else None
+        stage = Load(part, type(model), "fp32", source, tokenizer=tokenizer)
         stage.run(Workspace(output, {}, print))
         files[group] = output / weights_path(group)
     where = torch.device(device)

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vidc.compiler.bench.plots import MOST_DOTS, histogram, timeline
-from vidc.compiler.bench.statistics import Summary
+from vidc.compiler.bench.plots import MOST_DOTS, timeline
 
 samples = st.lists(st.floats(1e-3, 1e5), min_size=1, max_size=150)
 streams = st.dictionaries(st.sampled_from(["vidc", "eager", "compile"]), samples, min_size=1)
@@ -40,28 +39,6 @@ def test_longer_samples_lie_higher(values):
     heights = [y for _, y in corners(series.points)]
     order = np.argsort(values)
     assert all(heights[a] >= heights[b] for a, b in pairwise(order))
-
-
-@given(samples)
-def test_a_histogram_lies_on_its_drawing(values):
-    summary = Summary.of(values)
-    chart = histogram("vidc", values, summary)
-    boxes = [*chart.bars, *([chart.interval] if chart.interval else [])]
-    for box in boxes:
-        assert chart.left <= box.x <= box.x + box.width <= chart.right + 0.2
-        assert 0 <= box.y <= box.y + box.height <= chart.bottom + 0.2
-    assert chart.left <= chart.median <= chart.right
-    assert chart.most.at == 16
-    assert 1 <= int(chart.most.label) <= len(values)
-    assert int(chart.most.label) * len(chart.bars) >= len(values)
-    # The tallest bar fills the drawing.
-    assert max(box.height for box in chart.bars) == pytest.approx(chart.bottom - 16, abs=0.2)
-    assert (chart.interval is None) == (len(values) < 6)
-
-
-def test_a_histogram_has_fewer_bars_than_samples():
-    values = list(np.random.default_rng(0).normal(100, 1, 30))
-    assert len(histogram("vidc", values, Summary.of(values)).bars) <= 11
 
 
 @pytest.mark.parametrize(

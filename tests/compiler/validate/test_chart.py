@@ -1,62 +1,27 @@
 import math
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidc.compiler.validate.charts import likeness_chart, rollout_chart
-
-figures = st.one_of(st.none(), st.just(math.inf), st.just(0.0), st.floats(1e-30, 1e30))
-
-
-@given(st.lists(figures, min_size=1, max_size=60), st.floats(1e-9, 10), st.integers(0, 100))
-@settings(deadline=None)
-def test_everything_lies_on_the_drawing(values, threshold, first):
-    blocks = list(enumerate(values, start=first))
-    chart = rollout_chart(blocks, threshold, [first, first + len(values) - 1])
-    assert [(p.block, p.value) for p in chart.points] == blocks
-    for y in [p.y for p in chart.points] + [t.at for t in (*chart.y_ticks, chart.threshold)]:
-        assert chart.top <= y <= chart.bottom
-    for x in [p.x for p in chart.points] + [t.at for t in (*chart.x_ticks, *chart.switches)]:
-        assert chart.left <= x <= chart.right
-    assert len(chart.x_ticks) <= 20
-    assert len(chart.y_ticks) <= 9
-
-
-@given(st.lists(st.floats(1e-12, 1e6), min_size=2, max_size=20), st.floats(1e-6, 1))
-@settings(deadline=None)
-def test_larger_errors_lie_higher_and_the_threshold_parts_them(values, threshold):
-    chart = rollout_chart(list(enumerate(values)), threshold, [])
-    by_value = sorted(chart.points, key=lambda p: p.value)
-    assert all(a.y >= b.y for a, b in pairwise(by_value))
-    for point in chart.points:
-        assert point.passed == (point.value <= threshold)
-        assert point.y >= chart.threshold.at if point.passed else point.y <= chart.threshold.at
-
-
-def test_the_axis_is_logarithmic():
-    chart = rollout_chart([(0, 1e-5), (1, 1e-4), (2, 1e-3)], 1e-2, [])
-    y = [p.y for p in chart.points]
-    assert y[0] - y[1] == pytest.approx(y[1] - y[2], abs=0.2)
-    assert [t.label for t in chart.y_ticks] == ["1e-5", "1e-4", "1e-3", "1e-2", "1e-1"]
+from vidc.compiler.validate.charts import block_chart
 
 
 def test_blocks_without_a_figure_break_the_line_and_fail():
-    chart = rollout_chart([(0, 1e-5), (1, 1e-5), (2, None), (3, math.inf), (4, 1e-5)], 1e-3, [])
+    chart = block_chart([(0, 50.0), (1, 50.0), (2, None), (3, -math.inf), (4, 50.0)], 40.0, [])
     assert [len(line.split()) for line in chart.lines] == [2, 1]
     assert [p.drawn for p in chart.points] == [True, True, False, False, True]
     assert [p.passed for p in chart.points] == [True, True, False, False, True]
 
 
 def test_a_switch_stands_before_its_block():
-    chart = rollout_chart([(b, 1e-5) for b in range(8)], 1e-3, [4])
+    chart = block_chart([(b, 50.0) for b in range(8)], 40.0, [4])
     assert chart.points[3].x < chart.switches[0].at < chart.points[4].x
 
 
 def test_labels_of_switches_do_not_overlap():
-    blocks = [(b, 1e-5) for b in range(40)]
-    ticks = rollout_chart(blocks, 1e-3, [4, 5, 6, 20, 21, 39]).switches
+    blocks = [(b, 50.0) for b in range(40)]
+    ticks = block_chart(blocks, 40.0, [4, 5, 6, 20, 21, 39]).switches
     assert [tick.label for tick in ticks] == ["prompt switch", "", "", "prompt switch", "",
                                               "prompt switch"]  # fmt: skip
     labeled = [tick.at for tick in ticks if tick.label]
@@ -73,12 +38,16 @@ def test_labels_of_switches_do_not_overlap():
     st.integers(0, 100),
 )
 @settings(deadline=None)
-def test_every_likeness_lies_on_the_drawing(values, threshold, first):
+def test_everything_lies_on_the_drawing(values, threshold, first):
     blocks = list(enumerate(values, start=first))
-    chart = likeness_chart(blocks, threshold, [first + 1], hollow={first})
+    chart = block_chart(blocks, threshold, [first, first + 1], hollow={first})
     assert [(p.block, p.value) for p in chart.points] == blocks
     for y in [p.y for p in chart.points] + [t.at for t in (*chart.y_ticks, chart.threshold)]:
         assert chart.top <= y <= chart.bottom
+    for x in [p.x for p in chart.points] + [t.at for t in (*chart.x_ticks, *chart.switches)]:
+        assert chart.left <= x <= chart.right
+    assert len(chart.x_ticks) <= 20
+    assert len(chart.y_ticks) <= 9
     for point in chart.points:
         assert point.drawn == (point.value is not None and point.value != -math.inf)
         assert point.passed == (point.value is not None and point.value >= threshold)
@@ -89,7 +58,7 @@ def test_every_likeness_lies_on_the_drawing(values, threshold, first):
             assert point.y >= chart.threshold.at
 
 
-def test_equal_pictures_lie_above_every_other():
-    chart = likeness_chart([(0, 50.0), (1, math.inf), (2, -math.inf)], 40.0, [])
+def test_equal_values_lie_above_every_other():
+    chart = block_chart([(0, 50.0), (1, math.inf), (2, -math.inf)], 40.0, [])
     assert [point.y for point in chart.points[1:]] == [chart.top, chart.bottom]
     assert chart.top < chart.points[0].y < chart.threshold.at

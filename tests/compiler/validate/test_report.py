@@ -8,7 +8,7 @@ import pytest
 from page import Page
 
 from vidc.compiler.validate.gates import Gate, Subject, Where
-from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
+from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics, sqnr_db
 from vidc.compiler.validate.report import (
     ComponentRow,
     FramePair,
@@ -22,7 +22,7 @@ from vidc.compiler.validate.worst import Histogram, Outlier, WorstTensor
 
 
 def make_report(bundle: str = "tiny-cpu-fp32", blocks: int = 8, error: float = 1e-5) -> Report:
-    metrics = TensorMetrics(True, error, 0.999999, 3e-5, 100.0)
+    metrics = TensorMetrics(True, error, 0.999999, 3e-5, sqnr_db(error))
     rng = np.random.default_rng(0)
     reference = rng.integers(0, 200, (12, 20, 3), dtype=np.uint8)
     return Report(
@@ -56,7 +56,7 @@ def test_page_shows_measurements():
         "relative L2 ≤ 0.0001",
         "≥ 40",
         "The prompt switches before block 4.",
-        "threshold 0.001",
+        "threshold 60",
         "Block 2, frame 5: largest error 40, mean 40.00 of 255 levels",
         "40 of 255 levels",
     ):
@@ -66,7 +66,7 @@ def test_page_shows_measurements():
 
 def test_the_curve_has_a_point_for_each_block_a_threshold_and_the_switch():
     page = Page(render_html(make_report(blocks=11)))
-    # Relative L2 and PSNR; SSIM has no gate.
+    # SQNR and PSNR; SSIM has no gate.
     assert len(page.all("circle")) == 2 * 11
     classes = Counter(line["class"] for line in page.all("line"))
     assert (classes["threshold"], classes["switch"]) == (2, 2)
@@ -77,7 +77,7 @@ def test_psnr_and_ssim_have_a_curve_each():
     gates = [Gate(Where.PIXELS, "frames", "ssim", 0.9999, 0.99, block=b) for b in range(8)]
     rollout = [replace(row, decoded=row.block == 3) for row in report.rollout]
     page = Page(render_html(replace(report, gates=[*report.gates, *gates], rollout=rollout)))
-    titles = {"Rollout error block by block", "PSNR (dB) block by block", "SSIM block by block"}
+    titles = {"SQNR (dB) block by block", "PSNR (dB) block by block", "SSIM block by block"}
     assert titles <= set(page.text)
     assert sum("hollow" in circle["class"] for circle in page.all("circle")) == 2
     assert "3 *" in page.words
