@@ -64,7 +64,7 @@ def open_controls(
     """
     if actions is None and start is None:
         return Controls()
-    if not spec.action_shape:
+    if "action" not in spec.condition_shapes:
         raise UsageError(
             _CODE,
             f"{bundle} takes no actions, and {'--start' if actions is None else '--actions'} is "

@@ -136,7 +136,6 @@ class Player:
                     session.switch_prompt(inputs.prompts[1])
                 if inputs.conditions:
                     session.condition(**{n: each[block] for n, each in inputs.conditions.items()})
-                session.rehearse(block)
                 latent = session.generate(noise=noise)
                 played.latents.append(latent)
                 if self.program.decoders[-1] not in self.resources.engines:

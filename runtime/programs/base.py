@@ -186,9 +186,6 @@ class Session(Generic[S]):
 
         return wait
 
-    def rehearse(self, block: int) -> None:
-        """Sets what a validation's block ``block`` needs besides prompts and noise, as actions."""
-
     def stream(self, blocks: int) -> Iterator[Tensor]:
         """Returns an iterator over the results of ``blocks`` calls of ``step``.
 

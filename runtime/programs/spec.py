@@ -32,11 +32,6 @@ class ProgramSpec:
         return ()
 
     @property
-    def action_shape(self) -> tuple[int, ...]:
-        """Shape of an action; empty if sessions take none."""
-        return ()
-
-    @property
     def condition_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes of what ``Session.condition`` takes, by name."""
         return {}

@@ -9,13 +9,10 @@ from torch.nn import functional
 
 from vidc.runtime.graphs import Runners
 from vidc.runtime.inputs import NOISE
-from vidc.runtime.noise import NoiseSource, block_noise
+from vidc.runtime.noise import NoiseSource
 from vidc.runtime.programs.base import FRAMES, LATENTS, Session
 from vidc.runtime.programs.world_inputs import FRAME, action_of, images_of, pixels_of
 from vidc.runtime.programs.world_spec import COLORS, SamplerSpec, WorldSpec
-
-_REHEARSAL = 2**32
-"""Seed of what validation draws besides noise: no stream's noise repeats it."""
 
 
 def truncated(frame: Tensor) -> Tensor:
@@ -58,6 +55,10 @@ class World(Session[WorldSpec]):
         action = action_of(actions, self.spec, (self.spec.actions,), self._resources.device)
         with self._turn(LATENTS, retryable=True):
             self._action.copy_(action)
+
+    def condition(self, action: Tensor | int) -> None:
+        """Sets the action of the next frames; the same as ``act``."""
+        self.act(action)
 
     def spawn(self, low: Tensor, full: Tensor | None = None, actions: Tensor | None = None) -> None:
         """Starts from a state, such as a folder of DIAMOND's ``spawn`` holds.
@@ -136,17 +137,6 @@ class World(Session[WorldSpec]):
         with self._turn(FRAMES, retryable=True):
             picture = _picture(frame)
         return self._resources.runners[FRAMES].hand_out(picture)
-
-    def rehearse(self, block: int) -> None:
-        """Starts from drawn frames before the first block; draws an action for each."""
-        spec = self.spec
-        if block == 0:
-            drawn = block_noise(_REHEARSAL, 0, spec.past, spec.low_shape[1:])
-            low = truncated(drawn.mul(0.5).clamp(-1, 1))
-            full = functional.interpolate(low, scale_factor=spec.factor, mode="bicubic")
-            self.spawn(low, full.repeat(max(1, spec.past_full), 1, 1, 1).clamp(-1, 1))
-        drawn = block_noise(_REHEARSAL, block + 1, 1, spec.action_shape)[0]
-        self.act(drawn == drawn.max() if spec.one_hot else drawn > 0.5)
 
     def _allocate(self, device: torch.device) -> None:
         spec = self.spec

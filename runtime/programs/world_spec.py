@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from vidc.plugins.signature import Role, Signature
 from vidc.runtime.programs.spec import ProgramSpec
 
@@ -125,9 +128,14 @@ class WorldSpec(ProgramSpec):
         return ("denoise",) if self.upsample is None else ("denoise", "upsample")
 
     @property
-    def action_shape(self) -> tuple[int, ...]:
+    def condition_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shape of an action, ``[inputs]``."""
-        return (self.actions,)
+        return {"action": (self.actions,)}
+
+    def draw_conditions(self, seed: int) -> dict[str, Tensor]:
+        """Draws an action, float32 on the CPU."""
+        drawn = torch.rand(self.actions, generator=torch.Generator().manual_seed(seed))
+        return {"action": (drawn == drawn.max() if self.one_hot else drawn > 0.5).float()}
 
     @property
     def frame_size(self) -> tuple[int, int]:

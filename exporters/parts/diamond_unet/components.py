@@ -14,11 +14,11 @@ from vidc.plugins.signature import Access, Role, Signature, TensorSpec
 
 
 class _Denoising(nn.Module):
-    """Base of both components: one of the two networks, under its weights' names."""
+    """Base of both components, which share all weights; each runs one of the two networks."""
 
     def __init__(self, network: nn.Module, child: str, config: UNetConfig) -> None:
         super().__init__()
-        self.add_module(GROUP, nn.ModuleDict({child: network.get_submodule(child)}))
+        self.add_module(GROUP, network)
         self.inner_model = f"{GROUP}.{child}.inner_model"
         self.config = config
 

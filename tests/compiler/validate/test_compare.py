@@ -166,6 +166,23 @@ def test_a_rollout_may_not_err_much_more_than_eagers(model, mixed, eager_error, 
     assert failed == (set() if passes else {(None, "relative_l2")})
 
 
+@pytest.mark.parametrize(("precision", "rounded"), [("fp32", 0.05), ("bf16", 0.15), ("fp16", 0.05)])
+def test_rounded_feedback_has_at_least_the_limits_of_fp16(mixed, precision, rounded):
+    rows = compare_rollouts(mixed.reference.played, mixed.reference.played, mixed.eager_rollout)
+
+    def limits(feedback):
+        gates = _rollout_gates(mixed, rows, precision, precision, rounded=feedback)
+        found = {
+            g.threshold for g in gates if (g.where, g.metric) == (Where.ROLLOUT, "relative_l2")
+        }
+        return found, [gate for gate in gates if gate.where is Where.PIXELS]
+
+    (exact, pixels), (loose, same) = limits(False), limits(True)
+    assert loose == {rounded}
+    assert max(exact) == load_thresholds(precision)[Where.ROLLOUT]["relative_l2"]
+    assert pixels == same
+
+
 def test_the_json_of_a_validation_is_strict(model, mixed):
     comparison = held(model, mixed)
     endless = compare(torch.tensor([torch.inf]), torch.ones(1))
