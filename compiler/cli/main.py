@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from vidc.compiler.cli.group import Invocation, root
+from vidc.compiler.cli.interrupts import Interrupts
 from vidc.plugins.errors import UsageError, VidcError
 
 INTERRUPTED = 130
@@ -24,29 +25,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: the command line after the program's name, by default this process's own.
     """
     try:
-        status = _status(sys.argv[1:] if arguments is None else arguments)
+        with Interrupts() as interrupts:
+            status = _status(sys.argv[1:] if arguments is None else arguments, interrupts)
     finally:
         # While the interpreter shuts down, an interrupt would only print a traceback.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     sys.exit(status)
 
 
-def _status(arguments: Sequence[str]) -> int:
+def _status(arguments: Sequence[str], interrupts: Interrupts) -> int:
+    try:
+        return _run(arguments, interrupts)
+    except BaseException as error:
+        # A library that an interrupt arrives in may raise an error of its own.
+        if not interrupts.received and not isinstance(error, click.Abort | KeyboardInterrupt):
+            raise
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+
+
+def _run(arguments: Sequence[str], interrupts: Interrupts) -> int:
     invocation = Invocation()
     try:
         # Without standalone mode click returns what `Context.exit` was given, or the command's
         # own result, which carries no status.
         status = root.main(list(arguments), prog_name="vidc", standalone_mode=False, obj=invocation)
         return status if isinstance(status, int) else 0
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
-    except click.ClickException as error:
-        return _report(_coded(error), error, invocation)
-    except VidcError as error:
-        return _report(error, error, invocation)
-    except Exception as error:  # noqa: BLE001 - the last resort, which tells a bug from a mistake
-        return _report(_internal(error), error, invocation)
+    except Exception as error:
+        if interrupts.received or isinstance(error, click.Abort):
+            raise
+        return _report(_shown(error), error, invocation)
 
 
 def _report(shown: VidcError, cause: Exception, invocation: Invocation) -> int:
@@ -54,6 +62,12 @@ def _report(shown: VidcError, cause: Exception, invocation: Invocation) -> int:
         traceback.print_exception(cause)
     click.echo(str(shown), err=True)
     return shown.exit_code
+
+
+def _shown(error: Exception) -> VidcError:
+    if isinstance(error, VidcError):
+        return error
+    return _coded(error) if isinstance(error, click.ClickException) else _internal(error)
 
 
 def _coded(error: click.ClickException) -> VidcError:

@@ -83,11 +83,14 @@ def serve(connection: Connection) -> Command | None:
         except EOFError:
             return None
         trap = Trap(command)
+        # An interrupt waits until the command can report it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         process = os.fork()
         if not process:
             connection.close()
             _begin(command, trap)
             return command
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         connection.send(process)
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         connection.send(trap.ended(status))
@@ -115,8 +118,11 @@ if __name__ == "__main__":
     warm_up(*sys.argv[2:])
     if (given := serve(Connection(int(sys.argv[1])))) is not None:
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             main(given.arguments)
-        except SystemExit as end:
+        except (SystemExit, KeyboardInterrupt) as end:
+            if isinstance(end, KeyboardInterrupt):  # As vidc.compiler.cli reports it.
+                print("interrupted")
             atexit._run_exitfuncs()
             # Not the end of libraries, which would wait for threads of the process forked from.
-            os._exit(int(end.code or 0))
+            os._exit(130 if isinstance(end, KeyboardInterrupt) else int(end.code or 0))

@@ -1,0 +1,59 @@
+"""Ctrl-C that ends a command also where Python loses the interrupt."""
+
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any, Self
+
+
+class Interrupts:
+    """Raises KeyboardInterrupt at SIGINT, and again until the command ends.
+
+    Python drops an interrupt that arrives in a destructor, and libraries in C++ and Rust turn one
+    that arrives in their callbacks into an error of their own. While any exception is handled,
+    ``finally`` blocks included, nothing is raised again: they are finished in peace.
+
+    Does nothing outside the main thread, and where SIGINT is ignored, as under nohup.
+
+    Args:
+        seconds: between two attempts.
+
+    Attributes:
+        received: True once SIGINT came.
+    """
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self.received = False
+        self._seconds = seconds
+        self._active = False
+
+    def __enter__(self) -> Self:
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._active = True
+            self._alarm = signal.signal(signal.SIGALRM, self._again)
+            self._unraisable, sys.unraisablehook = sys.unraisablehook, self._dropped
+            signal.signal(signal.SIGINT, self._first)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._active:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._alarm)
+            sys.unraisablehook = self._unraisable
+
+    def _first(self, _: int, __: FrameType | None) -> None:
+        self.received = True
+        signal.setitimer(signal.ITIMER_REAL, self._seconds, self._seconds)
+        raise KeyboardInterrupt
+
+    def _again(self, _: int, __: FrameType | None) -> None:
+        if sys.exc_info()[0] is None:
+            raise KeyboardInterrupt
+
+    def _dropped(self, unraisable: Any) -> None:
+        """Prints what Python drops, unless it is an interrupt: that one comes again."""
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            self._unraisable(unraisable)
