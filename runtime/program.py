@@ -12,7 +12,11 @@ PROGRAMS = {
     "world": "vidc.runtime.programs.world:World",
 }
 """The session class of each program, as ``module:class``."""
-SPECS = {"causal_video": "vidc.runtime.programs.stream:StreamSpec"}
+SPECS = {
+    "causal_video": "vidc.runtime.programs.stream:StreamSpec",
+    "clip": "vidc.runtime.programs.clip_spec:ClipSpec",
+    "world": "vidc.runtime.programs.world_spec:WorldSpec",
+}
 """The class ``Spec`` of each of these, which a manifest is read with without its session."""
 GROUP = "vidc.programs"
 """Entry point group for programs of other packages."""
