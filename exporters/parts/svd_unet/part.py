@@ -141,6 +141,8 @@ class SvdUnetPart(Part):
         halvings = last
         if kind in ("down_blocks", "up_blocks"):
             halvings = int(level) if kind == "down_blocks" else last - int(level)
+        # A sampler's convolution computes the pixels of the next resolution.
+        halvings += (".downsamplers." in linear) - (".upsamplers." in linear)
         return int(self._pixels // 4**halvings)
 
     @property
