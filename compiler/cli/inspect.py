@@ -112,6 +112,10 @@ def _plan(path: Path) -> tuple[dict[str, Any], str]:
     return plain(found), _plan_text(found)
 
 
+def _shapes_text(shapes: dict[str, list[int]]) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+
+
 def _bundle_text(bundle: "BundleSummary") -> str:
     target, validation, session = bundle.target, bundle.validation, bundle.session
     head = [
@@ -130,6 +134,7 @@ def _bundle_text(bundle: "BundleSummary") -> str:
             else f"DOES NOT MATCH, so it does not load: {bundle.record_error}",
         ),
         ("prompts", bundle.prompts),
+        *([("conditions", _shapes_text(bundle.conditions))] if bundle.conditions else []),
         ("size", byte_size(bundle.bytes)),
         (
             "session",

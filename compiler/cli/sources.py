@@ -108,10 +108,28 @@ class SourceOptions:
             )
         if (checkpoint / main).is_dir():
             parts = {g: checkpoint / g for g in model.parts if g != model.text_group} | parts
+            _require_folders(checkpoint, model, parts)
             checkpoint = checkpoint / main
+        elif model.single_file and checkpoint.is_file() and decoder not in parts:
+            parts = {g: checkpoint for g in model.parts if g != model.text_group} | parts
         if decoder not in (*parts, main) and decoded:
             raise _no_decoder(checkpoint, main, decoder)
         return Sources({**parts, main: checkpoint}, loras=self.loras)
+
+
+def _require_folders(pipeline: Path, model: Family, parts: Mapping[str, Path]) -> None:
+    """Refuses a folder of a pipeline that lacks a part which the model may go without.
+
+    Raises:
+        UsageError: ``VIDC-CHECKPOINT-MISSING``.
+    """
+    for group, flags in model.optional.items():
+        if group in parts and not parts[group].exists():
+            raise UsageError(
+                "VIDC-CHECKPOINT-MISSING",
+                f"{pipeline} holds no {group}/, and the preset has an {title_of(group)}",
+                f"fetch that folder too, or build without: {flags}",
+            )
 
 
 def _no_decoder(checkpoint: Path, main: str, decoder: str) -> UsageError:

@@ -78,6 +78,7 @@ class BundleSummary:
 
     ``digest`` is the manifest's, and ``signer`` the public key that signed it, unchecked.
     ``record_error`` says why the manifest is not that of the build's validation; None if it is.
+    ``conditions`` are shapes of what sessions start from besides prompts, such as an image.
     """
 
     name: str
@@ -87,6 +88,7 @@ class BundleSummary:
     validation: Validation
     calibration: dict[str, Any] | None
     prompts: str
+    conditions: dict[str, list[int]]
     bytes: int
     weights: dict[str, WeightsSummary]
     engines: tuple[EngineSummary, ...]
@@ -111,6 +113,7 @@ def summarize_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
         validation=manifest.validation,
         calibration=manifest.calibration,
         prompts=prompts_text(manifest),
+        conditions={n: [*shape] for n, shape in manifest.spec.condition_shapes.items()},
         bytes=sum(entry.size for entry in manifest.files.values()),
         weights={
             group: _weights(bundle, weights.path, weights.source)

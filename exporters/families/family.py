@@ -97,6 +97,8 @@ class Family(ABC):
         text_group: the group whose only component turns texts into embeddings, if there is one.
         decoder_group: the group whose components make frames.
         quantized_group: the group that recipes are about.
+        single_file: True if one file may hold every part.
+        optional: by group that a model may lack, flags that leave it out.
         layer_kinds: kinds of Linears in a block of that group's network.
         block_prefix: what the names of a block's layers start with, before the block's number.
     """
@@ -109,6 +111,8 @@ class Family(ABC):
     text_group: ClassVar[str | None] = None
     decoder_group: ClassVar[str]
     quantized_group: ClassVar[str]
+    single_file: ClassVar[bool] = False
+    optional: ClassVar[Mapping[str, str]] = {}
     layer_kinds: ClassVar[tuple[LayerKind, ...]] = ()
     block_prefix: ClassVar[str] = "blocks."
 

@@ -35,6 +35,7 @@ class ClipConfig(Table):
         chunk: frames that the VAE decodes at once; they depend on it.
         image_encoder: False for a bundle that takes CLIP embeddings beside images.
         low_memory: True to compute the two predictions of guidance one after the other.
+        memory_gb: 10^9 bytes that a bundle in 16 bits may take, by an estimate; 0 for no limit.
     """
 
     height: int
@@ -43,9 +44,15 @@ class ClipConfig(Table):
     chunk: int
     image_encoder: bool = True
     low_memory: bool = False
+    memory_gb: float = 0.0
 
     def __post_init__(self) -> None:
         self.require_sizes("clip", "height", "width", "frames", "chunk")
+        self.require(
+            self.memory_gb >= 0,
+            f"clip.memory_gb = {self.memory_gb} is negative",
+            "set it to 0 for no limit",
+        )
         for name in ("height", "width"):
             size = getattr(self, name)
             self.require(
@@ -87,6 +94,10 @@ class Svd(Family):
     )  # fmt: skip
     decoder_group: ClassVar[str] = SvdVaePart.group
     quantized_group: ClassVar[str] = SvdUnetPart.group
+    single_file: ClassVar[bool] = True
+    optional: ClassVar[Mapping[str, str]] = {
+        ClipVisionPart.group: "--set clip.image_encoder=false, and pass embeddings with each image"
+    }
     calibrated_tables = ("model", "clip", "sampler")
     layer_kinds: ClassVar[tuple[LayerKind, ...]] = (
         LayerKind("self-attention", "**.attn1.**"),
@@ -106,6 +117,13 @@ class Svd(Family):
             self.sampler.guided or not self.clip.low_memory,
             "clip.low_memory = true, and sampler.guidance asks for no second prediction",
             "leave clip.low_memory out",
+        )
+        limit = self.clip.memory_gb
+        self.clip.require(
+            not limit or self.estimated_gb <= limit,
+            f"a bundle takes about {self.estimated_gb:.1f} GB in 16 bits, and clip.memory_gb is "
+            f"{limit}",
+            "choose a smaller clip.chunk or smaller frames, or set clip.low_memory = true",
         )
 
     @classmethod
@@ -136,6 +154,14 @@ class Svd(Family):
         encoder = ClipVisionPart(self.image_encoder, clip.height, clip.width)
         encoders = (encoder,) if clip.image_encoder else ()
         return {part.group: part for part in (*encoders, self.vae_part, self.unet_part)}
+
+    @property
+    def estimated_gb(self) -> float:
+        """10^9 bytes of all weights in 16 bits and of the largest activations."""
+        parts = self.parts.values()
+        elements = sum(part.weights_elements for part in parts)
+        elements += max(part.playing_elements for part in parts)
+        return 2 * elements / 1e9
 
     @property
     def unet_part(self) -> SvdUnetPart:

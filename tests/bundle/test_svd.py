@@ -6,21 +6,20 @@ import av
 import numpy as np
 import pytest
 import tiny_svd
-import torch
 from PIL import Image
 
 from vidc.compiler.cli import main
 from vidc.runtime import load
 from vidc.runtime.manifest import read_manifest
 
-SMALL = ("--set", "sampler.steps=2", "--set", "clip.width=64")
+SETTINGS = ("sampler.steps=2", "model.layers=1")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("svd")
-    tiny_svd.save_pipeline(root / "pipeline", tiny_svd.model())
-    picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    tiny_svd.save_pipeline(root / "pipeline", tiny_svd.model(*SETTINGS))
+    picture = np.random.default_rng(0).integers(0, 256, (128, 128, 3), dtype=np.uint8)
     Image.fromarray(picture).save(root / "picture.png")
     return root
 
@@ -35,7 +34,8 @@ def built(folder, backend, monkeypatch):
     monkeypatch.setenv("VIDC_CACHE", str(folder / "cache"))
     status = vidc(
         "build", "svd-tiny", "--gpu", "cpu", "--backend", backend, "--checkpoint",
-        folder / "pipeline", *SMALL, "-o", folder / backend,
+        folder / "pipeline", *(word for each in SETTINGS for word in ("--set", each)),
+        "-o", folder / backend,
     )  # fmt: skip
     assert status == 0
     return folder / backend
@@ -55,13 +55,11 @@ def test_builds_validates_and_runs(folder, backend, monkeypatch, capsys):
     with av.open(str(video)) as opened:
         assert opened.streams.video[0].average_rate == 7
         assert sum(1 for _ in opened.decode(video=0)) == 4
-    svd = tiny_svd.model("sampler.steps=2", "clip.width=64")
+    svd = tiny_svd.model(*SETTINGS)
     picture = Image.open(folder / "picture.png")
     with load(bundle) as loaded, loaded.session(seed=3) as session:
         found = session.generate(picture)
     assert tiny_svd.relative_l2(found, tiny_svd.session(svd, seed=3).generate(picture)) < 1e-4
-    assert found.isfinite().all()
-    assert torch.is_tensor(found)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +75,8 @@ def test_builds_validates_and_runs(folder, backend, monkeypatch, capsys):
 )
 def test_run_refuses(folder, arguments, code, monkeypatch, capsys):
     bundle = built(folder, "onnxruntime", monkeypatch)
-    Image.new("RGB", (128, 64)).save(folder / "wide.png")
-    Image.new("L", (64, 64)).save(folder / "gray.png")
+    Image.new("RGB", (256, 128)).save(folder / "wide.png")
+    Image.new("L", (128, 128)).save(folder / "gray.png")
     monkeypatch.chdir(folder)
     capsys.readouterr()
     assert vidc("run", bundle, *arguments, "-o", "refused.mp4") == 2

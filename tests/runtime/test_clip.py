@@ -27,7 +27,7 @@ def svd(*assignments):
 
 
 def picture(seed=0):
-    values = np.random.default_rng(seed).integers(0, 256, (64, 128, 3), dtype=np.uint8)
+    values = np.random.default_rng(seed).integers(0, 256, (128, 128, 3), dtype=np.uint8)
     return Image.fromarray(values)
 
 
@@ -66,9 +66,9 @@ def reference():
         return tensors
 
     result = tiny_svd.pipeline(model)(
-        picture(), height=64, width=128, num_frames=model.clip.frames, num_inference_steps=STEPS,
+        picture(), height=128, width=128, num_frames=model.clip.frames, num_inference_steps=STEPS,
         decode_chunk_size=model.clip.chunk, generator=torch.Generator().manual_seed(5),
-        latents=drawn(1, 4, 4, 8, 16), output_type="pt", callback_on_step_end=keep,
+        latents=drawn(1, 4, 4, 16, 16), output_type="pt", callback_on_step_end=keep,
         fps=9, motion_bucket_id=64, noise_aug_strength=0.1,
     )  # fmt: skip
     return latents, result.frames[0]
@@ -78,7 +78,7 @@ def generated(model, **given):
     """Latents of every step, and the session."""
     session, latents = tiny_svd.session(model), []
     arguments = {
-        "noise": drawn(1, 1, 4, 4, 8, 16), "image_noise": drawn(1, 3, 64, 128, seed=5),
+        "noise": drawn(1, 1, 4, 4, 16, 16), "image_noise": drawn(1, 3, 128, 128, seed=5),
         "fps": 9, "motion": 64, "noise_aug": 0.1,
     }  # fmt: skip
     session.generate(
@@ -127,20 +127,20 @@ def test_progress_changes_nothing_and_clips_differ_by_their_noise():
     assert relative_l2(second, first) > 0.1
     session.reset(7)
     assert torch.equal(session.generate(picture()), first)
-    assert session.step().shape == (4, 64, 128, 3)
+    assert session.step().shape == (4, 128, 128, 3)
 
 
 @pytest.mark.parametrize(
     ("given", "code"),
     [
-        ({"image": Image.new("L", (128, 64))}, "VIDC-CLIP-IMAGE"),
-        ({"image": Image.new("RGBA", (128, 64))}, "VIDC-CLIP-IMAGE"),
+        ({"image": Image.new("L", (128, 128))}, "VIDC-CLIP-IMAGE"),
+        ({"image": Image.new("RGBA", (128, 128))}, "VIDC-CLIP-IMAGE"),
         ({"image": Image.new("RGB", (64, 128))}, "VIDC-CLIP-IMAGE"),
         ({"image": "fox.png"}, "VIDC-CLIP-IMAGE"),
-        ({"image": torch.zeros(3, 64, 128)}, "VIDC-CLIP-IMAGE"),
-        ({"image": torch.full((1, 3, 64, 128), torch.nan)}, "VIDC-SESSION-FINITE"),
+        ({"image": torch.zeros(3, 128, 128)}, "VIDC-CLIP-IMAGE"),
+        ({"image": torch.full((1, 3, 128, 128), torch.nan)}, "VIDC-SESSION-FINITE"),
         ({"image_noise": torch.zeros(1, 3, 8, 8)}, "VIDC-SESSION-NOISE"),
-        ({"noise": torch.zeros(1, 4, 4, 8, 16)}, "VIDC-SESSION-NOISE"),
+        ({"noise": torch.zeros(1, 4, 4, 16, 16)}, "VIDC-SESSION-NOISE"),
         ({"embeds": torch.zeros(1, 8)}, "VIDC-CLIP-EMBEDS"),
         ({"fps": 0}, "VIDC-CLIP-NUMBER"),
         ({"motion": float("nan")}, "VIDC-CLIP-NUMBER"),

@@ -63,7 +63,7 @@ def unet(svd: Svd) -> UNetSpatioTemporalConditionModel:
         block_out_channels=sizes.channels, num_attention_heads=sizes.heads,
         cross_attention_dim=sizes.image_dim, addition_time_embed_dim=sizes.id_dim,
         projection_class_embeddings_input_dim=3 * sizes.id_dim, num_frames=sizes.num_frames,
-        sample_size=8,
+        sample_size=16, layers_per_block=sizes.layers,
     )  # fmt: skip
     made.load_state_dict(weights(svd.unet_part))
     return made.eval()

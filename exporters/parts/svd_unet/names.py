@@ -5,10 +5,12 @@ diffusers' names are canonical. The original names are those of Stability-AI/gen
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from vidc.exporters.checkpoint.layout import Layout
 from vidc.exporters.parts.svd_unet.config import IDS, UnetConfig
+from vidc.plugins.errors import BuildError
 
 T = TypeVar("T")
 Shapes = Mapping[str, Sequence[int]]
@@ -42,6 +44,9 @@ _ATTENTION = {
     "time_pos_embed.2": "time_pos_embed.linear_2",
 }
 _BLOCK = re.compile(r"(input|output)_blocks\.(\d+)\.(\d+)\.(.+)")
+_VARIANT = re.compile(r"svd([-_]xt)?(?:[-_.].*)?\.safetensors")
+_FRAMES = {False: 14, True: 25}
+"""Frames of the released variants, without and with ``xt`` in their names."""
 _AXES = {
     "channels": ("conv_in.weight", 0),
     "image_dim": ("mid_block.attentions.0.transformer_blocks.0.attn2.to_v.weight", 1),
@@ -66,6 +71,28 @@ def config_settings(sizes: UnetConfig) -> dict[str, Any]:
         "up_block_types": ["UpBlockSpatioTemporal", *[attention.format("Up")] * 3],
         "sample_size": ...,
     }
+
+
+def require_frames(checkpoint: Path, frames: int) -> None:
+    """Refuses a file with the name of a released variant that was trained for other frames.
+
+    Args:
+        checkpoint: a file or folder.
+        frames: that the preset's weights were trained for.
+
+    Raises:
+        BuildError: ``VIDC-CHECKPOINT-CONFIG``.
+    """
+    match = _VARIANT.match(checkpoint.name.lower())
+    trained = _FRAMES[bool(match[1])] if match else frames
+    if trained != frames:
+        raise BuildError(
+            "VIDC-CHECKPOINT-CONFIG",
+            f"{checkpoint} has the name of the variant for {trained} frames, and the preset has "
+            f"model.num_frames = {frames}",
+            f"choose preset {'svd-xt' if trained > frames else 'svd'}, or --set "
+            f"model.num_frames={trained} to generate another number of frames with these weights",
+        )
 
 
 def canonical_name(name: str) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vidc.exporters.part import Part
@@ -11,13 +12,15 @@ from vidc.exporters.parts.svd_unet.config import UnetConfig
 if TYPE_CHECKING:
     from torch import nn
 
+    from vidc.exporters.checkpoint.layout import Layout
     from vidc.exporters.checkpoint.lazy import LazyTensor
+    from vidc.exporters.checkpoint.load import Weights
     from vidc.exporters.component import Component
 
 _FLOPS_A_PIXEL = 44.8e12 / (14 * 72 * 128)
 """A pass over one latent pixel of one frame at 320 channels: 14 frames of 576x1024."""
 _CHANNELS = 320
-_ACTIVATIONS = 80
+_ACTIVATIONS = 20
 """Activations at full resolution that a pass holds at once, in latent pixels x channels."""
 _PARAMETERS = 1524623082
 """At the released sizes."""
@@ -75,6 +78,19 @@ class SvdUnetPart(Part):
 
         return random_weights(self.shapes(), seed, gain)
 
+    def load(
+        self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]", ema: bool
+    ) -> "Weights":
+        """Reads the weights; the name of an original file tells its frames, the weights do not.
+
+        Raises:
+            BuildError: ``VIDC-CHECKPOINT-CONFIG``, it is named as a variant with other frames.
+        """
+        from vidc.exporters.parts.svd_unet.names import require_frames
+
+        require_frames(checkpoint, self.config.num_frames)
+        return super().load(checkpoint, loras, layouts, ema)
+
     @property
     def config_settings(self) -> Mapping[str, Mapping[str, Any]]:
         """Settings in the config of diffusers' UNet."""
@@ -125,6 +141,8 @@ class SvdUnetPart(Part):
         halvings = last
         if kind in ("down_blocks", "up_blocks"):
             halvings = int(level) if kind == "down_blocks" else last - int(level)
+        # A sampler's convolution computes the pixels of the next resolution.
+        halvings += (".downsamplers." in linear) - (".upsamplers." in linear)
         return int(self._pixels // 4**halvings)
 
     @property
