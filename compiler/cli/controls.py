@@ -1,4 +1,4 @@
-"""Files that control a world model: recorded actions, and the state it starts from."""
+"""Options of `vidc run` for world models: recorded actions, and the state a world starts from."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,40 +48,50 @@ class Controls:
         for row in () if self.actions is None else self.actions:
             session.act(row)
 
-    def act(self, session: Any, block: int) -> None:
+    def before(self, session: Any, block: int) -> None:
         """Sets the action of a frame."""
         if self.actions is not None:
             session.act(self.actions[block])
 
 
-def open_controls(
-    bundle: Path, spec: "ProgramSpec", actions: Path | None, start: Path | None
-) -> Controls:
-    """Reads the files of --actions and --start.
+@dataclass(frozen=True)
+class ControlOptions:
+    """Files on the command line.
 
-    Raises:
-        UsageError: ``VIDC-RUN-CONTROLS``, a file cannot be read, or the bundle takes none.
+    Attributes:
+        actions: a row for each frame.
+        start: a folder of a state, or an image.
     """
-    if actions is None and start is None:
-        return Controls()
-    if "action" not in spec.condition_shapes:
-        raise UsageError(
-            _CODE,
-            f"{bundle} takes no actions, and {'--start' if actions is None else '--actions'} is "
-            "given",
-            "leave --actions and --start out",
-        )
-    rows = None if actions is None else _actions(actions)
-    if start is None:
-        return Controls(rows)
-    if not start.is_dir():
-        return Controls(rows, start=_image(start))
-    found = [name for name in (_LOW, _FULL, _ACTIONS) if (start / name).is_file()]
-    if _LOW not in found:
-        raise UsageError(
-            _CODE, f"{start} has no {_LOW}", "give a folder such as DIAMOND's spawn/0, or an image"
-        )
-    return Controls(rows, state={name: _array(start / name) for name in found})
+
+    actions: Path | None
+    start: Path | None
+
+    def read(self, bundle: Path, spec: "ProgramSpec") -> Controls:
+        """Reads the files.
+
+        Raises:
+            UsageError: ``VIDC-RUN-CONTROLS``, a file cannot be read, or the bundle takes none.
+        """
+        given = [f"--{name}" for name, path in vars(self).items() if path is not None]
+        if given and "action" not in spec.condition_shapes:
+            raise UsageError(
+                _CODE,
+                f"{bundle} takes no actions, and {given[0]} is given",
+                "leave --actions and --start out",
+            )
+        rows = None if self.actions is None else _actions(self.actions)
+        if self.start is None:
+            return Controls(rows)
+        if not self.start.is_dir():
+            return Controls(rows, start=_image(self.start))
+        found = [name for name in (_LOW, _FULL, _ACTIONS) if (self.start / name).is_file()]
+        if _LOW not in found:
+            raise UsageError(
+                _CODE,
+                f"{self.start} has no {_LOW}",
+                "give a folder such as DIAMOND's spawn/0, or an image",
+            )
+        return Controls(rows, state={name: _array(self.start / name) for name in found})
 
 
 def _actions(path: Path) -> "Tensor":

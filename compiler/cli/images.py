@@ -1,13 +1,11 @@
 """Options of `vidc run` for bundles that animate an image."""
 
-import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from vidc.compiler.cli.prompts import read_embeds
 from vidc.plugins.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +14,20 @@ if TYPE_CHECKING:
     from vidc.runtime.programs.base import Session
     from vidc.runtime.programs.spec import ProgramSpec
 
-_PATH = click.Path(path_type=Path)
+
+@dataclass(frozen=True)
+class ImageInputs:
+    """Arguments of ``Session.condition``; empty for a bundle that takes no image."""
+
+    given: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self, session: Any) -> None:
+        """Conditions the session on the image."""
+        if self.given:
+            session.condition(**self.given)
+
+    def before(self, session: Any, block: int) -> None:
+        """Does nothing: every clip starts from the image."""
 
 
 @dataclass(frozen=True)
@@ -35,68 +46,32 @@ class ImageOptions:
     motion: float | None
     noise_aug: float | None
 
-    def read(
-        self, bundle: Path, spec: "ProgramSpec", embeds: "Callable[[Path], Tensor]"
-    ) -> "dict[str, Any]":
-        """Returns arguments of ``Session.condition``; empty for a bundle that takes no image.
-
-        Args:
-            bundle: for messages.
-            spec: of the bundle.
-            embeds: reads a file of embeddings.
+    def read(self, bundle: Path, spec: "ProgramSpec", fps: int) -> ImageInputs:
+        """Reads the files.
 
         Raises:
             UsageError: ``VIDC-CLIP-UNUSED``, ``VIDC-CLIP-NO-IMAGE``, ``VIDC-CLIP-FILE``,
-                ``VIDC-CLIP-IMAGE``.
+                ``VIDC-CLIP-IMAGE``, ``VIDC-PROMPT-FILE``.
         """
         given = {name: value for name, value in vars(self).items() if value is not None}
-        if not animates(spec):
+        if "image" not in spec.condition_shapes:
             if given:
+                option = next(iter(given)).replace("_", "-")
                 raise UsageError(
                     "VIDC-CLIP-UNUSED",
-                    f"{bundle} animates no image, and --{next(iter(given)).replace('_', '-')} is "
-                    "given",
+                    f"{bundle} animates no image, and --{option} is given",
                     "leave it out",
                 )
-            return {}
+            return ImageInputs()
         if self.image is None:
             raise UsageError(
                 "VIDC-CLIP-NO-IMAGE", f"{bundle} animates an image", "give --image FILE"
             )
-        found: dict[str, Any] = {"image": _picture(self.image, spec.frame_size)}
+        found: dict[str, Any] = {"image": _picture(self.image, spec.frame_size), "fps": fps}
         if self.image_embeds is not None:
-            found["embeds"] = embeds(self.image_embeds)
-        return found | {name: given[name] for name in ("motion", "noise_aug") if name in given}
-
-
-def animates(spec: "ProgramSpec") -> bool:
-    """Returns True if a bundle's sessions start from an image."""
-    return "image" in spec.condition_shapes
-
-
-def image_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that ``ImageOptions`` holds, passed on together as ``images``."""
-
-    @click.option(
-        "--image", type=_PATH, help="Picture to animate, in RGB and of the bundle's size."
-    )
-    @click.option(
-        "--image-embeds", type=_PATH,
-        help="CLIP embedding of the picture (.safetensors), for a bundle without image encoder.",
-    )  # fmt: skip
-    @click.option("--motion", type=float, help="Motion bucket of the clip.  [default: 127]")
-    @click.option("--noise-aug", type=float, help="Noise on the encoded picture.  [default: 0.02]")
-    @functools.wraps(command)
-    def with_images(
-        image: Path | None,
-        image_embeds: Path | None,
-        motion: float | None,
-        noise_aug: float | None,
-        **others: Any,
-    ) -> Any:
-        return command(images=ImageOptions(image, image_embeds, motion, noise_aug), **others)
-
-    return with_images
+            found["embeds"] = read_embeds(self.image_embeds, spec)
+        numbers = {name: given[name] for name in ("motion", "noise_aug") if name in given}
+        return ImageInputs(found | numbers)
 
 
 def clips(

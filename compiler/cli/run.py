@@ -1,30 +1,68 @@
 """`vidc run`: generates a video with a bundle."""
 
 import sys
-import warnings
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from vidc.compiler.cli.controls import Controls, open_controls
-from vidc.compiler.cli.group import Command
-from vidc.compiler.cli.images import ImageOptions, clips, image_options
+from vidc.compiler.cli.controls import ControlOptions
+from vidc.compiler.cli.group import Command, taken
+from vidc.compiler.cli.images import ImageOptions, clips
 from vidc.compiler.cli.output import json_option, print_json, print_text
-from vidc.plugins.errors import UsageError, printable
+from vidc.compiler.cli.prompts import PromptOptions
+from vidc.plugins.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
-
     from torch import Tensor
 
     from vidc.runtime.programs.base import Session
     from vidc.runtime.programs.spec import ProgramSpec
 
 _PATH = click.Path(path_type=Path)
+
+
+class Clock:
+    """Times of a run: until its first frames, and of those that follow."""
+
+    def __init__(self) -> None:
+        self._started = self._first = self._last = time.perf_counter()
+        self._blocks = self._following = 0
+
+    def tick(self, frames: int) -> None:
+        """Takes the time when this many more frames are on the host."""
+        self._last = time.perf_counter()
+        if self._blocks:
+            self._following += frames
+        else:
+            self._first = self._last
+        self._blocks += 1
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """Seconds to the first frames, loading included, and frames per second after them."""
+        seconds = self._last - self._first
+        rate = round(self._following / seconds, 2) if self._following else None
+        first = round(self._first - self._started, 3)
+        return {"seconds_to_first_frames": first, "frames_per_second": rate}
+
+    def __str__(self) -> str:
+        first, rate = self.figures.values()
+        return f"first frames after {first} s" + (f", then {rate} frames/s" if rate else "")
+
+
+class Inputs(Protocol):
+    """Inputs of a session besides its noise; empty for a program that takes none of the kind."""
+
+    def begin(self, session: Any) -> None:
+        """Sets what a video starts from."""
+
+    def before(self, session: Any, block: int) -> None:
+        """Sets what changes at a block."""
 
 
 @click.command(cls=Command)
@@ -43,6 +81,14 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--switch-embeds", multiple=True, metavar="BLOCK:FILE", help="As --switch, with embeddings."
 )
+@click.option("--image", type=_PATH, help="Picture to animate, in RGB and of the bundle's size.")
+@click.option(
+    "--image-embeds",
+    type=_PATH,
+    help="CLIP embedding of the picture (.safetensors), for a bundle without image encoder.",
+)
+@click.option("--motion", type=float, help="Motion bucket of the clip.  [default: 127]")
+@click.option("--noise-aug", type=float, help="Noise on the encoded picture.  [default: 0.02]")
 @click.option(
     "--actions",
     type=_PATH,
@@ -66,48 +112,38 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--fps", type=click.IntRange(min=1), help="Frames a second.  [default: 16; 7 of an image]"
 )
-@image_options
 @click.option(
-    "-o", "--output", type=_PATH, default=Path("out.mp4"), show_default=True,
+    "-o",
+    "--output",
+    type=_PATH,
+    default=Path("out.mp4"),
+    show_default=True,
     help="An .mp4, .webp or .gif file; a batch gets one numbered file per video.",
-)  # fmt: skip
+)
 @json_option
 def command(
     bundle: Path,
-    prompt: str | None,
-    prompt_embeds: Path | None,
-    switches: tuple[str, ...],
-    switch_embeds: tuple[str, ...],
-    actions: Path | None,
-    start: Path | None,
     blocks: int | None,
     frames: int | None,
     seed: int,
     fps: int | None,
-    images: ImageOptions,
     output: Path,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Generate a video with a bundle."""
     from vidc.runtime.bundle import load
     from vidc.runtime.manifest import read_manifest
     from vidc.runtime.video import open_writer
 
+    clock = Clock()
     # Refuses invalid options before engines are loaded.
     spec = read_manifest(bundle).spec
-    world = open_controls(bundle, spec, actions, start)
-    blocks = _blocks_of(blocks, frames, world.rows, spec)
     fps = fps or spec.default_fps
-    condition = images.read(bundle, spec, partial(_embeds, spec=spec))
-    prompts = {}
-    if spec.prompt_shape:
-        prompts[0] = _prompt(prompt, prompt_embeds, spec)
-        prompts |= _switches(switches, switch_embeds, blocks, spec)
-    elif prompt or prompt_embeds or switches or switch_embeds:
-        raise UsageError(
-            "VIDC-PROMPT-UNUSED", f"{bundle} takes no prompts, and one is given",
-            "leave --prompt, --prompt-embeds and the switches out",
-        )  # fmt: skip
+    controls = taken(ControlOptions, options).read(bundle, spec)
+    blocks = _length(blocks, frames, controls.rows, spec)
+    image = taken(ImageOptions, options).read(bundle, spec, fps)
+    prompts = taken(PromptOptions, options).read(bundle, spec, blocks)
     with ExitStack() as stack:
         outputs = _outputs(output, spec.videos)
         writers = [stack.enter_context(open_writer(path, fps=fps)) for path in outputs]
@@ -115,60 +151,55 @@ def command(
         for note in loaded.notes:
             click.echo(note, err=True)
         session = stack.enter_context(loaded.session(seed=seed))
-        with warnings.catch_warnings(record=True) as cut:
-            warnings.simplefilter("always")
-            embeds = {block: session.embeds(given) for block, given in prompts.items()}
-        for warning in cut:
-            click.echo(printable(f"warning: {warning.message}"), err=True)
-        if embeds:
-            session.prompt(embeds[0])
-        if condition:
-            session.condition(**condition, fps=fps)
-        world.begin(session)
-        steps = spec.steps if condition else 1
-        label = "steps" if condition else "blocks"
-        bar = stack.enter_context(
-            click.progressbar(length=blocks * steps, label=label, file=sys.stderr)
-        )
-        tick = partial(bar.update, 1)
-        played = (
-            clips(session, blocks, tick) if condition else _blocks(session, blocks, embeds, world)
-        )
-        for fetched in played:
+        inputs: tuple[Inputs, ...] = (prompts, image, controls)
+        for each in inputs:
+            each.begin(session)
+        length, label = (blocks * spec.steps, "steps") if image.given else (blocks, "blocks")
+        bar = stack.enter_context(click.progressbar(length=length, label=label, file=sys.stderr))
+        generate = clips if image.given else partial(_blocks, inputs=inputs)
+        for fetched in generate(session, blocks, partial(bar.update, 1)):
             made = fetched()
             videos = [made] if spec.videos == 1 else made
+            clock.tick(len(videos[0]))
             for writer, video in zip(writers, videos, strict=True):
                 writer.write(video if frames is None else video[: frames - writer.count])
-            if not condition:
-                tick()
     count, encoder = writers[0].count, writers[0].encoder
     if as_json:
         document = {"outputs": [str(path) for path in outputs], "frames": count}
-        print_json(document | {"encoder": encoder})
+        print_json(document | {"encoder": encoder} | clock.figures)
     else:
+        click.echo(str(clock), err=True)
         print_text("\n".join(f"{path}: {count} frames" for path in outputs))
 
 
 def _blocks(
-    session: "Session[Any]", blocks: int, switches: "Mapping[int, Tensor]", world: Controls
+    session: "Session[Any]",
+    count: int,
+    done: Callable[[], object],
+    inputs: tuple[Inputs, ...],
 ) -> "Iterator[Callable[[], Tensor]]":
-    """Yields each block's frames once the next block is queued on the device."""
-    before = None
-    for block in range(blocks):
-        if block > 0 and block in switches:
-            session.switch_prompt(switches[block])
-        world.act(session, block)
-        fetched = session.fetch(session.step())
-        if before is not None:
-            yield before
-        before = fetched
-    if before is not None:
-        yield before
+    """Yields the first block's frames at once, and others once the next block is queued.
+
+    Args:
+        session: ready for its first block.
+        count: number of blocks.
+        done: called after each block.
+        inputs: what the blocks are generated from.
+    """
+    waiting: list[Callable[[], Tensor]] = []
+    for block in range(count):
+        for each in inputs:
+            each.before(session, block)
+        waiting.append(session.fetch(session.step()))
+        if block == 0 or len(waiting) > 1:
+            yield waiting.pop(0)
+            done()
+    for fetched in waiting:
+        yield fetched
+        done()
 
 
-def _blocks_of(
-    blocks: int | None, frames: int | None, rows: int | None, spec: "ProgramSpec"
-) -> int:
+def _length(blocks: int | None, frames: int | None, rows: int | None, spec: "ProgramSpec") -> int:
     """Returns the number of blocks to generate: asked for, one an action, or the program's.
 
     Raises:
@@ -196,57 +227,3 @@ def _outputs(output: Path, batch: int) -> list[Path]:
     if batch == 1:
         return [output]
     return [output.with_stem(f"{output.stem}-{index}") for index in range(batch)]
-
-
-def _prompt(text: str | None, embeds: Path | None, spec: "ProgramSpec") -> "Tensor | str":
-    if (text is None) == (embeds is None):
-        raise UsageError(
-            "VIDC-PROMPT-NONE",
-            "give one prompt" if text is None else "two prompts are given for one stream",
-            '--prompt "..." for a bundle with a text encoder, or --prompt-embeds FILE',
-        )
-    return text if text is not None else _embeds(embeds or Path(), spec)
-
-
-def _switches(
-    texts: tuple[str, ...], files: tuple[str, ...], blocks: int, spec: "ProgramSpec"
-) -> dict[int, "Tensor | str"]:
-    found: dict[int, Tensor | str] = {}
-    for given, is_file in [*((t, False) for t in texts), *((f, True) for f in files)]:
-        number, colon, value = given.partition(":")
-        if not colon or not number.isdecimal() or not 0 < int(number) < blocks:
-            raise UsageError(
-                "VIDC-PROMPT-SWITCH",
-                f"{given!r} is not BLOCK:PROMPT with a block from 1 to {blocks - 1}",
-                'such as --switch 4:"the same street at night"',
-            )
-        if int(number) in found:
-            raise UsageError(
-                "VIDC-PROMPT-SWITCH",
-                f"the prompt is switched twice at block {int(number)}",
-                "give each block one --switch or --switch-embeds",
-            )
-        found[int(number)] = _embeds(Path(value), spec) if is_file else value
-    return found
-
-
-def _embeds(path: Path, spec: "ProgramSpec") -> "Tensor":
-    """Returns the only tensor of a safetensors file, with a batch dimension."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UsageError(
-            "VIDC-PROMPT-FILE", f"{path} cannot be read as embeddings: {error}",
-            "save one tensor [L, E] with safetensors.torch.save_file",
-        ) from error  # fmt: skip
-    if len(tensors) != 1:
-        raise UsageError(
-            "VIDC-PROMPT-FILE",
-            f"{path} holds {len(tensors)} tensors ({', '.join(sorted(tensors)[:4])})",
-            "save one tensor [L, E] alone",
-        )
-    (tensor,) = tensors.values()
-    return tensor.expand(spec.videos, *tensor.shape) if tensor.ndim == 2 else tensor

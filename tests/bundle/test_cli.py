@@ -73,7 +73,10 @@ def test_run_writes_a_video(vidc, project, tmp_path):
         "run", project.bundle, "--prompt", "a cat runs", "--switch", "2:a dog sleeps",
         "--blocks", "3", "-o", tmp_path / "v.mp4", "--json",
     )  # fmt: skip
-    assert (status, json.loads(out)["frames"]) == (0, 33)
+    document = json.loads(out)
+    assert (status, document["frames"]) == (0, 33)
+    assert document["seconds_to_first_frames"] > 0
+    assert document["frames_per_second"] > 0
     with av.open(str(tmp_path / "v.mp4")) as video:
         assert sum(1 for _ in video.decode(video=0)) == 33
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidc.compiler.cli.controls import open_controls
+from vidc.compiler.cli.controls import ControlOptions
 from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.program import program_spec
 from vidc.plugins.errors import UsageError
@@ -22,7 +22,7 @@ def spec():
 
 
 def test_the_example_holds_actions_of_its_preset(spec):
-    found = open_controls(Path("b"), spec, EXAMPLE, None)
+    found = ControlOptions(EXAMPLE, None).read(Path("b"), spec)
     assert found.rows == 48
     checked = action_of(found.actions, spec, (48, spec.actions), torch.device("cpu"))
     assert len(checked.unique(dim=0)) > 10
@@ -31,7 +31,7 @@ def test_the_example_holds_actions_of_its_preset(spec):
 def test_a_folder_is_a_state(spec, tmp_path):
     for name in ("low_res", "act"):
         np.save(tmp_path / f"{name}.npy", np.ones((4, 2), np.uint8))
-    found = open_controls(Path("b"), spec, None, tmp_path)
+    found = ControlOptions(None, tmp_path).read(Path("b"), spec)
     assert found.rows is None
     assert found.state.keys() == {"low_res.npy", "act.npy"}
 
@@ -48,16 +48,16 @@ def test_a_folder_is_a_state(spec, tmp_path):
 def test_refuses_file_that_holds_no_array(spec, tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=r"VIDC-RUN-CONTROLS.*cannot be read"):
-        open_controls(Path("b"), spec, tmp_path / name, None)
+        ControlOptions(tmp_path / name, None).read(Path("b"), spec)
 
 
 def test_refuses_pickled_objects(spec, tmp_path):
     np.save(tmp_path / "a.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(UsageError, match="VIDC-RUN-CONTROLS"):
-        open_controls(Path("b"), spec, tmp_path / "a.npy", None)
+        ControlOptions(tmp_path / "a.npy", None).read(Path("b"), spec)
 
 
 @pytest.mark.parametrize("options", [{"actions": EXAMPLE}, {"start": Path()}])
 def test_refuses_controls_of_a_bundle_without_actions(options):
     with pytest.raises(UsageError, match=r"VIDC-RUN-CONTROLS.*takes no actions"):
-        open_controls(Path("b"), ProgramSpec(), **{"actions": None, "start": None} | options)
+        ControlOptions(**{"actions": None, "start": None} | options).read(Path("b"), ProgramSpec())
