@@ -177,7 +177,9 @@ def test_large_files_have_digests_of_their_chunks(project, tmp_path, small_chunk
 def test_a_damaged_result_in_the_cache_is_built_again(project, tmp_path):
     cache = tmp_path / "cache"
     shutil.copytree(project.cache, cache, copy_function=os.link)
-    weights = next(cache.rglob("weights/vae.safetensors"))
+    stages = rebuild(project, project.bundle).stages
+    (key,) = (stage.key for stage in stages if stage.name == "load:vae")
+    weights = next(cache.rglob(f"{key}/output/weights/vae.safetensors"))
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.unlink()
