@@ -15,7 +15,12 @@ from vidc.compiler.analyze.groups import LayerGroup, layers_of
 from vidc.compiler.analyze.trials import Damage, Trials
 from vidc.compiler.build.calibrate import calibrate_name
 from vidc.compiler.build.calibration_prompts import Prompts, pairs
-from vidc.compiler.build.calibration_recording import loaded_groups, machine, prompt_embeddings
+from vidc.compiler.build.calibration_recording import (
+    loaded_groups,
+    machine,
+    prompt_embeddings,
+    undecoded,
+)
 from vidc.compiler.build.calibration_rollouts import rollout_inputs
 from vidc.compiler.build.load import loaded_input
 from vidc.compiler.config.program import model_modules
@@ -60,7 +65,8 @@ class Subject:
         self.settings, self.model = settings, settings.model
         self.formats, self.prompts, self.seed = formats, prompts, seed
         decoder = (self.model.decoder_group,) if decoded else ()
-        self.groups = (*loaded_groups(self.model, prompts), *decoder)
+        self.decoded = decoded
+        self.groups = tuple(dict.fromkeys((*loaded_groups(self.model, prompts), *decoder)))
         self.device = torch.device(settings.target.device_type)
         self._trials: Trials | None = None
 
@@ -113,6 +119,8 @@ class Subject:
             if group != model.text_group
         }
         engines = eager_engines(model, weights, precision, device)
+        if not self.decoded:
+            engines = undecoded(model, engines)
         network = quantized_network(engines, model)
         inputs = [
             rollout_inputs(model, self.seed, index, pair).to(device)

@@ -21,9 +21,10 @@ from vidc.compiler.quantize.ranges import finished, merged
 from vidc.compiler.store.atomic import sync
 from vidc.compiler.store.digest import sha256_json
 from vidc.compiler.store.sources import source_digest
-from vidc.compiler.validate.reference import eager_engines
+from vidc.compiler.validate.reference import EagerEngine, eager_engines
 from vidc.exporters.families.family import Family
 from vidc.plugins.names import TOKENIZER, weights_path
+from vidc.runtime.program import program
 from vidc.runtime.strict import plain
 from vidc.runtime.text import TextEncoder
 
@@ -111,8 +112,10 @@ class Recording:
         model, group = self.model, self.model.quantized_group
         found = prompt_embeddings(model, self.precisions, self.prompts, folders, device)
         embeddings = pairs(found)
-        weights = {group: folders[group] / weights_path(group)}
-        engines = eager_engines(model, weights, self.precisions, device)
+        weights = {
+            each: folders[each] / weights_path(each) for each in (group, *model.conditioning_groups)
+        }
+        engines = undecoded(model, eager_engines(model, weights, self.precisions, device))
         rollouts = Rollouts(model, engines, device, self.seed)
         if state.done == 0:
             state = State(0, rollouts.weights())
@@ -128,7 +131,14 @@ class Recording:
 
 def loaded_groups(model: Family, prompts: Prompts) -> tuple[str, ...]:
     """The weights groups that a recording needs."""
-    return (model.quantized_group, *([str(model.text_group)] if prompts.texts else []))
+    texts = [str(model.text_group)] if prompts.texts else []
+    return (model.quantized_group, *texts, *model.conditioning_groups)
+
+
+def undecoded(model: Family, engines: Mapping[str, EagerEngine]) -> dict[str, EagerEngine]:
+    """Returns the engines without decoders, so that latents stay undecoded."""
+    decoders = program(model.program).decoders
+    return {name: engine for name, engine in engines.items() if name not in decoders}
 
 
 def prompt_embeddings(

@@ -145,6 +145,11 @@ class Family(ABC):
         return self.parts[self.quantized_group]
 
     @property
+    def conditioning_groups(self) -> tuple[str, ...]:
+        """Groups without texts, besides the quantized one, that latents are generated with."""
+        return ()
+
+    @property
     def text_component(self) -> str:
         """The component that turns texts into embeddings, of a model that takes them."""
         (name,) = (name for name, group in self.components.items() if group == self.text_group)

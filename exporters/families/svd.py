@@ -184,6 +184,11 @@ class Svd(Family):
         return {name: found[name] for name in order if name in found}
 
     @property
+    def conditioning_groups(self) -> tuple[str, ...]:
+        """The image encoder, if there is one, and the VAE, which encodes the image."""
+        return tuple(group for group in self.parts if group != self.quantized_group)
+
+    @property
     def latent_size(self) -> tuple[int, int]:
         """Height and width of a latent frame."""
         return self.clip.height // STRIDE, self.clip.width // STRIDE

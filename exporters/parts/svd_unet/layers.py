@@ -89,13 +89,21 @@ class SelfAttention(nn.Module):
         return result
 
 
+class _Unused(nn.Module):
+    """Weight of a linear layer that has no effect and never runs; checkpoints have it."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+
+
 class CrossAttention(nn.Module):
-    """Attention to one token; queries and keys have no effect, and their weights no use."""
+    """Attention to one token, on which queries and keys have no effect."""
 
     def __init__(self, channels: int, image_dim: int) -> None:
         super().__init__()
-        self.to_q = nn.Linear(channels, channels, bias=False)
-        self.to_k = nn.Linear(image_dim, channels, bias=False)
+        self.to_q = _Unused(channels, channels)
+        self.to_k = _Unused(image_dim, channels)
         self.to_v = nn.Linear(image_dim, channels, bias=False)
         self.to_out = nn.ModuleList([nn.Linear(channels, channels)])
 
