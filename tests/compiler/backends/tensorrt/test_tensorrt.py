@@ -139,5 +139,5 @@ def test_a_plugin_operator_is_refused_for_rtx_before_the_parser(monkeypatch, tmp
         backend.compile(component, settings.target, {}, output)
     assert caught.value.code == "VIDC-EXPORT-LINT"
     assert caught.value.message.startswith("denoise: tensorrt_rtx would not compute denoise")
-    assert "custom-operator-aborts" in caught.value.message
+    assert "custom-operator-plugin" in caught.value.message
     assert list(output.iterdir()) == []
