@@ -9,7 +9,7 @@ TORCH := torch==2.13.0
 
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: demo lint test test-all matrix clean
+.PHONY: demo lint test test-all matrix tensorrt clean
 
 demo: $(VENV)/.build
 	$(BIN)/vidc build demo --gpu cpu --checkpoint configs/demo -o out/demo
@@ -35,6 +35,22 @@ test-all: lint
 matrix: $(VENV)/.dev
 	$(BIN)/python benchmarks/tensorrt_matrix.py > out.matrix.json
 	mv out.matrix.json benchmarks/results/tensorrt-rtx-matrix.json
+
+# All that waits for a card of TensorRT-RTX or a GPU with TensorRT: builds the library of plugins for
+# it, builds, validates and runs the demo with plugins, and runs the tests of plugins on it.
+HEADERS = $(BIN)/python -c "from importlib.util import find_spec as f; print(f('kernel_lens').submodule_search_locations[0] + '/include/tensorrt')"
+tensorrt: $(VENV)/.dev
+	VIDC_CUDA=1 VIDC_TENSORRT_INCLUDE=$$($(HEADERS)) \
+	  $(BIN)/pip install --quiet --no-build-isolation --editable .
+	$(BIN)/vidc doctor
+	for form in fp16 int8; do \
+	  $(BIN)/vidc build demo --gpu auto --backend tensorrt --precision $$form \
+	    --set tensorrt.plugins=all --checkpoint configs/demo -o out/demo-tensorrt-$$form && \
+	  $(BIN)/vidc validate out/demo-tensorrt-$$form && \
+	  $(BIN)/vidc run out/demo-tensorrt-$$form -o out/demo-tensorrt-$$form.mp4 --blocks 8 \
+	    --prompt "a red square moving left over grass" || exit $$?; \
+	done
+	$(BIN)/pytest tests/gpu tests/plugins/test_tensorrt_plugins.py
 
 $(VENV)/.build: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

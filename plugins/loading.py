@@ -5,6 +5,7 @@ it finds TensorRT's headers. Loading a library touches no GPU.
 """
 
 import ctypes
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -18,6 +19,8 @@ from vidc.plugins.errors import UnavailableError
 
 TORCH_LIBRARY = "libvidc_torch.so"
 TENSORRT_LIBRARY = "libvidc_plugins.so"
+NAMESPACE, VERSION = "vidc", "1"
+"""Namespace and version of every plugin."""
 _BUILD = "VIDC_CUDA=1 pip install --no-build-isolation . (needs nvcc of CUDA 13"
 
 
@@ -112,16 +115,38 @@ def tensorrt_library_error() -> UnavailableError | None:
     return None
 
 
-@cache
-def register_tensorrt_plugins(module: Any) -> None:
-    """Registers the plugins with TensorRT, once a process.
+def register_tensorrt_plugins(module: Any, names: Iterable[str]) -> None:
+    """Registers the plugins with TensorRT, once a process, and checks that some are there.
 
     Args:
         module: the Python module of TensorRT or TensorRT-RTX.
+        names: names of the plugins that a network or a plan calls.
 
     Raises:
-        UnavailableError: ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``.
+        UnavailableError: ``VIDC-KERNEL-LIBRARY``, or the library lacks one of them;
+            ``VIDC-KERNEL-ABI``.
     """
     if (error := tensorrt_library_error()) is not None:
         raise error
-    module.get_plugin_registry().load_library(str(_TENSORRT.path))
+    _register(module, str(_TENSORRT.path))
+    registry = module.get_plugin_registry()
+    missing = [name for name in names if registry.get_creator(name, VERSION, NAMESPACE) is None]
+    if missing:
+        raise UnavailableError(
+            "VIDC-KERNEL-LIBRARY",
+            f"{_TENSORRT.path} has no plugin {missing[0]}",
+            f"build it again: {_TENSORRT.build}",
+        )
+
+
+@cache
+def _register(module: Any, path: str) -> None:
+    module.get_plugin_registry().load_library(path)
+
+
+def tensorrt_plugin_error() -> str:
+    """Returns the last error of a plugin in this thread, empty if there was none."""
+    library = _TENSORRT.open(_TENSORRT.path)
+    library.vidc_plugin_error.restype = ctypes.c_char_p
+    text: bytes = library.vidc_plugin_error() or b""
+    return text.decode(errors="replace")

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -52,6 +53,9 @@ def pytest_collection_modifyitems(items):
 
 # Registers them with the settings, as the command line does.
 import_module("vidc.compiler.backends")
+# As vidc imports it, and before a test does otherwise: else its parser takes no plugins.
+with suppress(ImportError, OSError):
+    import_module("vidc.plugins.tensorrt_import").import_tensorrt("tensorrt_rtx")
 
 
 @pytest.fixture(scope="session", autouse=True)

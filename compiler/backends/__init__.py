@@ -13,6 +13,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from vidc.compiler.config.backend import BUILDERS
+from vidc.compiler.config.schema import PLUGINS_AUTO
 from vidc.compiler.config.targets import Target
 from vidc.plugins.errors import BuildError, UsageError, nearest
 
@@ -54,6 +55,7 @@ class CompileOptions:
         workspace_bytes: GPU memory limit of a layer's workspace; None for no limit.
         capabilities: compute capabilities to build for; empty for the target's alone.
         version_compatible: True if later versions of the tool must load the engine.
+        plugins: what vidc's plugins compute, a value of ``tensorrt.plugins``.
         cache_folder: folder of files that speed up later builds, such as timing caches; None to
             keep none.
         note: displays a line of progress.
@@ -62,6 +64,7 @@ class CompileOptions:
     workspace_bytes: int | None = None
     capabilities: tuple[str, ...] = ()
     version_compatible: bool = False
+    plugins: str = PLUGINS_AUTO
     cache_folder: Path | None = None
     note: Callable[[str], None] = print
 

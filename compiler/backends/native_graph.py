@@ -7,20 +7,20 @@ from pathlib import Path
 import onnx_ir as ir
 from torch.export import ExportedProgram
 
-from vidc.compiler.backends.aoti.fusion import call_ring_writes
 from vidc.compiler.backends.graph_values import require_clean_graph
+from vidc.compiler.backends.plugin_calls import PORTABLE, PluginUse, call_plugins
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.onnx.activations import widen_activations
-from vidc.exporters.onnx.constructs import PADDED_KEYS, Construct, Parser
+from vidc.exporters.onnx.constructs import CUSTOM_OPERATOR, PADDED_KEYS, Construct, Parser
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.onnx.functional import Operators
 from vidc.exporters.onnx.native_ring import native_form
 from vidc.exporters.onnx.pad import widen_pads
-from vidc.exporters.onnx.plugin_ring import PLUGINS, RING_WRITE
+from vidc.exporters.onnx.plugin_nodes import ACTIVATION_PLUGINS, DOMAIN, PLUGINS, RING_WRITES
 from vidc.exporters.program import load_program, quantized_weights
 from vidc.plugins.signature import Access, Signature, state_output
 
-_UPDATES = ("TensorScatter", RING_WRITE)
+_UPDATES = ("TensorScatter", *RING_WRITES)
 """Node types that update a ring in place."""
 
 
@@ -34,6 +34,7 @@ class Graph:
         ring_attention: names of the attention nodes whose key length is ``valid_length``.
         quantized: the 8-bit weights of linear layers; True for those with quantized inputs.
         operators: its node types.
+        plugins: names of the plugins that it calls, by the names of the nodes.
         notes: remarks for the user.
     """
 
@@ -42,6 +43,7 @@ class Graph:
     ring_attention: frozenset[str]
     quantized: Mapping[str, bool] = field(default_factory=dict)
     operators: frozenset[str] = frozenset()
+    plugins: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -50,7 +52,7 @@ def write_graph(
     parser: Parser,
     folder: Path,
     handled: Collection[Construct] = (),
-    plugins: bool = False,
+    use: PluginUse = PORTABLE,
 ) -> Graph:
     """Writes a component's graph for a parser into ``folder``.
 
@@ -62,16 +64,14 @@ def write_graph(
         parser: the parser that reads the graph.
         folder: an existing folder.
         handled: constructs that the parser misreads and the caller corrects afterwards.
-        plugins: True if vidc's plugins update the ring.
+        use: what vidc's plugins compute.
 
     Raises:
         GraphError: ``VIDC-EXPORT-LINT``, the parser would misread the graph.
     """
     program = load_program(component.program)
     quantized = quantized_weights(program)
-    signature, operators, notes = ring_form(
-        program, component.signature, component.aligned, plugins
-    )
+    signature, operators, notes = ring_form(program, component.signature, component.aligned, use)
     path = folder / f"{component.name}.onnx"
     export_onnx(component.name, program, signature, None, path, operators)
     model = ir.load(path)
@@ -79,7 +79,8 @@ def write_graph(
         widen_pads(model)
         widen_activations(model)
         ir.save(model, path)
-    require_clean_graph(component.name, model, parser, handled)
+    taken = (*handled, CUSTOM_OPERATOR) if use else handled
+    require_clean_graph(component.name, model, parser, taken)
     nodes = list(model.graph.all_nodes())
     return Graph(
         path,
@@ -87,25 +88,29 @@ def write_graph(
         frozenset(node.name or "" for node in nodes if PADDED_KEYS.matches(node)),
         quantized,
         frozenset(node.op_type for node in nodes),
+        {node.name or "": node.op_type for node in nodes if node.domain == DOMAIN},
         notes,
     )
 
 
 def ring_form(
-    program: ExportedProgram, signature: Signature, aligned: bool, plugins: bool
+    program: ExportedProgram, signature: Signature, aligned: bool, use: PluginUse
 ) -> tuple[Signature, Operators, tuple[str, ...]]:
     """Returns a component's signature, its operators for a GPU, and notes about copied rings.
 
     Args:
-        program: the component's program; changed in place if ``plugins``.
+        program: the component's program; changed in place if plugins compute parts of it.
         signature: the component's signature.
         aligned: True if no block straddles the ring's wrap.
-        plugins: True if vidc's plugins are called.
+        use: what vidc's plugins compute.
+
+    Raises:
+        BuildError, UsageError: as ``call_plugins``.
     """
-    left = call_ring_writes(program) if plugins else ()
-    signature, operators = native_form(program, signature, aligned and not plugins)
-    notes = tuple(f"the ring of some layers is copied in every pass: {why}" for why in left)
-    return signature, {**operators, **PLUGINS} if plugins else operators, notes
+    signature, notes = call_plugins(program, signature, use)
+    signature, operators = native_form(program, signature, aligned and not use.rings)
+    plugins = PLUGINS if use.rings else ACTIVATION_PLUGINS
+    return signature, {**operators, **plugins}, notes
 
 
 def _written_in_place(model: ir.Model, signature: Signature) -> frozenset[str]:

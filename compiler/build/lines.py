@@ -28,8 +28,10 @@ def naming_lines(settings: Settings) -> Iterator[None]:
 def _line(error: GraphError, settings: Settings) -> str | None:
     from torch.fx.traceback import preserve_node_meta
 
+    from vidc.compiler.backends import CompileOptions
     from vidc.compiler.backends.native_graph import ring_form
-    from vidc.compiler.backends.tensorrt.plugins import plugin_ring
+    from vidc.compiler.backends.plugin_calls import PORTABLE
+    from vidc.compiler.backends.tensorrt.plugins import choose_plugins
     from vidc.compiler.backends.tensorrt.product import product_for
     from vidc.compiler.build.program import component_program, python_line
     from vidc.exporters.onnx.export import translated_program
@@ -44,9 +46,14 @@ def _line(error: GraphError, settings: Settings) -> str | None:
             translated, _, signature = functional_form(made.program, signature, made.aligned)
     elif settings.target.is_gpu:
         product = product_for(settings.target) if settings.backend == "tensorrt" else None
-        later = settings.tensorrt.version_compatible
-        plugins = product is not None and plugin_ring(signature, made.aligned, product, later)[0]
-        signature, operators, _ = ring_form(made.program, signature, made.aligned, plugins)
+        use = PORTABLE
+        if product is not None:
+            asked = settings.tensorrt
+            options = CompileOptions(
+                version_compatible=asked.version_compatible, plugins=asked.plugins
+            )
+            use = choose_plugins(made.name, signature, made.aligned, product, options)
+        signature, operators, _ = ring_form(made.program, signature, made.aligned, use)
         translated, _ = translated_program(made.program, signature, operators)
     else:
         translated, _ = translated_program(

@@ -80,6 +80,10 @@ class CalibrateConfig(Table):
     prompts: tuple[str, ...] = ()
 
 
+PLUGINS_AUTO, PLUGINS_ALL, PLUGINS_NONE = _PLUGINS = ("auto", "all", "none")
+"""Values of ``tensorrt.plugins``."""
+
+
 @dataclass(frozen=True)
 class TensorRtConfig(Table):
     """Settings of TensorRT builds.
@@ -89,11 +93,14 @@ class TensorRtConfig(Table):
             activations; None is all that the target has.
         hardware_compatible: for GPUs of other compute capabilities too.
         version_compatible: for later versions of TensorRT too.
+        plugins: what vidc's plugins compute: ``auto``, rings that TensorRT's own layers do not
+            update in place; ``all``, every operator that has one; ``none``.
     """
 
     workspace_gb: float | None = None
     hardware_compatible: bool = False
     version_compatible: bool = False
+    plugins: str = PLUGINS_AUTO
 
     def __post_init__(self) -> None:
         limit = self.workspace_gb
@@ -101,6 +108,11 @@ class TensorRtConfig(Table):
             limit is None or 0 < limit <= _MAX_WORKSPACE_GB,
             f"tensorrt.workspace_gb = {limit} is not above 0 and at most {_MAX_WORKSPACE_GB}",
             "set it to what one layer may take of the GPU's memory, such as 2",
+        )
+        self.require(
+            self.plugins in _PLUGINS,
+            f"tensorrt.plugins = {self.plugins} is none of {', '.join(_PLUGINS)}",
+            "set it to none for standard operators alone",
         )
 
     @property

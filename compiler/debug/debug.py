@@ -253,6 +253,7 @@ def _look(
         settings.tensorrt.workspace_bytes,
         entry.requires.compute_capabilities,
         settings.tensorrt.version_compatible,
+        settings.tensorrt.plugins,
         note=note,
     )
     rebuilder = Rebuilder(folder, entry, settings.target, weights, bundle.device, compile_options)

@@ -1,7 +1,7 @@
 """Description of a TensorRT plan: bytes, layers and source network."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +51,20 @@ class Attention:
 class Network:
     """Network of a plan; layers are counted by kind and by output type.
 
-    ``rounding`` names the nodes of ONNX that are Q or DQ, or only scale for them.
+    ``rounding`` names the nodes of ONNX that are Q or DQ, or only scale for them; ``plugins`` has
+    the names of plugins by layer.
     """
 
     layers: dict[str, dict[str, int]]
     attentions: tuple[Attention, ...]
     quantized: tuple[QuantizedMatmul, ...] = ()
     rounding: tuple[str, ...] = ()
+    plugins: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_printable(
             *self.layers, *(dtype for types in self.layers.values() for dtype in types),
-            *self.rounding,
+            *self.rounding, *self.plugins, *self.plugins.values(),
         )  # fmt: skip
         for each in (self.attentions, self.quantized):
             names = [named.name for named in each]
@@ -154,6 +156,7 @@ def _subjects(found: InspectedPlan) -> dict[str, dict[str, Any]]:
             attention.name: plain(attention) for attention in found.network.attentions
         }
         subjects["fused"] = found.fused or {}
+        subjects["plugins"] = dict(found.network.plugins)
         subjects["products"] = {product.name: plain(product) for product in found.network.quantized}
     if found.engine is not None:
         subjects["kernels"] = dict(found.engine.kinds)

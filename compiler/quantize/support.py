@@ -64,7 +64,8 @@ TENSORRT = QuantizationSupport(
     "which TensorRT networks do not support yet",
     multiple=16,
     int8_matmul=True,
-    unsupported_rings="which TensorRT networks do not support yet: the cache update takes 16 or 32 "
-    "bits, and a copied ring is in memory twice",
+    attention_formats=("fp8", "int8"),
+    ring_formats=("fp8", "int8"),
 )
-"""Calls of ``vidc::quantized_linear`` that become Q/DQ in the graph that TensorRT parses."""
+"""Calls of ``vidc::quantized_linear`` that become Q/DQ in the graph that TensorRT parses, and 8-bit
+rings in plugins."""

@@ -136,6 +136,13 @@ PADDED_KEYS = Construct(
     "mask the slots with attn_mask, or set key_value_lengths on the parsed layer",
     _has_padded_keys,
 )
+CUSTOM_OPERATOR = Construct(
+    "custom-operator-plugin",
+    _TENSORRT,
+    "an operator outside the standard needs a plugin, and this network calls none",
+    "export the portable form",
+    _is_custom,
+)
 UNFUSED = (
     Construct(
         "attention-f32",
@@ -255,13 +262,7 @@ CONSTRUCTS = (
         "leave saturate out, which is 1",
         rounding.does_not_saturate,
     ),
-    Construct(
-        "custom-operator-aborts",
-        ("tensorrt_rtx",),
-        "an operator outside the standard may end the process while parsing: there are no plugins",
-        "export the portable form",
-        _is_custom,
-    ),
+    CUSTOM_OPERATOR,
     Construct(
         "custom-operator",
         _ONNXRUNTIME,

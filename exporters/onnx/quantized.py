@@ -69,10 +69,38 @@ def linear_for_tensorrt(*arguments: Any) -> Tensor:
         )  # fmt: skip
         values, spread = _dequantized(steps, unit, x.dtype), scale * (1 / unit**2)
     rows = linear(values.flatten(0, -2), _dequantized(weight, unit, x.dtype))
-    product = rows.float() * weight_scale * spread
+    return _finished(rows.float() * weight_scale * spread, bias, x)
+
+
+def linear_from_steps(
+    steps: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    scale: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
+    """``linear_for_tensorrt`` for an input that a plugin quantized.
+
+    Args:
+        steps: the quantized input, ``[..., in]`` of the weight's dtype.
+        weight: ``[out, in]``, FP8.
+        weight_scale: float32 ``[out]``.
+        bias: ``[out]``, or None.
+        scale: the input's scale, a float32 scalar.
+        dtype: dtype of the result, ``[..., out]``.
+    """
+    unit = UNIT[weight.dtype]
+    values = _dequantized(steps, unit, dtype)
+    rows = linear(values.flatten(0, -2), _dequantized(weight, unit, dtype))
+    return _finished(rows.float() * weight_scale * (scale * (1 / unit**2)), bias, values)
+
+
+def _finished(product: Tensor, bias: Tensor | None, like: Tensor) -> Tensor:
+    """Adds the bias to a matmul's rows in float32; dtype and leading axes are those of ``like``."""
     if bias is not None:
         product = product + bias.float()
-    return product.to(x.dtype).reshape(*x.shape[:-1], -1)
+    return product.to(like.dtype).reshape(*like.shape[:-1], -1)
 
 
 def quantize_kv_node(
@@ -85,6 +113,13 @@ def quantize_kv_node(
 def dequantize_kv_nodes(x: Tensor, scale: Tensor, dtype: str) -> Tensor:
     """``vidc::dequantize_kv``."""
     values = _node("DequantizeLinear", (x, scale), torch.float32, x.shape, axis=_HEADS)
+    return values.to(DTYPES[dtype])
+
+
+def dequantize_kv_for_tensorrt(x: Tensor, scale: Tensor, dtype: str) -> Tensor:
+    """``vidc::dequantize_kv`` with a constant scale in DQ; the result is scaled in float32."""
+    unit = UNIT[x.dtype]
+    values = _dequantized(x, unit, torch.float32) * (scale * (1 / unit))[:, None]
     return values.to(DTYPES[dtype])
 
 
@@ -135,8 +170,14 @@ def _node(
     )
 
 
-_RINGS: Operators = {quantize_kv: quantize_kv_node, dequantize_kv: dequantize_kv_nodes}
-ONNXRUNTIME: Operators = {quantized_linear: linear_for_onnxruntime, **_RINGS}
+ONNXRUNTIME: Operators = {
+    quantized_linear: linear_for_onnxruntime,
+    quantize_kv: quantize_kv_node,
+    dequantize_kv: dequantize_kv_nodes,
+}
 """Forms for graphs that a CPU runs."""
-TENSORRT: Operators = {quantized_linear: linear_for_tensorrt, **_RINGS}
-"""Forms for graphs that TensorRT parses."""
+TENSORRT: Operators = {
+    quantized_linear: linear_for_tensorrt,
+    dequantize_kv: dequantize_kv_for_tensorrt,
+}
+"""Forms for graphs that TensorRT parses; plugins quantize what they write to the ring."""

@@ -31,13 +31,33 @@ const PluginField* find_field(const nvinfer1::PluginFieldCollection& given,
   return nullptr;
 }
 
+bool is_integer(PluginFieldType type) {
+  return type == PluginFieldType::kINT32 || type == PluginFieldType::kINT64;
+}
+
+// Reads an integer of either width into `value`: parsers pass ONNX's integers as int32 or int64.
+template <typename T>
+void read_integer(const Checks& checks, const PluginField& field, T& value) {
+  int64_t wide = 0;
+  if (field.type == PluginFieldType::kINT64) {
+    std::memcpy(&wide, field.data, sizeof(wide));
+  } else {
+    int32_t narrow = 0;
+    std::memcpy(&narrow, field.data, sizeof(narrow));
+    wide = narrow;
+  }
+  value = static_cast<T>(wide);
+  checks.that(value == wide, field.name, "a number of 32 bits", std::to_string(wide));
+}
+
 // Reads one value of the type of `value`; text has any length and may end with a null.
 void read(const Checks& checks, const PluginField* field, const char* name, Value& value) {
   const PluginFieldType type = field_type(value);
   const bool one = type != PluginFieldType::kCHAR;
   const std::string expected = std::string("an attribute of type ") + name_of(type);
   checks.that(field && field->data, name, expected, "none");
-  checks.that(field->type == type, name, expected, name_of(field->type));
+  const bool readable = is_integer(type) ? is_integer(field->type) : field->type == type;
+  checks.that(readable, name, expected, name_of(field->type));
   checks.that(one ? field->length == 1 : field->length >= 0, name, expected + " and length 1",
               "length " + std::to_string(field->length));
   std::visit(
@@ -46,6 +66,8 @@ void read(const Checks& checks, const PluginField* field, const char* name, Valu
         if constexpr (std::is_same_v<T, std::string>) {
           const char* text = static_cast<const char*>(field->data);
           to.assign(text, strnlen(text, static_cast<size_t>(field->length)));
+        } else if constexpr (std::is_integral_v<T>) {
+          read_integer(checks, *field, to);
         } else {
           std::memcpy(&to, field->data, sizeof(T));
         }

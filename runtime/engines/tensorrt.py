@@ -1,7 +1,6 @@
 """TensorRT and TensorRT-RTX engines: plans over shared weights and static buffers."""
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from vidc.plugins import loading
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Role, Signature, state_output
+from vidc.plugins.tensorrt_import import import_tensorrt
 from vidc.runtime import manifest
 from vidc.runtime.faults import engine_error
 from vidc.runtime.files import Files
@@ -36,14 +36,14 @@ class Options:
     Attributes:
         product: the Python module that loads the plan: ``tensorrt`` or ``tensorrt_rtx``.
         names: bundle names of the plan's tensors where the two differ.
-        plugins: True if the plan calls plugins of ``libvidc_plugins.so``.
+        plugins: names of the plugins of ``libvidc_plugins.so`` that the plan calls.
         version_compatible: True if the plan contains the runtime of the version that built it, so
             that later versions load it and run that code.
     """
 
     product: str
     names: dict[str, str] = field(default_factory=dict)
-    plugins: bool = False
+    plugins: tuple[str, ...] = ()
     version_compatible: bool = False
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ def load(
         UnavailableError: ``VIDC-ENV-TENSORRT``, the product is not installed;
             ``VIDC-ENGINE-VERSION``, another version is installed; ``VIDC-ENGINE-LOAD``, the plan
             does not load; ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``, the plugin library is
-            missing or has another ABI.
+            missing, lacks a plugin of the plan or has another ABI.
         GateError: ``VIDC-BUNDLE-FIELD``, its options are not ``Options``;
             ``VIDC-ENGINE-SIGNATURE``, the plan's tensors are not those of the manifest.
     """
@@ -135,7 +135,7 @@ def load(
     options: Options = read(entry.options, Options, f"options of {file}")
     module = _module(options, entry)
     if options.plugins:
-        loading.register_tensorrt_plugins(module)
+        loading.register_tensorrt_plugins(module, options.plugins)
     runtime = module.Runtime(module.Logger(module.Logger.ERROR))
     if options.version_compatible:
         runtime.engine_host_code_allowed = True
@@ -171,7 +171,7 @@ def _module(options: Options, entry: manifest.Engine) -> Any:
     product = options.product
     title = _TITLES[product]
     try:
-        module = import_module(product)
+        module = import_tensorrt(product)
     except (ImportError, OSError) as error:
         raise UnavailableError(
             "VIDC-ENV-TENSORRT",

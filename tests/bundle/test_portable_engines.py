@@ -106,8 +106,8 @@ def test_it_is_not_finished_where_the_gpu_is_missing(begun, capsys):
 def test_out_of_memory_names_the_component_and_costs_no_other(tmp_path, monkeypatch):
     """The memory is a stand-in's; the rest is the product."""
 
-    def parse_for_little_memory(component, graph, product, plugins):
-        network = parse(component, graph, product, plugins)
+    def parse_for_little_memory(component, graph, product):
+        network = parse(component, graph, product)
         if component != "kv_update":
             return network
         builder = SimpleNamespace(

@@ -34,7 +34,11 @@ class TensorRT(SimpleNamespace):
         super().__init__(loaded=[])
 
     def get_plugin_registry(self):
-        return SimpleNamespace(load_library=self.loaded.append)
+        creators = {("gelu_quantize", "1", "vidc"): object()}
+        return SimpleNamespace(
+            load_library=self.loaded.append,
+            get_creator=lambda *named: creators.get(named),
+        )
 
 
 @pytest.fixture
@@ -121,8 +125,15 @@ def test_tensorrt_plugins_are_registered_once(folder):
     module = TensorRT()
     assert loading.tensorrt_library_error() is None
     for _ in range(2):
-        loading.register_tensorrt_plugins(module)
+        loading.register_tensorrt_plugins(module, ["gelu_quantize"])
     assert module.loaded == [str(path)]
+
+
+def test_rejects_tensorrt_library_without_a_plugin_of_the_network(folder):
+    shared_library(ABI.format(PLUGIN_ABI), folder / loading.TENSORRT_LIBRARY)
+    with pytest.raises(UnavailableError, match="has no plugin ring_attention_16bit") as caught:
+        loading.register_tensorrt_plugins(TensorRT(), ["gelu_quantize", "ring_attention_16bit"])
+    assert caught.value.code == "VIDC-KERNEL-LIBRARY"
 
 
 @pytest.mark.parametrize(
@@ -136,6 +147,6 @@ def test_rejects_tensorrt_library_before_tensorrt_loads_it(folder, source, code,
     shared_library(source, folder / loading.TENSORRT_LIBRARY)
     module = TensorRT()
     with pytest.raises(UnavailableError, match=message) as caught:
-        loading.register_tensorrt_plugins(module)
+        loading.register_tensorrt_plugins(module, [])
     assert caught.value.code == code
     assert module.loaded == []

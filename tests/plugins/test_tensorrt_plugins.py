@@ -16,6 +16,7 @@ from plugin_host import (
     DATA_TYPES,
     FIELD_TYPES,
     FLOAT32,
+    INT32,
     INT64,
     RUNTIME,
     Attribute,
@@ -218,6 +219,29 @@ def test_rejects_missing_mistyped_and_unknown_attributes(host, attributes, messa
     assert str(caught.value).startswith(said)
     assert message in str(caught.value)
     assert "\n  try: " in str(caught.value)
+
+
+def resized(attribute: Attribute, type: int, size: int) -> Attribute:
+    """An integer attribute of another width."""
+    value = int.from_bytes(attribute.data, "little", signed=True)
+    return Attribute(attribute.name, type, 1, value.to_bytes(size, "little", signed=True))
+
+
+@pytest.mark.parametrize(("type", "size"), [(INT32, 4), (INT64, 8)])
+def test_integers_are_read_from_either_width(host, type, size):
+    """TensorRT-RTX's parser passes int32, and TensorRT's may pass int64."""
+    node = Node.of(OPERATORS["static"][0], OPERATORS["static"][1]())
+    given = [resized(a, type, size) if a.type in (INT32, INT64) else a for a in node.attributes]
+    made = host.create(node.operator, given).serialize()
+    assert made == host.create(node.operator, node.attributes).serialize()
+
+
+def test_flag_beyond_32_bits_is_rejected(host):
+    node = Node.of(OPERATORS["static"][0], OPERATORS["static"][1]())
+    large = Attribute("quantize_query", INT64, 1, (2**32 + 1).to_bytes(8, "little"))
+    given = [large if a.name == "quantize_query" else a for a in node.attributes]
+    with pytest.raises(RefusedError, match="quantize_query: expected a number of 32 bits, found"):
+        host.create(node.operator, given)
 
 
 @pytest.mark.parametrize("named", ["", "int8", "bfloat", "bfloat16, float16"])

@@ -59,9 +59,11 @@ NOTHING = Fusion((), {}, ())
 def fusable(program: ExportedProgram) -> tuple[str, ...]:
     """Returns the operators that ``fuse`` calls if kernels support all sizes."""
     found = {
-        "qk_norm_rope_ring_write": program.graph.find_nodes(
-            op="call_function", target=qk_norm_rope
-        ),
+        "qk_norm_rope_ring_write": [
+            node
+            for node in program.graph.find_nodes(op="call_function", target=qk_norm_rope)
+            if not _without_queries(node)
+        ],
         "gelu_quantize": _gelus(program.graph),
     }
     return tuple(sorted(name for name, nodes in found.items() if nodes))
@@ -84,6 +86,8 @@ def fuse(program: ExportedProgram) -> Fusion:
     operators: set[str] = set()
     left: dict[str, None] = {}
     calls = program.graph.find_nodes(op="call_function", target=qk_norm_rope)
+    # Without queries, inductor makes one kernel of norm, rotation and write.
+    calls = [node for node in calls if not _without_queries(node)]
     if any(_to_stored(node) for node in calls):
         left["8-bit rings with high-precision queries are written by inductor's kernels"] = None
     calls = [node for node in calls if not _to_stored(node)]
@@ -96,14 +100,30 @@ def fuse(program: ExportedProgram) -> Fusion:
             operators.add("qk_norm_rope_ring_write")
         except UsageError as error:
             left[error.message] = None
+    left |= dict.fromkeys(call_gelus(program))
+    if program.graph.find_nodes(op="call_function", target=gelu_quantize):
+        operators.add("gelu_quantize")
+    program.graph_module.recompile()
+    return Fusion(tuple(sorted(operators)), packed, tuple(left))
+
+
+def call_gelus(program: ExportedProgram) -> tuple[str, ...]:
+    """Replaces GELU by ``gelu_quantize``, which writes the dtype that it reads.
+
+    Args:
+        program: an exported program; changed in place.
+
+    Returns:
+        Reasons why calls were not replaced, a line each.
+    """
+    left: dict[str, None] = {}
     for node in _gelus(program.graph):
         try:
             _call_gelu(program.graph, node)
-            operators.add("gelu_quantize")
         except UsageError as error:
             left[error.message] = None
     program.graph_module.recompile()
-    return Fusion(tuple(sorted(operators)), packed, tuple(left))
+    return tuple(left)
 
 
 def call_ring_writes(program: ExportedProgram) -> tuple[str, ...]:
@@ -129,6 +149,11 @@ def call_ring_writes(program: ExportedProgram) -> tuple[str, ...]:
             left[error.message] = None
     program.graph_module.recompile()
     return tuple(left)
+
+
+def _without_queries(node: Any) -> bool:
+    """Returns True if a ``qk_norm_rope`` has keys alone, which stand in for its queries."""
+    return node.args[0] is node.args[1]
 
 
 def _to_stored(node: Any) -> bool:
@@ -171,7 +196,7 @@ class _RingWrite:
         query, key, *given, _, self.eps = node.args
         self.given = given
         results = {user.args[1]: user for user in node.users}
-        self.query, self.keys = results[0], results[1]
+        self.query, self.keys = results.get(0), results[1]  # Nobody may read the queries.
         _require(_is_linear(query) and _is_linear(key), node, "queries and keys are projections")
         source = query.args[0]
         writes: list[Any] = [
@@ -293,7 +318,8 @@ class _RingWrite:
     def _replace(self, results: list[fx.Node]) -> None:
         """Replaces the queries and both rings by the operator's results."""
         queries, *caches = results
-        self.query.replace_all_uses_with(queries)
+        if self.query is not None:
+            self.query.replace_all_uses_with(queries)
         renamed = {}
         for write, cache in zip(self.writes, caches, strict=True):
             for user in tuple(write.users):
@@ -306,7 +332,8 @@ class _RingWrite:
         *_, value = self.projections
         view = self.writes[1].kwargs["update"]
         for node in (*self.writes, self.query, self.keys, self.node):
-            self.graph.erase_node(node)
+            if node is not None:
+                self.graph.erase_node(node)
         while view is not value:
             view, erased = view.args[0], view
             self.graph.erase_node(erased)

@@ -1,11 +1,12 @@
-"""Lowering of 8-bit rings with quantized queries for a Hopper GPU.
+"""Lowering of 8-bit rings to calls of vidc's kernels.
 
 A program quantizes the keys and values that it writes by ``vidc::quantize_kv``, dequantizes the
 ring that it reads, and fake-quantizes the queries. The first pass takes all that out, so that the
 passes for 16-bit programs match. The second one makes the ring 8-bit again, in the kernels' layout:
 ``qk_norm_rope_ring_write_static`` writes it, values transposed, and ``ring_attention_8bit`` reads
-it. A layer that writes its ring without attention, as the last layer of a clean pass, writes by
-plain operations, which inductor fuses with those before.
+it. Inductor itself fuses the write of a ring with high-precision queries, and of a layer without
+attention, as the last one of a clean pass, so these stay plain operations for it. TensorRT gets
+plugins for them as well.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,6 +39,8 @@ _FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
 _TRANSPOSED = (0, 2, 3, 1)
 """Permutation of a value ring's axes from the component's to the kernel's layout."""
 _READ = ("qkv", "query_weight", "key_weight", "cos", "sin", "position")
+_OPERAND = 4
+"""Position of the argument of ``quantize_kv`` that names an operand of quantized attention."""
 _VALUES = "values"
 
 
@@ -49,7 +52,9 @@ class StateQuantization:
     mean: fx.Node | None
     dtype: torch.dtype
     transposed: bool
-    """True for values, which are stored transposed."""
+    """True for values of attention with quantized queries, which are stored transposed."""
+    computes: bool = True
+    """True if queries are quantized."""
 
 
 def has_quantized_rings(program: ExportedProgram) -> bool:
@@ -57,19 +62,25 @@ def has_quantized_rings(program: ExportedProgram) -> bool:
     return any(_writes(program))
 
 
-def pop_rounding(program: ExportedProgram) -> dict[fx.Node, StateQuantization]:
+def pop_rounding(program: ExportedProgram, every: bool = False) -> dict[fx.Node, StateQuantization]:
     """Makes a program's 8-bit rings with quantized queries 16-bit rings.
 
     Later passes then match a layer's calls as in a 16-bit program.
+
+    Args:
+        program: a program; changed in place.
+        every: True for rings with high-precision queries as well.
 
     Returns:
         The quantization of the states by placeholder.
     """
     graph, found = program.graph, {}
-    for write, cache in [*_writes(program)]:
+    for write, cache in [*_writes(program, every)]:
         quantized = write.kwargs["update"]
-        update, scale, mean, dtype, operand = quantized.args
-        found[cache] = StateQuantization(scale, mean, DTYPES[dtype], operand == _VALUES)
+        update, scale, mean, dtype, *operand = quantized.args
+        found[cache] = StateQuantization(
+            scale, mean, DTYPES[dtype], transposed=operand == [_VALUES], computes=bool(operand)
+        )
         write.kwargs = {**write.kwargs, "update": update}
         graph.erase_node(quantized)
         _widen(cache, write, update.meta["val"].dtype)
@@ -103,11 +114,18 @@ def quantized_signature(program: ExportedProgram, signature: Signature) -> Signa
     return replace(signature, tensors=tuple(map(stored, signature)))
 
 
-def _writes(program: ExportedProgram) -> Iterator[tuple[Any, fx.Node]]:
-    """Yields the writes of quantized operands of attention, with the states they write."""
+def _writes(program: ExportedProgram, every: bool = False) -> Iterator[tuple[Any, fx.Node]]:
+    """Yields the writes of quantized operands of attention, with the states they write.
+
+    Args:
+        program: a program.
+        every: True to yield all writes of 8-bit rings.
+    """
     for node in program.graph.find_nodes(op="call_function", target=_FUNCTIONALIZED):
         update = node.kwargs.get("update")
-        if node.args[0] is ring_write and update.target is quantize_kv and len(update.args) > 4:
+        if node.args[0] is not ring_write or update.target is not quantize_kv:
+            continue
+        if every or len(update.args) > _OPERAND:
             (cache,) = node.kwargs["_all_bases"]
             yield node, cache
 
@@ -175,6 +193,8 @@ class _Lowering:
         self.states = states
         self.renamed: dict[str, str] = {}
         self._attended: dict[fx.Node, tuple[fx.Node, fx.Node, fx.Node]] = {}
+        self._scales: dict[fx.Node, fx.Node] = {}
+        """Scales of written rings whose queries stay in high precision."""
 
     def fused(self, node: Any) -> None:
         """Replaces ``qk_norm_rope_ring_write`` by its 8-bit variant."""
@@ -182,12 +202,12 @@ class _Lowering:
         keys, values = given["_all_bases"]
         key, value = self.states[keys], self.states[values]
         self._narrow(keys, transposed=False)
-        self._narrow(values, transposed=True)
+        self._narrow(values, value.transposed)
         given = {
             **{name: given[name] for name in _READ}, "key_cache": keys, "value_cache": values,
             "key_scale": key.scale, "value_scale": value.scale, "key_mean": key.mean,
-            "sink": given["sink"], "eps": given["eps"], "value_transposed": True,
-            "quantize_query": True,
+            "sink": given["sink"], "eps": given["eps"], "value_transposed": value.transposed,
+            "quantize_query": key.computes,
         }  # fmt: skip
         fakes = [n.meta["val"] if isinstance(n, fx.Node) else n for n in given.values()]
         with keys.meta["val"].fake_mode:
@@ -205,7 +225,10 @@ class _Lowering:
                 for index, result in enumerate(results)
             ]
         query, scale, *caches = made
-        self._attended[query] = (scale, keys, values)
+        if key.computes:
+            self._attended[query] = (scale, keys, values)
+        else:
+            self._scales |= {caches[0]: key.scale, caches[1]: value.scale}
         self._replace(node, {0: query, 1: caches[0], 2: caches[1]})
 
     def alone(self, node: Any, left: Iterable[str]) -> None:
@@ -231,6 +254,7 @@ class _Lowering:
         """Replaces ``ring_attention`` by its 8-bit variant if its ring is 8-bit."""
         query, keys, values, valid = node.args
         if query not in self._attended:
+            self._restore(node)
             return
         scale, key_state, value_state = self._attended[query]
         key, value = self.states[key_state], self.states[value_state]
@@ -243,6 +267,17 @@ class _Lowering:
             attended = insert(self.graph, ring_attention_8bit, given)
         node.replace_all_uses_with(attended)
         self.graph.erase_node(node)
+
+    def _restore(self, node: Any) -> None:
+        """Dequantizes the ring that attention with high-precision queries reads."""
+        dtype = node.meta["val"].dtype
+        for ring in node.args[1:3]:
+            if ring in self._scales:
+                value = ring.meta["val"].to(dtype)
+                with self.graph.inserting_before(node):
+                    given = (ring, self._scales[ring], dtype_name(dtype))
+                    wide = called(self.graph, dequantize_kv, given, value)
+                node.replace_input_with(ring, wide)
 
     def _narrow(self, cache: fx.Node, transposed: bool) -> None:
         value, dtype = cache.meta["val"], self.states[cache].dtype

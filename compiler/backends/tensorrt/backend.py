@@ -42,8 +42,6 @@ class TensorRtBackend(Backend):
         product = _product(target)
         found = versions("torch", "onnx", "onnxscript", "onnx-ir")
         found |= {product.name: product.version() or "none"}
-        if not product.plugins:
-            return found
         # The ABI, not the version: plans call the library's plugins but hold no code of them.
         there = loading.tensorrt_library_error() is None
         return found | {loading.TENSORRT_LIBRARY: f"ABI {PLUGIN_ABI}" if there else "none"}
@@ -72,26 +70,26 @@ class TensorRtBackend(Backend):
         """Builds the component's plan, with descriptions of its layers and of its network.
 
         Raises:
-            UnavailableError: ``VIDC-ENV-TENSORRT``, ``VIDC-KERNEL-LIBRARY``, ``VIDC-KERNEL-ABI``.
-            BuildError: ``VIDC-EXPORT-LINT``, ``VIDC-TENSORRT-PARSE``, ``VIDC-TENSORRT-BUILD``,
-                ``VIDC-TENSORRT-MEMORY``, ``VIDC-QUANTIZE-COUNT``.
+            UnavailableError: ``VIDC-ENV-TENSORRT``; as ``choose_plugins``.
+            BuildError: ``VIDC-EXPORT-LINT``, ``VIDC-TENSORRT-PLUGIN``, ``VIDC-TENSORRT-PARSE``,
+                ``VIDC-TENSORRT-BUILD``, ``VIDC-TENSORRT-MEMORY``, ``VIDC-QUANTIZE-COUNT``.
         """
         from vidc.compiler.backends.native_graph import write_graph
         from vidc.compiler.backends.tensorrt.build import build_plan
         from vidc.compiler.backends.tensorrt.built_layers import built_layers
         from vidc.compiler.backends.tensorrt.network import describe_network, parse
-        from vidc.compiler.backends.tensorrt.plugins import plugin_ring
+        from vidc.compiler.backends.tensorrt.plugins import choose_plugins
         from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 
         product = _product(target)
         product.module()  # Fails before a minute of translation.
-        plugins, left = plugin_ring(
-            component.signature, component.aligned, product, options.version_compatible
+        use = choose_plugins(
+            component.name, component.signature, component.aligned, product, options
         )
         with TemporaryDirectory() as folder:
             handled = (PADDED_KEYS, *UNFUSED)
-            graph = write_graph(component, product.name, Path(folder), handled, plugins)
-            network = parse(component.name, graph, product, plugins)
+            graph = write_graph(component, product.name, Path(folder), handled, use)
+            network = parse(component.name, graph, product)
         plan = build_plan(component.name, network, product, target, options)
         file = output / FOLDER / f"{component.name}.plan"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -112,11 +110,11 @@ class TensorRtBackend(Backend):
             options={
                 "product": product.name,
                 **({"version_compatible": True} if options.version_compatible else {}),
-                **({"plugins": True} if plugins else {}),
+                **({"plugins": sorted(set(graph.plugins.values()))} if graph.plugins else {}),
             },
             requires=replace(PORTABLE, compute_capabilities=options.capabilities),
             notes=(
-                *(f"{component.name}: {note}" for note in (*left, *graph.notes)),
+                *(f"{component.name}: {note}" for note in (*use.notes, *graph.notes)),
                 *_notes(
                     component.name, description, _quantized_matmul_names(plan, description, layers)
                 ),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from vidc.compiler.backends.tensorrt.product import Product, numbers, product_for
 from vidc.compiler.config.resolve import Settings
+from vidc.compiler.config.schema import PLUGINS_AUTO
 from vidc.compiler.config.targets import Target
 from vidc.compiler.store.digest import Json
 from vidc.plugins.errors import UnavailableError
@@ -70,6 +71,14 @@ def limits(settings: Settings) -> dict[str, Json]:
     found: dict[str, Json] = {}
     if asked.workspace_bytes is not None:
         found["workspace_bytes"] = asked.workspace_bytes
+    if asked.plugins != PLUGINS_AUTO:
+        if settings.backend != "tensorrt":
+            raise UnavailableError(
+                CODE,
+                f"tensorrt.plugins: backend {settings.backend} calls no plugins",
+                "pass --backend tensorrt, which builds for the same targets, or leave it out",
+            )
+        found["plugins"] = asked.plugins
     if asked.hardware_compatible or asked.version_compatible:
         wanted = compatible(settings)
         if wanted.capabilities:

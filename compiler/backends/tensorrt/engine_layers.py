@@ -12,13 +12,14 @@ ENGINE = ".engine.json"
 """Suffix of the file that lists the layers of a plan."""
 _HEAD = "Layers:\n"
 _LAYER = re.compile(
-    r"Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*), Inputs: \[(?P<inputs>.*)\], "
-    r"Constants: \[.*\], Outputs: \[(?P<outputs>.*)\], TacticName: (?P<tactic>.*?), StreamId: "
+    r"Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*), Inputs: \[(?P<inputs>.*?)\], "
+    r"(?:Constants: \[.*\], )?Outputs: \[(?P<outputs>.*?)\], "
+    r"(?:PluginType: (?P<plugin>[^,]*), .*?)?Tactic(?:Name: (?P<tactic>.*?)|Value: \S+), StreamId: "
     r".*?Metadata: ?(?P<metadata>.*)"
 )
 _TENSOR = re.compile(
-    r"\{ Name: .*?, Dimensions: \[(?P<shape>[-\d,]*)\],.*? Datatype: (?P<dtype>[^,]*), "
-    r"Format: (?P<format>.*?) \}"
+    r"\{ Name: (?P<name>.*?), (?:Location: \w+, )?Dimensions: \[(?P<shape>[-\d,]*)\],.*? "
+    r"Datatype: (?P<dtype>[^,]*), Format: (?P<format>.*?) \}"
 )
 _MEMORY = re.compile(
     r"(?:Total|Max) (Host Persistent|Device Persistent|Scratch|Activation|Weights) Memory: (\d+)"
@@ -34,6 +35,8 @@ _ATTENTION = "mha"
 """Part of the names of fused attention kernels: ``_gemm_mha_v2``, ``fmha``."""
 _EIGHT_BITS = ("fp8", "int8")
 _ROUNDING = ("quantize", "dequantize")
+_NO_OPERATION = "NoOp"
+"""Kind of a layer that only renames a tensor."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,10 @@ class EngineTensor:
     dtype: str
     shape: tuple[int, ...]
     format: str
+    name: str = ""
 
     def __post_init__(self) -> None:
-        require_printable(self.dtype, self.format)
+        require_printable(self.dtype, self.format, self.name)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class EngineLayer:
         inputs: tensors from other layers.
         outputs: its results.
         nodes: ONNX nodes that it computes.
+        plugin: name of its plugin; empty for TensorRT's own layers.
     """
 
     name: str
@@ -67,9 +72,10 @@ class EngineLayer:
     inputs: tuple[EngineTensor, ...] = ()
     outputs: tuple[EngineTensor, ...] = ()
     nodes: tuple[str, ...] = ()
+    plugin: str = ""
 
     def __post_init__(self) -> None:
-        require_printable(self.name, self.kind, self.tactic, *self.nodes)
+        require_printable(self.name, self.kind, self.tactic, self.plugin, *self.nodes)
 
     @property
     def is_attention(self) -> bool:
@@ -112,6 +118,27 @@ class EngineLayers:
             for layer in self.layers
             if product in layer.nodes
         )
+
+    def updates_in_place(self, state: str, output: str) -> bool:
+        """Returns True if a plugin updates a state, and no layer copies it.
+
+        Args:
+            state: name of the state, an input of the network.
+            output: name of the network's output that is the state after the update.
+        """
+        written = [(la, t) for la in self.layers for t in la.outputs if t.name == output]
+        if len(written) != 1:
+            return False
+        update, tensor = written[0]
+        whole = (tensor.dtype, tensor.shape)
+        reads = any(t.name == state for t in update.inputs)
+        copies = any(
+            (made.dtype, made.shape) == whole
+            for layer in self.layers
+            if not layer.plugin and layer.kind != _NO_OPERATION
+            for made in layer.outputs
+        )
+        return bool(update.plugin) and reads and not copies
 
     def apart(self, rounding: frozenset[str]) -> tuple[EngineLayer, ...]:
         """Returns the layers that only quantize or dequantize.
@@ -191,13 +218,20 @@ def _from_line(match: re.Match[str]) -> EngineLayer:
                 _type(tensor["dtype"]),
                 tuple(int(size) for size in tensor["shape"].split(",") if size),
                 tensor["format"],
+                tensor["name"],
             )
             for tensor in _TENSOR.finditer(match[side])
         )
         for side in ("inputs", "outputs")
     )
     return EngineLayer(
-        match["name"], match["kind"], match["tactic"], inputs, outputs, nodes_of(match["metadata"])
+        match["name"],
+        match["kind"],
+        match["tactic"] or "",
+        inputs,
+        outputs,
+        nodes_of(match["metadata"]),
+        match["plugin"] or "",
     )
 
 
@@ -208,7 +242,8 @@ def _from_json(layer: Any) -> EngineLayer:
     # The origin tells reformat layers that quantize from others.
     kind = "Quantize" if layer.get("Origin") == "QDQ" else layer.get("LayerType", "")
     nodes = nodes_of(layer.get("Metadata") or "")
-    return EngineLayer(layer["Name"], kind, layer.get("TacticName") or "", inputs, outputs, nodes)
+    tactic, plugin = layer.get("TacticName") or "", layer.get("PluginType") or ""
+    return EngineLayer(layer["Name"], kind, tactic, inputs, outputs, nodes, plugin)
 
 
 def _tensor(value: Any) -> EngineTensor:
@@ -217,6 +252,7 @@ def _tensor(value: Any) -> EngineTensor:
         _type(value.get("Datatype") or both),
         tuple(int(size) for size in value.get("Dimensions", [])),
         value.get("Format") or both,
+        value.get("Name") or "",
     )
 
 

@@ -1,7 +1,8 @@
 """Parsing of an ONNX graph to a strongly typed network, and the network's description."""
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -10,6 +11,7 @@ from vidc.compiler.backends import GraphError
 from vidc.compiler.backends.graph_values import values_of
 from vidc.compiler.backends.native_graph import Graph
 from vidc.compiler.backends.tensorrt.built_layers import Log
+from vidc.compiler.backends.tensorrt.plugins import require_plugins
 from vidc.compiler.backends.tensorrt.product import Product
 from vidc.compiler.backends.tensorrt.quantized import (
     qdq_nodes,
@@ -23,32 +25,31 @@ VALID_LENGTH = "valid_length"
 
 @dataclass(frozen=True)
 class Network:
-    """Parsed network and the objects that must outlive it; ``plugins``: it calls vidc's plugins."""
+    """Parsed network, the objects that must outlive it, and its plugins by layer."""
 
     builder: Any
     definition: Any
     log: Log
     keep: tuple[Any, ...]
-    plugins: bool = False
+    plugins: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse(component: str, graph: Graph, product: Product, plugins: bool = False) -> Network:
-    """Parses a graph to a network, with vidc's plugins registered if ``plugins``.
+def parse(component: str, graph: Graph, product: Product) -> Network:
+    """Parses a graph to a network.
 
     Attention over the ring gets the valid length of its keys, which the parser drops, and must
     become one fused kernel in 16 bits; other attention may be decomposed.
 
     Raises:
-        UnavailableError: ``VIDC-ENV-TENSORRT``; ``VIDC-KERNEL-LIBRARY`` or ``VIDC-KERNEL-ABI``,
-            the plugin library is missing or has another ABI.
+        UnavailableError: ``VIDC-ENV-TENSORRT``; as ``require_plugins``.
         GraphError: ``VIDC-TENSORRT-PARSE``, with the component, the node and the parser's reason;
-            or the parser dropped an attention.
+            or the parser dropped an attention; as ``require_plugins``.
         BuildError: ``VIDC-QUANTIZE-COUNT``, the network's quantized linear layers are not the
             graph's.
     """
     module = product.module()
-    if plugins:
-        loading.register_tensorrt_plugins(module)
+    if graph.plugins:
+        require_plugins(component, graph, product)
     log = Log(module)
     builder = module.Builder(log.logger)
     definition = builder.create_network(_strongly_typed(module))
@@ -67,7 +68,7 @@ def parse(component: str, graph: Graph, product: Product, plugins: bool = False)
             values_of(ir.load(graph.path), missing[0]),
         )
     require_quantized(component, module, definition, graph.quantized)
-    return Network(builder, definition, log, (parser,), plugins)
+    return Network(builder, definition, log, (parser,), graph.plugins)
 
 
 def attention_layers(module: Any, definition: Any) -> list[Any]:
@@ -113,6 +114,12 @@ def _not_parsed(component: str, graph: Graph, product: Product, parser: Any) -> 
     first = errors[0] if errors else None
     node = f" at node {first.node_name()!r} ({first.node_operator()})" if first else ""
     reason = first.desc()[:300] if first else "it gave no reason"
+    if (
+        first
+        and graph.plugins
+        and f"vidc::{first.node_operator()}:" in (told := loading.tensorrt_plugin_error())
+    ):
+        reason = told.partition("\n")[0]
     return GraphError(
         "VIDC-TENSORRT-PARSE",
         f"{component}: {product.title} {product.version()} does not parse its graph{node}: "
@@ -126,7 +133,7 @@ def _not_parsed(component: str, graph: Graph, product: Product, parser: Any) -> 
 
 def describe_network(network: Network, product: Product) -> dict[str, Any]:
     """Returns a network's layer counts by type and output dtype, its attention layers, its matmuls
-    with 8-bit weights and the nodes that quantize for them, as JSON values."""
+    with 8-bit weights, the nodes that quantize for them and its plugins, as JSON values."""
     module, definition = product.module(), network.definition
     layers = [definition.get_layer(index) for index in range(definition.num_layers)]
     kinds = Counter((_name(layer.type), _name(layer.get_output(0).dtype)) for layer in layers)
@@ -150,6 +157,7 @@ def describe_network(network: Network, product: Product) -> dict[str, Any]:
         "attentions": attentions,
         "quantized": quantized,
         "rounding": sorted(qdq_nodes(module, definition)),
+        "plugins": dict(network.plugins),
     }
 
 

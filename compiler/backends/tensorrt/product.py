@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from vidc.compiler.config.targets import Target
 from vidc.compiler.store.sources import installed
 from vidc.plugins.errors import UnavailableError
+from vidc.plugins.tensorrt_import import import_tensorrt
 
 if TYPE_CHECKING:
     from vidc.exporters.onnx.constructs import Parser  # Needs what the base install lacks.
@@ -24,7 +24,6 @@ class Product:
         install: command that installs the package.
         capabilities: compute capabilities that its engines run on.
         cross_compiles: True if it builds without a GPU; else it builds for the GPU at hand.
-        plugins: True if its networks may contain plugins.
     """
 
     name: "Parser"
@@ -33,7 +32,6 @@ class Product:
     install: str
     capabilities: frozenset[str]
     cross_compiles: bool
-    plugins: bool
 
     def version(self) -> str | None:
         """Returns the installed version or None."""
@@ -46,7 +44,7 @@ class Product:
             UnavailableError: ``VIDC-ENV-TENSORRT``, it is not installed or does not load.
         """
         try:
-            return import_module(self.name)
+            return import_tensorrt(self.name)
         except (ImportError, OSError) as error:
             raise UnavailableError(
                 "VIDC-ENV-TENSORRT",
@@ -62,7 +60,6 @@ _RTX = Product(
     install="pip install 'vidc[rtx]', which takes tensorrt-rtx from PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "12.0", "12.1"}),
     cross_compiles=True,
-    plugins=False,
 )
 _ENTERPRISE = Product(
     name="tensorrt",
@@ -72,7 +69,6 @@ _ENTERPRISE = Product(
     "NVIDIA's own index, not on PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "12.1"}),
     cross_compiles=False,
-    plugins=True,
 )
 PRODUCTS: Mapping[str, Product] = {product.name: product for product in (_RTX, _ENTERPRISE)}
 

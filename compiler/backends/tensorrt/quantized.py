@@ -138,10 +138,13 @@ class _Edges:
         return _QUANTIZER in (self._source(layer.get_input(1)) or "")
 
     def _steps(self, tensor: Any) -> Any:
-        """Returns an input before its DQ if a Q made that, else None."""
+        """Returns an input before its DQ if a Q or a plugin made that, else None."""
         after = self._behind(tensor, self._kinds.DEQUANTIZE)
-        before = None if after is None else self._behind(after.get_input(0), self._kinds.QUANTIZE)
-        return None if before is None else after.get_input(0)
+        if after is None:
+            return None
+        kinds = (self._kinds.QUANTIZE, self._kinds.PLUGIN_V3)
+        made = any(self._behind(after.get_input(0), kind) is not None for kind in kinds)
+        return after.get_input(0) if made else None
 
     def _source(self, tensor: Any) -> str | None:
         """Returns the network input that a tensor is a view of, or None."""

@@ -215,9 +215,16 @@ class Block(nn.Module):
         position: Tensor,
         sink: int,
     ) -> None:
-        """Writes this block's keys and values into the ring, where nothing attends to them."""
-        keys = rotate(self.attn1.keys(normed), *rope)
-        self.attn1.ring.write(ring, keys, self.attn1.values(normed), position, sink)
+        """Writes this block's keys and values into the ring, where nothing attends to them.
+
+        Keys stand in for the queries of ``qk_norm_rope``, whose result nobody reads.
+        """
+        attention = self.attn1
+        projected, weight = attention.to_k(normed), attention.norm_k.weight
+        _, keys = qk_norm_rope(
+            projected, projected, weight, weight, *rope, attention.heads, self.eps
+        )
+        attention.ring.write(ring, keys, attention.values(normed), position, sink)
 
     def _write_ring(
         self,

@@ -51,11 +51,11 @@ def test_rejects_unsupported_operator_before_rtx_parser(tmp_path, monkeypatch):
     monkeypatch.setattr(native_ring, "NATIVE", with_plugin)
     component = exported(tmp_path, window=9)
     with pytest.raises(
-        BuildError, match=r"tensorrt_rtx would not compute denoise.*no plugins"
+        BuildError, match=r"tensorrt_rtx would not compute denoise.*custom-operator-plugin"
     ) as e:
         write_graph(component, "tensorrt_rtx", tmp_path, HANDLED)
     assert e.value.code == "VIDC-EXPORT-LINT"
-    assert "there are no plugins" in e.value.message
+    assert "needs a plugin, and this network calls none" in e.value.message
 
 
 def test_onnxruntime_graph_has_supported_nodes_only(tmp_path):

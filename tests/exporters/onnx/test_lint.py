@@ -96,7 +96,7 @@ OFFENDING = {
     "rounding-saturate": Case(
         rounded("<output_dtype = 17, saturate = 0>(x, s)", "(b, s)"), TENSORRT
     ),
-    "custom-operator-aborts": Case(other("y = vidc.ring_attention(q, k, v)"), {"tensorrt_rtx"}),
+    "custom-operator-plugin": Case(other("y = vidc.ring_attention(q, k, v)"), TENSORRT),
     "custom-operator": Case(other("y = vidc.ring_attention(q, k, v)"), ONNXRUNTIME),
 }
 

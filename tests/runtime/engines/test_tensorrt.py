@@ -279,7 +279,7 @@ def test_a_weight_that_the_bundle_lacks_is_refused(bundle, weights):
     refused(bundle, {"vae": weights["vae"]}, GateError, "VIDC-ENGINE-SIGNATURE")
 
 
-WITH_PLUGINS = {"product": "tensorrt_rtx", "plugins": True}
+WITH_PLUGINS = {"product": "tensorrt_rtx", "plugins": ["ring_attention_16bit"]}
 
 
 def test_a_plan_that_calls_plugins_is_loaded_after_their_library(
@@ -290,7 +290,7 @@ def test_a_plan_that_calls_plugins_is_loaded_after_their_library(
     )
     monkeypatch.setattr(loading, "files", lambda package: tmp_path)
     events = []
-    registry = SimpleNamespace(load_library=events.append)
+    registry = SimpleNamespace(load_library=events.append, get_creator=lambda *of: of)
     product.get_plugin_registry = lambda: registry
     runtime = product.Runtime
     product.Runtime = lambda logger: events.append("runtime") or runtime(logger)

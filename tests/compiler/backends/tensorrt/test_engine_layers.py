@@ -88,13 +88,53 @@ LOG = [
     "\nI/O Tensors:\n Name: x, IOMode: Input, DataType: Half",
 ]
 
+HALF = "Dimensions: [1,16,2,64], Datatype: Half, Format: Format not available due to dynamic shapes"
+UPDATE = (
+    f"Name: write, LayerType: PluginV3, Inputs: [ {{ Name: qkv, Location: Device, {HALF} }}, "
+    f"{{ Name: ring.k.0, Location: Device, {HALF} }}], Outputs: [ {{ Name: ring.k.0.out, "
+    f'Location: Device, {HALF} }}], PluginType: qk_norm_rope_ring_write, PluginVersion: "1", '
+    "PluginMetadata: sink=6,eps=9.99999997e-07, TacticValue: 0x0000000000000000, StreamId: 0, "
+    "Metadata: [ONNX Layer: node_write]\n"
+)
+RENAMED = (
+    f"Name: copy, LayerType: NoOp, Inputs: [ {{ Name: x, {HALF} }}], Outputs: [ {{ Name: "
+    f"Reformatted x, {HALF} }}], TacticValue: 0x0000000000000000, StreamId: 0, Metadata: \n"
+)
+COPIED = RENAMED.replace("NoOp", "Reformat")
+
+
+def test_parses_a_plugin_in_the_builder_log():
+    (layer,) = layers_from_log([f"Layers:\n{UPDATE}\n"]).layers
+    assert (layer.kind, layer.plugin) == ("PluginV3", "qk_norm_rope_ring_write")
+    assert [tensor.name for tensor in layer.inputs] == ["qkv", "ring.k.0"]
+    assert [(t.name, t.shape) for t in layer.outputs] == [("ring.k.0.out", (1, 16, 2, 64))]
+    assert layer.nodes == ("node_write",)
+
+
+@pytest.mark.parametrize(
+    ("lines", "in_place"),
+    [
+        (UPDATE, True),
+        (UPDATE + RENAMED, True),
+        (UPDATE + COPIED, False),
+        (UPDATE + UPDATE, False),
+        (UPDATE.replace("ring.k.0,", "copied,"), False),
+        (UPDATE.replace("ring.k.0.out", "other"), False),
+        (UPDATE[: UPDATE.index("PluginType")] + UPDATE[UPDATE.index("TacticValue") :], False),
+    ],
+    ids=["updated", "renamed", "copied", "twice", "from a copy", "to a copy", "no plugin"],
+)
+def test_a_state_is_updated_in_place_by_one_plugin_alone(lines, in_place):
+    layers = layers_from_log([f"Layers:\n{lines}\n"])
+    assert layers.updates_in_place("ring.k.0", "ring.k.0.out") is in_place
+
 
 def test_parses_inspector_of_tensorrt_11():
     found = layers_from_json(json.dumps(ELEVEN), {"activation": 7})
     attention, waits = found.layers
     assert (found.said_by, found.memory) == ("inspector", {"activation": 7})
     assert attention.inputs == (
-        EngineTensor("bf16", (12, 4680, 128), "(Linear) Row major linear format"),
+        EngineTensor("bf16", (12, 4680, 128), "(Linear) Row major linear format", "query"),
     )
     assert attention.nodes == ("ring", "view")
     assert attention.tactic == "_gemm_mha_v2_0x98f1"
@@ -148,7 +188,7 @@ def test_parses_builder_log():
         ("fp8", (4680, 1536)),
         ("fp8", (1536, 1536)),
     ]
-    assert product.outputs == (EngineTensor("bf16", (), "(Linear) Row major linear format"),)
+    assert product.outputs == (EngineTensor("bf16", (), "(Linear) Row major linear format", "y"),)
     assert product.nodes == ("node_linear_9", "node_dq")
     assert (found.in_8_bits("node_linear_9"), found.in_8_bits("node_linear_8")) == (True, False)
 

@@ -81,7 +81,14 @@ def test_default_recipe_of_target_is_supported(target, precision):
     assert {linear.format.weights for linear in linears.values()} == {precision}
 
 
-@pytest.mark.parametrize("recipe", ["fp8", "fp8-dynamic", "int8", "kv-fp8", "kv-int8"])
+@pytest.mark.parametrize("recipe", ["fp8", "int8-attention", "kv-fp8", "kv-int8"])
+def test_takes_8_bit_rings(recipe):
+    config = resolve("tiny", gpu="cpu", environ={}).model
+    taken = lowered_formats(load_recipe(recipe), config, backend.quantization(targets()["l4"]))
+    assert {form.keys for form in taken.attention.values()} <= {"fp8", "int8"}
+
+
+@pytest.mark.parametrize("recipe", ["fp8-dynamic", "int8"])
 def test_rejects_unsupported_recipe(recipe):
     config = resolve("tiny", gpu="cpu", environ={}).model
     with pytest.raises(UnavailableError, match="TensorRT networks do not support yet") as caught:
@@ -139,5 +146,5 @@ def test_a_plugin_operator_is_refused_for_rtx_before_the_parser(monkeypatch, tmp
         backend.compile(component, settings.target, {}, output)
     assert caught.value.code == "VIDC-EXPORT-LINT"
     assert caught.value.message.startswith("denoise: tensorrt_rtx would not compute denoise")
-    assert "custom-operator-aborts" in caught.value.message
+    assert "custom-operator-plugin" in caught.value.message
     assert list(output.iterdir()) == []

@@ -11,12 +11,13 @@ from onnx.reference.op_run import OpRun
 from quantized import Quantized
 
 from vidc.compiler.backends.native_graph import write_graph
+from vidc.compiler.backends.plugin_calls import PluginUse
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.quantize.support import TENSORRT
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.exporters.onnx.lint import lint
-from vidc.exporters.onnx.plugin_ring import refusal
+from vidc.exporters.onnx.plugin_nodes import refusal
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
@@ -55,7 +56,10 @@ def written(model, tmp_path_factory):
             exported = ExportedComponent(name, folder, component.signature, component.aligned)
             save_program(program, exported.program)
             handled = (PADDED_KEYS, *UNFUSED)
-            made[name] = program, write_graph(exported, "tensorrt", folder, handled, plugins=True)
+            made[name] = (
+                program,
+                write_graph(exported, "tensorrt", folder, handled, PluginUse(rings=True)),
+            )
         return made[name]
 
     return written
@@ -67,14 +71,14 @@ def plugin_nodes(path):
 
 @pytest.mark.parametrize(("name", "last"), [("denoise", 0), ("kv_update", 1), ("recache_6", 1)])
 def test_each_layer_writes_and_reads_its_ring_by_plugins(written, name, last):
-    """But for the last of a clean pass, which has no queries."""
+    """The last of a clean pass writes, and attends to nothing."""
     _, graph = written(name)
     found = [node.op_type for node in plugin_nodes(graph.path)]
-    assert found == ["qk_norm_rope_ring_write", "ring_attention_16bit"] * (LAYERS - last)
+    write, attend = "qk_norm_rope_ring_write", "ring_attention_16bit"
+    assert found == [write, attend] * (LAYERS - last) + [write] * last
     assert graph.notes == ()
     in_place = {s.name for s in graph.signature.states if s.in_place}
-    layers = range(LAYERS - last)
-    rings = {f"ring.{part}.{layer}" for part in "kv" for layer in layers}
+    rings = {f"ring.{part}.{layer}" for part in "kv" for layer in range(LAYERS)}
     assert {state for state in in_place if state.startswith("ring.")} == rings
     assert all(state.axes is None for state in graph.signature.states)
 
@@ -168,7 +172,9 @@ def test_a_component_without_a_ring_says_so(model):
 def test_quantized_projections_are_laid_side_by_side(model, tmp_path):
     quantized = Quantized(model, load_recipe("int8-static"), TENSORRT)
     exported = quantized.exported("denoise", "fp32", tmp_path, onnx=False)
-    graph = write_graph(exported, "tensorrt", tmp_path, (PADDED_KEYS, *UNFUSED), plugins=True)
+    graph = write_graph(
+        exported, "tensorrt", tmp_path, (PADDED_KEYS, *UNFUSED), PluginUse(rings=True)
+    )
     assert len(graph.quantized) == 8 * LAYERS
     assert all(graph.quantized.values())
     assert len(plugin_nodes(graph.path)) == 2 * LAYERS
