@@ -66,6 +66,7 @@ class Subject:
         self.formats, self.prompts, self.seed = formats, prompts, seed
         decoder = (self.model.decoder_group,) if decoded else ()
         self.decoded = decoded
+        # A model may decode with the quantized group itself.
         self.groups = tuple(dict.fromkeys((*loaded_groups(self.model, prompts), *decoder)))
         self.device = torch.device(settings.target.device_type)
         self._trials: Trials | None = None

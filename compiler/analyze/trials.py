@@ -27,7 +27,7 @@ class Damage:
     """Error of quantized layers.
 
     Attributes:
-        sqnr_db: SQNR of the forced output in the worst call, under teacher forcing.
+        sqnr_db: SQNR of the forced outputs in the worst call, under teacher forcing.
         psnr_db: PSNR of the worst block of any free-running rollout.
     """
 
@@ -37,10 +37,10 @@ class Damage:
 
 @dataclass(frozen=True)
 class _Reference:
-    """Rollout in high precision, with its values of the forced output and its blocks."""
+    """Rollout in high precision: values of the forced outputs by component, and its blocks."""
 
     inputs: Inputs
-    forced: list[Tensor]
+    forced: Mapping[str, list[Tensor]]
     blocks: list[Tensor]
     peak: float
 
@@ -66,10 +66,12 @@ class Trials:
         inputs: Sequence[Inputs],
     ) -> None:
         self._model = model
-        self._component, self._output = program(model.program).forced
         self._decoders = decoders
         self._layers = layers
         self._engines = self._made()
+        session = program(model.program)
+        outputs = (session.forced, *session.also_forced)
+        self._outputs = {name: output for name, output in outputs if name in self._engines}
         self._references = [self._reference(each) for each in inputs]
 
     @property
@@ -100,28 +102,35 @@ class Trials:
         return part_engines(self._model.quantized_part, self._layers.network)
 
     def _reference(self, inputs: Inputs) -> _Reference:
-        forced: list[Tensor] = []
-        engine = _Recorded(self._engines[self._component], self._output, forced)
-        latents = self._play(inputs, engine)
+        forced: dict[str, list[Tensor]] = {name: [] for name in self._outputs}
+        latents = self._play(
+            inputs,
+            {
+                name: _Recorded(self._engines[name], output, forced[name])
+                for name, output in self._outputs.items()
+            },
+        )
         values = torch.stack(latents)
         peak = _FRAME_PEAK if self._decoders else float(values.max() - values.min())
         return _Reference(inputs, forced, self._pictured(latents), peak)
 
     def _sqnr(self, reference: _Reference) -> float:
-        forced = _Forced(self._engines[self._component], self._output, iter(reference.forced))
+        forced = {
+            name: _Forced(self._engines[name], output, iter(reference.forced[name]))
+            for name, output in self._outputs.items()
+        }
         self._play(reference.inputs, forced)
-        return forced.worst
+        return min(engine.worst for engine in forced.values())
 
     def _psnr(self, reference: _Reference) -> float:
-        blocks = self._pictured(self._play(reference.inputs, self._engines[self._component]))
+        blocks = self._pictured(self._play(reference.inputs, {}))
         if len(blocks) != len(reference.blocks):
             return -math.inf
         pairs = zip(blocks, reference.blocks, strict=True)
         return min(psnr(block, expected, reference.peak) for block, expected in pairs)
 
-    def _play(self, inputs: Inputs, engine: Engine) -> list[Tensor]:
-        engines = {**self._engines, self._component: engine}
-        playing = player(self._model, engines, self._layers.device)
+    def _play(self, inputs: Inputs, instead: Mapping[str, Engine]) -> list[Tensor]:
+        playing = player(self._model, {**self._engines, **instead}, self._layers.device)
         return [latent.cpu() for latent in playing.rollout(scenario(self._model), inputs).latents]
 
     def _pictured(self, latents: Sequence[Tensor]) -> list[Tensor]:

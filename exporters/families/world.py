@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from vidc.exporters.families.family import Family, FixedWork, LayerKind, Pass, Rollout
+from vidc.exporters.families.family import Family, FixedWork, Pass, Rollout
 from vidc.exporters.part import Part
 from vidc.exporters.parts.diamond_unet.config import DenoiserConfig, UpsamplerConfig
 from vidc.exporters.parts.diamond_unet.part import GROUP, DiamondUNetPart
@@ -122,10 +122,6 @@ class World(Family):
     groups: ClassVar[tuple[str, ...]] = (GROUP,)
     decoder_group: ClassVar[str] = GROUP
     quantized_group: ClassVar[str] = GROUP
-    layer_kinds: ClassVar[tuple[LayerKind, ...]] = (
-        LayerKind("conditioning", "cond_proj.*"),
-        LayerKind("norm modulation", "modulation"),
-    )
     calibrated_tables = ("denoiser", "upsampler", "frames", "denoise", "upsample")
 
     def __post_init__(self) -> None:

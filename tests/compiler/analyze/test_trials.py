@@ -2,6 +2,7 @@
 
 import math
 
+import diamond_models
 import pytest
 import torch
 from modelopt_here import needs_modelopt
@@ -10,9 +11,10 @@ from outlier import BAD, INT8, recipe_of
 from vidc.compiler.analyze.choose import Scored, best_within, by_damage, fastest_within
 from vidc.compiler.analyze.groups import layer_groups, layers_of
 from vidc.compiler.analyze.trials import Trials
-from vidc.compiler.build.calibration_rollouts import scenario
-from vidc.compiler.config.recipe import AttentionFormat, LinearFormat
+from vidc.compiler.build.calibration_rollouts import rollout_inputs, scenario
+from vidc.compiler.config.recipe import AttentionFormat, LinearFormat, Recipe, Rule
 from vidc.compiler.quantize.apply import apply_recipe
+from vidc.compiler.quantize.switch import QuantizedLayers
 from vidc.compiler.validate.metrics import compare, psnr
 from vidc.compiler.validate.play import Calls, ObservedEngine
 from vidc.compiler.validate.reference import EagerEngine, part_engines, player
@@ -169,3 +171,17 @@ def test_queries_and_ring_are_both_in_8_bits(model, stream):
     ring = AttentionFormat(keys="int8", values="int8", center=True)
     kept = trials_of(model, recipe_of(None, ring)).damage(("blocks.0.attn1",))
     assert whole.sqnr_db < kept.sqnr_db < math.inf
+
+
+def test_layers_of_every_forced_component_do_damage():
+    made = diamond_models.pair(frames={"height": 4, "width": 4})
+    part = made.model.part
+    network = with_weights(part.network("fp32"), made.weights)
+    recipe = Recipe("r", "d", (Rule(("**",), LinearFormat("int8")),), ())
+    layers = QuantizedLayers(part, network, apply_recipe(recipe, made.model), None)
+    inputs = rollout_inputs(made.model, 0, 0, torch.zeros(2, 0))
+    trials = Trials(made.model, {}, layers, [inputs])
+    for network_name in ("denoiser", "upsampler"):
+        chosen = [name for name in layers.layers if name.startswith(network_name)]
+        assert len(chosen) == 3
+        assert 0 < trials.damage(chosen).sqnr_db < math.inf
