@@ -136,9 +136,16 @@ def loaded_groups(model: Family, prompts: Prompts) -> tuple[str, ...]:
 
 
 def undecoded(model: Family, engines: Mapping[str, EagerEngine]) -> dict[str, EagerEngine]:
-    """Returns the engines without decoders, so that latents stay undecoded."""
-    decoders = program(model.program).decoders
-    return {name: engine for name, engine in engines.items() if name not in decoders}
+    """Returns the engines without decoders, so that latents stay undecoded.
+
+    Engines of the quantized group stay: a world's frames leave its last network decoded.
+    """
+    decoders, groups = program(model.program).decoders, model.components
+    return {
+        name: engine
+        for name, engine in engines.items()
+        if name not in decoders or groups[name] == model.quantized_group
+    }
 
 
 def prompt_embeddings(
