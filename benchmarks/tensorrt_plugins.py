@@ -33,7 +33,7 @@ from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
 from vidc.compiler.inspect.plan import inspect_plan
-from vidc.compiler.quantize.lowering import lowered_formats
+from vidc.compiler.quantize.formats import supported_formats
 from vidc.compiler.quantize.modules import quantized_components
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.export import export_component
@@ -100,7 +100,7 @@ def exported(case: Case, folder: Path) -> ExportedComponent:
     part, quantize = model.parts[model.components[case.component]], None
     if case.recipe is not None:
         support = backend.quantization(TARGET)
-        formats = lowered_formats(load_recipe(case.recipe), model, support)
+        formats = supported_formats(load_recipe(case.recipe), model, support)
         quantize = partial(quantized_components, part, formats)
     return export_component(part, case.precision, case.component, folder, quantize, operators=None)
 

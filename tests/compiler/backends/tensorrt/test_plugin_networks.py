@@ -13,7 +13,7 @@ from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
 from vidc.compiler.inspect.plan import inspect_plan
-from vidc.compiler.quantize.lowering import lowered_formats
+from vidc.compiler.quantize.formats import supported_formats
 from vidc.compiler.quantize.modules import quantized_components
 from vidc.compiler.quantize.support import TENSORRT
 from vidc.exporters.artifact import ExportedComponent
@@ -79,7 +79,7 @@ def exported(case: Case, folder: Path) -> ExportedComponent:
     model = resolve("tiny", assignments=sizes, environ={}, engines=False).model
     part, quantize = model.parts["transformer"], None
     if case.recipe is not None:
-        formats = lowered_formats(load_recipe(case.recipe), model, TENSORRT)
+        formats = supported_formats(load_recipe(case.recipe), model, TENSORRT)
         quantize = partial(quantized_components, part, formats)
     return export_component(part, case.precision, case.component, folder, quantize, operators=None)
 
