@@ -42,6 +42,7 @@ from vidc.plugins.ops.flash_attention import flash_attention, load_kernel
 from vidc.plugins.ops.ring import ring_attention_reference
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
+from vidc.runtime.strict import plain
 
 WHOLE_TILES = "vidc.plugins.ops.flash_attention.split_from"
 FP8 = torch.float8_e4m3fn
@@ -200,7 +201,7 @@ def measure(shape: Shape, samples: int, device: torch.device, peaks: dict[str, f
         tflops = shape.operations / summary.median / 1e9
         eight = name in EIGHT_BITS
         found[name] = {
-            **summary.to_json(),
+            **plain(summary),
             "relative_l2": errors[name],
             "tflops": tflops,
             "of_products": tflops / peaks["fp8" if eight else shape.dtype] if peaks else None,

@@ -24,6 +24,7 @@ from vidc.compiler.validate.golden import read_prompts
 from vidc.plugins.signature import Role
 from vidc.runtime.bundle import Bundle, load
 from vidc.runtime.manifest import Manifest, read_manifest
+from vidc.runtime.strict import plain
 
 
 def bytes_of(folder: Path, manifest: Manifest) -> dict[str, int]:
@@ -48,7 +49,7 @@ def compared(
     return {
         name: {
             metric: {
-                **Summary.of(samples).to_json(),
+                **plain(Summary.of(samples)),
                 "against first": judge(samples, found[first][metric]).to_json(),
                 "samples": samples,
             }

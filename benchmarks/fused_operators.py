@@ -33,6 +33,7 @@ from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import (
     qk_norm_rope_ring_write_static,
     qk_norm_rope_ring_write_static_reference,
 )
+from vidc.runtime.strict import plain
 
 FP8 = torch.float8_e4m3fn
 BF16 = torch.bfloat16
@@ -174,7 +175,7 @@ def figures(values: list[float], moved: int, copy: float) -> dict[str, Any]:
     """Of samples in milliseconds; ``of_copy`` is the share of a copy's bandwidth."""
     summary = Summary.of(values)
     gbps = moved / summary.median / 1e6
-    return {**summary.to_json(), "gbps": gbps, "of_copy": gbps / copy, "samples": values}
+    return {**plain(summary), "gbps": gbps, "of_copy": gbps / copy, "samples": values}
 
 
 def main() -> None:

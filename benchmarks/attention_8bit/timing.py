@@ -11,6 +11,7 @@ from attention_8bit.checks import Problem, exact, relative
 from attention_8bit.inputs import Inputs
 from attention_8bit.kernel import Attention
 from vidc.compiler.bench.statistics import Summary
+from vidc.runtime.strict import plain
 
 ROUNDS = 50
 WARM_UP = 5
@@ -73,7 +74,7 @@ def compare(contenders: dict[str, Contender], inputs: Inputs, valid_length: int)
     return {
         "valid_length": valid_length,
         "milliseconds": {name: round(median, 4) for name, median in medians.items()},
-        "summaries": {name: summary.to_json() for name, summary in summaries.items()},
+        "summaries": {name: plain(summary) for name, summary in summaries.items()},
         "samples": times,
         "back_to_back": {name: round(time, 4) for name, time in steady.items()},
         "tflops": {name: round(operations / m / 1e9) for name, m in medians.items()},

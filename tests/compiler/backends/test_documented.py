@@ -54,10 +54,11 @@ def test_tested_combinations_are_offered():
     assert claims(OFFERED).keys() >= claims(TESTED).keys()
 
 
-def test_tested_table_has_every_kind_of_component():
+def test_tested_table_has_every_kind_of_component_of_causal_video():
     kinds = {"text_encoder"}
     for preset in preset_names():
-        kinds |= {kind(name) for name in load_preset(preset).model.components}
+        if load_preset(preset).family == "causal_video":
+            kinds |= {kind(name) for name in load_preset(preset).model.components}
     assert all(set(row) == kinds for row in claims(TESTED).values())
 
 

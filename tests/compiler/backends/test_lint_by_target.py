@@ -25,15 +25,11 @@ GRAPHS = {
     "mask for all queries": ("float16", "y = Attention(q, k, v, mask)"),
     "plugin": ("float16", "y = vidc.ring_attention(q, k, v)"),
 }
-TENSORRT = {"window", "causal rectangle"}
-"""Padded keys and float32 are said to the parsed layer."""
+TENSORRT = {"window", "causal rectangle", "plugin"}
+"""Padded keys and float32 are said to the parsed layer; this component calls no plugin."""
 ONNXRUNTIME = {"window", "mask for all queries", "plugin"}
 REFUSED = {
-    **dict.fromkeys([("tensorrt", name) for name in ("a100", "b200", "h100", "h200", "l4", "t4")],
-                    TENSORRT),
-    # The other product has plugins.
-    **dict.fromkeys([("tensorrt", name) for name in ("rtx4090", "rtx5090")],
-                    TENSORRT | {"plugin"}),
+    **{("tensorrt", name): TENSORRT for name, target in targets().items() if target.is_gpu},
     **{("onnxruntime", name): ONNXRUNTIME for name, target in targets().items() if target.is_gpu},
     ("onnxruntime", "cpu"): ONNXRUNTIME | {"bfloat16"},
 }  # fmt: skip

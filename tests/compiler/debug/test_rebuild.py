@@ -73,7 +73,7 @@ def plans(monkeypatch):
     if version is None:
         pytest.skip("TensorRT-RTX is not installed")
     fake = fake_tensorrt.module("tensorrt_rtx", version)
-    monkeypatch.setattr("vidc.runtime.engines.tensorrt.import_module", lambda name: fake)
+    monkeypatch.setattr("vidc.runtime.engines.tensorrt.import_tensorrt", lambda name: fake)
     return written
 
 
