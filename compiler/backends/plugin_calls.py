@@ -74,7 +74,7 @@ def call_plugins(
 
 
 def _quantize_activations(program: ExportedProgram) -> None:
-    """Lets GELU write FP8 where a quantized linear layer with a static scale alone reads it."""
+    """Lets GELU write FP8 where a quantized linear layer with a static scale is its only reader."""
     graph = program.graph
     for node in graph.find_nodes(op="call_function", target=quantized_linear):
         source = node.args[0]

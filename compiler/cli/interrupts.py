@@ -1,4 +1,4 @@
-"""Ctrl-C that ends a command also where Python loses the interrupt."""
+"""SIGINT handling that repeats a lost KeyboardInterrupt."""
 
 import signal
 import sys
@@ -12,12 +12,12 @@ class Interrupts:
 
     Python drops an interrupt that arrives in a destructor, and libraries in C++ and Rust turn one
     that arrives in their callbacks into an error of their own. While any exception is handled,
-    ``finally`` blocks included, nothing is raised again: they are finished in peace.
+    nothing is raised again, so that handlers and ``finally`` blocks run to their end.
 
-    Does nothing outside the main thread, and where SIGINT is ignored, as under nohup.
+    Uses SIGALRM. Does nothing outside the main thread, and where SIGINT is ignored, as under nohup.
 
     Args:
-        seconds: between two attempts.
+        seconds: time between two attempts.
 
     Attributes:
         received: True once SIGINT came.
@@ -54,6 +54,6 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _dropped(self, unraisable: Any) -> None:
-        """Prints what Python drops, unless it is an interrupt: that one comes again."""
+        """Prints what Python drops, unless it is an interrupt, which the timer raises again."""
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             self._unraisable(unraisable)

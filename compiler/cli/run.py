@@ -27,7 +27,7 @@ _PATH = click.Path(path_type=Path)
 
 
 class Clock:
-    """Times of a run: until its first frames, and of those that follow."""
+    """Measures the time to the first frames, and frames per second after them."""
 
     def __init__(self) -> None:
         self._started = self._first = self._last = time.perf_counter()
@@ -56,7 +56,7 @@ class Clock:
 
 
 class Inputs(Protocol):
-    """Inputs of a session besides its noise; empty for a program that takes none of the kind."""
+    """Inputs of a session besides its noise; they do nothing for other programs."""
 
     def begin(self, session: Any) -> None:
         """Sets what a video starts from."""
@@ -103,14 +103,16 @@ class Inputs(Protocol):
     "an image.",
 )
 @click.option(
-    "--blocks", type=click.IntRange(min=1), help="Length in blocks.  [default: 8; 1 of an image]"
+    "--blocks",
+    type=click.IntRange(min=1),
+    help="Length in blocks.  [default: 8; with --image 1; with --actions one a row]",
 )
 @click.option(
     "--frames", type=click.IntRange(min=1), help="Length in frames, in place of --blocks."
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option(
-    "--fps", type=click.IntRange(min=1), help="Frames a second.  [default: 16; 7 of an image]"
+    "--fps", type=click.IntRange(min=1), help="Frames a second.  [default: 16; with --image 7]"
 )
 @click.option(
     "-o",
@@ -200,7 +202,7 @@ def _blocks(
 
 
 def _length(blocks: int | None, frames: int | None, rows: int | None, spec: "ProgramSpec") -> int:
-    """Returns the number of blocks to generate: asked for, one an action, or the program's.
+    """Returns the number of blocks: of --blocks or --frames, of the actions, or the default.
 
     Raises:
         UsageError: ``VIDC-RUN-LENGTH``, both lengths are given, or there are fewer actions.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vidc.exporters.checkpoint.layout import Layout
 
 SIDE = 64
-"""Pixels that height and width are multiples of: the VAE's stride, halved three times."""
+"""Height and width are multiples of it: the VAE's stride 8 times the UNet's downsampling by 8."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ClipConfig(Table):
             self.require(
                 size % SIDE == 0,
                 f"clip.{name} = {size} does not divide by {SIDE}",
-                f"use {max(SIDE, size // SIDE * SIDE)} or {(size // SIDE + 1) * SIDE}",
+                f"use {max(1, size // SIDE) * SIDE} or {(max(1, size // SIDE) + 1) * SIDE}",
             )
         divisors = [n for n in range(1, self.frames + 1) if self.frames % n == 0]
         self.require(

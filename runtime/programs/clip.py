@@ -34,7 +34,7 @@ FPS, MOTION, NOISE_AUG = 7, 127, 0.02
 _MAX_NUMBER = 1000
 
 Progress = Callable[[int, Tensor], object]
-"""Called with the number of steps done and the latent ``[1, T, C, h, w]``, to be copied to keep."""
+"""Called with the number of steps done and the latent ``[1, T, C, h, w]``, clone it to keep it."""
 
 
 class Clip(Session[ClipSpec]):
@@ -67,8 +67,8 @@ class Clip(Session[ClipSpec]):
             fps: frames a second that the motion is made for.
             motion: motion bucket; more of it moves more.
             noise_aug: standard deviation of the noise that the encoded image gets.
-            image_noise: that noise before the scale, ``[1, 3, H, W]``. Default: drawn from the
-                seed.
+            image_noise: that noise, standard normal, which is multiplied by ``noise_aug``:
+                ``[1, 3, H, W]``. Default: drawn from the seed.
 
         Raises:
             UsageError: ``VIDC-CLIP-IMAGE``, ``VIDC-CLIP-EMBEDS``, ``VIDC-CLIP-NO-ENCODER``,
@@ -86,14 +86,14 @@ class Clip(Session[ClipSpec]):
         pixels = self._take(IMAGE, image_tensor(image, spec.video), shape)
         embedding = (1, 1, spec.image_dim)
         known = None if embeds is None else self._take(EMBEDS, embeds, embedding)
-        # The network was trained with one frame a second less.
+        # The network was trained on fps - 1.
         ids = [
             _number(fps, "fps", 1) - 1,
             _number(motion, "motion"),
             _number(noise_aug, "noise_aug"),
         ]
         if image_noise is None:
-            # A clip's latents take the odd blocks of noise.
+            # Noise block 2n is clip n's image noise, block 2n + 1 its latent noise.
             image_noise = block_noise(self.seed, 2 * self.clips, 1, shape)[0]
         noise = self._take(IMAGE_NOISE, image_noise, shape)
         with self._turn(LATENTS, work="the image"):
@@ -263,7 +263,7 @@ class Clip(Session[ClipSpec]):
         beside.copy_(self._image.expand(beside.shape)) if conditional else beside.zero_()
 
     def _velocity(self) -> Tensor:
-        """Returns the guided prediction, ``[1, T, C, h, w]``."""
+        """Returns the guided prediction, float32 ``[1, T, C, h, w]``."""
         predicted = self._buffers["denoise"]["velocity"]
         if not self.spec.two_passes:
             self._run("denoise")
@@ -297,5 +297,5 @@ def _number(value: object, name: str, least: int = 0) -> float:
         "VIDC-CLIP-NUMBER",
         f"{name} is {str(value)[:60]}, expected a number from {least} to {_MAX_NUMBER}",
         f"leave it out for the default; fps={FPS}, motion={MOTION} and noise_aug={NOISE_AUG} are "
-        "those of training",
+        "diffusers' defaults",
     )

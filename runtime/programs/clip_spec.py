@@ -52,7 +52,7 @@ class ClipSpec(ProgramSpec):
         }
         for name, values in sizes.items():
             if not all(0 < value <= _MAX_SIZE for value in values):
-                raise ValueError(f"{name} = {list(values)} is not within 1 and {_MAX_SIZE}")
+                raise ValueError(f"{name} = {list(values)} is not between 1 and {_MAX_SIZE}")
         if self.frames % self.chunk:
             raise ValueError(f"frames = {self.frames} does not divide by chunk = {self.chunk}")
         low, high = self.guidance

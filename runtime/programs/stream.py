@@ -63,7 +63,7 @@ class StreamSpec(ProgramSpec):
         }
         for name, values in sizes.items():
             if not all(0 < value <= _MAX_SIZE for value in values):
-                raise ValueError(f"{name} = {list(values)} is not within 1 and {_MAX_SIZE}")
+                raise ValueError(f"{name} = {list(values)} is not between 1 and {_MAX_SIZE}")
         if self.sink < 0:
             raise ValueError(f"sink = {self.sink} is negative")
         if self.window < self.sink + self.block:

@@ -8,15 +8,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from vidc.runtime.graphs import Runners
-from vidc.runtime.inputs import NOISE
 from vidc.runtime.noise import NoiseSource
 from vidc.runtime.programs.base import FRAMES, LATENTS, Session
-from vidc.runtime.programs.world_inputs import FRAME, action_of, images_of, pixels_of
+from vidc.runtime.programs.world_inputs import FRAME, NOISE, action_of, images_of, pixels_of
 from vidc.runtime.programs.world_spec import COLORS, SamplerSpec, WorldSpec
 
 
 def truncated(frame: Tensor) -> Tensor:
-    """Rounds pixels from -1 to 1 down to one of 256 levels, as the model does after every call."""
+    """Rounds pixels from -1 to 1 down to one of 256 levels, as DIAMOND's code does after a call."""
     return levels(frame).float().div(255).mul(2).sub(1)
 
 
@@ -28,8 +27,8 @@ def levels(frame: Tensor) -> Tensor:
 class World(Session[WorldSpec]):
     """One world: past frames and actions are states.
 
-    A frame is one work: noise, all calls of both networks, the conversion to 8 bits and the shift
-    of the states. If the engines can be captured, it is one CUDA graph replay.
+    One replay computes a frame: noise, all calls of both networks, the conversion to 8 bits and
+    the shift of the states. It is a CUDA graph if the engines can be captured.
 
     A new session has gray past frames and no actions; ``spawn`` and ``start`` give it others.
     """
@@ -38,7 +37,7 @@ class World(Session[WorldSpec]):
     forced: ClassVar[tuple[str, str]] = ("denoise", "denoised")
     also_forced: ClassVar[tuple[tuple[str, str], ...]] = (("upsample", "denoised"),)
     rounded_feedback: ClassVar[bool] = True
-    # No component decodes: a frame is in 8 bits when it leaves the last network.
+    # Every program names a decoder. A world has none, and names its network.
     decoders: ClassVar[tuple[str, ...]] = ("denoise",)
     decoding: ClassVar[tuple[str, str]] = ("pixels", "8-bit")
 
@@ -67,9 +66,9 @@ class World(Session[WorldSpec]):
             low: past low-resolution frames ``[past, 3, h, w]``, the oldest first: uint8, or
                 floating point from -1 to 1. ``low_res.npy`` of a folder.
             full: past frames ``[n, 3, H, W]``, of which the newest are used; the same dtypes.
-                ``full_res.npy``. Needed by a model with an upsampler alone.
+                ``full_res.npy``. Required if the model has an upsampler, ignored otherwise.
             actions: one for each past frame, ``[past, inputs]`` as in ``act``. Default: none. The
-                last one is overwritten by the next frame's. ``act.npy``.
+                last row is replaced by the next action. ``act.npy``.
 
         Raises:
             UsageError: ``VIDC-SESSION-START``, ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
@@ -165,7 +164,7 @@ class World(Session[WorldSpec]):
         """Frames generated so far."""
 
     def _generate(self, noise: Tensor | None, result: Tensor) -> Tensor:
-        """Makes a frame and returns a copy of ``result``, which it wrote."""
+        """Generates a frame; returns a clone of ``result``, which is ``_frame`` or ``_picture``."""
         given = None if noise is None else self._take(NOISE, noise, self.spec.noise_shape)
         runners = self._resources.runners
         with self._turn(LATENTS, after_caller=given is not None, retryable=True):
@@ -224,11 +223,11 @@ class World(Session[WorldSpec]):
         return x
 
     def _denoised(self, network: str, x: Tensor, sigma: float) -> Tensor:
-        """Calls a network once and rounds its result to 256 levels."""
+        """Calls a network once and truncates its result to 256 levels."""
         buffers = self._buffers[network]
         buffers.set({"x": x, "sigma": sigma})
         self._run(network)
-        # Before rounding, which makes pixels even of what is not finite.
+        # Before truncation, which makes pixels of values that are not finite.
         self._watch(FRAMES, buffers["denoised"])
         return truncated(buffers["denoised"])
 

@@ -9,6 +9,11 @@ from vidc.runtime.inputs import Input
 from vidc.runtime.programs.world_spec import COLORS, WorldSpec
 
 ACTIONS = Input("actions", "VIDC-SESSION-ACTIONS", "give one value for each of the model's inputs")
+NOISE = Input(
+    "noise",
+    "VIDC-SESSION-NOISE",
+    "give the frame's draws, flattened one after the other: [1, values]",
+)
 FRAME = Input("latent", "VIDC-SESSION-LATENT", "pass a frame as generate returns it")
 _START_HINT = "pass uint8, or floating point from -1 to 1, in the sizes of the bundle's model"
 

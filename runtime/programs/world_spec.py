@@ -114,7 +114,7 @@ class WorldSpec(ProgramSpec):
     def __post_init__(self) -> None:
         sizes = (*self.low, self.factor, self.past, self.actions)
         if not all(0 < size <= _MAX_SIZE for size in sizes) or not 0 <= self.past_full <= _MAX_SIZE:
-            raise ValueError(f"a size is not within 1 and {_MAX_SIZE}")
+            raise ValueError(f"a size is not between 1 and {_MAX_SIZE}")
         if (self.upsample is None) != (self.past_full == 0):
             raise ValueError("an upsampler has a sampler and past frames, or neither")
         if self.upsample is None and self.factor != 1:

@@ -59,7 +59,7 @@ def choose_plugins(
         if narrow or every:
             raise fault
         return PluginUse(notes=(_copied(f"{fault.message}; {fault.hint}"),))
-    # An 8-bit ring that no kernel supports is refused where its operators are called.
+    # An 8-bit ring that no kernel supports is refused by ``call_plugins``.
     refused = refusal(signature) if rings and not narrow else None
     if refused is None:
         return PluginUse(rings=bool(rings), activations=every)
@@ -71,7 +71,7 @@ def require_plugins(component: str, graph: Graph, product: Product) -> None:
 
     Raises:
         UnavailableError: ``VIDC-KERNEL-LIBRARY``, the library of plugins is missing or lacks one;
-            ``VIDC-KERNEL-ABI``; ``VIDC-ENV-TENSORRT``, the parser would end the process.
+            ``VIDC-KERNEL-ABI``; ``VIDC-ENV-TENSORRT``, the parser would abort the process.
         GraphError: ``VIDC-TENSORRT-PLUGIN``, a node's attributes are not those of its plugin.
     """
     module = product.module()
