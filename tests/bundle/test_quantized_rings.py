@@ -54,7 +54,7 @@ def test_keys_and_values_alone_in_8_bits(cached, project, vidc):
 
 
 def failed_with_swapped_scales(bundle, vidc, folder):
-    """What fails of a copy whose keys have the values' scales, and values the keys'."""
+    """Gates that fail in a copy whose keys have the scales of values, and values those of keys."""
     bundle = shutil.copytree(bundle, folder / "swapped")
     path = bundle / "weights/transformer.safetensors"
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}

@@ -1,4 +1,4 @@
-"""What vidc's plugins compute in a component, by product, stream and setting."""
+"""Choice of the plugins that a component calls, by product, stream and setting."""
 
 from types import SimpleNamespace
 from unittest.mock import MagicMock
