@@ -103,9 +103,9 @@ class Figure:
             ci95=None if ci95 is None else (ci95[0] * factor, ci95[1] * factor),
             n=n,
             unit=unit,
-            machine=_agreed("machine", recorded_machine(document), machine, samples),
+            machine=_agreed("machine", recorded_machine(document, pointer), machine, samples),
             date=date,
-            commit=_agreed("commit", recorded_commit(document), commit, samples),
+            commit=_agreed("commit", recorded_commit(document, pointer), commit, samples),
             samples=samples,
             pointer=pointer,
             over=over,
@@ -245,19 +245,20 @@ def write_tables(root: Path) -> list[Path]:
     return [document for document, _ in changed]
 
 
-def recorded_machine(document: Any) -> str | None:
-    """Returns the GPU, or the CPU and its cores, of a benchmark's fingerprint; None without one."""
-    for machine in _values(document, "machine"):
-        if isinstance(machine, dict) and machine.get("gpu"):
-            return str(machine["gpu"]["name"])
-        if isinstance(machine, dict) and "cpu" in machine:
-            return f"{machine['cpu']}, {machine['cores']} cores"
-    return None
+def recorded_machine(document: Any, pointer: str) -> str | None:
+    """Returns the GPU, or the CPU and its cores, of the samples' fingerprint; None without one."""
+    machine = _fingerprint(document, pointer).get("machine")
+    if machine is None:
+        return None
+    if machine["gpu"] is None:
+        return f"{machine['cpu']}, {machine['cores']} cores"
+    return str(machine["gpu"]["name"])
 
 
-def recorded_commit(document: Any) -> str | None:
-    """Returns the commit of a benchmark's fingerprint, None without one."""
-    return next((value for value in _values(document, "commit") if isinstance(value, str)), None)
+def recorded_commit(document: Any, pointer: str) -> str | None:
+    """Returns the commit of the samples' fingerprint, None without one."""
+    commit: str | None = _fingerprint(document, pointer).get("software", {}).get("commit")
+    return commit
 
 
 def main() -> None:
@@ -287,8 +288,10 @@ def main() -> None:
 
 def _add(root: Path, options: argparse.Namespace) -> None:
     file = Path(options.samples[0]).resolve()
+    document, pointer = json.loads(file.read_text()), options.samples[1]
+    samples_at(document, pointer)  # Refuses a wrong pointer before anything else reads it.
     commit = options.commit
-    if commit is None and recorded_commit(json.loads(file.read_text())) is None:
+    if commit is None and recorded_commit(document, pointer) is None:
         head = ["git", "rev-parse", "HEAD"]
         commit = subprocess.run(head, cwd=root, check=True, capture_output=True, text=True).stdout
     figure = Figure.of(
@@ -298,7 +301,7 @@ def _add(root: Path, options: argparse.Namespace) -> None:
         date=date.fromisoformat(options.date).isoformat(),
         commit=commit and commit.strip(),
         samples=file.relative_to(root).as_posix(),
-        pointer=options.samples[1],
+        pointer=pointer,
         over=options.over,
         factor=options.factor,
     )
@@ -325,15 +328,16 @@ def _entries(value: Any, key: str) -> list[Any]:
     return [value[key]]
 
 
-def _values(value: Any, key: str) -> Iterator[Any]:
-    """Yields the values of a key at any depth."""
-    if isinstance(value, dict):
-        if key in value:
-            yield value[key]
-        value = list(value.values())
-    if isinstance(value, list):
-        for inner in value:
-            yield from _values(inner, key)
+def _fingerprint(document: Any, pointer: str) -> dict[str, Any]:
+    """Returns the fingerprint nearest to the samples, an empty one if none is on their way."""
+    found: dict[str, Any] = {}
+    for key in ["", *pointer.split("/")[1:]]:
+        if key == "*":
+            break
+        document = _entries(document, key)[0] if key else document
+        if isinstance(document, dict):
+            found = document.get("fingerprint", found)
+    return found
 
 
 def _written(root: Path, cells: Mapping[str, Cell], match: re.Match[str]) -> str:
