@@ -43,7 +43,8 @@ from vidc.runtime.programs.clip_spec import ClipSpec
 from vidc.runtime.strict import plain
 
 OURS, EAGER, COMPILED = "vidc", "eager", "compiled"
-UNET, DECODER = "unet", "decoder"
+PASSES = 5
+"""Our UNet alone, beside each clip."""
 Samples = dict[str, list[float]]
 Take = Callable[[], tuple[Tensor, Samples]]
 """Makes a clip; returns its latent and samples."""
@@ -90,9 +91,9 @@ class Ours:
         generate = partial(self.session.generate, self.image, noise=self.noise, noise_aug=0.0)
         latent, generating = self.clock.time(generate)
         _, decoding = self.clock.time(partial(self.session.decode, latent))
-        passes = self.session.spec.passes
-        each = [self.clock.time(self.denoise)[1] * passes for _ in range(self.session.spec.steps)]
-        return latent, figures(generating + decoding, each, [decoding])
+        spec = self.session.spec
+        each = [self.clock.time(self.denoise)[1] * spec.passes for _ in range(PASSES)]
+        return latent, figures(generating + decoding, each, spec.steps, [decoding])
 
 
 class Theirs:
@@ -119,12 +120,20 @@ class Theirs:
 
     def take(self) -> tuple[Tensor, Samples]:
         _, whole = self.clock.time(self.make)
-        return self.latent, figures(whole, self.unet.taken(), self.decoder.taken())
+        unet = self.unet.taken()
+        return self.latent, figures(whole, unet, len(unet), self.decoder.taken())
 
 
-def figures(clip: float, unet: list[float], decoder: list[float]) -> Samples:
-    """Returns a clip's samples in milliseconds."""
-    overhead = clip - sum(unet)
+def figures(clip: float, unet: list[float], steps: int, decoder: list[float]) -> Samples:
+    """Returns a clip's samples in milliseconds.
+
+    Args:
+        clip: time of it.
+        unet: samples of a step's UNet.
+        steps: of the clip.
+        decoder: times of all its decoding.
+    """
+    overhead = clip - steps * statistics.mean(unet)
     return {
         "clip_ms": [clip],
         "unet_ms": unet,
@@ -141,7 +150,7 @@ def pipeline(
     model = model_from_json(manifest.config)
     assert isinstance(model, Svd)
     made = {}
-    for group in (DECODER_GROUP, "image_encoder", UNET):
+    for group in model.parts:
         weights = load_file(folder / manifest.weights[group].path, device=str(device))
         dtype = next(iter(weights.values())).dtype
         with torch.device(device):
@@ -151,9 +160,6 @@ def pipeline(
         pipe.unet = torch.compile(pipe.unet, mode=compiled, fullgraph=True, dynamic=False)
         pipe.vae.decoder = torch.compile(pipe.vae.decoder, fullgraph=True, dynamic=False)
     return pipe
-
-
-DECODER_GROUP = "vae"
 
 
 def session_of(bundle: Bundle, steps: int | None) -> Clip:
