@@ -152,15 +152,15 @@ def _formats(settings: Settings) -> "Quantization":
 
 
 def _kernels(settings: Settings) -> dict[str, "CompileKernel"]:
-    """Returns the stages that compile the backend's kernels, by the kernels' names."""
+    """Returns the stages that compile the backend's attention kernels, by the kernels' names."""
+    part = settings.model.quantized_part
     names = backend(settings.backend).kernels(settings.target)
-    if not names:
+    if not names or not part.attentions:
         return {}
     from vidc.compiler.build.kernel import CompileKernel
     from vidc.exporters.models import PRECISIONS
     from vidc.plugins.signature import DTYPE_NAMES
 
-    part = settings.model.quantized_part
     dtype = DTYPE_NAMES[PRECISIONS[settings.precision[part.group]]]
     (head_dim,) = {each.head_dim for each in part.attentions.values()}
     return {name: CompileKernel(name, dtype, head_dim) for name in names}

@@ -216,7 +216,7 @@ class Denoiser(nn.Module):
         c_out = s * torch.sqrt(c_skip)
         c = inner.noise_emb(torch.log(s) / 4)
         if net.noise_cond:
-            said = torch.log(torch.tensor(sigma_cond)) / 4 if sigma_cond else torch.tensor(0.0)
+            said = x.new_full((), math.log(sigma_cond) / 4 if sigma_cond else 0.0)
             c = c + inner.noise_cond_emb(said)
         if actions is not None:
             rows = [row @ inner.act_emb[0].weight for row in actions]

@@ -3,15 +3,15 @@
 from functools import cache
 from pathlib import Path
 
+import diffusers_svd
 import torch
 from diffusers import (
     AutoencoderKLTemporalDecoder,
-    EulerDiscreteScheduler,
     StableVideoDiffusionPipeline,
     UNetSpatioTemporalConditionModel,
 )
 from torch import Tensor, nn
-from transformers import CLIPImageProcessorPil, CLIPVisionConfig, CLIPVisionModelWithProjection
+from transformers import CLIPVisionModelWithProjection
 
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.config.resolve import resolve
@@ -58,62 +58,24 @@ def session(svd: Svd, seed: int = 0) -> Clip:
 @cache
 def unet(svd: Svd) -> UNetSpatioTemporalConditionModel:
     """diffusers' UNet."""
-    sizes = svd.unet
-    made = UNetSpatioTemporalConditionModel(
-        block_out_channels=sizes.channels, num_attention_heads=sizes.heads,
-        cross_attention_dim=sizes.image_dim, addition_time_embed_dim=sizes.id_dim,
-        projection_class_embeddings_input_dim=3 * sizes.id_dim, num_frames=sizes.num_frames,
-        sample_size=16, layers_per_block=sizes.layers,
-    )  # fmt: skip
-    made.load_state_dict(weights(svd.unet_part))
-    return made.eval()
+    return diffusers_svd.unet(svd, weights(svd.unet_part))
 
 
 @cache
 def vae(svd: Svd) -> AutoencoderKLTemporalDecoder:
     """diffusers' VAE."""
-    sizes = svd.vae
-    made = AutoencoderKLTemporalDecoder(
-        block_out_channels=sizes.channels, layers_per_block=sizes.layers, latent_channels=4,
-        down_block_types=("DownEncoderBlock2D",) * 4,
-    )  # fmt: skip
-    made.load_state_dict(weights(svd.vae_part))
-    return made.eval()
+    return diffusers_svd.vae(svd, weights(svd.vae_part))
 
 
 @cache
 def image_encoder(svd: Svd) -> CLIPVisionModelWithProjection:
     """transformers' image encoder."""
-    sizes = svd.image_encoder
-    config = CLIPVisionConfig(
-        hidden_size=sizes.width, intermediate_size=sizes.hidden, hidden_act="gelu",
-        num_hidden_layers=sizes.layers, num_attention_heads=sizes.heads, patch_size=sizes.patch,
-        image_size=sizes.image, projection_dim=sizes.projection,
-    )  # fmt: skip
-    made = CLIPVisionModelWithProjection(config)
-    made.load_state_dict(weights(svd.parts["image_encoder"]))
-    return made.eval()
-
-
-def scheduler() -> EulerDiscreteScheduler:
-    """The scheduler that Stable Video Diffusion is released with."""
-    return EulerDiscreteScheduler(
-        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear",
-        prediction_type="v_prediction", timestep_type="continuous", use_karras_sigmas=True,
-        sigma_min=0.002, sigma_max=700.0, timestep_spacing="leading", steps_offset=1,
-    )  # fmt: skip
+    return diffusers_svd.image_encoder(svd, weights(svd.parts["image_encoder"]))
 
 
 def pipeline(svd: Svd) -> StableVideoDiffusionPipeline:
     """diffusers' pipeline, without a progress bar."""
-    processor = CLIPImageProcessorPil(
-        size={"shortest_edge": svd.image_encoder.image}, crop_size=svd.image_encoder.image
-    )
-    made = StableVideoDiffusionPipeline(
-        vae(svd), image_encoder(svd), unet(svd), scheduler(), processor
-    )
-    made.set_progress_bar_config(disable=True)
-    return made
+    return diffusers_svd.pipeline(svd, vae(svd), image_encoder(svd), unet(svd))
 
 
 def save_pipeline(folder: Path, svd: Svd) -> None:
