@@ -52,6 +52,7 @@ class Part(ABC):
     Attributes:
         group: name of its weights file, and first word of the names of its weights.
         libraries: packages that build the network, besides torch.
+        instead_of_bf16: precision on a GPU where bf16 is asked for, and not for this group by name.
         needs_tokenizer: True for a part that turns texts into tokens in a bundle.
         files: paths in a bundle of what it needs there besides weights.
         config: sizes of the network, which decide its weights.
@@ -59,6 +60,7 @@ class Part(ABC):
 
     group: ClassVar[str]
     libraries: ClassVar[tuple[str, ...]] = ()
+    instead_of_bf16: ClassVar[str] = "bf16"
     needs_tokenizer: ClassVar[bool] = False
     files: ClassVar[tuple[str, ...]] = ()
     config: Table

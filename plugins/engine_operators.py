@@ -7,11 +7,12 @@ import torch
 from vidc.plugins import loading
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.norm_silu_winograd import norm_silu_winograd
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 
-PLAIN = ("gelu_quantize", "qk_norm_rope_ring_write")
+PLAIN = ("gelu_quantize", "norm_silu_winograd", "qk_norm_rope_ring_write")
 RINGS_8BIT = ("qk_norm_rope_ring_write_static", "ring_attention_8bit")
 """Operators of engines with 8-bit rings."""
 OPERATORS = (*PLAIN, *RINGS_8BIT)
@@ -64,6 +65,8 @@ def _run_plain(device: torch.device) -> None:
         return torch.zeros(shape, dtype=dtype, device=device)
 
     gelu_quantize(zeros(1, 1, width), "bfloat16")
+    frames, weight = zeros(1, 2, 1, 1, 32, dtype=torch.float16), zeros(32, dtype=torch.float16)
+    norm_silu_winograd(frames, None, None, None, None, None, weight, frames)
     qk_norm_rope_ring_write(
         zeros(1, 1, 3 * width),
         zeros(width),

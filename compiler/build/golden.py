@@ -42,6 +42,15 @@ class PlayGolden(Stage):
         """The weights of every group, and the tokenizer."""
         return tuple(map(loaded_input, self.model.parts.values()))
 
+    @property
+    def _narrow(self) -> tuple[str, ...]:
+        """Weights groups in fp16 that were not asked for in it."""
+        return tuple(
+            group
+            for group, precision in self.precisions.items()
+            if precision == self.model.parts[group].instead_of_bf16 == "fp16"
+        )
+
     def key(self) -> Key:
         """Returns the key; prompts are part of it for a model with a text encoder."""
         parts, texts = self.model.parts.values(), self.model.texts
@@ -63,6 +72,7 @@ class PlayGolden(Stage):
 
         Raises:
             UnavailableError: ``VIDC-GPU-MEMORY``, ``VIDC-GPU-LOST``.
+            GateError: ``VIDC-BUILD-HEADROOM``.
         """
         import torch
 
@@ -81,7 +91,7 @@ class PlayGolden(Stage):
         with exact, growing_segments(), gpu_faults(device):
             # The float32 engines are gone before the next ones are made.
             inputs, reference = play_in_float32(
-                self.model, weights, tokenizer, self.scenario, self.prompts, device
+                self.model, weights, tokenizer, self.scenario, self.prompts, device, self._narrow
             )
             if set(self.precisions.values()) != {"fp32"}:
                 engines = eager_engines(self.model, weights, self.precisions, device)

@@ -1,12 +1,13 @@
 """Precision of each weights group, from layers with defaults, groups and targets."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vidc.compiler.config.backend import BUILDERS
 from vidc.compiler.config.layers import Layer, Setting
 from vidc.compiler.config.schema import PRECISIONS
 from vidc.compiler.config.targets import Target
 from vidc.exporters.families.family import Family
+from vidc.exporters.part import Part
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
 
 
@@ -28,6 +29,32 @@ def resolve_precision(
         UnavailableError: ``VIDC-TARGET-PRECISION`` for one that the target does not have.
     """
     return {group: asked_precision(layers, target, group) for group in family.groups}
+
+
+def instead_of_bf16(
+    precisions: Mapping[str, Setting],
+    layers: Sequence[Layer],
+    parts: Mapping[str, Part],
+    target: Target,
+    built: Collection[str],
+) -> dict[str, Setting]:
+    """Returns the precisions with those that parts have on a GPU instead of bf16.
+
+    Args:
+        precisions: of each weights group.
+        layers: lowest precedence first; a group that one of them names keeps its precision.
+        parts: of the model, by group.
+        target: target of the engines.
+        built: precisions that the backend builds for it.
+    """
+    result = dict(precisions)
+    for group in parts:  # A model may lack a group of its family, such as the text encoder.
+        setting, half = precisions[group], parts[group].instead_of_bf16
+        names = (f"precision.{target.name}.{group}", f"precision.{group}")
+        named = any(name in layer for layer in layers for name in names)
+        if target.is_gpu and setting.value == "bf16" and half in built and not named:
+            result[group] = Setting(half, setting.origin)
+    return result
 
 
 def require_built(precisions: Iterable[Setting], name: str, target: Target) -> None:

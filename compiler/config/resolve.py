@@ -16,6 +16,7 @@ from vidc.compiler.config.layers import Layer, Setting, assignment_layer, file_l
 from vidc.compiler.config.precision import (
     asked_precision,
     instead,
+    instead_of_bf16,
     require_built,
     require_exported,
     resolve_precision,
@@ -184,6 +185,7 @@ def resolve(
     )
     quantized = None
     if engines:
+        built = BUILDERS[chosen_backend.value]().precisions(target)
         asked_for = asked_precision(layers, target, family.quantized_group)
         require_built([asked_for], chosen_backend.value, target)
         require_quantized_alone(layers, target, family)
@@ -191,9 +193,9 @@ def resolve(
         quantized = quantization(asked_for, chosen_recipe, target)
         high = layers
         if quantized is not None:
-            builds = BUILDERS[chosen_backend.value]().precisions(target)
-            high = high_layers(layers, instead([p for p in target.precisions if p in builds]))
+            high = high_layers(layers, instead([p for p in target.precisions if p in built]))
         precisions = resolve_precision(high, target, family)
+        precisions = instead_of_bf16(precisions, layers, model.parts, target, built)
         require_built(precisions.values(), chosen_backend.value, target)
     else:
         precisions = resolve_precision(layers, target, family)

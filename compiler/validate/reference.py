@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.quantize.modules import components_of
 from vidc.compiler.validate.golden import Record, make_inputs, record, with_prompts
+from vidc.compiler.validate.headroom import Headroom
 from vidc.compiler.validate.play import Inputs, Played, Player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.component import Component
@@ -95,6 +96,7 @@ def play_in_float32(
     scenario: Scenario,
     prompts: Sequence[str],
     device: torch.device,
+    narrow: Sequence[str] = (),
 ) -> tuple[Inputs, Record]:
     """Returns a scenario's inputs and PyTorch's record of it in float32, on ``device``.
 
@@ -105,14 +107,25 @@ def play_in_float32(
         scenario: what is played.
         prompts: texts before and after its switch, for a model with a text encoder.
         device: where it is played.
+        narrow: weights groups whose activations must have headroom in float16.
+
+    Raises:
+        GateError: ``VIDC-BUILD-HEADROOM``.
     """
     engines = eager_engines(config, weights, dict.fromkeys(weights, "fp32"), device)
+    headroom = {
+        group: Headroom(e.module for n, e in engines.items() if config.components[n] == group)
+        for group in narrow
+    }
     eager = player(config, engines, device)
     inputs = make_inputs(scenario, eager.resources.spec).to(device)
     if tokenizer is not None:
         encoder = engines[config.text_component]
         inputs = with_prompts(inputs, eager.resources.spec, encoder, tokenizer, prompts)
-    return inputs, record(eager, scenario, inputs)
+    played = record(eager, scenario, inputs)
+    for group, found in headroom.items():
+        found.require(group)
+    return inputs, played
 
 
 def play_eager(

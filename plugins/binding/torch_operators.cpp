@@ -91,6 +91,32 @@ std::tuple<Tensor, Tensor> qk_norm_rope_ring_write_8bit_cuda(
   return {query, query_scale};
 }
 
+std::tuple<Tensor, Tensor, Tensor> norm_silu_winograd_cuda(
+    const Tensor& x, const std::optional<Tensor>& x1, const std::optional<Tensor>& x2,
+    const std::optional<Tensor>& x3, const std::optional<Tensor>& bias,
+    const std::optional<Tensor>& residual, const Tensor& gamma, const Tensor& past) {
+  const TensorView of_x = view("x", x);
+  const Optional of_x1("x1", x1), of_x2("x2", x2), of_x3("x3", x3), of_bias("bias", bias),
+      of_residual("residual", residual);
+  const WinogradFrames given{{&of_x, of_x1.get(), of_x2.get(), of_x3.get()},
+                             of_bias.get(),
+                             of_residual.get(),
+                             view("gamma", gamma),
+                             view("past", past)};
+  const int64_t pairs = check_norm_silu_winograd(given);
+  const DeviceGuard guard(of_x.device);
+  const int64_t batch = past.size(0), height = past.size(2), width = past.size(3),
+                channels = past.size(4);
+  const ScalarType type = x.scalar_type();
+  Tensor inputs = allocate(x, {4, batch * pairs, height, width, channels}, type);
+  Tensor last = allocate(x, {batch, 2, height, width, channels}, type);
+  Tensor sum = residual ? allocate(x, {batch, 2 * pairs, height, width, channels}, type)
+                        : allocate(x, {0}, type);
+  norm_silu_winograd(given, inputs.data_ptr(), last.data_ptr(), sum.data_ptr(),
+                     current_stream(of_x));
+  return {inputs, last, sum};
+}
+
 Tensor ring_attention_16bit_cuda(const Tensor& query, const Tensor& key_cache,
                                  const Tensor& value_cache, const Tensor& valid_length) {
   const RingAttention16Bit given{view("query", query), view("key_cache", key_cache),
@@ -135,6 +161,7 @@ Tensor ring_attention_8bit_cuda(const Tensor& query, const Tensor& query_scale,
 
 void register_on_cuda(torch::stable::detail::StableLibrary& library) {
   library.impl("gelu_quantize", TORCH_BOX(&gelu_quantize_cuda));
+  library.impl("norm_silu_winograd", TORCH_BOX(&norm_silu_winograd_cuda));
   library.impl("qk_norm_rope_ring_write", TORCH_BOX(&qk_norm_rope_ring_write_cuda));
   library.impl("qk_norm_rope_ring_write_static", TORCH_BOX(&qk_norm_rope_ring_write_8bit_cuda));
   library.impl("ring_attention_16bit", TORCH_BOX(&ring_attention_16bit_cuda));

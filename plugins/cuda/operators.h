@@ -40,6 +40,19 @@ void check_qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given);
 void qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given, void* query, void* query_scale,
                                   cudaStream_t stream);
 
+// The last three of `x`, `bias` and `residual` may be null.
+struct WinogradFrames {
+  const TensorView* x[4];
+  const TensorView *bias, *residual;
+  TensorView gamma, past;
+};
+
+// Returns the number of pairs of frames.
+int64_t check_norm_silu_winograd(const WinogradFrames& given);
+// `sum` is not written without a residual.
+void norm_silu_winograd(const WinogradFrames& given, void* inputs, void* last, void* sum,
+                        cudaStream_t stream);
+
 struct RingAttention16Bit {
   TensorView query, key_cache, value_cache, valid_length;
 };

@@ -12,11 +12,12 @@ from depth import examples
 from fused_on_cpu import Kernels, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operators import FLOATS, FP8, Ring, gelu_arguments, qkv_arguments
+from operators import FLOATS, FP8, Ring, gelu_arguments, qkv_arguments, winograd_arguments
 from operators_8bit import arguments as to_8bit_arguments
 from rings import rings
 
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.norm_silu_winograd import CHANNELS, norm_silu_winograd
 from vidc.plugins.ops.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write,
     qk_norm_rope_ring_write_reference,
@@ -45,6 +46,23 @@ def test_gelu_quantize(kernels, batch, tokens, width, dtype, output, seed, devia
     centered = mean and output is FP8
     taken = gelu_arguments(batch, tokens, 8 * width, dtype, output, seed, deviation, centered)
     held.gelu(taken, CPU, kernels.operator(gelu_quantize))
+
+
+@settings(max_examples=examples(40))
+@given(
+    batch=st.integers(1, 2), pairs=st.integers(1, 3), height=st.integers(1, 3),
+    width=st.integers(1, 9), channels=st.sampled_from(CHANNELS), products=st.booleans(),
+    biased=st.booleans(), residual=st.booleans(), seed=seeds,
+    deviation=st.sampled_from([0.0, 1e-2, 1.0, 100.0]), backwards=st.booleans(),
+)  # fmt: skip
+def test_norm_silu_winograd(
+    kernels, batch, pairs, height, width, channels, products, biased, residual, seed, deviation,
+    backwards,
+):  # fmt: skip
+    taken = winograd_arguments(
+        batch, pairs, height, width, channels, products, biased, residual, seed, deviation
+    )
+    held.winograd(taken, CPU, kernels.operator(norm_silu_winograd, backwards))
 
 
 @settings(max_examples=examples(60))

@@ -20,8 +20,9 @@ from vidc.plugins.arguments import dtype_name
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parent / "cuda_on_cpu"
 SOURCES = (
-    "arguments.cpp", "launch.cpp", "gelu_quantize.cu", "qk_norm_rope_ring_write.cu",
-    "qk_norm_rope_ring_write_8bit.cu", "ring_attention_8bit.cpp", "ring_attention_16bit.cpp",
+    "arguments.cpp", "launch.cpp", "gelu_quantize.cu", "norm_silu_winograd.cu",
+    "qk_norm_rope_ring_write.cu", "qk_norm_rope_ring_write_8bit.cu",
+    "ring_attention_8bit.cpp", "ring_attention_16bit.cpp",
 )  # fmt: skip
 FLAGS = (
     "-std=c++17", "-O1", "-fno-strict-aliasing", "-fPIC", "-D__shared__=static", "-I.",
@@ -145,7 +146,7 @@ class Kernels:
         self, overload: torch._ops.OpOverload, taken: dict[str, Any], **devices: int
     ) -> str:
         """What is said of arguments as they are, on GPUs or where else; empty if nothing is."""
-        outputs = [torch.empty(1 << 20, dtype=torch.uint8) for _ in range(2)]
+        outputs = [torch.empty(1 << 20, dtype=torch.uint8) for _ in range(3)]
         try:
             self.raw(*self.entry(overload), list(taken.values()), outputs, devices)
         except RefusedError as error:
@@ -177,7 +178,7 @@ class Kernels:
             if "Tensor" in str(argument.type)
         ]
         others = [numbers(v) for argument, v in pairs if "Tensor" not in str(argument.type)]
-        places = (ctypes.c_void_p * 2)(*(output.data_ptr() for output in outputs))
+        places = (ctypes.c_void_p * 3)(*(output.data_ptr() for output in outputs))
         said = run((Given * len(tensors))(*tensors), *others, places)
         if said is not None:
             raise RefusedError(said.decode())

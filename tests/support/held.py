@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.norm_silu_winograd import norm_silu_winograd
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
@@ -43,6 +44,37 @@ def gelu(taken: dict, device: torch.device = CPU, operator=gelu_quantize) -> Non
         wanted = wanted - taken["output_mean"].double()
     assert dtype_name(found.dtype) == taken["dtype"]
     _output(found, wanted, 1e-6, taken["output_scale"])
+
+
+def winograd(taken: dict, device: torch.device = CPU, operator=norm_silu_winograd) -> None:
+    """``norm_silu_winograd``, frame by frame."""
+    (inputs, last, total), _ = run(operator, taken, device)
+    past, residual = taken["past"].double(), taken["residual"]
+    if taken["x1"] is None:
+        frames = taken["x"].double()
+    else:
+        m = [taken[name].double().unflatten(0, (len(past), -1)) for name in ("x", "x1", "x2", "x3")]
+        both = [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
+        frames = torch.stack(both, 2).flatten(1, 2)
+    for added in (taken["bias"], residual):
+        frames = frames if added is None else frames + added.double()
+    slack = 1e-6 * frames.abs().max().item()
+    if residual is None:
+        assert total.numel() == 0
+    else:
+        rounded_once(total, frames, slack)
+    length = frames.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12)
+    normed = frames / length * math.sqrt(frames.shape[-1]) * taken["gamma"].double()
+    wanted = normed * torch.sigmoid(normed)
+    rounding = ROUNDING[torch.float16]
+    rounded_once(last, wanted[:, -2:], 3e-6 * wanted.abs().max().item())
+    # An input adds two activations, each rounded before.
+    every = torch.cat([past, wanted], 1)
+    for index, (i, sign, j) in enumerate([(0, -1, 2), (1, 1, 2), (2, -1, 1), (1, -1, 3)]):
+        end = every.shape[1] - 2
+        a, b = every[:, i : i + end : 2].flatten(0, 1), every[:, j : j + end : 2].flatten(0, 1)
+        before = 1.1 * rounding * (a.abs() + b.abs()).max().item() + 1e-6
+        rounded_once(inputs[index], a + sign * b, before)
 
 
 def _rotated(x: Tensor, weight: Tensor, taken: dict) -> tuple[Tensor, Tensor]:

@@ -76,6 +76,28 @@ def gelu_arguments(
     }
 
 
+def winograd_arguments(
+    batch=1, pairs=2, height=3, width=5, channels=32, products=True, biased=True, residual=False,
+    seed=1, deviation=1.0,
+):  # fmt: skip
+    """What ``norm_silu_winograd`` takes: products of a convolution, or frames."""
+    draw_one = draw(seed)
+
+    def tensor(*shape):
+        return draw_one(*shape, dtype=torch.float16, deviation=deviation)
+
+    size = (height, width, channels)
+    frames = (batch, 2 * pairs, *size)
+    x = [tensor(batch * pairs, *size) for _ in range(4)] if products else [tensor(*frames)]
+    return {
+        **dict(zip(("x", "x1", "x2", "x3"), x + [None] * (4 - len(x)), strict=True)),
+        "bias": tensor(channels) if products and biased else None,
+        "residual": tensor(*frames) if products and residual else None,
+        "gamma": tensor(channels),
+        "past": tensor(batch, 2, *size),
+    }
+
+
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """``[B, T, H, D]`` as complex numbers turned by their angles, in float64."""
     pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from attention_16bit import arguments as attention_16bit_arguments
-from operators import FP8, Ring, gelu_arguments, qkv_arguments
+from operators import FP8, Ring, gelu_arguments, qkv_arguments, winograd_arguments
 from operators_8bit import arguments as to_8bit_arguments
 from operators_8bit import attention_arguments
 
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.norm_silu_winograd import norm_silu_winograd
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
@@ -23,6 +24,8 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
     "gelu": (gelu_quantize, lambda: gelu_arguments(output=FP8)),
     "gelu to bf16": (gelu_quantize, gelu_arguments),
     "gelu less a mean": (gelu_quantize, lambda: gelu_arguments(output=FP8, centered=True)),
+    "winograd": (norm_silu_winograd, lambda: winograd_arguments(batch=2, residual=True)),
+    "winograd of frames": (norm_silu_winograd, lambda: winograd_arguments(products=False)),
     "qkv": (qk_norm_rope_ring_write, lambda: qkv_arguments(RING, torch.bfloat16, 3)),
     "static": (qk_norm_rope_ring_write_static, lambda: to_8bit_arguments(RING)),
     "as they are": (
@@ -92,6 +95,42 @@ REFUSALS = [
         "gelu less a mean",
         ("output_mean", lambda t: t[1:], "output_mean: expected shape [16], found [15]"),
         ("output_mean", lambda t: t.half(), "output_mean: expected float32, found float16"),
+    ),
+    *_of(
+        "winograd",
+        (
+            "past",
+            lambda t: t[:, :1],
+            "past: expected shape [B, 2, H, W, C], found [2, 1, 3, 5, 32]",
+        ),
+        (
+            "past",
+            lambda t: t[..., :31],
+            "past: expected C among (32, 64, 96, 128, 192, 256, 384), found 31",
+        ),
+        ("past", lambda t: t.float(), "past: expected float16, found float32"),
+        ("x", lambda t: t[:3], "x: expected a multiple of 2 pairs, found 3"),
+        ("x", lambda t: t[:, 1:], "x: expected shape [B K, 3, 5, 32], found [4, 2, 5, 32]"),
+        ("x1", lambda _: None, "x1: expected all of x1, x2 and x3, or none, found 2"),
+        ("x3", lambda t: t[1:], "x3: expected shape [4, 3, 5, 32], found [3, 3, 5, 32]"),
+        ("x2", lambda t: t.bfloat16(), "x2: expected float16, found bfloat16"),
+        ("bias", lambda t: t[1:], "bias: expected shape [32], found [31]"),
+        ("gamma", lambda t: t[1:], "gamma: expected shape [32], found [31]"),
+        ("residual", lambda t: t[:, 1:], "expected shape [2, 4, 3, 5, 32], found [2, 3, 3, 5, 32]"),
+    ),
+    *_of(
+        "winograd of frames",
+        ("x", lambda t: t[:, 1:], "x: expected an even number of frames, found 3"),
+        (
+            "bias",
+            lambda _: torch.zeros(32).half(),
+            "bias: expected none for frames, found a tensor",
+        ),
+        (
+            "residual",
+            lambda _: torch.zeros(1, 4, 3, 5, 32).half(),
+            "residual: expected none for frames, found a tensor",
+        ),
     ),
     *[
         refusal

@@ -108,6 +108,7 @@ class AotInductorBackend(Backend):
         channels_last: tuple[str, ...] = ()
         fusion, notes, signature = NOTHING, tuple[str, ...](), component.signature
         if target.is_gpu:
+            from vidc.compiler.backends.aoti import winograd
             from vidc.compiler.backends.aoti.cuda import for_cuda
             from vidc.compiler.backends.aoti.rings_8bit import (
                 has_quantized_rings,
@@ -120,7 +121,8 @@ class AotInductorBackend(Backend):
             fault = engine_operators.kernel_error(torch.device("cuda"), wanted)
             if fault is not None and narrow:
                 raise fault  # Fallback kernels would compute another recipe.
-            notes = _notes(fusable(program), fault)
+            called = tuple(sorted({*fusable(program), *winograd.fusable(program)}))
+            notes = _notes(called, fault)
             lowered = for_cuda(program, fault is None)
             program, channels_last, fusion = lowered.program, lowered.channels_last, lowered.fusion
             notes += fusion.left

@@ -11,6 +11,7 @@ from torch.export.passes import move_to_device_pass
 from vidc.compiler.backends.aoti.fusion import NOTHING, Fusion, fuse
 from vidc.compiler.backends.aoti.rings_8bit import lower_rings, pop_rounding
 from vidc.compiler.backends.aoti.scaled_matmuls import lower_linears
+from vidc.compiler.backends.aoti.winograd import use_winograd
 from vidc.exporters.lowering import expand, inline, open_stored, replace
 from vidc.exporters.program import weight_names
 from vidc.plugins.ops.flash_attention import flash_attention_sm90
@@ -52,6 +53,8 @@ def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
         UsageError: ``VIDC-KERNEL-ARGUMENT``, no kernel supports the sizes of an 8-bit ring.
     """
     fusion = lower(program, fused)
+    called = use_winograd(program, fused)
+    fusion = dataclasses.replace(fusion, operators=tuple(sorted({*fusion.operators, *called})))
     replace(program, ring_attention, flash_attention_sm90)
     program = move_to_device_pass(program, "cuda")
     names = _convolved_weights(program)

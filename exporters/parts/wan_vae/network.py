@@ -10,7 +10,7 @@ from vidc.exporters.parts.wan_vae.precision import sum_in_float32
 def create(config: VaeConfig, dtype: torch.dtype, device: torch.device | str) -> nn.Module:
     """diffusers' ``AutoencoderKLWan`` of these sizes; its weights are to be loaded.
 
-    Its convolutions compute in ``dtype``, what is between them in float32.
+    It computes in ``dtype``; between the convolutions of a VAE in bf16, in float32.
     """
     from diffusers import AutoencoderKLWan
 
@@ -24,7 +24,7 @@ def create(config: VaeConfig, dtype: torch.dtype, device: torch.device | str) ->
             latents_mean=list(config.latents_mean),
             latents_std=list(config.latents_std),
         )
-    if dtype is not torch.float32:
+    if dtype is torch.bfloat16:
         sum_in_float32(vae)
     # diffusers' own `to` warns about parts kept in float32, of which this model has none.
     return nn.Module.to(vae, dtype).eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Computes everything between the convolutions of a half-precision VAE in float32.
+"""Computes everything between the convolutions of a VAE in bf16 in float32.
 
 A residual block adds its result to the sum of earlier blocks. In bf16 this sum is rounded thirty
 times on the way to a frame; together with the norms, this rounding is a third of the error. In
@@ -14,7 +14,7 @@ def sum_in_float32(vae: nn.Module) -> None:
     """Makes convolutions take inputs in their weights' dtype, and all other layers float32.
 
     Args:
-        vae: diffusers' ``AutoencoderKLWan``, in a dtype below float32; changed in place.
+        vae: diffusers' ``AutoencoderKLWan`` in bf16; changed in place.
     """
     from diffusers.models.autoencoders.autoencoder_kl_wan import WanCausalConv3d, WanResample
 

@@ -70,10 +70,13 @@ def test_the_highest_layer_that_sets_a_precision_decides(tmp_path, said):
         hidden = {"--set"} if "--precision" in said else set()
         rest = [said[layer] for layer in LAYERS if layer in said and layer not in hidden]
         below = [precision for precision in rest if precision != "fp8"]
-        assert set(found.precision.values()) == {below[-1] if below else "bf16"}
+        high = below[-1] if below else "bf16"
+        assert found.precision["transformer"] == high
+        assert found.precision["vae"] == high.replace("bf16", "fp16")
         return
     for group in CausalVideo.groups:
-        assert found.precision[group] == said[highest]
+        own = said[highest].replace("bf16", "fp16") if group == "vae" else said[highest]
+        assert found.precision[group] == own
         assert found.origins[f"precision.{group}"] == origin
 
 
@@ -251,6 +254,24 @@ def test_graphs_alone_need_no_backend(gpu, precision):
     found = resolve("tiny", gpu=gpu, precision=precision, environ={}, engines=False)
     assert found.target.name == gpu
     assert set(found.precision.values()) == {precision}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "options", "vae"),
+    [
+        ("h100", {}, "fp16"),
+        ("h100", {"precision": "bf16"}, "fp16"),
+        ("h100", {"precision": "fp8"}, "fp16"),
+        ("h100", {"assignments": ["precision.vae=bf16"]}, "bf16"),
+        ("h100", {"assignments": ["precision.h100.vae=bf16"]}, "bf16"),
+        ("h100", {"precision": "fp16"}, "fp16"),
+        ("cpu", {"precision": "bf16", "backend": "aoti"}, "bf16"),
+    ],
+)
+def test_a_vae_on_a_gpu_is_in_fp16_where_bf16_is_asked_for(gpu, options, vae):
+    found = resolve("longlive-1.3b", gpu=gpu, environ={}, **options)
+    assert found.precision["vae"] == vae
+    assert found.precision["transformer"] == options.get("precision", "bf16").replace("fp8", "bf16")
 
 
 def test_graphs_are_not_there_in_every_precision_of_a_target():

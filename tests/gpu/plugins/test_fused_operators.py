@@ -12,7 +12,7 @@ import torch
 from depth import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operators import FLOATS, FP8, Ring, gelu_arguments, on, qkv_arguments
+from operators import FLOATS, FP8, Ring, gelu_arguments, on, qkv_arguments, winograd_arguments
 from operators_8bit import arguments as to_8bit_arguments
 from refusal_matrix import KINDS, MEMORY
 from refusals import HOPPER, OPERATORS, REFUSALS
@@ -21,6 +21,7 @@ from rings import rings
 from vidc.compiler.backends.aoti.inductor import compile_package
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.norm_silu_winograd import CHANNELS
 from vidc.plugins.ops.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write,
     qk_norm_rope_ring_write_reference,
@@ -46,6 +47,24 @@ def test_gelu_quantize(dtype, output):
             for centered in {False, output is FP8}:
                 taken = gelu_arguments(2, 3, width, dtype, output, 1, deviation, centered)
                 held.gelu(taken, CUDA)
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+def test_norm_silu_winograd(channels):
+    for height, width in ((1, 1), (5, 7), (60, 104)):
+        for batch, pairs in ((1, 1), (2, 3)):
+            for residual in (False, True):
+                for products in {True, residual}:
+                    held.winograd(
+                        winograd_arguments(
+                            batch, pairs, height, width, channels, products, residual=residual
+                        ),
+                        CUDA,
+                    )
+
+
+def test_norm_silu_winograd_at_the_size_of_longlive():
+    held.winograd(winograd_arguments(1, 6, 480, 832, 96, residual=True), CUDA)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

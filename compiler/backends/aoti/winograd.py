@@ -1,0 +1,320 @@
+"""Convolutions over three frames by Winograd's F(2, 3) in time, for float16 on a GPU.
+
+Two frames of the result take four 2D convolutions of differences of frames instead of six of frames
+(Lavin and Gray, arXiv 1509.09308). In float32 the result is that of the convolution but for
+rounding; in float16 the error of a decoder grows by a twentieth, in bfloat16 by far more, so those
+are left. Between two such convolutions, one operator reads the products of the first and writes
+the differences for the second: see ``vidc.plugins.ops.norm_silu_winograd``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.nn import functional
+
+from vidc.exporters.lowering import insert
+from vidc.plugins.ops.norm_silu_winograd import (
+    CHANNELS,
+    norm_silu_winograd,
+    winograd_inputs,
+    winograd_outputs,
+)
+
+aten = torch.ops.aten
+OPERATOR = "norm_silu_winograd"
+_LEAST_OUTPUTS = 32
+"""Convolutions with fewer output channels are left: their products cost more than they save."""
+_PASSED = (aten.clone.default, aten._to_copy.default)
+"""Operations that change neither values nor sizes, but for the dtype."""
+
+
+def winograd_weights(weight: Tensor) -> tuple[Tensor, ...]:
+    """Returns the kernels of the four products ``[N, C, 3, 3]`` from ``[N, C, 3, 3, 3]``."""
+    g0, g1, g2 = weight.unbind(2)
+    outer, inner = (g0 + g2) / 2, g1 / 2
+    return g0, outer + inner, outer - inner, g2
+
+
+def winograd_products(
+    frames: Sequence[Tensor], weight: Tensor, pads: Sequence[int]
+) -> tuple[Tensor, ...]:
+    """Convolves the differences of frames.
+
+    Args:
+        frames: four of ``[M, C, H, W]``, what ``winograd_inputs`` returns.
+        weight: ``[N, C, 3, 3, 3]``.
+        pads: zeros on the left, right, top and bottom.
+    """
+    left, right, top, bottom = pads
+    if left == right and top == bottom:
+        padding = (top, left)
+    else:
+        frames, padding = [functional.pad(each, (*pads,)) for each in frames], (0, 0)
+    kernels = winograd_weights(weight)
+    return tuple(
+        functional.conv2d(each, kernel, padding=padding)
+        for each, kernel in zip(frames, kernels, strict=True)
+    )
+
+
+def convolution_inputs(x: Tensor) -> tuple[Tensor, ...]:
+    """Returns the differences of the frames of ``x``, ``[B, C, T + 2, H, W]``, T even."""
+    frames, pairs = x.transpose(1, 2), x.shape[2] // 2 - 1
+    parts = winograd_inputs(*(frames[:, i : i + 2 * pairs : 2] for i in range(4)))
+    return tuple(part.flatten(0, 1) for part in parts)
+
+
+def convolution_output(products: Sequence[Tensor], bias: Tensor | None, batch: int) -> Tensor:
+    """Returns a convolution's result, ``[B, N, T, H, W]``, from its products.
+
+    Args:
+        products: four of ``[B T / 2, N, H, W]``.
+        bias: ``[N]``, or None.
+        batch: B.
+    """
+    both = torch.stack(winograd_outputs(*products), 1)
+    result: Tensor = both.unflatten(0, (batch, -1)).flatten(1, 2).transpose(1, 2)
+    return result if bias is None else result + bias.view(-1, 1, 1, 1)
+
+
+def fusable(program: ExportedProgram) -> tuple[str, ...]:
+    """Returns the operator that ``use_winograd`` calls, if it does."""
+    return (OPERATOR,) if any(map(_NormSilu.before, _convolutions(program))) else ()
+
+
+def use_winograd(program: ExportedProgram, fused: bool) -> tuple[str, ...]:
+    """Rewrites the convolutions that gain by it, in place.
+
+    Args:
+        program: an exported program.
+        fused: True to call ``norm_silu_winograd`` between them, whose kernel must be installed.
+
+    Returns:
+        Names of the fused operators that the program calls.
+    """
+    rewriting = _Rewriting(program.graph, fused)
+    for convolution in _convolutions(program):
+        rewriting.rewrite(convolution)
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return (OPERATOR,) if rewriting.fusions else ()
+
+
+def _convolutions(program: ExportedProgram) -> "list[_Convolution]":
+    nodes = program.graph.find_nodes(op="call_function", target=aten.conv3d.default)
+    return [found for node in nodes if (found := _Convolution.of(node)) is not None]
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """A convolution that is rewritten.
+
+    Attributes:
+        node: the call of ``conv3d``.
+        x: its input without the padding of height and width.
+        weight: ``[N, C, 3, 3, 3]``.
+        bias: ``[N]``, or None.
+        pads: zeros on the left, right, top and bottom of ``x``.
+    """
+
+    node: fx.Node
+    x: fx.Node
+    weight: fx.Node
+    bias: fx.Node | None
+    pads: tuple[int, ...]
+
+    @classmethod
+    def of(cls, node: fx.Node) -> "_Convolution | None":
+        """Returns None for a convolution that is left as it is."""
+        given: list[Any] = [*node.args, *_DEFAULTS[len(node.args) :]]
+        x, weight, bias, stride, padding, dilation, groups = given
+        plain = all(each == 1 for each in (*stride, *dilation, groups)) and not any(padding)
+        kernel, result = weight.meta["val"], node.meta["val"]
+        if (
+            not plain
+            or result.dtype is not torch.float16
+            or tuple(kernel.shape[2:]) != (3, 3, 3)
+            or kernel.shape[0] < _LEAST_OUTPUTS
+            or result.shape[2] % 2
+        ):
+            return None
+        pads: tuple[int, ...] = (0, 0, 0, 0)
+        if x.target is aten.pad.default and len(x.args) == 2 and not any(x.args[1][4:]):
+            pads, x = tuple(x.args[1][:4]), x.args[0]
+        return cls(node, x, weight, bias, pads)
+
+
+_DEFAULTS: tuple[Any, ...] = (None, None, None, (1, 1, 1), (0, 0, 0), (1, 1, 1), 1)
+"""Of the arguments of ``conv3d``."""
+
+
+@dataclass(frozen=True)
+class _NormSilu:
+    """RMSNorm over channels and SiLU before a convolution that sees two earlier frames.
+
+    Attributes:
+        value: what is normalized, ``[B, C, T, H, W]``.
+        gamma: the norm's weight, ``[C, 1, 1, 1]``.
+        past: the two activations before the first, ``[B, C, 2, H, W]``.
+        last: nodes with the last two activations, which become the next ``past``.
+    """
+
+    value: fx.Node
+    gamma: fx.Node
+    past: fx.Node
+    last: tuple[fx.Node, ...]
+
+    @classmethod
+    def before(cls, convolution: _Convolution) -> "_NormSilu | None":
+        """Returns None if something else is before the convolution."""
+        cat = convolution.x
+        if cat.target is not aten.cat.default or len(cat.args) < 2 or cat.args[1] != 2:
+            return None
+        nodes: Any = cat.args[0]
+        if len(nodes) != 2 or nodes[0].meta["val"].shape[2] != 2:
+            return None
+        past, activation = nodes
+        silu, read = _passed(activation)
+        if silu.target is not aten.silu.default:
+            return None
+        last = []
+        for user in {user for node in (silu, *read) for user in node.users} - {cat, *read}:
+            if user.target is not aten.slice.Tensor or user.args[1:3] != (2, -2):
+                return None
+            last.append(user)
+        found = _normalized(silu.args[0])
+        if found is None:
+            return None
+        value, gamma = found
+        whole = value.meta["val"]
+        if whole.dtype is not torch.float16 or whole.shape[1] not in CHANNELS:
+            return None
+        return cls(value, gamma, past, tuple(last))
+
+
+def _passed(node: Any) -> tuple[Any, list[Any]]:
+    """Returns the node that copies and casts start from, and those."""
+    passed = []
+    while isinstance(node, fx.Node) and node.target in _PASSED:
+        passed.append(node)
+        node = node.args[0]
+    return node, passed
+
+
+def _normalized(node: Any) -> tuple[fx.Node, fx.Node] | None:
+    """Returns the value and the weight of a norm as diffusers' ``WanRMS_norm`` is exported."""
+    if node.target is aten.add.Tensor and node.args[1] == 0.0:
+        node = node.args[0]
+    if node.target is not aten.mul.Tensor or not isinstance(node.args[1], fx.Node):
+        return None
+    scaled, gamma = node.args
+    channels = gamma.meta["val"].numel()
+    if scaled.target is not aten.mul.Tensor or scaled.args[1] != channels**0.5:
+        return None
+    divided, _ = _passed(scaled.args[0])
+    if divided.target is not aten.div.Tensor:
+        return None
+    value, norm = divided.args
+    for target, rest in (
+        (aten.expand.default, None),
+        (aten.clamp_min.default, (1e-12,)),
+        (aten.linalg_vector_norm.default, (2.0, [1], True)),
+    ):
+        if norm.target is not target or (rest is not None and norm.args[1:] != rest):
+            return None
+        norm = norm.args[0]
+    return (_passed(value)[0], gamma) if norm is value else None
+
+
+@dataclass
+class _Rewriting:
+    """Rewrites the convolutions of one graph, in order.
+
+    Attributes:
+        graph: the graph.
+        fused: True to call the operator between convolutions.
+        products: the products of each rewritten convolution, with its bias.
+        fusions: calls of the operator.
+    """
+
+    graph: fx.Graph
+    fused: bool
+    products: dict[fx.Node, tuple[list[fx.Node], fx.Node | None]] = field(default_factory=dict)
+    fusions: int = 0
+
+    def rewrite(self, convolution: _Convolution) -> None:
+        node, pads, bias = convolution.node, convolution.pads, convolution.bias
+        norm = _NormSilu.before(convolution) if self.fused else None
+        if norm is None:
+            with self.graph.inserting_before(node):
+                inputs = insert(self.graph, convolution_inputs, [convolution.x])
+        else:
+            inputs = self._fuse(norm)
+
+        def multiply(weight: Tensor, *frames: Tensor) -> tuple[Tensor, ...]:
+            return winograd_products(frames, weight, pads)
+
+        def combine(m0: Tensor, m1: Tensor, m2: Tensor, m3: Tensor, *rest: Tensor) -> Tensor:
+            return convolution_output((m0, m1, m2, m3), rest[0] if rest else None, batch)
+
+        batch = node.meta["val"].shape[0]
+        with self.graph.inserting_before(node):
+            products = list(insert(self.graph, multiply, [convolution.weight, *inputs]))
+            given = [*products] if bias is None else [*products, bias]
+            result = insert(self.graph, combine, given)
+        self.products[result] = (products, bias)
+        node.replace_all_uses_with(result)
+        self.graph.erase_node(node)
+
+    def _fuse(self, norm: _NormSilu) -> list[fx.Node]:
+        """Calls the operator for a norm and returns the inputs of the products after it."""
+        value, residual, products = norm.value, None, None
+        if value in self.products:
+            products = self.products[value]
+        elif value.target is aten.add.Tensor and len(value.args) == 2 and not value.kwargs:
+            operands: Any = value.args
+            for convolved, other in (operands, operands[::-1]):
+                if convolved in self.products and _like(other, value):
+                    products, residual = self.products[convolved], other
+        sources, bias = ([value], None) if products is None else products
+        optional = [node for node in (bias, residual) if node is not None]
+
+        def call(gamma: Tensor, past: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+            x = [each.movedim(1, -1) for each in rest[: len(sources)]]
+            others = iter(rest[len(sources) :])
+            inputs, last, total = norm_silu_winograd(
+                *x,
+                *[None] * (4 - len(x)),
+                None if bias is None else next(others),
+                None if residual is None else next(others).movedim(1, -1),
+                gamma.flatten(),
+                past.movedim(1, -1).contiguous(),
+            )
+            made = (*inputs.unbind(), *(() if residual is None else (total,)), last)
+            return tuple(each.movedim(-1, 1) for each in made)
+
+        with self.graph.inserting_after(value):
+            anchor = self.graph.call_function(aten.alias.default, (value,))
+        with self.graph.inserting_before(anchor):
+            given = [norm.gamma, norm.past, *sources, *optional]
+            inputs: list[fx.Node] = list(insert(self.graph, call, given))
+        self.graph.erase_node(anchor)
+        last = inputs.pop()
+        if residual is not None:
+            value.replace_all_uses_with(inputs.pop())
+        for node in norm.last:
+            node.replace_all_uses_with(last)
+        self.fusions += 1
+        return inputs
+
+
+def _like(node: Any, other: fx.Node) -> bool:
+    """Returns True for a node with the shape and dtype of another."""
+    if not isinstance(node, fx.Node):
+        return False
+    a, b = node.meta["val"], other.meta["val"]
+    return bool(a.shape == b.shape and a.dtype == b.dtype)

@@ -1,0 +1,159 @@
+"""Convolutions by Winograd's algorithm are the convolutions, in any program."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vidc.compiler.backends.aoti.winograd import (
+    convolution_inputs,
+    convolution_output,
+    fusable,
+    use_winograd,
+    winograd_products,
+)
+from vidc.compiler.config.resolve import resolve
+from vidc.exporters.component import Component
+from vidc.exporters.models import with_weights
+from vidc.exporters.program import export_program, weight_names
+from vidc.plugins.ops.norm_silu_winograd import norm_silu_winograd
+
+aten = torch.ops.aten
+side = st.integers(0, 2)
+
+
+@given(
+    batch=st.integers(1, 2), pairs=st.integers(1, 3), inputs=st.integers(1, 4),
+    outputs=st.integers(1, 3), height=st.integers(3, 6), width=st.integers(3, 6),
+    pads=st.tuples(side, side, side, side), biased=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_products_are_a_convolution(
+    batch, pairs, inputs, outputs, height, width, pads, biased, seed
+):
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=torch.float64, generator=generator)
+
+    x, weight = drawn(batch, inputs, 2 * pairs + 2, height, width), drawn(outputs, inputs, 3, 3, 3)
+    bias = drawn(outputs) if biased else None
+    products = winograd_products(convolution_inputs(x), weight, pads)
+    found = convolution_output(products, bias, batch)
+    wanted = functional.conv3d(functional.pad(x, (*pads, 0, 0)), weight, bias)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+class Convolved(nn.Module):
+    """One convolution of a clip that is padded in memory."""
+
+    def __init__(self, **options) -> None:
+        super().__init__()
+        given = {"kernel_size": 3, **options}
+        self.convolution = nn.Conv3d(32, given.pop("outputs", 32), **given)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.convolution(functional.pad(x, (1, 1, 1, 1, 2, 0)))
+
+
+def convolutions(program) -> tuple[int, int]:
+    """Numbers of convolutions over three frames and over one."""
+    nodes = [node.target for node in program.graph.nodes]
+    return nodes.count(aten.conv3d.default), nodes.count(aten.conv2d.default)
+
+
+@pytest.mark.parametrize(
+    ("frames", "dtype", "options"),
+    [
+        (3, torch.float16, {}),
+        (4, torch.bfloat16, {}),
+        (4, torch.float32, {}),
+        (4, torch.float16, {"outputs": 3}),
+        (4, torch.float16, {"stride": (1, 2, 2)}),
+        (4, torch.float16, {"dilation": (1, 2, 2)}),
+        (4, torch.float16, {"groups": 2}),
+        (4, torch.float16, {"padding": 1}),
+        (4, torch.float16, {"kernel_size": (3, 1, 1)}),
+    ],
+)
+def test_leaves_other_convolutions(frames, dtype, options):
+    x = torch.zeros(1, 32, frames, 8, 8, dtype=dtype)
+    program = torch.export.export(Convolved(**options).to(dtype), (x,))
+    assert use_winograd(program, fused=True) == ()
+    assert convolutions(program) == (1, 0)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_rewrites_a_convolution_alone(bias):
+    x = torch.randn(2, 32, 4, 5, 6)
+    program = torch.export.export(Convolved(bias=bias).half(), (x.half(),))
+    wanted = program.module()(x.half())
+    assert use_winograd(program, fused=True) == ()
+    assert convolutions(program) == (0, 4)
+    torch.testing.assert_close(program.module()(x.half()), wanted, rtol=0, atol=4e-3)
+
+
+@pytest.fixture(scope="module")
+def part():
+    tiny = resolve("tiny", environ={}).model.parts["vae"]
+    return replace(tiny, config=replace(tiny.config, base_dim=32), height=32, width=32)
+
+
+@pytest.fixture(scope="module")
+def weights(part):
+    return {name: each.load() for name, each in part.random_weights(1).items()}
+
+
+def component(part, precision: str) -> Component:
+    return part.components(part.network(precision))["vae_decode"]
+
+
+def decoded(module, part, dtype) -> tuple[list[Tensor], list[Tensor]]:
+    """Frames of two blocks in a row, and the caches after them."""
+    generator = torch.Generator().manual_seed(3)
+    caches = [
+        torch.zeros(state.shape, dtype=dtype) for state in component(part, "fp32").signature.states
+    ]
+    frames = []
+    with torch.inference_mode():
+        for _ in range(2):
+            (made,) = module(torch.randn(part.latent_shape, generator=generator), *caches)
+            frames.append(made)
+    return frames, caches
+
+
+@pytest.fixture(scope="module")
+def exact(part, weights):
+    network = with_weights(part.network("fp32"), weights)
+    return decoded(part.components(network)["vae_decode"].module, part, torch.float32)
+
+
+def error(found: Tensor, wanted: Tensor) -> float:
+    return ((found.float() - wanted).norm() / wanted.norm()).item()
+
+
+@pytest.mark.parametrize(("fused", "calls"), [(False, 0), (True, 18)])
+def test_decodes_as_the_program_did(part, weights, exact, fused, calls):
+    errors = []
+    for rewritten in (False, True):
+        program = export_program(component(part, "fp16"))
+        if rewritten:
+            assert fusable(program) == ("norm_silu_winograd",)
+            assert bool(use_winograd(program, fused)) is fused
+            # Eighteen of 34 are over an even number of frames; four products are of each.
+            assert convolutions(program) == (16, 77)
+            found = program.graph.find_nodes(op="call_function", target=norm_silu_winograd)
+            assert len(found) == calls
+        module = program.module(check_guards=False)
+        names = weight_names(program).values()
+        parameters = dict(module.named_parameters())
+        for name in names:
+            parameters[name].data = weights[name.removeprefix("vae.")].half()
+        frames, caches = decoded(module, part, torch.float16)
+        errors.append(max(map(error, (*frames, *caches), (*exact[0], *exact[1]))))
+    plain, fast = errors
+    assert plain < 3e-3
+    assert fast < 1.5 * plain
