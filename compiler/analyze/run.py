@@ -125,7 +125,8 @@ def make_plan(
         UsageError: ``VIDC-SENSITIVITY-GROUPS``, the recipe quantizes nothing, or saves no time;
             ``VIDC-BUDGET-UNREACHABLE``; as ``load_recipe`` and ``apply_recipe``.
     """
-    name = recipe or default_recipe("fp8", target) or default_recipe("int8", target)
+    family = type(model)
+    name = recipe or default_recipe("fp8", target, family) or default_recipe("int8", target, family)
     if name is None:
         raise UnavailableError(
             "VIDC-RECIPE-NONE",
