@@ -79,9 +79,7 @@ class _Roofline:
         self._bandwidth = self._peak("memory", _GIGA)
 
     def costs(self, formats: Quantization) -> Costs:
-        sizes, layers = linear_sizes(self._model), linears_of(formats)
-        # Convolutions in 8 bits are part of the fixed work; what they save is not estimated.
-        linears = {name: linear for name, linear in layers.items() if name in sizes}
+        sizes, linears = linear_sizes(self._model), linears_of(formats)
         readers = {m.name: len(ms) for ms in by_owner(linears.values()).values() for m in ms}
         seconds = {name: self._linear(name, *size) for name, size in sizes.items()}
         saved = {
@@ -93,7 +91,6 @@ class _Roofline:
             if fmt != AttentionFormat():
                 less = rings[name] - self._ring(name, fmt)
                 saved[name] = 0.0 if self._support.emulated else less
-        saved |= {name: 0.0 for name in layers if name not in sizes}
         total = sum(seconds.values()) + sum(rings.values()) + self._fixed()
         return Costs(self._high, total, saved)
 

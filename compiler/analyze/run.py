@@ -134,6 +134,14 @@ def make_plan(
             "pass --recipe with a name or a file",
         )
     loaded = load_recipe(name)
+    if loaded.convolution:
+        raise UsageError(
+            "VIDC-SENSITIVITY-GROUPS",
+            f"recipe {loaded.name} has [[convolution]] rules, and an analysis ranks linear layers "
+            "and attention alone",
+            "pass --recipe with one without them; vidc calibrate without --analyze and --budget "
+            "records the ranges of convolutions too",
+        )
     formats = apply_recipe(loaded, model)
     groups = layer_groups(model, formats)
     if not groups:
