@@ -113,7 +113,7 @@ def exported(case: Case, sizes: CausalVideo, folder: Path) -> ExportedComponent:
     part, quantize = sizes.parts[sizes.components[case.component]], None
     if case.precision in EIGHT_BITS:
         target = targets()[case.target]
-        recipe = default_recipe(case.precision, target)
+        recipe = default_recipe(case.precision, target, type(sizes))
         assert recipe is not None
         formats = supported_formats(load_recipe(recipe), sizes, backend.quantization(target))
         quantize = partial(quantized_components, part, formats)

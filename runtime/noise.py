@@ -1,10 +1,14 @@
 """Noise that depends only on seed, block and step: the same on every machine and device."""
 
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
 
 import numpy as np
 import torch
 from torch import Tensor
+
+THREADS = 4
+"""Threads that draw noise ahead. One takes 10 ms for 280,000 values, a frame of csgo."""
 
 
 def block_noise(seed: int, block: int, steps: int, shape: tuple[int, ...]) -> Tensor:
@@ -29,7 +33,7 @@ def block_noise(seed: int, block: int, steps: int, shape: tuple[int, ...]) -> Te
 class NoiseSource:
     """Noise of one stream's blocks.
 
-    For a GPU it is drawn into pinned memory while the device runs the previous block.
+    For a GPU, threads draw it into pinned memory while the device runs earlier blocks.
 
     Args:
         seed: of the stream.
@@ -42,15 +46,32 @@ class NoiseSource:
         self._draw = partial(block_noise, seed, steps=steps, shape=shape)
         self._ahead = device.type == "cuda"
         self._drawn: tuple[int, Tensor] | None = None
+        self._drawing: dict[int, Future[Tensor]] = {}
+        """Noise of later blocks, by block."""
 
     def fill(self, target: Tensor, block: int) -> None:
         """Copies a block's noise to ``target``, float32 ``[steps, *shape]`` on the device."""
         if self._drawn is None or self._drawn[0] != block:
-            self._drawn = block, self._draw(block)
+            drawing = self._drawing.pop(block, None)
+            self._drawn = block, self._draw(block) if drawing is None else drawing.result()
         # torch reuses pinned memory only after the copy from it is done.
         target.copy_(self._drawn[1], non_blocking=True)
 
-    def draw_ahead(self, block: int) -> None:
-        """Draws a block's noise in advance on a GPU; does nothing on a CPU."""
+    def draw_ahead(self, *blocks: int) -> None:
+        """Starts to draw later blocks' noise for a GPU; does nothing on a CPU."""
         if self._ahead:
-            self._drawn = block, self._draw(block).pin_memory()
+            known = self._drawing
+            self._drawing = {
+                block: known[block] if block in known else _threads().submit(self._pinned, block)
+                for block in blocks
+            }
+
+    def _pinned(self, block: int) -> Tensor:
+        """Draws a block's noise into pinned memory."""
+        return self._draw(block).pin_memory()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads that draw noise; numpy computes without Python's lock."""
+    return ThreadPoolExecutor(THREADS, "vidc-noise")

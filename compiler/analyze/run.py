@@ -125,7 +125,8 @@ def make_plan(
         UsageError: ``VIDC-SENSITIVITY-GROUPS``, the recipe quantizes nothing, or saves no time;
             ``VIDC-BUDGET-UNREACHABLE``; as ``load_recipe`` and ``apply_recipe``.
     """
-    name = recipe or default_recipe("fp8", target) or default_recipe("int8", target)
+    family = type(model)
+    name = recipe or default_recipe("fp8", target, family) or default_recipe("int8", target, family)
     if name is None:
         raise UnavailableError(
             "VIDC-RECIPE-NONE",
@@ -133,6 +134,14 @@ def make_plan(
             "pass --recipe with a name or a file",
         )
     loaded = load_recipe(name)
+    if loaded.convolution:
+        raise UsageError(
+            "VIDC-SENSITIVITY-GROUPS",
+            f"recipe {loaded.name} has [[convolution]] rules, and an analysis ranks linear layers "
+            "and attention alone",
+            "pass --recipe with one without them; vidc calibrate without --analyze and --budget "
+            "records the ranges of convolutions too",
+        )
     formats = apply_recipe(loaded, model)
     groups = layer_groups(model, formats)
     if not groups:

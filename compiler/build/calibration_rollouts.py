@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from vidc.compiler.config.program import program_spec
+from vidc.compiler.quantize.calibrated_tensors import is_quantizable
 from vidc.compiler.quantize.collect import Collector, weight_amax
 from vidc.compiler.quantize.observe import Observer
 from vidc.compiler.validate.golden import synthetic_conditions
@@ -46,11 +47,11 @@ class Rollouts:
         self._network = quantized_network(engines, model)
 
     def weights(self) -> dict[str, Tensor]:
-        """The ranges of every Linear's weight, on the CPU."""
+        """The ranges of every linear layer's and convolution's weight, on the CPU."""
         return {
             f"amax/{name}.weight": weight_amax(module.weight).cpu()
             for name, module in self._network.named_modules()
-            if isinstance(module, torch.nn.Linear)
+            if isinstance(module, torch.nn.Linear) or is_quantizable(module)
         }
 
     def ranges(self, index: int, prompts: Tensor) -> dict[str, Tensor]:

@@ -14,11 +14,13 @@ from vidc.compiler.quantize import modules
 from vidc.compiler.quantize.formats import supported_formats
 from vidc.compiler.quantize.modules import quantized_components
 from vidc.exporters.program import export_program
-from vidc.plugins.ops import quantized_linear
+from vidc.plugins.ops import quantized_conv2d, quantized_linear
 from vidc.plugins.signature import Signature
 
 _TORCH = Path(torch.__file__).parent
-_OPERATORS = tuple(Path(str(each.__file__)) for each in (modules, quantized_linear))
+_OPERATORS = tuple(
+    Path(str(each.__file__)) for each in (modules, quantized_linear, quantized_conv2d)
+)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 
 

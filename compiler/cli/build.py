@@ -279,12 +279,13 @@ def _tell_recipe(settings: Settings) -> None:
     assert quantized is not None
     origin = settings.origins["quantization.recipe"]
     why, notes = f"as {origin} says", settings.target.notes
-    if origin == f"target {settings.target.name}":
-        notes = ()
-        from vidc.compiler.config.quantization import default_reason
+    from vidc.compiler.config.quantization import default_origin, default_reason
 
-        reason = default_reason(quantized.precision, settings.target)
-        why = f"the default of {settings.target.name}: {reason}"
+    family = type(settings.model)
+    if origin == default_origin(settings.target, family):
+        notes = ()
+        reason = default_reason(quantized.precision, settings.target, family)
+        why = f"the default of {origin.partition(' ')[-1]}: {reason}"
     click.echo(
         f"{quantized.precision}: recipe {quantized.recipe.name}, {why} "
         f"({quantized.recipe.description}); the rest stays in "

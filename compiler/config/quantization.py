@@ -9,6 +9,7 @@ from vidc.compiler.config.layers import Layer, Setting
 from vidc.compiler.config.recipe import (
     HIGH,
     AttentionFormat,
+    ConvolutionFormat,
     LinearFormat,
     Recipe,
     load_recipe,
@@ -37,9 +38,11 @@ class QuantizationConfig:
         """Returns True if the recipe uses ranges from a calibration."""
         linear = (rule.format for rule in self.recipe.linear)
         attention = (rule.format for rule in self.recipe.attention)
-        return any(
-            f.computes and (f.scale == "static" or f.smooth or f.center) for f in linear
-        ) or any(f != AttentionFormat() and (f.scale == "static" or f.center) for f in attention)
+        return (
+            any(f.computes and (f.scale == "static" or f.smooth or f.center) for f in linear)
+            or any(rule.format.activations != HIGH for rule in self.recipe.convolution)
+            or any(f != AttentionFormat() and (f.scale == "static" or f.center) for f in attention)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values, including the recipe's rules."""
@@ -66,14 +69,15 @@ class QuantizationConfig:
 
 
 def quantization(
-    precision: Setting, recipe: Setting | None, target: Target
+    precision: Setting, recipe: Setting | None, target: Target, family: type[Family]
 ) -> QuantizationConfig | None:
     """Returns the quantization at the requested precision; None in high precision.
 
     Args:
         precision: precision of the transformer.
-        recipe: a name or a path, and who named it; None for the target's own.
+        recipe: a name or a path, and who named it; None for the family's or the target's own.
         target: target of the engines.
+        family: family of the model.
 
     Raises:
         UsageError: ``VIDC-RECIPE-PRECISION``, the recipe has another precision's formats; what
@@ -89,12 +93,14 @@ def quantization(
                 f"pass --precision {' or '.join(EIGHT_BITS)}, or name no recipe",
             )
         return None
-    default = default_recipe(precision.value, target)
+    default = default_recipe(str(precision.value), target, family)
     if recipe is None and default is None:
         raise UnavailableError(
             "VIDC-RECIPE-NONE",
-            f"{target.name} has no recipe of its own for {precision.value} ({precision.origin})",
-            "pass --recipe with a name or a file",
+            f"there is no recipe for {family.name} in {precision.value} ({precision.origin}) on "
+            f"{target.name}",
+            "pass --recipe with a name or a file"
+            + (f", or --precision {' or '.join(family.recipes)}" if family.recipes else ""),
         )
     found = load_recipe(str(recipe.value if recipe else default))
     _require_of(found, precision)
@@ -119,14 +125,26 @@ def named_recipe(layers: Sequence[Layer], precision: Setting) -> Setting | None:
     return None
 
 
-def default_recipe(precision: str, target: Target) -> str | None:
-    """Returns a target's default recipe at a precision."""
+def default_recipe(precision: str, target: Target, family: type[Family]) -> str | None:
+    """Returns the default recipe at a precision: a family's own, or the target's.
+
+    A family with recipes has layers that the targets' recipes do not name.
+    """
+    if family.recipes:
+        return family.recipes.get(precision)
     recipe: str | None = getattr(target.recipes, precision)
     return recipe
 
 
-def default_reason(precision: str, target: Target) -> str:
+def default_origin(target: Target, family: type[Family]) -> str:
+    """Returns who names the default recipe."""
+    return f"family {family.name}" if family.recipes else f"target {target.name}"
+
+
+def default_reason(precision: str, target: Target, family: type[Family]) -> str:
     """Returns the reason for the default recipe."""
+    if family.recipes:
+        return f"it is the recipe of family {family.name}"
     return str(getattr(target.recipes, f"{precision}_reason"))
 
 
@@ -188,6 +206,9 @@ def _without_8_bits(layer: Layer) -> Layer:
 def _require_of(recipe: Recipe, precision: Setting) -> None:
     for rule in recipe.linear:
         _require_format(recipe, precision, rule.format, (rule.format.weights,), (precision.value,))
+    for convolution in recipe.convolution:
+        kinds = (convolution.format.weights,)
+        _require_format(recipe, precision, convolution.format, kinds, (precision.value,))
     # INT8 attention has less than half the error of FP8 and takes 7 % longer (H200).
     both = precision.value == "fp8" and recipe.linear
     known = EIGHT_BITS if both else (precision.value,)
@@ -199,7 +220,7 @@ def _require_of(recipe: Recipe, precision: Setting) -> None:
 def _require_format(
     recipe: Recipe,
     precision: Setting,
-    layer: LinearFormat | AttentionFormat,
+    layer: LinearFormat | ConvolutionFormat | AttentionFormat,
     kinds: Sequence[str],
     known: Collection[str],
 ) -> None:

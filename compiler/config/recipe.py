@@ -62,6 +62,36 @@ class LinearFormat(Table):
 
 
 @dataclass(frozen=True)
+class ConvolutionFormat(Table):
+    """Format of a convolution.
+
+    Attributes:
+        weights: ``high``, or ``int8`` with per-channel scales.
+        activations: the weights' format; one static scale, from the calibration.
+    """
+
+    weights: str = HIGH
+    activations: str = HIGH
+
+    @property
+    def problem(self) -> str | None:
+        """Returns what is inconsistent, or None."""
+        if self.activations != self.weights:
+            return f"a convolution in {self.weights} needs activations in {self.weights} too"
+        return None
+
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Returns the allowed values of its fields."""
+        return {"weights": (HIGH, "int8"), "activations": (HIGH, "int8")}
+
+    @property
+    def as_linear(self) -> LinearFormat:
+        """The format as that of a matmul over patches."""
+        return LinearFormat(self.weights, self.activations)
+
+
+@dataclass(frozen=True)
 class AttentionFormat(Table):
     """Format of a self-attention: dtype of its ring and of its matmuls.
 
@@ -105,7 +135,7 @@ class AttentionFormat(Table):
         return self.queries != HIGH
 
 
-Format = TypeVar("Format", LinearFormat, AttentionFormat)
+Format = TypeVar("Format", LinearFormat, ConvolutionFormat, AttentionFormat)
 
 
 @dataclass(frozen=True)
@@ -125,18 +155,25 @@ class Recipe:
         description: one line.
         linear: rules for linear layers; the last rule that matches a layer wins.
         attention: rules for self-attentions.
+        convolution: rules for convolutions.
     """
 
     name: str
     description: str
     linear: tuple[Rule[LinearFormat], ...]
     attention: tuple[Rule[AttentionFormat], ...]
+    convolution: tuple[Rule[ConvolutionFormat], ...] = ()
 
     def rules(self) -> dict[str, list[dict[str, Any]]]:
         """Returns the rules without the recipe's name, as plain JSON values."""
         return {
             "linear": [{"layers": list(r.layers), **asdict(r.format)} for r in self.linear],
             "attention": [{"layers": list(r.layers), **asdict(r.format)} for r in self.attention],
+            **(
+                {"convolution": [{"layers": list(r.layers), **asdict(r.format)} for r in found]}
+                if (found := self.convolution)
+                else {}
+            ),
         }
 
 
@@ -162,7 +199,7 @@ def parse_recipe(table: Mapping[str, Any], name: str) -> Recipe:
         UsageError: ``VIDC-RECIPE-FIELD``, a field is unknown, missing, of another type or at odds
             with another.
     """
-    known = ("description", "linear", "attention")
+    known = ("description", "linear", "attention", "convolution")
     for key in table:
         if key not in known:
             raise _wrong(f"recipe {name} has no field {key!r}", nearest(key, known))
@@ -174,9 +211,12 @@ def parse_recipe(table: Mapping[str, Any], name: str) -> Recipe:
         description,
         _rules(table.get("linear", []), LinearFormat, f"recipe {name}: [[linear]]"),
         _rules(table.get("attention", []), AttentionFormat, f"recipe {name}: [[attention]]"),
+        _rules(table.get("convolution", []), ConvolutionFormat, f"recipe {name}: [[convolution]]"),
     )
-    if not rules.linear and not rules.attention:
-        raise _wrong(f"recipe {name} has no rules", "add a [[linear]] or an [[attention]]")
+    if not (rules.linear or rules.attention or rules.convolution):
+        raise _wrong(
+            f"recipe {name} has no rules", "add a [[linear]], a [[convolution]] or an [[attention]]"
+        )
     return rules
 
 
@@ -229,11 +269,16 @@ def recipe_toml(recipe: Recipe, comments: Sequence[str] = ()) -> str:
     head = [f"# {_printable(line)}".rstrip() for line in comments]
     parts = ["\n".join([*head, f"description = {toml_value(recipe.description)}"])]
     parts += [_rule_toml("linear", rule.layers, rule.format) for rule in recipe.linear]
+    parts += [_rule_toml("convolution", rule.layers, rule.format) for rule in recipe.convolution]
     parts += [_rule_toml("attention", rule.layers, rule.format) for rule in recipe.attention]
     return "\n\n".join(parts) + "\n"
 
 
-def _rule_toml(kind: str, layers: Sequence[str], form: LinearFormat | AttentionFormat) -> str:
+def _rule_toml(
+    kind: str,
+    layers: Sequence[str],
+    form: LinearFormat | ConvolutionFormat | AttentionFormat,
+) -> str:
     lines = [f"[[{kind}]]", f"layers = {toml_value(list(layers))}"]
     if len(lines[1]) > _LINE:
         lines[1] = "\n".join(

@@ -24,6 +24,7 @@ from vidc.compiler.config.precision import (
 from vidc.compiler.config.presets import DEFAULT_PRESET, load_preset
 from vidc.compiler.config.quantization import (
     QuantizationConfig,
+    default_origin,
     high_layers,
     named_recipe,
     quantization,
@@ -190,7 +191,7 @@ def resolve(
         require_built([asked_for], chosen_backend.value, target)
         require_quantized_alone(layers, target, family)
         chosen_recipe = named_recipe(layers, asked_for)
-        quantized = quantization(asked_for, chosen_recipe, target)
+        quantized = quantization(asked_for, chosen_recipe, target, family)
         high = layers
         if quantized is not None:
             high = high_layers(layers, instead([p for p in target.precisions if p in built]))
@@ -204,7 +205,7 @@ def resolve(
     if quantized is not None:
         origins["quantization.precision"] = asked_for.origin
         origins["quantization.recipe"] = (
-            f"target {target.name}" if chosen_recipe is None else chosen_recipe.origin
+            default_origin(target, family) if chosen_recipe is None else chosen_recipe.origin
         )
     return Settings(
         preset=chosen.name,

@@ -25,6 +25,7 @@ from vidc.plugins.ops.quantize_kv import (
     quantize_kv,
     quantize_kv_reference,
 )
+from vidc.plugins.ops.quantized_conv2d import quantized_conv2d, quantized_conv2d_reference
 from vidc.plugins.ops.quantized_linear import quantized_linear, quantized_linear_reference
 from vidc.plugins.signature import Signature, state_output
 from vidc.runtime.engines import Engine
@@ -34,6 +35,7 @@ _FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
 _MOST_AXES = 8
 _STANDARD: Operators = {
     quantized_linear: quantized_linear_reference,
+    quantized_conv2d: quantized_conv2d_reference,
     fake_quantize: fake_quantize_reference,
     quantize_kv: quantize_kv_reference,
     dequantize_kv: dequantize_kv_reference,

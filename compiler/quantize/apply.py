@@ -8,13 +8,18 @@ from typing import Any
 from vidc.compiler.config.recipe import (
     HIGH,
     AttentionFormat,
+    ConvolutionFormat,
     Format,
     LinearFormat,
     Recipe,
     Rule,
     require_matching,
 )
-from vidc.compiler.quantize.calibrated_tensors import linear_sizes, shared_inputs
+from vidc.compiler.quantize.calibrated_tensors import (
+    convolution_sizes,
+    linear_sizes,
+    shared_inputs,
+)
 from vidc.exporters.families.family import Family
 
 
@@ -23,7 +28,8 @@ class Quantization:
     """Formats of a network's layers.
 
     Attributes:
-        linear: formats of all linear layers by name, high precision included.
+        linear: formats of all linear layers by name, high precision included, and of the
+            convolutions in 8 bits, as matmuls over patches.
         attention: formats of all attentions over rings by name, such as ``blocks.0.attn1``.
         flops_share: share of a pass's matmul FLOPs with weights, those outside linear layers
             included, that run in 8 bits, 0 to 1.
@@ -51,8 +57,14 @@ def apply_recipe(recipe: Recipe, model: Family) -> Quantization:
         UsageError: ``VIDC-RECIPE-LAYER``, a pattern matches no layer, with the nearest one.
     """
     sizes, part = linear_sizes(model), model.quantized_part
-    names = tuple(sizes)
+    names, convolutions = tuple(sizes), convolution_sizes(model)
     linear = _formats(recipe.linear, names, LinearFormat(), f"recipe {recipe.name}, [[linear]]")
+    convolved = _formats(
+        recipe.convolution,
+        tuple(convolutions),
+        ConvolutionFormat(),
+        f"recipe {recipe.name}, [[convolution]]",
+    )
     attention = _formats(
         recipe.attention,
         tuple(part.attentions),
@@ -64,8 +76,12 @@ def apply_recipe(recipe: Recipe, model: Family) -> Quantization:
     others = part.other_products
     computed = sum(products[name] for name in names if linear[name].computes)
     kept = sum(weights[name] for name in names if linear[name].weights != HIGH)
+    narrow = {name: fmt.as_linear for name, fmt in convolved.items() if fmt.weights != HIGH}
+    elements = {name: math.prod(part.shapes()[f"{name}.weight"]) for name in narrow}
+    computed += sum(size * part.rows(name) for name, size in elements.items())
+    kept += sum(elements.values())
     return Quantization(
-        linear,
+        linear | narrow,
         attention,
         computed / (sum(products.values()) + sum(weight * rows for weight, rows in others)),
         kept / (sum(weights.values()) + sum(weight for weight, _ in others)),

@@ -12,10 +12,21 @@ DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 LARGEST = {fmt: quantize.LARGEST[dtype] for fmt, dtype in DTYPES.items()}
 """Largest magnitude by format."""
 
+CONVOLUTION = 4
+"""Dimensions of a 2D convolution's weight."""
+
 
 def scale_of(amax: Tensor, fmt: str) -> Tensor:
     """Returns the scale that maps ``amax`` to the format's largest magnitude; 1 if it is zero."""
     return torch.where(amax > 0, amax / LARGEST[fmt], torch.ones_like(amax))
+
+
+def as_rows(weight: Tensor) -> Tensor:
+    """Returns a weight as a matmul has it, ``[out, in]``.
+
+    A convolution's becomes ``[out, kh * kw * in]``: a row multiplies a patch, channels last.
+    """
+    return weight.permute(0, 2, 3, 1).flatten(1) if weight.ndim == CONVOLUTION else weight
 
 
 def smoothing(inputs: Tensor, weights: Sequence[Tensor], alpha: float) -> Tensor:

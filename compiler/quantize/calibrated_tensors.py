@@ -1,6 +1,7 @@
 """Names and shapes of a calibration's tensors."""
 
 from functools import cache
+from typing import TypeGuard
 
 from torch import nn
 
@@ -26,6 +27,32 @@ def linear_sizes(model: Family) -> dict[str, tuple[int, int]]:
 
 
 @cache
+def convolution_sizes(model: Family) -> dict[str, tuple[int, int]]:
+    """Returns input and output channels of the quantized part's convolutions by name.
+
+    Those that are no matmul over patches are left out: with groups, a dilation or a padding that
+    is not a number of zeros.
+    """
+    network = model.quantized_part.network("fp32")
+    return {
+        name: (module.in_channels, module.out_channels)
+        for name, module in network.named_modules()
+        if is_quantizable(module)
+    }
+
+
+def is_quantizable(module: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Returns True for a convolution that ``quantized_conv2d`` computes."""
+    return (
+        isinstance(module, nn.Conv2d)
+        and module.groups == 1
+        and module.dilation == (1, 1)
+        and module.padding_mode == "zeros"
+        and not isinstance(module.padding, str)
+    )
+
+
+@cache
 def shared_inputs(model: Family) -> dict[str, tuple[str, ...]]:
     """Returns the linear layers that read one tensor, in order, by each of their names.
 
@@ -43,16 +70,18 @@ def tensor_shapes(model: Family, groups: int) -> dict[str, tuple[int, ...]]:
 
     ``<linear>.input``, ``[G, in]``, and ``<attention>.q`` (``k``, ``v``), ``[G, H, D]``: amax of
     each channel in each of ``G`` groups, zero for groups that do not run the layer.
-    ``<linear>.weight``, ``[out]``: amax. ``<linear>.input.mean``, ``.low`` and ``.high``, ``[in]``:
-    mean, minimum and maximum over all passes. ``<attention>.k.mean``, ``.low`` and ``.high`` (and
-    ``v``'s), ``[H, D]``: mean over clean passes, whose keys stay in the ring; minimum and maximum
-    over all passes.
+    ``<linear>.weight``, ``[out]``: amax. A convolution has these two as well.
+    ``<linear>.input.mean``, ``.low`` and ``.high``, ``[in]``: mean, minimum and maximum over all
+    passes. ``<attention>.k.mean``, ``.low`` and ``.high`` (and ``v``'s), ``[H, D]``: mean over
+    clean passes, whose keys stay in the ring; minimum and maximum over all passes.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for name, (features_in, features_out) in linear_sizes(model).items():
         shapes[f"{name}.input"] = (groups, features_in)
         shapes |= {f"{name}.input.{of}": (features_in,) for of in SPREAD}
         shapes[f"{name}.weight"] = (features_out,)
+    for name, (channels_in, channels_out) in convolution_sizes(model).items():
+        shapes |= {f"{name}.input": (groups, channels_in), f"{name}.weight": (channels_out,)}
     for name, attention in model.quantized_part.attentions.items():
         heads = (attention.heads, attention.head_dim)
         shapes |= {f"{name}.{part}": (groups, *heads) for part in PARTS}

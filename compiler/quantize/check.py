@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from vidc.compiler.quantize.arithmetic import LARGEST
+from vidc.compiler.quantize.arithmetic import LARGEST, as_rows
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.linears import LinearSpec, by_owner
 from vidc.exporters.checkpoint.lazy import LazyTensor
@@ -43,7 +43,7 @@ def require_faithful(
         if linear.owner is not None and linear.format.smooth:
             factor = found[linear.pre_quant_scale].load()
         scale = found[linear.weight_scale].load()
-        source = weights[linear.weight].load()
+        source = as_rows(weights[linear.weight].load())
         values = found[linear.weight].load().float()
         _check_weight(linear, values, scale[:, None], source, factor)
         if linear.owner is not None and linear.format.center:

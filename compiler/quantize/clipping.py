@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vidc.compiler.quantize.arithmetic import LARGEST
-from vidc.compiler.quantize.modules import KvQuantizer, QuantizedLinear
+from vidc.compiler.quantize.modules import KvQuantizer, QuantizedConv2d, QuantizedLinear
 from vidc.plugins.errors import GateError
 from vidc.plugins.ops.quantized_linear import prepared
 
@@ -37,12 +37,14 @@ class Clipping:
 
     def watch(self, layer: str, module: nn.Module) -> None:
         """Records the errors of a module that quantizes with static scales."""
-        if isinstance(module, QuantizedLinear):
+        if isinstance(module, QuantizedLinear | QuantizedConv2d):
             module.register_forward_pre_hook(partial(self._linear, layer))
         elif isinstance(module, KvQuantizer):
             module.register_forward_pre_hook(partial(self._ring, layer))
 
-    def _linear(self, layer: str, module: QuantizedLinear, arguments: tuple[Tensor]) -> None:
+    def _linear(
+        self, layer: str, module: QuantizedLinear | QuantizedConv2d, arguments: tuple[Tensor]
+    ) -> None:
         quantizer = module.input_quantizer
         if quantizer is not None and quantizer.scale is not None:
             values = quantizer.prepared(*arguments)

@@ -31,7 +31,7 @@ def _quantizer(axis: tuple[int, ...]) -> Any:
 
 
 def weight_amax(weight: Tensor) -> Tensor:
-    """Returns the amax of each output channel of a linear layer's weight, float32 ``[out]``."""
+    """Returns the amax of each output channel of a layer's weight, float32 ``[out]``."""
     quantizer = _quantizer((0,))
     quantizer(weight)
     found: Tensor = quantizer._calibrator.compute_amax()
@@ -60,6 +60,10 @@ class Collector:
             GateError: ``VIDC-CALIBRATION-NONFINITE``, it has NaN or Inf.
         """
         self._collect(name, group, x, (x.ndim - 1,))
+
+    def channels(self, name: str, group: str, x: Tensor) -> None:
+        """Collects the amax of each channel of ``[N, C, H, W]``; raises as ``activation``."""
+        self._collect(name, group, x, (1,))
 
     def heads(self, name: str, group: str, x: Tensor) -> None:
         """Collects the amax by head and channel of ``[B, T, H, D]``; raises as ``activation``."""

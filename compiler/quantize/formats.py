@@ -1,5 +1,7 @@
 """Formats that a recipe gives a model's layers, refused if a backend does not support them."""
 
+from collections.abc import Sequence
+
 from vidc.compiler.config.recipe import FORMATS, HIGH, STATIC, AttentionFormat, Recipe
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes
@@ -29,8 +31,9 @@ def supported_formats(recipe: Recipe, model: Family, support: QuantizationSuppor
         )
     require_supported(recipe.name, formats, support)
     sizes = linear_sizes(model)
+    _require_convolutions(recipe.name, [n for n in formats.linear if n not in sizes], support)
     for name, fmt in formats.linear.items():
-        if fmt.computes and any(size % support.multiple for size in sizes[name]):
+        if name in sizes and fmt.computes and any(size % support.multiple for size in sizes[name]):
             raise _unsupported(
                 recipe.name,
                 f"a quantized matmul of {name}, whose sizes {sizes[name][0]} and {sizes[name][1]} "
@@ -64,6 +67,18 @@ def require_supported(recipe: str, formats: Quantization, support: QuantizationS
             recipe,
             f"per-token scales in {dynamic}, {support.unsupported}",
             'write scale = "static", which uses the ranges of a calibration',
+        )
+
+
+def _require_convolutions(
+    recipe: str, convolutions: Sequence[str], support: QuantizationSupport
+) -> None:
+    if convolutions and not support.convolutions:
+        raise _unsupported(
+            recipe,
+            f"the convolution {convolutions[0]} in INT8, {support.unsupported}",
+            "remove its [[convolution]], which leaves them in high precision, or pass "
+            "--backend onnxruntime",
         )
 
 

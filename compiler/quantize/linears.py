@@ -1,4 +1,4 @@
-"""Quantized linear layers: their formats, their shared inputs, and the names of their tensors."""
+"""Quantized linear layers and convolutions: formats, shared inputs, names of their tensors."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class LinearSpec:
 
     @property
     def weight(self) -> str:
-        """Name of the weight, ``[out, in]``."""
+        """Name of the weight, ``[out, in]``; of a convolution, ``[out, kh * kw * in]``."""
         return f"{self.name}.weight"
 
     @property
@@ -64,7 +64,7 @@ class LinearSpec:
 
 
 def linears_of(formats: Quantization) -> dict[str, LinearSpec]:
-    """Returns the linear layers with 8-bit weights by name; does not check a backend's support."""
+    """Returns the layers with 8-bit weights by name; does not check a backend's support."""
     linear = {name: f for name, f in formats.linear.items() if f.weights != HIGH}
     return {
         name: LinearSpec(name, f, _owner(name, linear, formats.shared.get(name, (name,))))

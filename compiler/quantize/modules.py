@@ -1,4 +1,4 @@
-"""Quantized modules, which replace a network's linear layers and the modules of its KV rings.
+"""Quantized modules, which replace linear layers, convolutions and the modules of KV rings.
 
 Reference, export and analysis all use the network with these modules. Their tensors are on the meta
 device until ``quantized_state`` or a weights file is loaded.
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vidc.compiler.config.recipe import HIGH, STATIC, AttentionFormat, LinearFormat
 from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.arithmetic import DTYPES
+from vidc.compiler.quantize.calibrated_tensors import is_quantizable
 from vidc.compiler.quantize.linears import LinearSpec, linears_of
 from vidc.exporters.component import Component
 from vidc.exporters.kv_ring import RingStorage
@@ -22,6 +23,7 @@ from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import BuildError
 from vidc.plugins.ops.fake_quantize import fake_quantize
 from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
+from vidc.plugins.ops.quantized_conv2d import quantized_conv2d
 from vidc.plugins.ops.quantized_linear import prepared, quantized_linear
 from vidc.plugins.signature import Rounding, Signature, TensorSpec
 
@@ -88,6 +90,39 @@ class QuantizedLinear(nn.Module):
         # The last argument has a default, which serves static scales.
         dynamic = (True,) if quantizer.scale is None else ()
         return cast(Tensor, quantized_linear(x, *weight, *given, *dynamic))
+
+
+class QuantizedConv2d(nn.Module):
+    """Convolution with an 8-bit weight and an 8-bit input.
+
+    Args:
+        convolution: the layer in high precision; see ``is_quantizable``.
+        spec: its name and format.
+    """
+
+    def __init__(self, convolution: nn.Conv2d, spec: LinearSpec) -> None:
+        super().__init__()
+        self.format = spec.format
+        outputs, inputs, *kernel = convolution.weight.shape
+        self.kernel, self.stride = kernel, [*convolution.stride]
+        self.padding = [int(size) for size in convolution.padding]
+        columns = kernel[0] * kernel[1] * inputs
+        self.weight = _empty(outputs, columns, dtype=DTYPES[spec.format.weights])
+        self.weight_scale = _empty(outputs)
+        bias = convolution.bias
+        self.bias = None if bias is None else _empty(*bias.shape, dtype=bias.dtype)
+        self.input_quantizer = InputQuantizer(inputs, spec.format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolves ``[N, C, H, W]``; the result has the dtype of ``x``."""
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return cast(
+            Tensor,
+            quantized_conv2d(
+                x, self.weight, self.weight_scale, bias, self.input_quantizer.scale,
+                self.kernel, self.stride, self.padding,
+            ),
+        )  # fmt: skip
 
 
 class TokenQuantizer(RingStorage):
@@ -159,6 +194,9 @@ def quantized_modules(
     quantizers: dict[str, InputQuantizer] = {}
     for name, spec in linears_of(formats).items():
         linear = network.get_submodule(name)
+        if is_quantizable(linear):
+            made[name] = {name: QuantizedConv2d(linear, spec)}
+            continue
         assert isinstance(linear, nn.Linear)
         module = QuantizedLinear(linear, spec, quantizers.get(spec.owner or ""))
         if spec.owner is not None and module.input_quantizer is not None:

@@ -6,6 +6,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from vidc.compiler.quantize.calibrated_tensors import convolution_sizes
 from vidc.compiler.quantize.collect import Collector
 from vidc.exporters.families.family import Family
 from vidc.runtime.engines import Engine, Wrapper
@@ -13,7 +14,7 @@ from vidc.runtime.states import Buffers, States
 
 
 class Observer:
-    """Passes the inputs of linear layers and of self-attention to a collector.
+    """Passes the inputs of linear layers, convolutions and self-attention to a collector.
 
     Args:
         model: the model, whose passes define the groups.
@@ -31,12 +32,14 @@ class Observer:
 
     @contextmanager
     def hooks(self, network: nn.Module) -> Iterator[None]:
-        """Observes the linear layers and the rings of a network."""
+        """Observes the linear layers, the convolutions and the rings of a network."""
         hooks: dict[str, Callable[..., None]] = {
             name: partial(self._linear, f"{name}.input")
             for name, module in network.named_modules()
             if isinstance(module, nn.Linear)
         }
+        for name in convolution_sizes(self._model):
+            hooks[name] = partial(self._convolution, f"{name}.input")
         for name in self._model.quantized_part.attentions:
             hooks[f"{name}.ring.queries"] = partial(self._queries, f"{name}.q")
             hooks[f"{name}.ring.keys"] = partial(self._stored, f"{name}.k")
@@ -68,6 +71,10 @@ class Observer:
         """Collects queries ``[B, T, H, D]``, such as ``blocks.0.attn1.q``."""
         (queries,) = inputs
         self._collector.heads(name, self._group, queries)
+
+    def _convolution(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        (x,) = inputs
+        self._collector.channels(name, self._group, x)
 
     def _linear(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         (x,) = inputs

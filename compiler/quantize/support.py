@@ -14,6 +14,7 @@ class QuantizationSupport:
         int8_matmul: True if matmuls run in INT8.
         emulated: True if 8-bit matmuls are computed in float32, which saves no time.
         multiple: number that divides the sizes of quantized matmuls.
+        convolutions: True if convolutions run in INT8, or are emulated if ``emulated``.
         per_token: True if inputs may have per-token scales, computed at run time.
         attention_formats: formats of quantized self-attention: queries, keys and values share one,
             with static scales.
@@ -26,6 +27,7 @@ class QuantizationSupport:
     int8_matmul: bool = False
     emulated: bool = False
     multiple: int = 1
+    convolutions: bool = False
     per_token: bool = False
     attention_formats: tuple[str, ...] = ()
     ring_formats: tuple[str, ...] = ()
@@ -36,6 +38,7 @@ ONNX = QuantizationSupport(
     "which graphs of standard ONNX operators do not support",
     onnx=True,
     int8_matmul=True,
+    convolutions=True,
     ring_formats=("int8",),
     unsupported_rings="as ONNX's ScatterND, which writes it, takes no FP8",
 )
@@ -53,6 +56,7 @@ AOTI_CPU = QuantizationSupport(
     multiple=16,
     int8_matmul=True,
     emulated=True,
+    convolutions=True,
     per_token=True,
     attention_formats=("fp8", "int8"),
     ring_formats=("fp8", "int8"),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vidc.compiler.quantize.apply import Quantization
-from vidc.compiler.quantize.arithmetic import DTYPES, scale_of, smoothing
+from vidc.compiler.quantize.arithmetic import DTYPES, as_rows, scale_of, smoothing
 from vidc.compiler.quantize.artifact import Calibration
 from vidc.compiler.quantize.attention import reach, require_heads, stored_parts
 from vidc.compiler.quantize.linears import LinearSpec, by_owner, linears_of
@@ -136,8 +136,8 @@ def _weight(
     source, kind = weights[spec.weight], spec.format.weights
 
     def values() -> Tensor:
-        values = source.load().float()
-        return values if factors is None else values * factors()
+        values = as_rows(source.load().float())
+        return values if factors is None or not spec.format.smooth else values * factors()
 
     def scale() -> Tensor:
         return _scale(lambda: values().abs().amax(1), kind)

@@ -97,6 +97,7 @@ class Family(ABC):
         text_group: the group whose only component turns texts into embeddings, if there is one.
         decoder_group: the group whose components make frames.
         quantized_group: the group that recipes are about.
+        recipes: name of the shipped recipe by precision, for a family that a target's does not fit.
         single_file: True if one file may hold every part.
         optional: by group that a model may lack, flags that leave it out.
         layer_kinds: kinds of Linears in a block of that group's network.
@@ -111,6 +112,7 @@ class Family(ABC):
     text_group: ClassVar[str | None] = None
     decoder_group: ClassVar[str]
     quantized_group: ClassVar[str]
+    recipes: ClassVar[Mapping[str, str]] = {}
     single_file: ClassVar[bool] = False
     optional: ClassVar[Mapping[str, str]] = {}
     layer_kinds: ClassVar[tuple[LayerKind, ...]] = ()

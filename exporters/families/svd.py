@@ -94,6 +94,7 @@ class Svd(Family):
     )  # fmt: skip
     decoder_group: ClassVar[str] = SvdVaePart.group
     quantized_group: ClassVar[str] = SvdUnetPart.group
+    recipes: ClassVar[Mapping[str, str]] = {"int8": "svd-int8"}
     single_file: ClassVar[bool] = True
     optional: ClassVar[Mapping[str, str]] = {
         ClipVisionPart.group: "--set clip.image_encoder=false, and pass embeddings with each image"

@@ -122,6 +122,7 @@ class World(Family):
     groups: ClassVar[tuple[str, ...]] = (GROUP,)
     decoder_group: ClassVar[str] = GROUP
     quantized_group: ClassVar[str] = GROUP
+    recipes: ClassVar[Mapping[str, str]] = {"int8": "world-int8"}
     calibrated_tables = ("denoiser", "upsampler", "frames", "denoise", "upsample")
 
     def __post_init__(self) -> None:

@@ -18,6 +18,11 @@ from torch.nn.functional import linear
 
 from vidc.exporters.onnx.functional import Operators
 from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
+from vidc.plugins.ops.quantized_conv2d import (
+    ConvolutionArguments,
+    quantized_conv2d,
+    rows_of_patches,
+)
 from vidc.plugins.ops.quantized_linear import LinearArguments, prepared, quantized_linear
 from vidc.plugins.signature import DTYPES
 
@@ -38,17 +43,50 @@ def linear_for_onnxruntime(*arguments: Any) -> Tensor:
     if dynamic:
         raise ValueError("ONNX Runtime multiplies no integers with per-token scales")
     rows, shape = x.flatten(0, -2), (*x.shape[:-1], weight.shape[0])
-    zeros = torch.zeros(weight.shape[0], dtype=weight.dtype)
-    given = (weight, weight_scale.to(x.dtype), zeros)
-    wide = _node("DequantizeLinear", given, x.dtype, weight.shape, axis=_CHANNELS)
     if scale is None:
-        return linear(rows, wide, bias).reshape(shape)
+        return linear(rows, _wide(weight, weight_scale, x.dtype), bias).reshape(shape)
+    steps = _unsigned(prepared(rows, factor, mean), scale)
+    return _gemm(steps, scale, weight, weight_scale, bias, x.dtype).reshape(shape)
+
+
+def convolution_for_onnxruntime(*arguments: Any) -> Tensor:
+    """``vidc::quantized_conv2d`` as patches of the quantized input and one QGemm.
+
+    ONNX Runtime fuses a convolution between Q/DQ only if its output is quantized too, and computes
+    ConvInteger slower than a convolution in float32.
+    """
+    args = ConvolutionArguments(*arguments)
+    patches = rows_of_patches(_unsigned(args.x.float(), args.scale), args, _MIDDLE)
+    product = _gemm(patches, args.scale, args.weight, args.weight_scale, args.bias, args.x.dtype)
+    batch, outputs, height, width = args.output_shape
+    return product.reshape(batch, height, width, outputs).permute(0, 3, 1, 2)
+
+
+def _unsigned(values: Tensor, scale: Tensor) -> Tensor:
     zero = torch.full((), _MIDDLE, dtype=torch.uint8)
-    values = prepared(rows, factor, mean)
-    steps = _node("QuantizeLinear", (values, scale, zero), torch.uint8, rows.shape)
-    rows = _node("DequantizeLinear", (steps, scale.to(x.dtype), zero), x.dtype, rows.shape)
-    product = _node("Gemm", (rows, wide), x.dtype, (rows.shape[0], weight.shape[0]), transB=1)
-    return (product if bias is None else product + bias).reshape(shape)
+    return _node("QuantizeLinear", (values, scale, zero), torch.uint8, values.shape)
+
+
+def _wide(weight: Tensor, weight_scale: Tensor, dtype: torch.dtype) -> Tensor:
+    zeros = torch.zeros(weight.shape[0], dtype=weight.dtype)
+    given = (weight, weight_scale.to(dtype), zeros)
+    return _node("DequantizeLinear", given, dtype, weight.shape, axis=_CHANNELS)
+
+
+def _gemm(
+    steps: Tensor,
+    scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Multiplies quantized rows, uint8 ``[N, in]``, with a weight; returns ``[N, out]``."""
+    wide = _wide(weight, weight_scale, dtype)
+    zero = torch.full((), _MIDDLE, dtype=torch.uint8)
+    rows = _node("DequantizeLinear", (steps, scale.to(dtype), zero), dtype, steps.shape)
+    product = _node("Gemm", (rows, wide), dtype, (steps.shape[0], weight.shape[0]), transB=1)
+    return product if bias is None else product + bias
 
 
 def linear_for_tensorrt(*arguments: Any) -> Tensor:
@@ -172,6 +210,7 @@ def _node(
 
 ONNXRUNTIME: Operators = {
     quantized_linear: linear_for_onnxruntime,
+    quantized_conv2d: convolution_for_onnxruntime,
     quantize_kv: quantize_kv_node,
     dequantize_kv: dequantize_kv_nodes,
 }

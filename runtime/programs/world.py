@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vidc.runtime.graphs import Runners
-from vidc.runtime.noise import NoiseSource
+from vidc.runtime.noise import THREADS, NoiseSource
 from vidc.runtime.programs.base import FRAMES, LATENTS, Session
 from vidc.runtime.programs.world_inputs import FRAME, NOISE, action_of, images_of, pixels_of
 from vidc.runtime.programs.world_spec import COLORS, SamplerSpec, WorldSpec
@@ -177,7 +177,8 @@ class World(Session[WorldSpec]):
             self.blocks += 1
         runners[FRAMES].follow(runners[LATENTS])
         if given is None:
-            self._source.draw_ahead(self.blocks)
+            # A frame may take less time than its noise: each thread draws one.
+            self._source.draw_ahead(*range(self.blocks, self.blocks + THREADS))
         return runners[LATENTS].hand_out(made)
 
     def _next_frame(self) -> None:

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from diamond_models import actions_of, start_of
+from safetensors import safe_open
 
 from vidc.compiler.build.build import whole
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import SourceOptions
 from vidc.compiler.config.resolve import resolve
+from vidc.compiler.quantize.calibrated_tensors import convolution_sizes
 from vidc.compiler.validate.compare import compare_with_golden
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.play import Player
@@ -36,21 +38,12 @@ factor = 3
 height = 10
 width = 14
 """
-RECIPE = """
-description = "Every linear layer in INT8, static scales"
-[[linear]]
-layers = ["**"]
-weights = "int8"
-activations = "int8"
-scale = "static"
-"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("world")
     (path / "small.toml").write_text(PRESET)
-    (path / "int8.toml").write_text(RECIPE)
     return path
 
 
@@ -230,13 +223,21 @@ def test_its_bench_and_contents_are_its_own(vidc, bundle):
     assert {engine["component"] for engine in engines} == {"denoise", "upsample"}
 
 
-def test_linear_layers_are_quantized_on_recorded_ranges(vidc, source, folder):
+def test_convolutions_are_quantized_on_recorded_ranges(vidc, source, folder, model):
     as_json(vidc, "calibrate", *source, "-n", 2, "-o", folder / "ranges")
-    quantized = (
-        "--precision", "int8", "--recipe", folder / "int8.toml", "--calibration", folder / "ranges",
-    )  # fmt: skip
+    quantized = ("--precision", "int8", "--calibration", folder / "ranges")
     as_json(vidc, "build", *source, *quantized, "-o", folder / "int8")
     assert as_json(vidc, "validate", folder / "int8")["passed"]
+    with safe_open(folder / "int8/weights/diamond.safetensors", "pt") as weights:
+        kinds = {name: weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+    narrow = {name.removesuffix(".weight") for name, kind in kinds.items() if kind == "I8"}
+    inside = [n for n in convolution_sizes(model) if "conv_in" not in n and "conv_out" not in n]
+    assert narrow == set(inside)
+
+
+def test_analysis_refuses_a_recipe_with_convolutions(vidc, source):
+    status, _, err = vidc("calibrate", *map(str, source), "--analyze", "-n", "1")
+    assert (status, "VIDC-SENSITIVITY-GROUPS" in err) == (2, True), err
 
 
 @pytest.mark.deep

@@ -12,6 +12,7 @@ from vidc.plugins.ops.fake_quantize import fake_quantize
 from vidc.plugins.ops.flash_attention import OPERATOR as FLASH_ATTENTION
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
 from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
+from vidc.plugins.ops.quantized_conv2d import quantized_conv2d
 from vidc.plugins.ops.quantized_linear import quantized_linear
 from vidc.plugins.ops.ring import ring_attention, ring_write
 
@@ -20,11 +21,13 @@ CALLED = {
     getattr(torch.ops.vidc, FLASH_ATTENTION).default,
 }  # fmt: skip
 """Operators that engines of a bundle or TensorRT plugins call."""
-DECOMPOSED = {qk_norm_rope, quantized_linear, fake_quantize, quantize_kv, dequantize_kv}
+DECOMPOSED = {
+    qk_norm_rope, quantized_linear, quantized_conv2d, fake_quantize, quantize_kv, dequantize_kv,
+}  # fmt: skip
 """Operators that every backend decomposes; programs of a portable build folder call them."""
 ENGINES = {4: "f61d36714729be54"}
 """Digest prefix of the schemas of ``CALLED``, by ``PLUGIN_ABI``."""
-PROGRAMS = {3: "4f1d04e20c2942de"}
+PROGRAMS = {3: "8d03fab98bf1f903"}
 """Digest prefix of the schemas of ``DECOMPOSED``, by the schema of portable build folders."""
 
 

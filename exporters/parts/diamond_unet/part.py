@@ -1,7 +1,9 @@
 """Part ``diamond_unet``: denoiser and upsampler of a DIAMOND world model."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 GROUP = "diamond"
 _ACTIVATIONS = 12
 """Activations at full resolution and width that a call holds at once."""
+_CONVOLUTION = 4
+"""Dimensions of a convolution's weight."""
 
 
 @dataclass(frozen=True)
@@ -141,5 +145,29 @@ class DiamondUNetPart(Part):
         return max(map(self.working_elements, self.component_names))
 
     def rows(self, linear: str) -> int:
-        """Returns 1: every Linear takes the conditioning vector."""
-        return 1
+        """Returns the pixels that a convolution computes; 1 for a Linear, a vector's."""
+        network, *names = linear.split(".")
+        if not {"unet", "conv_in", "conv_out"} & {*names}:
+            return 1
+        upsamples = network == "upsampler"
+        config, factor = (self.upsampler, self.upsampler.factor) if upsamples else (self.config, 1)
+        last, level = len(config.channels) - 1, 0
+        for name, index in pairwise(names):
+            if name in ("d_blocks", "downsamples"):
+                level = int(index)
+            elif name in ("u_blocks", "upsamples"):
+                level = last - int(index)
+            elif name == "mid_blocks":
+                level = last
+        sides = (factor * self.height, factor * self.width)
+        height, width = (-(-side // config.stride) * config.stride for side in sides)
+        return height * width // 4**level
+
+    @property
+    def other_products(self) -> tuple[tuple[int, int], ...]:
+        """Every convolution, as a matmul over its pixels."""
+        return tuple(
+            (math.prod(shape), self.rows(name))
+            for name, shape in self.shapes().items()
+            if len(shape) == _CONVOLUTION
+        )

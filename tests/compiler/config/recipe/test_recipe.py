@@ -11,6 +11,7 @@ from vidc.compiler.config.recipe import (
     FORMATS,
     SCALES,
     AttentionFormat,
+    ConvolutionFormat,
     LinearFormat,
     load_recipe,
     parse_recipe,
@@ -60,7 +61,7 @@ def test_a_recipe_is_its_rules_in_their_order(tmp_path):
 def test_every_shipped_recipe_is_good():
     assert tuple(shipped("recipes")) == (
         "fp8", "fp8-dynamic", "fp8-int8-attention", "fp8-linear", "int8", "int8-attention",
-        "int8-static", "int8-weight-only", "kv-fp8", "kv-int8",
+        "int8-static", "int8-weight-only", "kv-fp8", "kv-int8", "svd-int8", "world-int8",
     )  # fmt: skip
     for name in tuple(shipped("recipes")):
         assert load_recipe(name).name == name
@@ -112,6 +113,32 @@ def test_recipe_needs_rules_with_8_bit_formats():
     assert "center is about keys" in refused(
         'description = "mine"\n[[attention]]\nlayers = ["a"]\nvalues = "fp8"\ncenter = true'
     )
+
+
+CONVOLUTIONS = """
+description = "mine"
+[[convolution]]
+layers = ["**.conv1"]
+weights = "int8"
+activations = "int8"
+"""
+
+
+def test_convolutions_have_rules_of_their_own():
+    (rule,) = parse_recipe(tomllib.loads(CONVOLUTIONS), "mine").convolution
+    assert rule.format == ConvolutionFormat("int8", "int8")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('activations = "int8"', "", "in int8 needs activations in int8 too"),
+        ('weights = "int8"', 'weights = "fp8"', "weights = 'fp8'"),
+        ('weights = "int8"', 'weights = "int8"\nsmooth = 0.5', "smooth"),
+    ],
+)
+def test_error_names_the_invalid_field_of_a_convolution(old, new, says):
+    assert says in refused(CONVOLUTIONS.replace(old, new))
 
 
 layers = st.lists(st.sampled_from(["**", "blocks.*.ffn.**", "proj_out"]), min_size=1)

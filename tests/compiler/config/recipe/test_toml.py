@@ -12,6 +12,7 @@ from vidc.compiler.config.recipe import (
     FORMATS,
     SCALES,
     AttentionFormat,
+    ConvolutionFormat,
     LinearFormat,
     Recipe,
     Rule,
@@ -55,7 +56,8 @@ recipes = st.builds(
     st.text(min_size=1).filter(lambda text: text.strip()),
     rules(linear),
     rules(attention),
-).filter(lambda recipe: recipe.linear or recipe.attention)
+    rules(st.sampled_from([ConvolutionFormat(), ConvolutionFormat("int8", "int8")])),
+).filter(lambda recipe: recipe.linear or recipe.attention or recipe.convolution)
 
 
 @given(recipes, st.lists(st.text(), max_size=5))

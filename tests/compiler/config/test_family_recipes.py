@@ -1,0 +1,49 @@
+"""Recipes of families: chosen without --recipe, and refused where a backend lacks a format."""
+
+import pytest
+
+from vidc.compiler.backends import backend
+from vidc.compiler.config.resolve import resolve
+from vidc.compiler.quantize.formats import supported_formats
+from vidc.compiler.quantize.support import AOTI_GPU, TENSORRT
+from vidc.plugins.errors import UnavailableError
+
+
+def resolved(preset, gpu, precision="int8", **options):
+    return resolve(preset, gpu=gpu, precision=precision, environ={}, **options)
+
+
+@pytest.mark.parametrize(
+    ("preset", "recipe"),
+    [("svd-tiny", "svd-int8"), ("svd-t4", "svd-int8"), ("diamond-csgo", "world-int8")],
+)
+def test_a_family_has_its_own_recipe(preset, recipe):
+    settings = resolved(preset, "cpu")
+    assert settings.quantization.recipe.name == recipe
+    assert settings.origins["quantization.recipe"] == f"family {settings.family}"
+    support = backend(settings.backend).quantization(settings.target)
+    formats = supported_formats(settings.quantization.recipe, settings.model, support)
+    narrow = [name for name, fmt in formats.linear.items() if fmt.computes]
+    assert any("conv" in name for name in narrow)
+    assert 0.5 < formats.weights_share <= 1
+
+
+def test_the_target_s_recipe_stays_for_other_families():
+    settings = resolved("tiny", "cpu")
+    assert settings.quantization.recipe.name == "int8-static"
+    assert settings.origins["quantization.recipe"] == "target cpu"
+
+
+@pytest.mark.parametrize("support", [AOTI_GPU, TENSORRT], ids=["aoti", "tensorrt"])
+@pytest.mark.parametrize("preset", ["svd-t4", "diamond-csgo"])
+def test_a_backend_without_int8_convolutions_says_what_to_do(preset, support):
+    settings = resolved(preset, "cpu")
+    with pytest.raises(UnavailableError, match="VIDC-RECIPE-LOWERING") as caught:
+        supported_formats(settings.quantization.recipe, settings.model, support)
+    assert "--recipe" in caught.value.hint
+
+
+def test_a_precision_without_a_recipe_names_one_with():
+    with pytest.raises(UnavailableError, match="VIDC-RECIPE-NONE") as caught:
+        resolved("svd", "h100", "fp8")
+    assert "--precision int8" in caught.value.hint
