@@ -79,14 +79,17 @@ def unpack(wheels: Path, package: str, folder: Path) -> Path:
     return folder
 
 
-def refused_import(folder: Path) -> str | None:
-    """What importing the package says here, in a process of its own; None if it imports."""
-    path = os.pathsep.join([str(folder), *sys.path])
+def refused_import(folder: Path | None = None) -> str | None:
+    """What importing the package says here, in a process of its own; None if it imports.
+
+    The package is the one in a folder, or else the installed one.
+    """
+    path = os.pathsep.join([*([str(folder)] if folder else []), *sys.path])
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import torch_tensorrt"],
         env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    told = anywhere(done.stderr.replace(str(folder), "SITE")).strip().splitlines()
+    told = anywhere(done.stderr.replace(str(folder or SITE), "SITE")).strip().splitlines()
     last = max((i for i, line in enumerate(told) if line.startswith("Traceback")), default=0)
     return "\n".join(told[last:][-6:]) if done.returncode else None
 

@@ -37,7 +37,7 @@ def build_plan(
     if hasattr(module.BuilderFlag, "REQUIRE_USER_ALLOCATION"):
         config.set_flag(module.BuilderFlag.REQUIRE_USER_ALLOCATION)
     if product.cross_compiles:
-        _build_for(module, config, options.capabilities or (target.compute_capability or "",))
+        build_for(module, config, options.capabilities or (target.compute_capability or "",))
     elif options.capabilities:
         config.hardware_compatibility_level = module.HardwareCompatibilityLevel.AMPERE_PLUS
     if network.plugins:  # They update rings in place.
@@ -73,7 +73,8 @@ def build_plan(
     return bytes(plan)
 
 
-def _build_for(module: Any, config: Any, capabilities: tuple[str, ...]) -> None:
+def build_for(module: Any, config: Any, capabilities: tuple[str, ...]) -> None:
+    """Sets the compute capabilities that TensorRT-RTX builds for; by default the GPU's at hand."""
     config.num_compute_capabilities = len(capabilities)
     for index, capability in enumerate(capabilities):
         name = f"SM{capability.replace('.', '')}"

@@ -63,7 +63,8 @@ def choose_plugins(
     refused = refusal(signature) if rings and not narrow else None
     if refused is None:
         return PluginUse(rings=bool(rings), activations=every)
-    return PluginUse(activations=every, notes=() if aligned else (_copied(refused),))
+    note = f"the ring runs in TensorRT's own layers: {refused}" if aligned else _copied(refused)
+    return PluginUse(activations=every, notes=(note,))
 
 
 def require_plugins(component: str, graph: Graph, product: Product) -> None:

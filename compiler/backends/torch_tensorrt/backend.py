@@ -39,7 +39,7 @@ class TorchTensorRtBackend(Backend):
         }
 
     def unavailable(self, target: Target) -> str | None:
-        """Returns None if the package, the target's product and the GPU are here."""
+        """Returns None if a package that works, the target's product and the GPU are here."""
         package = package_for(target)
         if package is None:
             return unsupported_reason(target)
@@ -47,7 +47,7 @@ class TorchTensorRtBackend(Backend):
             return f"{package.distribution} is not installed: {package.install}"
         if package.product.version() is None:
             return f"{package.product.title} is not installed: {package.product.install}"
-        return gpu_unavailable(target)
+        return package.too_old() or gpu_unavailable(target)
 
     def compile(
         self,

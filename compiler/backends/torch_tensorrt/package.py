@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from packaging.version import Version
 
 from vidc.compiler.backends.tensorrt.product import PRODUCTS, Product, product_for
 from vidc.compiler.config.targets import Target
@@ -27,12 +28,14 @@ class Package:
         product: product that it builds with.
         options: arguments of ``pip install`` before the package's name.
         also: further arguments of ``pip install``, and a remark.
+        oldest: first release of the package that works with the product that vidc needs.
     """
 
     distribution: str
     product: Product
     options: str
     also: str
+    oldest: str | None = None
 
     def version(self) -> str | None:
         """Returns the installed version or None."""
@@ -43,6 +46,17 @@ class Package:
         """The install command, for the release that matches torch."""
         release = ".".join(torch.__version__.split(".")[:2])
         return f"pip install {self.options}{self.distribution}=={release}.*{self.also}"
+
+    def too_old(self) -> str | None:
+        """Returns a message if the installed release does not work with the product, or None."""
+        found = self.version()
+        if found is None or self.oldest is None or Version(found) >= Version(self.oldest):
+            return None
+        return (
+            f"{self.distribution} {found} does not import beside {self.product.title} "
+            f"{self.product.version()}: use torch {self.oldest} or later with the "
+            f"{self.distribution} of the same release"
+        )
 
     def module(self) -> Any:
         """Imports and returns ``torch_tensorrt``.
@@ -77,6 +91,7 @@ _RTX = Package(
     product=PRODUCTS["tensorrt_rtx"],
     options="--no-deps ",
     also=" dllist psutil, all on PyPI, beside 'vidc[rtx]': it asks for an older TensorRT-RTX",
+    oldest="2.13",
 )
 _ENTERPRISE = Package(
     distribution="torch-tensorrt",

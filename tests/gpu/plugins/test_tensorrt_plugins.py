@@ -4,6 +4,8 @@
 """
 
 import os
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import attention_16bit
@@ -19,12 +21,58 @@ from operators_8bit import attention_arguments
 from plugin_host import Host, Node, ready
 from portable_attention import OF_WEIGHTS
 
+from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
+from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 
 CUDA = torch.device("cuda", 0)
 HOPPER = (9, 0)
 WRAPPING = Ring(batch=2, tokens=70, heads=3, head_dim=128, window=160, sink=40, position=130)
+
+HALVES, EIGHT_BITS = (torch.bfloat16, torch.float16), (FP8, torch.int8)
+EITHER = (False, True)
+CALLS = {
+    **{
+        f"gelu of {dtype} to {to}": (
+            gelu_quantize,
+            partial(gelu_arguments, 2, 3, 8960, dtype, to, centered=to is FP8),
+        )
+        for dtype, to in product(HALVES, (*HALVES, FP8))
+    },
+    **{
+        f"ring write of {dtype}": (
+            qk_norm_rope_ring_write, partial(qkv_arguments, WRAPPING, dtype, 1),
+        )
+        for dtype in HALVES
+    },
+    **{
+        f"ring write of {dtype} to {to}, "
+        f"transposed {transposed}, queries {quantized}, mean {mean}": (
+            qk_norm_rope_ring_write_static,
+            partial(to_8bit_arguments, WRAPPING, dtype, to, 1, 1.0, transposed, quantized, mean),
+        )
+        for dtype, to, transposed, quantized, mean in product(
+            HALVES, EIGHT_BITS, EITHER, EITHER, EITHER
+        )
+    },
+    **{
+        f"attention in {dtype} over {valid}": (
+            ring_attention_16bit,
+            partial(attention_16bit.arguments, 2, 300, 3, 128, 500, valid, dtype),
+        )
+        for dtype, valid in product(HALVES, (65, 500))
+    },
+    **{
+        f"attention in {of} to {to} over {valid}": (
+            ring_attention_8bit,
+            partial(attention_arguments, 2, 300, 3, 128, 500, 512, valid, of, to),
+        )
+        for of, to, valid in product(EIGHT_BITS, (*HALVES, FP8), (130, 500))
+    },
+}  # fmt: skip
+"""Each plugin's operator and its arguments; the rings are written across their wrap."""
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +117,47 @@ def plugins(host, monkeypatch):
     monkeypatch.setattr(
         held, "run", lambda operator, *given: run(by_plugin(host, operator), *given)
     )
+
+
+def test_each_plugin_is_compared_with_its_operator(host):
+    operators = {operator.name().removeprefix("vidc::") for operator, _ in CALLS.values()}
+    assert set(host.creators) == operators
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("call", CALLS)
+def test_plugin_gives_the_bits_of_its_torch_operator(host, call):
+    """The plugin is enqueued on a stream of its own, where its inputs arrive late."""
+    operator, arguments = CALLS[call]
+    expected = on(CUDA, arguments())
+    wanted = tensors_of(operator(*expected.values()))
+    given = on(CUDA, arguments())
+    inputs = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    fresh = {name: value.clone() for name, value in inputs.items()}
+    for value in inputs.values():
+        value.view(torch.uint8).zero_()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(10**8)  # Cycles: 50 ms in which another stream would be done.
+        for name, value in inputs.items():
+            value.copy_(fresh[name])
+        found = tensors_of(by_plugin(host, operator)(*given.values()))
+    assert len(found) == len(wanted)
+    for a, b in zip(found, wanted, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert torch.equal(bits(a), bits(b))
+    for name, value in inputs.items():
+        assert torch.equal(bits(value), bits(expected[name])), name
+
+
+def tensors_of(results):
+    """An operator's results, without those that are empty."""
+    results = [results] if isinstance(results, torch.Tensor) else results or []
+    return [result for result in results if result.numel()]
+
+
+def bits(tensor):
+    return tensor.contiguous().view(torch.uint8)
 
 
 @pytest.mark.parametrize("output", [*FLOATS, FP8])

@@ -108,6 +108,15 @@ def test_ring_without_a_kernel_is_copied_and_the_build_says_why():
     assert "expected bfloat16 or float16" in use.notes[0]
 
 
+@pytest.mark.usefixtures("installed")
+def test_setting_all_says_which_ring_it_leaves_to_tensorrts_layers():
+    use = chosen(RTX, window=9, precision="fp32", plugins="all")
+    assert (use.rings, use.activations) == (False, True)
+    (note,) = use.notes
+    assert note.startswith("the ring runs in TensorRT's own layers: ")
+    assert "expected bfloat16 or float16" in note
+
+
 @pytest.mark.usefixtures("absent")
 def test_without_the_library_a_ring_is_copied_and_the_build_says_how_to_get_it():
     use = chosen(RTX, window=8)

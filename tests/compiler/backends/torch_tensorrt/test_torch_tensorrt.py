@@ -109,6 +109,21 @@ def test_missing_package_is_named_with_index(monkeypatch, target, lacks, says):
     assert says in (backend.unavailable(targets()[target]) or "")
 
 
+@pytest.mark.parametrize(
+    ("release", "works"), [("2.11.0", False), ("2.12.1", False), ("2.13.0", True), ("2.14.0", True)]
+)
+def test_release_older_than_the_product_is_refused(monkeypatch, release, works):
+    for module in ("torch_tensorrt.package", "tensorrt.product"):
+        monkeypatch.setattr(f"vidc.compiler.backends.{module}.installed", lambda name: release)
+    monkeypatch.setattr(
+        "vidc.compiler.backends.torch_tensorrt.backend.gpu_unavailable", lambda target: None
+    )
+    said = backend.unavailable(RTX)
+    assert (
+        said is None if works else said.startswith(f"torch-tensorrt-rtx {release} does not import")
+    )
+
+
 def test_install_command_matches_torch_release(monkeypatch):
     monkeypatch.setattr("torch.__version__", "2.14.1+cu130")
     assert "torch-tensorrt-rtx==2.14.*" in PACKAGE.install
