@@ -164,8 +164,9 @@ class StreamSpec(ProgramSpec):
 
     @property
     def workload(self) -> dict[str, Any]:
-        """Sizes and timesteps."""
+        """Sizes, timesteps and the first decoder."""
         return {
+            "decoder": self.decoders[0],
             "batch": self.batch,
             **super().workload,
             "block": self.block,

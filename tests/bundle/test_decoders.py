@@ -91,7 +91,7 @@ def test_a_bundle_decodes_with_a_taehv_in_place_of_the_vae(alone, file, vidc):
     assert frames.shape == (33, 32, 48, 3)
     # Half a level of rounding to 8 bits, and a little for sums in another order.
     assert (frames - expected(file, latents)).abs().max() < 0.51
-    found = json.loads(vidc("validate", str(alone), "--json").stdout)
+    found = json.loads(vidc("validate", str(alone), "--json")[1])
     assert found["passed"]
     errors = {row["component"]: row["relative_l2"] for row in found["components"]}
     assert errors.keys() >= {*DECODERS, "taehv_encode_first", "taehv_encode"}
@@ -145,7 +145,7 @@ def test_a_session_picks_one_of_two_decoders(both, file, bundle):
 
 
 def test_both_decoders_are_validated(both, vidc):
-    found = json.loads(vidc("validate", str(both), "--json").stdout)
+    found = json.loads(vidc("validate", str(both), "--json")[1])
     assert found["passed"]
     assert {row["component"] for row in found["components"]} >= {
         *DECODERS, "taehv_encode_first", "taehv_encode",
@@ -160,8 +160,9 @@ def test_run_takes_the_name_of_a_decoder(both, vidc, tmp_path):
     videos = []
     for more in ((), ("--decoder", "vae"), ("--decoder", "taehv")):
         videos.append(tmp_path / f"{len(videos)}.gif")
-        vidc("run", str(both), "--prompt-embeds", str(embeds), "--blocks", "2", *more,
+        status, *_ = vidc("run", str(both), "--prompt-embeds", str(embeds), "--blocks", "2", *more,
              "-o", str(videos[-1]))  # fmt: skip
+        assert status == 0
     default, full, tiny = (video.read_bytes() for video in videos)
     assert default == full != tiny
 
