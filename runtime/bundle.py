@@ -1,6 +1,7 @@
 """A loaded bundle: engines and weights, and the sessions that share them."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakSet
@@ -79,16 +80,21 @@ class Bundle:
         """Bytes of device memory that captured graphs keep; allocated by the first session."""
         return self.runners.working_bytes
 
-    def session(self, seed: int = 0) -> Any:
+    def session(self, seed: int = 0, decoder: str | None = None) -> Any:
         """Opens a session with its own states.
+
+        Args:
+            seed: of the noise.
+            decoder: one of ``spec.decoders``; the first by default.
 
         Raises:
             UnavailableError: ``VIDC-SESSION-MEMORY``, its states do not fit on the device;
                 ``VIDC-GPU-LOST``; ``VIDC-SESSION-FORK``.
             UsageError: ``VIDC-BUNDLE-CLOSED``; ``VIDC-SESSION-NUMBER``, the seed is not from 0 to
-                ``2**63 - 1``.
+                ``2**63 - 1``; ``VIDC-SESSION-DECODER``, there is no decoder of this name.
         """
         resources = self.resources
+        resources = replace(resources, spec=resources.spec.with_decoder(decoder))
         try:
             with gpu_faults(resources.device):
                 session = self.program(resources, seed)

@@ -23,7 +23,7 @@ from vidc.compiler.build.calibration_recording import (
 )
 from vidc.compiler.build.calibration_rollouts import rollout_inputs
 from vidc.compiler.build.load import loaded_input
-from vidc.compiler.config.program import model_modules
+from vidc.compiler.config.program import model_modules, program_spec
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.quantize.apply import Quantization
 from vidc.compiler.quantize.artifact import model_tables, read_calibration
@@ -36,7 +36,6 @@ from vidc.compiler.store.stage import Input, Key, Stage, Workspace
 from vidc.compiler.validate.reference import eager_engines, quantized_network
 from vidc.plugins.names import weights_path
 from vidc.runtime.faults import gpu_faults
-from vidc.runtime.program import program
 
 FIGURES = "figures.json"
 
@@ -123,13 +122,14 @@ class Subject:
         if not self.decoded:
             engines = undecoded(model, engines)
         network = quantized_network(engines, model)
+        decoders = program_spec(model).decode_components
         inputs = [
             rollout_inputs(model, self.seed, index, pair).to(device)
             for index, pair in enumerate(embeddings)
         ]
         return Trials(
             model,
-            {name: engines[name] for name in program(model.program).decoders if name in engines},
+            {name: engines[name] for name in decoders if name in engines},
             QuantizedLayers(model.quantized_part, network, self.formats, ranges),
             inputs,
         )

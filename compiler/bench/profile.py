@@ -220,7 +220,8 @@ def _watch(bundle: Bundle, prompts: Tensor, seed: int) -> dict[str, list[Kernel]
 def _precision(bundle: Bundle, manifest: Manifest, phase: str) -> str:
     """Returns the precision of the component that takes most of a phase."""
     program = bundle.program
-    main = program.decoders[-1] if phase == program.decoding[0] else program.forced[0]
+    decoder = bundle.spec.decode_components[-1]
+    main = decoder if phase == program.decoding[0] else program.forced[0]
     return manifest.engines[main].precision
 
 

@@ -18,7 +18,6 @@ from vidc.exporters.component import Component
 from vidc.exporters.part import Part
 from vidc.plugins.signature import Signature, TensorSpec
 from vidc.runtime.manifest import Manifest
-from vidc.runtime.program import program
 
 
 class Kind(StrEnum):
@@ -65,7 +64,7 @@ class Work:
 def component_work(manifest: Manifest) -> dict[str, Work]:
     """Returns the work of the components that a session replays, without its first decoding."""
     config = model_from_json(manifest.config)
-    first = program(manifest.program).decoders[:-1]
+    first = manifest.spec.decode_components[:-1]
     wanted = {
         name: group
         for name, group in config.components.items()

@@ -14,7 +14,7 @@ from torch import Tensor
 from vidc.compiler.build.calibration_prompts import Prompts, pairs
 from vidc.compiler.build.calibration_rollouts import Rollouts, scenario
 from vidc.compiler.build.load import read_source
-from vidc.compiler.config.program import model_modules
+from vidc.compiler.config.program import model_modules, program_spec
 from vidc.compiler.quantize import document
 from vidc.compiler.quantize.artifact import model_tables, write_calibration
 from vidc.compiler.quantize.ranges import finished, merged
@@ -24,7 +24,6 @@ from vidc.compiler.store.sources import source_digest
 from vidc.compiler.validate.reference import EagerEngine, eager_engines
 from vidc.exporters.families.family import Family
 from vidc.plugins.names import TOKENIZER, weights_path
-from vidc.runtime.program import program
 from vidc.runtime.strict import plain
 from vidc.runtime.text import TextEncoder
 
@@ -140,7 +139,7 @@ def undecoded(model: Family, engines: Mapping[str, EagerEngine]) -> dict[str, Ea
 
     Engines of the quantized group stay: a world's frames leave its last network decoded.
     """
-    decoders, groups = program(model.program).decoders, model.components
+    decoders, groups = program_spec(model).decode_components, model.components
     return {
         name: engine
         for name, engine in engines.items()

@@ -134,6 +134,7 @@ def _bundle_text(bundle: "BundleSummary") -> str:
             else f"DOES NOT MATCH, so it does not load: {bundle.record_error}",
         ),
         ("prompts", bundle.prompts),
+        *([("decoders", ", ".join(bundle.decoders))] if bundle.decoders else []),
         *([("conditions", _shapes_text(bundle.conditions))] if bundle.conditions else []),
         ("size", byte_size(bundle.bytes)),
         (

@@ -112,6 +112,11 @@ class Inputs(Protocol):
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option(
+    "--decoder",
+    metavar="NAME",
+    help="Decoder, for a bundle that has several; `vidc inspect` lists them.  [default: the first]",
+)
+@click.option(
     "--fps", type=click.IntRange(min=1), help="Frames a second.  [default: 16; with --image 7]"
 )
 @click.option(
@@ -129,6 +134,7 @@ def command(
     frames: int | None,
     seed: int,
     fps: int | None,
+    decoder: str | None,
     output: Path,
     as_json: bool,
     **options: Any,
@@ -140,7 +146,7 @@ def command(
 
     clock = Clock()
     # Refuses invalid options before engines are loaded.
-    spec = read_manifest(bundle).spec
+    spec = read_manifest(bundle).spec.with_decoder(decoder)
     fps = fps or spec.default_fps
     controls = taken(ControlOptions, options).read(bundle, spec)
     blocks = _length(blocks, frames, controls.rows, spec)
@@ -152,7 +158,7 @@ def command(
         loaded = stack.enter_context(load(bundle))
         for note in loaded.notes:
             click.echo(note, err=True)
-        session = stack.enter_context(loaded.session(seed=seed))
+        session = stack.enter_context(loaded.session(seed=seed, decoder=decoder))
         inputs: tuple[Inputs, ...] = (prompts, image, controls)
         for each in inputs:
             each.begin(session)

@@ -49,13 +49,8 @@ class SourceOptions:
             UsageError: ``VIDC-BUILD-SOURCES``, they leave a part without weights or contradict.
             VidcError: as ``Family.with_texts``.
         """
-        for unknown in self.parts.keys() - {*model.groups}:
-            raise UsageError(
-                "VIDC-BUILD-SOURCES",
-                f"{flag_of(unknown)} is given, and models of family {model.name} have no "
-                f"{title_of(unknown)}",
-                f"leave {flag_of(unknown)} out",
-            )
+        for unknown in self.parts.keys() - {*model.parts, model.text_group}:
+            raise _no_part(model, unknown)
         sources, group = self._sources(model, decoded), model.text_group
         self._check_configs(model, sources)
         if group is None:
@@ -112,8 +107,9 @@ class SourceOptions:
             checkpoint = checkpoint / main
         elif model.single_file and checkpoint.is_file() and decoder not in parts:
             parts = {g: checkpoint for g in model.parts if g != model.text_group} | parts
-        if decoder not in (*parts, main) and decoded:
-            raise _no_decoder(checkpoint, main, decoder)
+        for each in model.decoder_groups if decoded else ():
+            if each not in (*parts, main):
+                raise _no_decoder(checkpoint, main, each)
         return Sources({**parts, main: checkpoint}, loras=self.loras)
 
 
@@ -130,6 +126,18 @@ def _require_folders(pipeline: Path, model: Family, parts: Mapping[str, Path]) -
                 f"{pipeline} holds no {group}/, and the preset has an {title_of(group)}",
                 f"fetch that folder too, or build without: {flags}",
             )
+
+
+def _no_part(model: Family, group: str) -> UsageError:
+    """Returns the refusal of a checkpoint for a part that the model lacks."""
+    flag, title = flag_of(group), title_of(group)
+    setting = PART_FLAGS[group].setting if group in model.groups else ""
+    owner = "the model's settings choose" if setting else f"models of family {model.name} have"
+    return UsageError(
+        "VIDC-BUILD-SOURCES",
+        f"{flag} is given, and {owner} no {title}",
+        f"leave {flag} out" + (f", or pass {setting}" if setting else ""),
+    )
 
 
 def _no_decoder(checkpoint: Path, main: str, decoder: str) -> UsageError:

@@ -63,7 +63,7 @@ class WeightsSummary:
 
 @dataclass(frozen=True)
 class SessionMemory:
-    """Memory that one session allocates for its states.
+    """Memory that one session with the first decoder allocates for its states.
 
     ``spares`` are the second buffers of states that an engine cannot write in place.
     """
@@ -79,6 +79,7 @@ class BundleSummary:
     ``digest`` is the manifest's, and ``signer`` the public key that signed it, unchecked.
     ``record_error`` says why the manifest is not that of the build's validation; None if it is.
     ``conditions`` are shapes of what sessions start from besides prompts, such as an image.
+    ``decoders`` are the names that a session chooses from, empty where it has no choice.
     """
 
     name: str
@@ -89,6 +90,7 @@ class BundleSummary:
     calibration: dict[str, Any] | None
     prompts: str
     conditions: dict[str, list[int]]
+    decoders: tuple[str, ...]
     bytes: int
     weights: dict[str, WeightsSummary]
     engines: tuple[EngineSummary, ...]
@@ -114,6 +116,7 @@ def summarize_bundle(bundle: Path, manifest: Manifest) -> BundleSummary:
         calibration=manifest.calibration,
         prompts=prompts_text(manifest),
         conditions={n: [*shape] for n, shape in manifest.spec.condition_shapes.items()},
+        decoders=manifest.spec.decoders,
         bytes=sum(entry.size for entry in manifest.files.values()),
         weights={
             group: _weights(bundle, weights.path, weights.source)
@@ -184,10 +187,11 @@ def _weights(bundle: Path, path: str, source: dict[str, Any]) -> WeightsSummary:
 
 
 def _session_memory(manifest: Manifest) -> SessionMemory:
+    components = manifest.spec.with_decoder(None).components
     states = [
         state
         for name, engine in manifest.engines.items()
-        if name in manifest.spec.components
+        if name in components
         for state in engine.signature.states
     ]
     spares = [state for state in states if state.writes and not state.in_place]

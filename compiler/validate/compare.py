@@ -123,9 +123,8 @@ def compare_with_golden(
     frames = _frames(played, golden.reference.played, player)
     rollout = compare_rollouts(played, golden.reference.played, golden.eager_rollout, frames, lpips)
     program = player.program
-    generates, decodes = (
-        precisions.get(name, "fp32") for name in (program.forced[0], program.decoders[-1])
-    )
+    decoder = player.resources.spec.decode_components[-1]
+    generates, decodes = (precisions.get(name, "fp32") for name in (program.forced[0], decoder))
     _require_eager_rollout(rollout, generates)
     gates += _rollout_gates(golden, rollout, generates, decodes, trained, program.rounded_feedback)
     return Comparison(gates, rows, rollout, frames, tensors)

@@ -138,7 +138,7 @@ class Player:
                     session.condition(**{n: each[block] for n, each in inputs.conditions.items()})
                 latent = session.generate(noise=noise)
                 played.latents.append(latent)
-                if self.program.decoders[-1] not in self.resources.engines:
+                if self.resources.spec.decode_components[-1] not in self.resources.engines:
                     continue
                 frames = session.decode(latent)
                 if block in pictured:
@@ -181,7 +181,8 @@ class Player:
             uint8 ``[videos, frames, H, W, 3]`` on the CPU, by block; a block whose decoder gives
             values that are not finite is left out, as bytes would hide them.
         """
-        checked = {name: _Checked(self.resources.engines[name]) for name in self.program.decoders}
+        names = self.resources.spec.decode_components
+        checked = {name: _Checked(self.resources.engines[name]) for name in names}
         decoded = {}
         with self.program(self.with_engines(checked).resources) as session:
             for block, latent in enumerate(latents):

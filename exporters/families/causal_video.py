@@ -1,17 +1,21 @@
 """Family ``causal_video``: block-wise streams of a causal Wan: LongLive, Self-Forcing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vidc.exporters.families.family import Family, FixedWork, LayerKind, Pass, Rollout, TextSource
+from vidc.exporters.families.vae_table import CHANNELS, KINDS, WAN, VaeTable
 from vidc.exporters.part import Part
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.exporters.parts.causal_wan.part import CausalWanPart
+from vidc.exporters.parts.streaming_vae import StreamingVae
+from vidc.exporters.parts.taehv.config import TaehvConfig
+from vidc.exporters.parts.taehv.part import TaehvPart
 from vidc.exporters.parts.umt5.config import TextEncoderConfig
 from vidc.exporters.parts.umt5.part import Umt5Part
-from vidc.exporters.parts.wan_vae.config import SPATIAL_STRIDE, VaeConfig
+from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.exporters.parts.wan_vae.part import WanVaePart
 from vidc.exporters.table import MAX_SIZE, Table
 
@@ -97,26 +101,34 @@ class SamplerConfig(Table):
 
 @dataclass(frozen=True)
 class CausalVideo(Family):
-    """A causal Wan transformer, a Wan VAE and, if one was given, a UMT5 text encoder."""
+    """A causal Wan transformer, its autoencoders and, if one was given, a UMT5 text encoder.
+
+    Attributes:
+        kind: which autoencoders it has, a key of ``KINDS``.
+    """
 
     transformer: TransformerConfig
     vae: VaeConfig
     stream: StreamConfig
     sampler: SamplerConfig
     text_encoder: TextEncoderConfig | None = None
+    taehv: TaehvConfig = field(default_factory=TaehvConfig)
+    kind: str = WAN
 
     name: ClassVar[str] = "causal_video"
     program: ClassVar[str] = "causal_video"
     tables: ClassVar[Mapping[str, type[Table]]] = {
         "model": TransformerConfig,
-        "vae": VaeConfig,
+        "vae": VaeTable,
+        "taehv": TaehvConfig,
         "stream": StreamConfig,
         "sampler": SamplerConfig,
     }
     read_off: ClassVar[tuple[str, ...]] = ("text_encoder",)
-    groups: ClassVar[tuple[str, ...]] = (CausalWanPart.group, WanVaePart.group, Umt5Part.group)
+    groups: ClassVar[tuple[str, ...]] = (
+        CausalWanPart.group, WanVaePart.group, TaehvPart.group, Umt5Part.group,
+    )  # fmt: skip
     text_group: ClassVar[str | None] = Umt5Part.group
-    decoder_group: ClassVar[str] = WanVaePart.group
     quantized_group: ClassVar[str] = CausalWanPart.group
     layer_kinds: ClassVar[tuple[LayerKind, ...]] = (
         LayerKind("self-attention qkv", "attn1.to_*"),
@@ -128,9 +140,22 @@ class CausalVideo(Family):
 
     def __post_init__(self) -> None:
         stream, patch = self.stream, self.transformer.patch
+        for part in self.autoencoders:
+            channels = f"{CHANNELS[part.group]} = {part.channels}"
+            stream.require(
+                self.transformer.channels == part.channels,
+                f"model.channels = {self.transformer.channels} but {channels}",
+                "the transformer and its autoencoders must share their latents",
+            )
+            stream.require(
+                part.spatial_stride == self.spatial_stride,
+                f"a latent has {self.spatial_stride} pixels a side in {self.decoder_group}, and "
+                f"{part.spatial_stride} in {part.group}",
+                "choose one of the two with vae.kind, or set taehv.patch",
+            )
         for name, size, stride in (
-            ("height", stream.height, SPATIAL_STRIDE * patch[1]),
-            ("width", stream.width, SPATIAL_STRIDE * patch[2]),
+            ("height", stream.height, self.spatial_stride * patch[1]),
+            ("width", stream.width, self.spatial_stride * patch[2]),
         ):
             stream.require(
                 size % stride == 0,
@@ -143,30 +168,28 @@ class CausalVideo(Family):
             f"{self.frame_tokens} tokens, more than {MAX_SIZE}",
             "choose smaller ones",
         )
-        stream.require(
-            self.transformer.channels == self.vae.z_dim,
-            f"model.channels = {self.transformer.channels} but vae.z_dim = {self.vae.z_dim}",
-            "the transformer and the VAE must share their latents",
-        )
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Reads the four tables and, if it is there, ``text_encoder``."""
-        encoder = tables.get("text_encoder")
+        """Reads the five tables and, if it is there, ``text_encoder``."""
+        encoder, vae = tables.get("text_encoder"), VaeTable.from_table(tables.get("vae", {}), "vae")
         return cls(
             TransformerConfig.from_table(tables.get("model", {}), "model"),
-            VaeConfig.from_table(tables.get("vae", {}), "vae"),
+            vae.sizes,
             StreamConfig.from_table(tables.get("stream", {}), "stream"),
             SamplerConfig.from_table(tables.get("sampler", {}), "sampler"),
             None if encoder is None else TextEncoderConfig.from_table(encoder, "text_encoder"),
+            TaehvConfig.from_table(tables.get("taehv", {}), "taehv"),
+            vae.kind,
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the four tables and ``text_encoder``, None if there is none."""
+        """Returns the five tables and ``text_encoder``, None if there is none."""
         encoder = self.text_encoder
         return {
             "model": self.transformer.to_json(),
-            "vae": self.vae.to_json(),
+            "vae": {**self.vae.to_json(), "kind": self.kind},
+            "taehv": self.taehv.to_json(),
             "stream": self.stream.to_json(),
             "sampler": self.sampler.to_json(),
             "text_encoder": None if encoder is None else encoder.to_json(),
@@ -174,10 +197,20 @@ class CausalVideo(Family):
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """Text encoder, transformer, VAE."""
+        """Text encoder, transformer, autoencoders."""
         encoder = self.text_encoder
         text = () if encoder is None else (Umt5Part(encoder, self.transformer.text_len),)
-        return {part.group: part for part in (*text, self.transformer_part, self.vae_part)}
+        return {part.group: part for part in (*text, self.transformer_part, *self.autoencoders)}
+
+    @property
+    def decoder_group(self) -> str:
+        """The autoencoder that sessions decode with unless told."""
+        return self.decoder_groups[0]
+
+    @property
+    def decoder_groups(self) -> tuple[str, ...]:
+        """The model's autoencoders."""
+        return KINDS[self.kind]
 
     @property
     def transformer_part(self) -> CausalWanPart:
@@ -193,6 +226,23 @@ class CausalVideo(Family):
         """The VAE over this stream's blocks."""
         stream = self.stream
         return WanVaePart(self.vae, stream.batch, stream.block, stream.height, stream.width)
+
+    @property
+    def taehv_part(self) -> TaehvPart:
+        """The TAEHV over this stream's blocks."""
+        stream = self.stream
+        return TaehvPart(self.taehv, stream.batch, stream.block, stream.height, stream.width)
+
+    @property
+    def autoencoders(self) -> tuple[StreamingVae, ...]:
+        """The parts that decode; sessions use the first unless told."""
+        parts: tuple[StreamingVae, ...] = (self.vae_part, self.taehv_part)
+        return tuple(part for part in parts if part.group in self.decoder_groups)
+
+    @property
+    def spatial_stride(self) -> int:
+        """Pixels to a latent, in height and in width."""
+        return self.autoencoders[0].spatial_stride
 
     def with_texts(self, path: Path) -> tuple[Self, TextSource]:
         """Finds a UMT5 encoder and its tokenizer; raises what ``open_text_encoder`` raises."""
@@ -222,21 +272,23 @@ class CausalVideo(Family):
 
     @classmethod
     def layouts(cls) -> "tuple[Layout, ...]":
-        """Returns those of a UMT5 encoder, a Wan VAE, a UNet and a Wan transformer.
+        """Returns those of a UMT5 encoder, the autoencoders, a UNet and a Wan transformer.
 
         The order matters: names of a VAE are a UNet's as well, and a UNet has a transformer's.
         """
         from vidc.exporters.checkpoint.layout import UNET
         from vidc.exporters.parts.causal_wan.names import LAYOUTS as TRANSFORMER
+        from vidc.exporters.parts.taehv.names import LAYOUTS as TAEHV
         from vidc.exporters.parts.umt5.names import LAYOUTS as TEXT
         from vidc.exporters.parts.wan_vae.names import LAYOUTS as VAE
 
-        return (*TEXT, *VAE, UNET, *TRANSFORMER)
+        return (*TEXT, *VAE, *TAEHV, UNET, *TRANSFORMER)
 
     @property
     def latent_size(self) -> tuple[int, int]:
         """Height and width of a latent frame."""
-        return self.stream.height // SPATIAL_STRIDE, self.stream.width // SPATIAL_STRIDE
+        stride = self.spatial_stride
+        return self.stream.height // stride, self.stream.width // stride
 
     @property
     def frame_tokens(self) -> int:
@@ -261,6 +313,7 @@ class CausalVideo(Family):
             "timesteps": list(self.sampler.timesteps),
             "sigmas": list(self.sampler.sigmas),
             "context_timestep": self.sampler.context_timestep,
+            "decoders": list(self.decoder_groups),
         }
 
     def passes(self) -> tuple[Pass, ...]:
@@ -324,16 +377,20 @@ class CausalVideo(Family):
         return frames * part.frame_flops() + decoding
 
     def decode_flops(self) -> float:
-        """Decoding one block."""
-        return self.vae_part.block_flops()
+        """Decoding one block by the first autoencoder."""
+        return self.autoencoders[0].block_flops()
 
     def components_flops(self, rollout: Rollout) -> float:
-        """The rollout, a switch after every number of blocks that differs, and encoding."""
+        """The rollout, a switch after every number of blocks that differs, and autoencoders.
+
+        Golden data call both encoders of an autoencoder, and both decoders of the second one.
+        """
         part = self.transformer_part
         points = range(2, part.window // part.block + 2)
         recached = sum(part.recached(blocks * part.block) for blocks in points)
         # Each block before the last switch is remembered, and one pass follows it.
         frames = recached + points.stop * part.block
-        # The encoders take two blocks.
-        encoding = 2 * self.decode_flops()
-        return self.rollout_flops(rollout) + frames * part.frame_flops() + encoding
+        # A pass of an encoder takes about as much as one of its decoder.
+        blocks = sum(2 * each.block_flops() for each in self.autoencoders)
+        blocks += sum(2 * each.block_flops() for each in self.autoencoders[1:])
+        return self.rollout_flops(rollout) + frames * part.frame_flops() + blocks

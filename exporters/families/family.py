@@ -95,7 +95,6 @@ class Family(ABC):
         read_off: further keys of ``to_json``, read from a checkpoint; None if there was none.
         groups: every weights group that a model of this family may have.
         text_group: the group whose only component turns texts into embeddings, if there is one.
-        decoder_group: the group whose components make frames.
         quantized_group: the group that recipes are about.
         recipes: name of the shipped recipe by precision, for a family that a target's does not fit.
         single_file: True if one file may hold every part.
@@ -110,7 +109,6 @@ class Family(ABC):
     read_off: ClassVar[tuple[str, ...]] = ()
     groups: ClassVar[tuple[str, ...]]
     text_group: ClassVar[str | None] = None
-    decoder_group: ClassVar[str]
     quantized_group: ClassVar[str]
     recipes: ClassVar[Mapping[str, str]] = {}
     single_file: ClassVar[bool] = False
@@ -145,6 +143,16 @@ class Family(ABC):
     def quantized_part(self) -> Part:
         """The part that recipes are about."""
         return self.parts[self.quantized_group]
+
+    @property
+    @abstractmethod
+    def decoder_group(self) -> str:
+        """The group whose components make frames; a class attribute if every model has it."""
+
+    @property
+    def decoder_groups(self) -> tuple[str, ...]:
+        """Every group that makes frames of a latent; sessions use the first unless told."""
+        return (self.decoder_group,)
 
     @property
     def conditioning_groups(self) -> tuple[str, ...]:

@@ -17,11 +17,13 @@ class PartFlag:
         title: the part, as messages name it.
         help: for ``--help``.
         value: placeholder of its value, for hints.
+        setting: what adds the part to a model that lacks it; empty where no setting does.
     """
 
     title: str
     help: str
     value: str
+    setting: str = ""
 
 
 PART_FLAGS = {
@@ -29,6 +31,13 @@ PART_FLAGS = {
         "VAE",
         "Checkpoint of the VAE.",
         "FILE (Wan2.1_VAE.pth, or the vae folder of a diffusers pipeline)",
+        "--set vae.kind=wan, or both",
+    ),
+    "taehv": PartFlag(
+        "TAEHV",
+        "Checkpoint of a TAEHV, a tiny video decoder, for models with vae.kind taehv or both.",
+        "FILE (taew2_1.pth, or lighttaew2_1.safetensors)",
+        "--set vae.kind=taehv, or both",
     ),
     "text_encoder": PartFlag(
         "text encoder",

@@ -68,7 +68,6 @@ class Session(Generic[S]):
             reference's values replace this output.
         also_forced: further components and outputs that the reference's values replace.
         rounded_feedback: True if a block starts from results rounded to 8 bits.
-        decoders: components that decode; one for the first block alone comes first.
         decoding: name of decoding in metrics, and of the decoder in texts.
     """
 
@@ -76,7 +75,6 @@ class Session(Generic[S]):
     forced: ClassVar[tuple[str, str]]
     also_forced: ClassVar[tuple[tuple[str, str], ...]] = ()
     rounded_feedback: ClassVar[bool] = False
-    decoders: ClassVar[tuple[str, ...]]
     decoding: ClassVar[tuple[str, str]]
 
     @classmethod

@@ -31,7 +31,6 @@ class CausalVideo(Session[StreamSpec]):
 
     Spec = StreamSpec
     forced: ClassVar[tuple[str, str]] = ("denoise", "flow")
-    decoders: ClassVar[tuple[str, ...]] = ("vae_decode_first", "vae_decode")
     decoding: ClassVar[tuple[str, str]] = ("vae", "VAE")
 
     @classmethod
@@ -184,8 +183,9 @@ class CausalVideo(Session[StreamSpec]):
             ]
         )
         self._switch_prompt = dict(zip(recached, switches, strict=True))
-        works = runners[FRAMES].prepare([partial(self._run, name) for name in self.decoders])
-        self._decode_block = dict(zip(self.decoders, works, strict=True))
+        decoders = self.spec.decode_components
+        works = runners[FRAMES].prepare([partial(self._run, name) for name in decoders])
+        self._decode_block = dict(zip(decoders, works, strict=True))
 
     def _clear(self) -> None:
         super()._clear()
@@ -223,7 +223,7 @@ class CausalVideo(Session[StreamSpec]):
         self.blocks += 1
 
     def _decode(self, latent: Tensor, after_caller: bool) -> Tensor:
-        name = "vae_decode" if self._decoding else "vae_decode_first"
+        name = self.spec.decode_components[self._decoding]
         runners = self._resources.runners
         runners[FRAMES].follow(runners[LATENTS])
         with self._turn(FRAMES, after_caller, work="decoding"):

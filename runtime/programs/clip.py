@@ -45,7 +45,6 @@ class Clip(Session[ClipSpec]):
 
     Spec = ClipSpec
     forced: ClassVar[tuple[str, str]] = ("denoise", "velocity")
-    decoders: ClassVar[tuple[str, ...]] = ("vae_decode",)
     decoding: ClassVar[tuple[str, str]] = ("vae", "VAE")
 
     def condition(

@@ -98,6 +98,11 @@ class ClipSpec(ProgramSpec):
         return (*encoder, "vae_encode", "condition_clip", "denoise", "vae_decode")
 
     @property
+    def decode_components(self) -> tuple[str, ...]:
+        """The decoder of a chunk of frames."""
+        return ("vae_decode",)
+
+    @property
     def condition_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The image and its noise, ``[1, 3, H, W]``; its embedding if the bundle has no encoder."""
         image = (1, 3, *self.video)

@@ -1,12 +1,13 @@
 """Base class of a program's parameters, which a bundle's manifest holds."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from vidc.plugins.errors import UsageError, nearest
 from vidc.plugins.signature import Signature, TensorSpec
 
 
@@ -25,6 +26,33 @@ class ProgramSpec:
     def components(self) -> tuple[str, ...]:
         """Components that a session runs, in the order of first use."""
         raise NotImplementedError
+
+    @property
+    def decode_components(self) -> tuple[str, ...]:
+        """Components that decode; one for the first block alone comes first."""
+        raise NotImplementedError
+
+    @property
+    def decoders(self) -> tuple[str, ...]:
+        """Names of the decoders that a session chooses from; empty if there is one alone."""
+        return ()
+
+    def with_decoder(self, name: str | None) -> Self:
+        """Returns the parameters of a session with one of the decoders, by default the first.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-DECODER``, there is no decoder of this name.
+        """
+        if name is not None and name not in self.decoders:
+            raise UsageError(
+                "VIDC-SESSION-DECODER",
+                f"the bundle has no decoder {name!r} to choose",
+                nearest(name, self.decoders) if self.decoders else "leave the decoder out",
+            )
+        if not self.decoders:
+            return self
+        chosen: dict[str, Any] = {"decoders": (name or self.decoders[0],)}
+        return replace(self, **chosen)
 
     @property
     def prompt_shape(self) -> tuple[int, ...]:

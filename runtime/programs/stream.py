@@ -10,7 +10,6 @@ from vidc.runtime.programs.spec import ProgramSpec
 
 _MAX_SIZE = 2**24
 """Upper limit of a size; products of sizes stay within int64."""
-_DECODERS = ("vae_decode_first", "vae_decode")
 _Shape = tuple[int | None, ...]
 """Sizes of a tensor's axes; None where the spec does not say."""
 
@@ -33,6 +32,8 @@ class StreamSpec(ProgramSpec):
         timesteps: of the denoising steps, from noise to clean.
         sigmas: share of noise in the latent at each denoising step.
         context_timestep: timestep of the clean pass that writes keys and values.
+        decoders: first words of the names of the components that decode; sessions use the first
+            unless told.
     """
 
     batch: int
@@ -48,6 +49,7 @@ class StreamSpec(ProgramSpec):
     timesteps: tuple[float, ...]
     sigmas: tuple[float, ...]
     context_timestep: float
+    decoders: tuple[str, ...] = ("vae",)
 
     def __post_init__(self) -> None:
         sizes = {
@@ -86,6 +88,8 @@ class StreamSpec(ProgramSpec):
         ):
             if not all(0 <= step < math.inf for step in steps):
                 raise ValueError(f"{name} = {list(steps)} is negative or not finite")
+        if not self.decoders or len({*self.decoders}) < len(self.decoders):
+            raise ValueError(f"decoders = {list(self.decoders)} are none, or one of them twice")
 
     @property
     def recache_frames(self) -> tuple[int, ...]:
@@ -98,9 +102,13 @@ class StreamSpec(ProgramSpec):
     def components(self) -> tuple[str, ...]:
         """Required components of a stream, in the order of first use."""
         recache = (f"recache_{frames}" for frames in self.recache_frames)
-        return (
-            "text_kv", "denoise", "kv_update", *recache, *_DECODERS,
-        )  # fmt: skip
+        decode = (name for each in self.decoders for name in _decode_components(each))
+        return ("text_kv", "denoise", "kv_update", *recache, *decode)
+
+    @property
+    def decode_components(self) -> tuple[str, ...]:
+        """Components of the first decoder: for a clip's first block, and for later ones."""
+        return _decode_components(self.decoders[0])
 
     @property
     def prompt_shape(self) -> tuple[int, ...]:
@@ -150,14 +158,15 @@ class StreamSpec(ProgramSpec):
         recache = "kv_update" if frames == self.block else f"recache_{frames}"
         return {
             "block": {"denoise": len(self.sigmas), "kv_update": 1},
-            "vae": {"vae_decode": 1},
+            "vae": {self.decode_components[-1]: 1},
             "switch": {"text_kv": 1, recache: 1},
         }
 
     @property
     def workload(self) -> dict[str, Any]:
-        """Sizes and timesteps."""
+        """Sizes, timesteps and the first decoder."""
         return {
+            "decoder": self.decoders[0],
             "batch": self.batch,
             **super().workload,
             "block": self.block,
@@ -212,7 +221,7 @@ class StreamSpec(ProgramSpec):
             return {
                 "input_ids": tokens, "attention_mask": tokens, "text_embeds": (1, *self.text),
             }  # fmt: skip
-        if component in _DECODERS:
+        if any(component in _decode_components(each) for each in self.decoders):
             video = (self.batch, None, 3, *self.video)
             return {"latent": (self.batch, self.block, *self.latent), "frames": video}
         if component in ("denoise", "kv_update"):
@@ -243,6 +252,10 @@ class StreamSpec(ProgramSpec):
             if total <= available:
                 return f"a build with --set stream.window={window} would fit: {total / 1e9:.1f} GB"
         return "no smaller window would fit, a smaller stream.height and stream.width may"
+
+
+def _decode_components(decoder: str) -> tuple[str, str]:
+    return f"{decoder}_decode_first", f"{decoder}_decode"
 
 
 def _original_shape(state: TensorSpec) -> tuple[int, ...]:

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vidc.runtime.programs.base import Resources
 from vidc.runtime.programs.causal_video import TEXT_ENCODER, CausalVideo
 from vidc.runtime.states import Buffers, States
-
-ENCODERS = ("vae_encode_first", "vae_encode")
 
 
 def cover(resources: Resources, inputs: Any, played: Any) -> None:
@@ -18,8 +17,11 @@ def cover(resources: Resources, inputs: Any, played: Any) -> None:
     _switch_everywhere(resources, inputs, played.latents)
     if TEXT_ENCODER in resources.engines:
         _encode_texts(resources, inputs.tokens)
-    if ENCODERS[0] in resources.engines:
-        _encode(resources, played.frames)
+    for decoder in resources.spec.decoders:
+        if f"{decoder}_encode" in resources.engines:
+            _encode(resources, decoder, played.frames)
+    for decoder in resources.spec.decoders[1:]:
+        _decode(resources, decoder, played.latents)
 
 
 def _switch_everywhere(resources: Resources, inputs: Any, latents: list[Tensor]) -> None:
@@ -45,11 +47,24 @@ def _encode_texts(resources: Resources, tokens: Mapping[str, Tensor]) -> None:
         engine.run(buffers, States((engine.signature,), device))
 
 
-def _encode(resources: Resources, frames: Mapping[int, Tensor]) -> None:
-    engines = [resources.engines[name] for name in ENCODERS]
+def _encode(resources: Resources, decoder: str, frames: Mapping[int, Tensor]) -> None:
+    """Encodes the first two blocks; repeats the last frame for an encoder that looks ahead."""
+    engines = [resources.engines[f"{decoder}_encode{end}"] for end in ("_first", "")]
+    clip = torch.cat([frames[block] for block in range(len(engines))], 1).to(resources.device)
+    sizes = [engine.signature["frames"].shape[1] for engine in engines]
+    missing = sum(sizes) - clip.shape[1]
+    clip = torch.cat([clip, *[clip[:, -1:]] * missing], 1)
+    pixels = clip.permute(0, 1, 4, 2, 3).float() / 127.5 - 1
     states = States((engine.signature for engine in engines), resources.device)
-    for block, engine in enumerate(engines):
+    for engine, block in zip(engines, pixels.split(sizes, 1), strict=True):
         buffers = Buffers(engine.signature, resources.device)
-        pixels = frames[block].to(resources.device).permute(0, 1, 4, 2, 3).float() / 127.5 - 1
-        buffers.set({"frames": pixels})
+        buffers.set({"frames": block})
         engine.run(buffers, states)
+
+
+def _decode(resources: Resources, decoder: str, latents: list[Tensor]) -> None:
+    """Decodes all latents of a rollout with a decoder that it does not use."""
+    spec = resources.spec.with_decoder(decoder)
+    with CausalVideo(replace(resources, spec=spec)) as session:
+        for latent in latents:
+            session.decode(latent)

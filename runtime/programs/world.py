@@ -37,8 +37,6 @@ class World(Session[WorldSpec]):
     forced: ClassVar[tuple[str, str]] = ("denoise", "denoised")
     also_forced: ClassVar[tuple[tuple[str, str], ...]] = (("upsample", "denoised"),)
     rounded_feedback: ClassVar[bool] = True
-    # Every program names a decoder. A world has none, and names its network.
-    decoders: ClassVar[tuple[str, ...]] = ("denoise",)
     decoding: ClassVar[tuple[str, str]] = ("pixels", "8-bit")
 
     def act(self, actions: Tensor | int) -> None:

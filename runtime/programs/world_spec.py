@@ -128,6 +128,11 @@ class WorldSpec(ProgramSpec):
         return ("denoise",) if self.upsample is None else ("denoise", "upsample")
 
     @property
+    def decode_components(self) -> tuple[str, ...]:
+        """The network that makes frames: a world has no decoder."""
+        return ("denoise",)
+
+    @property
     def condition_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shape of an action, ``[inputs]``."""
         return {"action": (self.actions,)}

@@ -21,6 +21,7 @@ class ClipSpec(ProgramSpec):
     size: int
 
     components = ("advance", "paint")
+    decode_components = ("paint",)
 
     @property
     def calls(self) -> Mapping[str, Mapping[str, int]]:
@@ -38,7 +39,6 @@ class ClipSpec(ProgramSpec):
 class Clip(Session[ClipSpec]):
     Spec = ClipSpec
     forced: ClassVar[tuple[str, str]] = ("advance", "hidden")
-    decoders: ClassVar[tuple[str, ...]] = ("paint",)
     decoding: ClassVar[tuple[str, str]] = ("paint", "painting")
 
     def _capture(self, runners: Runners) -> None:

@@ -6,8 +6,6 @@ from vidc.exporters.table import Table
 
 SPATIAL_STRIDE = 8
 """Pixels to a latent, in height and in width."""
-TEMPORAL_STRIDE = 4
-"""Video frames to a latent frame; the first latent frame of a clip is a single video frame."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vidc.exporters.part import Part
-from vidc.exporters.parts.wan_vae.config import SPATIAL_STRIDE, TEMPORAL_STRIDE, VaeConfig
+from vidc.exporters.parts.streaming_vae import TEMPORAL_STRIDE, StreamingVae
+from vidc.exporters.parts.wan_vae.config import SPATIAL_STRIDE, VaeConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,42 +20,24 @@ _FLOPS_A_PIXEL = 36e12 / (12 * 480 * 832)
 
 
 @dataclass(frozen=True)
-class WanVaePart(Part):
-    """A Wan VAE, block by block.
-
-    Attributes:
-        config: sizes of the network.
-        batch: videos side by side.
-        block: latent frames of a call.
-        height: of a video frame, in pixels.
-        width: of a video frame, in pixels.
-    """
+class WanVaePart(StreamingVae):
+    """A Wan VAE, block by block."""
 
     group: ClassVar[str] = "vae"
     libraries: ClassVar[tuple[str, ...]] = ("diffusers",)
     # An eighth of bf16's error at the same speed, and exact enough for Winograd's algorithm.
     instead_of_bf16: ClassVar[str] = "fp16"
     config: VaeConfig
-    batch: int
-    block: int
-    height: int
-    width: int
 
     @property
-    def latent_shape(self) -> tuple[int, ...]:
-        """Shape of a block's latents, ``[B, F, C, h, w]``."""
-        size = (self.height // SPATIAL_STRIDE, self.width // SPATIAL_STRIDE)
-        return (self.batch, self.block, self.config.z_dim, *size)
-
-    def frames_shape(self, first: bool) -> tuple[int, ...]:
-        """Shape of a block's video frames, ``[B, 4F, 3, H, W]``; 4F - 3 of a clip's first."""
-        frames = TEMPORAL_STRIDE * self.block - (TEMPORAL_STRIDE - 1 if first else 0)
-        return (self.batch, frames, 3, self.height, self.width)
+    def channels(self) -> int:
+        """Channels of a latent."""
+        return self.config.z_dim
 
     @property
-    def component_names(self) -> tuple[str, ...]:
-        """Decoder and encoder, each for a clip's first block and for later ones."""
-        return ("vae_decode_first", "vae_decode", "vae_encode_first", "vae_encode")
+    def spatial_stride(self) -> int:
+        """Pixels to a latent."""
+        return SPATIAL_STRIDE
 
     def network(self, precision: str) -> "nn.Module":
         """Returns diffusers' ``AutoencoderKLWan`` on the meta device."""

@@ -57,7 +57,7 @@ FROM_DISK = "file"
     ("words", "expected"),
     [
         ("pre", {"presets"}),
-        ("build lo", {"longlive-1.3b", "low_memory"}),
+        ("build lo", {"longlive-1.3b", "longlive-1.3b-taehv", "low_memory"}),
         ("export ti", {"tiny"}),
         ("calibrate ti", {"tiny"}),
         ("presets show ti", {"tiny"}),

@@ -151,7 +151,7 @@ def test_set_names_a_group_that_the_precision_flag_then_leaves_alone():
         assignments=["precision.vae=fp16"],
         environ={},
     )
-    assert found.precision == {"transformer": "bf16", "vae": "fp16", "text_encoder": "bf16"}
+    assert found.precision == {**dict.fromkeys(CausalVideo.groups, "bf16"), "vae": "fp16"}
 
 
 @pytest.mark.parametrize(
