@@ -261,6 +261,7 @@ class CausalVideo(Family):
             "timesteps": list(self.sampler.timesteps),
             "sigmas": list(self.sampler.sigmas),
             "context_timestep": self.sampler.context_timestep,
+            "pending": "kv_update",
         }
 
     def passes(self) -> tuple[Pass, ...]:
