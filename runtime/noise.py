@@ -1,10 +1,15 @@
 """Noise that depends only on seed, block and step: the same on every machine and device."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
+
+_DRAWING = ThreadPoolExecutor(1, thread_name_prefix="vidc-noise")
+"""One thread for all sessions, started at the first block of a GPU."""
 
 
 def block_noise(seed: int, block: int, steps: int, shape: tuple[int, ...]) -> Tensor:
@@ -29,7 +34,7 @@ def block_noise(seed: int, block: int, steps: int, shape: tuple[int, ...]) -> Te
 class NoiseSource:
     """Noise of one stream's blocks.
 
-    For a GPU it is drawn into pinned memory while the device runs the previous block.
+    For a GPU it is drawn in a thread of its own while the device runs the previous block.
 
     Args:
         seed: of the stream.
@@ -41,16 +46,22 @@ class NoiseSource:
     def __init__(self, seed: int, steps: int, shape: tuple[int, ...], device: torch.device) -> None:
         self._draw = partial(block_noise, seed, steps=steps, shape=shape)
         self._ahead = device.type == "cuda"
-        self._drawn: tuple[int, Tensor] | None = None
+        self._block = -1
+        self._noise: Callable[[], Tensor] | None = None
+        """Returns the noise of ``_block``, after it has been drawn."""
 
     def fill(self, target: Tensor, block: int) -> None:
         """Copies a block's noise to ``target``, float32 ``[steps, *shape]`` on the device."""
-        if self._drawn is None or self._drawn[0] != block:
-            self._drawn = block, self._draw(block)
+        if self._noise is None or self._block != block:
+            drawn = self._draw(block)
+            self._block, self._noise = block, lambda: drawn
+        noise = self._noise()
+        if target.is_cuda:
+            noise = noise.pin_memory()
         # torch reuses pinned memory only after the copy from it is done.
-        target.copy_(self._drawn[1], non_blocking=True)
+        target.copy_(noise, non_blocking=True)
 
     def draw_ahead(self, block: int) -> None:
-        """Draws a block's noise in advance on a GPU; does nothing on a CPU."""
+        """Starts to draw a block's noise for a GPU; does nothing on a CPU, which is busy."""
         if self._ahead:
-            self._drawn = block, self._draw(block).pin_memory()
+            self._block, self._noise = block, _DRAWING.submit(self._draw, block).result
