@@ -92,6 +92,9 @@ class PlainStream:
         frame: Tensor = self.world.step(self.action)
         return frame
 
+    def flush(self) -> None:
+        """Does nothing: a frame leaves nothing for the next one."""
+
     def decode(self, latent: Tensor) -> Tensor:
         return latent.add(1).mul(127.5).round().clamp(0, 255).permute(0, 2, 3, 1).to(torch.uint8)
 

@@ -37,7 +37,9 @@ def video(prompt: str, blocks: int = 8, seed: int = 0) -> StreamingResponse:
     def pictures() -> Iterator[bytes]:
         with session:
             for frames in session.stream(blocks=blocks):
-                for frame in frames.cpu().numpy():
+                video = frames.cpu().numpy()
+                session.flush()  # Prepares the next block while these pictures are encoded.
+                for frame in video:
                     Image.fromarray(frame).save(file := BytesIO(), "JPEG")
                     yield b"--frame\r\nContent-Type: image/jpeg\r\n\r\n" + file.getvalue() + b"\r\n"
 

@@ -135,6 +135,9 @@ class PublicStream:
         self._frame += frames
         return clean
 
+    def flush(self) -> None:
+        """Does nothing: here a block ends with its clean pass."""
+
     @torch.no_grad()
     def decode(self, latent: Tensor) -> Tensor:
         """The frames of the next block to be decoded, as ``vidc.runtime.Session`` returns them."""

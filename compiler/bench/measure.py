@@ -141,7 +141,10 @@ def _figures(turns: Turns, samples: int) -> Samples:
 
 
 def _parts(turns: Turns) -> Samples:
-    """Measures one block and its decoding, each to completion."""
+    """Measures one block and its decoding, each to completion, and the next one as a whole.
+
+    The next one starts from a session that was idle: its clean pass is done before.
+    """
     stream, noise = turns.stream(), next(turns.noises)
     latent, block = turns.clock.time(lambda: stream.generate(noise=noise))
     if not latent.isfinite().all():
@@ -151,7 +154,10 @@ def _parts(turns: Turns) -> Samples:
             "run `vidc validate` on the bundle",
         )
     _, decoding = turns.clock.time(lambda: stream.decode(latent))
-    return {"block_ms": [block], turns.decoding.metric: [decoding]}
+    stream.flush()
+    following = next(turns.noises)
+    _, first = turns.clock.time(lambda: stream.step(following))
+    return {"block_ms": [block], turns.decoding.metric: [decoding], "first_frames_ms": [first]}
 
 
 def _stretch(turns: Turns) -> Samples:

@@ -74,6 +74,7 @@ class Decoding:
 @cache
 def _metrics(name: str, title: str) -> dict[str, Metric]:
     block, decode = "block, steady state: denoising and clean pass", f"{title} decode of a block"
+    first = "first frames of a block after its start, the clean pass before it done"
     switched = "prompt switch and the first block after it"
     start, peak = "process start to first frame", "peak memory of a process of its own"
     used = "CUDA memory in use meanwhile, of all processes"
@@ -83,6 +84,7 @@ def _metrics(name: str, title: str) -> dict[str, Metric]:
         "latent_frame_ms": Metric("the same for each latent frame", "ms"),
         f"{name}_ms": Metric(decode, "ms", True, decode),
         "stream_ms": Metric(f"block to block, {included}", "ms", True),
+        "first_frames_ms": Metric(first, "ms", True, "first frames of a block after its start"),
         "switch_ms": Metric("prompt switch alone", "ms", True, "prompt switch"),
         "switch_block_ms": Metric(switched, "ms", True, "prompt switch and first block"),
         "switch_extra_ms": Metric("the same less the block before the switch", "ms"),

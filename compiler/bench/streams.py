@@ -42,6 +42,9 @@ class Stream(Protocol):
     def generate(self, *, noise: Tensor | None = None) -> Tensor:
         """Generates the next block and returns its clean latent."""
 
+    def flush(self) -> None:
+        """Runs the work that the newest block left for the next one."""
+
     def decode(self, latent: Tensor, /) -> Tensor:
         """Decodes the next block and returns its frames."""
 

@@ -207,8 +207,8 @@ def _require_of(recipe: Recipe, precision: Setting) -> None:
     for rule in recipe.linear:
         _require_format(recipe, precision, rule.format, (rule.format.weights,), (precision.value,))
     for convolution in recipe.convolution:
-        kinds = (convolution.format.weights,)
-        _require_format(recipe, precision, convolution.format, kinds, (precision.value,))
+        weights = (convolution.format.weights,)
+        _require_format(recipe, precision, convolution.format, weights, (precision.value,))
     # INT8 attention has less than half the error of FP8 and takes 7 % longer (H200).
     both = precision.value == "fp8" and recipe.linear
     known = EIGHT_BITS if both else (precision.value,)

@@ -143,6 +143,7 @@ class Player:
                 frames = session.decode(latent)
                 if block in pictured:
                     played.frames[block] = self._by_video(frames)
+            session.flush()  # No next block runs what the last one left.
         return played
 
     def components(

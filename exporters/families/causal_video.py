@@ -314,6 +314,7 @@ class CausalVideo(Family):
             "sigmas": list(self.sampler.sigmas),
             "context_timestep": self.sampler.context_timestep,
             "decoders": list(self.decoder_groups),
+            "pending": "kv_update",
         }
 
     def passes(self) -> tuple[Pass, ...]:

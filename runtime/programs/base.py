@@ -160,6 +160,12 @@ class Session(Generic[S]):
         """
         return self.decode(self.generate(noise=noise))
 
+    def flush(self) -> None:
+        """Runs the work that the newest block left for the next one, if the program leaves any.
+
+        The next block then starts at once: call it while nothing waits for the device.
+        """
+
     def fetch(self, frames: Tensor) -> Callable[[], Tensor]:
         """Starts to copy frames from ``step`` or ``decode`` to the host.
 

@@ -26,7 +26,11 @@ TEXT_ENCODER = "text_encoder"
 class CausalVideo(Session[StreamSpec]):
     """One video stream.
 
-    If the engines can be captured, a block is one CUDA graph replay at every position.
+    A block's keys and values in the ring are noisy when its latents and frames are returned. The
+    clean pass that replaces them is pending: the next block, ``remember``, ``prompt`` and ``flush``
+    run it first. A prompt switch recomputes those frames, so it drops the pass; so does ``reset``.
+    If the engines can be captured, denoising and the pass are one CUDA graph replay each at every
+    position.
     """
 
     Spec = StreamSpec
@@ -95,6 +99,7 @@ class CausalVideo(Session[StreamSpec]):
         """
         embeds = self.embeds(prompt)
         with self._turn(LATENTS, work="the prompt"):
+            self._finish_block()  # Under the old prompt.
             self._buffers["text_kv"].set({"text_embeds": embeds})
             self._set_prompt()
         self._prompted = True
@@ -102,7 +107,8 @@ class CausalVideo(Session[StreamSpec]):
     def switch_prompt(self, prompt: Tensor | str) -> None:
         """Sets a new prompt and recomputes the window's keys and values under it.
 
-        The sink stays, unless the stream still fits the window: then all of it is recomputed.
+        The sink stays, unless the stream still fits the window: then all of it is recomputed. The
+        newest block is always among the recomputed frames, so its pending pass is dropped.
         """
         end = self._frame
         if end == 0:
@@ -112,8 +118,9 @@ class CausalVideo(Session[StreamSpec]):
         frames = self.spec.recached(end)
         with self._turn(LATENTS, work="the prompt switch"):
             self._buffers["text_kv"].set({"text_embeds": embeds})
-            self._first.fill_(end - frames)
+            self._end.fill_(end)
             self._switch_prompt[frames]()
+            self._pending = False
         self._prompted = True
 
     def step(self, noise: Tensor | None = None) -> Tensor:
@@ -160,9 +167,18 @@ class CausalVideo(Session[StreamSpec]):
         """
         latent = self._latent(latent)
         with self._turn(LATENTS, retryable=True):
-            self._first.fill_(self._frame)
-            self._remember_latent(latent)
+            self._finish_block()
+            self._append(latent)
             self._moved()
+
+    def flush(self) -> None:
+        """Runs the newest block's pending pass, which the next block would run first.
+
+        A live program calls it while its viewer watches: ``step`` then starts with denoising. It
+        changes no result. If the engines fail, it can be called again, or left to ``step``.
+        """
+        with self._turn(LATENTS, retryable=True):
+            self._finish_block()
 
     def _allocate(self, device: torch.device) -> None:
         spec = self.spec
@@ -170,14 +186,15 @@ class CausalVideo(Session[StreamSpec]):
         zeros = partial(torch.zeros, dtype=torch.float32, device=device)
         self._history = zeros((spec.batch, spec.window, *spec.latent))
         self._noise = zeros(spec.noise_shape)
-        self._first = torch.zeros(1, dtype=torch.int64, device=device)
-        """Absolute index of the engine's first latent frame."""
+        self._end = torch.zeros(1, dtype=torch.int64, device=device)
+        """Number of latent frames before the next block."""
 
     def _capture(self, runners: Runners) -> None:
         recached = (self.spec.block, *self.spec.recache_frames)
-        self._make_block, self._set_prompt, *switches = runners[LATENTS].prepare(
+        self._make_block, self._make_clean, self._set_prompt, *switches = runners[LATENTS].prepare(
             [
                 self._block,
+                partial(self._write_keys_values, self.spec.block),
                 partial(self._run, "text_kv"),
                 *(partial(self._recache, frames) for frames in recached),
             ]
@@ -195,6 +212,8 @@ class CausalVideo(Session[StreamSpec]):
         self.blocks = 0
         """Blocks generated so far."""
         self._frame = 0
+        self._pending = False
+        """True if the newest block's clean pass has not run yet."""
         self._prompted = False
         self._decoding = False
 
@@ -211,7 +230,7 @@ class CausalVideo(Session[StreamSpec]):
                 self._source.fill(self._noise, self.blocks)
             else:
                 self._noise.copy_(given)
-            self._first.fill_(self._frame)
+            self._finish_block()
             self._make_block()
             self._watch(LATENTS, self._buffers["denoise"]["latent"])
             self._moved()
@@ -221,6 +240,18 @@ class CausalVideo(Session[StreamSpec]):
     def _moved(self) -> None:
         self._frame += self.spec.block
         self.blocks += 1
+        self._pending = True
+
+    def _finish_block(self) -> None:
+        """Sets ``_end`` for the next block and runs the pending pass of the newest one, once.
+
+        If the next block fails, its repetition must not repeat the pass: the block's noise may have
+        replaced frames in the ring that the pass read.
+        """
+        self._end.fill_(self._frame)
+        if self._pending:
+            self._make_clean()
+            self._pending = False
 
     def _decode(self, latent: Tensor, after_caller: bool) -> Tensor:
         name = self.spec.decode_components[self._decoding]
@@ -236,9 +267,9 @@ class CausalVideo(Session[StreamSpec]):
         return runners[FRAMES].hand_out(frames[0] if self.spec.batch == 1 else frames)
 
     def _block(self) -> None:
-        """Computes a block's clean latent, keys and values from ``_noise`` and ``_first``."""
+        """Computes a block's clean latent from ``_noise`` and ``_end``."""
         spec, buffers = self.spec, self._buffers["denoise"]
-        self._place("denoise", spec.block)
+        self._place("denoise", self._end, spec.block)
         latent, flow = buffers["latent"], buffers["flow"]
         latent.copy_(self._noise[0])
         for index, (time, sigma) in enumerate(zip(spec.timesteps, spec.sigmas, strict=True)):
@@ -248,32 +279,33 @@ class CausalVideo(Session[StreamSpec]):
             latent.sub_(flow, alpha=sigma)
             if index + 1 < len(spec.sigmas):
                 latent.lerp_(self._noise[index + 1], spec.sigmas[index + 1])
-        self._remember_latent(latent)
+        self._append(latent)
 
-    def _remember_latent(self, latent: Tensor) -> None:
-        block = self.spec.block
-        self._write_keys_values("kv_update", latent)
-        self._history.copy_(torch.cat([self._history[:, block:], latent], 1))
+    def _append(self, latent: Tensor) -> None:
+        self._history.copy_(torch.cat([self._history[:, self.spec.block :], latent], 1))
 
     def _recache(self, frames: int) -> None:
-        """Recomputes keys and values of the newest frames, from ``_first``, under a new prompt."""
+        """Recomputes keys and values of the newest frames under a new prompt."""
         self._run("text_kv")
-        name = "kv_update" if frames == self.spec.block else f"recache_{frames}"
-        self._write_keys_values(name, self._history[:, -frames:])
+        self._write_keys_values(frames)
 
-    def _write_keys_values(self, name: str, latent: Tensor) -> None:
-        self._place(name, latent.shape[1])
-        self._buffers[name].set({"latent": latent, "timestep": self.spec.context_timestep})
+    def _write_keys_values(self, frames: int) -> None:
+        """Computes keys and values of the newest ``frames`` clean latent frames, up to ``_end``."""
+        spec = self.spec
+        name = spec.pending if frames == spec.block else f"recache_{frames}"
+        self._place(name, self._end - frames, frames)
+        latent = self._history[:, -frames:]
+        self._buffers[name].set({"latent": latent, "timestep": spec.context_timestep})
         self._run(name)
 
-    def _place(self, name: str, frames: int) -> None:
-        """Sets the position inputs for ``frames`` latent frames from ``_first``."""
+    def _place(self, name: str, first: Tensor, frames: int) -> None:
+        """Sets the position inputs for ``frames`` latent frames from index ``first``, ``[1]``."""
         spec, buffers = self.spec, self._buffers[name]
-        self._rope.fill(buffers["rope_cos"], buffers["rope_sin"], self._first)
+        self._rope.fill(buffers["rope_cos"], buffers["rope_sin"], first)
         buffers.set(
             {
-                "position": self._first * spec.frame_tokens,
-                "valid_length": (self._first + frames).clamp(max=spec.window) * spec.frame_tokens,
+                "position": first * spec.frame_tokens,
+                "valid_length": (first + frames).clamp(max=spec.window) * spec.frame_tokens,
             }
         )
 

@@ -10,6 +10,7 @@ from vidc.runtime.programs.spec import ProgramSpec
 
 _MAX_SIZE = 2**24
 """Upper limit of a size; products of sizes stay within int64."""
+_CLEAN_PASS = "kv_update"
 _Shape = tuple[int | None, ...]
 """Sizes of a tensor's axes; None where the spec does not say."""
 
@@ -32,6 +33,9 @@ class StreamSpec(ProgramSpec):
         timesteps: of the denoising steps, from noise to clean.
         sigmas: share of noise in the latent at each denoising step.
         context_timestep: timestep of the clean pass that writes keys and values.
+        pending: component of the clean pass, always ``kv_update``. A block's pass is pending when
+            the block is returned: it runs at the start of the next block, and a prompt switch
+            takes its place.
         decoders: first words of the names of the components that decode; sessions use the first
             unless told.
     """
@@ -49,6 +53,7 @@ class StreamSpec(ProgramSpec):
     timesteps: tuple[float, ...]
     sigmas: tuple[float, ...]
     context_timestep: float
+    pending: str
     decoders: tuple[str, ...] = ("vae",)
 
     def __post_init__(self) -> None:
@@ -76,6 +81,8 @@ class StreamSpec(ProgramSpec):
             raise ValueError(
                 f"grid = {list(self.grid)} does not hold frame_tokens = {self.frame_tokens}"
             )
+        if self.pending != _CLEAN_PASS:
+            raise ValueError(f"pending = {self.pending!r}, expected {_CLEAN_PASS!r}")
         if not self.timesteps or len(self.timesteps) != len(self.sigmas):
             raise ValueError(
                 f"{len(self.timesteps)} timesteps and {len(self.sigmas)} sigmas: expected the "
@@ -93,7 +100,7 @@ class StreamSpec(ProgramSpec):
 
     @property
     def recache_frames(self) -> tuple[int, ...]:
-        """All results of ``recached`` except one block, which ``kv_update`` recomputes."""
+        """All results of ``recached`` except one block, which the clean pass recomputes."""
         filling = range(self.block, self.window + 1, self.block)
         full = self.window + self.block
         return tuple(sorted({self.recached(end) for end in (*filling, full)} - {self.block}))
@@ -103,7 +110,7 @@ class StreamSpec(ProgramSpec):
         """Required components of a stream, in the order of first use."""
         recache = (f"recache_{frames}" for frames in self.recache_frames)
         decode = (name for each in self.decoders for name in _decode_components(each))
-        return ("text_kv", "denoise", "kv_update", *recache, *decode)
+        return ("text_kv", "denoise", self.pending, *recache, *decode)
 
     @property
     def decode_components(self) -> tuple[str, ...]:
@@ -153,11 +160,14 @@ class StreamSpec(ProgramSpec):
 
     @property
     def calls(self) -> Mapping[str, Mapping[str, int]]:
-        """Calls of a block, of its decoding and of a prompt switch, with a full window."""
+        """Calls of a block, of its decoding and of a prompt switch, with a full window.
+
+        A block's calls begin with the pending pass of the block before.
+        """
         frames = self.recached(self.window + self.block)
-        recache = "kv_update" if frames == self.block else f"recache_{frames}"
+        recache = self.pending if frames == self.block else f"recache_{frames}"
         return {
-            "block": {"denoise": len(self.sigmas), "kv_update": 1},
+            "block": {self.pending: 1, "denoise": len(self.sigmas)},
             "vae": {self.decode_components[-1]: 1},
             "switch": {"text_kv": 1, recache: 1},
         }
@@ -179,7 +189,7 @@ class StreamSpec(ProgramSpec):
     def switch_points(self) -> range:
         """Blocks after which a switch recomputes something new: as the ring fills, once it wraps.
 
-        The first block is left out: recomputing it is a call of ``kv_update`` like any other.
+        The first block is left out: recomputing it is a clean pass like any other.
         """
         return range(2, self.window // self.block + 2)
 
@@ -224,7 +234,7 @@ class StreamSpec(ProgramSpec):
         if any(component in _decode_components(each) for each in self.decoders):
             video = (self.batch, None, 3, *self.video)
             return {"latent": (self.batch, self.block, *self.latent), "frames": video}
-        if component in ("denoise", "kv_update"):
+        if component in ("denoise", self.pending):
             frames = self.block
         elif component in self.components:
             frames = int(component.rpartition("_")[2])

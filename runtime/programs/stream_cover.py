@@ -14,7 +14,10 @@ from vidc.runtime.states import Buffers, States
 
 def cover(resources: Resources, inputs: Any, played: Any) -> None:
     """Calls each component that ``resources`` has in the states that a rollout leaves out."""
-    _switch_everywhere(resources, inputs, played.latents)
+    with CausalVideo(_single_step(resources)) as session:
+        _write_everywhere(session, inputs, played.latents)
+        session.reset()
+        _switch_everywhere(session, inputs, played.latents)
     if TEXT_ENCODER in resources.engines:
         _encode_texts(resources, inputs.tokens)
     for decoder in resources.spec.decoders:
@@ -24,19 +27,30 @@ def cover(resources: Resources, inputs: Any, played: Any) -> None:
         _decode(resources, decoder, played.latents)
 
 
-def _switch_everywhere(resources: Resources, inputs: Any, latents: list[Tensor]) -> None:
-    """Switches to and fro until the ring has wrapped, then denoises over the whole ring."""
-    # Further passes would read the ring no differently.
+def _single_step(resources: Resources) -> Resources:
+    """Returns resources of sessions that denoise once: later steps read the ring no differently."""
     spec = resources.spec
-    single = replace(spec, timesteps=spec.timesteps[:1], sigmas=spec.sigmas[:1])
-    points = spec.switch_points
-    with CausalVideo(replace(resources, spec=single)) as session:
-        session.prompt(inputs.prompts[0])
-        for blocks in range(1, points.stop):
-            session.remember(latents[(blocks - 1) % len(latents)])
-            if blocks in points:
-                session.switch_prompt(inputs.prompts[(blocks + 1) % 2])
-        session.generate(inputs.noise[0, :1])
+    return replace(
+        resources, spec=replace(spec, timesteps=spec.timesteps[:1], sigmas=spec.sigmas[:1])
+    )
+
+
+def _write_everywhere(session: CausalVideo, inputs: Any, latents: list[Tensor]) -> None:
+    """Runs clean passes until the ring has wrapped, then denoises over the whole ring."""
+    session.prompt(inputs.prompts[0])
+    for block in range(session.spec.switch_points.stop - 1):
+        session.remember(latents[block % len(latents)])
+    session.generate(inputs.noise[0, :1])
+
+
+def _switch_everywhere(session: CausalVideo, inputs: Any, latents: list[Tensor]) -> None:
+    """Switches to and fro until the ring has wrapped."""
+    points = session.spec.switch_points
+    session.prompt(inputs.prompts[0])
+    for blocks in range(1, points.stop):
+        session.remember(latents[(blocks - 1) % len(latents)])
+        if blocks in points:
+            session.switch_prompt(inputs.prompts[(blocks + 1) % 2])
 
 
 def _encode_texts(resources: Resources, tokens: Mapping[str, Tensor]) -> None:

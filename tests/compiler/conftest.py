@@ -25,7 +25,7 @@ RING = TensorSpec("ring.k.0", (1, 32, 2, 8), "float32", Role.STATE, Access.READ_
 STREAM = StreamSpec(
     batch=1, block=3, window=6, sink=3, frame_tokens=2, grid=(1, 2), latent=(4, 2, 4),
     video=(16, 32), head_dim=8, text=(8, 16), timesteps=(1000.0,), sigmas=(1.0,),
-    context_timestep=0.0,
+    context_timestep=0.0, pending="kv_update",
 )  # fmt: skip
 
 

@@ -56,6 +56,7 @@ def manifest() -> Manifest:
             timesteps=(1000.0, 937.5),
             sigmas=(1.0, 0.9375),
             context_timestep=0.0,
+            pending="kv_update",
         ),
         target=Target("h100", "9.0", 85 * 10**9),
         engines={

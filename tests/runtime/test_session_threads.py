@@ -78,6 +78,7 @@ CALLS = {
     "decode": lambda s: s.decode(torch.zeros(1, 2, 4, 2, 2)),
     "remember": lambda s: s.remember(torch.zeros(1, 2, 4, 2, 2)),
     "latents": lambda s: s.latents,
+    "flush": lambda s: s.flush(),
     "fetch": lambda s: s.fetch(torch.zeros(1, dtype=torch.uint8)),
     "stream": lambda s: s.stream(blocks=1),
     "reset": lambda s: s.reset(),

@@ -34,7 +34,7 @@ from vidc.runtime.record import Record
 SPEC = StreamSpec(
     batch=1, block=1, window=3, sink=1, frame_tokens=1, grid=(1, 1), latent=(2, 2, 2),
     video=(4, 4), head_dim=4, text=(3, 3), timesteps=(1000.0, 500.0), sigmas=(1.0, 0.75),
-    context_timestep=0.0,
+    context_timestep=0.0, pending="kv_update",
 )  # fmt: skip
 GAINS = 16
 ELEMENT_TYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}

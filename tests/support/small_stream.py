@@ -21,7 +21,7 @@ CHANNELS, SIDE, LENGTH, WIDTH = 4, 2, 3, 5
 SPEC = StreamSpec(
     batch=1, block=2, window=5, sink=1, frame_tokens=1, grid=(1, 1), latent=(CHANNELS, SIDE, SIDE),
     video=(8, 8), head_dim=6, text=(LENGTH, WIDTH), timesteps=(1000.0, 500.0), sigmas=(1.0, 0.5),
-    context_timestep=0.0,
+    context_timestep=0.0, pending="kv_update",
 )  # fmt: skip
 
 

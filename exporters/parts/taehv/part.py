@@ -40,6 +40,7 @@ class TaehvPart(StreamingVae):
     """
 
     group: ClassVar[str] = "taehv"
+    instead_of_bf16: ClassVar[str] = "fp16"
     config: TaehvConfig
 
     @property

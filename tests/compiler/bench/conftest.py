@@ -10,7 +10,7 @@ from vidc.runtime.programs.stream import StreamSpec
 SPEC = StreamSpec(
     batch=1, block=3, window=12, sink=3, frame_tokens=6, grid=(2, 3), latent=(16, 4, 6),
     video=(32, 48), head_dim=24, text=(5, 8), timesteps=(1000.0, 500.0), sigmas=(1.0, 0.5),
-    context_timestep=0.0,
+    context_timestep=0.0, pending="kv_update",
 )  # fmt: skip
 
 

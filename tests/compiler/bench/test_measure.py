@@ -78,6 +78,9 @@ class Scripted:
     def decode(self, latent):
         self._spend("decode", 150)
 
+    def flush(self):
+        self._spend("flush", 50)
+
 
 @pytest.fixture
 def run(monkeypatch, spec, decoding):
@@ -108,6 +111,7 @@ def test_every_figure_has_its_samples(run, spec):
     for name, speed in {"vidc": 1.0, "eager": 0.5}.items():
         expected = {
             "block_ms": 270, "latent_frame_ms": 90, "vae_ms": 150, "stream_ms": 400,
+            "first_frames_ms": 400,
             "switch_ms": 150, "switch_block_ms": 420, "switch_extra_ms": 150,
         }  # fmt: skip
         for metric, milliseconds in expected.items():
@@ -147,7 +151,14 @@ def test_the_window_is_full_before_anything_is_measured(run):
     # Window 12 of blocks of 3, and one more, each time a stream is opened.
     assert calls[:6] == ["prompt"] + ["fill"] * 5
     assert Counter(calls)["prompt"] == 3
-    assert Counter(calls)["fill"] == 15
+    assert Counter(calls)["fill"] == 15 + 1
+
+
+def test_first_frames_are_those_of_an_idle_stream(run):
+    """The work that the block before left is done before, and not counted."""
+    _, log, _ = run(Protocol(warmup=0, samples=1), names=("vidc",))
+    calls = [call for _, call in log]
+    assert calls[6:10] == ["generate", "decode", "flush", "fill"]
 
 
 def test_the_warm_up_is_run_and_not_counted(run):

@@ -46,6 +46,11 @@ def test_every_recache_is_played_filling_and_rolling(calls):
     assert recaches == {("recache_6", 0, 6), ("recache_9", 0, 9), ("recache_6", 6, 9)}
 
 
+def test_clean_passes_are_played_filling_and_rolling(calls):
+    passes = {call for call in calls if call[0] == "kv_update"}
+    assert passes == {("kv_update", first, min(first + 3, 9)) for first in (0, 3, 6, 9)}
+
+
 def test_one_pass_of_denoising_sees_a_wrapped_ring(calls):
     found = Counter(call for call in calls if call[0] == "denoise")
     assert found == {("denoise", 0, 3): 2, ("denoise", 3, 6): 2, ("denoise", 12, 9): 1}

@@ -123,6 +123,19 @@ def test_a_closed_bundle_leaves_no_memory_behind(built):
     assert torch.cuda.memory_allocated() == before
 
 
+@pytest.mark.parametrize("switch_after", [1, 3, 5])
+def test_a_pending_pass_gives_the_bits_of_one_that_has_run(bundle, switch_after):
+    pending = rollout(bundle.session(), bundle, switch_after=switch_after)
+    session, latents = bundle.session(), []
+    session.prompt(prompt(bundle, 1))
+    for block in range(8):
+        if block == switch_after:
+            session.switch_prompt(prompt(bundle, 2))
+        latents.append(session.generate(noise(bundle, block)))
+        session.flush()
+    assert torch.equal(torch.stack(latents), pending)
+
+
 def test_sessions_take_turns_without_disturbing_each_other(bundle):
     alone = rollout(bundle.session(), bundle, blocks=4, switch_after=9)
     first, second = bundle.session(), bundle.session()
@@ -133,7 +146,8 @@ def test_sessions_take_turns_without_disturbing_each_other(bundle):
         assert torch.equal(first.generate(noise(bundle, block)), alone[block])
 
 
-def test_a_block_is_one_launch_and_waits_for_nothing(bundle):
+def test_a_block_is_two_launches_and_waits_for_nothing(bundle):
+    """The clean pass of the block before, and the denoising steps."""
     session = bundle.session()
     session.prompt(prompt(bundle, 1))
     for _ in range(6):
@@ -147,7 +161,7 @@ def test_a_block_is_one_launch_and_waits_for_nothing(bundle):
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
     calls = {event.key: event.count for event in seen.key_averages()}
-    assert calls["cudaGraphLaunch"] == 1
+    assert calls["cudaGraphLaunch"] == 2
     assert (
         sum(n for key, n in calls.items() if key.startswith(("cudaLaunchKernel", "cuLaunch"))) < 8
     )

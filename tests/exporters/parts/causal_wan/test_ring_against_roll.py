@@ -85,6 +85,7 @@ def rollout(config, blocks: int, switch_after: int | None = None, jump: int = 0)
             session.switch_prompt(embeds(config, 2))
             oracle.switch(embeds(config, 2).double())
         if jump and block * config.stream.block == config.stream.window:
+            session.flush()  # The pending pass belongs where its block was.
             session._frame += jump
             oracle.position += jump
         session.step(noise)
@@ -104,6 +105,55 @@ def test_ten_blocks(configure, window):
 def test_prompt_switch(configure, window, switch_after):
     errors = rollout(configure(window=window), blocks=switch_after + 2, switch_after=switch_after)
     assert max(errors) < 1e-5
+
+
+class PlantedError(RuntimeError):
+    pass
+
+
+class Failing:
+    """An engine that fails once, after its second call has written."""
+
+    def __init__(self, engine) -> None:
+        self.signature, self.calls, self._engine = engine.signature, 0, engine
+
+    def run(self, buffers: Buffers, states: States) -> None:
+        self._engine.run(buffers, states)
+        self.calls += 1
+        if self.calls == 2:
+            raise PlantedError
+
+
+def test_a_block_is_tried_again_after_its_noise_has_replaced_old_frames(configure):
+    """The clean pass before it read those frames, so it is not repeated."""
+    config = configure(window=6)
+    session, oracle = pair(config)
+    session.prompt(embeds(config, 1))
+    oracle.text = embeds(config, 1).double()
+    engines = session._resources.engines
+    for block, noise in enumerate(noises(config, 4)):
+        if block == 3:
+            healthy = engines["denoise"]
+            engines["denoise"] = Failing(healthy)
+            with pytest.raises(PlantedError):
+                session.step(noise)
+            engines["denoise"] = healthy
+        session.step(noise)
+        assert relative(session.latents, oracle.block(noise.double())) < 1e-5
+
+
+@pytest.mark.parametrize("switch_after", range(1, 7))
+def test_a_pending_pass_gives_the_bits_of_one_that_has_run(configure, switch_after):
+    config = configure(window=8)
+    pending, flushed = pair(config)[0], pair(config)[0]
+    for session in (pending, flushed):
+        session.prompt(embeds(config, 1))
+    for block, noise in enumerate(noises(config, switch_after + 2)):
+        if block == switch_after:
+            pending.switch_prompt(embeds(config, 2))
+            flushed.switch_prompt(embeds(config, 2))
+        assert torch.equal(pending.generate(noise), flushed.generate(noise))
+        flushed.flush()
 
 
 def test_prompt_switch_changes_the_stream(configure):
