@@ -108,6 +108,8 @@ def exported(case: Case, folder: Path) -> ExportedComponent:
 def build(plugins: Path, case: Case) -> dict[str, Any]:
     """A row: what was built, how long it took and the most memory of the process."""
     loading.files = lambda package: plugins
+    if (fault := loading.tensorrt_library_error()) is not None:
+        raise fault
     row = asdict(case)
     with TemporaryDirectory() as temporary:
         source, output = Path(temporary, "export"), Path(temporary, "engine")

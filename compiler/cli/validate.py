@@ -1,5 +1,6 @@
 """`vidc validate`: checks that a bundle computes what PyTorch computes."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
     "reproducer to BUNDLE.debug. Compiled engines are rebuilt a few times for this.",
 )
 @click.option(
+    "--polygraphy",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Write inputs and PyTorch's results of each component's first golden call as Polygraphy's "
+    "JSON, and print the commands that compare them. For ONNX graphs on a CPU.",
+)
+@click.option(
     "--trust",
     type=click.Path(path_type=Path),
     multiple=True,
@@ -47,6 +55,7 @@ def command(
     report: Path | None,
     video: Path | None,
     debug: bool,
+    polygraphy: Path | None,
     trust: tuple[Path, ...],
     as_json: bool,
 ) -> None:
@@ -72,6 +81,8 @@ def command(
         from vidc.compiler.debug.debug import require_debuggable
 
         require_debuggable(manifest)
+    if polygraphy is not None:
+        _require_polygraphy(polygraphy, bundle, manifest)
     click.echo("checking files and loading engines", err=True)
     loaded = load(bundle, trust=trust or None)
     golden = Golden.load(bundle)
@@ -98,7 +109,10 @@ def command(
     if not as_json:
         _print(validation, page, video if shown else None)
     diagnoses: list[Diagnosis] = []
+    commands: dict[str, str] = {}
     try:
+        if polygraphy is not None:
+            commands = _write_golden_calls(bundle, loaded, validation, polygraphy)
         diagnoses = _debug(bundle, loaded, validation) if debug else []
     except VidcError as error:
         failure = failure or error
@@ -106,9 +120,10 @@ def command(
         found = {"debug": [each.to_json() for each in diagnoses]} if debug else {}
         written: dict[str, str | None] = {"video": str(video)} if shown else {}
         written["report"] = None if page is None else str(page)
-        print_json({**validation.to_json(), **written, **found})
-    elif diagnoses:
-        print_text("\n".join(diagnosis.text for diagnosis in diagnoses))
+        calls = {"polygraphy": commands} if polygraphy is not None else {}
+        print_json({**validation.to_json(), **written, **calls, **found})
+    elif commands or diagnoses:
+        print_text("\n".join([*commands.values(), *(each.text for each in diagnoses)]))
     if failure is not None:
         raise failure
     failed = [gate for gate in validation.comparison.gates if not gate.passed]
@@ -141,6 +156,17 @@ def _print(validation: "Validation", page: Path | None, video: Path | None) -> N
         print_text(f"report: {page}")
     if video is not None:
         print_text(f"video: {video}")
+
+
+def _write_golden_calls(
+    path: Path, loaded: "Bundle", validation: "Validation", output: Path
+) -> dict[str, str]:
+    """Writes data for Polygraphy; returns a command for each component."""
+    from vidc.compiler.debug.golden_calls import write_golden_calls
+
+    click.echo("computing PyTorch's results of each component's first call", err=True)
+    written = write_golden_calls(path.absolute(), loaded, validation, output.absolute())
+    return {name: shlex.join(data.run()) for name, data in written.items()}
 
 
 def _debug(path: Path, loaded: "Bundle", validation: "Validation") -> "list[Diagnosis]":
@@ -200,6 +226,20 @@ def _require_video(video: Path, bundle: Path, manifest: "Manifest") -> None:
             "VIDC-VALIDATE-VIDEO",
             f"the video cannot be written to {video}: {why}",
             "name another file with --video, or leave it out",
+        )
+
+
+def _require_polygraphy(folder: Path, bundle: Path, manifest: "Manifest") -> None:
+    """Refuses data for Polygraphy that cannot be written, before the golden data are replayed."""
+    from vidc.compiler.debug.golden_calls import require_graphs
+
+    require_graphs(manifest)
+    why = _why_not((folder / "data.json" if folder.is_dir() else folder).absolute(), bundle)
+    if why is not None:
+        raise UsageError(
+            "VIDC-VALIDATE-POLYGRAPHY",
+            f"data for Polygraphy cannot be written to {folder}: {why}",
+            "name another folder with --polygraphy",
         )
 
 

@@ -128,3 +128,21 @@ def inputs_of_first_error(
     watched = player.with_engines({**engines, component: captured})
     record(watched, golden.scenario, inputs, forced_by=golden.reference)
     return captured.inputs
+
+
+def inputs_of_first_calls(golden: Golden, player: Player) -> dict[str, dict[str, Tensor]]:
+    """Returns the inputs of each component's first golden call, in the order of the calls.
+
+    States have the component's axes and the engine's dtypes.
+
+    Args:
+        golden: golden data of the bundle.
+        player: of the bundle.
+    """
+    engines = player.resources.engines
+    captured = {name: _Captured(engine, 0) for name, engine in engines.items()}
+    watched = player.with_engines(captured)
+    inputs = golden.inputs.to(player.resources.device)
+    record(watched, golden.scenario, inputs, forced_by=golden.reference)
+    called = dict.fromkeys(name for name, _ in golden.reference.calls)
+    return {name: captured[name].inputs for name in called}

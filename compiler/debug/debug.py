@@ -1,6 +1,7 @@
 """Diagnoses failed components of a bundle: first wrong value and a minimal reproducer."""
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from vidc.compiler.backends import CompileOptions, backend
 from vidc.compiler.build.program import component_program
 from vidc.compiler.config.recorded import recorded_settings
 from vidc.compiler.config.resolve import Settings
+from vidc.compiler.debug import polygraphy_data
 from vidc.compiler.debug.call_inputs import CallInputs, inputs_of_first_error
 from vidc.compiler.debug.graph import EngineGraph
 from vidc.compiler.debug.probe import EngineProgram
@@ -44,12 +46,15 @@ class Diagnosis:
             tolerance.
         reproduction: minimal reproducer; None if no part reproduces the error alone.
         cause: explanation if no value differs.
+        reduce: command that reduces the reproducer further; None without Polygraphy, and if the
+            engine is no portable graph.
     """
 
     component: str
     finding: Finding | None
     reproduction: Reproduction | None
     cause: str | None
+    reduce: tuple[str, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -75,6 +80,8 @@ class Diagnosis:
             else f"  shown by {shown.nodes} node{'' if shown.nodes == 1 else 's'} in "
             f"{shown.graph}, with their inputs in {shown.tensors}"
         )
+        if self.reduce is not None:
+            lines.append(f"  reduced further by {shlex.join(self.reduce)}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -83,6 +90,7 @@ class Diagnosis:
         return {
             "component": self.component,
             "cause": self.cause,
+            "reduce": self.reduce,
             "finding": None
             if finding is None
             else asdict(finding) | {"error": _finite(finding.error), "right": len(finding.right)},
@@ -123,8 +131,8 @@ def require_debuggable(manifest: Manifest) -> None:
     first = {entry.backend: name for name, entry in reversed(manifest.engines.items())}
     for name in first.values():
         entry = manifest.engines[name]
-        settings = _settings(manifest, entry)
-        if _has_graph(entry, manifest):
+        settings = engine_settings(manifest, entry)
+        if has_graph(entry, manifest):
             continue
         reason = backend(entry.backend).unavailable(settings.target)
         if reason is not None:
@@ -209,21 +217,25 @@ def diagnose(
     try:
         output.mkdir(exist_ok=True)
         shown = reproduce(name, finding, engine, reference, output)
+        reduce = None
+        if shown is not None and isinstance(engine, EngineGraph) and polygraphy_data.installed():
+            reduce = polygraphy_data.write_reproducer(shown, reference, limit).reduce()
     except OSError as error:
         raise UsageError(
             "VIDC-VALIDATE-REPORT",
             f"the reproducer of {name} cannot be written to {output}: {error.strerror}",
             "make room there, or move the bundle to a folder that you may write to",
         ) from error
-    return Diagnosis(name, finding, shown, None)
+    return Diagnosis(name, finding, shown, None, reduce)
 
 
-def _has_graph(entry: Engine, manifest: Manifest) -> bool:
+def has_graph(entry: Engine, manifest: Manifest) -> bool:
     """Returns True if an engine is a portable graph, whose values need no rebuild."""
     return entry.loader == GRAPHS and manifest.target.device_type == "cpu"
 
 
-def _settings(manifest: Manifest, entry: Engine) -> Settings:
+def engine_settings(manifest: Manifest, entry: Engine) -> Settings:
+    """Returns the settings that an engine of a bundle was built with."""
     settings = recorded_settings(manifest.config, {}, f"config of {manifest.name}")
     return replace(settings, backend=entry.backend)
 
@@ -239,10 +251,10 @@ def _look(
 ) -> tuple[Values, Reference]:
     """Returns a component's values from its engine and from PyTorch."""
     entry, ran = manifest.engines[name], bundle.engines[name]
-    settings = _settings(manifest, entry)
+    settings = engine_settings(manifest, entry)
     made = component_program(settings, name)
     given = CallInputs.of(ran, made.signature, stored, weights)
-    if _has_graph(entry, manifest):
+    if has_graph(entry, manifest):
         options: Options = read(entry.options, Options, f"options of {name}")
         graph = EngineGraph(
             folder / entry.files[0], options.session_options(), given.stored,

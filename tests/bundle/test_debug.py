@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx
 import onnxruntime
+import polygraphy_tool
 import pytest
 import torch
 from onnx import helper, numpy_helper
@@ -124,12 +125,23 @@ def test_the_planted_fault_is_found_and_shown(debugged, component, operator, lin
     assert all(numpy_helper.to_array(t).size for t in model.graph.initializer)
 
 
+def test_polygraphy_reduces_what_was_found(debugged):
+    bundle, found = debugged("denoise", wrong_epsilon)
+    shown = found["denoise"]
+    done = polygraphy_tool.run(shown["reduce"], bundle.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    model = onnx.load(Path(shown["reproduction"]["graph"]).with_suffix(".reduced.onnx"))
+    (node,) = (node for node in model.graph.node if node.op_type == "LayerNormalization")
+    assert node.output[0] == shown["finding"]["name"]
+
+
 def test_the_text_says_where_to_look(project, tmp_path, vidc):
     bundle = tampered(project, tmp_path, "denoise", wrong_epsilon)
     status, out, err = vidc("validate", str(bundle), "--debug")
     assert (status, "looking for the first values" in err) == (1, True)
     assert "denoise: the first wrong value is" in out
     assert "shown by 1 node in" in out
+    assert "reduced further by polygraphy debug reduce" in out
 
 
 @pytest.mark.parametrize(

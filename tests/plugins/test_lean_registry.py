@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import plugin_build
 import pytest
 from plugin_host import CHAR, FLOAT32, INT32, INT64, Node
-from refusals import OPERATORS
+from refusals import PLUGINS
 
 from vidc.plugins.abi import PLUGIN_ABI
 
@@ -64,7 +64,7 @@ found["invalid"] = [made(o, [field(*a) for a in given], BUILD) is None for o, gi
 print(json.dumps(found))
 """
 TYPES = {CHAR: "CHAR", FLOAT32: "FLOAT32", INT32: "INT32", INT64: "INT64"}
-NODES = {node.operator: node for node in (Node.of(o, made()) for o, made in OPERATORS.values())}
+NODES = {node.operator: node for node in (Node.of(o, made()) for o, made in PLUGINS.values())}
 
 
 @pytest.fixture(scope="module")

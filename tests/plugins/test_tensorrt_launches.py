@@ -20,7 +20,7 @@ from plugin_host import (
     ready,
 )
 from refusal_matrix import MEMORY
-from refusals import HOPPER, OPERATORS
+from refusals import HOPPER, PLUGINS
 
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
@@ -30,9 +30,9 @@ pytestmark = plugin_build.NEEDED
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA GPU")
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", PLUGINS)
 def test_enqueue_fails_without_a_gpu(host, name):
-    operator, arguments = OPERATORS[name]
+    operator, arguments = PLUGINS[name]
     node = Node.of(operator, arguments())
     plugin, types, shapes = ready(host, node)
     with pytest.raises(RefusedError, match=r"\[VIDC-KERNEL-DRIVER\] vidc::" + node.operator):
@@ -70,7 +70,9 @@ def test_kernels_get_tensors_and_stream(recorded, name):
     assert {record.recorded_stream(i) for i in launches} == {STREAM}
 
 
-@pytest.mark.parametrize("refusal", [r for r in MEMORY if "aligned to" in r.message], ids=str)
+@pytest.mark.parametrize(
+    "refusal", [r for r in MEMORY if r.of in PLUGINS and "aligned to" in r.message], ids=str
+)
 def test_enqueue_refuses_unaligned_memory(recorded, refusal):
     operator, taken = refusal.call()
     node = Node.of(operator, taken)
@@ -84,7 +86,7 @@ def test_enqueue_refuses_unaligned_memory(recorded, refusal):
 @pytest.mark.parametrize(
     ("operator", "arguments", "blocks"),
     [
-        (OPERATORS["qkv"][0], OPERATORS["qkv"][1](), 10),  # A block for each of 2 x 5 tokens.
+        (PLUGINS["qkv"][0], PLUGINS["qkv"][1](), 10),  # A block for each of 2 x 5 tokens.
         (gelu_quantize, gelu_arguments(2, 20, 2048), 14),  # 6 rows, and the last 4.
         (
             ring_attention_16bit,
@@ -144,9 +146,9 @@ def test_invalid_shapes_have_no_workspace(host):
     assert "ring_attention_8bit: value_cache: expected a number of slots" in host.error()
 
 
-@pytest.mark.parametrize("name", sorted(OPERATORS.keys() - HOPPER))
+@pytest.mark.parametrize("name", sorted(PLUGINS.keys() - HOPPER))
 def test_other_operators_need_no_workspace(host, name):
-    operator, arguments = OPERATORS[name]
+    operator, arguments = PLUGINS[name]
     assert ready(host, Node.of(operator, arguments()))[0].workspace is None
 
 
@@ -161,7 +163,7 @@ def test_enqueue_needs_the_workspace(recorded):
 
 def portable_alone(recorded, name):
     """One launch, without a workspace that has to be filled."""
-    operator, arguments = OPERATORS[name]
+    operator, arguments = PLUGINS[name]
     node = Node.of(operator, arguments())
     plugin, types, shapes = ready(recorded, node)
     outputs = outputs_for(plugin, node, types, shapes)
@@ -194,7 +196,7 @@ def test_turing_needs_no_hopper_kernel(recorded_for_turing, name):
 @pytest.mark.parametrize("name", sorted(HOPPER))
 def test_hopper_needs_its_own_kernel(recorded_for_turing, name):
     """It would run the portable one, and nobody would know why it is slow."""
-    operator, arguments = OPERATORS[name]
+    operator, arguments = PLUGINS[name]
     node = Node.of(operator, arguments())
     plugin, types, shapes = ready(recorded_for_turing, node)
     with pytest.raises(RefusedError) as caught:

@@ -25,7 +25,7 @@ from plugin_host import (
     describe,
     ready,
 )
-from refusals import OPERATORS, REFUSALS
+from refusals import PLUGINS, REFUSALS
 
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UsageError
@@ -36,7 +36,7 @@ pytestmark = plugin_build.NEEDED
 
 def ring_write() -> Node:
     """A node of ``qk_norm_rope_ring_write``."""
-    operator, arguments = OPERATORS["qkv"]
+    operator, arguments = PLUGINS["qkv"]
     return Node.of(operator, arguments())
 
 
@@ -63,7 +63,7 @@ def test_warnings_are_errors(built):
 
 
 def test_every_fused_operator_has_a_creator(host):
-    wanted = {operator.name().removeprefix("vidc::") for operator, _ in OPERATORS.values()}
+    wanted = {operator.name().removeprefix("vidc::") for operator, _ in PLUGINS.values()}
     assert set(host.creators) == wanted
     for index in host.creators.values():
         assert host.of_creator("kind", index) == "PLUGIN CREATOR_V3ONE"
@@ -71,9 +71,9 @@ def test_every_fused_operator_has_a_creator(host):
         assert host.of_creator("namespace", index) == "vidc"
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", PLUGINS)
 def test_attributes_match_the_operator_schema(host, name):
-    operator, _ = OPERATORS[name]
+    operator, _ = PLUGINS[name]
     types = {"int": int, "float": float, "bool": bool, "str": str}
     wanted = {
         argument.name: FIELD_TYPES[types[str(argument.type)]]
@@ -186,7 +186,7 @@ def told_shapes(host, node):
     plugin.on_shape_change(inputs, [inputs[0]] * plugin.outputs)
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
+@pytest.mark.parametrize("refusal", [r for r in REFUSALS if r.of in PLUGINS], ids=str)
 def test_refuses_with_the_messages_of_the_references(host, refusal):
     operator, taken = refusal.call()
     with pytest.raises(UsageError) as wanted:
@@ -230,14 +230,14 @@ def resized(attribute: Attribute, type: int, size: int) -> Attribute:
 @pytest.mark.parametrize(("type", "size"), [(INT32, 4), (INT64, 8)])
 def test_integers_are_read_from_either_width(host, type, size):
     """TensorRT-RTX's parser passes int32, and TensorRT's may pass int64."""
-    node = Node.of(OPERATORS["static"][0], OPERATORS["static"][1]())
+    node = Node.of(PLUGINS["static"][0], PLUGINS["static"][1]())
     given = [resized(a, type, size) if a.type in (INT32, INT64) else a for a in node.attributes]
     made = host.create(node.operator, given).serialize()
     assert made == host.create(node.operator, node.attributes).serialize()
 
 
 def test_flag_beyond_32_bits_is_rejected(host):
-    node = Node.of(OPERATORS["static"][0], OPERATORS["static"][1]())
+    node = Node.of(PLUGINS["static"][0], PLUGINS["static"][1]())
     large = Attribute("quantize_query", INT64, 1, (2**32 + 1).to_bytes(8, "little"))
     given = [large if a.name == "quantize_query" else a for a in node.attributes]
     with pytest.raises(RefusedError, match="quantize_query: expected a number of 32 bits, found"):
@@ -258,7 +258,7 @@ def test_attention_rejects_unsupported_output_dtype(host, named):
 
 
 def test_flags_are_0_or_1(host):
-    node = Node.of(OPERATORS["static"][0], OPERATORS["static"][1]())
+    node = Node.of(PLUGINS["static"][0], PLUGINS["static"][1]())
     attributes = [
         Attribute(a.name, a.type, 1, (2).to_bytes(4, "little")) if a.name == "quantize_query" else a
         for a in node.attributes
@@ -321,9 +321,9 @@ def test_rejects_wrong_number_of_outputs(host):
         plugin.on_shape_change(inputs, inputs[:2])
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", PLUGINS)
 def test_rejects_unsupported_dtype_when_the_network_is_made(host, name):
-    operator, arguments = OPERATORS[name]
+    operator, arguments = PLUGINS[name]
     node = Node.of(operator, arguments())
     plugin = host.create(node.operator, node.attributes)
     dtypes = [tensor.dtype for tensor in node.inputs]
@@ -376,7 +376,7 @@ assert creator.create_plugin("r", none, trt.TensorRTPhase.BUILD) is None
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    wanted = sorted({operator.name().removeprefix("vidc::") for operator, _ in OPERATORS.values()})
+    wanted = sorted({operator.name().removeprefix("vidc::") for operator, _ in PLUGINS.values()})
     assert done.stdout == f"{wanted}\n"
     said = "[VIDC-KERNEL-ARGUMENT] vidc::qk_norm_rope_ring_write: sink: expected an attribute"
     assert said in done.stderr

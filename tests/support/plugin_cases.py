@@ -4,20 +4,20 @@ import torch
 from attention_16bit import arguments as attention_16bit_arguments
 from operators import gelu_arguments
 from operators_8bit import attention_arguments
-from refusals import OPERATORS
+from refusals import PLUGINS
 
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
 
 CASES = {
-    **{name: (operator, arguments) for name, (operator, arguments) in OPERATORS.items()},
+    **{name: (operator, arguments) for name, (operator, arguments) in PLUGINS.items()},
     "gelu to float16": (gelu_quantize, lambda: gelu_arguments(output=torch.float16)),
     "as it is": (
-        OPERATORS["static"][0], lambda: OPERATORS["static"][1]() | {"quantize_query": False}
+        PLUGINS["static"][0], lambda: PLUGINS["static"][1]() | {"quantize_query": False}
     ),
     "without a mean": (
-        OPERATORS["static"][0], lambda: OPERATORS["static"][1]() | {"key_mean": None}
+        PLUGINS["static"][0], lambda: PLUGINS["static"][1]() | {"key_mean": None}
     ),
     "attention in INT8": (
         ring_attention_8bit,

@@ -36,6 +36,8 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
     "attention to FP8": (ring_attention_8bit, lambda: attention_arguments(output=FP8)),
 }  # fmt: skip
 """What the arguments of each are, before one is changed."""
+PLUGINS = {name: made for name, made in OPERATORS.items() if not name.startswith("winograd")}
+"""Those that have a TensorRT plugin; AOTInductor engines alone call the Winograd convolution."""
 HOPPER = frozenset({"attention", "attention to FP8"})
 """Those with a kernel of their own for Hopper, which needs a workspace."""
 

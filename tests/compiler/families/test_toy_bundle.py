@@ -2,20 +2,27 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import onnx
+import polygraphy_tool
 import pytest
 import toy_family
 from PIL import Image
 from safetensors.torch import load_file
 from toy_program import Clip
 
+from vidc.compiler.backends.tensorrt.plan import describe_plan
+from vidc.compiler.debug.golden_calls import require_graphs
 from vidc.compiler.validate.compare import compare_with_golden
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.play import Player
 from vidc.exporters.families import find_family
+from vidc.plugins.errors import UsageError
 from vidc.runtime import load
 from vidc.runtime.manifest import read_manifest
 
@@ -104,6 +111,55 @@ def test_it_is_validated(cli, bundle):
     assert found["passed"]
     assert {row["component"] for row in found["components"]} == {"advance", "paint"}
     assert not any(row["switched"] for row in found["rollout"])
+
+
+@pytest.fixture(scope="module")
+def golden_calls(cli, bundle):
+    """Polygraphy's command for each component."""
+    found = cli.json("validate", bundle, "--polygraphy", "calls")["polygraphy"]
+    return {name: shlex.split(command) for name, command in found.items()}
+
+
+@pytest.mark.parametrize("name", ["advance", "paint"])
+def test_polygraphy_compares_its_graphs_with_pytorch(golden_calls, tmp_path, name):
+    done = polygraphy_tool.run(golden_calls[name], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_polygraphy_fails_for_a_graph_with_a_planted_fault(golden_calls, tmp_path):
+    command = golden_calls["paint"]
+    model = onnx.load(command[2])
+    (node,) = (node for node in model.graph.node if node.op_type == "Tanh")
+    node.op_type = "Sigmoid"
+    onnx.save(model, tmp_path / "paint.onnx")
+    done = polygraphy_tool.run([*command[:2], "paint.onnx", *command[3:]], tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED" in done.stdout
+
+
+def test_polygraphy_builds_a_graph_with_tensorrt_rtx(bundle, tmp_path):
+    pytest.importorskip("tensorrt_rtx")
+    command = ("polygraphy", "convert", str(bundle / "paint.onnx"), "--convert-to", "trt", "-o",
+               "paint.plan")  # fmt: skip
+    done = polygraphy_tool.run(command, tmp_path, POLYGRAPHY_USE_TENSORRT_RTX="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert describe_plan(tmp_path / "paint.plan").product == "tensorrt_rtx"
+
+
+def test_data_for_polygraphy_lie_outside_the_bundle(bundle, vidc):
+    status, out, err = vidc("validate", str(bundle), "--polygraphy", str(bundle / "calls"))
+    assert (status, out) == (2, "")
+    assert "VIDC-VALIDATE-POLYGRAPHY" in err
+    assert "a bundle stays as it was published" in err
+
+
+def test_only_graphs_for_a_cpu_have_data_for_polygraphy(bundle):
+    manifest = read_manifest(bundle)
+    compiled = replace(manifest.engines["paint"], backend="aoti", loader="aoti")
+    engines = {**manifest.engines, "paint": compiled}
+    with pytest.raises(UsageError, match="paint is an engine of aoti") as caught:
+        require_graphs(replace(manifest, engines=engines))
+    assert caught.value.code == "VIDC-VALIDATE-POLYGRAPHY"
 
 
 @pytest.mark.parametrize("name", ["advance", "paint"])
