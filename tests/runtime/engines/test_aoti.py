@@ -26,8 +26,8 @@ from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, Str
 from vidc.exporters.models import PRECISIONS, with_weights
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
+from vidc.exporters.parts.taehv.config import TaehvConfig
 from vidc.exporters.parts.wan_vae.config import VaeConfig
-from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins.errors import GateError, UnavailableError
 from vidc.plugins.signature import Signature
@@ -46,6 +46,8 @@ CONFIG = CausalVideo(
     VaeConfig(base_dim=4, res_blocks=1),
     StreamConfig(height=32, width=48, window=12, sink=3, block=3),
     SamplerConfig(),
+    taehv=TaehvConfig(widths=(16, 8, 8, 8), encoder_width=8),
+    kind="both",
 )
 TIMESTEPS = {"denoise": 700.0, "kv_update": 0.0}
 BLOCK_TOKENS = CONFIG.stream.block * CONFIG.frame_tokens
@@ -74,9 +76,9 @@ class Model:
 def build(folder: Path, group: str, precision: str, *names: str) -> Model:
     dtype = PRECISIONS[precision]
     drawn = (
-        random_state_dict(CONFIG.vae, 5, dtype)
-        if group == "vae"
-        else {k: v.to(dtype) for k, v in random_weights(CONFIG.transformer, 5)}
+        {k: v.to(dtype) for k, v in random_weights(CONFIG.transformer, 5)}
+        if group == "transformer"
+        else {k: v.load().to(dtype) for k, v in CONFIG.parts[group].random_weights(5).items()}
     )
     network = with_weights(CONFIG.parts[group].network(precision), drawn)
     made = CONFIG.parts[group].components(network)
@@ -367,9 +369,10 @@ def test_half_precisions(tmp_path: Path, precision: str, limit: float) -> None:
     assert largest_error(model, blocks=5) < limit
 
 
-def test_a_decoder_reads_its_caches_before_it_overwrites_them(tmp_path: Path) -> None:
-    name = "vae_decode"
-    model = build(tmp_path, "vae", "fp32", name)
+@pytest.mark.parametrize("group", ["vae", "taehv"])
+def test_a_decoder_reads_its_caches_before_it_overwrites_them(tmp_path: Path, group: str) -> None:
+    name = f"{group}_decode"
+    model = build(tmp_path, group, "fp32", name)
     engines = [model.load(model.weights())[name], model.eager()[name]]
     buffers = [Buffers(engine.signature, CPU) for engine in engines]
     states = [States([engine.signature], CPU) for engine in engines]
