@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 
 from demo_model.built import RECIPES, figures, table_row
-
-from vidc.compiler.config.toml import shipped
+from shipped_recipes import of_targets
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "benchmarks/results/demo-8bit.json"
@@ -39,7 +38,7 @@ def test_the_worst_of_components_and_blocks():
 
 
 def test_every_shipped_recipe_is_built():
-    assert sorted(RECIPES) == sorted(shipped("recipes"))
+    assert sorted(RECIPES) == sorted(of_targets())
 
 
 def test_the_documentation_has_the_rows_of_the_file():

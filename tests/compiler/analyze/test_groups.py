@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shipped_recipes import of_targets
 
 from vidc.compiler.analyze.groups import layer_groups, layers_of, with_high
 from vidc.compiler.config.recipe import (
@@ -20,7 +21,6 @@ from vidc.compiler.config.recipe import (
     recipe_toml,
 )
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.toml import shipped
 from vidc.compiler.quantize.apply import apply_recipe
 
 TINY = resolve("tiny", gpu="cpu", environ={}).model
@@ -29,7 +29,7 @@ FP8 = load_recipe("fp8")
 GROUPS = layer_groups(TINY, apply_recipe(FP8, TINY))
 
 
-@pytest.mark.parametrize("name", tuple(shipped("recipes")))
+@pytest.mark.parametrize("name", of_targets())
 def test_every_layer_in_8_bits_is_in_one_group(name):
     formats = apply_recipe(load_recipe(name), LONGLIVE)
     quantized = [n for n, f in formats.linear.items() if f.weights != HIGH]

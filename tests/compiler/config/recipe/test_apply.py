@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shipped_recipes import of_targets
 
 from vidc.compiler.config.recipe import (
     AttentionFormat,
@@ -15,7 +16,6 @@ from vidc.compiler.config.recipe import (
     matching,
 )
 from vidc.compiler.config.resolve import resolve
-from vidc.compiler.config.toml import shipped
 from vidc.compiler.quantize.apply import apply_recipe
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes
 from vidc.plugins.errors import UsageError
@@ -32,7 +32,7 @@ def of_linears(*rules):
     return Recipe("mine", "d", tuple(Rule(layers, format_) for layers, format_ in rules), ())
 
 
-@pytest.mark.parametrize("name", tuple(shipped("recipes")))
+@pytest.mark.parametrize("name", of_targets())
 def test_shipped_recipes_leave_other_layers_high(name):
     found = apply_recipe(load_recipe(name), LONGLIVE)
     assert found.linear.keys() == linear_sizes(LONGLIVE).keys()
