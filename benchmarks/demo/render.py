@@ -45,14 +45,14 @@ def render(
             drawn = [clips[i] for i in rows]
             image[rows], covered = _with_things(image[rows], drawn, frames[rows], index)
             shown[rows] = torch.maximum(shown[rows], covered)
-    lit = (image * _lights(clips, frames, size, device)).clamp(0, 1)
+    lit = (image * lights(clips, frames, size, device)).clamp(0, 1)
     return (2 * lit - 1).transpose(1, 2).contiguous(), shown
 
 
 def ground_only(clip: Clip, frames: Tensor, size: tuple[int, int]) -> Tensor:
     """A clip without its objects, float32 ``[3, T, H, W]`` in -1..1, in frames ``[T]``."""
     image = ground_textures(size, "cpu")[GROUNDS.index(clip.scene.ground)]
-    lit = image * _lights([clip], frames[None], size, "cpu")[0]
+    lit = image * lights([clip], frames[None], size, "cpu")[0]
     return (2 * lit.clamp(0, 1) - 1).transpose(0, 1)
 
 
@@ -151,7 +151,7 @@ _OUTLINES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 assert tuple(_OUTLINES) == SHAPES
 
 
-def _lights(
+def lights(
     clips: Sequence[Clip], frames: Tensor, size: tuple[int, int], device: torch.device | str
 ) -> Tensor:
     """Factors ``[B, T, 3, 1 or H, 1 or W]`` of every pixel's light; time goes on at a switch."""

@@ -26,7 +26,7 @@ COLORS = {
     "cyan": (0.08, 0.86, 0.92),
 }
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
-RADII = {"small": 0.095, "": 0.12, "big": 0.15}
+RADII = {"small": 0.105, "": 0.13, "big": 0.155}
 DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 MANNERS = ("moving", "bouncing")
 PERIODS = {"slowly": 16, "": 8, "quickly": 4}

@@ -1,0 +1,368 @@
+"""The four stages of training: each a network, its loss, and its share of the time.
+
+All losses are regressions to one target for each input. No critic is needed, since captions and
+history decide the video: the best answer at every level of noise is the clean latent itself.
+"""
+
+import copy
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from demo.data import Codec, Shelf, decode, draw_clip, draw_shelf, encode, statistics
+from demo.networks import Sizes, TinyDecoder, new_text_encoder, new_transformer, new_vae
+from demo.render import render
+from demo.stream import Rollout, Transformer, run_layer
+from demo.tokens import PAD_ID
+
+MINUTES = {"vae": 6.5, "tiny": 2.5, "flow": 8.5, "self": 7.0}
+"""Minutes of each stage on an H100, 24.5 in all."""
+RATES = {"vae": 2e-3, "tiny": 2e-3, "flow": 2e-3, "self": 4e-4}
+"""Peak learning rates."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Amounts of work, for one H100; all may be lowered for a trial on a CPU.
+
+    Attributes:
+        vae_clips: clips of 17 frames in a step of the VAE, three times as many of 5 frames in the
+            first half of its time.
+        tiny_clips: clips of 17 frames in a step of the tiny decoder.
+        clips: clips in a step of the transformer.
+        starts: first blocks in such a step, which show nothing but what the caption says.
+        blocks: blocks of a clip.
+        farthest: blocks of the longest stream that clips are taken from.
+        shelves: layouts of clips that are rendered together.
+        shelf_clips: clips of each.
+        shelf_starts: first blocks that are rendered together.
+        shelf_steps: steps that use them.
+        emphasis: factor, less one, of errors where an object is.
+        measured: batches that measure a finished VAE.
+        disturbance: most deviation of noise on clean histories.
+    """
+
+    vae_clips: int = 12
+    tiny_clips: int = 12
+    clips: int = 24
+    starts: int = 192
+    blocks: int = 9
+    farthest: int = 128
+    shelves: int = 6
+    shelf_clips: int = 48
+    shelf_starts: int = 1024
+    shelf_steps: int = 100
+    emphasis: float = 8.0
+    disturbance: float = 0.2
+    measured: int = 8
+
+
+class Stage:
+    """One stage; a step's chance is a function of seed and step alone, so a run can resume.
+
+    Attributes:
+        network: trained; its parameters and their mean go into the checkpoint.
+    """
+
+    name: str
+    network: nn.Module
+
+    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int) -> None:
+        self.sizes, self.plan, self.device, self.seed = sizes, plan, torch.device(device), seed
+
+    def loss(self, step: int, share: float) -> dict[str, Tensor]:
+        """Parts of a step's loss by name, ``loss`` the whole; ``share`` of the time is over."""
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        """Values to store once ``network`` holds its final weights."""
+        return {}
+
+    def chance(self, step: int, purpose: str = "step") -> random.Random:
+        """Choices of a step."""
+        return random.Random(f"{self.seed} {self.name} {purpose} {step}")
+
+    def draws(self, step: int) -> torch.Generator:
+        """Random tensors of a step."""
+        return torch.Generator(self.device).manual_seed(
+            self.chance(step, "tensors").getrandbits(62)
+        )
+
+    def autocast(self) -> torch.autocast:
+        """Convolutions in bf16 on a GPU."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+
+    def video(self, choose: random.Random, count: int, latents: int) -> Tensor:
+        """Random clips ``[count, 3, T, H, W]`` of frames that make so many latent frames."""
+        frames = 4 * latents - 3
+        starts = [choose.randrange(1500) for _ in range(count)]
+        switched = [choose.random() < 0.2 for _ in range(count)]
+        clips = [
+            draw_clip(choose, start + choose.randrange(1, frames) if switch else None)
+            for start, switch in zip(starts, switched, strict=True)
+        ]
+        times = torch.tensor(starts)[:, None] + torch.arange(frames)
+        return render(clips, times, self.sizes.pixels, self.device)[0]
+
+
+class VaeStage(Stage):
+    """The VAE: pixels, edges at three sizes, and a narrow posterior."""
+
+    name = "vae"
+
+    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int) -> None:
+        super().__init__(sizes, plan, device, seed)
+        self.network = new_vae(sizes).to(self.device)
+
+    def loss(self, step: int, share: float) -> dict[str, Tensor]:
+        """Clips of two latent frames for half of the time, then of five."""
+        count, latents = (3 * self.plan.vae_clips, 2) if share < 0.5 else (self.plan.vae_clips, 5)
+        frames = self.video(self.chance(step), count, latents)
+        with self.autocast():
+            mean, log_variance = encode(self.network, frames)
+            noise = torch.randn(mean.shape, generator=self.draws(step), device=self.device)
+            made = decode(self.network, mean + torch.exp(0.5 * log_variance) * noise)
+        error = made - frames
+        divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
+        square = error.square().mean()
+        loss = error.abs().mean() + 4 * square + _edges(error) + 5e-4 * divergence
+        return {"loss": loss, "square": square, "divergence": divergence}
+
+    @torch.no_grad()
+    def facts(self) -> dict[str, Any]:
+        """The latents' statistics, and PSNR in dB on clips of other seeds."""
+        means, squares = [], []
+        for index in range(self.plan.measured):
+            frames = self.video(self.chance(index, "measure"), self.plan.vae_clips, 5)
+            with self.autocast():
+                mean, _ = encode(self.network, frames)
+                made = decode(self.network, mean)
+            means.append(mean)
+            squares.append((made.clamp(-1, 1) - frames).square().mean())
+        mean, std = statistics(torch.cat(means))
+        psnr = 10 * torch.log10(4 / torch.stack(squares).mean())
+        return {"mean": mean.tolist(), "std": std.tolist(), "psnr": float(psnr)}
+
+
+def _edges(error: Tensor) -> Tensor:
+    """Mean absolute differences of an error's neighbors in time, and in space at three sizes."""
+    total = error.diff(dim=2).abs().mean()
+    for scale in range(3):
+        if scale:
+            error = F.avg_pool3d(error, (1, 2, 2))
+        total = total + error.diff(dim=3).abs().mean() + error.diff(dim=4).abs().mean()
+    return total
+
+
+class TinyStage(Stage):
+    """The tiny decoder, taught to decode the VAE's latents as the VAE does."""
+
+    name = "tiny"
+
+    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int, codec: Codec) -> None:
+        super().__init__(sizes, plan, device, seed)
+        self.codec = codec
+        self.network = TinyDecoder(sizes.config.vae.z_dim).to(self.device)
+
+    def loss(self, step: int, share: float) -> dict[str, Tensor]:
+        """Latents are disturbed a little, since a transformer's are never exact."""
+        frames = self.video(self.chance(step), self.plan.tiny_clips, 5)
+        with self.autocast():
+            latents, asked = self._taught(frames)
+            noise = torch.randn(latents.shape, generator=self.draws(step), device=self.device)
+            made = self.network(latents + 0.03 * noise)
+        error = made.float() - asked
+        square = error.square().mean()
+        return {"loss": error.abs().mean() + 4 * square + 0.5 * _edges(error), "square": square}
+
+    @torch.no_grad()
+    def _taught(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        latents = self.codec.encode(frames)
+        return latents, self.codec.decode(latents).clamp(-1, 1)
+
+    @torch.no_grad()
+    def facts(self) -> dict[str, Any]:
+        """PSNR in dB against the VAE's own decoding."""
+        frames = self.video(self.chance(0, "measure"), self.plan.tiny_clips, 5)
+        latents, asked = self._taught(frames)
+        square = (self.network(latents).clamp(-1, 1) - asked).square().mean()
+        return {"psnr": float(10 * torch.log10(4 / square))}
+
+
+class FlowStage(Stage):
+    """Transformer and text encoder over clean histories, at the levels that the sampler has."""
+
+    name = "flow"
+
+    def __init__(
+        self, sizes: Sizes, plan: Plan, device: str, seed: int, codec: Codec, compiled: bool = False
+    ) -> None:
+        super().__init__(sizes, plan, device, seed)
+        self.codec = codec
+        transformer, text = new_transformer(sizes), new_text_encoder(sizes)
+        networks = {"transformer": transformer, "text_encoder": text}
+        self.network = nn.ModuleDict(networks).to(self.device)
+        layer = torch.compile(run_layer, dynamic=True) if compiled else run_layer
+        self._run = Transformer(transformer, sizes.stream, plan.farthest, layer)
+        self._text = text
+        self._round = -1
+        self._shelves: list[Shelf] = []
+        self._starts: Shelf | None = None
+
+    def loss(self, step: int, share: float) -> dict[str, Tensor]:
+        """Errors of flows of clips' noisy blocks and of first blocks."""
+        starts = self._prepare(step)
+        draw, choose = self.draws(step), self.chance(step)
+        copies: dict[str, Tensor] = dict(self._run.model.named_parameters())
+        if self.device.type == "cuda":
+            copies = {name: weight.bfloat16() for name, weight in copies.items()}
+        holder = _Holder(self, choose, draw)
+        named = {f"model.{name}": weight for name, weight in copies.items()}
+        shelf = choose.choice(self._shelves)
+        clips = functional_call(holder, named, (shelf, self.plan.clips))
+        first = functional_call(holder, named, (starts, self.plan.starts))
+        return {"loss": clips + first, "clips": clips, "starts": first}
+
+    def _prepare(self, step: int) -> Shelf:
+        """Renders and encodes the clips of the round that a step belongs to."""
+        plan, current = self.plan, step // self.plan.shelf_steps
+        if current != self._round or self._starts is None:
+            choose, shared = self.chance(current, "shelves"), (self.sizes, self.codec)
+            far = plan.farthest
+            self._shelves = [
+                draw_shelf(*shared, choose, plan.shelf_clips, plan.blocks, far)
+                for _ in range(plan.shelves)
+            ]
+            self._starts = draw_shelf(*shared, choose, plan.shelf_starts, 1, far)
+            self._round = current
+        return self._starts
+
+    def embeds(self, tokens: Tensor) -> Tensor:
+        """Embeddings ``[B, P, L, E]`` of tokens ``[B, P, L]``."""
+        flat = tokens.flatten(0, 1)
+        (embeds,) = self._text(flat, (flat != PAD_ID).long())
+        result: Tensor = embeds.unflatten(0, tokens.shape[:2])
+        return result
+
+    def shelf_loss(
+        self,
+        run: Transformer,
+        shelf: Shelf,
+        size: int,
+        choose: random.Random,
+        draw: torch.Generator,
+    ) -> Tensor:
+        """Mean square error of the flows of a batch's noisy groups."""
+        clean, shown, tokens = shelf.batch(size, draw)
+        text = run.text(self.embeds(tokens))
+        history, guess = self.history(run, shelf, clean, text, choose, draw)
+        sigmas, rows = self.sizes.stream.sigmas, list(shelf.noisy)
+        # Half of all blocks begin from pure noise, where the sampler decides what is shown.
+        chances = torch.full((len(sigmas),), 0.5 / max(1, len(sigmas) - 1), device=self.device)
+        chances[0] = 0.5
+        picked = torch.multinomial(chances, len(clean) * len(rows), True, generator=draw)
+        level = torch.tensor(sigmas, device=self.device)[picked].view(len(clean), len(rows))
+        noise = torch.randn(guess.shape, generator=draw, device=self.device)
+        share = level.view(*level.shape, 1, 1, 1, 1)
+        noisy = torch.lerp(guess, noise, share)
+        count = len(shelf.groups.rows) - len(rows)
+        latents = torch.cat([history[:, list(shelf.groups.rows[:count])], noisy], 1)
+        levels = torch.cat([level.new_zeros(len(clean), count), level], 1)
+        flow, _ = run(latents, levels, shelf.groups, text, flow_from=count)
+        # The flow that leads to the clean latent, whatever the noisy one was made of.
+        error = flow - (noisy - clean[:, rows]) / share
+        weight = 1 + self.plan.emphasis * shown[:, rows, :, None]
+        return (weight * error.square()).mean()
+
+    def history(
+        self, run: Transformer, shelf: Shelf, clean: Tensor, text: Any, choose: random.Random,
+        draw: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Blocks that noisy ones see, and the blocks that noise is added to."""
+        amount = torch.rand(len(clean), 1, 1, 1, 1, 1, generator=draw, device=self.device)
+        noise = torch.randn(clean.shape, generator=draw, device=self.device)
+        disturbed = clean + self.plan.disturbance * amount * noise
+        return disturbed, clean[:, list(shelf.noisy)]
+
+
+class _Holder(nn.Module):
+    """Module for ``functional_call``: a step's weights are converted to bf16 once, then shared."""
+
+    def __init__(self, stage: FlowStage, choose: random.Random, draw: torch.Generator) -> None:
+        super().__init__()
+        self.model = stage._run.model
+        self._rest = (stage, choose, draw)
+
+    def forward(self, shelf: Shelf, size: int) -> Tensor:
+        stage, choose, draw = self._rest
+        return stage.shelf_loss(stage._run.using(self.model), shelf, size, choose, draw)
+
+
+class SelfStage(FlowStage):
+    """The same over histories that the model made itself, block by block, as in a session.
+
+    Every block is then taught once more in one forward: its noisy latents are made of the model's
+    own block, the target stays the video's. No gradient passes through latents.
+    """
+
+    name = "self"
+
+    def begin(self, weights: Mapping[str, Tensor]) -> None:
+        """Starts from the weights of the stage before."""
+        self.network.load_state_dict(weights)
+
+    @torch.no_grad()
+    def history(
+        self, run: Transformer, shelf: Shelf, clean: Tensor, text: Any, choose: random.Random,
+        draw: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Rolls the clips out with some or all of the sampler's steps."""
+        sigmas = self.sizes.stream.sigmas
+        steps = len(sigmas) if choose.random() < 0.5 else choose.randint(1, len(sigmas))
+        levels = [sigmas[0], *sigmas[len(sigmas) - steps + 1 :]]
+        known = shelf.noisy.start
+        given, _ = super().history(run, shelf, clean, text, choose, draw)
+        rollout, blocks = Rollout(run, text), list(given[:, :known].unbind(1))
+        for index, block in enumerate(shelf.positions):
+            if index == shelf.switch:
+                rollout.switch_prompt(block)
+            if index >= known:
+                shape = (len(levels), *clean[:, 0].shape)
+                noise = torch.randn(shape, generator=draw, device=self.device)
+                blocks.append(rollout.generate(noise, levels, block))
+            if index + 1 < len(shelf.positions):
+                rollout.remember(blocks[index], block)
+        made = torch.stack(blocks, 1)
+        return made, made[:, known:]
+
+
+def build(
+    name: str, sizes: Sizes, plan: Plan, device: str, seed: int, done: Mapping[str, Any],
+    compiled: bool = False,
+) -> Stage:  # fmt: skip
+    """A stage on top of finished ones: checkpoints by name."""
+    if name == "vae":
+        return VaeStage(sizes, plan, device, seed)
+    codec = load_codec(sizes, done["vae"], device)
+    if name == "tiny":
+        return TinyStage(sizes, plan, device, seed, codec)
+    if name == "flow":
+        return FlowStage(sizes, plan, device, seed, codec, compiled)
+    stage = SelfStage(sizes, plan, device, seed, codec, compiled)
+    stage.begin(done["flow"]["ema"])
+    return stage
+
+
+def load_codec(sizes: Sizes, checkpoint: Mapping[str, Any], device: str) -> Codec:
+    """The trained VAE, frozen."""
+    vae = new_vae(sizes)
+    vae.load_state_dict(copy.copy(checkpoint["ema"]))
+    facts = checkpoint["facts"]
+    values = (torch.tensor(facts[key], device=device) for key in ("mean", "std"))
+    return Codec(vae.to(device).eval().requires_grad_(False), *values)
