@@ -15,10 +15,6 @@ from demo.stream import Groups, clip_groups
 from demo.tokens import encode as tokenize
 from demo.world import Clip, draw_scene, draw_switch, first_frame
 
-LEAST_STD = 0.1
-"""Least deviation of a latent channel over the largest one, so that a channel that carries nothing
-is not blown up to unit variance."""
-
 
 @dataclass(frozen=True)
 class Codec:
@@ -63,10 +59,13 @@ def _streamed(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def statistics(latents: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel of latents ``[B, C, F, h, w]``."""
+    """Mean and deviation of each channel of latents ``[B, C, F, h, w]``.
+
+    A channel that carries nothing is not blown up to unit variance.
+    """
     flat = latents.transpose(0, 1).flatten(1)
     std = flat.std(1)
-    return flat.mean(1), std.clamp_min(LEAST_STD * float(std.max()))
+    return flat.mean(1), std.clamp_min(0.1 * float(std.max()))
 
 
 def draw_clip(choose: random.Random, at: int | None = None) -> Clip:
@@ -79,25 +78,15 @@ def draw_clip(choose: random.Random, at: int | None = None) -> Clip:
 
 @dataclass(frozen=True)
 class Shelf:
-    """Encoded clips of one layout.
+    """Encoded clips of one layout."""
 
-    Attributes:
-        latents: normalized, ``[N, blocks, F, C, h, w]``.
-        shown: largest share that objects cover in each latent, ``[N, blocks, F, h, w]``.
-        tokens: before and after the switch, int64 ``[N, prompts, L]``.
-        groups: the passes of a clip; the last ones are noisy.
-        noisy: rows of noisy groups.
-        positions: absolute blocks.
-        switch: index of the first block under the second prompt, None without one.
-    """
-
-    latents: Tensor
-    shown: Tensor
-    tokens: Tensor
-    groups: Groups
-    noisy: range
-    positions: tuple[int, ...]
-    switch: int | None
+    latents: Tensor  # Normalized, [N, blocks, F, C, h, w].
+    shown: Tensor  # Largest share that objects cover in each latent, [N, blocks, F, h, w].
+    tokens: Tensor  # Before and after the switch, int64 [N, prompts, L].
+    groups: Groups  # Passes of a clip; the last ones are noisy.
+    noisy: range  # Rows of noisy groups.
+    positions: tuple[int, ...]  # Absolute blocks.
+    switch: int | None  # Index of the first block under the second prompt.
 
     def batch(self, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Latents, shares of objects and tokens of ``size`` different clips, or of all."""

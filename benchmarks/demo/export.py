@@ -45,16 +45,7 @@ def weights(done: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
 
 
 def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> dict[str, Any]:
-    """Writes the folder of weights anew, the preset with the latents' statistics beside them.
-
-    Args:
-        done: checkpoints of finished stages.
-        sizes: of the model.
-        preset: the preset that was trained.
-        out: replaced.
-
-    Returns:
-        The document of ``digests.json``.
+    """Writes ``out`` anew from finished stages, with the preset; returns its digests' document.
 
     Raises:
         ValueError: a value does not fit float16, or the files are too large.

@@ -12,10 +12,8 @@ from torch import nn
 
 from demo.stages import Stage
 
-FALLING = 0.4
-"""Share of a stage in which the learning rate falls to nothing."""
-WARMUP = 0.02
-"""Share in which it rises."""
+WARMUP, FALLING = 0.02, 0.4
+"""Shares of a stage in which the learning rate rises, and falls to nothing."""
 EMA = 0.995
 SAVE_SECONDS = 100.0
 _NO_MUON = ("embed_tokens", "patch_embedding", "relative_attention_bias", "proj_out")
@@ -63,11 +61,9 @@ class Optimizer:
             optimizer.step()
 
     def state(self) -> list[dict[str, Any]]:
-        """State for a checkpoint."""
         return [optimizer.state_dict() for optimizer in self._both]
 
     def restore(self, state: list[dict[str, Any]]) -> None:
-        """Takes a checkpoint's state."""
         for optimizer, each in zip(self._both, state, strict=True):
             optimizer.load_state_dict(each)
 
@@ -78,17 +74,9 @@ def learning_rate(peak: float, share: float) -> float:
 
 
 def train(stage: Stage, peak: float, budget: Budget, folder: Path, deadline: float) -> bool:
-    """Trains a stage from its checkpoint on, until it is over or the deadline is reached.
+    """Trains a stage from its checkpoint in ``folder`` on; returns True once it is over.
 
-    Args:
-        stage: trained in place.
-        peak: learning rate.
-        budget: length of the stage, earlier runs included.
-        folder: has ``NAME.pt`` and ``log.jsonl``.
-        deadline: in seconds of ``time.monotonic``.
-
-    Returns:
-        True if the stage is over; its checkpoint then has the mean weights' facts.
+    It stops at the deadline, in seconds of ``time.monotonic``.
 
     Raises:
         FloatingPointError: ten steps in a row had gradients that are not finite.

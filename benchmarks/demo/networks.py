@@ -141,7 +141,7 @@ class TinyDecoder(nn.Module):
         for width, following, stride in ((first, second, 1), (second, third, 2), (third, last, 2)):
             layers += [_MemBlock(width) for _ in range(3)]
             layers += [nn.Upsample(scale_factor=2), _Grow(width, stride)]
-            layers += [_conv(width, following, bias=following == last)]
+            layers += [_conv(width, following, bias=False)]
         self.decoder = nn.Sequential(*layers, nn.ReLU(), _conv(last, 3))
 
     def forward(self, latents: Tensor) -> Tensor:

@@ -12,10 +12,8 @@ from torch import Tensor
 
 from demo.world import BLOCK, COLORS, GROUNDS, LIGHTS, RADII, SHAPES, Clip, positions
 
-_SHADOW = (0.035, 0.045)
-"""Offset of an object's shadow."""
-_SHADE = 0.4
-"""Share of light that a shadow takes."""
+_SHADOW, _SHADE = (0.035, 0.045), 0.4
+"""Offset of an object's shadow, and the share of light that it takes."""
 _PULSE, _SWEEP = 4 * BLOCK, 8 * BLOCK
 """Periods of lights, in frames."""
 
@@ -23,17 +21,10 @@ _PULSE, _SWEEP = 4 * BLOCK, 8 * BLOCK
 def render(
     clips: Sequence[Clip], frames: Tensor, size: tuple[int, int], device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """Draws clips.
+    """Draws frames int64 ``[B, T]`` (on the CPU) of B clips in height and width ``size``.
 
-    Args:
-        clips: B of them.
-        frames: the frames of each, int64 ``[B, T]`` on the CPU.
-        size: height and width in pixels.
-        device: to draw on.
-
-    Returns:
-        Videos, float32 ``[B, 3, T, H, W]`` in -1..1, and the share of each pixel that objects
-        cover, ``[B, T, H, W]``.
+    Returns videos, float32 ``[B, 3, T, H, W]`` in -1..1, and the share of each pixel that objects
+    cover, ``[B, T, H, W]``.
     """
     grounds = torch.tensor([GROUNDS.index(clip.scene.ground) for clip in clips])
     image = ground_textures(size, str(device))[grounds.to(device)]

@@ -4,9 +4,8 @@ All losses are regressions to one target for each input. No critic is needed, si
 history decide the video: the best answer at every level of noise is the clean latent itself.
 """
 
-import copy
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +19,9 @@ from demo.networks import Sizes, TinyDecoder, new_text_encoder, new_transformer,
 from demo.render import render
 from demo.stream import Rollout, Transformer, run_layer
 from demo.tokens import PAD_ID
+from vidc.exporters.parts.causal_wan.network import CausalWan
 
-MINUTES = {"vae": 6.5, "tiny": 2.5, "flow": 8.5, "self": 7.0}
+MINUTES = {"vae": 6.0, "tiny": 2.5, "flow": 8.5, "self": 7.5}
 """Minutes of each stage on an H100, 24.5 in all."""
 RATES = {"vae": 2e-3, "tiny": 2e-3, "flow": 2e-3, "self": 4e-4}
 """Peak learning rates."""
@@ -29,46 +29,25 @@ RATES = {"vae": 2e-3, "tiny": 2e-3, "flow": 2e-3, "self": 4e-4}
 
 @dataclass(frozen=True)
 class Plan:
-    """Amounts of work, for one H100; all may be lowered for a trial on a CPU.
+    """Amounts of work, for one H100; all may be lowered for a trial on a CPU."""
 
-    Attributes:
-        vae_clips: clips of 17 frames in a step of the VAE, three times as many of 5 frames in the
-            first half of its time.
-        tiny_clips: clips of 17 frames in a step of the tiny decoder.
-        clips: clips in a step of the transformer.
-        starts: first blocks in such a step, which show nothing but what the caption says.
-        blocks: blocks of a clip.
-        farthest: blocks of the longest stream that clips are taken from.
-        shelves: layouts of clips that are rendered together.
-        shelf_clips: clips of each.
-        shelf_starts: first blocks that are rendered together.
-        shelf_steps: steps that use them.
-        emphasis: factor, less one, of errors where an object is.
-        measured: batches that measure a finished VAE.
-        disturbance: most deviation of noise on clean histories.
-    """
-
-    vae_clips: int = 12
+    vae_clips: int = 12  # Of 17 frames; in the first half of the time three times as many of 5.
     tiny_clips: int = 12
     clips: int = 24
-    starts: int = 192
-    blocks: int = 9
-    farthest: int = 128
-    shelves: int = 6
-    shelf_clips: int = 48
-    shelf_starts: int = 1024
-    shelf_steps: int = 100
-    emphasis: float = 8.0
-    disturbance: float = 0.2
-    measured: int = 8
+    starts: int = 192  # First blocks, which show nothing but what the caption says.
+    blocks: int = 9  # Of a clip.
+    farthest: int = 128  # Blocks of the longest stream that clips are taken from.
+    shelves: int = 6  # Layouts of clips that are rendered together,
+    shelf_clips: int = 32  # clips of each,
+    shelf_starts: int = 768  # first blocks,
+    shelf_steps: int = 120  # and steps that use them.
+    emphasis: float = 8.0  # Factor, less one, of errors where an object is.
+    disturbance: float = 0.2  # Most deviation of noise on clean histories.
+    measured: int = 8  # Batches that measure a finished VAE.
 
 
 class Stage:
-    """One stage; a step's chance is a function of seed and step alone, so a run can resume.
-
-    Attributes:
-        network: trained; its parameters and their mean go into the checkpoint.
-    """
+    """One stage; a step's chance is a function of seed and step alone, so a run can resume."""
 
     name: str
     network: nn.Module
@@ -85,28 +64,23 @@ class Stage:
         return {}
 
     def chance(self, step: int, purpose: str = "step") -> random.Random:
-        """Choices of a step."""
         return random.Random(f"{self.seed} {self.name} {purpose} {step}")
 
     def draws(self, step: int) -> torch.Generator:
-        """Random tensors of a step."""
         return torch.Generator(self.device).manual_seed(
             self.chance(step, "tensors").getrandbits(62)
         )
 
     def autocast(self) -> torch.autocast:
-        """Convolutions in bf16 on a GPU."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
     def video(self, choose: random.Random, count: int, latents: int) -> Tensor:
         """Random clips ``[count, 3, T, H, W]`` of frames that make so many latent frames."""
         frames = 4 * latents - 3
         starts = [choose.randrange(1500) for _ in range(count)]
-        switched = [choose.random() < 0.2 for _ in range(count)]
-        clips = [
-            draw_clip(choose, start + choose.randrange(1, frames) if switch else None)
-            for start, switch in zip(starts, switched, strict=True)
-        ]
+        # One clip in five switches its prompt on the way.
+        turns = [s + choose.randrange(1, frames) if choose.random() < 0.2 else None for s in starts]
+        clips = [draw_clip(choose, turn) for turn in turns]
         times = torch.tensor(starts)[:, None] + torch.arange(frames)
         return render(clips, times, self.sizes.pixels, self.device)[0]
 
@@ -121,7 +95,6 @@ class VaeStage(Stage):
         self.network = new_vae(sizes).to(self.device)
 
     def loss(self, step: int, share: float) -> dict[str, Tensor]:
-        """Clips of two latent frames for half of the time, then of five."""
         count, latents = (3 * self.plan.vae_clips, 2) if share < 0.5 else (self.plan.vae_clips, 5)
         frames = self.video(self.chance(step), count, latents)
         with self.autocast():
@@ -206,8 +179,8 @@ class FlowStage(Stage):
         super().__init__(sizes, plan, device, seed)
         self.codec = codec
         transformer, text = new_transformer(sizes), new_text_encoder(sizes)
-        networks = {"transformer": transformer, "text_encoder": text}
-        self.network = nn.ModuleDict(networks).to(self.device)
+        self.network = nn.ModuleDict({"transformer": transformer, "text_encoder": text})
+        self.network.to(self.device)
         layer = torch.compile(run_layer, dynamic=True) if compiled else run_layer
         self._run = Transformer(transformer, sizes.stream, plan.farthest, layer)
         self._text = text
@@ -216,17 +189,25 @@ class FlowStage(Stage):
         self._starts: Shelf | None = None
 
     def loss(self, step: int, share: float) -> dict[str, Tensor]:
-        """Errors of flows of clips' noisy blocks and of first blocks."""
         starts = self._prepare(step)
         draw, choose = self.draws(step), self.chance(step)
         copies: dict[str, Tensor] = dict(self._run.model.named_parameters())
         if self.device.type == "cuda":
             copies = {name: weight.bfloat16() for name, weight in copies.items()}
-        holder = _Holder(self, choose, draw)
         named = {f"model.{name}": weight for name, weight in copies.items()}
-        shelf = choose.choice(self._shelves)
-        clips = functional_call(holder, named, (shelf, self.plan.clips))
-        first = functional_call(holder, named, (starts, self.plan.starts))
+
+        def error(shelf: Shelf, size: int) -> Tensor:
+            """Error over weights that a step converts to bf16 once, however many its passes."""
+            use = _Use(self._run.model)
+            loss: Tensor = functional_call(
+                use,
+                named,
+                (lambda m: self.shelf_loss(self._run.using(m), shelf, size, choose, draw),),
+            )
+            return loss
+
+        clips = error(choose.choice(self._shelves), self.plan.clips)
+        first = error(starts, self.plan.starts)
         return {"loss": clips + first, "clips": clips, "starts": first}
 
     def _prepare(self, step: int) -> Shelf:
@@ -234,12 +215,9 @@ class FlowStage(Stage):
         plan, current = self.plan, step // self.plan.shelf_steps
         if current != self._round or self._starts is None:
             choose, shared = self.chance(current, "shelves"), (self.sizes, self.codec)
-            far = plan.farthest
-            self._shelves = [
-                draw_shelf(*shared, choose, plan.shelf_clips, plan.blocks, far)
-                for _ in range(plan.shelves)
-            ]
-            self._starts = draw_shelf(*shared, choose, plan.shelf_starts, 1, far)
+            counts = (plan.shelf_clips, plan.blocks, plan.farthest)
+            self._shelves = [draw_shelf(*shared, choose, *counts) for _ in range(plan.shelves)]
+            self._starts = draw_shelf(*shared, choose, plan.shelf_starts, 1, plan.farthest)
             self._round = current
         return self._starts
 
@@ -291,17 +269,15 @@ class FlowStage(Stage):
         return disturbed, clean[:, list(shelf.noisy)]
 
 
-class _Holder(nn.Module):
-    """Module for ``functional_call``: a step's weights are converted to bf16 once, then shared."""
+class _Use(nn.Module):
+    """Hands a network to a function, because ``functional_call`` calls modules alone."""
 
-    def __init__(self, stage: FlowStage, choose: random.Random, draw: torch.Generator) -> None:
+    def __init__(self, model: CausalWan) -> None:
         super().__init__()
-        self.model = stage._run.model
-        self._rest = (stage, choose, draw)
+        self.model = model
 
-    def forward(self, shelf: Shelf, size: int) -> Tensor:
-        stage, choose, draw = self._rest
-        return stage.shelf_loss(stage._run.using(self.model), shelf, size, choose, draw)
+    def forward(self, use: Callable[[CausalWan], Tensor]) -> Tensor:
+        return use(self.model)
 
 
 class SelfStage(FlowStage):
@@ -312,10 +288,6 @@ class SelfStage(FlowStage):
     """
 
     name = "self"
-
-    def begin(self, weights: Mapping[str, Tensor]) -> None:
-        """Starts from the weights of the stage before."""
-        self.network.load_state_dict(weights)
 
     @torch.no_grad()
     def history(
@@ -355,14 +327,14 @@ def build(
     if name == "flow":
         return FlowStage(sizes, plan, device, seed, codec, compiled)
     stage = SelfStage(sizes, plan, device, seed, codec, compiled)
-    stage.begin(done["flow"]["ema"])
+    stage.network.load_state_dict(done["flow"]["ema"])
     return stage
 
 
 def load_codec(sizes: Sizes, checkpoint: Mapping[str, Any], device: str) -> Codec:
     """The trained VAE, frozen."""
     vae = new_vae(sizes)
-    vae.load_state_dict(copy.copy(checkpoint["ema"]))
+    vae.load_state_dict(checkpoint["ema"])
     facts = checkpoint["facts"]
     values = (torch.tensor(facts[key], device=device) for key in ("mean", "std"))
     return Codec(vae.to(device).eval().requires_grad_(False), *values)

@@ -32,19 +32,12 @@ LayerFunction = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Groups:
-    """G passes over one block each.
+    """G passes over one block each."""
 
-    Attributes:
-        blocks: absolute index of each block.
-        prompts: index of each one's prompt.
-        keys: groups that each one attends to, as indices into past groups followed by these.
-        rows: index of each one's block within its clip.
-    """
-
-    blocks: tuple[int, ...]
-    prompts: tuple[int, ...]
-    keys: tuple[tuple[int, ...], ...]
-    rows: tuple[int, ...] = ()
+    blocks: tuple[int, ...]  # Absolute index of each block.
+    prompts: tuple[int, ...]  # Index of each one's prompt.
+    keys: tuple[tuple[int, ...], ...]  # What each sees: indices into past groups, then these.
+    rows: tuple[int, ...] = ()  # Index of each block within its clip.
 
 
 def in_ring(block: int, stream: StreamSpec) -> list[int]:
@@ -63,12 +56,9 @@ def clip_groups(
 ) -> Groups:
     """The groups of a clip: clean and recached ones, then the noisy ones in the clip's order.
 
-    Args:
-        positions: absolute blocks, ascending. Nobody sees blocks that are not among them, so a
-            clip may be the sink and a stretch from far on.
-        stream: sizes of the stream.
-        switch: index of the first block under the second prompt.
-        noisy_from: index of the first block with a noisy group.
+    ``positions`` are absolute blocks, ascending: all, or the sink and a stretch from far on.
+    ``switch`` is the index of the first block under the second prompt, ``noisy_from`` that of the
+    first block with a noisy group.
     """
     count = len(positions)
     turn = count if switch is None else switch
@@ -87,11 +77,8 @@ def clip_groups(
         last = again[-1] if kind == "again" else index
         seen = [i for i in range(count) if positions[i] in in_ring(positions[last], stream)]
         after = kind == "again" or index >= turn
-        return tuple(
-            place[kind, i] if i == index else
-            place["again" if i in again and after else "clean", i]
-            for i in seen
-        )  # fmt: skip
+        past = {i: "again" if i in again and after else "clean" for i in seen}
+        return tuple(place[kind if i == index else past[i], i] for i in seen)
 
     return Groups(
         blocks=tuple(positions[i] for _, i in order),
@@ -102,13 +89,9 @@ def clip_groups(
 
 
 class Transformer:
-    """A transformer over groups.
+    """A transformer over groups of streams of at most ``blocks`` blocks.
 
-    Args:
-        model: the network; its weights' dtype is that of its matrix products.
-        stream: sizes of the stream.
-        blocks: most blocks of a stream.
-        layer: ``run_layer``, or that function compiled.
+    Matrix products are computed in the weights' dtype; ``layer`` may be ``run_layer`` compiled.
     """
 
     def __init__(
@@ -147,21 +130,13 @@ class Transformer:
         levels: Tensor,
         groups: Groups,
         text: Sequence[KeysValues],
-        past: Sequence[KeysValues] | None = None,
+        past: Sequence[tuple[Tensor, ...]] = (),
         flow_from: int = 0,
     ) -> tuple[Tensor, list[KeysValues]]:
-        """Computes flows, and the keys and values that each layer made.
+        """Flows of groups from ``flow_from`` on, and keys and values of all groups by layer.
 
-        Args:
-            latents: ``[B, G, F, C, h, w]``.
-            levels: share of noise of each group, ``[B, G]``.
-            groups: which block each group is, and what it sees.
-            text: of ``text``.
-            past: keys and values of earlier groups by layer.
-            flow_from: the first group whose flow is wanted.
-
-        Returns:
-            Flows, float32 ``[B, G - flow_from, F, C, h, w]``, and keys and values by layer.
+        ``latents`` are ``[B, G, F, C, h, w]``, as are float32 flows; ``levels`` the shares of noise
+        ``[B, G]``, ``past`` the keys and values of earlier groups by layer.
         """
         model, (batch, count, frames) = self.model, latents.shape[:3]
         device = latents.device
@@ -192,7 +167,7 @@ def run_layer(
     rope: tuple[Tensor, Tensor],
     text: KeysValues,
     sight: tuple[Tensor, Tensor | None, Tensor],
-    past: KeysValues | None,
+    past: tuple[Tensor, ...] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One layer over all groups: float32 ``[B, G * T, dim]`` to the same, its keys and values."""
     seen, mask, prompt = sight
@@ -278,9 +253,9 @@ class Rollout:
         groups = Groups(tuple(blocks), (self._prompt,) * len(blocks), (keys,) * len(blocks))
         layers = range(len(self._transformer.model.layers))
         before = [
-            (torch.cat([self._ring[b][i][0] for b in past], 1),
-             torch.cat([self._ring[b][i][1] for b in past], 1))
+            tuple(torch.cat([self._ring[b][i][part] for b in past], 1) for part in (0, 1))
             for i in layers
-        ] if past else None  # fmt: skip
+            if past
+        ]
         levels = torch.full(latents.shape[:2], level, device=latents.device)
         return self._transformer(latents, levels, groups, self._text, before)

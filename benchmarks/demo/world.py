@@ -145,12 +145,7 @@ def parse(caption: str) -> Scene:
 
 
 def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
-    """A random scene; two in five have two objects.
-
-    Args:
-        choose: source of chance.
-        held_out: the scene's own ``held_out``, if it matters.
-    """
+    """A random scene, of two objects in two of five draws, with this ``held_out`` if given."""
     while True:
         things = tuple(_draw_thing(choose) for _ in range(1 if choose.random() < 0.6 else 2))
         try:
@@ -162,27 +157,15 @@ def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
 
 
 def _draw_thing(choose: random.Random) -> Thing:
-    return Thing(
-        color=choose.choice([*COLORS]),
-        shape=choose.choice(SHAPES),
-        direction=choose.choice([*DIRECTIONS]),
-        size=choose.choice([*RADII]),
-        manner=choose.choice(MANNERS),
-        speed=choose.choice([*PERIODS]),
-        place=choose.choice([*PLACES]),
-    )
+    tables = (COLORS, SHAPES, DIRECTIONS, RADII, MANNERS, PERIODS, PLACES)
+    return Thing(*(choose.choice([*table]) for table in tables))
 
 
 def draw_switch(scene: Scene, choose: random.Random, held_out: bool | None = None) -> Scene:
     """The scene with another color or direction of one object.
 
-    Args:
-        scene: before the switch.
-        choose: source of chance.
-        held_out: that of the new scene, if it matters.
-
     Raises:
-        ValueError: no such scene was found.
+        ValueError: no such scene with this ``held_out`` was found.
     """
     for _ in range(200):
         index = choose.randrange(len(scene.things))
