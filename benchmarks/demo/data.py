@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from demo.networks import Sizes
 from demo.render import render
-from demo.stream import Groups, clip_groups
 from demo.tokens import encode as tokenize
 from demo.world import Clip, draw_scene, draw_switch, first_frame
 
@@ -83,8 +82,7 @@ class Shelf:
     latents: Tensor  # Normalized, [N, blocks, F, C, h, w].
     shown: Tensor  # Largest share that objects cover in each latent, [N, blocks, F, h, w].
     tokens: Tensor  # Before and after the switch, int64 [N, prompts, L].
-    groups: Groups  # Passes of a clip; the last ones are noisy.
-    noisy: range  # Rows of noisy groups.
+    known: int  # Blocks that are given; the others are to be generated.
     positions: tuple[int, ...]  # Absolute blocks.
     switch: int | None  # Index of the first block under the second prompt.
 
@@ -102,7 +100,6 @@ def draw_shelf(
     Half of the layouts begin with the stream; the others are its first block and a stretch that
     ends at a block below ``farthest``, drawn evenly in the logarithm. Three in five switch.
     """
-    stream = sizes.stream
     positions, known = tuple(range(blocks)), 0
     if blocks > 3 and choose.random() < 0.5 and farthest > blocks:
         end = round(blocks * (farthest / blocks) ** choose.random())
@@ -118,10 +115,7 @@ def draw_shelf(
     latents, shown = (torch.cat(part, 1) for part in zip(*parts, strict=True))
     scenes = [[clip.scene] if clip.later is None else [clip.scene, clip.later] for clip in clips]
     tokens = torch.stack([tokenize([scene.caption for scene in both]) for both in scenes])
-    return Shelf(
-        latents, shown, tokens.to(latents.device), clip_groups(positions, stream, switch, known),
-        range(known, blocks), positions, switch,
-    )  # fmt: skip
+    return Shelf(latents, shown, tokens.to(latents.device), known, positions, switch)
 
 
 @torch.no_grad()

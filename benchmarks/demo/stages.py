@@ -5,7 +5,7 @@ history decide the video: the best answer at every level of noise is the clean l
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from demo.data import Codec, Shelf, decode, draw_clip, draw_shelf, encode, statistics
 from demo.networks import Sizes, TinyDecoder, new_text_encoder, new_transformer, new_vae
 from demo.render import render
-from demo.stream import Rollout, Transformer, run_layer
+from demo.stream import Angles, Stream, run_layer
 from demo.tokens import PAD_ID
 from vidc.exporters.parts.causal_wan.network import CausalWan
 
@@ -33,11 +33,11 @@ class Plan:
 
     vae_clips: int = 12  # Of 17 frames; in the first half of the time three times as many of 5.
     tiny_clips: int = 12
-    clips: int = 24
+    clips: int = 32
     starts: int = 192  # First blocks, which show nothing but what the caption says.
     blocks: int = 9  # Of a clip.
     farthest: int = 128  # Blocks of the longest stream that clips are taken from.
-    shelves: int = 6  # Layouts of clips that are rendered together,
+    shelves: int = 8  # Layouts of clips that are rendered together,
     shelf_clips: int = 32  # clips of each,
     shelf_starts: int = 768  # first blocks,
     shelf_steps: int = 120  # and steps that use them.
@@ -181,8 +181,9 @@ class FlowStage(Stage):
         transformer, text = new_transformer(sizes), new_text_encoder(sizes)
         self.network = nn.ModuleDict({"transformer": transformer, "text_encoder": text})
         self.network.to(self.device)
-        layer = torch.compile(run_layer, dynamic=True) if compiled else run_layer
-        self._run = Transformer(transformer, sizes.stream, plan.farthest, layer)
+        self._layer = torch.compile(run_layer, dynamic=True) if compiled else run_layer
+        self._angles = Angles(sizes.stream, self.device)
+        self._model = transformer
         self._text = text
         self._round = -1
         self._shelves: list[Shelf] = []
@@ -191,19 +192,15 @@ class FlowStage(Stage):
     def loss(self, step: int, share: float) -> dict[str, Tensor]:
         starts = self._prepare(step)
         draw, choose = self.draws(step), self.chance(step)
-        copies: dict[str, Tensor] = dict(self._run.model.named_parameters())
+        weights: dict[str, Tensor] = dict(self._model.named_parameters())
         if self.device.type == "cuda":
-            copies = {name: weight.bfloat16() for name, weight in copies.items()}
-        named = {f"model.{name}": weight for name, weight in copies.items()}
+            # Converted once a step, however many passes there are.
+            weights = {name: weight.bfloat16() for name, weight in weights.items()}
+        named = {f"model.{name}": weight for name, weight in weights.items()}
 
         def error(shelf: Shelf, size: int) -> Tensor:
-            """Error over weights that a step converts to bf16 once, however many its passes."""
-            use = _Use(self._run.model)
-            loss: Tensor = functional_call(
-                use,
-                named,
-                (lambda m: self.shelf_loss(self._run.using(m), shelf, size, choose, draw),),
-            )
+            arguments = (lambda model: self.shelf_loss(model, shelf, size, choose, draw),)
+            loss: Tensor = functional_call(_Use(self._model), named, arguments)
             return loss
 
         clips = error(choose.choice(self._shelves), self.plan.clips)
@@ -230,43 +227,50 @@ class FlowStage(Stage):
 
     def shelf_loss(
         self,
-        run: Transformer,
+        model: CausalWan,
         shelf: Shelf,
         size: int,
         choose: random.Random,
         draw: torch.Generator,
     ) -> Tensor:
-        """Mean square error of the flows of a batch's noisy groups."""
+        """Mean square error of the flows of a batch's blocks, each at a level of its own."""
         clean, shown, tokens = shelf.batch(size, draw)
-        text = run.text(self.embeds(tokens))
-        history, guess = self.history(run, shelf, clean, text, choose, draw)
-        sigmas, rows = self.sizes.stream.sigmas, list(shelf.noisy)
+        spec, errors = self.sizes.stream, []
+        stream = Stream(model, self.embeds(tokens), self._angles, spec, self._layer)
+        sigmas = torch.tensor(spec.sigmas, device=self.device)
         # Half of all blocks begin from pure noise, where the sampler decides what is shown.
-        chances = torch.full((len(sigmas),), 0.5 / max(1, len(sigmas) - 1), device=self.device)
+        chances = torch.full_like(sigmas, 0.5 / max(1, len(sigmas) - 1))
         chances[0] = 0.5
-        picked = torch.multinomial(chances, len(clean) * len(rows), True, generator=draw)
-        level = torch.tensor(sigmas, device=self.device)[picked].view(len(clean), len(rows))
-        noise = torch.randn(guess.shape, generator=draw, device=self.device)
-        share = level.view(*level.shape, 1, 1, 1, 1)
-        noisy = torch.lerp(guess, noise, share)
-        count = len(shelf.groups.rows) - len(rows)
-        latents = torch.cat([history[:, list(shelf.groups.rows[:count])], noisy], 1)
-        levels = torch.cat([level.new_zeros(len(clean), count), level], 1)
-        flow, _ = run(latents, levels, shelf.groups, text, flow_from=count)
-        # The flow that leads to the clean latent, whatever the noisy one was made of.
-        error = flow - (noisy - clean[:, rows]) / share
-        weight = 1 + self.plan.emphasis * shown[:, rows, :, None]
-        return (weight * error.square()).mean()
+        steps = choose.randint(1, len(sigmas)) if choose.random() < 0.5 else len(sigmas)
+        levels = [*spec.sigmas[:1], *spec.sigmas[len(sigmas) - steps + 1 :]]
+        for index, block in enumerate(shelf.positions):
+            if index == shelf.switch:
+                stream.switch_prompt(block)
+            asked, given = clean[:, index], index < shelf.known
+            made, history = self.block(stream, asked, given, levels, block, draw)
+            if not given:
+                level = sigmas[torch.multinomial(chances, len(asked), True, generator=draw)]
+                share = level.view(-1, 1, 1, 1, 1)
+                noisy = torch.lerp(made, self.noise(draw, asked.shape), share)
+                # The flow that leads to the video's block, whatever the noisy one was made of.
+                error = stream.flow(noisy, level, block) - (noisy - asked) / share
+                weight = 1 + self.plan.emphasis * shown[:, index, :, None]
+                errors.append((weight * error.square()).mean())
+            if index + 1 < len(shelf.positions):
+                stream.remember(history, block)
+        return torch.stack(errors).mean()
 
-    def history(
-        self, run: Transformer, shelf: Shelf, clean: Tensor, text: Any, choose: random.Random,
+    def noise(self, draw: torch.Generator, shape: Sequence[int]) -> Tensor:
+        """Unit normal noise."""
+        return torch.randn(shape, generator=draw, device=self.device)
+
+    def block(
+        self, stream: Stream, clean: Tensor, given: bool, levels: Sequence[float], block: int,
         draw: torch.Generator,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Blocks that noisy ones see, and the blocks that noise is added to."""
-        amount = torch.rand(len(clean), 1, 1, 1, 1, 1, generator=draw, device=self.device)
-        noise = torch.randn(clean.shape, generator=draw, device=self.device)
-        disturbed = clean + self.plan.disturbance * amount * noise
-        return disturbed, clean[:, list(shelf.noisy)]
+        """The block that noise is added to, and the one that later blocks see."""
+        amount = torch.rand(len(clean), 1, 1, 1, 1, generator=draw, device=self.device)
+        return clean, clean + self.plan.disturbance * amount * self.noise(draw, clean.shape)
 
 
 class _Use(nn.Module):
@@ -281,37 +285,23 @@ class _Use(nn.Module):
 
 
 class SelfStage(FlowStage):
-    """The same over histories that the model made itself, block by block, as in a session.
+    """The same over histories that the model made itself, as in a session.
 
-    Every block is then taught once more in one forward: its noisy latents are made of the model's
-    own block, the target stays the video's. No gradient passes through latents.
+    Noise is added to the model's own block; the target stays the video's. Rollouts take some or all
+    of the sampler's steps. No gradient passes through latents.
     """
 
     name = "self"
 
-    @torch.no_grad()
-    def history(
-        self, run: Transformer, shelf: Shelf, clean: Tensor, text: Any, choose: random.Random,
+    def block(
+        self, stream: Stream, clean: Tensor, given: bool, levels: Sequence[float], block: int,
         draw: torch.Generator,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Rolls the clips out with some or all of the sampler's steps."""
-        sigmas = self.sizes.stream.sigmas
-        steps = len(sigmas) if choose.random() < 0.5 else choose.randint(1, len(sigmas))
-        levels = [sigmas[0], *sigmas[len(sigmas) - steps + 1 :]]
-        known = shelf.noisy.start
-        given, _ = super().history(run, shelf, clean, text, choose, draw)
-        rollout, blocks = Rollout(run, text), list(given[:, :known].unbind(1))
-        for index, block in enumerate(shelf.positions):
-            if index == shelf.switch:
-                rollout.switch_prompt(block)
-            if index >= known:
-                shape = (len(levels), *clean[:, 0].shape)
-                noise = torch.randn(shape, generator=draw, device=self.device)
-                blocks.append(rollout.generate(noise, levels, block))
-            if index + 1 < len(shelf.positions):
-                rollout.remember(blocks[index], block)
-        made = torch.stack(blocks, 1)
-        return made, made[:, known:]
+        """Generates the block from the stream's own past."""
+        if given:
+            return super().block(stream, clean, given, levels, block, draw)
+        made = stream.generate(self.noise(draw, (len(levels), *clean.shape)), levels, block)
+        return made, made
 
 
 def build(

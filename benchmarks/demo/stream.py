@@ -1,14 +1,10 @@
-"""Many blocks in one forward with gradients, and streams without: the runtime's arithmetic.
+"""Streams of a batch with gradients, block by block: the calls and the arithmetic of a session.
 
-A *group* is one pass over one block of latent frames. A clip in training has up to three groups of
-a block: its clean latent (as ``kv_update`` runs it), the same under a new prompt (``recache_N``)
-and its noisy latent (``denoise``). Each group attends to the groups whose keys and values the ring
-would hold at that time, so a clip is one batch of small dense attentions. Parameters and functions
-of a layer are vidc's own.
+Parameters and functions of a layer are vidc's own. Keys and values of each block in the ring are
+tensors of their own, so gradients pass through the clean passes that made them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -26,138 +22,107 @@ from vidc.runtime.programs.rope import Rope
 from vidc.runtime.programs.stream import StreamSpec
 
 KeysValues = tuple[Tensor, Tensor]
-"""Keys and values of one layer, each ``[B, G, T, H, D]`` with T tokens a block."""
+"""Keys and values of one layer, each ``[B, T, H, D]``."""
 LayerFunction = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
-@dataclass(frozen=True)
-class Groups:
-    """G passes over one block each."""
+class Angles:
+    """The runtime's rotary angles, computed once for each stretch of blocks."""
 
-    blocks: tuple[int, ...]  # Absolute index of each block.
-    prompts: tuple[int, ...]  # Index of each one's prompt.
-    keys: tuple[tuple[int, ...], ...]  # What each sees: indices into past groups, then these.
-    rows: tuple[int, ...] = ()  # Index of each block within its clip.
+    def __init__(self, spec: StreamSpec, device: torch.device) -> None:
+        self._spec, self._device, self._rope = spec, device, Rope(spec, device)
+        self._known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of ``count`` blocks from ``first`` on, each ``[T, D / 2]``."""
+        if (first, count) not in self._known:
+            tokens = count * self._spec.block * self._spec.frame_tokens
+            cos, sin = torch.empty(2, tokens, self._spec.head_dim // 2, device=self._device)
+            frame = torch.tensor([first * self._spec.block], device=self._device)
+            self._rope.fill(cos, sin, frame)
+            self._known[first, count] = (cos, sin)
+        return self._known[first, count]
 
 
-def in_ring(block: int, stream: StreamSpec) -> list[int]:
+def in_ring(block: int, spec: StreamSpec) -> list[int]:
     """Absolute blocks that the ring holds once ``block`` is written, ascending."""
-    newest = range(max(0, block - (stream.window - stream.sink) // stream.block + 1), block + 1)
-    return [*range(min(stream.sink // stream.block, newest.start)), *newest]
+    newest = range(max(0, block - (spec.window - spec.sink) // spec.block + 1), block + 1)
+    return [*range(min(spec.sink // spec.block, newest.start)), *newest]
 
 
-def recached(end: int, stream: StreamSpec) -> range:
-    """Absolute blocks that a prompt switch after ``end`` blocks recomputes."""
-    return range(end - stream.recached(end * stream.block) // stream.block, end)
-
-
-def clip_groups(
-    positions: Sequence[int], stream: StreamSpec, switch: int | None = None, noisy_from: int = 0
-) -> Groups:
-    """The groups of a clip: clean and recached ones, then the noisy ones in the clip's order.
-
-    ``positions`` are absolute blocks, ascending: all, or the sink and a stretch from far on.
-    ``switch`` is the index of the first block under the second prompt, ``noisy_from`` that of the
-    first block with a noisy group.
-    """
-    count = len(positions)
-    turn = count if switch is None else switch
-    again = [] if switch is None else [*recached(positions[switch], stream)]
-    again = [i for i in range(turn) if positions[i] in again]
-    order = [
-        *(("clean", i) for i in range(min(turn, count - 1))),
-        *(("again", i) for i in again),
-        *(("clean", i) for i in range(turn, count - 1)),
-        *(("noisy", i) for i in range(noisy_from, count)),
-    ]
-    place = {group: index for index, group in enumerate(order)}
-
-    def sight(kind: str, index: int) -> tuple[int, ...]:
-        # Recached blocks are computed together, so all of them see what the last one sees.
-        last = again[-1] if kind == "again" else index
-        seen = [i for i in range(count) if positions[i] in in_ring(positions[last], stream)]
-        after = kind == "again" or index >= turn
-        past = {i: "again" if i in again and after else "clean" for i in seen}
-        return tuple(place[kind if i == index else past[i], i] for i in seen)
-
-    return Groups(
-        blocks=tuple(positions[i] for _, i in order),
-        prompts=tuple(int(kind == "again" or i >= turn) for kind, i in order),
-        keys=tuple(sight(kind, i) for kind, i in order),
-        rows=tuple(i for _, i in order),
-    )
-
-
-class Transformer:
-    """A transformer over groups of streams of at most ``blocks`` blocks.
-
-    Matrix products are computed in the weights' dtype; ``layer`` may be ``run_layer`` compiled.
-    """
+class Stream:
+    """Streams of a batch, each with as many prompts as ``embeds`` ``[B, P, L, E]`` has."""
 
     def __init__(
-        self, model: CausalWan, stream: StreamSpec, blocks: int, layer: LayerFunction | None = None
-    ) -> None:
-        self.model = model
-        self.stream = stream
+        self, model: CausalWan, embeds: Tensor, angles: Angles, spec: StreamSpec,
+        layer: LayerFunction | None = None,
+    ) -> None:  # fmt: skip
+        self._model, self._angles, self._spec = model, angles, spec
         self._layer = layer or run_layer
-        device = model.scale_shift_table.device
-        tokens = stream.block * stream.frame_tokens
-        tables = [torch.empty(blocks * tokens, stream.head_dim // 2, device=device) for _ in "cs"]
-        first = torch.zeros(1, dtype=torch.int64, device=device)
-        Rope(stream, torch.device(device)).fill(tables[0], tables[1], first)
-        self._angles = [table.view(blocks, tokens, -1) for table in tables]
+        self._texts = embeds.unbind(1)
+        self._ring: dict[int, list[KeysValues]] = {}
+        self._latents: dict[int, Tensor] = {}
+        self._take_prompt(0)
 
-    def using(self, model: CausalWan) -> "Transformer":
-        """The same over another network of these sizes."""
-        other = object.__new__(Transformer)
-        other.__dict__.update(self.__dict__, model=model)
-        return other
+    def flow(self, latent: Tensor, level: Tensor, block: int) -> Tensor:
+        """Flow of a noisy block ``[B, F, C, h, w]`` at shares of noise ``[B]``; changes nothing."""
+        x, time, _ = self._run([block], latent, level)
+        return self._model.head(x, time, self._spec.grid[0])
 
-    def text(self, embeds: Tensor) -> list[KeysValues]:
-        """Keys and values of prompts ``[B, P, L, E]`` by layer, each ``[B, P, L, H, D]``."""
-        shape = embeds.shape[:2]
-        text = self.model.condition_embedder.text_embedder(
-            embeds.flatten(0, 1).to(self.model.dtype)
-        )
-        return [
-            (b.attn2.keys(text).unflatten(0, shape), b.attn2.values(text).unflatten(0, shape))
-            for b in self.model.layers
-        ]
+    @torch.no_grad()
+    def generate(self, noise: Tensor, levels: Sequence[float], block: int) -> Tensor:
+        """Samples a block from noise ``[steps, B, F, C, h, w]``; changes nothing."""
+        latent = noise[0]
+        for index, level in enumerate(levels):
+            if index:
+                latent = torch.lerp(latent, noise[index], level)
+            share = latent.new_full((len(latent),), level)
+            latent = latent - level * self.flow(latent, share, block)
+        return latent
 
-    def __call__(
-        self,
-        latents: Tensor,
-        levels: Tensor,
-        groups: Groups,
-        text: Sequence[KeysValues],
-        past: Sequence[tuple[Tensor, ...]] = (),
-        flow_from: int = 0,
-    ) -> tuple[Tensor, list[KeysValues]]:
-        """Flows of groups from ``flow_from`` on, and keys and values of all groups by layer.
+    def remember(self, latent: Tensor, block: int) -> None:
+        """Appends a clean block to the stream."""
+        self._write([block], latent)
+        for old in self._ring.keys() - set(in_ring(block, self._spec)):
+            del self._ring[old], self._latents[old]
 
-        ``latents`` are ``[B, G, F, C, h, w]``, as are float32 flows; ``levels`` the shares of noise
-        ``[B, G]``, ``past`` the keys and values of earlier groups by layer.
-        """
-        model, (batch, count, frames) = self.model, latents.shape[:3]
-        device = latents.device
-        slots = max(len(keys) for keys in groups.keys)
-        padded = [(*keys, *[-1] * (slots - len(keys))) for keys in groups.keys]
-        seen = torch.tensor(padded, device=device)
-        mask = None if all(len(k) == slots for k in groups.keys) else seen >= 0
-        sight = (seen.clamp_min(0), mask, torch.tensor(groups.prompts, device=device))
-        blocks = torch.tensor(groups.blocks, device=device)
-        rope = (self._angles[0][blocks].flatten(0, 1), self._angles[1][blocks].flatten(0, 1))
-        times = (1000 * levels[:, :, None]).expand(batch, count, frames).flatten(1)
+    def switch_prompt(self, block: int) -> None:
+        """Takes the next prompt before ``block`` and recomputes the window; the sink stays."""
+        self._take_prompt(self._prompt + 1)
+        count = self._spec.recached(block * self._spec.block) // self._spec.block
+        if known := [b for b in range(block - count, block) if b in self._ring]:
+            self._write(known, torch.cat([self._latents[b] for b in known], 1))
+
+    def _take_prompt(self, prompt: int) -> None:
+        model, self._prompt = self._model, prompt
+        text = model.condition_embedder.text_embedder(self._texts[prompt].to(model.dtype))
+        self._text = [(b.attn2.keys(text), b.attn2.values(text)) for b in model.layers]
+
+    def _write(self, blocks: list[int], latents: Tensor) -> None:
+        _, _, made = self._run(blocks, latents, latents.new_zeros(len(latents)))
+        count = len(blocks)
+        for index, block in enumerate(blocks):
+            self._ring[block] = [
+                (keys.chunk(count, 1)[index], values.chunk(count, 1)[index])
+                for keys, values in made
+            ]
+            self._latents[block] = latents.chunk(count, 1)[index]
+
+    def _run(
+        self, blocks: list[int], latents: Tensor, level: Tensor
+    ) -> tuple[Tensor, Tensor, list[KeysValues]]:
+        """Tokens after all layers, time embedding, keys and values of consecutive blocks."""
+        model, made = self._model, []
+        past = [b for b in in_ring(blocks[-1], self._spec) if b in self._ring and b not in blocks]
+        rope = self._angles(blocks[0], len(blocks))
+        times = (1000 * level[:, None]).expand(-1, latents.shape[1])
         time, modulation = model.condition_embedder.time(times, model.dtype)
-        x, made = model.patchify(latents.flatten(1, 2)), []
+        x = model.patchify(latents)
         for index, block in enumerate(model.layers):
-            before = past[index] if past else None
-            x, keys, values = self._layer(block, x, modulation, rope, text[index], sight, before)
+            ring = [self._ring[b][index] for b in past]
+            x, keys, values = self._layer(block, x, modulation, rope, self._text[index], ring)
             made.append((keys, values))
-        x = x.unflatten(1, (count, -1))[:, flow_from:].flatten(1, 2)
-        time = time.unflatten(1, (count, -1))[:, flow_from:].flatten(1, 2)
-        flow = model.head(x, time, self.stream.grid[0])
-        return flow.unflatten(1, (-1, frames)), made
+        return x, time, made
 
 
 def run_layer(
@@ -166,96 +131,21 @@ def run_layer(
     modulation: Tensor,
     rope: tuple[Tensor, Tensor],
     text: KeysValues,
-    sight: tuple[Tensor, Tensor | None, Tensor],
-    past: tuple[Tensor, ...] | None,
+    past: Sequence[KeysValues],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer over all groups: float32 ``[B, G * T, dim]`` to the same, its keys and values."""
-    seen, mask, prompt = sight
-    count = prompt.shape[0]
+    """One layer over tokens, float32 ``[B, T, dim]``: the same, and their keys and values."""
     shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = block.modulation(modulation)
     normed = modulated_norm(x, shift, scale, block.eps).to(block.dtype)
-    queries = rotate(block.attn1.queries(normed), *rope).unflatten(1, (count, -1))
-    keys = rotate(block.attn1.keys(normed), *rope).unflatten(1, (count, -1))
-    values = block.attn1.values(normed).unflatten(1, (count, -1))
-    every = [keys, values] if past is None else [
-        torch.cat([old, new], 1) for old, new in zip(past, (keys, values), strict=True)
-    ]  # fmt: skip
-    ring = [e.index_select(1, seen.flatten()).unflatten(1, seen.shape).flatten(2, 3) for e in every]
-    visible = None if mask is None else mask.repeat_interleave(keys.shape[2], 1)
-    attended = _attend(queries, ring[0], ring[1], visible)
-    x = gated_residual(x, block.attn1.out(attended.flatten(1, 2)), gate)
-
+    queries = rotate(block.attn1.queries(normed), *rope)
+    keys, values = rotate(block.attn1.keys(normed), *rope), block.attn1.values(normed)
+    ring = (torch.cat([*parts], 1) for parts in zip(*past, (keys, values), strict=True))
+    x = gated_residual(x, block.attn1.out(_attend(queries, *ring)), gate)
     crossing = block.attn2.queries(layer_norm(x, block.eps, block.norm2).to(block.dtype))
-    attended = _attend(crossing.unflatten(1, (count, -1)), text[0][:, prompt], text[1][:, prompt])
-    x = x + block.attn2.out(attended.flatten(1, 2))
+    x = x + block.attn2.out(_attend(crossing, *text))
     hidden = block.ffn(modulated_norm(x, ffn_shift, ffn_scale, block.eps).to(block.dtype))
     return gated_residual(x, hidden, ffn_gate), keys, values
 
 
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Attention within each group: ``[B, G, T, H, D]`` over ``[B, G, S, H, D]``."""
-    shape = queries.shape[:2]
-    q, k, v = (each.flatten(0, 1).transpose(1, 2) for each in (queries, keys, values))
-    mask = None
-    if visible is not None:
-        mask = visible.expand(shape[0], -1, -1).flatten(0, 1)[:, None, None]
-        mask = mask.expand(-1, 1, q.shape[2], -1)
-    attended: Tensor = F.scaled_dot_product_attention(q, k, v, mask)
-    grouped: Tensor = attended.transpose(1, 2).unflatten(0, shape)
-    return grouped
-
-
-class Rollout:
-    """Streams of a batch without gradients, block by block, as sessions generate them."""
-
-    def __init__(self, transformer: Transformer, text: Sequence[KeysValues]) -> None:
-        self._transformer = transformer
-        self._text = text
-        self._prompt = 0
-        self._ring: dict[int, list[KeysValues]] = {}
-        self._latents: dict[int, Tensor] = {}
-
-    def generate(self, noise: Tensor, levels: Sequence[float], block: int) -> Tensor:
-        """A block in few steps from noise ``[steps, B, F, C, h, w]``; the stream stays."""
-        latent = noise[0]
-        for index, level in enumerate(levels):
-            if index:
-                latent = torch.lerp(latent, noise[index], level)
-            latent = latent - level * self._run([block], latent[:, None], level)[0][:, 0]
-        return latent
-
-    def remember(self, latent: Tensor, block: int) -> None:
-        """Appends a clean latent ``[B, F, C, h, w]`` as a block of the stream."""
-        self._write([block], latent[:, None])
-        for old in self._ring.keys() - set(in_ring(block, self._transformer.stream)):
-            del self._ring[old], self._latents[old]
-
-    def switch_prompt(self, block: int) -> None:
-        """Takes the next prompt before ``block`` and recomputes the window; the sink stays."""
-        self._prompt += 1
-        known = [b for b in recached(block, self._transformer.stream) if b in self._ring]
-        if known:
-            self._write(known, torch.stack([self._latents[b] for b in known], 1))
-
-    def _write(self, blocks: list[int], latents: Tensor) -> None:
-        _, made = self._run(blocks, latents, 0.0)
-        for index, block in enumerate(blocks):
-            self._ring[block] = [(k[:, index, None], v[:, index, None]) for k, v in made]
-            self._latents[block] = latents[:, index]
-
-    @torch.no_grad()
-    def _run(
-        self, blocks: list[int], latents: Tensor, level: float
-    ) -> tuple[Tensor, list[KeysValues]]:
-        held = in_ring(blocks[-1], self._transformer.stream)
-        past = [b for b in held if b in self._ring and b not in blocks]
-        keys = tuple(range(len(past) + len(blocks)))
-        groups = Groups(tuple(blocks), (self._prompt,) * len(blocks), (keys,) * len(blocks))
-        layers = range(len(self._transformer.model.layers))
-        before = [
-            tuple(torch.cat([self._ring[b][i][part] for b in past], 1) for part in (0, 1))
-            for i in layers
-            if past
-        ]
-        levels = torch.full(latents.shape[:2], level, device=latents.device)
-        return self._transformer(latents, levels, groups, self._text, before)
+def _attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    q, k, v = (each.transpose(1, 2) for each in (queries, keys, values))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)

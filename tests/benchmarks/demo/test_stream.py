@@ -1,10 +1,10 @@
-"""The training's forward and rollout beside a session over the same weights."""
+"""The training's streams beside sessions over the same weights."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from demo.stream import Rollout, Transformer, clip_groups
+from demo.stream import Angles, Stream
 
 from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.parts.causal_wan.network import CausalWan
@@ -14,7 +14,7 @@ from vidc.runtime.programs.base import Resources
 from vidc.runtime.programs.causal_video import CausalVideo
 
 BLOCKS = 7
-LEVELS = torch.tensor([1.0, 0.9, 0.5, 0.75, 0.2, 0.8, 0.6])
+LEVELS = (1.0, 0.9, 0.5, 0.75, 0.2, 0.8, 0.6)
 
 
 class NoDecoder:
@@ -54,19 +54,19 @@ def open_session(sizes, model, **changes):
     return CausalVideo(Resources(spec, engines, torch.device("cpu")))
 
 
+def open_stream(sizes, model, embeds):
+    return Stream(model, embeds, Angles(sizes.stream, torch.device("cpu")), sizes.stream)
+
+
 @pytest.mark.parametrize("switch", [None, 1, 4, 5])
-def test_one_forward_gives_the_flows_of_a_session(sizes, model, inputs, switch):
+def test_flows_after_a_history_are_those_of_a_session(sizes, model, inputs, switch):
     """Seven blocks wrap the ring of four; a switch after five recomputes three."""
     clean, (noise, *_), embeds = inputs
-    noisy = torch.lerp(clean, noise, LEVELS.view(1, -1, 1, 1, 1, 1))
-    run = Transformer(model, sizes.stream, BLOCKS)
-    groups = clip_groups(range(BLOCKS), sizes.stream, switch)
-    known = len(groups.rows) - BLOCKS
-    latents = torch.cat([clean[:, list(groups.rows[:known])], noisy], 1)
-    levels = torch.cat([torch.zeros(1, known), LEVELS[None]], 1)
-    flows, _ = run(latents, levels, groups, run.text(embeds), flow_from=known)
-    for block in range(BLOCKS):
-        level = float(LEVELS[block])
+    stream = open_stream(sizes, model, embeds)
+    for block, level in enumerate(LEVELS):
+        if block == switch:
+            stream.switch_prompt(block)
+        noisy = torch.lerp(clean[:, block], noise[:, block], level)
         session = open_session(sizes, model, timesteps=(1000 * level,), sigmas=(level,))
         session.prompt(embeds[:, 0])
         for past in range(block + 1):
@@ -75,38 +75,31 @@ def test_one_forward_gives_the_flows_of_a_session(sizes, model, inputs, switch):
             if past < block:
                 session.remember(clean[:, past])
         # One step takes the latent along the flow by the share of noise.
-        expected = (noisy[:, block] - session.generate(noisy[None, :, block])) / level
-        torch.testing.assert_close(flows[:, block], expected, atol=2e-4, rtol=0)
+        expected = (noisy - session.generate(noisy[None])) / level
+        flow = stream.flow(noisy, torch.tensor([level]), block)
+        torch.testing.assert_close(flow, expected, atol=2e-4, rtol=0)
+        stream.remember(clean[:, block], block)
 
 
-def test_a_rollout_is_a_session(sizes, model, inputs):
+def test_generated_blocks_are_those_of_a_session(sizes, model, inputs):
     """Four steps a block from the same noise, a switch after five blocks."""
     _, noise, embeds = inputs
-    run = Transformer(model, sizes.stream, BLOCKS)
-    rollout, session = Rollout(run, run.text(embeds)), open_session(sizes, model)
+    stream, session = open_stream(sizes, model, embeds), open_session(sizes, model)
     session.prompt(embeds[:, 0])
     for block in range(BLOCKS):
         if block == 5:
             session.switch_prompt(embeds[:, 1])
-            rollout.switch_prompt(block)
-        made = rollout.generate(noise[:, :, block], sizes.stream.sigmas, block)
+            stream.switch_prompt(block)
+        made = stream.generate(noise[:, :, block], sizes.stream.sigmas, block)
         torch.testing.assert_close(made, session.generate(noise[:, :, block]), atol=1e-3, rtol=1e-4)
-        rollout.remember(made, block)
+        stream.remember(made, block)
 
 
-def test_other_histories_give_other_flows(sizes, model, inputs):
+def test_gradients_reach_the_history(sizes, model, inputs):
+    """What a block leaves for later ones is trained by their errors."""
     clean, (noise, *_), embeds = inputs
-    run = Transformer(model, sizes.stream, BLOCKS)
-
-    def last(positions, switch=None):
-        groups = clip_groups(positions, sizes.stream, switch, len(positions) - 1)
-        rows = [positions[row] for row in groups.rows]
-        levels = torch.zeros(1, len(rows))
-        levels[:, -1] = 1.0
-        latents = torch.cat([clean[:, rows[:-1]], noise[:, -1:]], 1)
-        return run(latents, levels, groups, run.text(embeds), flow_from=len(rows) - 1)[0]
-
-    whole = last([0, 1, 2, 3, 4, 5, 6])
-    assert (whole - last([1, 2, 3, 4, 5, 6])).abs().max() > 1e-2, "the sink is seen"
-    assert (whole - last([0, 6])).abs().max() > 1e-2, "the window is seen"
-    assert (last([0, 1, 2, 3, 4, 5, 6], 6) - last([0, 1, 2, 3, 4, 5, 6], 5)).abs().max() > 1e-3
+    stream = open_stream(sizes, model, embeds)
+    first = clean[:, 0].clone().requires_grad_()
+    stream.remember(first, 0)
+    stream.flow(noise[:, 1], torch.ones(1), 1).square().sum().backward()
+    assert first.grad.abs().sum() > 0
