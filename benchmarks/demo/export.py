@@ -20,7 +20,7 @@ FILES = {
     "transformer": "transformer/diffusion_pytorch_model.safetensors",
     "vae": "vae/diffusion_pytorch_model.safetensors",
     "text_encoder": "text_encoder/model.safetensors",
-    "tiny": "taehv/diffusion_pytorch_model.safetensors",
+    "taehv": "taehv/diffusion_pytorch_model.safetensors",
 }
 NOTICE = """\
 # Weights of the demo model
@@ -41,7 +41,7 @@ def weights(done: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
         part: {name[len(head) :]: w for name, w in latents.items() if name.startswith(head)}
         for part, head in heads.items()
     }
-    return parts | {"vae": done["vae"]["ema"], "tiny": done["tiny"]["ema"]}
+    return parts | {"vae": done["vae"]["ema"], "taehv": done["tiny"]["ema"]}
 
 
 def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> dict[str, Any]:

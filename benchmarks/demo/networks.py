@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from demo.tokens import END_ID, LENGTH, PAD_ID, vocabulary
 from vidc.compiler.config.presets import load_preset
@@ -19,8 +18,6 @@ from vidc.exporters.parts.wan_vae.network import create
 from vidc.runtime.programs.stream import StreamSpec
 
 PRESET = Path(__file__).with_name("demo.toml")
-TINY_WIDTHS = (96, 48, 24, 16)
-"""Channels of the tiny decoder at 1, 2, 4 and 8 times the latents' size."""
 _AFTER_SILU = 1.68
 """Restores the variance of a unit normal that went through SiLU."""
 _GAINS = {
@@ -129,62 +126,3 @@ def _pass_on(weight: Tensor, gain: float) -> None:
         taps[-1] = 1.0
         taps = (taps / taps.norm() * math.sqrt(len(taps))).view(1, 1, -1, 1, 1)
     weight.data.normal_(std=gain / math.sqrt(math.prod(weight.shape[1:]))).mul_(taps)
-
-
-class TinyDecoder(nn.Module):
-    """TAEHV's decoder (github.com/madebyollin/taehv) in narrow widths, under its key names."""
-
-    def __init__(self, channels: int, widths: tuple[int, int, int, int] = TINY_WIDTHS) -> None:
-        super().__init__()
-        first, second, third, last = widths
-        layers: list[nn.Module] = [_Clamp(), _conv(channels, first), nn.ReLU()]
-        for width, following, stride in ((first, second, 1), (second, third, 2), (third, last, 2)):
-            layers += [_MemBlock(width) for _ in range(3)]
-            layers += [nn.Upsample(scale_factor=2), _Grow(width, stride)]
-            layers += [_conv(width, following, bias=False)]
-        self.decoder = nn.Sequential(*layers, nn.ReLU(), _conv(last, 3))
-
-    def forward(self, latents: Tensor) -> Tensor:
-        """Normalized latents ``[B, F, C, h, w]`` to frames ``[B, 3, 4F - 3, 8h, 8w]`` in -1..1."""
-        batch = latents.shape[0]
-        x = latents.flatten(0, 1)
-        for layer in self.decoder:
-            x = layer(x, batch) if isinstance(layer, _MemBlock) else layer(x)
-        frames: Tensor = x.unflatten(0, (batch, -1))[:, 3:].transpose(1, 2)
-        return frames * 2 - 1
-
-
-def _conv(inputs: int, outputs: int, bias: bool = True) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias)
-
-
-class _Clamp(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(x / 3) * 3
-
-
-class _Grow(nn.Module):
-    """Turns a frame into ``stride`` frames."""
-
-    def __init__(self, width: int, stride: int) -> None:
-        super().__init__()
-        self.stride = stride
-        self.conv = nn.Conv2d(width, width * stride, 1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        grown: Tensor = self.conv(x).unflatten(1, (self.stride, -1)).flatten(0, 1)
-        return grown
-
-
-class _MemBlock(nn.Module):
-    """Residual block that also reads the input of the frame before, zero at the start."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        convs = (_conv(2 * width, width), _conv(width, width), _conv(width, width))
-        self.conv = nn.Sequential(convs[0], nn.ReLU(), convs[1], nn.ReLU(), convs[2])
-
-    def forward(self, x: Tensor, batch: int) -> Tensor:
-        clips = x.unflatten(0, (batch, -1))
-        before = F.pad(clips, (0, 0, 0, 0, 0, 0, 1, 0))[:, :-1].flatten(0, 1)
-        return F.relu(self.conv(torch.cat([x, before], 1)) + x)

@@ -15,11 +15,12 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from demo.data import Codec, Shelf, decode, draw_clip, draw_shelf, encode, statistics
-from demo.networks import Sizes, TinyDecoder, new_text_encoder, new_transformer, new_vae
+from demo.networks import Sizes, new_text_encoder, new_transformer, new_vae
 from demo.render import render
 from demo.stream import Angles, Stream, run_layer
 from demo.tokens import PAD_ID
 from vidc.exporters.parts.causal_wan.network import CausalWan
+from vidc.exporters.parts.taehv.network import MEMORY_BLOCKS, Taehv, run
 
 MINUTES = {"vae": 6.0, "tiny": 2.5, "flow": 8.5, "self": 7.5}
 """Minutes of each stage on an H100, 24.5 in all."""
@@ -134,37 +135,51 @@ def _edges(error: Tensor) -> Tensor:
 
 
 class TinyStage(Stage):
-    """The tiny decoder, taught to decode the VAE's latents as the VAE does."""
+    """A TAEHV, taught to decode the VAE's latents as the VAE does, and to encode to them."""
 
     name = "tiny"
 
     def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int, codec: Codec) -> None:
         super().__init__(sizes, plan, device, seed)
         self.codec = codec
-        self.network = TinyDecoder(sizes.config.vae.z_dim).to(self.device)
+        self.network = Taehv(sizes.config.taehv).to(self.device)
 
     def loss(self, step: int, share: float) -> dict[str, Tensor]:
-        """Latents are disturbed a little, since a transformer's are never exact."""
         frames = self.video(self.chance(step), self.plan.tiny_clips, 5)
         with self.autocast():
             latents, asked = self._taught(frames)
             noise = torch.randn(latents.shape, generator=self.draws(step), device=self.device)
-            made = self.network(latents + 0.03 * noise)
-        error = made.float() - asked
+            # A transformer's latents are never exact.
+            made, found = self._decode(latents + 0.03 * noise), self._encode(frames)
+        error, latent = made - asked, (found - latents).square().mean()
         square = error.square().mean()
-        return {"loss": error.abs().mean() + 4 * square + 0.5 * _edges(error), "square": square}
+        pixels = error.abs().mean() + 4 * square + 0.5 * _edges(error)
+        return {"loss": pixels + 0.1 * latent, "square": square, "latent": latent}
 
     @torch.no_grad()
     def _taught(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         latents = self.codec.encode(frames)
         return latents, self.codec.decode(latents).clamp(-1, 1)
 
+    def _decode(self, latents: Tensor) -> Tensor:
+        """Normalized latents ``[B, F, C, h, w]`` to frames ``[B, 3, 4F - 3, H, W]``."""
+        layers = self.network.get_submodule("decoder").children()
+        pixels, *_ = run(layers, 3 * torch.tanh(latents / 3), [None] * 3 * MEMORY_BLOCKS)
+        return pixels[:, 3:].transpose(1, 2).float() * 2 - 1
+
+    def _encode(self, frames: Tensor) -> Tensor:
+        """The inverse; the encoder looks three frames ahead, at the end at the last one."""
+        pixels = (frames.transpose(1, 2) + 1) / 2
+        pixels = torch.cat([pixels, *[pixels[:, -1:]] * 3], 1)
+        layers = self.network.get_submodule("encoder").children()
+        latents, *_ = run(layers, pixels, [None] * 3 * MEMORY_BLOCKS)
+        return latents.float()
+
     @torch.no_grad()
     def facts(self) -> dict[str, Any]:
         """PSNR in dB against the VAE's own decoding."""
-        frames = self.video(self.chance(0, "measure"), self.plan.tiny_clips, 5)
-        latents, asked = self._taught(frames)
-        square = (self.network(latents).clamp(-1, 1) - asked).square().mean()
+        latents, asked = self._taught(self.video(self.chance(0, "measure"), 8, 5))
+        square = (self._decode(latents).clamp(-1, 1) - asked).square().mean()
         return {"psnr": float(10 * torch.log10(4 / square))}
 
 

@@ -9,7 +9,7 @@ from demo.stages import MINUTES, Plan, build
 
 SMALL = {
     "dim": 48, "ffn_dim": 64, "heads": 2, "layers": 2, "freq_dim": 32, "text_dim": 32,
-    "base_dim": 8, "height": 32, "width": 32,
+    "base_dim": 8, "widths": [16, 8, 8, 8], "encoder_width": 8, "height": 32, "width": 32,
 }  # fmt: skip
 
 

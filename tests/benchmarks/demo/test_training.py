@@ -8,7 +8,6 @@ import pytest
 import torch
 from demo.export import export
 from demo.loop import Budget, Optimizer, learning_rate, load, train
-from demo.networks import TinyDecoder
 from demo.stages import MINUTES, build
 from safetensors.torch import load_file
 
@@ -83,20 +82,6 @@ def test_ten_steps_without_a_gradient_end_the_run(sizes, plan, done, tmp_path):
         train(stage, 1e-3, Budget(1, 20), tmp_path, time.monotonic() + 1e6)
 
 
-def test_the_tiny_decoder_has_the_keys_of_taehv_and_streams():
-    """The published decoder's entries (madebyollin/taehv); each frame sees earlier ones alone."""
-    decoder = TinyDecoder(16)
-    keys = decoder.state_dict()
-    entries = {int(key.split(".")[1]) for key in keys}
-    assert entries == {1, 3, 4, 5, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 19, 20, 22}
-    assert keys["decoder.13.conv.weight"].shape[0] == 2 * keys["decoder.13.conv.weight"].shape[1]
-    assert "decoder.8.bias" not in keys
-    latents = torch.randn(1, 4, 16, 4, 4)
-    whole = decoder(latents)
-    assert whole.shape == (1, 3, 13, 32, 32)
-    torch.testing.assert_close(decoder(latents[:, :2]), whole[:, :, :5])
-
-
 def test_exported_weights_are_what_their_digests_say(sizes, preset, done, tmp_path):
     document = export(done, sizes, preset, tmp_path / "weights")
     assert document == json.loads((tmp_path / "weights/digests.json").read_text())
@@ -107,5 +92,5 @@ def test_exported_weights_are_what_their_digests_say(sizes, preset, done, tmp_pa
     for name, tensor in done["vae"]["ema"].items():
         assert torch.equal(vae[name], tensor.half())
     broken = {**done, "tiny": {**done["tiny"], "ema": {"x": torch.tensor([1e6])}}}
-    with pytest.raises(ValueError, match="tiny: x has values"):
+    with pytest.raises(ValueError, match="taehv: x has values"):
         export(broken, sizes, preset, tmp_path / "other")
