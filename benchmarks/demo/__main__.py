@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> bool:
     done: dict[str, Any] = {}
     for name, minutes in MINUTES.items():
         path = folder / f"{name}.pt"
-        state = load(path, "cpu") if path.exists() else {}
+        state = load(path) if path.exists() else {}
         if not state.get("done"):
             if time.monotonic() >= deadline:
                 return False
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> bool:
             budget = Budget(minutes * options.scale, options.steps)
             if not train(stage, RATES[name], budget, folder, deadline):
                 return False
-            state = load(path, "cpu")
+            state = load(path)
         done[name] = {key: value for key, value in state.items() if key != "optimizer"}
         print(f"{name}: {state['step']} steps, {state['seconds']:.0f} s, {state['facts']}")
     document = export(done, sizes, options.preset, folder / "weights")

@@ -86,9 +86,10 @@ def train(stage: Stage, peak: float, budget: Budget, folder: Path, deadline: flo
     mean = {name: weight.detach().clone() for name, weight in weights.items()}
     step, seconds, bad = 0, 0.0, 0
     if path.exists():
-        state = load(path, stage.device)
+        state = load(path)
         stage.network.load_state_dict(state["network"])
-        mean, step, seconds = state["ema"], state["step"], state["seconds"]
+        mean = {name: weight.to(stage.device) for name, weight in state["ema"].items()}
+        step, seconds = state["step"], state["seconds"]
         optimizer.restore(state["optimizer"])
 
     def keep(**facts: Any) -> None:
@@ -147,7 +148,7 @@ def save(state: dict[str, Any], path: Path) -> None:
     os.replace(staging, path)
 
 
-def load(path: Path, device: torch.device | str) -> dict[str, Any]:
-    """Reads a checkpoint without running code that it might hold."""
-    state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+def load(path: Path) -> dict[str, Any]:
+    """Reads a checkpoint onto the CPU, without running code that it might hold."""
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return state

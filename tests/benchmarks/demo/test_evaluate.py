@@ -111,4 +111,5 @@ def test_intervals_are_wilsons_and_the_bootstraps():
     values = [{"all": float(value)} for value in range(101)]
     found = medians(values)["all"]
     assert found["median"] == 50
-    assert 35 < found["low"] < 50 < found["high"] < 65
+    low, high = found["ci95"]
+    assert 35 < low < 50 < high < 65

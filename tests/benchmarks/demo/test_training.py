@@ -42,7 +42,7 @@ def test_a_resumed_run_is_an_unbroken_one_bit_for_bit(name, sizes, plan, done, t
         train(interrupted, 1e-3, Budget(1, STEPS), broken, never)
     assert steps == [0, 1]
     assert train(stage_of(name, sizes, plan, done), 1e-3, Budget(1, STEPS), broken, never)
-    first, second = (load(folder / f"{name}.pt", "cpu") for folder in (whole, broken))
+    first, second = (load(folder / f"{name}.pt") for folder in (whole, broken))
     assert first["step"] == second["step"] == STEPS
     assert first["facts"] == second["facts"]
     for key in ("network", "ema"):
@@ -80,6 +80,28 @@ def test_ten_steps_without_a_gradient_end_the_run(sizes, plan, done, tmp_path):
     stage.loss = lambda step, share: {"loss": (weight * torch.nan).sum()}
     with pytest.raises(FloatingPointError, match="tiny: no finite gradient"):
         train(stage, 1e-3, Budget(1, 20), tmp_path, time.monotonic() + 1e6)
+
+
+def test_the_tiny_stage_trains_what_vidc_runs(sizes, plan, done):
+    """Decoding and encoding of a clip are those of the part's components, block by block."""
+    stage, part = stage_of("tiny", sizes, plan, done), sizes.config.taehv_part
+    components = part.components(stage.network)
+    latents = torch.randn(1, 6, 16, *sizes.stream.latent[1:])
+    frames = 2 * torch.rand(1, 3, 21, *sizes.pixels) - 1
+    padded = torch.cat([frames, *[frames[:, :, -1:]] * 3], 2).transpose(1, 2)
+    with torch.no_grad():
+        whole = {"decode": stage._decode(latents).clamp(-1, 1).transpose(1, 2)}
+        whole["encode"] = stage._encode(frames)
+        for direction, inputs in (("decode", latents), ("encode", padded)):
+            names = [name for name in components if direction in name]
+            first, later = sorted(names, key=lambda name: "first" not in name)
+            states = [torch.zeros(s.shape) for s in components[later].signature.states]
+            halves = inputs.chunk(2, 1)
+            made = [
+                components[name].module(half, *states)[0]
+                for name, half in zip((first, later), halves, strict=True)
+            ]
+            torch.testing.assert_close(torch.cat(made, 1), whole[direction], atol=1e-5, rtol=0)
 
 
 def test_exported_weights_are_what_their_digests_say(sizes, preset, done, tmp_path):
