@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from demo.render import ground_only, lights, signed_distance
-from demo.world import COLORS, DIRECTIONS, PLACES, RADII, SHAPES, Clip, Thing, positions
+from demo.world import COLORS, DIRECTIONS, PLACES, RADII, SHAPES, Clip, Scene, Thing, positions
 
 FOREIGN = 0.14
 """Distance in RGB (0..1) from the ground, in any shadow, at which a pixel belongs to an object."""
@@ -122,6 +122,8 @@ def score(video: Tensor, clip: Clip, frames: Tensor) -> list[dict[str, bool]]:
 
 
 def _place(center: Tensor) -> str:
+    if center.isnan().any():
+        return "none"
     distances = {
         name: float(_apart(center, torch.tensor(cell) / 3 + 1 / 6).norm())
         for name, cell in PLACES.items()
@@ -135,19 +137,15 @@ def _direction(reading: Reading, clip: Clip, index: int, frames: Tensor) -> str:
     own = clip.shown(int(frames[0])).things[index].direction
     distances = {"none": float(moved.abs().nanmean())}
     for direction in (own, *(d for d in DIRECTIONS if d != own)):
-        path = positions(_turned(clip, index, direction, int(frames[0])), frames)[index]
+        path = positions(_alone(clip, index, direction, int(frames[0])), frames)[0]
         distances[direction] = float((moved - _apart(path[1:], path[:-1])).abs().nanmean())
     best = min(distances, key=distances.__getitem__)
     # Half a pixel in a hundred frames: from an edge, bouncing to either side is one motion.
     return own if distances[own] <= distances[best] + 3e-5 else best
 
 
-def _turned(clip: Clip, index: int, direction: str, frame: int) -> Clip:
-    """The clip with another direction of one object in the scene of a frame."""
-    scene = clip.shown(frame)
-    things = [*scene.things]
-    things[index] = replace(things[index], direction=direction)
-    # Another axis may be none that two objects may have, but here nobody draws it.
-    turned = object.__new__(type(scene))
-    turned.__dict__.update(scene.__dict__, things=tuple(things))
-    return replace(clip, later=turned) if clip.shown(frame) is clip.later else Clip(turned)
+def _alone(clip: Clip, index: int, direction: str, frame: int) -> Clip:
+    """One object of a clip, going in another direction in the scene of a frame."""
+    turned = Scene((replace(clip.shown(frame).things[index], direction=direction),))
+    before = Scene((clip.scene.things[index],))
+    return Clip(turned) if clip.shown(frame) is clip.scene else Clip(before, turned, clip.at)

@@ -63,6 +63,13 @@ def test_a_missing_object_is_wrong_in_all():
     assert all(found[1].values())
 
 
+def test_an_object_that_comes_late_has_no_place():
+    clip = Clip(Scene((replace(BASE.things[0], place="the upper left"),)))
+    video = video_of(clip)
+    video[:, 0] = video_of(Clip(Scene((BASE.things[1],))))[:, 0]
+    assert "place" in wrong(video, clip)
+
+
 def test_colors_and_shapes_are_told_apart():
     scene = Scene(BASE.things[:1], "grass")
     for field, words in (("color", COLORS), ("shape", SHAPES)):
