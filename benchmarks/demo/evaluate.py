@@ -4,7 +4,7 @@
     PYTHONPATH=benchmarks python -m demo.evaluate out/demo-cpu-fp32
 
 The first form plays exported weights in PyTorch, the second a built bundle with a text encoder.
-All scenes, before and after a switch, are held out of training. Exits 1 if a target is missed.
+Scenes are held out of training; of a switch, the later one is. Exits 1 if a target is missed.
 """
 
 import argparse
@@ -36,17 +36,15 @@ LATE = 5
 
 
 def held_out(count: int, seed: int, switch: int | None = None) -> list[Clip]:
-    """Held-out clips, with a prompt switch before block ``switch`` if it is given."""
-    clips = []
-    for index in range(count):
-        choose = random.Random(f"evaluation {seed} {switch} {index}")
-        scene = draw_scene(choose, held_out=True)
-        later = None
-        while switch is not None and later is None:
-            try:
-                later = draw_switch(scene, choose, held_out=True)
-            except ValueError:
-                scene = draw_scene(choose, held_out=True)
+    """Held-out clips; with a prompt switch before block ``switch``, the later scene is held out."""
+    clips: list[Clip] = []
+    choose = random.Random(f"evaluation {seed} {switch}")
+    while len(clips) < count:
+        scene = draw_scene(choose, held_out=True if switch is None else None)
+        try:
+            later = None if switch is None else draw_switch(scene, choose, held_out=True)
+        except ValueError:
+            continue
         clips.append(Clip(scene, later, first_frame(switch or 0)))
     return clips
 

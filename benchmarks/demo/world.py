@@ -10,7 +10,6 @@ whole number of blocks, so the positions at which blocks begin form a finite set
 
 import random
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -44,8 +43,6 @@ BLOCK = 12
 """Video frames of every block but the first, which has three fewer."""
 LOWEST, HIGHEST = 1 / 6, 5 / 6
 """Where bouncing objects turn: the centers of the outer places."""
-HELD_OUT = 9
-"""One in so many combinations of color, shape and direction is in no training."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +71,14 @@ class Thing:
 
     @property
     def held_out(self) -> bool:
-        """True if no training shows this combination of color, shape and direction."""
-        name = f"{self.color} {self.shape} {self.direction}"
-        return zlib.crc32(name.encode()) % HELD_OUT == 0
+        """True if no training shows this combination of color, shape and direction.
+
+        Of each color and direction, it is one of six shapes.
+        """
+        tables = ([*COLORS], [*DIRECTIONS], SHAPES)
+        words = (self.color, self.direction, self.shape)
+        color, turn, shape = (t.index(word) for t, word in zip(tables, words, strict=True))
+        return (color + turn + 1) % len(SHAPES) == shape
 
 
 @dataclass(frozen=True)

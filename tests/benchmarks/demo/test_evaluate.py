@@ -105,8 +105,7 @@ def test_psnr_is_that_of_the_error_added():
 def test_held_out_clips_are_in_no_training():
     for switch in (None, 3):
         for clip in held_out(20, 0, switch):
-            assert clip.scene.held_out
-            assert clip.later is None or clip.later.held_out
+            assert (clip.later or clip.scene).held_out
     drawn = [draw_scene(random.Random(seed), held_out=False) for seed in range(50)]
     assert not any(thing.held_out for scene in drawn for thing in scene.things)
 
