@@ -1,0 +1,232 @@
+"""The reference video of any caption in any frames: anti-aliased signed distance functions.
+
+Everything runs on the device that is named, many clips at a time.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from demo.world import BLOCK, COLORS, GROUNDS, LIGHTS, RADII, SHAPES, Clip, positions
+
+_SHADOW, _SHADE = (0.035, 0.045), 0.4
+"""Offset of an object's shadow, and the share of light that it takes."""
+_PULSE, _SWEEP = 4 * BLOCK, 8 * BLOCK
+"""Periods of lights, in frames."""
+
+
+def render(
+    clips: Sequence[Clip], frames: Tensor, size: tuple[int, int], device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Draws frames int64 ``[B, T]`` (on the CPU) of B clips in height and width ``size``.
+
+    Returns videos, float32 ``[B, 3, T, H, W]`` in -1..1, and the share of each pixel that objects
+    cover, ``[B, T, H, W]``.
+    """
+    grounds = torch.tensor([GROUNDS.index(clip.scene.ground) for clip in clips])
+    image = ground_textures(size, str(device))[grounds.to(device)]
+    image = image[:, None].repeat(1, frames.shape[1], 1, 1, 1)
+    shown = torch.zeros(image.shape[:2] + size, device=device)
+    for index in (1, 0):
+        rows = [i for i, clip in enumerate(clips) if len(clip.scene.things) > index]
+        if rows:
+            drawn = [clips[i] for i in rows]
+            image[rows], covered = _with_things(image[rows], drawn, frames[rows], index)
+            shown[rows] = torch.maximum(shown[rows], covered)
+    lit = (image * lights(clips, frames, size, device)).clamp(0, 1)
+    return (2 * lit - 1).transpose(1, 2).contiguous(), shown
+
+
+def ground_only(clip: Clip, frames: Tensor, size: tuple[int, int]) -> Tensor:
+    """A clip without its objects, float32 ``[3, T, H, W]`` in -1..1, in frames ``[T]``."""
+    image = ground_textures(size, "cpu")[GROUNDS.index(clip.scene.ground)]
+    lit = image * lights([clip], frames[None], size, "cpu")[0]
+    return (2 * lit.clamp(0, 1) - 1).transpose(0, 1)
+
+
+def _grid(size: tuple[int, int], device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Centers of pixels: x ``[1, W]`` and y ``[H, 1]``."""
+    height, width = size
+    x = (torch.arange(width, device=device) + 0.5) / width
+    return x[None, :], ((torch.arange(height, device=device) + 0.5) / height)[:, None]
+
+
+def _with_things(
+    image: Tensor, clips: Sequence[Clip], frames: Tensor, index: int
+) -> tuple[Tensor, Tensor]:
+    """Draws object ``index`` of each clip over ``[B, T, 3, H, W]``; also returns its coverage."""
+    device, size = image.device, (image.shape[-2], image.shape[-1])
+    pairs = list(zip(clips, frames, strict=True))
+    centers = torch.stack([positions(clip, row)[index] for clip, row in pairs]).float().to(device)
+    colors = torch.tensor(
+        [[COLORS[c.shown(int(f)).things[index].color] for f in row] for c, row in pairs],
+        device=device,
+    )[..., None, None]
+    things = [clip.scene.things[index] for clip in clips]
+    radii = torch.tensor([RADII[thing.size] for thing in things], device=device).view(-1, 1, 1, 1)
+    names = [thing.shape for thing in things]
+    pixel = 1 / (radii * min(size))
+
+    x, y = _offsets(centers, size, radii)
+    distance = signed_distance(names, x, y)
+    covered = (0.5 - distance / pixel).clamp(0, 1)
+    shadow = signed_distance(names, *_offsets(centers + centers.new_tensor(_SHADOW), size, radii))
+    image = image * (1 - _SHADE * torch.sigmoid(-14 * shadow))[:, :, None]
+    # A darker rim and a light from the upper left; hue stays that of the palette.
+    tone = 0.72 + 0.28 * (-distance / 0.3).clamp(0, 1) - 0.1 * (x + y).clamp(-1, 1)
+    return torch.lerp(image, colors * tone[:, :, None], covered[:, :, None]), covered
+
+
+def _offsets(centers: Tensor, size: tuple[int, int], radii: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each pixel from the nearest image of a center, in radii, ``[B, T, H, W]`` each.
+
+    Opposite edges meet, so an object that leaves at one of them enters at the other.
+    """
+    x, y = _grid(size, centers.device)
+    across = (x - centers[..., 0, None, None] + 0.5).remainder(1) - 0.5
+    down = (y - centers[..., 1, None, None] + 0.5).remainder(1) - 0.5
+    across, down = torch.broadcast_tensors(across / radii, down / radii)
+    return across, down
+
+
+def signed_distance(names: Sequence[str], x: Tensor, y: Tensor) -> Tensor:
+    """Distances to outlines, negative inside, for shapes of radius 1 by name.
+
+    ``x`` and ``y`` are ``[B, ...]``; beyond corners the distance is that to the nearer edge's line.
+    """
+    result = torch.empty_like(x)
+    for name in set(names):
+        rows = [i for i, other in enumerate(names) if other == name]
+        result[rows] = _OUTLINES[name](x[rows], y[rows])
+    return result
+
+
+def _square(x: Tensor, y: Tensor) -> Tensor:
+    return torch.maximum(x.abs(), y.abs()) - 0.84
+
+
+def _triangle(x: Tensor, y: Tensor) -> Tensor:
+    slope = math.sqrt(3) / 2
+    return torch.maximum(slope * x.abs() - 0.5 * y, y) - 0.55
+
+
+def _star(x: Tensor, y: Tensor) -> Tensor:
+    sector = math.pi / 5
+    angle = torch.atan2(x, -y).remainder(2 * sector)
+    angle = torch.minimum(angle, 2 * sector - angle)
+    radius = torch.hypot(x, y)
+    # The edge from the tip, at angle 0 and radius 1.1, to the notch, at ``sector`` and 0.48.
+    tip, notch = (0.0, 1.1), (0.48 * math.sin(sector), 0.48 * math.cos(sector))
+    edge = (notch[0] - tip[0], notch[1] - tip[1])
+    length = math.hypot(*edge)
+    along, up = radius * torch.sin(angle) - tip[0], radius * torch.cos(angle) - tip[1]
+    return (up * edge[0] - along * edge[1]) / length
+
+
+def _cross(x: Tensor, y: Tensor) -> Tensor:
+    longer, shorter = torch.maximum(x.abs(), y.abs()), torch.minimum(x.abs(), y.abs())
+    return torch.maximum(longer - 1.0, shorter - 0.33)
+
+
+_OUTLINES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "circle": lambda x, y: torch.hypot(x, y) - 0.95,
+    "square": _square,
+    "triangle": lambda x, y: _triangle(x, y - 0.1),
+    "star": _star,
+    "cross": _cross,
+    "ring": lambda x, y: (torch.hypot(x, y) - 0.72).abs() - 0.27,
+}
+assert tuple(_OUTLINES) == SHAPES
+
+
+def lights(
+    clips: Sequence[Clip], frames: Tensor, size: tuple[int, int], device: torch.device | str
+) -> Tensor:
+    """Factors ``[B, T, 3, 1 or H, 1 or W]`` of every pixel's light; time goes on at a switch."""
+    x, y = _grid(size, device)
+    time = frames.to(device).float()
+    wave = 1 + 0.3 * torch.sin(2 * math.pi * time / _PULSE)
+    beam = (x - y / 4 - time[..., None, None] / _SWEEP).remainder(1) - 0.5
+    sweep = 0.72 + 0.5 * torch.exp(-((beam / 0.16) ** 2))
+    dusk = torch.tensor([0.55, 0.58, 0.80], device=device)
+    result = torch.ones(*frames.shape, 3, *size, device=device)
+    for row, clip in enumerate(clips):
+        light = LIGHTS.index(clip.scene.light)
+        if light == 1:
+            result[row] = dusk.view(1, 3, 1, 1)
+        elif light == 2:
+            result[row] = wave[row].view(-1, 1, 1, 1)
+        elif light == 3:
+            result[row] = sweep[row][:, None]
+    return result
+
+
+@cache
+def ground_textures(size: tuple[int, int], device: str) -> Tensor:
+    """The grounds, in the order of ``GROUNDS``, float32 ``[6, 3, H, W]`` in 0..1."""
+    x, y = _grid(size, "cpu")
+    x, y = torch.broadcast_tensors(x, y)
+    drawn = [_plain(x, y), _grass(x, y), _sand(x, y), _brick(x, y), _wood(x, y), _cloth(x, y)]
+    return torch.stack(drawn).clamp(0, 1).to(device)
+
+
+def _waves(x: Tensor, y: Tensor, frequency: float, seed: int, stretch: float = 1.0) -> Tensor:
+    """Smooth noise of unit variance: twelve plane waves around one frequency."""
+    total = torch.zeros_like(x)
+    for index in range(12):
+        # Golden angles and ratios spread directions, frequencies and phases evenly.
+        turn = 2.39996 * (index + 7 * seed)
+        pace = 2 * math.pi * frequency * (0.7 + 0.6 * ((0.618 * (index + seed)) % 1))
+        phase = 5.7 * index * (seed + 1)
+        total = total + torch.cos(
+            pace * (x * math.cos(turn) + y * math.sin(turn) / stretch) + phase
+        )
+    return total / math.sqrt(6)
+
+
+def _tinted(color: tuple[float, float, float], tone: Tensor) -> Tensor:
+    return torch.tensor(color).view(3, 1, 1) * tone
+
+
+def _plain(x: Tensor, y: Tensor) -> Tensor:
+    return _tinted((0.52, 0.53, 0.55), 1.05 - 0.5 * ((x - 0.5) ** 2 + (y - 0.5) ** 2))
+
+
+def _grass(x: Tensor, y: Tensor) -> Tensor:
+    tone = 1 + 0.16 * _waves(x, y, 5, 1) + 0.20 * _waves(x, y, 15, 2, stretch=3)
+    return _tinted((0.27, 0.42, 0.16), tone)
+
+
+def _sand(x: Tensor, y: Tensor) -> Tensor:
+    ripples = torch.sin(2 * math.pi * (9 * y + 0.5 * _waves(x, y, 2, 3)))
+    return _tinted((0.74, 0.63, 0.44), 0.96 + 0.08 * ripples + 0.04 * _waves(x, y, 12, 4))
+
+
+def _brick(x: Tensor, y: Tensor) -> Tensor:
+    row = (8 * y).floor()
+    column = 4 * x + 0.5 * row.remainder(2)
+    inside = torch.minimum(
+        (0.5 - ((8 * y).remainder(1) - 0.5).abs()) / 8,
+        (0.5 - (column.remainder(1) - 0.5).abs()) / 4,
+    )
+    mortar = torch.sigmoid((0.010 - inside) * 500)
+    own = (torch.sin(12.9 * row + 78.2 * column.floor().remainder(4)) * 43.7).remainder(1)
+    face = _tinted((0.55, 0.31, 0.25), 0.85 + 0.3 * own + 0.05 * _waves(x, y, 14, 5))
+    return torch.lerp(face, _tinted((0.66, 0.63, 0.60), torch.ones_like(x)), mortar)
+
+
+def _wood(x: Tensor, y: Tensor) -> Tensor:
+    plank = (5 * y).floor()
+    gap = torch.sigmoid((0.007 - (0.5 - ((5 * y).remainder(1) - 0.5).abs()) / 5) * 500)
+    grain = torch.sin(2 * math.pi * (16 * y + 0.8 * _waves(x + 0.37 * plank, y, 1.5, 6)))
+    own = (0.618 * plank).remainder(1)
+    return _tinted((0.50, 0.34, 0.20), (0.88 + 0.24 * own + 0.09 * grain) * (1 - 0.5 * gap))
+
+
+def _cloth(x: Tensor, y: Tensor) -> Tensor:
+    checks = torch.sin(2 * math.pi * 6 * x) + torch.sin(2 * math.pi * 6 * y)
+    threads = torch.sin(2 * math.pi * 20 * x) * torch.sin(2 * math.pi * 20 * y)
+    return _tinted((0.46, 0.43, 0.56), 1 + 0.11 * checks + 0.07 * threads)

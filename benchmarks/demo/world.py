@@ -1,0 +1,234 @@
+"""Captions, the scenes they name, and where every object is in every frame.
+
+A caption decides its video: place, motion and light are functions of caption and frame. Lengths are
+in units of the picture (0..1 from left to right and from top to bottom), times in video frames.
+
+Objects move for ever. One that *moves* leaves at one edge and enters at the opposite one; one that
+*bounces* turns at the middle of the outer rows or columns of the nine places. Either period is a
+whole number of blocks, so the positions at which blocks begin form a finite set.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+COLORS = {
+    "red": (0.90, 0.12, 0.12),
+    "green": (0.08, 0.78, 0.20),
+    "blue": (0.12, 0.28, 0.96),
+    "yellow": (0.98, 0.86, 0.08),
+    "purple": (0.68, 0.16, 0.88),
+    "cyan": (0.08, 0.86, 0.92),
+}
+SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
+RADII = {"small": 0.105, "": 0.13, "big": 0.155}
+DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
+MANNERS = ("moving", "bouncing")
+PERIODS = {"slowly": 16, "": 8, "quickly": 4}
+"""Blocks after which a motion repeats."""
+PLACES = {
+    "the upper left": (0, 0), "the top": (1, 0), "the upper right": (2, 0),
+    "the left": (0, 1), "": (1, 1), "the right": (2, 1),
+    "the lower left": (0, 2), "the bottom": (1, 2), "the lower right": (2, 2),
+}  # fmt: skip
+"""Column and row of three; without a place an object begins in the middle."""
+GROUNDS = ("", "grass", "sand", "brick", "wood", "cloth")
+LIGHTS = ("", "at dusk", "in pulsing light", "in sweeping light")
+
+BLOCK = 12
+"""Video frames of every block but the first, which has three fewer."""
+LOWEST, HIGHEST = 1 / 6, 5 / 6
+"""Where bouncing objects turn: the centers of the outer places."""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object; each field is a key of the table of its kind."""
+
+    color: str
+    shape: str
+    direction: str
+    size: str = ""
+    manner: str = "moving"
+    speed: str = ""
+    place: str = ""
+
+    @property
+    def caption(self) -> str:
+        """The words for it."""
+        place = f"from {self.place}" if self.place else ""
+        words = ("a", self.size, self.color, self.shape, self.manner, self.direction, self.speed)
+        return " ".join(word for word in (*words, place) if word)
+
+    @property
+    def horizontal(self) -> bool:
+        """True if it moves left or right."""
+        return DIRECTIONS[self.direction][1] == 0
+
+    @property
+    def held_out(self) -> bool:
+        """True if no training shows this combination of color, shape and direction.
+
+        Of each color and direction, it is one of six shapes.
+        """
+        tables = ([*COLORS], [*DIRECTIONS], SHAPES)
+        words = (self.color, self.direction, self.shape)
+        color, turn, shape = (t.index(word) for t, word in zip(tables, words, strict=True))
+        return (color + turn + 1) % len(SHAPES) == shape
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One or two objects over a ground in a light. The first one is in front.
+
+    Raises:
+        ValueError: two objects have one color, or could meet: they must move along the same axis,
+            in different rows or columns.
+    """
+
+    things: tuple[Thing, ...]
+    ground: str = ""
+    light: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.things) == 2:
+            first, second = self.things
+            across = 1 if first.horizontal else 0
+            if first.color == second.color:
+                raise ValueError(f"two objects are {first.color}")
+            if first.horizontal != second.horizontal:
+                raise ValueError("two objects move along different axes, so they could meet")
+            if PLACES[first.place][across] == PLACES[second.place][across]:
+                raise ValueError("two objects move in one row or column, so they could meet")
+
+    @property
+    def caption(self) -> str:
+        """The one caption of this scene."""
+        ground = f"over {self.ground}" if self.ground else ""
+        things = " and ".join(thing.caption for thing in self.things)
+        return " ".join(part for part in (things, ground, self.light) if part)
+
+    @property
+    def held_out(self) -> bool:
+        """True if an object is held out of training."""
+        return any(thing.held_out for thing in self.things)
+
+
+def _words(table: Sequence[str]) -> str:
+    return "|".join(word for word in sorted(table, key=len, reverse=True) if word)
+
+
+_THING = re.compile(
+    rf"a (?:(?P<size>{_words([*RADII])}) )?(?P<color>{_words([*COLORS])}) "
+    rf"(?P<shape>{_words(SHAPES)}) (?P<manner>{_words(MANNERS)}) "
+    rf"(?P<direction>{_words([*DIRECTIONS])})(?: (?P<speed>{_words([*PERIODS])}))?"
+    rf"(?: from (?P<place>{_words([*PLACES])}))?"
+)
+_SCENE = re.compile(rf"(.+?)(?: over ({_words(GROUNDS)}))?(?: ({_words(LIGHTS)}))?")
+
+
+def parse(caption: str) -> Scene:
+    """The scene of a caption.
+
+    Raises:
+        ValueError: it is not of the form that ``Scene.caption`` writes.
+    """
+    whole = _SCENE.fullmatch(caption)
+    parts = whole.group(1).split(" and ") if whole else []
+    found = [_THING.fullmatch(part) for part in parts]
+    if whole is None or not 1 <= len(found) <= 2 or None in found:
+        raise ValueError(f"{caption!r}: expected the form {draw_scene(random.Random(0)).caption!r}")
+    things = tuple(Thing(**{k: v or "" for k, v in m.groupdict().items()}) for m in found if m)
+    return Scene(things, whole.group(2) or "", whole.group(3) or "")
+
+
+def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
+    """A random scene, of two objects in two of five draws, with this ``held_out`` if given."""
+    while True:
+        things = tuple(_draw_thing(choose) for _ in range(1 if choose.random() < 0.6 else 2))
+        try:
+            scene = Scene(things, choose.choice(GROUNDS), choose.choice(LIGHTS))
+        except ValueError:
+            continue
+        if held_out in (None, scene.held_out):
+            return scene
+
+
+def _draw_thing(choose: random.Random) -> Thing:
+    tables = (COLORS, SHAPES, DIRECTIONS, RADII, MANNERS, PERIODS, PLACES)
+    return Thing(*(choose.choice([*table]) for table in tables))
+
+
+def draw_switch(scene: Scene, choose: random.Random, held_out: bool | None = None) -> Scene:
+    """The scene with another color or direction of one object.
+
+    Raises:
+        ValueError: no such scene with this ``held_out`` was found.
+    """
+    for _ in range(200):
+        index = choose.randrange(len(scene.things))
+        field, table = choose.choice([("color", [*COLORS]), ("direction", [*DIRECTIONS])])
+        word = choose.choice(table)
+        if word == getattr(scene.things[index], field):
+            continue
+        things = list(scene.things)
+        things[index] = replace(things[index], **{field: word})
+        try:
+            later = replace(scene, things=tuple(things))
+        except ValueError:
+            continue
+        if held_out in (None, later.held_out):
+            return later
+    raise ValueError(f"{scene.caption!r} has no switch with held_out = {held_out}")
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A scene from frame 0 on, and the one that takes its place with frame ``at``, if any.
+
+    The later scene differs in colors and directions alone. An object is where it was at frame
+    ``at``; if its direction is another one, its motion begins anew there.
+    """
+
+    scene: Scene
+    later: Scene | None = None
+    at: int = 0
+
+    def shown(self, frame: int) -> Scene:
+        """The scene of a frame."""
+        return self.later if self.later is not None and frame >= self.at else self.scene
+
+
+def first_frame(block: int) -> int:
+    """The first video frame of a block."""
+    return max(0, BLOCK * block - 3)
+
+
+def positions(clip: Clip, frames: Tensor) -> Tensor:
+    """Centers of objects, float64 ``[objects, T, 2]`` (x, y), in frames int64 ``[T]``."""
+    paths = []
+    for index, thing in enumerate(clip.scene.things):
+        start = torch.tensor(PLACES[thing.place], dtype=torch.float64) / 3 + 1 / 6
+        path = _path(thing, start, frames)
+        turned = clip.later.things[index] if clip.later is not None else thing
+        if turned.direction != thing.direction:
+            start = _path(thing, start, torch.tensor([clip.at]))[0]
+            after = _path(turned, start, frames - clip.at)
+            path = torch.where((frames >= clip.at)[:, None], after, path)
+        paths.append(path)
+    return torch.stack(paths)
+
+
+def _path(thing: Thing, start: Tensor, elapsed: Tensor) -> Tensor:
+    """Centers ``[T, 2]`` after so many frames; both motions are closed forms."""
+    toward = torch.tensor(DIRECTIONS[thing.direction], dtype=torch.float64)
+    cycles = elapsed.double()[:, None] / (BLOCK * PERIODS[thing.speed]) * toward
+    if thing.manner == "moving":
+        return (start + cycles).remainder(1)
+    width = HIGHEST - LOWEST
+    unfolded = (start - LOWEST + 2 * width * cycles).remainder(2 * width)
+    return LOWEST + torch.minimum(unfolded, 2 * width - unfolded)

@@ -1,0 +1,105 @@
+"""The training's streams beside sessions over the same weights."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from demo.stream import Angles, Stream
+
+from vidc.compiler.validate.reference import EagerEngine
+from vidc.exporters.parts.causal_wan.network import CausalWan
+from vidc.exporters.parts.causal_wan.random_weights import random_weights
+from vidc.plugins.signature import Role, Signature, TensorSpec
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.causal_video import CausalVideo
+
+BLOCKS = 7
+LEVELS = (1.0, 0.9, 0.5, 0.75, 0.2, 0.8, 0.6)
+
+
+class NoDecoder:
+    """Stands in for the decoder, which plays no part here."""
+
+    def __init__(self, spec, frames: int) -> None:
+        latent = TensorSpec("latent", (1, spec.block, *spec.latent), "float32", Role.INPUT)
+        pixels = TensorSpec("frames", (1, frames, 3, *spec.video), "float32", Role.OUTPUT)
+        self.signature = Signature((latent, pixels))
+
+    def run(self, buffers, states) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def model(sizes) -> CausalWan:
+    network = CausalWan(sizes.config.transformer)
+    network.load_state_dict(dict(random_weights(sizes.config.transformer, seed=5)))
+    return network.requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def inputs(sizes):
+    generator = torch.Generator().manual_seed(1)
+    spec = sizes.stream
+    clean = torch.randn(1, BLOCKS, spec.block, *spec.latent, generator=generator)
+    noise = torch.randn(4, *clean.shape, generator=generator)
+    return clean, noise, torch.randn(1, 2, *spec.text, generator=generator)
+
+
+def open_session(sizes, model, **changes):
+    spec = replace(sizes.stream, **changes)
+    made = sizes.config.transformer_part.components(model).items()
+    engines = {name: EagerEngine(component) for name, component in made}
+    engines["vae_decode_first"] = NoDecoder(spec, 4 * spec.block - 3)
+    engines["vae_decode"] = NoDecoder(spec, 4 * spec.block)
+    return CausalVideo(Resources(spec, engines, torch.device("cpu")))
+
+
+def open_stream(sizes, model, embeds):
+    return Stream(model, embeds, Angles(sizes.stream, torch.device("cpu")), sizes.stream)
+
+
+@pytest.mark.parametrize("switch", [None, 1, 4, 5])
+def test_flows_after_a_history_are_those_of_a_session(sizes, model, inputs, switch):
+    """Seven blocks wrap the ring of four; a switch after five recomputes three."""
+    clean, (noise, *_), embeds = inputs
+    stream = open_stream(sizes, model, embeds)
+    for block, level in enumerate(LEVELS):
+        if block == switch:
+            stream.switch_prompt(block)
+        noisy = torch.lerp(clean[:, block], noise[:, block], level)
+        session = open_session(sizes, model, timesteps=(1000 * level,), sigmas=(level,))
+        session.prompt(embeds[:, 0])
+        for past in range(block + 1):
+            if past == switch:
+                session.switch_prompt(embeds[:, 1])
+            if past < block:
+                session.remember(clean[:, past])
+        # One step takes the latent along the flow by the share of noise.
+        expected = (noisy - session.generate(noisy[None])) / level
+        flow = stream.flow(noisy, torch.tensor([level]), block)
+        torch.testing.assert_close(flow, expected, atol=2e-4, rtol=0)
+        stream.remember(clean[:, block], block)
+
+
+def test_generated_blocks_are_those_of_a_session(sizes, model, inputs):
+    """Four steps a block from the same noise, a switch after five blocks."""
+    _, noise, embeds = inputs
+    stream, session = open_stream(sizes, model, embeds), open_session(sizes, model)
+    session.prompt(embeds[:, 0])
+    for block in range(BLOCKS):
+        if block == 5:
+            session.switch_prompt(embeds[:, 1])
+            stream.switch_prompt(block)
+        made = stream.generate(noise[:, :, block], sizes.stream.sigmas, block)
+        torch.testing.assert_close(made, session.generate(noise[:, :, block]), atol=1e-3, rtol=1e-4)
+        stream.remember(made, block)
+
+
+def test_gradients_reach_the_history(sizes, model, inputs):
+    """What a block leaves for later ones is trained by their errors."""
+    clean, (noise, *_), embeds = inputs
+    stream = open_stream(sizes, model, embeds)
+    first = clean[:, 0].clone().requires_grad_()
+    stream.remember(first, 0)
+    stream.flow(noise[:, 1], torch.ones(1), 1).square().sum().backward()
+    assert first.grad.abs().sum() > 0
