@@ -15,7 +15,7 @@ bool with_pairs(int64_t pairs, Body&& body) {
 
 template <typename Body>
 bool with_channels(int64_t channels, Body&& body) {
-  constexpr int kStep = 2 * kLanes;
+  constexpr int kStep = 2 * kPixelThreads;
   return channels % kStep == 0 && with_pairs<1, 2, 3, 4, 6, 8, 12>(channels / kStep, body);
 }
 
@@ -88,7 +88,7 @@ void norm_silu_winograd(const WinogradFrames& given, void* inputs, void* last, v
   to.batch = past.size(0);
   to.pixels = past.size(2) * past.size(3);
   to.pairs = static_cast<int>(products ? x.size(0) / to.batch : x.size(1) / 2);
-  constexpr int64_t kPixels = kWinogradThreads / kLanes;  // of a block
+  constexpr int64_t kPixels = kWinogradThreads / kPixelThreads;  // of a block
   const dim3 grid(static_cast<unsigned>((to.pixels + kPixels - 1) / kPixels),
                   static_cast<unsigned>(to.batch));
   with_channels(past.size(4), [&](auto pairs) {

@@ -9,7 +9,7 @@
 
 namespace vidc {
 
-constexpr int kLanes = 16;  // threads of a pixel
+constexpr int kPixelThreads = 16;  // threads of a pixel
 constexpr int kWinogradThreads = 128;
 constexpr float kLeastNorm = 1e-12f;
 
@@ -27,7 +27,7 @@ struct NormSiluWinograd {
   int pairs;  // of frames
 };
 
-// A thread's channels: Pairs neighbors, each 2 * kLanes after the one before.
+// A thread's channels: Pairs neighbors, each 2 * kPixelThreads after the one before.
 template <int Pairs>
 struct Channels {
   float2 at[Pairs];
@@ -35,7 +35,7 @@ struct Channels {
   __device__ __forceinline__ void load(const __half* from) {
 #pragma unroll
     for (int i = 0; i < Pairs; ++i)
-      at[i] = __half22float2(reinterpret_cast<const __half2*>(from)[i * kLanes]);
+      at[i] = __half22float2(reinterpret_cast<const __half2*>(from)[i * kPixelThreads]);
   }
 
   __device__ __forceinline__ void add(const Channels& other, float factor) {
@@ -68,7 +68,7 @@ template <int Pairs>
 __device__ __forceinline__ void store(__half* to, const Channels<Pairs>& from) {
 #pragma unroll
   for (int i = 0; i < Pairs; ++i)
-    reinterpret_cast<__half2*>(to)[i * kLanes] = __floats2half2_rn(from.at[i].x, from.at[i].y);
+    reinterpret_cast<__half2*>(to)[i * kPixelThreads] = __floats2half2_rn(from.at[i].x, from.at[i].y);
 }
 
 template <int Pairs>
@@ -76,14 +76,14 @@ __device__ __forceinline__ void store_sum(__half* to, const Channels<Pairs>& a, 
                                           const Channels<Pairs>& b) {
 #pragma unroll
   for (int i = 0; i < Pairs; ++i)
-    reinterpret_cast<__half2*>(to)[i * kLanes] =
+    reinterpret_cast<__half2*>(to)[i * kPixelThreads] =
         __floats2half2_rn(a.at[i].x + factor * b.at[i].x, a.at[i].y + factor * b.at[i].y);
 }
 
 // The sum over the threads of a pixel, which are half a warp.
 __device__ __forceinline__ float pixel_sum(float value) {
 #pragma unroll
-  for (int offset = kLanes / 2; offset; offset >>= 1)
+  for (int offset = kPixelThreads / 2; offset; offset >>= 1)
     value += __shfl_xor_sync(~0u, value, offset);
   return value;
 }
@@ -91,11 +91,11 @@ __device__ __forceinline__ float pixel_sum(float value) {
 template <int Pairs, bool Products, bool Residual>
 __global__ void __launch_bounds__(kWinogradThreads)
     norm_silu_winograd_kernel(const NormSiluWinograd given) {
-  constexpr int kChannels = 2 * kLanes * Pairs;
+  constexpr int kChannels = 2 * kPixelThreads * Pairs;
   const int64_t pixel =
-      (static_cast<int64_t>(blockIdx.x) * kWinogradThreads + threadIdx.x) / kLanes;
+      (static_cast<int64_t>(blockIdx.x) * kWinogradThreads + threadIdx.x) / kPixelThreads;
   const bool outside = pixel >= given.pixels;
-  const int64_t video = blockIdx.y, first = 2 * (threadIdx.x % kLanes);
+  const int64_t video = blockIdx.y, first = 2 * (threadIdx.x % kPixelThreads);
   // A pixel outside is computed as the last one, for the sums over a warp, and not stored.
   const int64_t own = (outside ? given.pixels - 1 : pixel) * kChannels + first;
   const int64_t frame = given.pixels * kChannels;  // elements

@@ -12,10 +12,8 @@ from torch.nn import functional
 from vidc.plugins.arguments import Checks
 from vidc.plugins.definition import define
 
-LANES = 16
-"""Threads for a pixel in the kernel; each has pairs of channels."""
-CHANNELS = tuple(2 * LANES * pairs for pairs in (1, 2, 3, 4, 6, 8, 12))
-"""Numbers of channels that the kernel is compiled for."""
+CHANNELS = (32, 64, 96, 128, 192, 256, 384)
+"""Numbers of channels that the kernel is compiled for: it has 16 threads for a pixel."""
 _LEAST = 1e-12
 """The least norm that ``torch.nn.functional.normalize`` divides by."""
 _CHECKS = Checks("norm_silu_winograd")

@@ -26,8 +26,8 @@ from vidc.plugins.ops.norm_silu_winograd import (
 
 aten = torch.ops.aten
 OPERATOR = "norm_silu_winograd"
-_LEAST_OUTPUTS = 32
-"""Convolutions with fewer output channels are left: their products cost more than they save."""
+_LEAST_CHANNELS = 32
+"""Convolutions with fewer inputs or outputs are left: their products cost more than they save."""
 _PASSED = (aten.clone.default, aten._to_copy.default)
 """Operations that change neither values nor sizes, but for the dtype."""
 
@@ -138,7 +138,7 @@ class _Convolution:
             not plain
             or result.dtype is not torch.float16
             or tuple(kernel.shape[2:]) != (3, 3, 3)
-            or kernel.shape[0] < _LEAST_OUTPUTS
+            or min(kernel.shape[:2]) < _LEAST_CHANNELS
             or result.shape[2] % 2
         ):
             return None
@@ -284,13 +284,14 @@ class _Rewriting:
         optional = [node for node in (bias, residual) if node is not None]
 
         def call(gamma: Tensor, past: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-            x = [each.movedim(1, -1) for each in rest[: len(sources)]]
+            # Products and sums of an earlier call are channels last already: nothing is copied.
+            x = [each.movedim(1, -1).contiguous() for each in rest[: len(sources)]]
             others = iter(rest[len(sources) :])
             inputs, last, total = norm_silu_winograd(
                 *x,
                 *[None] * (4 - len(x)),
                 None if bias is None else next(others),
-                None if residual is None else next(others).movedim(1, -1),
+                None if residual is None else next(others).movedim(1, -1).contiguous(),
                 gamma.flatten(),
                 past.movedim(1, -1).contiguous(),
             )

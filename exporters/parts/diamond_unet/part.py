@@ -161,7 +161,7 @@ class DiamondUNetPart(Part):
                 level = last
         sides = (factor * self.height, factor * self.width)
         height, width = (-(-side // config.stride) * config.stride for side in sides)
-        return height * width // 2 ** (2 * level)
+        return height * width >> (2 * level)
 
     @property
     def other_products(self) -> tuple[tuple[int, int], ...]:

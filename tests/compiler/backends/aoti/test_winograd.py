@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vidc.compiler.backends.aoti.winograd import (
     convolution_inputs,
@@ -21,6 +22,7 @@ from vidc.exporters.component import Component
 from vidc.exporters.models import with_weights
 from vidc.exporters.program import export_program, weight_names
 from vidc.plugins.ops.norm_silu_winograd import norm_silu_winograd
+from vidc.runtime.weights import CHANNELS_LAST
 
 aten = torch.ops.aten
 side = st.integers(0, 2)
@@ -53,10 +55,11 @@ class Convolved(nn.Module):
     def __init__(self, **options) -> None:
         super().__init__()
         given = {"kernel_size": 3, **options}
-        self.convolution = nn.Conv3d(32, given.pop("outputs", 32), **given)
+        self.inputs = given.pop("inputs", 32)
+        self.convolution = nn.Conv3d(self.inputs, given.pop("outputs", 32), **given)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.convolution(functional.pad(x, (1, 1, 1, 1, 2, 0)))
+        return self.convolution(functional.pad(x[:, : self.inputs], (1, 1, 1, 1, 2, 0)))
 
 
 def convolutions(program) -> tuple[int, int]:
@@ -72,6 +75,7 @@ def convolutions(program) -> tuple[int, int]:
         (4, torch.bfloat16, {}),
         (4, torch.float32, {}),
         (4, torch.float16, {"outputs": 3}),
+        (4, torch.float16, {"inputs": 3}),
         (4, torch.float16, {"stride": (1, 2, 2)}),
         (4, torch.float16, {"dilation": (1, 2, 2)}),
         (4, torch.float16, {"groups": 2}),
@@ -157,3 +161,38 @@ def test_decodes_as_the_program_did(part, weights, exact, fused, calls):
     plain, fast = errors
     assert plain < 3e-3
     assert fast < 1.5 * plain
+
+
+class Contiguous(TorchDispatchMode):
+    """Holds the arguments of the fused operator to what its kernel takes."""
+
+    calls = 0
+
+    def __torch_dispatch__(self, operator, types, arguments=(), options=None):
+        if operator is norm_silu_winograd:
+            self.calls += 1
+            given = [each for each in arguments if each is not None]
+            assert all(each.is_contiguous() for each in given), [each.stride() for each in given]
+        return operator(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("name", "calls"), [("vae_decode", 18), ("vae_encode", 12)])
+def test_the_operator_gets_contiguous_tensors(part, weights, name, calls, channels_last):
+    component = part.components(part.network("fp16"))[name]
+    program = export_program(component)
+    use_winograd(program, fused=True)
+    module = program.module(check_guards=False)
+    parameters = dict(module.named_parameters())
+    for weight in weight_names(program).values():
+        value = weights[weight.removeprefix("vae.")].half()
+        if channels_last and value.dim() in CHANNELS_LAST:
+            value = value.contiguous(memory_format=CHANNELS_LAST[value.dim()])
+        parameters[weight].data = value
+    arguments = [
+        torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
+        for spec in component.signature.arguments
+    ]
+    with torch.inference_mode(), Contiguous() as watched:
+        module(*arguments)
+    assert watched.calls == calls
