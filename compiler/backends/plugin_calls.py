@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from vidc.compiler.backends.aoti.fusion import call_gelus, call_ring_writes, called
-from vidc.compiler.backends.aoti.rings_8bit import (
+from vidc.compiler.backends.fused_calls import call_gelus, call_ring_writes, called
+from vidc.compiler.backends.rings_8bit import (
     lower_rings,
     pop_rounding,
     quantized_signature,

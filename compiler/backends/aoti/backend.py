@@ -111,7 +111,7 @@ class AotInductorBackend(Backend):
         if target.is_gpu:
             from vidc.compiler.backends.aoti import winograd
             from vidc.compiler.backends.aoti.cuda import for_cuda
-            from vidc.compiler.backends.aoti.rings_8bit import (
+            from vidc.compiler.backends.rings_8bit import (
                 has_quantized_rings,
                 quantized_signature,
             )

@@ -9,9 +9,9 @@ from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
 from vidc.compiler.backends.aoti.fusion import NOTHING, Fusion, fuse
-from vidc.compiler.backends.aoti.rings_8bit import lower_rings, pop_rounding
 from vidc.compiler.backends.aoti.scaled_matmuls import lower_linears
 from vidc.compiler.backends.aoti.winograd import use_winograd
+from vidc.compiler.backends.rings_8bit import lower_rings, pop_rounding
 from vidc.exporters.lowering import expand, inline, open_stored, replace
 from vidc.exporters.program import weight_names
 from vidc.plugins.ops.flash_attention import flash_attention_sm90

@@ -10,7 +10,7 @@ from quantized import Quantized
 from torch import nn
 
 from vidc.compiler.backends.aoti.cuda import lower
-from vidc.compiler.backends.aoti.rings_8bit import quantized_signature
+from vidc.compiler.backends.rings_8bit import quantized_signature
 from vidc.compiler.config.recipe import parse_recipe
 from vidc.exporters.program import export_program, load_program, save_program
 from vidc.plugins.signature import Signature

@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
-from vidc.compiler.backends.aoti.fusion import called
+from vidc.compiler.backends.fused_calls import called
 from vidc.exporters.lowering import insert
 from vidc.exporters.program import argument_placeholders
 from vidc.plugins.arguments import dtype_name
