@@ -1,0 +1,158 @@
+"""Time of the VAE's decoder engine on a GPU, in bf16 and in the forms that fp16 has.
+
+    python benchmarks/vae_decode.py longlive-1.3b > vae-decode.json
+
+Compiles ``vae_decode`` of a preset with random weights in each form, for a few minutes each and
+beside each other, and writes JSON to stdout: milliseconds of one call in turns, the error of two
+blocks against float32, and the time of each kernel.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from vidc.compiler.backends.aoti.cuda import for_cuda
+from vidc.compiler.backends.aoti.inductor import compile_package, named_constants
+from vidc.compiler.bench.clock import Clock
+from vidc.compiler.bench.fingerprint import fingerprint
+from vidc.compiler.config.resolve import resolve
+from vidc.exporters.models import PRECISIONS, with_weights
+from vidc.exporters.part import Part
+from vidc.exporters.program import export_program
+from vidc.runtime.weights import CHANNELS_LAST
+
+COMPONENT, TURNS, WARM_UP = "vae_decode", 30, 3
+FORMS: Mapping[str, tuple[str, bool]] = {
+    "bf16": ("bf16", False),
+    "fp16-winograd": ("fp16", False),
+    "fp16-winograd-fused": ("fp16", True),
+}
+"""Precision of each, and True to call fused operators."""
+
+
+def part_of(preset: str) -> Part:
+    part: Part = resolve(preset, environ={}).model.parts["vae"]
+    return part
+
+
+def weights_of(part: Part, dtype: torch.dtype) -> dict[str, Tensor]:
+    return {name: lazy.load().to(dtype) for name, lazy in part.random_weights(1).items()}
+
+
+def compile_form(preset: str, name: str, folder: Path) -> None:
+    """Writes a form's package, its constants and the names of channels-last weights."""
+    precision, fused = FORMS[name]
+    part = part_of(preset)
+    program = export_program(part.components(part.network(precision))[COMPONENT])
+    lowered = for_cuda(program, fused)
+    save_file(named_constants(lowered.program), folder / f"{name}.safetensors")
+    (folder / f"{name}.json").write_text(json.dumps(lowered.channels_last))
+    compile_package(lowered.program, folder / f"{name}.pt2")
+
+
+@dataclass
+class Decoder:
+    """A form's engine with its weights and states on the GPU."""
+
+    engine: Any
+    states: list[Tensor]
+    weights: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, part: Part, name: str, folder: Path) -> "Decoder":
+        dtype = PRECISIONS[FORMS[name][0]]
+        component = part.components(part.network(FORMS[name][0]))[COMPONENT]
+        engine = torch._inductor.aoti_load_package(str(folder / f"{name}.pt2"))
+        last = json.loads((folder / f"{name}.json").read_text())
+        drawn = {f"vae.{key}": value for key, value in weights_of(part, dtype).items()}
+        drawn |= load_file(folder / f"{name}.safetensors")
+        given = {}
+        for key in engine.get_constant_fqns():
+            value = drawn[key].cuda()
+            form = CHANNELS_LAST[value.dim()] if key in last else torch.contiguous_format
+            given[key] = value.contiguous(memory_format=form)
+        engine.load_constants(given, check_full_update=True, user_managed=True)
+        return cls(engine, states_of(component, dtype), given)
+
+    def __call__(self, latent: Tensor) -> Tensor:
+        result = self.engine(latent, *self.states)
+        frames: Tensor = result[0] if isinstance(result, list | tuple) else result
+        return frames
+
+
+def states_of(component: Any, dtype: torch.dtype) -> list[Tensor]:
+    shapes = [state.shape for state in component.signature.states]
+    return [torch.zeros(shape, dtype=dtype, device="cuda") for shape in shapes]
+
+
+@torch.inference_mode()
+def exact(part: Part, latents: list[Tensor]) -> list[Tensor]:
+    """Frames of PyTorch in float32."""
+    weights = {name: value.cuda() for name, value in weights_of(part, torch.float32).items()}
+    component = part.components(with_weights(part.network("fp32"), weights))[COMPONENT]
+    states = states_of(component, torch.float32)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        return [component.module(latent, *states)[0].cpu() for latent in latents]
+
+
+def kernels(decoder: Decoder, latent: Tensor) -> list[tuple[str, int, float]]:
+    """Name, calls and milliseconds of each kernel, the longest first."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        decoder(latent)
+        torch.cuda.synchronize()
+    found = [(e.key, e.count, e.device_time_total / 1e3) for e in profiled.key_averages()]
+    return sorted(found, key=lambda each: -each[2])
+
+
+def measure(part: Part, folder: Path) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(3)
+    shape = part.latent_shape  # type: ignore[attr-defined]
+    latents = [torch.randn(shape, generator=generator).cuda() for _ in range(2)]
+    wanted, clock = exact(part, latents), Clock(torch.device("cuda"))
+    torch.cuda.empty_cache()
+    decoders = {name: Decoder.of(part, name, folder) for name in FORMS}
+    rows: dict[str, Any] = {}
+    for name, decoder in decoders.items():
+        found = [decoder(latent).cpu() for latent in latents]
+        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True)]
+        for _ in range(WARM_UP):
+            decoder(latents[1])
+        rows[name] = {"relative_l2": errors, "samples_ms": []}
+        rows[name]["kernels_ms"] = kernels(decoder, latents[1])[:30]
+    for _ in range(TURNS):
+        for name, decoder in decoders.items():
+            rows[name]["samples_ms"].append(clock.time(lambda d=decoder: d(latents[1]))[1])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("preset", nargs="?", default="longlive-1.3b")
+    preset = parser.parse_args().preset
+    if not torch.cuda.is_available():
+        sys.exit("torch finds no CUDA device: the engines are for a GPU")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with ProcessPoolExecutor(len(FORMS), get_context("spawn")) as pool:
+            jobs = [pool.submit(compile_form, preset, form, folder) for form in FORMS]
+            for job in jobs:
+                job.result()
+        rows = measure(part_of(preset), folder)
+    mark = fingerprint(torch.device("cuda"))
+    print(json.dumps({"schema": 1, "preset": preset, "fingerprint": mark, "runs": [rows]}))
+
+
+if __name__ == "__main__":
+    main()
