@@ -154,7 +154,9 @@ def pipeline(
         weights = load_file(folder / manifest.weights[group].path, device=str(device))
         dtype = next(iter(weights.values())).dtype
         with torch.device(device):
-            made[group] = getattr(diffusers_svd, group)(model, weights).to(dtype)
+            network = getattr(diffusers_svd, group)(model, weights)
+        # Its blend factors are made on the CPU, whatever the default device.
+        made[group] = network.to(device, dtype)
     pipe = diffusers_svd.pipeline(model, **made)
     if compiled is not None:
         pipe.unet = torch.compile(pipe.unet, mode=compiled, fullgraph=True, dynamic=False)

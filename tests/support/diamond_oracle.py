@@ -150,7 +150,7 @@ class Unet(nn.Module):
     def forward(self, x, c):
         _, _, h, w = x.shape
         unit = 2 ** (self.levels - 1)
-        padded = torch.zeros(*x.shape[:2], math.ceil(h / unit) * unit, math.ceil(w / unit) * unit)
+        padded = x.new_zeros(*x.shape[:2], math.ceil(h / unit) * unit, math.ceil(w / unit) * unit)
         padded[:, :, :h, :w] = x
         x, memory = padded, []
         for i in range(self.levels):
