@@ -1,10 +1,10 @@
-"""Time of the VAE's decoder engine on a GPU, in bf16 and in the forms that fp16 has.
+"""Times the Wan VAE's decoder engine on a GPU: bf16, fp16, and fp16 by Winograd's algorithm.
 
     python benchmarks/vae_decode.py longlive-1.3b > vae-decode.json
 
-Compiles ``vae_decode`` of a preset with random weights in each form, for a few minutes each and
-beside each other, and writes JSON to stdout: milliseconds of one call in turns, the error of two
-blocks against float32, and the time of each kernel.
+Compiles ``vae_decode`` of a preset with random weights in each variant, in parallel. Writes JSON
+to stdout: milliseconds of one call, the variants in turns; the relative L2 of two blocks against
+float32; and the time of each kernel.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from vidc.exporters.program import export_program
 from vidc.runtime.weights import CHANNELS_LAST
 
 COMPONENT, TURNS, WARM_UP = "vae_decode", 30, 3
-FORMS: Mapping[str, tuple[str, bool]] = {
+VARIANTS: Mapping[str, tuple[str, bool]] = {
     "bf16": ("bf16", False),
     "fp16-winograd": ("fp16", False),
     "fp16-winograd-fused": ("fp16", True),
@@ -51,9 +51,9 @@ def weights_of(part: Part, dtype: torch.dtype) -> dict[str, Tensor]:
     return {name: lazy.load().to(dtype) for name, lazy in part.random_weights(1).items()}
 
 
-def compile_form(preset: str, name: str, folder: Path) -> None:
-    """Writes a form's package, its constants and the names of channels-last weights."""
-    precision, fused = FORMS[name]
+def compile_variant(preset: str, name: str, folder: Path) -> None:
+    """Writes a variant's package, its constants and the names of channels-last weights."""
+    precision, fused = VARIANTS[name]
     part = part_of(preset)
     program = export_program(part.components(part.network(precision))[COMPONENT])
     lowered = for_cuda(program, fused)
@@ -64,7 +64,7 @@ def compile_form(preset: str, name: str, folder: Path) -> None:
 
 @dataclass
 class Decoder:
-    """A form's engine with its weights and states on the GPU."""
+    """A variant's engine with its weights and states on the GPU."""
 
     engine: Any
     states: list[Tensor]
@@ -72,8 +72,8 @@ class Decoder:
 
     @classmethod
     def of(cls, part: Part, name: str, folder: Path) -> "Decoder":
-        dtype = PRECISIONS[FORMS[name][0]]
-        component = part.components(part.network(FORMS[name][0]))[COMPONENT]
+        dtype = PRECISIONS[VARIANTS[name][0]]
+        component = part.components(part.network(VARIANTS[name][0]))[COMPONENT]
         engine = torch._inductor.aoti_load_package(str(folder / f"{name}.pt2"))
         last = json.loads((folder / f"{name}.json").read_text())
         drawn = {f"vae.{key}": value for key, value in weights_of(part, dtype).items()}
@@ -98,7 +98,7 @@ def states_of(component: Any, dtype: torch.dtype) -> list[Tensor]:
 
 
 @torch.inference_mode()
-def exact(part: Part, latents: list[Tensor]) -> list[Tensor]:
+def float32_frames(part: Part, latents: list[Tensor]) -> list[Tensor]:
     """Frames of PyTorch in float32."""
     weights = {name: value.cuda() for name, value in weights_of(part, torch.float32).items()}
     component = part.components(with_weights(part.network("fp32"), weights))[COMPONENT]
@@ -120,9 +120,9 @@ def measure(part: Part, folder: Path) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(3)
     shape = part.latent_shape  # type: ignore[attr-defined]
     latents = [torch.randn(shape, generator=generator).cuda() for _ in range(2)]
-    wanted, clock = exact(part, latents), Clock(torch.device("cuda"))
+    wanted, clock = float32_frames(part, latents), Clock(torch.device("cuda"))
     torch.cuda.empty_cache()
-    decoders = {name: Decoder.of(part, name, folder) for name in FORMS}
+    decoders = {name: Decoder.of(part, name, folder) for name in VARIANTS}
     rows: dict[str, Any] = {}
     for name, decoder in decoders.items():
         found = [decoder(latent).cpu() for latent in latents]
@@ -145,8 +145,8 @@ def main() -> None:
         sys.exit("torch finds no CUDA device: the engines are for a GPU")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with ProcessPoolExecutor(len(FORMS), get_context("spawn")) as pool:
-            jobs = [pool.submit(compile_form, preset, form, folder) for form in FORMS]
+        with ProcessPoolExecutor(len(VARIANTS), get_context("spawn")) as pool:
+            jobs = [pool.submit(compile_variant, preset, variant, folder) for variant in VARIANTS]
             for job in jobs:
                 job.result()
         rows = measure(part_of(preset), folder)

@@ -1,4 +1,4 @@
-"""Distance of a network's activations from the end of float16's range."""
+"""Largest activations of a network, to decide whether float16 is wide enough."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,23 +8,30 @@ from torch import Tensor, nn
 
 from vidc.plugins.errors import GateError
 
-LARGEST = torch.finfo(torch.float16).max / 4
-"""Activations of a float16 network may be a quarter of float16's range: other inputs go further."""
+LIMIT = torch.finfo(torch.float16).max / 4
+"""Limit of an activation in float32: a quarter of float16's maximum, as margin for other inputs."""
 
 
 class Headroom:
-    """Largest absolute output of each layer, while the networks run in float32.
+    """Largest absolute output of each layer, while networks run in float32.
+
+    It sees what layers without children return, so neither residual sums nor the transforms of
+    Winograd's algorithm; the margin of ``LIMIT`` is for these too.
 
     Args:
-        networks: they share no layers.
+        networks: modules of one weights group, which may share layers.
     """
 
     def __init__(self, networks: Iterable[nn.Module]) -> None:
         self._found: dict[str, Tensor] = {}
-        for network in networks:
-            for name, layer in network.named_modules():
-                if not any(True for _ in layer.children()):
-                    layer.register_forward_hook(self._watch(name))
+        layers = {
+            layer: name
+            for network in networks
+            for name, layer in network.named_modules()
+            if not list(layer.children())
+        }
+        for layer, name in layers.items():
+            layer.register_forward_hook(self._watch(name))
 
     def _watch(self, name: str) -> Callable[[nn.Module, object, Tensor], None]:
         def look(_layer: nn.Module, _given: object, output: Tensor) -> None:
@@ -42,7 +49,7 @@ class Headroom:
         return layer, values.get(layer, 0.0)
 
     def require(self, group: str) -> None:
-        """Refuses float16 where it is too narrow.
+        """Refuses activations above ``LIMIT``.
 
         Args:
             group: the weights group of the networks.
@@ -51,10 +58,10 @@ class Headroom:
             GateError: ``VIDC-BUILD-HEADROOM``.
         """
         layer, value = self.largest()
-        if not value <= LARGEST:  # NaN included.
+        if not value <= LIMIT:  # NaN included.
             raise GateError(
                 "VIDC-BUILD-HEADROOM",
                 f"{layer} of {group} reaches {value:.0f} in float32; in fp16 at most "
-                f"{LARGEST:.0f} is accepted, a quarter of its range",
+                f"{LIMIT:.0f} is accepted, a quarter of its range",
                 f"pass --set precision.{group}=bf16, or fp32 on a GPU without bf16",
             )

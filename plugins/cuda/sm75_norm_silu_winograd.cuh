@@ -1,6 +1,6 @@
-// Everything between two convolutions in time by Winograd's F(2, 3): see the reference,
+// The part of a network between two Winograd convolutions in time: see the reference,
 // vidc.plugins.ops.norm_silu_winograd. 16 threads have one pixel of one video and go through its
-// frames, two at a time, so that every value is read and written once.
+// frames, two at a time, so that every input is read once.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -15,8 +15,8 @@ constexpr float kLeastNorm = 1e-12f;
 
 struct NormSiluWinograd {
   const __half* x[4];      // products, or frames in the first
-  const __half* bias;      // null for zeros
-  const __half* residual;  // null without one
+  const __half* bias;      // null: zeros
+  const __half* residual;  // null: none
   const __half* gamma;
   const __half* past;
   __half* inputs;

@@ -1,8 +1,9 @@
-"""Operator ``norm_silu_winograd``: what is between two convolutions by Winograd's F(2, 3) in time.
+"""Operator ``norm_silu_winograd``: the part of a network between two Winograd convolutions in time.
 
-Frames are numbered in pairs. The convolution before leaves four products a pair of its result, the
-one after reads four differences a pair of its input: see ``winograd_outputs`` and
-``winograd_inputs``. A pair of inputs reaches two frames back, into the pair before or ``past``.
+It computes the output transform of the first, bias, residual, RMSNorm over channels, SiLU, and the
+input transform of the second. Frames are processed in pairs: four products of the first convolution
+for each pair become four transformed inputs of the second. These also need the two frames before
+the pair: from the previous pair, or from ``past`` at the start.
 """
 
 import torch
@@ -19,13 +20,13 @@ _LEAST = 1e-12
 _CHECKS = Checks("norm_silu_winograd")
 
 
-def winograd_outputs(m0: Tensor, m1: Tensor, m2: Tensor, m3: Tensor) -> tuple[Tensor, Tensor]:
+def output_transform(m0: Tensor, m1: Tensor, m2: Tensor, m3: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the even and the odd frames of a convolution from its four products."""
     return m0 + m1 + m2, m1 - m2 - m3
 
 
-def winograd_inputs(d0: Tensor, d1: Tensor, d2: Tensor, d3: Tensor) -> tuple[Tensor, ...]:
-    """Returns what the four products are made of, for two output frames of four input frames."""
+def input_transform(d0: Tensor, d1: Tensor, d2: Tensor, d3: Tensor) -> tuple[Tensor, ...]:
+    """Returns the four inputs of the products of two output frames, from four input frames."""
     return d0 - d2, d1 + d2, d2 - d1, d1 - d3
 
 
@@ -56,7 +57,7 @@ def norm_silu_winograd_reference(
         past: float16 ``[B, 2, H, W, C]``, the two activations before the first.
 
     Returns:
-        ``winograd_inputs`` of the activations, float16 ``[4, B K, H, W, C]``; the last two
+        ``input_transform`` of the activations, float16 ``[4, B K, H, W, C]``; the last two
         activations, like ``past``; and the sum, like ``residual``, ``[0]`` without one.
 
     Raises:
@@ -68,7 +69,7 @@ def norm_silu_winograd_reference(
     if x1 is None or x2 is None or x3 is None:
         frames = x.float()
     else:
-        both = winograd_outputs(*(product.float().view(shape) for product in (x, x1, x2, x3)))
+        both = output_transform(*(product.float().view(shape) for product in (x, x1, x2, x3)))
         frames = torch.stack(both, 2).reshape(batch, 2 * pairs, height, width, channels)
     if bias is not None:
         frames = frames + bias.float()
@@ -79,7 +80,7 @@ def norm_silu_winograd_reference(
         total = frames.to(x.dtype)
     normed = functional.normalize(frames, dim=-1, eps=_LEAST) * channels**0.5 * gamma.float()
     every = torch.cat([past, functional.silu(normed).to(x.dtype)], 1).float()
-    inputs = winograd_inputs(*(every[:, i : i + 2 * pairs : 2] for i in range(4)))
+    inputs = input_transform(*(every[:, i : i + 2 * pairs : 2] for i in range(4)))
     made = torch.stack(inputs).flatten(1, 2).to(x.dtype)
     return made, every[:, -2:].to(x.dtype), total
 

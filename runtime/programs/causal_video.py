@@ -88,7 +88,7 @@ class CausalVideo(Session[StreamSpec]):
         return self._take(PROMPT, prompt, shape)
 
     def prompt(self, prompt: Tensor | str) -> None:
-        """Sets the stream's first prompt.
+        """Sets the prompt of the next blocks; ``switch_prompt`` recomputes the window under it too.
 
         Args:
             prompt: text embeddings ``[B, L, E]`` of any float dtype, or text if the bundle has a

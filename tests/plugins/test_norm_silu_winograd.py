@@ -8,9 +8,9 @@ from torch.nn import functional
 
 from vidc.plugins.ops.norm_silu_winograd import (
     CHANNELS,
+    input_transform,
     norm_silu_winograd,
-    winograd_inputs,
-    winograd_outputs,
+    output_transform,
 )
 
 
@@ -33,9 +33,9 @@ def test_transforms_make_two_results_of_a_kernel_of_three(seed):
     frames = torch.randn(4, dtype=torch.float64, generator=generator)
     g0, g1, g2 = kernel = torch.randn(3, dtype=torch.float64, generator=generator)
     kernels = (g0, (g0 + g1 + g2) / 2, (g0 - g1 + g2) / 2, g2)
-    products = [d * g for d, g in zip(winograd_inputs(*frames), kernels, strict=True)]
+    products = [d * g for d, g in zip(input_transform(*frames), kernels, strict=True)]
     wanted = functional.conv1d(frames[None], kernel[None, None])[0]
-    torch.testing.assert_close(torch.stack(winograd_outputs(*products)), wanted)
+    torch.testing.assert_close(torch.stack(output_transform(*products)), wanted)
 
 
 @pytest.mark.parametrize("products", [False, True])

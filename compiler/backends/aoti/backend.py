@@ -122,7 +122,7 @@ class AotInductorBackend(Backend):
             fault = engine_operators.kernel_error(torch.device("cuda"), wanted)
             if fault is not None and narrow:
                 raise fault  # Fallback kernels would compute another recipe.
-            called = tuple(sorted({*fusable(program), *winograd.fusable(program)}))
+            called = tuple(sorted({*fusable(program), *winograd.fused_operators(program)}))
             notes = _notes(called, fault)
             lowered = for_cuda(program, fault is None)
             program, channels_last, fusion = lowered.program, lowered.channels_last, lowered.fusion

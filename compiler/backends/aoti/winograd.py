@@ -1,10 +1,11 @@
 """Convolutions over three frames by Winograd's F(2, 3) in time, for float16 on a GPU.
 
 Two frames of the result take four 2D convolutions of differences of frames instead of six of frames
-(Lavin and Gray, arXiv 1509.09308). In float32 the result is that of the convolution but for
-rounding; in float16 the error of a decoder grows by a twentieth, in bfloat16 by far more, so those
-are left. Between two such convolutions, one operator reads the products of the first and writes
-the differences for the second: see ``vidc.plugins.ops.norm_silu_winograd``.
+(Lavin and Gray, arXiv 1509.09308). The result is that of the convolution but for rounding: in
+float16 the error of LongLive's decoder grows from 0.0015 to 0.0017 (``docs/performance.md``).
+Convolutions in other dtypes are left as they are. Between two such convolutions, one operator
+computes the output transform of the first and the input transform of the second, and what stands
+between them: see ``vidc.plugins.ops.norm_silu_winograd``.
 """
 
 from collections.abc import Sequence
@@ -19,9 +20,9 @@ from torch.nn import functional
 from vidc.exporters.lowering import insert
 from vidc.plugins.ops.norm_silu_winograd import (
     CHANNELS,
+    input_transform,
     norm_silu_winograd,
-    winograd_inputs,
-    winograd_outputs,
+    output_transform,
 )
 
 aten = torch.ops.aten
@@ -32,8 +33,8 @@ _PASSED = (aten.clone.default, aten._to_copy.default)
 """Operations that change neither values nor sizes, but for the dtype."""
 
 
-def winograd_weights(weight: Tensor) -> tuple[Tensor, ...]:
-    """Returns the kernels of the four products ``[N, C, 3, 3]`` from ``[N, C, 3, 3, 3]``."""
+def filter_transform(weight: Tensor) -> tuple[Tensor, ...]:
+    """Returns four filters ``[N, C, 3, 3]`` from ``[N, C, 3, 3, 3]``."""
     g0, g1, g2 = weight.unbind(2)
     outer, inner = (g0 + g2) / 2, g1 / 2
     return g0, outer + inner, outer - inner, g2
@@ -42,10 +43,10 @@ def winograd_weights(weight: Tensor) -> tuple[Tensor, ...]:
 def winograd_products(
     frames: Sequence[Tensor], weight: Tensor, pads: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """Convolves the differences of frames.
+    """Returns the four products of a convolution, each a 2D convolution.
 
     Args:
-        frames: four of ``[M, C, H, W]``, what ``winograd_inputs`` returns.
+        frames: four of ``[M, C, H, W]``, transformed inputs.
         weight: ``[N, C, 3, 3, 3]``.
         pads: zeros on the left, right, top and bottom.
     """
@@ -54,7 +55,7 @@ def winograd_products(
         padding = (top, left)
     else:
         frames, padding = [functional.pad(each, (*pads,)) for each in frames], (0, 0)
-    kernels = winograd_weights(weight)
+    kernels = filter_transform(weight)
     return tuple(
         functional.conv2d(each, kernel, padding=padding)
         for each, kernel in zip(frames, kernels, strict=True)
@@ -62,9 +63,13 @@ def winograd_products(
 
 
 def convolution_inputs(x: Tensor) -> tuple[Tensor, ...]:
-    """Returns the differences of the frames of ``x``, ``[B, C, T + 2, H, W]``, T even."""
+    """Returns the transformed inputs, four of ``[B T / 2, C, H, W]``.
+
+    Args:
+        x: ``[B, C, T + 2, H, W]``, T even.
+    """
     frames, pairs = x.transpose(1, 2), x.shape[2] // 2 - 1
-    parts = winograd_inputs(*(frames[:, i : i + 2 * pairs : 2] for i in range(4)))
+    parts = input_transform(*(frames[:, i : i + 2 * pairs : 2] for i in range(4)))
     return tuple(part.flatten(0, 1) for part in parts)
 
 
@@ -76,18 +81,18 @@ def convolution_output(products: Sequence[Tensor], bias: Tensor | None, batch: i
         bias: ``[N]``, or None.
         batch: B.
     """
-    both = torch.stack(winograd_outputs(*products), 1)
+    both = torch.stack(output_transform(*products), 1)
     result: Tensor = both.unflatten(0, (batch, -1)).flatten(1, 2).transpose(1, 2)
     return result if bias is None else result + bias.view(-1, 1, 1, 1)
 
 
-def fusable(program: ExportedProgram) -> tuple[str, ...]:
-    """Returns the operator that ``use_winograd`` calls, if it does."""
+def fused_operators(program: ExportedProgram) -> tuple[str, ...]:
+    """Returns the names of the operators that ``use_winograd`` calls if kernels are there."""
     return (OPERATOR,) if any(map(_NormSilu.before, _convolutions(program))) else ()
 
 
 def use_winograd(program: ExportedProgram, fused: bool) -> tuple[str, ...]:
-    """Rewrites the convolutions that gain by it, in place.
+    """Rewrites convolutions over three frames in float16, in place.
 
     Args:
         program: an exported program.
@@ -170,7 +175,7 @@ class _NormSilu:
 
     @classmethod
     def before(cls, convolution: _Convolution) -> "_NormSilu | None":
-        """Returns None if something else is before the convolution."""
+        """Returns None unless norm, SiLU and a concatenation with ``past`` are before it."""
         cat = convolution.x
         if cat.target is not aten.cat.default or len(cat.args) < 2 or cat.args[1] != 2:
             return None
@@ -298,6 +303,7 @@ class _Rewriting:
             made = (*inputs.unbind(), *(() if residual is None else (total,)), last)
             return tuple(each.movedim(-1, 1) for each in made)
 
+        # Marks the place right after the value.
         with self.graph.inserting_after(value):
             anchor = self.graph.call_function(aten.alias.default, (value,))
         with self.graph.inserting_before(anchor):

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidc.compiler.validate.headroom import LARGEST, Headroom
+from vidc.compiler.validate.headroom import LIMIT, Headroom
 from vidc.plugins.errors import GateError
 
 
@@ -23,7 +23,7 @@ def test_names_the_layer_with_the_largest_output_of_any_call():
     headroom.require("vae")
 
 
-@pytest.mark.parametrize("value", [LARGEST * 1.01, float("inf"), float("nan")])
+@pytest.mark.parametrize("value", [LIMIT * 1.01, float("inf"), float("nan")])
 def test_refuses_more_than_a_quarter_of_the_range(value):
     layers = network(1.0)
     headroom = Headroom([layers])

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vidc.compiler.backends.aoti.winograd import (
     convolution_inputs,
     convolution_output,
-    fusable,
+    fused_operators,
     use_winograd,
     winograd_products,
 )
@@ -145,7 +145,7 @@ def test_decodes_as_the_program_did(part, weights, exact, fused, calls):
     for rewritten in (False, True):
         program = export_program(component(part, "fp16"))
         if rewritten:
-            assert fusable(program) == ("norm_silu_winograd",)
+            assert fused_operators(program) == ("norm_silu_winograd",)
             assert bool(use_winograd(program, fused)) is fused
             # Eighteen of 34 are over an even number of frames; four products are of each.
             assert convolutions(program) == (16, 77)
