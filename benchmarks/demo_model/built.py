@@ -126,10 +126,10 @@ def figures(validation: Mapping[str, Any]) -> dict[str, Any]:
 def table_row(row: Mapping[str, Any]) -> str:
     """A row of the file as docs/quality.md has it."""
     worst, component = row["worst block"], row["worst component"]
-    error = 100 * row["components"][component]["relative L2"]
+    error = row["components"][component]["relative L2"]
     judged = "passes" if row["passed"] else f"**misses** {row['failed']} of {row['gates']} gates"
     return (
-        f"| `{row['recipe']}` | `{row['backend']}` | {error:.1f}e-2, `{component}` | "
+        f"| `{row['recipe']}` | `{row['backend']}` | {error:.3f}, `{component}` | "
         f"{worst['dB']:.1f} dB | {worst['SSIM']:.4f} | {judged} |"
     )
 

@@ -11,8 +11,8 @@ from vidc.exporters.part import Part
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.exporters.parts.causal_wan.part import CausalWanPart
 from vidc.exporters.parts.streaming_vae import StreamingVae
+from vidc.exporters.parts.taehv.config import GROUP as TAEHV
 from vidc.exporters.parts.taehv.config import TaehvConfig
-from vidc.exporters.parts.taehv.part import TaehvPart
 from vidc.exporters.parts.umt5.config import TextEncoderConfig
 from vidc.exporters.parts.umt5.part import Umt5Part
 from vidc.exporters.parts.wan_vae.config import VaeConfig
@@ -126,7 +126,7 @@ class CausalVideo(Family):
     }
     read_off: ClassVar[tuple[str, ...]] = ("text_encoder",)
     groups: ClassVar[tuple[str, ...]] = (
-        CausalWanPart.group, WanVaePart.group, TaehvPart.group, Umt5Part.group,
+        CausalWanPart.group, WanVaePart.group, TAEHV, Umt5Part.group,
     )  # fmt: skip
     text_group: ClassVar[str | None] = Umt5Part.group
     quantized_group: ClassVar[str] = CausalWanPart.group
@@ -228,16 +228,18 @@ class CausalVideo(Family):
         return WanVaePart(self.vae, stream.batch, stream.block, stream.height, stream.width)
 
     @property
-    def taehv_part(self) -> TaehvPart:
+    def taehv_part(self) -> StreamingVae:
         """The TAEHV over this stream's blocks."""
+        from vidc.exporters.parts.taehv.part import TaehvPart
+
         stream = self.stream
         return TaehvPart(self.taehv, stream.batch, stream.block, stream.height, stream.width)
 
     @property
     def autoencoders(self) -> tuple[StreamingVae, ...]:
         """The parts that decode; sessions use the first unless told."""
-        parts: tuple[StreamingVae, ...] = (self.vae_part, self.taehv_part)
-        return tuple(part for part in parts if part.group in self.decoder_groups)
+        groups = self.decoder_groups
+        return tuple(self.taehv_part if group == TAEHV else self.vae_part for group in groups)
 
     @property
     def spatial_stride(self) -> int:
@@ -278,11 +280,11 @@ class CausalVideo(Family):
         """
         from vidc.exporters.checkpoint.layout import UNET
         from vidc.exporters.parts.causal_wan.names import LAYOUTS as TRANSFORMER
-        from vidc.exporters.parts.taehv.names import LAYOUTS as TAEHV
+        from vidc.exporters.parts.taehv.names import LAYOUTS as TINY
         from vidc.exporters.parts.umt5.names import LAYOUTS as TEXT
         from vidc.exporters.parts.wan_vae.names import LAYOUTS as VAE
 
-        return (*TEXT, *VAE, *TAEHV, UNET, *TRANSFORMER)
+        return (*TEXT, *VAE, *TINY, UNET, *TRANSFORMER)
 
     @property
     def latent_size(self) -> tuple[int, int]:

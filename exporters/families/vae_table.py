@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from vidc.exporters.parts.taehv.part import TaehvPart
+from vidc.exporters.parts.taehv.config import GROUP as TAEHV
 from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.exporters.parts.wan_vae.part import WanVaePart
 from vidc.plugins.errors import UsageError, nearest
@@ -10,12 +10,12 @@ from vidc.plugins.errors import UsageError, nearest
 WAN = "wan"
 KINDS = {
     WAN: (WanVaePart.group,),
-    "taehv": (TaehvPart.group,),
-    "both": (WanVaePart.group, TaehvPart.group),
+    "taehv": (TAEHV,),
+    "both": (WanVaePart.group, TAEHV),
 }
 """Weights groups of the autoencoders by ``vae.kind``; sessions decode with the first by default."""
 
-CHANNELS = {WanVaePart.group: "vae.z_dim", TaehvPart.group: "taehv.latent_channels"}
+CHANNELS = {WanVaePart.group: "vae.z_dim", TAEHV: "taehv.latent_channels"}
 """Setting that has the channels of an autoencoder's latents, by its group."""
 
 

@@ -61,11 +61,9 @@ int64_t check_norm_silu_winograd(const WinogradFrames& given) {
     kChecks.shape(*given.residual, {batch, 2 * pairs, height, width, channels});
     tensors.push_back(given.residual);
   }
-  for (const TensorView* tensor : tensors) {
-    kChecks.dtype(*tensor, {DType::float16});
-    kChecks.contiguous(*tensor);
-    kChecks.device({&x, tensor});
-  }
+  for (const TensorView* tensor : tensors) kChecks.dtype(*tensor, {DType::float16});
+  for (const TensorView* tensor : tensors) kChecks.contiguous(*tensor);
+  for (const TensorView* tensor : tensors) kChecks.device({&x, tensor});
   return pairs;
 }
 

@@ -191,6 +191,7 @@ class CausalVideo(Session[StreamSpec]):
 
     def _capture(self, runners: Runners) -> None:
         recached = (self.spec.block, *self.spec.recache_frames)
+        self._end.fill_(max(recached))  # Works run once before: no frame is before the first.
         self._make_block, self._make_clean, self._set_prompt, *switches = runners[LATENTS].prepare(
             [
                 self._block,

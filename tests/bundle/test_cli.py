@@ -199,7 +199,7 @@ def test_run_writes_every_video_of_a_batch(vidc, project, tmp_path, monkeypatch)
 
     document = read_manifest(project.bundle)
     spec = replace(document.spec, batch=2)
-    loaded = SimpleNamespace(notes=(), session=lambda seed: nullcontext(TwoVideos()))
+    loaded = SimpleNamespace(notes=(), session=lambda seed, decoder: nullcontext(TwoVideos()))
     monkeypatch.setattr(
         "vidc.runtime.manifest.read_manifest", lambda folder: replace(document, spec=spec)
     )

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import diffusers_svd
 import numpy as np
 import pytest
 import tiny_svd
@@ -38,7 +39,7 @@ def drawn(*shape, seed=0):
 @pytest.mark.parametrize("steps", [10, 25])
 def test_steps_are_those_of_the_scheduler(steps):
     model = tiny_svd.model(f"sampler.steps={steps}")
-    scheduler = tiny_svd.scheduler()
+    scheduler = diffusers_svd.scheduler()
     scheduler.set_timesteps(steps)
     assert relative_l2(torch.tensor(model.sampler.sigmas), scheduler.sigmas) < 1e-6
     assert torch.allclose(torch.tensor(model.sampler.timesteps), scheduler.timesteps, atol=1e-6)

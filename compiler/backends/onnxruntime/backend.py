@@ -3,14 +3,17 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vidc.compiler.backends import DEFAULT_OPTIONS, Backend, CompiledEngine, CompileOptions
 from vidc.compiler.config.targets import Target, gpu_unavailable
 from vidc.compiler.quantize.support import ONNX, QuantizationSupport
 from vidc.compiler.store.sources import versions
-from vidc.exporters.artifact import ExportedComponent
 from vidc.runtime.manifest import PORTABLE
 from vidc.runtime.ort import onnxruntime
+
+if TYPE_CHECKING:
+    from vidc.exporters.artifact import ExportedComponent
 
 NAME = "onnxruntime"
 FOLDER = "engines/onnxruntime"
@@ -62,7 +65,7 @@ class OnnxRuntimeBackend(Backend):
 
     def compile(
         self,
-        component: ExportedComponent,
+        component: "ExportedComponent",
         target: Target,
         kernels: Mapping[str, Path],
         output: Path,
@@ -72,7 +75,7 @@ class OnnxRuntimeBackend(Backend):
         return _for_gpu(component, output) if target.is_gpu else _for_cpu(component, output)
 
 
-def _for_cpu(component: ExportedComponent, output: Path) -> CompiledEngine:
+def _for_cpu(component: "ExportedComponent", output: Path) -> CompiledEngine:
     import onnx_ir
 
     from vidc.compiler.backends.graph_values import require_clean_graph
@@ -91,7 +94,7 @@ def _for_cpu(component: ExportedComponent, output: Path) -> CompiledEngine:
     )
 
 
-def _for_gpu(component: ExportedComponent, output: Path) -> CompiledEngine:
+def _for_gpu(component: "ExportedComponent", output: Path) -> CompiledEngine:
     from vidc.compiler.backends.native_graph import write_graph
 
     folder = output / FOLDER

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from vidc.exporters.table import Table
 
+GROUP = "taehv"
+"""Name of a TAEHV's weights."""
 STAGES = 3
 """Stages of the encoder and of the decoder; each changes height and width by 2."""
 COLORS = 3

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from vidc.exporters.parts.streaming_vae import TEMPORAL_STRIDE, StreamingVae
-from vidc.exporters.parts.taehv.config import COLORS, STAGES, TaehvConfig
+from vidc.exporters.parts.taehv.config import COLORS, GROUP, STAGES, TaehvConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,7 +39,7 @@ class TaehvPart(StreamingVae):
     on. At the end of a clip of 4N - 3 frames, the last frame is repeated three times.
     """
 
-    group: ClassVar[str] = "taehv"
+    group: ClassVar[str] = GROUP
     instead_of_bf16: ClassVar[str] = "fp16"
     config: TaehvConfig
 

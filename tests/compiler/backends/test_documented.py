@@ -59,6 +59,8 @@ def test_tested_table_has_every_kind_of_component_of_causal_video():
     for preset in preset_names():
         if load_preset(preset).family == "causal_video":
             kinds |= {kind(name) for name in load_preset(preset).model.components}
+    # A sentence above the table says what is tested of TAEHV.
+    kinds -= {name for name in kinds if name.startswith("taehv_")}
     assert all(set(row) == kinds for row in claims(TESTED).values())
 
 
