@@ -80,7 +80,7 @@ def unpack(wheels: Path, package: str, folder: Path) -> Path:
 
 
 def refused_import(folder: Path | None = None) -> str | None:
-    """What importing the package says here, in a process of its own; None if it imports.
+    """Returns the error of importing the package in a process of its own; None if it imports.
 
     The package is the one in a folder, or else the installed one.
     """

@@ -81,8 +81,9 @@ def _with_things(
 
 
 def _offsets(centers: Tensor, size: tuple[int, int], radii: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each pixel from the nearest image of a center, in radii, ``[B, T, H, W]`` each.
+    """Returns each pixel's offsets from the nearest image of a center, across and down.
 
+    Both are ``[B, T, H, W]``, in radii.
     Opposite edges meet, so an object that leaves at one of them enters at the other.
     """
     x, y = _grid(size, centers.device)

@@ -42,7 +42,7 @@ LIGHTS = ("", "at dusk", "in pulsing light", "in sweeping light")
 BLOCK = 12
 """Video frames of every block but the first, which has three fewer."""
 LOWEST, HIGHEST = 1 / 6, 5 / 6
-"""Where bouncing objects turn: the centers of the outer places."""
+"""Centers of the outer places, at which bouncing objects turn."""
 
 
 @dataclass(frozen=True)

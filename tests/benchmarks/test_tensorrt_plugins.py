@@ -1,4 +1,4 @@
-"""What was recorded of plans with plugins; such plans are built in ``tests/compiler``."""
+"""Recorded plans with plugins; such plans are built in ``tests/compiler``."""
 
 import json
 from pathlib import Path

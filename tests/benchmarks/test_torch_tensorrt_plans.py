@@ -1,4 +1,4 @@
-"""What was recorded of plans by Torch-TensorRT; rows are built in ``tests/compiler``."""
+"""Recorded plans of Torch-TensorRT; rows are built in ``tests/compiler``."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_the_table_of_the_documentation_is_what_was_built(document):
 
 
 def architectures(document):
-    """Those that every component was built for, as numbers such as ``8.9``."""
+    """Returns the compute capabilities that every component was built for, such as ``8.9``."""
     found = {}
     for row in document["rows"]:
         (architecture,) = row["architectures"]

@@ -80,7 +80,7 @@ def winograd_arguments(
     batch=1, pairs=2, height=3, width=5, channels=32, products=True, biased=True, residual=False,
     seed=1, deviation=1.0,
 ):  # fmt: skip
-    """What ``norm_silu_winograd`` takes: products of a convolution, or frames."""
+    """Draws arguments of ``norm_silu_winograd``: products of a convolution, or frames."""
     draw_one = draw(seed)
 
     def tensor(*shape):

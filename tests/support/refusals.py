@@ -37,7 +37,7 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
 }  # fmt: skip
 """What the arguments of each are, before one is changed."""
 PLUGINS = {name: made for name, made in OPERATORS.items() if not name.startswith("winograd")}
-"""Those that have a TensorRT plugin; AOTInductor engines alone call the Winograd convolution."""
+"""Operators with a TensorRT plugin; AOTInductor engines alone call the Winograd operator."""
 HOPPER = frozenset({"attention", "attention to FP8"})
 """Those with a kernel of their own for Hopper, which needs a workspace."""
 

@@ -154,7 +154,7 @@ class _Convolution:
 
 
 _DEFAULTS: tuple[Any, ...] = (None, None, None, (1, 1, 1), (0, 0, 0), (1, 1, 1), 1)
-"""Of the arguments of ``conv3d``."""
+"""Defaults of the arguments of ``conv3d``; None where there is none."""
 
 
 @dataclass(frozen=True)

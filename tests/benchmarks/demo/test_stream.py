@@ -96,7 +96,7 @@ def test_generated_blocks_are_those_of_a_session(sizes, model, inputs):
 
 
 def test_gradients_reach_the_history(sizes, model, inputs):
-    """What a block leaves for later ones is trained by their errors."""
+    """Errors of later blocks train the history that a block leaves for them."""
     clean, (noise, *_), embeds = inputs
     stream = open_stream(sizes, model, embeds)
     first = clean[:, 0].clone().requires_grad_()

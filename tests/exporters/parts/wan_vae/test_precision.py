@@ -1,4 +1,4 @@
-"""What float32 between convolutions is worth in bf16, and that nothing else changes."""
+"""Float32 between the convolutions of a bf16 VAE lowers its error and changes nothing else."""
 
 import torch
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanResidualBlock
