@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> bool:
                 return False
             torch.manual_seed(options.seed)
             common = (sizes, plan, options.device, options.seed)
-            stage = build(name, *common, done, options.compile)
+            stage = build(name, *common, done)
             budget = Budget(minutes * options.scale, options.steps)
             if not train(stage, RATES[name], budget, folder, deadline):
                 return False
@@ -69,7 +69,6 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--compile", action="store_true", help="compile the transformer's layers")
     options = parser.parse_args()
     print("all stages are over" if run(options) else "stopped: run the same command again")
 

@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from demo.data import Codec, Shelf, decode, draw_clip, draw_shelf, encode, statistics
 from demo.networks import Sizes, new_text_encoder, new_transformer, new_vae
 from demo.render import render
-from demo.stream import Angles, Stream, run_layer
+from demo.stream import Angles, Stream
 from demo.tokens import PAD_ID
+from demo.unrolled import Unrolled, segments
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.taehv.network import MEMORY_BLOCKS, Taehv, run
 
@@ -188,15 +189,12 @@ class FlowStage(Stage):
 
     name = "flow"
 
-    def __init__(
-        self, sizes: Sizes, plan: Plan, device: str, seed: int, codec: Codec, compiled: bool = False
-    ) -> None:
+    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int, codec: Codec) -> None:
         super().__init__(sizes, plan, device, seed)
         self.codec = codec
         transformer, text = new_transformer(sizes), new_text_encoder(sizes)
         self.network = nn.ModuleDict({"transformer": transformer, "text_encoder": text})
         self.network.to(self.device)
-        self._layer = torch.compile(run_layer, dynamic=True) if compiled else run_layer
         self._angles = Angles(sizes.stream, self.device)
         self._model = transformer
         self._text = text
@@ -250,41 +248,39 @@ class FlowStage(Stage):
     ) -> Tensor:
         """Mean square error of the flows of a batch's blocks, each at a level of its own."""
         clean, shown, tokens = shelf.batch(size, draw)
-        spec, errors = self.sizes.stream, []
-        stream = Stream(model, self.embeds(tokens), self._angles, spec, self._layer)
-        sigmas = torch.tensor(spec.sigmas, device=self.device)
+        spec, embeds = self.sizes.stream, self.embeds(tokens)
+        made, history = self.blocks(model, shelf, clean, embeds.detach(), choose, draw)
+        asked, made = clean[:, shelf.known :], made[:, shelf.known :]
         # Half of all blocks begin from pure noise, where the sampler decides what is shown.
+        sigmas = torch.tensor(spec.sigmas, device=self.device)
         chances = torch.full_like(sigmas, 0.5 / max(1, len(sigmas) - 1))
         chances[0] = 0.5
-        steps = choose.randint(1, len(sigmas)) if choose.random() < 0.5 else len(sigmas)
-        levels = [*spec.sigmas[:1], *spec.sigmas[len(sigmas) - steps + 1 :]]
-        for index, block in enumerate(shelf.positions):
-            if index == shelf.switch:
-                stream.switch_prompt(block)
-            asked, given = clean[:, index], index < shelf.known
-            made, history = self.block(stream, asked, given, levels, block, draw)
-            if not given:
-                level = sigmas[torch.multinomial(chances, len(asked), True, generator=draw)]
-                share = level.view(-1, 1, 1, 1, 1)
-                noisy = torch.lerp(made, self.noise(draw, asked.shape), share)
-                # The flow that leads to the video's block, whatever the noisy one was made of.
-                error = stream.flow(noisy, level, block) - (noisy - asked) / share
-                weight = 1 + self.plan.emphasis * shown[:, index, :, None]
-                errors.append((weight * error.square()).mean())
-            if index + 1 < len(shelf.positions):
-                stream.remember(history, block)
-        return torch.stack(errors).mean()
+        drawn = torch.multinomial(chances, asked[:, :, 0, 0, 0, 0].numel(), True, generator=draw)
+        levels = sigmas[drawn].view(asked.shape[:2])
+        share = levels[..., None, None, None, None]
+        noisy = torch.lerp(made, self.noise(draw, made.shape), share)
+        unrolled = Unrolled(
+            segments(shelf.positions, shelf.known, shelf.switch, spec), self._angles, spec
+        )
+        flows = unrolled.flows(model, unrolled.latents(history, noisy), levels, embeds)
+        # The flow that leads to the video's block, whatever the noisy one was made of.
+        error = flows - (noisy - asked) / share
+        weight = 1 + self.plan.emphasis * shown[:, shelf.known :, :, None]
+        return (weight * error.square()).mean()
 
     def noise(self, draw: torch.Generator, shape: Sequence[int]) -> Tensor:
         """Unit normal noise."""
         return torch.randn(shape, generator=draw, device=self.device)
 
-    def block(
-        self, stream: Stream, clean: Tensor, given: bool, levels: Sequence[float], block: int,
-        draw: torch.Generator,
+    def blocks(
+        self, model: CausalWan, shelf: Shelf, clean: Tensor, embeds: Tensor,
+        choose: random.Random, draw: torch.Generator,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The block that noise is added to, and the one that later blocks see."""
-        amount = torch.rand(len(clean), 1, 1, 1, 1, generator=draw, device=self.device)
+        """The blocks that noise is added to, and those that later blocks read.
+
+        Both as ``clean``, ``[B, blocks, F, C, h, w]``.
+        """
+        amount = torch.rand(*clean.shape[:2], 1, 1, 1, 1, generator=draw, device=self.device)
         return clean, clean + self.plan.disturbance * amount * self.noise(draw, clean.shape)
 
 
@@ -308,21 +304,33 @@ class SelfStage(FlowStage):
 
     name = "self"
 
-    def block(
-        self, stream: Stream, clean: Tensor, given: bool, levels: Sequence[float], block: int,
-        draw: torch.Generator,
+    @torch.no_grad()
+    def blocks(
+        self, model: CausalWan, shelf: Shelf, clean: Tensor, embeds: Tensor,
+        choose: random.Random, draw: torch.Generator,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Generates the block from the stream's own past."""
-        if given:
-            return super().block(stream, clean, given, levels, block, draw)
-        made = stream.generate(self.noise(draw, (len(levels), *clean.shape)), levels, block)
-        return made, made
+        """Generates each block from the stream's own past."""
+        made, history = (
+            list(each.unbind(1))
+            for each in super().blocks(model, shelf, clean, embeds, choose, draw)
+        )
+        spec = self.sizes.stream
+        count = choose.randint(1, len(spec.sigmas)) if choose.random() < 0.5 else len(spec.sigmas)
+        levels = [*spec.sigmas[:1], *spec.sigmas[len(spec.sigmas) - count + 1 :]]
+        stream = Stream(model, embeds, self._angles, spec)
+        for index, block in enumerate(shelf.positions):
+            if index == shelf.switch:
+                stream.switch_prompt(block)
+            if index >= shelf.known:
+                noise = self.noise(draw, (len(levels), *clean[:, index].shape))
+                made[index] = history[index] = stream.generate(noise, levels, block)
+            stream.remember(history[index], block)
+        return torch.stack(made, 1), torch.stack(history, 1)
 
 
 def build(
-    name: str, sizes: Sizes, plan: Plan, device: str, seed: int, done: Mapping[str, Any],
-    compiled: bool = False,
-) -> Stage:  # fmt: skip
+    name: str, sizes: Sizes, plan: Plan, device: str, seed: int, done: Mapping[str, Any]
+) -> Stage:
     """A stage on top of finished ones: checkpoints by name."""
     if name == "vae":
         return VaeStage(sizes, plan, device, seed)
@@ -330,8 +338,8 @@ def build(
     if name == "tiny":
         return TinyStage(sizes, plan, device, seed, codec)
     if name == "flow":
-        return FlowStage(sizes, plan, device, seed, codec, compiled)
-    stage = SelfStage(sizes, plan, device, seed, codec, compiled)
+        return FlowStage(sizes, plan, device, seed, codec)
+    stage = SelfStage(sizes, plan, device, seed, codec)
     stage.network.load_state_dict(done["flow"]["ema"])
     return stage
 

@@ -1,10 +1,10 @@
-"""Streams of a batch with gradients, block by block: the calls and the arithmetic of a session.
+"""Streams of a batch, block by block: the calls and the arithmetic of a session.
 
-Parameters and functions of a layer are vidc's own. Keys and values of each block in the ring are
-tensors of their own, so gradients pass through the clean passes that made them.
+Parameters and functions of a layer are vidc's own.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from vidc.runtime.programs.stream import StreamSpec
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values of one layer, each ``[B, T, H, D]``."""
-LayerFunction = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
 class Angles:
@@ -53,12 +52,8 @@ def in_ring(block: int, spec: StreamSpec) -> list[int]:
 class Stream:
     """Streams of a batch, each with as many prompts as ``embeds`` ``[B, P, L, E]`` has."""
 
-    def __init__(
-        self, model: CausalWan, embeds: Tensor, angles: Angles, spec: StreamSpec,
-        layer: LayerFunction | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, model: CausalWan, embeds: Tensor, angles: Angles, spec: StreamSpec) -> None:
         self._model, self._angles, self._spec = model, angles, spec
-        self._layer = layer or run_layer
         self._texts = embeds.unbind(1)
         self._ring: dict[int, list[KeysValues]] = {}
         self._latents: dict[int, Tensor] = {}
@@ -120,9 +115,26 @@ class Stream:
         x = model.patchify(latents)
         for index, block in enumerate(model.layers):
             ring = [self._ring[b][index] for b in past]
-            x, keys, values = self._layer(block, x, modulation, rope, self._text[index], ring)
+            attend, attend_text = (
+                partial(_attend_ring, ring),
+                partial(_attend_text, self._text[index]),
+            )
+            x, keys, values = run_layer(block, x, modulation, rope, attend, attend_text)
             made.append((keys, values))
         return x, time, made
+
+
+def _attend_ring(
+    ring: Sequence[KeysValues], queries: Tensor, keys: Tensor, values: Tensor
+) -> Tensor:
+    read_keys, read_values = (
+        torch.cat(each, 1) for each in zip(*ring, (keys, values), strict=True)
+    )
+    return attention(queries, read_keys, read_values)
+
+
+def _attend_text(text: KeysValues, queries: Tensor) -> Tensor:
+    return attention(queries, *text)
 
 
 def run_layer(
@@ -130,22 +142,25 @@ def run_layer(
     x: Tensor,
     modulation: Tensor,
     rope: tuple[Tensor, Tensor],
-    text: KeysValues,
-    past: Sequence[KeysValues],
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor],
+    attend_text: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer over tokens, float32 ``[B, T, dim]``: the same, and their keys and values."""
+    """One layer over tokens, float32 ``[B, T, dim]``: the same, and their keys and values.
+
+    ``attend`` gets their queries, keys and values ``[B, T, H, D]``, ``attend_text`` the queries.
+    """
     shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = block.modulation(modulation)
     normed = modulated_norm(x, shift, scale, block.eps).to(block.dtype)
     queries = rotate(block.attn1.queries(normed), *rope)
     keys, values = rotate(block.attn1.keys(normed), *rope), block.attn1.values(normed)
-    ring = (torch.cat([*parts], 1) for parts in zip(*past, (keys, values), strict=True))
-    x = gated_residual(x, block.attn1.out(_attend(queries, *ring)), gate)
+    x = gated_residual(x, block.attn1.out(attend(queries, keys, values)), gate)
     crossing = block.attn2.queries(layer_norm(x, block.eps, block.norm2).to(block.dtype))
-    x = x + block.attn2.out(_attend(crossing, *text))
+    x = x + block.attn2.out(attend_text(crossing))
     hidden = block.ffn(modulated_norm(x, ffn_shift, ffn_scale, block.eps).to(block.dtype))
     return gated_residual(x, hidden, ffn_gate), keys, values
 
 
-def _attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attention of ``[B, T, H, D]`` to ``[B, R, H, D]``."""
     q, k, v = (each.transpose(1, 2) for each in (queries, keys, values))
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)

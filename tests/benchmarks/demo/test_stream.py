@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from demo.stream import Angles, Stream
+from demo.unrolled import Unrolled, segments
+from torch import Tensor
 
 from vidc.compiler.validate.reference import EagerEngine
 from vidc.exporters.parts.causal_wan.network import CausalWan
@@ -95,11 +97,44 @@ def test_generated_blocks_are_those_of_a_session(sizes, model, inputs):
         stream.remember(made, block)
 
 
-def test_gradients_reach_the_history(sizes, model, inputs):
-    """Errors of later blocks train the history that a block leaves for them."""
+LAYOUTS = [(range(1), 0, None), (range(7), 0, None), (range(7), 0, 1), (range(7), 0, 4)]
+LAYOUTS += [(range(7), 0, 6), ((0, *range(20, 26)), 3, None), ((0, *range(20, 26)), 3, 4)]
+
+
+@pytest.mark.parametrize(("positions", "known", "switch"), LAYOUTS)
+def test_a_stream_in_one_pass_has_the_flows_and_gradients_of_block_after_block(
+    sizes, model, inputs, positions, known, switch
+):
+    """The ring wraps, streams begin late, and prompts switch before and after it is full."""
     clean, (noise, *_), embeds = inputs
-    stream = open_stream(sizes, model, embeds)
-    first = clean[:, 0].clone().requires_grad_()
-    stream.remember(first, 0)
-    stream.flow(noise[:, 1], torch.ones(1), 1).square().sum().backward()
-    assert first.grad.abs().sum() > 0
+    clean = clean[:, : len(positions)]
+    levels = torch.tensor([LEVELS[: len(positions) - known]])
+    share = levels[..., None, None, None, None]
+    noisy = torch.lerp(clean[:, known:], noise[:, known : len(positions)], share)
+    angles = Angles(sizes.stream, torch.device("cpu"))
+
+    def in_turn(history: Tensor, embeds: Tensor) -> Tensor:
+        stream, flows = open_stream(sizes, model, embeds), []
+        for index, block in enumerate(positions):
+            if index == switch:
+                stream.switch_prompt(block)
+            if index >= known:
+                at = index - known
+                flows.append(stream.flow(noisy[:, at], levels[:, at], block))
+            if index + 1 < len(positions):
+                stream.remember(history[:, index], block)
+        return torch.stack(flows, 1)
+
+    def at_once(history: Tensor, embeds: Tensor) -> Tensor:
+        made = segments(positions, known, switch, sizes.stream)
+        unrolled = Unrolled(made, angles, sizes.stream)
+        return unrolled.flows(model, unrolled.latents(history, noisy), levels, embeds)
+
+    found = []
+    for run in (in_turn, at_once):
+        arguments = clean.clone().requires_grad_(), embeds.clone().requires_grad_()
+        flows = run(*arguments)
+        flows.square().sum().backward()
+        found.append((flows.detach(), *(each.grad for each in arguments)))
+    for expected, actual in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
