@@ -5,13 +5,11 @@ import shutil
 import signal
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 
 import pytest
+from by_folder import pytest_xdist_make_scheduler  # noqa: F401
 from depth import FULL
 from hypothesis import HealthCheck, settings
-
-TESTS = Path(__file__).parent
 
 # Before torch is imported: tests run in parallel, one thread each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -42,13 +40,6 @@ def pytest_addoption(parser):
         "--kill-times", type=int, default=1, help="number of random times of each signal"
     )
     parser.addoption("--soak-rounds", type=int, default=12, help="rounds in one process")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Gives each folder to one worker, so that what its tests share is built once."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.path.parent.relative_to(TESTS).as_posix()))
 
 
 # Registers them with the settings, as the command line does.

@@ -73,6 +73,7 @@ def test_swapped_scales_of_keys_and_values_fail_validation_by_name(cached, vidc,
     assert not failed & {"text_kv", "vae_decode"}
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("weights_untrained")
 def test_swapped_scales_of_attention_in_8_bits_fail_validation_by_name(
     build, calibrated, vidc, tmp_path
