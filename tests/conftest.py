@@ -11,8 +11,10 @@ from by_folder import pytest_xdist_make_scheduler  # noqa: F401
 from depth import FULL
 from hypothesis import HealthCheck, settings
 
-# Before torch is imported: tests run in parallel, one thread each.
+# Before torch is imported: tests run in parallel, one thread each. The C++ code that calls the
+# kernels of an engine takes a quarter of its compilation, and its speed matters to no test.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 
 # A shell starts background commands, and they their own, with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
