@@ -103,7 +103,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
         notes.append("build time: the build cache of this machine does not have this build")
     else:
         measured[OURS]["build_s"] = [built]
-    decoding, streams = Decoding(*bundle.program.decoding), {}
+    decoding, streams = Decoding(*bundle.program.decoder_names), {}
     for name, own in measured.items():
         found = samples(starts[name]) | own
         streams[name] = {metric: found[metric] for metric in decoding.metrics if metric in found}

@@ -66,7 +66,7 @@ class Contestant:
 
 def of_bundle(bundle: Bundle, seed: int) -> Contestant:
     """Returns a contestant whose streams are sessions of a loaded bundle."""
-    decoding = Decoding(*bundle.program.decoding)
+    decoding = Decoding(*bundle.program.decoder_names)
     return Contestant(lambda: bundle.session(seed=seed), bundle.spec, decoding)
 
 
@@ -119,7 +119,7 @@ def _baseline(
         engines = {name: _compiled(engine, backend) for name, engine in engines.items()}
     resources = Resources(manifest.spec, engines, device)
     session = program(manifest.program)
-    decoding = Decoding(*session.decoding)
+    decoding = Decoding(*session.decoder_names)
     return Contestant(lambda: session(resources, seed), manifest.spec, decoding)
 
 

@@ -92,7 +92,8 @@ def command(
 
     # Refuses invalid requests before minutes of work.
     manifest = read_manifest(bundle)
-    family, decoding = find_family(manifest.family), Decoding(*program(manifest.program).decoding)
+    family = find_family(manifest.family)
+    decoding = Decoding(*program(manifest.program).decoder_names)
     if against:
         require_baselines(against)
     page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.bench.html")
