@@ -92,7 +92,7 @@ def test_a_build_that_the_cache_forgot_is_told(vidc, project, tmp_path, monkeypa
 
 
 def test_what_is_refused_before_anything_is_loaded(vidc, project, tmp_path, monkeypatch):
-    monkeypatch.setattr("vidc.compiler.bench.run.load", None)
+    monkeypatch.setattr("vidc.compiler.bench.run.load_bundle", None)
     (tmp_path / "file").write_text("")
     (tmp_path / "r.json").write_text("{}")
     for arguments, code in (
