@@ -57,15 +57,11 @@ class TaehvPart(StreamingVae):
         """Shape of the frames that the encoder takes: 4F for every block, also for the first."""
         return self.frames_shape(first=False)
 
-    def network(self, precision: str) -> "nn.Module":
-        """Returns a ``Taehv`` on the meta device."""
-        import torch
-
-        from vidc.exporters.models import PRECISIONS
+    def module(self) -> "nn.Module":
+        """Returns a ``Taehv``."""
         from vidc.exporters.parts.taehv.network import Taehv
 
-        with torch.device("meta"):
-            return Taehv(self.config).to(PRECISIONS[precision]).requires_grad_(False)
+        return Taehv(self.config)
 
     def components(self, network: "nn.Module") -> "dict[str, Component]":
         """Returns the components of a ``Taehv``."""
