@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The newest torch that is offered as a CPU build; without the pin pip brings gigabytes of CUDA.
 TORCH := torch==2.13.0
 
-PYTEST := $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo lint test test-all matrix tensorrt clean
 

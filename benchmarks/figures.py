@@ -112,7 +112,7 @@ class Figure:
             factor=factor,
         )
 
-    def again(self, root: Path) -> "Figure":
+    def recomputed(self, root: Path) -> "Figure":
         """Returns the figure computed once more from the same samples; raises as ``of``."""
         computed = {"median", "ci95", "n"}
         return Figure.of(root, **{k: v for k, v in asdict(self).items() if k not in computed})
@@ -206,12 +206,12 @@ def stale_figures(root: Path) -> list[str]:
     problems = []
     for name, figure in read_summary(root).items():
         try:
-            again = figure.again(root)
+            computed = figure.recomputed(root)
         except (OSError, ValueError) as error:
             problems.append(f"{name}: {error}")
             continue
-        if again != figure:
-            problems.append(f"{name} is {figure}, its samples give {again}")
+        if computed != figure:
+            problems.append(f"{name} is {figure}, its samples give {computed}")
     return problems
 
 
@@ -231,7 +231,7 @@ def tables(root: Path) -> Iterator[tuple[Path, str, str]]:
             raise ValueError(f"{document}: a table's marker has no end")
         if found:
             used.update(found)
-            yield document, text, TABLE.sub(partial(_written, root, cells), text)
+            yield document, text, TABLE.sub(partial(_rendered, root, cells), text)
     templates = {path.stem for path in (root / TEMPLATES).glob("*.md")}
     if templates != used:
         raise ValueError(f"templates without a document: {sorted(templates - used)}")
@@ -340,7 +340,7 @@ def _fingerprint(document: Any, pointer: str) -> dict[str, Any]:
     return found
 
 
-def _written(root: Path, cells: Mapping[str, Cell], match: re.Match[str]) -> str:
+def _rendered(root: Path, cells: Mapping[str, Cell], match: re.Match[str]) -> str:
     start, name, _, end = match.groups()
     template = root / TEMPLATES / f"{name}.md"
     if not template.exists():

@@ -4,10 +4,10 @@
 
 All three have the bundle's weights, image, noise and sizes, and take turns. A clip is everything
 from a picture to its frames on the device. ``unet_ms`` is the UNet of one step, ``overhead_ms`` a
-clip without the UNet, ``sampling_ms`` that without the decoder too. Compiled is diffusers' own
-advice: the UNet with ``mode="reduce-overhead"``, and the VAE's decoder, whose weights diffusers
-moves in every clip, without a mode. ``--steps`` replaces the number of steps of the bundle, which
-changes no engine.
+clip without the UNet, ``encoders_and_sampler_ms`` that without the decoder too. Compiled is
+diffusers' own advice: the UNet with ``mode="reduce-overhead"``, and the VAE's decoder, whose
+weights diffusers moves in every clip, without a mode. ``--steps`` replaces the number of steps of
+the bundle, which changes no engine.
 """
 
 import argparse
@@ -139,7 +139,7 @@ def figures(clip: float, unet: list[float], steps: int, decoder: list[float]) ->
         "unet_ms": unet,
         "decode_ms": [sum(decoder)],
         "overhead_ms": [overhead],
-        "sampling_ms": [overhead - sum(decoder)],
+        "encoders_and_sampler_ms": [overhead - sum(decoder)],
     }
 
 

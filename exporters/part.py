@@ -70,9 +70,18 @@ class Part(ABC):
     def component_names(self) -> tuple[str, ...]:
         """Names of its components, in the order of first use."""
 
-    @abstractmethod
     def network(self, precision: str) -> "nn.Module":
         """Returns the network on the meta device, weights in ``fp32``, ``fp16`` or ``bf16``."""
+        import torch
+
+        from vidc.exporters.models import PRECISIONS
+
+        with torch.device("meta"):
+            return self.module().to(PRECISIONS[precision]).requires_grad_(False)
+
+    def module(self) -> "nn.Module":
+        """Returns the network on torch's default device; for parts that inherit ``network``."""
+        raise NotImplementedError
 
     @abstractmethod
     def components(self, network: "nn.Module") -> "dict[str, Component]":

@@ -5,16 +5,16 @@ import shutil
 import signal
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 
 import pytest
+from by_folder import pytest_xdist_make_scheduler  # noqa: F401
 from depth import FULL
 from hypothesis import HealthCheck, settings
 
-TESTS = Path(__file__).parent
-
-# Before torch is imported: tests run in parallel, one thread each.
+# Before torch is imported: tests run in parallel, one thread each. The C++ code that calls the
+# kernels of an engine takes a quarter of its compilation, and its speed matters to no test.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 
 # A shell starts background commands, and they their own, with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,13 +42,6 @@ def pytest_addoption(parser):
         "--kill-times", type=int, default=1, help="number of random times of each signal"
     )
     parser.addoption("--soak-rounds", type=int, default=12, help="rounds in one process")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Gives each folder to one worker, so that what its tests share is built once."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.path.parent.relative_to(TESTS).as_posix()))
 
 
 # Registers them with the settings, as the command line does.

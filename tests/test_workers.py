@@ -1,10 +1,37 @@
 """What tests that run side by side must not share."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import by_folder
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 
 def test_inductor_s_cache_is_this_worker_s(own_inductor_cache, tmp_path_factory):
     assert Path(cache_dir()) == own_inductor_cache
     assert own_inductor_cache.is_relative_to(tmp_path_factory.getbasetemp())
+
+
+def test_a_folder_s_tests_run_in_one_worker(tmp_path):
+    """A fixture of a session or a module is then made once, not once in each worker."""
+    body = "import os, pathlib, time, pytest\n@pytest.mark.parametrize('i', range(4))\n"
+    body += "def test(i):\n    time.sleep(0.05)\n"
+    body += "    worker = os.environ['PYTEST_XDIST_WORKER']\n"
+    body += "    pathlib.Path(__file__).with_name(worker).touch()\n"
+    for folder in "abc":
+        (tmp_path / folder).mkdir()
+        for name in "de":
+            (tmp_path / folder / f"test_{folder}{name}.py").write_text(body)
+    words = [sys.executable, "-m", "pytest", "-n", "2", "-q", str(tmp_path)]
+    words += ["--rootdir", str(tmp_path), "-p", "xdist.plugin", "-p", "by_folder"]
+    words += ["-p", "no:cacheprovider"]
+    settings = {"PYTHONPATH": str(Path(by_folder.__file__).parent)}
+    settings["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # They take seconds to import.
+    environment = os.environ | settings
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    workers = [{path.name for path in (tmp_path / folder).glob("gw*")} for folder in "abc"]
+    assert [len(each) for each in workers] == [1, 1, 1]
+    assert set.union(*workers) == {"gw0", "gw1"}

@@ -69,8 +69,7 @@ class Trials:
         self._decoders = decoders
         self._layers = layers
         self._engines = self._made()
-        session = program(model.program)
-        outputs = (session.forced, *session.also_forced)
+        outputs = program(model.program).teacher_forced
         self._outputs = {name: output for name, output in outputs if name in self._engines}
         self._references = [self._reference(each) for each in inputs]
 

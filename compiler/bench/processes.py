@@ -1,6 +1,6 @@
 """Cold starts and peak memory, each measured in a process of its own.
 
-    python -m vidc.compiler.bench.processes BUNDLE STREAM SEED
+    python -m vidc.compiler.bench.processes BUNDLE STREAM SEED [DECODER]
 
 The process prints one JSON document: ``seconds`` on the monotonic clock, which all processes share,
 at the end of each step, and ``peak`` memory after a full window and a prompt switch.
@@ -16,12 +16,16 @@ from pathlib import Path
 import torch
 
 from vidc.compiler.bench.metrics import Samples
-from vidc.compiler.bench.streams import OURS, of_baselines, of_bundle
+from vidc.compiler.bench.streams import (
+    OURS,
+    load_bundle,
+    of_baselines,
+    of_bundle,
+    read_bundle,
+)
 from vidc.compiler.bench.usage import peak_rss_bytes
 from vidc.compiler.validate.golden import read_prompts
 from vidc.plugins.errors import UnavailableError, VidcError
-from vidc.runtime import load
-from vidc.runtime.manifest import read_manifest
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,13 @@ class Start:
     peak: dict[str, int]
 
 
-def start(bundle: Path, stream: str, seed: int) -> Start:
-    """Runs a stream of a bundle in a process of its own.
+def start(bundle: Path, stream: str, seed: int, decoder: str | None = None) -> Start:
+    """Runs a stream of a bundle in a process of its own, by default with its first decoder.
 
     Raises:
         UnavailableError: ``VIDC-BENCH-PROCESS``, the process failed.
     """
-    arguments = [bundle, stream, seed]
+    arguments = [bundle, stream, seed, *([] if decoder is None else [decoder])]
     command = [sys.executable, "-P", "-m", "vidc.compiler.bench.processes", *map(str, arguments)]
     asked = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -67,13 +71,13 @@ def samples(starts: list[Start]) -> Samples:
     return {"cold_start_s": [each.seconds["framed"] for each in starts], **peaks}
 
 
-def main(folder: Path, name: str, seed: int) -> None:
+def main(folder: Path, name: str, seed: int, decoder: str | None = None) -> None:
     """Opens and runs one stream, then prints its times and peak memory."""
     seconds = {"imported": time.monotonic()}
-    manifest = read_manifest(folder)
+    manifest = read_bundle(folder, decoder)
     spec, device = manifest.spec, torch.device(manifest.target.device_type)
     if name == OURS:
-        contestant = of_bundle(load(folder), seed)
+        contestant = of_bundle(load_bundle(folder, decoder), seed)
     else:
         contestant = of_baselines((name,), folder, manifest, device, seed)[name]
     seconds["loaded"] = time.monotonic()
@@ -104,8 +108,8 @@ def _peak(device: torch.device) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    bundle, stream_name, seed = sys.argv[1:]
+    bundle, stream_name, seed, *decoder = sys.argv[1:]
     try:
-        main(Path(bundle), stream_name, int(seed))
+        main(Path(bundle), stream_name, int(seed), *decoder)
     except VidcError as error:
         sys.exit(str(error))

@@ -116,7 +116,7 @@ def profile(manifest: Manifest, bundle: Bundle, prompts: Tensor, seed: int) -> P
     peaks["memory"] = copy_gbps(device)
     specified = _specified(manifest, peaks)
     work = component_work(manifest)
-    calls = {**spec.calls["block"], **spec.calls[bundle.program.decoding[0]]}
+    calls = {**spec.calls["block"], **spec.calls[bundle.program.decoder_names[0]]}
     rows = [
         _component(name, time, calls.get(name, 0), manifest, work[name], peaks)
         for name, time in _times(bundle).items()
@@ -209,7 +209,7 @@ def _watch(bundle: Bundle, prompts: Tensor, seed: int) -> dict[str, list[Kernel]
     session.decode(latent)
     watched = {
         "block": kernels(session.generate, device, WATCHED),
-        bundle.program.decoding[0]: kernels(lambda: session.decode(latent), device, WATCHED),
+        bundle.program.decoder_names[0]: kernels(lambda: session.decode(latent), device, WATCHED),
     }
     if spec.prompt_shape:
         switch = partial(session.switch_prompt, prompts[1])
@@ -221,7 +221,7 @@ def _precision(bundle: Bundle, manifest: Manifest, phase: str) -> str:
     """Returns the precision of the component that takes most of a phase."""
     program = bundle.program
     decoder = bundle.spec.decode_components[-1]
-    main = decoder if phase == program.decoding[0] else program.forced[0]
+    main = decoder if phase == program.decoder_names[0] else program.teacher_forced[0][0]
     return manifest.engines[main].precision
 
 

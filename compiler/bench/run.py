@@ -14,7 +14,13 @@ from vidc.compiler.bench.metrics import Decoding
 from vidc.compiler.bench.processes import Start, samples, start
 from vidc.compiler.bench.profile import profile
 from vidc.compiler.bench.record import Result, Stored, against_baselines, against_stored
-from vidc.compiler.bench.streams import OURS, of_baselines, of_bundle
+from vidc.compiler.bench.streams import (
+    OURS,
+    load_bundle,
+    of_baselines,
+    of_bundle,
+    read_bundle,
+)
 from vidc.compiler.bench.sweep import Base, Dimension, sweep, variant_settings
 from vidc.compiler.bench.usage import MAX_SHARE, Disturbance
 from vidc.compiler.config.environment import cache_root
@@ -22,9 +28,8 @@ from vidc.compiler.store.run import Progress
 from vidc.compiler.store.store import Store
 from vidc.compiler.validate.golden import read_prompts
 from vidc.plugins.errors import GateError
-from vidc.runtime.bundle import load
 from vidc.runtime.faults import gpu_faults
-from vidc.runtime.manifest import Manifest, read_manifest
+from vidc.runtime.manifest import Manifest
 from vidc.runtime.programs.spec import ProgramSpec
 
 
@@ -40,6 +45,7 @@ class Request:
         cold_starts: processes that start our stream; each baseline has at most one.
         profile: True to profile components and kernels.
         sweep: a setting to vary.
+        decoder: one of the bundle's decoders; None for its first.
     """
 
     bundle: Path
@@ -49,6 +55,7 @@ class Request:
     cold_starts: int
     profile: bool = False
     sweep: Dimension | None = None
+    decoder: str | None = None
 
     def rounds(self, spec: ProgramSpec) -> int:
         """Returns the rounds of the bundle and of each swept value, for a progress bar."""
@@ -69,7 +76,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
         VidcError: as ``load``, ``start`` and ``measure``.
     """
     folder, protocol, note = request.bundle, request.protocol, progress.note
-    manifest = read_manifest(folder)
+    manifest = read_bundle(folder, request.decoder)
     prompts, wanted = _prompts(folder, manifest.spec), {}
     if request.sweep is not None:
         key, values = request.sweep.key, request.sweep.values
@@ -77,7 +84,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
     # Cold starts run before this process uses the device.
     starts = _starts(request, note)
     note("loading engines")
-    bundle = load(folder)
+    bundle = load_bundle(folder, request.decoder)
     device = bundle.device
     profiled = swept = None
     with gpu_faults(device):
@@ -93,7 +100,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
             note("profiling")
             profiled = profile(manifest, bundle, prompts, protocol.seed)
         if request.sweep is not None:
-            base = Base(folder, manifest, bundle)
+            base = Base(folder, manifest, bundle, request.decoder)
             swept = sweep(base, request.sweep.key, wanted, protocol, progress, tick)
     notes = [*bundle.notes]
     if disturbed is not None and disturbed > MAX_SHARE:
@@ -103,7 +110,7 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
         notes.append("build time: the build cache of this machine does not have this build")
     else:
         measured[OURS]["build_s"] = [built]
-    decoding, streams = Decoding(*bundle.program.decoding), {}
+    decoding, streams = Decoding(*bundle.program.decoder_names), {}
     for name, own in measured.items():
         found = samples(starts[name]) | own
         streams[name] = {metric: found[metric] for metric in decoding.metrics if metric in found}
@@ -167,5 +174,6 @@ def _starts(request: Request, note: Callable[[str], None]) -> dict[str, list[Sta
         times = request.cold_starts if name == OURS else min(request.cold_starts, 1)
         if times:
             note(f"starting {name} in a process of its own, {times}x")
-        starts[name] = [start(request.bundle, name, request.protocol.seed) for _ in range(times)]
+        seed, decoder = request.protocol.seed, request.decoder
+        starts[name] = [start(request.bundle, name, seed, decoder) for _ in range(times)]
     return starts

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -13,8 +13,9 @@ from vidc.compiler.bench.metrics import Decoding
 from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.validate.reference import EagerEngine, eager_engines
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
-from vidc.runtime import Bundle
-from vidc.runtime.manifest import Manifest
+from vidc.runtime import Bundle, load
+from vidc.runtime.integrity import VerifyMode
+from vidc.runtime.manifest import Manifest, read_manifest
 from vidc.runtime.program import program
 from vidc.runtime.programs.base import Resources
 from vidc.runtime.programs.spec import ProgramSpec
@@ -64,9 +65,27 @@ class Contestant:
     decoding: Decoding
 
 
+def read_bundle(folder: Path, decoder: str | None) -> Manifest:
+    """Returns a bundle's manifest as if it had one decoder, by default its first.
+
+    Raises:
+        UsageError: ``VIDC-SESSION-DECODER``, there is no decoder of this name.
+        VidcError: as ``read_manifest``.
+    """
+    manifest = read_manifest(folder)
+    return replace(manifest, spec=manifest.spec.with_decoder(decoder))
+
+
+def load_bundle(folder: Path, decoder: str | None, verify: VerifyMode = "full") -> Bundle:
+    """Loads a bundle as if it had one decoder, by default its first; raises as ``load``."""
+    loaded = load(folder, verify)
+    resources = replace(loaded.resources, spec=loaded.spec.with_decoder(decoder))
+    return Bundle(loaded.program, resources, loaded.notes)
+
+
 def of_bundle(bundle: Bundle, seed: int) -> Contestant:
     """Returns a contestant whose streams are sessions of a loaded bundle."""
-    decoding = Decoding(*bundle.program.decoding)
+    decoding = Decoding(*bundle.program.decoder_names)
     return Contestant(lambda: bundle.session(seed=seed), bundle.spec, decoding)
 
 
@@ -119,7 +138,7 @@ def _baseline(
         engines = {name: _compiled(engine, backend) for name, engine in engines.items()}
     resources = Resources(manifest.spec, engines, device)
     session = program(manifest.program)
-    decoding = Decoding(*session.decoding)
+    decoding = Decoding(*session.decoder_names)
     return Contestant(lambda: session(resources, seed), manifest.spec, decoding)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 import vidc.compiler.backends  # noqa: F401  A variant's settings name one of them.
 from vidc.compiler.bench.measure import Protocol, measure
 from vidc.compiler.bench.metrics import Metric, Samples, summaries
-from vidc.compiler.bench.streams import OURS, of_bundle
+from vidc.compiler.bench.streams import OURS, load_bundle, of_bundle
 from vidc.compiler.bench.verdict import Verdict, judge
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.resolve import Settings, resolve
@@ -31,7 +31,7 @@ from vidc.exporters.families import find_family
 from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UsageError
 from vidc.plugins.names import weights_path
-from vidc.runtime.bundle import Bundle, load
+from vidc.runtime.bundle import Bundle
 from vidc.runtime.manifest import Manifest
 
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
@@ -128,11 +128,12 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Base:
-    """Bundle that variants are built from and compared with."""
+    """Bundle that variants are built from and compared with, and the decoder of all."""
 
     folder: Path
     manifest: Manifest
     bundle: Bundle
+    decoder: str | None
 
 
 def sweep(
@@ -223,7 +224,7 @@ def _built(base: Base, settings: Settings, progress: Progress) -> Iterator[Bundl
     with tempfile.TemporaryDirectory(prefix="vidc-sweep-") as folder:
         output = Path(folder, "variant")
         whole(settings, Sources(weights)).run(output, cache_root(os.environ), progress)
-        yield load(output, verify="off")
+        yield load_bundle(output, base.decoder, verify="off")
 
 
 def _played(bundle: Bundle, golden: Golden) -> Played:

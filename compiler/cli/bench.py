@@ -49,6 +49,10 @@ def _names(_context: click.Context, _option: click.Parameter, value: str) -> tup
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option(
+    "--decoder", metavar="NAME",
+    help="Decoder, for a bundle that has several; `vidc inspect` lists them.  [default: the first]",
+)  # fmt: skip
+@click.option(
     "--profile", is_flag=True, help="Profile components and kernels against the device's peaks."
 )
 @click.option(
@@ -68,6 +72,7 @@ def command(
     samples: int,
     cold_starts: int,
     seed: int,
+    decoder: str | None,
     profile: bool,
     swept: str | None,
     report: Path | None,
@@ -83,16 +88,16 @@ def command(
     from vidc.compiler.bench.record import SCHEMA, Stored
     from vidc.compiler.bench.report import render_html
     from vidc.compiler.bench.run import Request, bench
-    from vidc.compiler.bench.streams import require_baselines
+    from vidc.compiler.bench.streams import read_bundle, require_baselines
     from vidc.compiler.bench.sweep import Dimension
     from vidc.compiler.cli.progress import LineProgress
     from vidc.exporters.families import find_family
-    from vidc.runtime.manifest import read_manifest
     from vidc.runtime.program import program
 
     # Refuses invalid requests before minutes of work.
-    manifest = read_manifest(bundle)
-    family, decoding = find_family(manifest.family), Decoding(*program(manifest.program).decoding)
+    manifest = read_bundle(bundle, decoder)
+    family = find_family(manifest.family)
+    decoding = Decoding(*program(manifest.program).decoder_names)
     if against:
         require_baselines(against)
     page = report or bundle.absolute().with_name(f"{bundle.absolute().name}.bench.html")
@@ -101,7 +106,7 @@ def command(
     stored = None if compare is None else Stored.read(compare, decoding.metrics)
     dimension = None if swept is None else Dimension.parse(swept, family)
     protocol = Protocol(warmup, samples, seed)
-    request = Request(bundle, against, stored, protocol, cold_starts, profile, dimension)
+    request = Request(bundle, against, stored, protocol, cold_starts, profile, dimension, decoder)
     with ExitStack() as stack:
         result = bench(request, LineProgress(), _Bar(request.rounds(manifest.spec), stack).tick)
     document = result.to_json()

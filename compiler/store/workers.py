@@ -23,6 +23,9 @@ _PR_SET_PDEATHSIG = 1
 _WARNINGS = "PYTHONWARNINGS"
 _QUIET_TRACKER = "ignore:resource_tracker"
 """Warning filter: killed workers leak semaphores, which multiprocessing's tracker removes."""
+_WAITING = "OMP_WAIT_POLICY"
+"""OpenMP's threads spin while they wait for each other. In processes side by side, or on a busy
+machine, they take the cores from those they wait for: calibrating took over ten times as long."""
 _GUARD = ("/bin/sh", "-c", 'read _; kill -s KILL -- "-$0"')
 """Kills the process group that its argument names once its stdin ends."""
 
@@ -42,7 +45,8 @@ class Worker:
         self._process = _SPAWN.Process(target=_serve, args=(end, os.getpid()))
         # The process unblocks the interrupt when it can end quietly.
         filters = ",".join(filter(None, (os.environ.get(_WARNINGS), _QUIET_TRACKER)))
-        with _blocked_interrupt(), variable(_WARNINGS, filters):
+        waiting = os.environ.get(_WAITING, "PASSIVE")
+        with _blocked_interrupt(), variable(_WARNINGS, filters), variable(_WAITING, waiting):
             self._process.start()
         end.close()
 

@@ -124,7 +124,9 @@ def compare_with_golden(
     rollout = compare_rollouts(played, golden.reference.played, golden.eager_rollout, frames, lpips)
     program = player.program
     decoder = player.resources.spec.decode_components[-1]
-    generates, decodes = (precisions.get(name, "fp32") for name in (program.forced[0], decoder))
+    generates, decodes = (
+        precisions.get(name, "fp32") for name in (program.teacher_forced[0][0], decoder)
+    )
     _require_eager_rollout(rollout, generates)
     gates += _rollout_gates(golden, rollout, generates, decodes, trained, program.rounded_feedback)
     return Comparison(gates, rows, rollout, frames, tensors)

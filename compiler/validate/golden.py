@@ -152,7 +152,7 @@ def record(
     record's values of them (teacher forcing).
     """
     calls: list[tuple[str, dict[str, Tensor]]] = []
-    forced = (player.program.forced, *player.program.also_forced)
+    forced = player.program.teacher_forced
 
     def observe(number: int, component: str, written: Mapping[str, Tensor]) -> None:
         calls.append(

@@ -22,7 +22,7 @@ bool with_channels(int64_t channels, Body&& body) {
 }  // namespace
 
 int64_t check_norm_silu_winograd(const WinogradFrames& given) {
-  const TensorView &x = *given.x[0], &past = given.past;
+  const TensorView &m0 = *given.m[0], &past = given.past;
   kChecks.shape(past, {"B", 2, "H", "W", "C"});
   const int64_t batch = past.size(0), height = past.size(2), width = past.size(3),
                 channels = past.size(4);
@@ -30,28 +30,28 @@ int64_t check_norm_silu_winograd(const WinogradFrames& given) {
                "C among (32, 64, 96, 128, 192, 256, 384)", std::to_string(channels));
   kChecks.shape(given.gamma, {channels});
   int others = 0;
-  for (int i = 1; i < 4; ++i) others += given.x[i] != nullptr;
-  kChecks.that(others == 0 || others == 3, "x1", "all of x1, x2 and x3, or none",
+  for (int i = 1; i < 4; ++i) others += given.m[i] != nullptr;
+  kChecks.that(others == 0 || others == 3, "m1", "all of m1, m2 and m3, or none",
                std::to_string(others));
   int64_t pairs;
   if (others) {
-    kChecks.shape(x, {"B K", height, width, channels});
-    kChecks.that(x.size(0) % batch == 0, x.name, "a multiple of " + std::to_string(batch) + " pairs",
-                 std::to_string(x.size(0)));
-    pairs = x.size(0) / batch;
+    kChecks.shape(m0, {"B K", height, width, channels});
+    kChecks.that(m0.size(0) % batch == 0, m0.name,
+                 "a multiple of " + std::to_string(batch) + " pairs", std::to_string(m0.size(0)));
+    pairs = m0.size(0) / batch;
   } else {
-    kChecks.shape(x, {batch, "T", height, width, channels});
-    kChecks.that(x.size(1) % 2 == 0, x.name, "an even number of frames",
-                 std::to_string(x.size(1)));
-    pairs = x.size(1) / 2;
+    kChecks.shape(m0, {batch, "T", height, width, channels});
+    kChecks.that(m0.size(1) % 2 == 0, m0.name, "an even number of frames",
+                 std::to_string(m0.size(1)));
+    pairs = m0.size(1) / 2;
     kChecks.that(!given.bias, "bias", "none for frames", "a tensor");
     kChecks.that(!given.residual, "residual", "none for frames", "a tensor");
   }
-  std::vector<const TensorView*> tensors{&x, &given.gamma, &past};
+  std::vector<const TensorView*> tensors{&m0, &given.gamma, &past};
   for (int i = 1; i < 4; ++i) {
-    if (!given.x[i]) continue;
-    kChecks.shape(*given.x[i], {x.size(0), height, width, channels});
-    tensors.push_back(given.x[i]);
+    if (!given.m[i]) continue;
+    kChecks.shape(*given.m[i], {m0.size(0), height, width, channels});
+    tensors.push_back(given.m[i]);
   }
   if (given.bias) {
     kChecks.shape(*given.bias, {channels});
@@ -63,7 +63,7 @@ int64_t check_norm_silu_winograd(const WinogradFrames& given) {
   }
   for (const TensorView* tensor : tensors) kChecks.dtype(*tensor, {DType::float16});
   for (const TensorView* tensor : tensors) kChecks.contiguous(*tensor);
-  for (const TensorView* tensor : tensors) kChecks.device({&x, tensor});
+  for (const TensorView* tensor : tensors) kChecks.device({&m0, tensor});
   return pairs;
 }
 
@@ -72,10 +72,10 @@ void norm_silu_winograd(const WinogradFrames& given, void* inputs, void* last, v
   const auto data = [](const TensorView* view) {
     return view ? static_cast<const __half*>(view->data) : nullptr;
   };
-  const TensorView &x = *given.x[0], &past = given.past;
-  const bool products = given.x[1] != nullptr;
+  const TensorView &m0 = *given.m[0], &past = given.past;
+  const bool products = given.m[1] != nullptr;
   NormSiluWinograd to{};
-  for (int i = 0; i < 4; ++i) to.x[i] = data(given.x[i]);
+  for (int i = 0; i < 4; ++i) to.m[i] = data(given.m[i]);
   to.bias = data(given.bias);
   to.residual = data(given.residual);
   to.gamma = data(&given.gamma);
@@ -85,7 +85,7 @@ void norm_silu_winograd(const WinogradFrames& given, void* inputs, void* last, v
   to.sum = static_cast<__half*>(sum);
   to.batch = past.size(0);
   to.pixels = past.size(2) * past.size(3);
-  to.pairs = static_cast<int>(products ? x.size(0) / to.batch : x.size(1) / 2);
+  to.pairs = static_cast<int>(products ? m0.size(0) / to.batch : m0.size(1) / 2);
   constexpr int64_t kPixels = kWinogradThreads / kPixelThreads;  // of a block
   const dim3 grid(static_cast<unsigned>((to.pixels + kPixels - 1) / kPixels),
                   static_cast<unsigned>(to.batch));

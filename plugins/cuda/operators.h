@@ -40,9 +40,9 @@ void check_qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given);
 void qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given, void* query, void* query_scale,
                                   cudaStream_t stream);
 
-// The last three of `x`, `bias` and `residual` may be null.
+// Products m0 to m3, or frames in m[0]; the last three, `bias` and `residual` may be null.
 struct WinogradFrames {
-  const TensorView* x[4];
+  const TensorView* m[4];
   const TensorView *bias, *residual;
   TensorView gamma, past;
 };

@@ -14,7 +14,7 @@ constexpr int kWinogradThreads = 128;
 constexpr float kLeastNorm = 1e-12f;
 
 struct NormSiluWinograd {
-  const __half* x[4];      // products, or frames in the first
+  const __half* m[4];      // products, or frames in the first
   const __half* bias;      // null: zeros
   const __half* residual;  // null: none
   const __half* gamma;
@@ -112,10 +112,10 @@ __global__ void __launch_bounds__(kWinogradThreads)
     Channels<Pairs> even, odd;
     if constexpr (Products) {
       Channels<Pairs> m0, m1, m2, m3;
-      m0.load(given.x[0] + in_pairs);
-      m1.load(given.x[1] + in_pairs);
-      m2.load(given.x[2] + in_pairs);
-      m3.load(given.x[3] + in_pairs);
+      m0.load(given.m[0] + in_pairs);
+      m1.load(given.m[1] + in_pairs);
+      m2.load(given.m[2] + in_pairs);
+      m3.load(given.m[3] + in_pairs);
       even = m0;
       even.add(m1, 1.f);
       even.add(m2, 1.f);
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kWinogradThreads)
       odd.add(m3, -1.f);
       odd.add(bias, 1.f);
     } else {
-      even.load(given.x[0] + in_frames);
-      odd.load(given.x[0] + in_frames + frame);
+      even.load(given.m[0] + in_frames);
+      odd.load(given.m[0] + in_frames + frame);
     }
     if constexpr (Residual) {
       Channels<Pairs> to_even, to_odd;

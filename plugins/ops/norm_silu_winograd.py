@@ -31,10 +31,10 @@ def input_transform(d0: Tensor, d1: Tensor, d2: Tensor, d3: Tensor) -> tuple[Ten
 
 
 def norm_silu_winograd_reference(
-    x: Tensor,
-    x1: Tensor | None,
-    x2: Tensor | None,
-    x3: Tensor | None,
+    m0: Tensor,
+    m1: Tensor | None,
+    m2: Tensor | None,
+    m3: Tensor | None,
     bias: Tensor | None,
     residual: Tensor | None,
     gamma: Tensor,
@@ -46,11 +46,12 @@ def norm_silu_winograd_reference(
     pairs of frames, T is 2 K.
 
     Args:
-        x: float16 ``[B, T, H, W, C]``, frames; or ``[B K, H, W, C]``, the first product of a
-            convolution, if ``x1`` to ``x3`` are given. C is one of ``CHANNELS``.
-        x1: the second product, or None. Like ``x``, as are the third and the fourth.
-        x2: the third.
-        x3: the fourth.
+        m0: float16 ``[B K, H, W, C]``, the first of the four products of a convolution; or
+            ``[B, T, H, W, C]``, frames that no convolution made, if ``m1`` to ``m3`` are None. C is
+            one of ``CHANNELS``.
+        m1: the second product, of the same shape; or None.
+        m2: the third product; or None.
+        m3: the fourth product; or None.
         bias: float16 ``[C]`` of the convolution; None for frames.
         residual: float16 ``[B, T, H, W, C]``, added to the convolution's result; or None.
         gamma: float16 ``[C]``, the norm's weight.
@@ -63,49 +64,31 @@ def norm_silu_winograd_reference(
     Raises:
         UsageError: ``VIDC-KERNEL-ARGUMENT``.
     """
-    pairs = _check(x, x1, x2, x3, bias, residual, gamma, past)
+    pairs = _check((m0, m1, m2, m3), bias, residual, gamma, past)
     batch, _, height, width, channels = past.shape
     shape = (batch, pairs, height, width, channels)
-    if x1 is None or x2 is None or x3 is None:
-        frames = x.float()
+    if m1 is None or m2 is None or m3 is None:
+        frames = m0.float()
     else:
-        both = output_transform(*(product.float().view(shape) for product in (x, x1, x2, x3)))
+        both = output_transform(*(product.float().view(shape) for product in (m0, m1, m2, m3)))
         frames = torch.stack(both, 2).reshape(batch, 2 * pairs, height, width, channels)
     if bias is not None:
         frames = frames + bias.float()
     if residual is None:
-        total = x.new_empty(0)
+        total = m0.new_empty(0)
     else:
         frames = frames + residual.float()
-        total = frames.to(x.dtype)
+        total = frames.to(m0.dtype)
     normed = functional.normalize(frames, dim=-1, eps=_LEAST) * channels**0.5 * gamma.float()
-    every = torch.cat([past, functional.silu(normed).to(x.dtype)], 1).float()
+    every = torch.cat([past, functional.silu(normed).to(m0.dtype)], 1).float()
     inputs = input_transform(*(every[:, i : i + 2 * pairs : 2] for i in range(4)))
-    made = torch.stack(inputs).flatten(1, 2).to(x.dtype)
-    return made, every[:, -2:].to(x.dtype), total
-
-
-def _fake(
-    x: Tensor,
-    x1: Tensor | None,
-    x2: Tensor | None,
-    x3: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    gamma: Tensor,
-    past: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    pairs = _check(x, x1, x2, x3, bias, residual, gamma, past)
-    batch, _, *pixel = past.shape
-    total = x.new_empty(0) if residual is None else x.new_empty(batch, 2 * pairs, *pixel)
-    return x.new_empty(4, batch * pairs, *pixel), x.new_empty(past.shape), total
+    made = torch.stack(inputs).flatten(1, 2).to(m0.dtype)
+    last = every[:, -2:].to(m0.dtype, memory_format=torch.contiguous_format)
+    return made, last, total
 
 
 def _check(
-    x: Tensor,
-    x1: Tensor | None,
-    x2: Tensor | None,
-    x3: Tensor | None,
+    products: tuple[Tensor | None, ...],
     bias: Tensor | None,
     residual: Tensor | None,
     gamma: Tensor,
@@ -113,41 +96,39 @@ def _check(
 ) -> int:
     """Returns the number of pairs of frames."""
     _CHECKS.shape("past", past, ("B", 2, "H", "W", "C"))
-    batch, _, height, width, channels = past.shape
-    _CHECKS.that(channels in CHANNELS, "past", f"C among {CHANNELS}", channels)
-    _CHECKS.shape("gamma", gamma, (channels,))
-    others = (x1, x2, x3)
-    given = sum(product is not None for product in others)
-    _CHECKS.that(given in (0, 3), "x1", "all of x1, x2 and x3, or none", given)
-    if given:
-        _CHECKS.shape("x", x, ("B K", height, width, channels))
-        _CHECKS.that(x.shape[0] % batch == 0, "x", f"a multiple of {batch} pairs", x.shape[0])
-        pairs = x.shape[0] // batch
+    batch, _, *pixel = past.shape
+    _CHECKS.that(pixel[-1] in CHANNELS, "past", f"C among {CHANNELS}", pixel[-1])
+    _CHECKS.shape("gamma", gamma, pixel[-1:])
+    given = {f"m{i}": product for i, product in enumerate(products) if product is not None}
+    m0, others = given["m0"], len(given) - 1
+    _CHECKS.that(others in (0, 3), "m1", "all of m1, m2 and m3, or none", others)
+    if others:
+        _CHECKS.shape("m0", m0, ("B K", *pixel))
+        _CHECKS.that(len(m0) % batch == 0, "m0", f"a multiple of {batch} pairs", len(m0))
+        pairs = len(m0) // batch
     else:
-        _CHECKS.shape("x", x, (batch, "T", height, width, channels))
-        _CHECKS.that(x.shape[1] % 2 == 0, "x", "an even number of frames", x.shape[1])
-        pairs = x.shape[1] // 2
+        _CHECKS.shape("m0", m0, (batch, "T", *pixel))
+        _CHECKS.that(m0.shape[1] % 2 == 0, "m0", "an even number of frames", m0.shape[1])
+        pairs = m0.shape[1] // 2
         _CHECKS.that(bias is None, "bias", "none for frames", "a tensor")
         _CHECKS.that(residual is None, "residual", "none for frames", "a tensor")
-    tensors = {"x": x, "gamma": gamma, "past": past}
-    for name, product in zip(("x1", "x2", "x3"), others, strict=True):
-        if product is not None:
-            _CHECKS.shape(name, product, tuple(x.shape))
-            tensors[name] = product
+    for name, product in given.items():
+        _CHECKS.shape(name, product, m0.shape)
+    given = {"m0": m0, "gamma": gamma, "past": past, **given}
     if bias is not None:
-        _CHECKS.shape("bias", bias, (channels,))
-        tensors["bias"] = bias
+        _CHECKS.shape("bias", bias, pixel[-1:])
+        given["bias"] = bias
     if residual is not None:
-        _CHECKS.shape("residual", residual, (batch, 2 * pairs, height, width, channels))
-        tensors["residual"] = residual
-    for name, tensor in tensors.items():
+        _CHECKS.shape("residual", residual, (batch, 2 * pairs, *pixel))
+        given["residual"] = residual
+    for name, tensor in given.items():
         _CHECKS.dtype(name, tensor, (torch.float16,))
     return pairs
 
 
 norm_silu_winograd = define(
-    "norm_silu_winograd(Tensor x, Tensor? x1, Tensor? x2, Tensor? x3, Tensor? bias,"
+    "norm_silu_winograd(Tensor m0, Tensor? m1, Tensor? m2, Tensor? m3, Tensor? bias,"
     " Tensor? residual, Tensor gamma, Tensor past) -> (Tensor, Tensor, Tensor)",
     norm_silu_winograd_reference,
-    _fake,
+    norm_silu_winograd_reference,  # Fake tensors go through it as well.
 )

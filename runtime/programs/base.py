@@ -64,18 +64,16 @@ class Session(Generic[S]):
 
     Attributes:
         Spec: class of the program's parameters.
-        forced: the component and its output that determine a block. Under teacher forcing the
-            reference's values replace this output.
-        also_forced: further components and outputs that the reference's values replace.
+        teacher_forced: components and their outputs that the reference's values replace under
+            teacher forcing. The first determines a block.
         rounded_feedback: True if a block starts from results rounded to 8 bits.
-        decoding: name of decoding in metrics, and of the decoder in texts.
+        decoder_names: the decoder's name in metrics, and in texts.
     """
 
     Spec: ClassVar[type[ProgramSpec]]
-    forced: ClassVar[tuple[str, str]]
-    also_forced: ClassVar[tuple[tuple[str, str], ...]] = ()
+    teacher_forced: ClassVar[tuple[tuple[str, str], ...]]
     rounded_feedback: ClassVar[bool] = False
-    decoding: ClassVar[tuple[str, str]]
+    decoder_names: ClassVar[tuple[str, str]]
 
     @classmethod
     def share(cls, files: Files, engines: Mapping[str, Engine], device: torch.device) -> Any:

@@ -34,8 +34,8 @@ class CausalVideo(Session[StreamSpec]):
     """
 
     Spec = StreamSpec
-    forced: ClassVar[tuple[str, str]] = ("denoise", "flow")
-    decoding: ClassVar[tuple[str, str]] = ("vae", "VAE")
+    teacher_forced: ClassVar[tuple[tuple[str, str], ...]] = (("denoise", "flow"),)
+    decoder_names: ClassVar[tuple[str, str]] = ("vae", "VAE")
 
     @classmethod
     def share(
@@ -169,7 +169,7 @@ class CausalVideo(Session[StreamSpec]):
         with self._turn(LATENTS, retryable=True):
             self._finish_block()
             self._append(latent)
-            self._moved()
+            self._advance()
 
     def flush(self) -> None:
         """Runs the newest block's pending pass, which the next block would run first.
@@ -216,7 +216,8 @@ class CausalVideo(Session[StreamSpec]):
         self._pending = False
         """True if the newest block's clean pass has not run yet."""
         self._prompted = False
-        self._decoding = False
+        self._decoded = False
+        """True once the first block is decoded: later ones have a component of their own."""
 
     def _generate(self, noise: Tensor | None) -> None:
         if not self._prompted:
@@ -234,11 +235,12 @@ class CausalVideo(Session[StreamSpec]):
             self._finish_block()
             self._make_block()
             self._watch(LATENTS, self._buffers["denoise"]["latent"])
-            self._moved()
+            self._advance()
         if given is None:
             self._source.draw_ahead(self.blocks)
 
-    def _moved(self) -> None:
+    def _advance(self) -> None:
+        """Counts a block, whose clean pass is left to the next one."""
         self._frame += self.spec.block
         self.blocks += 1
         self._pending = True
@@ -255,7 +257,7 @@ class CausalVideo(Session[StreamSpec]):
             self._pending = False
 
     def _decode(self, latent: Tensor, after_caller: bool) -> Tensor:
-        name = self.spec.decode_components[self._decoding]
+        name = self.spec.decode_components[self._decoded]
         runners = self._resources.runners
         runners[FRAMES].follow(runners[LATENTS])
         with self._turn(FRAMES, after_caller, work="decoding"):
@@ -264,7 +266,7 @@ class CausalVideo(Session[StreamSpec]):
             self._decode_block[name]()
             self._watch(FRAMES, self._buffers[name]["frames"])
             frames = levels(self._buffers[name]["frames"])
-        self._decoding = True
+        self._decoded = True
         return runners[FRAMES].hand_out(frames[0] if self.spec.batch == 1 else frames)
 
     def _block(self) -> None:

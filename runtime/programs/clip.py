@@ -44,8 +44,8 @@ class Clip(Session[ClipSpec]):
     """
 
     Spec = ClipSpec
-    forced: ClassVar[tuple[str, str]] = ("denoise", "velocity")
-    decoding: ClassVar[tuple[str, str]] = ("vae", "VAE")
+    teacher_forced: ClassVar[tuple[tuple[str, str], ...]] = (("denoise", "velocity"),)
+    decoder_names: ClassVar[tuple[str, str]] = ("vae", "VAE")
 
     def condition(
         self,

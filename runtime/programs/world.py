@@ -34,10 +34,12 @@ class World(Session[WorldSpec]):
     """
 
     Spec = WorldSpec
-    forced: ClassVar[tuple[str, str]] = ("denoise", "denoised")
-    also_forced: ClassVar[tuple[tuple[str, str], ...]] = (("upsample", "denoised"),)
+    teacher_forced: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("denoise", "denoised"),
+        ("upsample", "denoised"),
+    )
     rounded_feedback: ClassVar[bool] = True
-    decoding: ClassVar[tuple[str, str]] = ("pixels", "8-bit")
+    decoder_names: ClassVar[tuple[str, str]] = ("pixels", "8-bit")
 
     def act(self, actions: Tensor | int) -> None:
         """Sets the action of the next frames, until the next call.

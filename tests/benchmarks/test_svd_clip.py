@@ -13,7 +13,7 @@ def test_overhead_is_a_clip_without_its_unet():
     assert found["unet_ms"] == [10.0, 20.0]
     assert found["decode_ms"] == [20.0]
     assert found["overhead_ms"] == [100 - 4 * 15]
-    assert found["sampling_ms"] == [100 - 4 * 15 - 20]
+    assert found["encoders_and_sampler_ms"] == [100 - 4 * 15 - 20]
 
 
 def test_contestants_take_turns_in_both_orders():

@@ -13,8 +13,10 @@ from diffusers import AutoencoderKLWan
 from tiny_umt5 import save_text_encoder, tiny_tokenizer, tiny_umt5
 from wan_transformer import wan_transformer
 
+from vidc.compiler.build import build as building
 from vidc.compiler.build.build import whole
 from vidc.compiler.build.sources import Sources
+from vidc.compiler.build.stages import WORKERS
 from vidc.compiler.cli import calibrate
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.cli.sources import SourceOptions
@@ -74,13 +76,26 @@ def save_pipeline(folder: Path, settings: Settings) -> None:
     save_text_encoder(folder, tiny_umt5(), tiny_tokenizer())
 
 
+@pytest.fixture(scope="session", autouse=True)
+def in_this_process() -> Iterator[None]:
+    """Runs the stages of builds here: each worker would import torch, which takes seconds.
+
+    The project's are run by workers.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(building, "WORKERS", 0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     root = tmp_path_factory.mktemp("project")
     (root / "small.toml").write_text(PRESET)
     made = Project(root / "small.toml", root / "pipeline", root / "cache", root / "out" / "small")
     save_pipeline(made.pipeline, resolve(str(made.preset), gpu="cpu", environ={}))
-    whole(*made.resolve()).run(made.bundle, made.cache, LineProgress())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(building, "WORKERS", WORKERS)
+        whole(*made.resolve()).run(made.bundle, made.cache, LineProgress())
     return made
 
 

@@ -167,6 +167,20 @@ def test_run_takes_the_name_of_a_decoder(both, vidc, tmp_path):
     assert default == full != tiny
 
 
+def test_bench_measures_the_decoder_of_this_name(both, vidc, tmp_path):
+    quick = ("--samples", "1", "--warmup", "0", "--cold-starts", "1", "--against", "eager")
+    report = ("--report", str(tmp_path / "bench.html"), "--profile", "--json")
+    status, out, err = vidc("bench", str(both), "--decoder", "taehv", *quick, *report)
+    assert status == 0, err
+    found = json.loads(out)
+    assert found["workload"]["decoder"] == "taehv"
+    assert found["baselines"]["eager"]["vae_ms"]["n"] == found["metrics"]["vae_ms"]["n"] == 1
+    measured = {row["component"] for row in found["profile"]["components"]}
+    assert ("taehv_decode" in measured, "vae_decode" in measured) == (True, False)
+    status, _, err = vidc("bench", str(both), "--decoder", "tahv", *quick)
+    assert (status, "VIDC-SESSION-DECODER" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("kind", "parts", "message", "hint"),
     [

@@ -143,11 +143,12 @@ def test_a_build_in_8_bits_is_finished_as_one_machine_makes_it(project, tmp_path
 
 @pytest.fixture
 def vidc(capsys, monkeypatch, project):
-    """Runs a command line where a backend builds for GPUs, of which there is none."""
+    """Runs a command line where a backend builds on GPUs alone, of which there is none."""
     monkeypatch.setenv("VIDC_CACHE", str(project.cache))
     for variable in ("VIDC_GPU", "VIDC_PRECISION", "VIDC_BACKEND"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(OnnxRuntimeBackend, "precisions", lambda *_: frozenset({"fp32"}))
+    monkeypatch.setattr(OnnxRuntimeBackend, "cross_compiles", lambda *_: False)
     monkeypatch.setattr("vidc.compiler.build.build.gpu_unavailable", lambda *_: ELSEWHERE)
 
     def run(*arguments):

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from bundle_8bit import LAYERS, build_8bit, overwrite
+from bundle_8bit import LAYERS, build_8bit, overwrite, rings
 from modelopt_here import needs_modelopt
 from safetensors.torch import load_file
 
@@ -24,33 +24,59 @@ def quantized(project, calibrated, tmp_path_factory):
     return build_8bit(project, calibrated, output, precision="int8")
 
 
+MIX = """
+description = "a layer's attention, all second halves; inputs less their mean; another layer's ring"
+[[linear]]
+weights = "int8"
+activations = "int8"
+layers = ["blocks.0.attn1.**", "blocks.*.ffn.net.2"]
+[[linear]]
+weights = "int8"
+activations = "int8"
+layers = ["blocks.*.attn2.**", "blocks.*.ffn.net.0.proj"]
+smooth = 0.8
+center = true
+[[attention]]
+layers = ["blocks.1.attn1"]
+keys = "int8"
+values = "int8"
+"""
+
+
 @pytest.fixture(scope="module")
-def centered(project, calibrated, tmp_path_factory):
-    """A bundle whose Linears have the mean taken off their inputs, which are smoothed too."""
-    folder = tmp_path_factory.mktemp("centered")
-    recipe = folder / "centered.toml"
-    recipe.write_text(
-        'description = "less their mean"\n[[linear]]\nweights = "int8"\nactivations = "int8"\n'
-        'layers = ["blocks.*.attn1.**", "blocks.*.attn2.**", "blocks.*.ffn.**"]\n'
-        "smooth = 0.8\ncenter = true\n"
-    )
+def mixed(project, calibrated, tmp_path_factory):
+    """A bundle with some layers in 8 bits, of which some have the mean taken off their inputs."""
+    folder = tmp_path_factory.mktemp("mixed")
+    recipe = folder / "mix.toml"
+    recipe.write_text(MIX)
     return build_8bit(project, calibrated, folder / "bundle", precision="int8", recipe=str(recipe))
 
 
-def test_what_is_taken_off_inputs_is_the_calibration_s_mean(centered, calibrated):
-    assert read_manifest(centered).validation.passed
-    weights = load_file(centered / "weights/transformer.safetensors")
+def test_a_mix_has_its_layers_alone_in_8_bits(mixed):
+    assert read_manifest(mixed).validation.passed
+    weights = load_file(mixed / "weights/transformer.safetensors")
+    attention = ("to_q", "to_k", "to_v", "to_out.0")
+    assert {name for name, tensor in weights.items() if tensor.dtype is torch.int8} == {
+        *(f"blocks.0.attn1.{layer}.weight" for layer in attention),
+        *(f"blocks.{block}.attn2.{layer}.weight" for block in range(2) for layer in attention),
+        *(f"blocks.{block}.ffn.net.{half}.weight" for block in range(2) for half in ("0.proj", 2)),
+    }
+    assert {state.name: state.dtype for state in rings(mixed)[0]} == {
+        "ring.k.0": "float32", "ring.v.0": "float32", "ring.k.1": "int8", "ring.v.1": "int8",
+    }  # fmt: skip
+
+
+def test_what_is_taken_off_inputs_is_the_calibration_s_mean(mixed, calibrated):
+    weights = load_file(mixed / "weights/transformer.safetensors")
     ranges = load_file(calibrated / "calibration.safetensors")
     means = [name for name in weights if name.endswith(".input_quantizer.mean")]
-    # Two layers of seven inputs, of which queries, keys and values share one.
-    assert len(means) == 14
+    # Two layers of four inputs, of which keys and values share one.
+    assert len(means) == 8
     for name in means:
-        # Of Linears that share an input, values run in all passes, the last layer's queries do not.
-        layer = name.removesuffix(".input_quantizer.mean")
-        layer = layer.replace("attn1.to_q", "attn1.to_v").replace("attn2.to_k", "attn2.to_v")
+        layer = name.removesuffix(".input_quantizer.mean").replace("attn2.to_k", "attn2.to_v")
         assert torch.equal(weights[name], ranges[f"{layer}.input.mean"])
-    for component, layers in {"text_kv": 2, "denoise": 12, "kv_update": 7}.items():
-        graph = onnx.load(centered / f"{component}.onnx", load_external_data=False).graph
+    for component, layers in {"text_kv": 2, "denoise": 6, "kv_update": 3}.items():
+        graph = onnx.load(mixed / f"{component}.onnx", load_external_data=False).graph
         taken_off = {n.input[1] for n in graph.node if n.op_type == "Sub"} & {
             f"transformer.{name}" for name in means
         }
@@ -59,9 +85,9 @@ def test_what_is_taken_off_inputs_is_the_calibration_s_mean(centered, calibrated
 
 @pytest.mark.parametrize("fault", ["mean", "bias"])
 def test_what_is_taken_off_and_not_made_up_for_fails_validation_by_name(
-    centered, vidc, tmp_path, fault
+    mixed, vidc, tmp_path, fault
 ):
-    bundle = shutil.copytree(centered, tmp_path / "bundle")
+    bundle = shutil.copytree(mixed, tmp_path / "bundle")
     path = bundle / "weights/transformer.safetensors"
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     layer = "blocks.0.ffn.net.0.proj"

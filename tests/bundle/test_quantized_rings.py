@@ -1,4 +1,4 @@
-"""Bundles with keys and values in 8 bits, and mixes of layers."""
+"""Bundles with keys and values in 8 bits."""
 
 import json
 import shutil
@@ -73,6 +73,7 @@ def test_swapped_scales_of_keys_and_values_fail_validation_by_name(cached, vidc,
     assert not failed & {"text_kv", "vae_decode"}
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("weights_untrained")
 def test_swapped_scales_of_attention_in_8_bits_fail_validation_by_name(
     build, calibrated, vidc, tmp_path
@@ -86,24 +87,3 @@ def test_swapped_scales_of_attention_in_8_bits_fail_validation_by_name(
     failed = failed_with_swapped_scales(output, vidc, tmp_path)
     assert {"denoise", "recache_5"} <= failed
     assert not failed & {"text_kv", "vae_decode"}
-
-
-def test_a_mix_has_its_layers_alone_in_8_bits(project, calibrated, tmp_path):
-    recipe = tmp_path / "mix.toml"
-    recipe.write_text(
-        "description = \"one layer's attention, all second halves, and another layer's ring\"\n"
-        '[[linear]]\nweights = "int8"\nactivations = "int8"\n'
-        'layers = ["blocks.0.attn1.**", "blocks.*.ffn.net.2"]\n'
-        '[[attention]]\nlayers = ["blocks.1.attn1"]\nkeys = "int8"\nvalues = "int8"\n'
-    )
-    output = tmp_path / "mix"
-    build_8bit(project, calibrated, output, precision="int8", recipe=str(recipe))
-    assert read_manifest(output).validation.passed
-    weights = load_file(output / "weights/transformer.safetensors")
-    assert {name for name, tensor in weights.items() if tensor.dtype is torch.int8} == {
-        *(f"blocks.0.attn1.{layer}.weight" for layer in ("to_q", "to_k", "to_v", "to_out.0")),
-        *(f"blocks.{block}.ffn.net.2.weight" for block in range(2)),
-    }
-    assert {state.name: state.dtype for state in rings(output)[0]} == {
-        "ring.k.0": "float32", "ring.v.0": "float32", "ring.k.1": "int8", "ring.v.1": "int8",
-    }  # fmt: skip

@@ -50,10 +50,10 @@ def winograd(taken: dict, device: torch.device = CPU, operator=norm_silu_winogra
     """``norm_silu_winograd``, frame by frame."""
     (inputs, last, total), _ = run(operator, taken, device)
     past, residual = taken["past"].double(), taken["residual"]
-    if taken["x1"] is None:
-        frames = taken["x"].double()
+    if taken["m1"] is None:
+        frames = taken["m0"].double()
     else:
-        m = [taken[name].double().unflatten(0, (len(past), -1)) for name in ("x", "x1", "x2", "x3")]
+        m = [taken[f"m{i}"].double().unflatten(0, (len(past), -1)) for i in range(4)]
         both = [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
         frames = torch.stack(both, 2).flatten(1, 2)
     for added in (taken["bias"], residual):

@@ -88,9 +88,9 @@ def winograd_arguments(
 
     size = (height, width, channels)
     frames = (batch, 2 * pairs, *size)
-    x = [tensor(batch * pairs, *size) for _ in range(4)] if products else [tensor(*frames)]
+    m = [tensor(batch * pairs, *size) for _ in range(4)] if products else [tensor(*frames)]
     return {
-        **dict(zip(("x", "x1", "x2", "x3"), x + [None] * (4 - len(x)), strict=True)),
+        **dict(zip(("m0", "m1", "m2", "m3"), m + [None] * (4 - len(m)), strict=True)),
         "bias": tensor(channels) if products and biased else None,
         "residual": tensor(*frames) if products and residual else None,
         "gamma": tensor(channels),

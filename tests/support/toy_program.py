@@ -38,8 +38,8 @@ class ClipSpec(ProgramSpec):
 
 class Clip(Session[ClipSpec]):
     Spec = ClipSpec
-    forced: ClassVar[tuple[str, str]] = ("advance", "hidden")
-    decoding: ClassVar[tuple[str, str]] = ("paint", "painting")
+    teacher_forced: ClassVar[tuple[tuple[str, str], ...]] = (("advance", "hidden"),)
+    decoder_names: ClassVar[tuple[str, str]] = ("paint", "painting")
 
     def _capture(self, runners: Runners) -> None:
         (self._advance,) = runners[LATENTS].prepare([partial(self._run, "advance")])

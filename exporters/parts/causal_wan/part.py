@@ -80,15 +80,11 @@ class CausalWanPart(Part):
         recache = (f"recache_{frames}" for frames in self.recache_frames)
         return ("text_kv", "denoise", "kv_update", *recache)
 
-    def network(self, precision: str) -> "nn.Module":
-        """Returns a ``CausalWan`` on the meta device."""
-        import torch
-
-        from vidc.exporters.models import PRECISIONS
+    def module(self) -> "nn.Module":
+        """Returns a ``CausalWan``."""
         from vidc.exporters.parts.causal_wan.network import CausalWan
 
-        with torch.device("meta"):
-            return CausalWan(self.config).to(PRECISIONS[precision]).requires_grad_(False)
+        return CausalWan(self.config)
 
     def components(self, network: "nn.Module") -> "dict[str, Component]":
         """Returns the components of a ``CausalWan``."""

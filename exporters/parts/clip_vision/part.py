@@ -35,15 +35,11 @@ class ClipVisionPart(Part):
         """``image_encoder``."""
         return ("image_encoder",)
 
-    def network(self, precision: str) -> "nn.Module":
-        """Returns a ``ClipVision`` on the meta device."""
-        import torch
-
-        from vidc.exporters.models import PRECISIONS
+    def module(self) -> "nn.Module":
+        """Returns a ``ClipVision``."""
         from vidc.exporters.parts.clip_vision.network import ClipVision
 
-        with torch.device("meta"):
-            return ClipVision(self.config).to(PRECISIONS[precision]).requires_grad_(False)
+        return ClipVision(self.config)
 
     def components(self, network: "nn.Module") -> "dict[str, Component]":
         """Returns the component of a ``ClipVision``."""

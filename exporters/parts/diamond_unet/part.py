@@ -48,16 +48,11 @@ class DiamondUNetPart(Part):
         """``denoise`` and, with an upsampler, ``upsample``."""
         return ("denoise", "upsample") if self.upsampler.factor > 1 else ("denoise",)
 
-    def network(self, precision: str) -> "nn.Module":
-        """Returns a ``WorldModel`` on the meta device."""
-        import torch
-
-        from vidc.exporters.models import PRECISIONS
+    def module(self) -> "nn.Module":
+        """Returns a ``WorldModel`` for inference."""
         from vidc.exporters.parts.diamond_unet.network import WorldModel
 
-        with torch.device("meta"):
-            made = WorldModel(self.config, self.upsampler)
-        return made.to(PRECISIONS[precision]).eval().requires_grad_(False)
+        return WorldModel(self.config, self.upsampler).eval()
 
     def components(self, network: "nn.Module") -> "dict[str, Component]":
         """Returns the components of a ``WorldModel``."""

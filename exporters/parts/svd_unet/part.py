@@ -50,15 +50,11 @@ class SvdUnetPart(Part):
         """``condition_clip``, once a clip, and ``denoise``."""
         return ("condition_clip", "denoise")
 
-    def network(self, precision: str) -> "nn.Module":
-        """Returns an ``SvdUnet`` on the meta device."""
-        import torch
-
-        from vidc.exporters.models import PRECISIONS
+    def module(self) -> "nn.Module":
+        """Returns an ``SvdUnet``."""
         from vidc.exporters.parts.svd_unet.network import SvdUnet
 
-        with torch.device("meta"):
-            return SvdUnet(self.config).to(PRECISIONS[precision]).requires_grad_(False)
+        return SvdUnet(self.config)
 
     def components(self, network: "nn.Module") -> "dict[str, Component]":
         """Returns the components of an ``SvdUnet``."""

@@ -53,15 +53,11 @@ class SvdVaePart(Part):
         """Encoder and decoder."""
         return ("vae_encode", "vae_decode")
 
-    def network(self, precision: str) -> "nn.Module":
-        """Returns an ``SvdVae`` on the meta device."""
-        import torch
-
-        from vidc.exporters.models import PRECISIONS
+    def module(self) -> "nn.Module":
+        """Returns an ``SvdVae``."""
         from vidc.exporters.parts.svd_vae.network import SvdVae
 
-        with torch.device("meta"):
-            return SvdVae(self.config).to(PRECISIONS[precision]).requires_grad_(False)
+        return SvdVae(self.config)
 
     def components(self, network: "nn.Module") -> "dict[str, Component]":
         """Returns the components of an ``SvdVae``."""

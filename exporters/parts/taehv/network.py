@@ -1,8 +1,8 @@
 """TAEHV: a tiny autoencoder of videos (madebyollin/taehv, MIT), under its own parameter names.
 
 Every layer works on single frames, except three: a ``MemoryBlock`` also sees the frame before, a
-``Grow`` makes several frames of one, and a ``Pool`` makes one of several. So blocks of a stream
-share one thing alone: the last input frame of each ``MemoryBlock``.
+``FrameUpsample`` makes several frames of one, and a ``FramePool`` makes one of several. So blocks
+of a stream share one thing alone: the last input frame of each ``MemoryBlock``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,7 +49,7 @@ class MemoryBlock(nn.Module):
         return frames.reshape(x.shape)
 
 
-class Pool(nn.Module):
+class FramePool(nn.Module):
     """Convolution of one pixel over several frames, which become one."""
 
     def __init__(self, channels: int, frames: int) -> None:
@@ -64,7 +64,7 @@ class Pool(nn.Module):
         return merged.reshape(batch, count // self.frames, *merged.shape[1:])
 
 
-class Grow(nn.Module):
+class FrameUpsample(nn.Module):
     """Convolution of one pixel that makes several frames of one, then twice their size.
 
     The published network enlarges first. A convolution of one pixel commutes with that, and costs a
@@ -91,7 +91,7 @@ def _decoder(config: TaehvConfig) -> nn.Sequential:
     for stage, frames in enumerate(_GROWTH):
         layers += [MemoryBlock(widths[stage]) for _ in range(MEMORY_BLOCKS)]
         # The identity has the position of the published network's upsampling.
-        layers += [nn.Identity(), Grow(widths[stage], frames)]
+        layers += [nn.Identity(), FrameUpsample(widths[stage], frames)]
         layers += [_conv(widths[stage], widths[stage + 1], bias=False)]
     layers += [nn.ReLU(), _conv(widths[STAGES], config.pixel_channels)]
     return nn.Sequential(*layers)
@@ -101,7 +101,7 @@ def _encoder(config: TaehvConfig) -> nn.Sequential:
     width = config.encoder_width
     layers: list[nn.Module] = [_conv(config.pixel_channels, width), nn.ReLU()]
     for frames in _POOLING:
-        layers += [Pool(width, frames), _conv(width, width, stride=2, bias=False)]
+        layers += [FramePool(width, frames), _conv(width, width, stride=2, bias=False)]
         layers += [MemoryBlock(width) for _ in range(MEMORY_BLOCKS)]
     layers += [_conv(width, config.latent_channels)]
     return nn.Sequential(*layers)
@@ -138,7 +138,7 @@ def run(layers: Iterable[nn.Module], x: Tensor, memories: Sequence[Tensor | None
             before = next(waiting)
             after.append(x[:, -1])
             x = layer(x, torch.zeros_like(x[:, 0]) if before is None else before)
-        elif isinstance(layer, Pool | Grow):
+        elif isinstance(layer, FramePool | FrameUpsample):
             x = layer(x)
         else:
             x = layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])

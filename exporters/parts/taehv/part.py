@@ -18,8 +18,8 @@ _ACTIVATIONS = 4
 """Activations at full resolution that decoding holds at once."""
 
 
-def _used(tensor: "LazyTensor", shape: tuple[int, ...] | None) -> "LazyTensor":
-    """Returns the last rows of a weight of one pixel that has a multiple of these rows."""
+def _last_frames(tensor: "LazyTensor", shape: tuple[int, ...] | None) -> "LazyTensor":
+    """Keeps the last rows of a 1 x 1 convolution's weight if it makes more frames than needed."""
     from vidc.exporters.checkpoint.lazy import LazyTensor
 
     if shape is None or shape[2:] != (1, 1) or tensor.shape[1:] != shape[1:]:
@@ -57,15 +57,11 @@ class TaehvPart(StreamingVae):
         """Shape of the frames that the encoder takes: 4F for every block, also for the first."""
         return self.frames_shape(first=False)
 
-    def network(self, precision: str) -> "nn.Module":
-        """Returns a ``Taehv`` on the meta device."""
-        import torch
-
-        from vidc.exporters.models import PRECISIONS
+    def module(self) -> "nn.Module":
+        """Returns a ``Taehv``."""
         from vidc.exporters.parts.taehv.network import Taehv
 
-        with torch.device("meta"):
-            return Taehv(self.config).to(PRECISIONS[precision]).requires_grad_(False)
+        return Taehv(self.config)
 
     def components(self, network: "nn.Module") -> "dict[str, Component]":
         """Returns the components of a ``Taehv``."""
@@ -80,9 +76,9 @@ class TaehvPart(StreamingVae):
         return random_weights(self.shapes(), seed)
 
     def adapt(self, tensors: "dict[str, LazyTensor]", layout: "Layout") -> "dict[str, LazyTensor]":
-        """Takes the last frames of layers that grow more frames than this decoder uses."""
+        """Takes the last frames of layers that make more frames than this decoder uses."""
         shapes = self.shapes()
-        return {name: _used(tensor, shapes.get(name)) for name, tensor in tensors.items()}
+        return {name: _last_frames(tensor, shapes.get(name)) for name, tensor in tensors.items()}
 
     def disagreements(
         self, found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]

@@ -15,6 +15,7 @@ from worker_stages import fail, join, write_pid
 from vidc.compiler.store.run import run, working
 from vidc.compiler.store.stage import Input
 from vidc.compiler.store.store import Store
+from vidc.compiler.store.workers import Workers
 from vidc.plugins.errors import BuildError
 
 PAIR = [FunctionStage(name, write_pid) for name in ("left", "right")]
@@ -50,6 +51,17 @@ def test_builds_in_workers_then_hits_everything(tmp_path):
     with Store(tmp_path) as store, working(store, 2) as pool:
         run([*PAIR, JOINED], store, "slot", again, pool)
     assert all(hit for _, hit in again.finished_stages)
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_of_workers_sleep_while_they_wait(monkeypatch, own, expected):
+    name = "OMP_WAIT_POLICY"
+    monkeypatch.delenv(name, raising=False)
+    if own is not None:
+        monkeypatch.setenv(name, own)
+    with Workers(1) as pool:
+        assert pool.submit(os.getenv, name).result("stage") == expected
+    assert os.environ.get(name) == own
 
 
 def test_a_stage_that_waits_for_a_worker_is_not_told_as_started(tmp_path):

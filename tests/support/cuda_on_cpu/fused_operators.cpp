@@ -102,11 +102,11 @@ const char* run_qk_norm_rope_ring_write_static(const Given* t, int64_t sink, dou
 
 const char* run_norm_silu_winograd(const Given* t, void* const* outputs) {
   return saying([&] {
-    const TensorView x = view("x", t[0]);
-    const Optional x1("x1", t[1]), x2("x2", t[2]), x3("x3", t[3]), bias("bias", t[4]),
+    const TensorView m0 = view("m0", t[0]);
+    const Optional m1("m1", t[1]), m2("m2", t[2]), m3("m3", t[3]), bias("bias", t[4]),
         residual("residual", t[5]);
-    const WinogradFrames given{{&x, x1.get(), x2.get(), x3.get()}, bias.get(), residual.get(),
-                               view("gamma", t[6]),                 view("past", t[7])};
+    const WinogradFrames given{{&m0, m1.get(), m2.get(), m3.get()}, bias.get(), residual.get(),
+                               view("gamma", t[6]),                  view("past", t[7])};
     check_norm_silu_winograd(given);
     norm_silu_winograd(given, outputs[0], outputs[1], outputs[2], nullptr);
   });

@@ -31,8 +31,9 @@ SMALL = (
     "stream.height=16",
     "stream.width=32",
     "stream.window=6",
-    "vae.base_dim=4",
-    "vae.res_blocks=1",
+    "vae.kind=taehv",
+    "taehv.widths=[16, 8, 8, 8]",
+    "taehv.encoder_width=8",
 )
 
 
@@ -78,7 +79,7 @@ def test_engines_are_built_and_the_rest_is_left(begun):
     stages = json.loads((folder / "build.json").read_text())["stages"]
     built = {name.removeprefix("compile:") for name in stages if name.startswith("compile:")}
     exported = {name.removeprefix("export:") for name in stages if name.startswith("export:")}
-    assert built == exported >= {"denoise", "kv_update", "vae_decode"}
+    assert built == exported >= {"denoise", "kv_update", "taehv_decode"}
     for name in built:
         plan = folder / "compile" / name / "engines" / "tensorrt" / f"{name}.plan"
         assert plan.read_bytes()[:4] == b"vtrt"
@@ -143,7 +144,7 @@ def test_a_build_in_8_bits_has_engines_of_8_bits(build, begun, calibration, prec
     assert status == 3
     stages = json.loads((folder / "build.json").read_text())["stages"]
     assert {name for name in stages if name.startswith("quantize:")} == {"quantize:transformer"}
-    for name, products in {"text_kv": 2, "denoise": 8, "kv_update": 2, "vae_decode": 0}.items():
+    for name, products in {"text_kv": 2, "denoise": 8, "kv_update": 2, "taehv_decode": 0}.items():
         found = inspect_plan(folder / f"compile/{name}/engines/tensorrt/{name}.plan")
         assert len(found.plan.products) == len(found.network.quantized) == products
         assert found.unfused == ()
