@@ -114,6 +114,7 @@ class LazyGroup(click.Group):
         if cmd_name not in command_names():
             return None
         command: click.Command = importlib.import_module(f"vidc.compiler.cli.{cmd_name}").command
+        command.name = cmd_name
         _accept_verbose(command)
         return command
 
