@@ -49,7 +49,10 @@ def _run(arguments: Sequence[str], interrupts: Interrupts) -> int:
     try:
         # Without standalone mode click returns what `Context.exit` was given, or the command's
         # own result, which carries no status.
-        status = root.main(list(arguments), prog_name="vidc", standalone_mode=False, obj=invocation)
+        with invocation.streams:
+            status = root.main(
+                list(arguments), prog_name="vidc", standalone_mode=False, obj=invocation
+            )
         return status if isinstance(status, int) else 0
     except Exception as error:
         if interrupts.received or isinstance(error, click.Abort):
