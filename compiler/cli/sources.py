@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 import click
 
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.store.hub import Reference, fetch, is_reference
 from vidc.exporters.families.family import Family
 from vidc.exporters.families.flags import CHECKPOINT, PART_FLAGS, flag_of, title_of
 from vidc.plugins.errors import UsageError
 
 ModelT = TypeVar("ModelT", bound=Family)
 _PATH = click.Path(path_type=Path)
+_HUB = "hf:"
+"""Start of the name of a file of the Hugging Face Hub."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class SourceOptions:
     def _located(self) -> "SourceOptions":
         """Returns the options with files of the hub in place of references; self without any."""
         given = (self.checkpoint, *self.parts.values(), *self.loras)
-        if not any(path is not None and is_reference(path) for path in given):
+        if not any(str(path).startswith(_HUB) for path in given):
             return self
         return replace(
             self,
@@ -130,8 +131,10 @@ class SourceOptions:
 
 def _local(path: Path) -> Path:
     """Returns the path, or where a reference such as ``hf:ORG/NAME:FILE`` is downloaded."""
-    if not is_reference(path):
+    if not str(path).startswith(_HUB):
         return path
+    from vidc.compiler.store.hub import Reference, fetch
+
     reference = Reference.parse(str(path))
     click.echo(f"fetching {reference}", err=True)
     return fetch(reference)

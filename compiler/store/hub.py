@@ -11,7 +11,6 @@ from typing import Self
 
 from vidc.plugins.errors import UnavailableError, UsageError
 
-PREFIX = "hf:"
 _REFERENCE = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([^:@]+))?(?::([^:]+))?")
 _BESIDE = ("*.json", "*.yaml")
 """Files that a checkpoint's settings may stand in; they are small."""
@@ -50,7 +49,7 @@ class Reference:
 
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""
-        return f"{PREFIX}{self.repository}{revision}{f':{self.file}' if self.file else ''}"
+        return f"hf:{self.repository}{revision}{f':{self.file}' if self.file else ''}"
 
     @property
     def patterns(self) -> Sequence[str] | None:
@@ -61,11 +60,6 @@ class Reference:
         if self.file.endswith(_INDEX):
             shards = (f"{self.file.rpartition('/')[0]}/*.safetensors".lstrip("/"),)
         return (*_BESIDE, self.file, f"{self.file}/*", *shards)
-
-
-def is_reference(path: Path) -> bool:
-    """Returns True if a path on the command line names files of the hub."""
-    return str(path).startswith(PREFIX)
 
 
 def fetch(reference: Reference) -> Path:
@@ -103,7 +97,7 @@ def huggingface_hub() -> ModuleType:
     except ImportError as error:
         raise UnavailableError(
             "VIDC-ENV-HUB",
-            f"names that begin with {PREFIX} need the package huggingface_hub: {error}",
+            f"names that begin with hf: need the package huggingface_hub: {error}",
             "pip install 'vidc[hub]'",
         ) from error
 
