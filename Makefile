@@ -4,8 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The newest torch that is offered as a CPU build; without the pin pip brings gigabytes of CUDA.
-TORCH := torch==2.13.0
+# From the ordinary index, torch brings gigabytes of CUDA. For the build for CPUs:
+# make demo TORCH="torch --index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.13.0
 
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
 

@@ -20,7 +20,7 @@ def refused(words):
     """Returns why vidc refuses the words of a command line, None if it takes them."""
     command, context = root, click.Context(root, info_name="vidc")
     rest = words[1:]
-    while isinstance(command, click.Group) and rest:
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         command = command.get_command(context, rest[0])
         if command is None:
             return f"no command {rest[0]}"
