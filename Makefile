@@ -1,15 +1,16 @@
 # `make demo` shows what vidc does; `make test` runs what CI runs; `make test-all` adds the
-# deep tests and runs five times the examples of property tests.
+# deep tests and runs five times the examples of property tests; `make docs` builds the site.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The newest torch that is offered as a CPU build; without the pin pip brings gigabytes of CUDA.
-TORCH := torch==2.13.0
+# From the ordinary index, torch brings gigabytes of CUDA. For the build for CPUs:
+# make demo TORCH="torch --index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.13.0
 
 PYTEST := $(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: demo lint test test-all matrix tensorrt clean
+.PHONY: demo docs lint test test-all matrix tensorrt clean
 
 demo: $(VENV)/.build
 	$(BIN)/vidc build demo --gpu cpu --checkpoint configs/demo -o out/demo
@@ -30,6 +31,11 @@ test: lint
 
 test-all: lint
 	$(PYTEST)
+
+# The documentation, in out/docs; a warning, such as a broken link, fails.
+docs: $(VENV)/.docs
+	$(BIN)/sphinx-build -W --keep-going -q -b html -d out/.doctrees docs out/docs
+	@echo "site: $(CURDIR)/out/docs/index.html"
 
 # Every engine that TensorRT-RTX builds without a GPU, and what is in it: takes half an hour or more.
 matrix: $(VENV)/.dev
@@ -56,6 +62,12 @@ $(VENV)/.build: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet --editable '.[build]'
+	touch $@
+
+$(VENV)/.docs: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet --editable '.[docs]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml tests/headers.txt

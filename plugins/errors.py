@@ -62,9 +62,14 @@ def printable(text: str) -> str:
     return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
+_MOST_LISTED = 40
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns a hint with the known name closest to ``name`` and a list of all."""
+    """Returns a hint with the known name closest to ``name``, and a list of all if it is short."""
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
+    if close and len(names) > _MOST_LISTED:
+        return f"did you mean {close[0]!r}?"
     suggestion = f"did you mean {close[0]!r}? " if close else ""
     return f"{suggestion}known: {', '.join(names)}"

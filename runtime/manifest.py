@@ -271,6 +271,16 @@ class Manifest:
     stages: dict[str, str]
     signature: Seal | None = None
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the bundle's weights, golden data, and of all else as its engines."""
+        sizes = {"weights": 0, "golden data": 0, "engines": 0}
+        for path, file in self.files.items():
+            folder = path.partition("/")[0]
+            kind = {"weights": "weights", "golden": "golden data"}.get(folder, "engines")
+            sizes[kind] += file.size
+        return sizes
+
     def __post_init__(self) -> None:
         for name in (*self.engines, *self.weights):
             _require(

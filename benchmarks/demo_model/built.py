@@ -7,7 +7,7 @@
 Each recipe is built for a CPU, and the figures are those of the build's own validation: 12 blocks
 against float32 with the same noise. They are kept whether its gates pass, and the bundle is
 published, or not. Recipes that are named are built alone, and the file's other rows stay. What
-is printed are the rows of the table in docs/quality.md.
+is printed are the rows of the table in docs/evidence/quality.md.
 """
 
 import argparse
@@ -124,7 +124,7 @@ def figures(validation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table_row(row: Mapping[str, Any]) -> str:
-    """A row of the file as docs/quality.md has it."""
+    """A row of the file as docs/evidence/quality.md has it."""
     worst, component = row["worst block"], row["worst component"]
     error = row["components"][component]["relative L2"]
     judged = "passes" if row["passed"] else f"**misses** {row['failed']} of {row['gates']} gates"

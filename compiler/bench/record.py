@@ -134,6 +134,16 @@ class Result:
     notes: tuple[str, ...] = ()
 
     @property
+    def banner(self) -> str | None:
+        """Warning that other processes disturbed the measurement; None on a quiet machine."""
+        if self.disturbance is None or self.disturbance <= MAX_SHARE:
+            return None
+        return (
+            f"disturbed: other processes took {self.disturbance:.0%} of the CPU while this was "
+            "measured; measure again on a quiet machine"
+        )
+
+    @property
     def metrics(self) -> Mapping[str, Metric]:
         """Metrics of the program, in order."""
         return self.decoding.metrics
@@ -165,6 +175,7 @@ class Result:
             "gpu_state": None if self.gpu_state is None else dict(self.gpu_state),
             "profile": plain(self.profile),
             "sweep": None if self.sweep is None else self.sweep.to_json(self.metrics),
+            "banner": self.banner,
             "notes": list(self.notes),
         }
 

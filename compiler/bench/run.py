@@ -22,7 +22,7 @@ from vidc.compiler.bench.streams import (
     read_bundle,
 )
 from vidc.compiler.bench.sweep import Base, Dimension, sweep, variant_settings
-from vidc.compiler.bench.usage import MAX_SHARE, Disturbance
+from vidc.compiler.bench.usage import Disturbance
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.store.run import Progress
 from vidc.compiler.store.store import Store
@@ -103,8 +103,6 @@ def bench(request: Request, progress: Progress, tick: Callable[[], None]) -> Res
             base = Base(folder, manifest, bundle, request.decoder)
             swept = sweep(base, request.sweep.key, wanted, protocol, progress, tick)
     notes = [*bundle.notes]
-    if disturbed is not None and disturbed > MAX_SHARE:
-        notes.append(f"other processes took {disturbed:.0%} of the CPU while this was measured")
     built = build_seconds(manifest)
     if built is None:
         notes.append("build time: the build cache of this machine does not have this build")

@@ -170,7 +170,9 @@ def _text(result: "Result") -> str:
         for each in result.judgments
     ]
     tables = [rows, verdicts, *_profile_tables(result), _sweep_table(result)]
-    return "\n\n".join([*(columns(table) for table in tables if table), *result.notes])
+    shown = (columns(table) for table in tables if table)
+    banner = [] if result.banner is None else [result.banner]
+    return "\n\n".join([*banner, *shown, *result.notes, *banner])
 
 
 def _profile_tables(result: "Result") -> list[list[tuple[str, ...]]]:

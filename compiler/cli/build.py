@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -166,10 +167,12 @@ def _build(
 
         private_key(sign)  # Refuses a bad key before the build.
     _announce(settings)
+    began = time.monotonic()
     with stage_progress(build.count) as progress:
         built = build.run(output, cache, progress)
     document = _signed(built.output, sign)
     click.echo(f"manifest digest: {document.digest}", err=True)
+    _tell_next(document, built.output, time.monotonic() - began)
     where = {"bundle": str(built.output), "digest": document.digest}
     _print_built(built, built.output, where, as_json)
 
@@ -347,6 +350,20 @@ def _print_built(built: "Built", folder: Path, where: Mapping[str, str], as_json
         print_json({**where, "hit": built.stages[-1].hit, "stages": stages})
     else:
         print_text(str(folder))
+
+
+def _tell_next(manifest: "Manifest", bundle: Path, seconds: float) -> None:
+    """Prints the bundle's size, the time of the build, and the command that plays the bundle."""
+    from vidc.compiler.config.program import run_words
+    from vidc.compiler.store.disk import byte_sizes
+
+    click.echo(f"built in {_duration(seconds)}, {byte_sizes(manifest.sizes)}", err=True)
+    click.echo(f"next: {shlex.join(run_words(manifest, str(bundle)))}", err=True)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
 
 
 def _announce(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""`vidc cache`: lists, verifies and prunes cached stage results."""
+"""`vidc cache`: lists, verifies, prunes and removes cached stage results."""
 
 import os
 import time
@@ -21,7 +21,7 @@ GB = 1e9
 
 @click.group(cls=Group, no_args_is_help=False)
 def command() -> None:
-    """List, verify or prune the build cache."""
+    """List, verify, prune or empty the build cache."""
 
 
 @command.command("ls")
@@ -77,13 +77,24 @@ def prune(max_gb: float | None, older_than: float | None, as_json: bool) -> None
         raise UsageError(
             "VIDC-CLI-USAGE",
             "vidc cache prune needs a limit",
-            "--max-gb 20, --older-than 30, or --max-gb 0 for everything",
+            "--max-gb 20 or --older-than 30; vidc cache clean removes everything",
         )
-    removed = upkeep.prune(
-        _store(),
-        max_bytes=None if max_gb is None else int(max_gb * GB),
-        older_than=None if older_than is None else older_than * DAY,
+    _prune(
+        None if max_gb is None else int(max_gb * GB),
+        None if older_than is None else older_than * DAY,
+        as_json,
     )
+
+
+@command.command("clean")
+@json_option
+def clean(as_json: bool) -> None:
+    """Remove every result, and leftovers of interrupted builds."""
+    _prune(0, None, as_json)
+
+
+def _prune(max_bytes: int | None, older_than: float | None, as_json: bool) -> None:
+    removed = upkeep.prune(_store(), max_bytes=max_bytes, older_than=older_than)
     if as_json:
         print_json({"removed": [_document(entry) for entry in removed]})
         return

@@ -7,7 +7,7 @@ import click
 
 from vidc.compiler.cli.group import Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
-from vidc.compiler.doctor.probes import Status, examine
+from vidc.compiler.doctor.probes import Status, examine, verdict
 
 ENVIRONMENT = 3
 
@@ -35,4 +35,5 @@ def command(context: click.Context, bundle: Path | None, as_json: bool) -> None:
         hints = [f"{f.name}: {f.hint}" for f in findings if f.hint]
         if hints:
             print_text("\n" + "\n".join(hints))
+        print_text(f"\n{verdict(findings)}")
     context.exit(0 if good else ENVIRONMENT)

@@ -10,6 +10,8 @@ from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.compiler.config.toml import read_toml
 from vidc.plugins.errors import UsageError, nearest
 
+_PREFIX = "VIDC-"
+
 
 def catalog() -> dict[str, dict[str, str]]:
     """Returns ``title`` and ``explain`` of every error code."""
@@ -22,12 +24,15 @@ def catalog() -> dict[str, dict[str, str]]:
 )
 @json_option
 def command(code: str, as_json: bool) -> None:
-    """Explain an error code."""
+    """Explain an error code, such as gpu-memory or VIDC-GPU-MEMORY."""
     codes = catalog()
-    entry = codes.get(code.upper())
+    name = code.upper()
+    if not name.startswith(_PREFIX):
+        name = _PREFIX + name
+    entry = codes.get(name)
     if entry is None:
-        raise UsageError("VIDC-CLI-CODE", f"no error code {code!r}", nearest(code.upper(), codes))
+        raise UsageError("VIDC-CLI-CODE", f"no error code {code!r}", nearest(name, codes))
     if as_json:
-        print_json({"code": code.upper(), **entry})
+        print_json({"code": name, **entry})
     else:
-        print_text(f"{code.upper()}: {entry['title']}\n\n{entry['explain'].strip()}")
+        print_text(f"{name}: {entry['title']}\n\n{entry['explain'].strip()}")

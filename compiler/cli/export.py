@@ -36,7 +36,7 @@ def command(
     """Export a model's components to ONNX or ExportedProgram.
 
     Writes COMPONENT.onnx and COMPONENT.pt2, without weights. The ONNX graphs refer to
-    weights/*.safetensors beside them, which need a checkpoint or a seed.
+    `weights/*.safetensors` beside them, which need a checkpoint or a seed.
     """
     settings = flags.resolve(engines=False)
     sources = None

@@ -2,7 +2,9 @@
 
 import importlib
 import pkgutil
-from dataclasses import dataclass, fields
+from contextlib import ExitStack, redirect_stderr
+from dataclasses import dataclass, field, fields
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,15 +18,17 @@ Options = TypeVar("Options")
 HELP = {
     "bench": "Measure a bundle.",
     "build": "Build a validated bundle from a checkpoint.",
-    "cache": "List, verify or prune the build cache.",
+    "cache": "List, verify, prune or empty the build cache.",
     "calibrate": "Record the ranges that quantization needs.",
     "completion": "Print the script that completes vidc in a shell.",
     "diff": "Compare two bundles, graphs or engines.",
     "doctor": "Check this machine: what works, what is missing, what to do.",
-    "explain": "Explain an error code.",
+    "explain": "Explain an error code, such as gpu-memory or VIDC-GPU-MEMORY.",
     "export": "Export a model's components to ONNX or ExportedProgram.",
     "inspect": "Show what a bundle, a graph or an engine holds.",
     "presets": "List the presets, or show one.",
+    "pull": "Download a bundle from the Hugging Face Hub.",
+    "push": "Upload a bundle to the Hugging Face Hub.",
     "run": "Generate a video with a bundle.",
     "sign": "Sign a bundle.",
     "validate": "Check that a bundle computes the model.",
@@ -50,7 +54,7 @@ class Command(click.Command):
 
 
 def _single(option: click.Option) -> bool:
-    """Returns False for lists, and for -v and --help."""
+    """Returns False for lists, and for -v, -q and --help."""
     return not option.multiple and not option.is_eager
 
 
@@ -67,9 +71,19 @@ def taken(kind: type[Options], given: dict[str, Any]) -> Options:
 
 @dataclass
 class Invocation:
-    """Options of the whole command line."""
+    """Options of the whole command line.
+
+    Attributes:
+        verbose: True if errors come with a traceback and tables with every row.
+        streams: restores stderr when it is closed.
+    """
 
     verbose: bool = False
+    streams: ExitStack = field(default_factory=ExitStack)
+
+    def silence(self) -> None:
+        """Drops what is written to stderr from here on."""
+        self.streams.enter_context(redirect_stderr(StringIO()))
 
 
 def command_names() -> list[str]:
@@ -83,23 +97,35 @@ def _set_verbose(context: click.Context, _: click.Parameter, value: bool) -> Non
         context.ensure_object(Invocation).verbose = True
 
 
+def _set_quiet(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(Invocation).silence()
+
+
 VERBOSE = click.Option(
     ["-v", "--verbose"],
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_set_verbose,
-    help="Show a traceback with an error.",
+    help="Show a traceback with an error, and all rows of a long result.",
+)
+QUIET = click.Option(
+    ["-q", "--quiet"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_set_quiet,
+    help="Print results and errors alone, no progress.",
 )
 
 
-def _accept_verbose(command: click.Command) -> None:
-    """Accepts ``-v`` after a subcommand too."""
-    if VERBOSE not in command.params:
-        command.params.append(VERBOSE)
+def _accept_common(command: click.Command) -> None:
+    """Accepts ``-v`` and ``-q`` after a subcommand too."""
+    command.params += [option for option in (VERBOSE, QUIET) if option not in command.params]
     if isinstance(command, click.Group):
         for child in command.commands.values():
-            _accept_verbose(child)
+            _accept_common(child)
 
 
 class LazyGroup(click.Group):
@@ -114,7 +140,8 @@ class LazyGroup(click.Group):
         if cmd_name not in command_names():
             return None
         command: click.Command = importlib.import_module(f"vidc.compiler.cli.{cmd_name}").command
-        _accept_verbose(command)
+        command.name = cmd_name
+        _accept_common(command)
         return command
 
     def resolve_command(
@@ -143,7 +170,7 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
-    params=[VERBOSE],
+    params=[VERBOSE, QUIET],
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

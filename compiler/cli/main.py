@@ -1,6 +1,7 @@
 """Entry point: runs the command line and reports errors with a message and exit status."""
 
 import atexit
+import os
 import signal
 import sys
 import traceback
@@ -49,7 +50,10 @@ def _run(arguments: Sequence[str], interrupts: Interrupts) -> int:
     try:
         # Without standalone mode click returns what `Context.exit` was given, or the command's
         # own result, which carries no status.
-        status = root.main(list(arguments), prog_name="vidc", standalone_mode=False, obj=invocation)
+        with invocation.streams:
+            status = root.main(
+                list(arguments), prog_name="vidc", standalone_mode=False, obj=invocation
+            )
         return status if isinstance(status, int) else 0
     except Exception as error:
         if interrupts.received or isinstance(error, click.Abort):
@@ -60,7 +64,10 @@ def _run(arguments: Sequence[str], interrupts: Interrupts) -> int:
 def _report(shown: VidcError, cause: Exception, invocation: Invocation) -> int:
     if invocation.verbose:
         traceback.print_exception(cause)
-    click.echo(str(shown), err=True)
+    code = f"[{shown.code}]"
+    text = str(shown).replace(code, click.style(code, fg="red"), 1)
+    # click leaves the color out where stderr is no terminal.
+    click.echo(text, err=True, color=False if os.environ.get("NO_COLOR") else None)
     return shown.exit_code
 
 

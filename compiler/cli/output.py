@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +16,19 @@ from vidc.plugins.errors import printable
 if TYPE_CHECKING:
     from vidc.compiler.config.resolve import Settings
     from vidc.compiler.store.plan import PlanRow
+
+WIDTH = 100
+"""Characters of a line of a plan."""
+NARROWEST = 24
+COLORS = {
+    "green": ("passed", "good", "HIT", "faster"),
+    "yellow": ("warning", "missing", "MISS", "STALE", "UNKNOWN"),
+    "red": ("FAILED", "broken", "slower"),
+}
+_STATUS = re.compile(
+    rf"(?:(?<=  )|^)({'|'.join(word for words in COLORS.values() for word in words)})(?=  |$)", re.M
+)
+"""A status that is a cell of its own."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -39,19 +54,41 @@ def print_text(text: str) -> None:
     dropped and the command ends with its own exit code.
     """
     try:
-        sys.stdout.write(f"{printable(text)}\n")
+        sys.stdout.write(f"{_colored(printable(text))}\n")
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def columns(rows: list[tuple[str, ...]]) -> str:
+def _colored(text: str) -> str:
+    """Colors the statuses of a table if stdout is a terminal and NO_COLOR is not set."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    colors = {word: color for color, words in COLORS.items() for word in words}
+    return _STATUS.sub(lambda found: click.style(found[1], fg=colors[found[1]]), text)
+
+
+def columns(rows: Sequence[tuple[str, ...]]) -> str:
     """Returns rows as text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def fitted(rows: Sequence[tuple[str, ...]], width: int = WIDTH) -> str:
+    """Returns rows as text with aligned columns, the widest column wrapped to fit the width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widest = widths.index(max(widths))
+    rest = sum(widths) - widths[widest] + 2 * (len(widths) - 1)
+    wrap = textwrap.TextWrapper(max(width - rest, NARROWEST), break_on_hyphens=False).wrap
+    lines = []
+    for row in rows:
+        first, *more = wrap(row[widest]) or [""]
+        lines.append((*row[:widest], first, *row[widest + 1 :]))
+        lines += [tuple("" if i != widest else line for i in range(len(row))) for line in more]
+    return columns(lines)
 
 
 def print_plan(
@@ -80,7 +117,7 @@ def print_plan(
         )
         return
     print_text(
-        columns(
+        fitted(
             [
                 (name, str(value), settings.origins.get(name, "default"))
                 for name, value in values.items()
@@ -88,7 +125,7 @@ def print_plan(
         )
     )
     print_text("")
-    print_text(columns([(row.stage, row.status.value, "; ".join(row.reasons)) for row in rows]))
+    print_text(fitted([(row.stage, row.status.value, "; ".join(row.reasons)) for row in rows]))
 
 
 def why_not_writable(file: Path) -> str | None:

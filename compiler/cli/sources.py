@@ -15,6 +15,8 @@ from vidc.plugins.errors import UsageError
 
 ModelT = TypeVar("ModelT", bound=Family)
 _PATH = click.Path(path_type=Path)
+_HUB = "hf:"
+"""Start of the name of a file of the Hugging Face Hub."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,10 @@ class SourceOptions:
 
         Raises:
             UsageError: ``VIDC-BUILD-SOURCES``, they leave a part without weights or contradict.
-            VidcError: as ``Family.with_texts``.
+            VidcError: as ``Family.with_texts`` and ``fetch``.
         """
+        if (located := self._located()) is not self:
+            return located.resolve(model, decoded=decoded)
         for unknown in self.parts.keys() - {*model.parts, model.text_group}:
             raise _no_part(model, unknown)
         sources, group = self._sources(model, decoded), model.text_group
@@ -63,6 +67,18 @@ class SourceOptions:
         model, found = model.with_texts(folder)
         checkpoints = {**sources.checkpoints, group: found.checkpoint}
         return model, replace(sources, checkpoints=checkpoints, tokenizer=found.tokenizer)
+
+    def _located(self) -> "SourceOptions":
+        """Returns the options with files of the hub in place of references; self without any."""
+        given = (self.checkpoint, *self.parts.values(), *self.loras)
+        if not any(str(path).startswith(_HUB) for path in given):
+            return self
+        return replace(
+            self,
+            checkpoint=None if self.checkpoint is None else _local(self.checkpoint),
+            parts={group: _local(path) for group, path in self.parts.items()},
+            loras=tuple(_local(path) for path in self.loras),
+        )
 
     def _check_configs(self, model: Family, sources: Sources) -> None:
         """Compares the configs beside the checkpoints with the model."""
@@ -113,6 +129,17 @@ class SourceOptions:
         return Sources({**parts, main: checkpoint}, loras=self.loras)
 
 
+def _local(path: Path) -> Path:
+    """Returns the path, or where a reference such as ``hf:ORG/NAME:FILE`` is downloaded."""
+    if not str(path).startswith(_HUB):
+        return path
+    from vidc.compiler.store.hub import Reference, fetch
+
+    reference = Reference.parse(str(path))
+    click.echo(f"fetching {reference}", err=True)
+    return fetch(reference)
+
+
 def _require_folders(pipeline: Path, model: Family, parts: Mapping[str, Path]) -> None:
     """Refuses a folder of a pipeline that lacks a part which the model may go without.
 
@@ -156,7 +183,8 @@ def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         CHECKPOINT,
         type=_PATH,
-        help="Checkpoint of the main network, or a diffusers folder with one for each part.",
+        help="Checkpoint of the main network, or a diffusers folder with one for each part. This "
+        "and the other checkpoints may be of the Hugging Face Hub: hf:ORG/NAME[@REVISION][:FILE].",
     )
     @_part_options
     @click.option(

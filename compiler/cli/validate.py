@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.group import Command, Invocation
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text, why_not_writable
 from vidc.plugins.errors import GateError, UsageError, VidcError
 
@@ -107,7 +107,9 @@ def command(
     except VidcError as error:
         failure = failure or error
     if not as_json:
-        _print(validation, page, video if shown else None)
+        invocation = click.get_current_context().find_object(Invocation)
+        whole = not validation.passed or (invocation is not None and invocation.verbose)
+        _print(validation, page, video if shown else None, whole)
     diagnoses: list[Diagnosis] = []
     commands: dict[str, str] = {}
     try:
@@ -135,7 +137,41 @@ def command(
         )
 
 
-def _print(validation: "Validation", page: Path | None, video: Path | None) -> None:
+def _print(validation: "Validation", page: Path | None, video: Path | None, whole: bool) -> None:
+    """Prints every gate, or those nearest to their limits."""
+    if whole:
+        _print_all(validation)
+    else:
+        _print_nearest(validation)
+    if validation.lpips is not None and whole:
+        print_text(f"LPIPS is not measured: {validation.lpips}")
+    if page is not None:
+        print_text(f"report: {page}")
+    if video is not None:
+        print_text(f"video: {video}")
+
+
+def _print_nearest(validation: "Validation") -> None:
+    """Prints the gate of each level and metric that is nearest to its limit."""
+    from vidc.compiler.validate.gates import nearest_gates
+    from vidc.compiler.validate.report import LABELS, format_figure, format_limit
+
+    gates = validation.comparison.gates
+    print_text(
+        f"{validation.manifest.name}: all {len(gates)} gates passed; nearest to their limits:"
+    )
+    rows: list[tuple[str, ...]] = []
+    for gate in nearest_gates(gates):
+        block = "" if gate.block is None else f", block {gate.block}"
+        value = format_figure(gate.value, gate.metric, gate.threshold)
+        rows.append(
+            (gate.where, LABELS[gate.metric], value, format_limit(gate), f"{gate.component}{block}")
+        )
+    print_text(columns(rows))
+    print_text("-v shows all of them")
+
+
+def _print_all(validation: "Validation") -> None:
     rows: list[tuple[str, ...]] = [("component", "block", "metric", "value", "threshold", "")]
     rows += [
         (
@@ -150,12 +186,6 @@ def _print(validation: "Validation", page: Path | None, video: Path | None) -> N
     ]
     print_text(columns(rows))
     print_text(f"\n{columns(_components(validation))}\n")
-    if validation.lpips is not None:
-        print_text(f"LPIPS is not measured: {validation.lpips}")
-    if page is not None:
-        print_text(f"report: {page}")
-    if video is not None:
-        print_text(f"video: {video}")
 
 
 def _write_golden_calls(

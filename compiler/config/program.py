@@ -1,9 +1,11 @@
-"""The runtime program of a model: its spec, as a bundle's manifest stores it, and its modules."""
+"""A model's runtime program: its spec, its modules, and the command that plays a bundle."""
 
 from typing import Any
 
 from vidc.compiler.store.sources import class_modules
 from vidc.exporters.families.family import Family
+from vidc.plugins.names import TOKENIZER
+from vidc.runtime.manifest import Manifest
 from vidc.runtime.program import PROGRAMS, program, spec_class
 from vidc.runtime.strict import read
 
@@ -19,3 +21,17 @@ def model_modules(model: Family) -> tuple[str, ...]:
     # The bases of vidc's own programs are in modules that theirs import.
     played = class_modules(program(model.program)) if where is None else (where.partition(":")[0],)
     return tuple(dict.fromkeys((*class_modules(type(model)), *played)))
+
+
+def run_words(manifest: Manifest, bundle: str) -> list[str]:
+    """Returns the words of a ``vidc run`` command for a bundle's folder, with its inputs."""
+    spec = manifest.spec
+    if TOKENIZER in manifest.files:
+        given = ["--prompt", "TEXT"]
+    elif spec.prompt_shape:
+        given = ["--prompt-embeds", "FILE.safetensors"]
+    elif "action" in spec.condition_shapes:
+        given = ["--actions", "FILE.csv"]
+    else:
+        given = ["--image", "PICTURE.png"]
+    return ["vidc", "run", bundle, *given, "-o", "out.mp4"]

@@ -103,7 +103,10 @@ def probe_cache() -> Iterator[Finding]:
 
 
 DISTRIBUTION = "vidc"
-DEVELOPMENT = "dev"
+BACKEND = "backend "
+"""Start of the name of a backend's finding."""
+DEVELOPMENT = frozenset({"dev", "docs"})
+"""Extras for people who change vidc."""
 
 
 def probe_python() -> Iterator[Finding]:
@@ -124,7 +127,7 @@ def probe_packages() -> Iterator[Finding]:
     for text in metadata.requires(DISTRIBUTION) or []:
         requirement = Requirement(text)
         for extra in ("", *extras):
-            if extra != DEVELOPMENT and _belongs(requirement, extra):
+            if extra not in DEVELOPMENT and _belongs(requirement, extra):
                 yield examine_package(requirement, extra)
                 break
 
@@ -173,10 +176,24 @@ def probe_backends() -> Iterator[Finding]:
         reasons = {target.name: backends.backend(name).unavailable(target) for target in here}
         able = [target for target, reason in reasons.items() if reason is None]
         if able:
-            yield Finding(f"backend {name}", Status.GOOD, f"builds for {', '.join(able)}")
+            yield Finding(f"{BACKEND}{name}", Status.GOOD, f"builds for {', '.join(able)}")
         else:
             why = "; ".join(f"{target}: {reason}" for target, reason in reasons.items())
-            yield Finding(f"backend {name}", Status.MISSING, why)
+            yield Finding(f"{BACKEND}{name}", Status.MISSING, why)
+
+
+def verdict(findings: Iterable[Finding]) -> str:
+    """Returns one sentence: what is broken, or what this machine can build."""
+    findings = [*findings]
+    broken = [finding.name for finding in findings if finding.status is Status.BROKEN]
+    if broken:
+        return f"verdict: vidc does not work here: {', '.join(broken)}"
+    able = [
+        f"{finding.name.removeprefix(BACKEND)} {finding.detail}"
+        for finding in findings
+        if finding.name.startswith(BACKEND) and finding.status is Status.GOOD
+    ]
+    return f"verdict: vidc works here; {'; '.join(able) or 'no backend can build engines'}"
 
 
 def _targets_here() -> list[Target]:

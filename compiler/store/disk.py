@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,12 @@ def byte_size(count: int) -> str:
         if count >= size:
             return f"{count / size:.2f} {unit}"
     return f"{count} B"
+
+
+def byte_sizes(sizes: Mapping[str, int]) -> str:
+    """Formats a sum and its parts, such as ``3.50 MB: weights 3.00 MB, engines 500.00 kB``."""
+    parts = ", ".join(f"{name} {byte_size(count)}" for name, count in sizes.items())
+    return f"{byte_size(sum(sizes.values()))}: {parts}"
 
 
 @contextmanager

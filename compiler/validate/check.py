@@ -1,12 +1,15 @@
 """Validation of a bundle against its own golden data."""
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vidc.compiler.config.program import run_words
 from vidc.compiler.report.prompts import prompts_text
 from vidc.compiler.report.weights import origin_text
+from vidc.compiler.store.disk import byte_sizes
 from vidc.compiler.validate.compare import Comparison, compare_with_golden
 from vidc.compiler.validate.gates import all_passed
 from vidc.compiler.validate.golden import Golden
@@ -75,6 +78,7 @@ class Validation:
                 switches=self.golden.switches,
                 frames=self.comparison.pairs,
                 worst=self.comparison.worst,
+                command=shlex.join(run_words(manifest, "BUNDLE")),
                 notes=[] if self.lpips is None else [f"LPIPS is not measured: {self.lpips}."],
             )
         )
@@ -148,6 +152,7 @@ def _about(manifest: Manifest, level: str) -> dict[str, str]:
         "target": manifest.target.name,
         "precision": ", ".join(sorted({engine.precision for engine in engines})),
         "backend": ", ".join(sorted({f"{e.backend} {e.version}" for e in engines})),
+        "size": byte_sizes(manifest.sizes),
         "reference": "PyTorch eager, float32",
         "level": level,
     }

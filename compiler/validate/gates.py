@@ -66,6 +66,16 @@ class Gate:
             return self.value <= self.threshold
         return self.value >= self.threshold
 
+    @property
+    def share(self) -> float:
+        """Share of the limit that the value uses: at most 1 if the gate passed."""
+        if self.value is None or math.isnan(self.value):
+            return math.inf
+        used, limit = self.value, self.threshold
+        if self.metric not in UPPER_LIMITS:
+            used, limit = limit, used
+        return used / limit if limit else (math.inf if used else 0.0)
+
     def to_json(self) -> dict[str, Any]:
         """Returns JSON values; ``value`` is null if missing or not finite.
 
@@ -83,6 +93,16 @@ class Gate:
         if self.block is not None:
             gate["block"] = self.block
         return gate
+
+
+def nearest_gates(gates: Iterable[Gate]) -> list[Gate]:
+    """Returns the gate of each level and metric that uses the largest share of its limit."""
+    found: dict[tuple[Where, str], Gate] = {}
+    for gate in gates:
+        key = (gate.where, gate.metric)
+        if key not in found or gate.share > found[key].share:
+            found[key] = gate
+    return [*found.values()]
 
 
 def load_thresholds(precision: str) -> Thresholds:

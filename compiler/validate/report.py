@@ -101,6 +101,7 @@ class Report:
         switches: blocks that are the first of a new prompt.
         frames: pairs shown side by side.
         worst: tensors with the largest errors, the worst first.
+        command: the command that plays the bundle; left out if empty.
         notes: sentences about the measurement, such as why a figure is missing.
     """
 
@@ -113,6 +114,7 @@ class Report:
     switches: Sequence[int] = ()
     frames: Sequence[FramePair] = field(default=(), repr=False)
     worst: Sequence[WorstTensor] = ()
+    command: str = ""
     notes: Sequence[str] = ()
 
     @property

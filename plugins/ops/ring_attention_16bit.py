@@ -1,7 +1,7 @@
 """Operator ``ring_attention_16bit``: ``ring_attention`` by a kernel for sm_75 and newer.
 
 Backends put it in place of ``ring_attention`` where FlashAttention-4 has no kernel. On Hopper it
-takes about four times as long as FlashAttention-4 (docs/performance.md), so engines for Hopper
+takes about four times as long as FlashAttention-4 (docs/evidence/kernels.md), so engines for Hopper
 never call it.
 """
 

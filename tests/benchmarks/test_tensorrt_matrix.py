@@ -81,6 +81,6 @@ def test_the_documentation_claims_what_was_recorded():
         ((fused, attentions),) = {(row["fused"], row["attentions"]) for row in own}
         of = f"{fused} of {attentions}" if attentions else "none has any"
         recorded[model, component] = ("all four build", products or "not quantized", of)
-    text = (root / "docs" / "backends.md").read_text()
+    text = (root / "docs" / "evidence" / "tensorrt.md").read_text()
     head = "| model | component | fp16 and bf16, for 8.9 and 12.0 |"
     assert documented(text, head, recorded) == recorded

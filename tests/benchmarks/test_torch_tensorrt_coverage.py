@@ -102,7 +102,7 @@ def test_the_documentation_claims_what_was_counted():
     portable = [row for row in document["rows"] if row["form"] == "portable"]
     assert {row["model"] for row in portable} == set(coverage.MODELS)
     assert all(row["covered"] and not row["uncovered"] for row in portable)
-    text = " ".join((ROOT / "docs" / "backends.md").read_text().split())
+    text = " ".join((ROOT / "docs" / "evidence" / "torch-tensorrt.md").read_text().split())
     assert (
         f"Torch-TensorRT has converters for {document['converters']} operators; every call in each "
         "component's form in standard operators has one"

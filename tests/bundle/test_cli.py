@@ -1,6 +1,7 @@
 """The commands on a bundle, as scripts use them."""
 
 import json
+import re
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
@@ -66,6 +67,30 @@ def test_validate(vidc, project, tmp_path):
     assert {"component", "metric", "value", "threshold", "passed"} <= document["gates"][0].keys()
     assert [row["block"] for row in document["rollout"]] == list(range(8))
     assert (tmp_path / "r.html").read_text().startswith("<!")
+
+
+def test_a_passing_validate_fits_ten_lines_and_verbose_shows_every_gate(vidc, project):
+    status, out, _ = vidc("validate", project.bundle)
+    assert status == 0
+    assert len(out.splitlines()) <= 10
+    gates = int(re.search(r"all (\d+) gates passed", out)[1])
+    status, out, _ = vidc("validate", project.bundle, "-v")
+    assert status == 0
+    assert out.count("  passed") == gates > 10
+
+
+def test_a_build_ends_with_its_size_its_time_and_the_next_command(vidc, project, monkeypatch):
+    monkeypatch.setenv("VIDC_CACHE", str(project.cache))
+    build = ("build", project.preset, "--gpu", "cpu", "--checkpoint", project.pipeline)
+    status, out, err = vidc(*build, "-o", project.bundle)
+    assert (status, out) == (0, f"{project.bundle}\n")
+    size, following = err.splitlines()[-2:]
+    assert re.fullmatch(
+        r"built in [\d.]+ s, [\d.]+ [kM]B: weights .*, golden data .*, engines .*", size
+    )
+    assert following == f"next: vidc run {project.bundle} --prompt TEXT -o out.mp4"
+    status, out, err = vidc("-q", *build, "-o", project.bundle)
+    assert (status, out, err) == (0, f"{project.bundle}\n", "")
 
 
 def test_run_writes_a_video(vidc, project, tmp_path):

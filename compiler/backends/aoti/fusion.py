@@ -1,7 +1,7 @@
 """Fusion passes that replace operations by vidc's fused operators.
 
 An opaque operator keeps inductor from fusing across it, so measurements decide which ones are used
-(``docs/performance.md``): the ring write, which inductor splits into three kernels, and the
+(``docs/evidence/kernels.md``): the ring write, which inductor splits into three kernels, and the
 feed-forward activation, which stands alone between two matmuls. Gate, residual, norm and modulation
 have no operator, because inductor makes one kernel of them.
 """

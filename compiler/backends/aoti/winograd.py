@@ -2,7 +2,7 @@
 
 Two frames of the result take four 2D convolutions of differences of frames instead of six of frames
 (Lavin and Gray, arXiv 1509.09308). The result is that of the convolution but for rounding: in
-float16 the error of LongLive's decoder grows from 0.0015 to 0.0017 (``docs/performance.md``).
+float16 the error of LongLive's decoder grows from 0.0015 to 0.0017 (``docs/evidence/kernels.md``).
 Convolutions in other dtypes are left as they are. Between two such convolutions, one operator
 computes the output transform of the first and the input transform of the second, and what stands
 between them: see ``vidc.plugins.ops.norm_silu_winograd``.

@@ -43,6 +43,6 @@ def test_every_shipped_recipe_is_built():
 
 def test_the_documentation_has_the_rows_of_the_file():
     rows = json.loads(RESULTS.read_text())["rows"]
-    text = (ROOT / "docs/quality.md").read_text()
+    text = (ROOT / "docs/evidence/quality.md").read_text()
     shown = re.findall(r"^\| `[\w-]+` \| `(?:aoti|onnxruntime)` \| .* dB \| .*$", text, re.M)
     assert shown == [table_row(row) for row in rows]

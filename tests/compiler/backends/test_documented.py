@@ -1,4 +1,4 @@
-"""Tables of docs/backends.md, compared with backends, targets and models."""
+"""Tables of docs/backends/index.md, compared with backends, targets and models."""
 
 import re
 from itertools import product
@@ -11,7 +11,7 @@ from vidc.compiler.config.presets import load_preset, preset_names
 from vidc.compiler.config.schema import EIGHT_BITS, PRECISIONS
 from vidc.compiler.config.targets import targets
 
-TEXT = (Path(__file__).parents[3] / "docs" / "backends.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "backends" / "index.md").read_text()
 OFFERED = "| backend | targets | precisions offered |"
 TESTED = "| backend | targets | precisions | `text_encoder` |"
 

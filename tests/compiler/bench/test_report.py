@@ -185,3 +185,14 @@ def test_intervals_read_well():
     assert interval((269.1, 270.44), "ms") == "269.1 to 270.4"
     assert interval((1e9, 2e9), "bytes") == "1.00 GB to 2.00 GB"
     assert interval(None, "ms") == ""
+
+
+def test_a_disturbed_measurement_has_a_banner_on_top(make_result):
+    calm, disturbed = make_result(), make_result(disturbance=0.4)
+    assert calm.banner is None
+    assert calm.to_json()["banner"] is None
+    assert 'class="banner"' not in render_html(calm)
+    words = Page(render_html(disturbed)).words
+    place = words.index("Disturbed: other processes took 40% of the CPU")
+    assert place < words.index("preset tiny")
+    assert "40%" in disturbed.to_json()["banner"]

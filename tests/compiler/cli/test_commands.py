@@ -41,6 +41,12 @@ def test_an_unknown_code_suggests_the_nearest(vidc):
     status, out, err = vidc("explain", "VIDC-CONFIG-SIZE")
     assert (status, out) == (2, "")
     assert "did you mean 'VIDC-CONFIG-SIZES'?" in err
+    assert len(err.splitlines()) == 2
+    assert max(map(len, err.splitlines())) < 100
+
+
+def test_a_code_is_explained_without_its_start(vidc):
+    assert vidc("explain", "config-sizes")[1] == vidc("explain", "VIDC-CONFIG-SIZES")[1]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -152,3 +158,28 @@ def test_prune_removes_selected_results(vidc, entry):
     assert status == 0
     assert [removed["key"] for removed in json.loads(out)["removed"]] == [entry.key]
     assert not entry.path.exists()
+
+
+def test_clean_removes_every_result(vidc, entry):
+    status, out, _ = vidc("cache", "clean", "--json")
+    assert status == 0
+    assert [removed["key"] for removed in json.loads(out)["removed"]] == [entry.key]
+    assert not entry.path.exists()
+
+
+def test_quiet_leaves_results_and_errors(vidc, entry):
+    for arguments in (("-q", "cache", "ls"), ("cache", "ls", "-q"), ("cache", "ls", "--quiet")):
+        status, out, err = vidc(*arguments)
+        assert (status, err) == (0, "")
+        assert entry.stage in out
+    status, out, err = vidc("-q", "explain", "no-such-code")
+    assert (status, out) == (2, "")
+    assert "[VIDC-CLI-CODE]" in err
+
+
+def test_doctor_ends_with_a_verdict(vidc, monkeypatch):
+    found = [Finding("backend aoti", Status.GOOD, "builds for cpu")]
+    monkeypatch.setattr(doctor, "examine", lambda: found)
+    assert vidc("doctor")[1].splitlines()[-1] == "verdict: vidc works here; aoti builds for cpu"
+    found.append(Finding("torch", Status.BROKEN, "not installed"))
+    assert vidc("doctor")[1].splitlines()[-1] == "verdict: vidc does not work here: torch"

@@ -266,3 +266,17 @@ def test_results_escape_control_characters_and_stay_json(vidc, make_bundle):
         assert all(c == "\n" or c.isprintable() for c in out)
         assert r"\u001b]0;title\u0007 \u009b and 日本" in out
     assert json.loads(out)["tools"] == {name: "1"}
+
+
+@pytest.mark.parametrize(("no_color", "colored"), [("", True), ("1", False)])
+def test_a_code_is_red_on_a_terminal_alone(failing, monkeypatch, capsys, no_color, colored):
+    from vidc.compiler.cli.main import main  # Imports torch.
+
+    failing(GateError("VIDC-SOME-CODE", "it broke", "mend it"))
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with pytest.raises(SystemExit):
+        main(["fail"])
+    err = capsys.readouterr().err
+    assert ("\x1b[31m[VIDC-SOME-CODE]\x1b[0m it broke" in err) is colored
+    assert ("\x1b" in err) is colored

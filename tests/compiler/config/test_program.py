@@ -1,12 +1,13 @@
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidc.compiler.config.program import program_spec
+from vidc.compiler.config.program import program_spec, run_words
 from vidc.compiler.config.resolve import resolve
 from vidc.exporters.families.causal_video import MAX_SHIFT, SamplerConfig
 from vidc.exporters.table import MAX_SIZE
@@ -75,3 +76,19 @@ def test_shares_of_noise_fall_at_every_shift(shift):
     assert shares[0] == pytest.approx(1)
     assert list(shares) == sorted(set(shares), reverse=True)
     assert shares[-1] > 0
+
+
+@pytest.mark.parametrize(
+    ("files", "prompt", "conditions", "flag"),
+    [
+        ({"tokenizer.json": None}, (1, 8, 16), {}, "--prompt"),
+        ({}, (1, 8, 16), {}, "--prompt-embeds"),
+        ({}, (), {"action": (1, 4)}, "--actions"),
+        ({}, (), {"embedding": (1, 4)}, "--image"),
+    ],
+)
+def test_a_bundle_is_played_with_the_inputs_of_its_program(files, prompt, conditions, flag):
+    spec = SimpleNamespace(prompt_shape=prompt, condition_shapes=conditions)
+    words = run_words(SimpleNamespace(files=files, spec=spec), "out/x")
+    assert words[:3] == ["vidc", "run", "out/x"]
+    assert [word for word in words if word.startswith("--")] == [flag]

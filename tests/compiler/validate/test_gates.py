@@ -20,6 +20,7 @@ from vidc.compiler.validate.gates import (
     load_demanded,
     load_thresholds,
     looser,
+    nearest_gates,
 )
 from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics, compare
 from vidc.plugins.errors import UsageError
@@ -195,3 +196,25 @@ def test_an_engine_may_miss_little_more_than_eager_does(error, eager, threshold)
 @pytest.mark.parametrize("where", [Where.COMPONENT, Where.ROLLOUT])
 def test_bf16_is_held_to_a_quarter_more_than_eager(where):
     assert load_thresholds("bf16")[where][OF_EAGER] == 1.25
+
+
+def test_the_nearest_gate_of_each_level_and_metric_uses_most_of_its_limit():
+    def gate(where, metric, value, threshold):
+        return Gate(where, "denoise", metric, value, threshold)
+
+    near = gate(Where.COMPONENT, "relative_l2", 9e-3, 1e-2)
+    low = gate(Where.PIXELS, "psnr_db", 41.0, 40.0)
+    lost = gate(Where.PIXELS, "ssim", None, 0.9)
+    gates = [
+        gate(Where.COMPONENT, "relative_l2", 1e-6, 1e-5), near,
+        gate(Where.PIXELS, "psnr_db", 60.0, 40.0), low,
+        gate(Where.PIXELS, "ssim", 0.99, 0.9), lost,
+    ]  # fmt: skip
+    assert nearest_gates(gates) == [near, low, lost]
+    assert nearest_gates(gates[::-1]) == [lost, low, near]
+
+
+@given(st.floats(0, 10), st.floats(0.01, 10), st.sampled_from(METRICS))
+def test_a_gate_that_passed_uses_at_most_its_limit(value, threshold, metric):
+    gate = Gate(Where.COMPONENT, "denoise", metric, value, threshold)
+    assert (gate.share <= 1) is gate.passed or gate.share == pytest.approx(1)

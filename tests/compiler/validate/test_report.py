@@ -350,3 +350,11 @@ def test_a_figure_lies_on_its_side_of_the_threshold(value, metric, threshold, te
 )
 def test_nonzero_error_is_not_shown_as_zero(value, text):
     assert format_levels(value) == text
+
+
+def test_pictures_come_before_tables_and_the_command_is_shown():
+    report = replace(make_report(), command="vidc run BUNDLE --prompt TEXT -o out.mp4")
+    html = render_html(report)
+    assert html.index('id="frames"') < html.index('id="components"') < html.index('id="rollout"')
+    assert "vidc run BUNDLE --prompt TEXT -o out.mp4" in Page(html).words
+    assert "vidc run" not in Page(render_html(make_report())).words

@@ -1,0 +1,49 @@
+"""`vidc pull`: downloads a bundle from the Hugging Face Hub."""
+
+from pathlib import Path
+
+import click
+
+from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.output import json_option, print_json, print_text
+
+
+@click.command(cls=Command)
+@click.argument("repository", metavar="hf:ORG/NAME[@REVISION]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder of the bundle.  [default: out/NAME]",
+)
+@click.option("--digest", help="Digest of the manifest: refuse any other bundle.")
+@click.option(
+    "--trust",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Ed25519 public key in PEM: refuse a bundle that no such key signed.",
+)
+@json_option
+def command(
+    repository: str, output: Path | None, digest: str | None, trust: tuple[Path, ...], as_json: bool
+) -> None:
+    """Download a bundle from the Hugging Face Hub.
+
+    Checks digest and signature of the manifest before anything else is downloaded, then every file.
+    """
+    from vidc.compiler.build.exchange import pull
+    from vidc.compiler.store.hub import Reference
+
+    reference = Reference.parse(repository)
+    output = output or Path("out") / reference.repository.partition("/")[-1]
+    document = pull(reference, output, trust=trust, digest=digest)
+    if not trust and digest is None:
+        click.echo(
+            "neither --trust nor --digest is given: the files are whole, and nothing says who "
+            "made them",
+            err=True,
+        )
+    if as_json:
+        print_json({"bundle": str(output), "digest": document.digest})
+    else:
+        print_text(str(output))
