@@ -23,8 +23,8 @@ from typing import Any
 
 from vidc.plugins.errors import VidcError
 
-SECONDS = 60
-"""Longest time of one case."""
+SECONDS, PATIENCE = 60, 600
+"""Most processor time and most time of one case; the machine may be busy with other work."""
 MEGABYTES = 400
 """Most memory that one case may add to the process."""
 _NUMBERS = (0, 1, -1, 2, 7, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**64, -(2**63), 10**30, 0.5, 1e300)
@@ -118,15 +118,22 @@ def _read(subject: Subject, folder: Path) -> str:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"more than {SECONDS} s")
+    def stop(number: int, _: object) -> None:
+        kind, most = (" of a processor", SECONDS) if number == signal.SIGPROF else ("", PATIENCE)
+        raise TimeoutError(f"more than {most} s{kind}")
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    limits = (
+        (signal.ITIMER_PROF, signal.SIGPROF, SECONDS),
+        (signal.ITIMER_REAL, signal.SIGALRM, PATIENCE),
+    )
+    for timer, number, seconds in limits:
+        signal.signal(number, stop)
+        signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for timer, _, _ in limits:
+            signal.setitimer(timer, 0)
 
 
 def mutate(folder: Path, rng: random.Random) -> str:
