@@ -6,6 +6,7 @@ members of zip archives.
 """
 
 import json
+import os
 import random
 import resource
 import shutil
@@ -16,7 +17,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,26 @@ def run(subject: Subject, folder: Path, seed: int, numbers: range) -> Outcome:
             outcome.codes[code] += 1
         shutil.rmtree(changed)
     return outcome
+
+
+def run_without_files(subject: Subject, folder: Path) -> Outcome:
+    """Runs a case for each file of a subject, which a pipe or an endless device replaces."""
+    valid = folder / "files"
+    valid.mkdir()
+    subject.make(valid)
+    names = [path.relative_to(valid) for path in sorted(valid.rglob("*")) if path.is_file()]
+    left = iter(names)
+
+    def change(changed: Path, _: random.Random) -> str:
+        path = changed / next(left)
+        path.unlink()
+        if path.suffix == ".toml":  # A pipe is a file of settings: --config <(command).
+            path.symlink_to("/dev/zero")
+        else:
+            os.mkfifo(path)
+        return f"{path.name} is no file"
+
+    return run(replace(subject, change=change), folder / "run", 1, range(len(names)))
 
 
 def _read(subject: Subject, folder: Path) -> str:
