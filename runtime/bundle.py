@@ -11,7 +11,7 @@ import torch
 
 from vidc.plugins.errors import GateError, UnavailableError, UsageError, VidcError
 from vidc.runtime import integrity, manifest
-from vidc.runtime.compatibility import check, other_versions
+from vidc.runtime.compatibility import check, other_arithmetic, other_versions
 from vidc.runtime.engines import Engine, capturable, loader
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.files import Files
@@ -233,7 +233,7 @@ def _load(
         _compare(folder, files, document, verify)
         notes = check(document, device)
         _require_engines(document)
-        notes += other_versions(document)
+        notes += other_versions(document) + other_arithmetic()
         if verify != "off":
             compare_record(files, document)
             _require_passed(document)

@@ -54,3 +54,11 @@ def test_too_few_descriptors_are_not_called_a_change(bundle):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert ("VIDC-BUNDLE-UNREADABLE", True) in refusals
     assert "VIDC-BUNDLE-CHANGED" not in {code for code, _ in refusals}
+
+
+@pytest.mark.parametrize("mode", ["BF16", "any", "TF32"])
+def test_a_reduced_precision_of_the_environment_is_noted(bundle, monkeypatch, mode):
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", mode)
+    monkeypatch.setenv("DNNL_DEFAULT_FPMATH_MODE", "STRICT")
+    (note,) = load(bundle).notes
+    assert f"ONEDNN_DEFAULT_FPMATH_MODE={mode}" in note
