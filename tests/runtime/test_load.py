@@ -2,11 +2,14 @@
 
 import os
 import resource
+import shutil
+from dataclasses import replace
 
 import pytest
-from small_bundle import save_bundle
+from small_bundle import save_bundle, write_recorded
 
 from vidc.runtime import GateError, UsageError, VidcError, load
+from vidc.runtime.manifest import read_manifest
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,14 @@ def test_too_few_descriptors_are_not_called_a_change(bundle):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert ("VIDC-BUNDLE-UNREADABLE", True) in refusals
     assert "VIDC-BUNDLE-CHANGED" not in {code for code, _ in refusals}
+
+
+def test_a_bundle_that_failed_its_validation_is_refused_though_the_record_agrees(bundle, tmp_path):
+    failed = shutil.copytree(bundle, tmp_path / "failed")
+    document = read_manifest(failed)
+    write_recorded(replace(document, validation=replace(document.validation, passed=False)), failed)
+    with pytest.raises(GateError, match="VIDC-BUNDLE-UNVALIDATED"):
+        load(failed)
 
 
 @pytest.mark.parametrize("mode", ["BF16", "any", "TF32"])
