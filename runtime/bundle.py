@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -10,7 +11,7 @@ import torch
 
 from vidc.plugins.errors import GateError, UnavailableError, UsageError, VidcError
 from vidc.runtime import integrity, manifest
-from vidc.runtime.compatibility import check, other_versions
+from vidc.runtime.compatibility import check, other_arithmetic, other_versions
 from vidc.runtime.engines import Engine, capturable, loader
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.files import Files
@@ -42,6 +43,7 @@ class Bundle:
         self.notes = notes
         self._resources: Resources | None = resources
         self._sessions: WeakSet[Session[Any]] = WeakSet()
+        self._closing = RLock()
 
     @property
     def resources(self) -> Resources:
@@ -107,8 +109,12 @@ class Bundle:
                 f"one more session does not fit on {resources.device}: {reason}",
                 "close a session that has ended, or build with a smaller window",
             ) from error
-        self._sessions.add(session)
-        return session
+        with self._closing:
+            if self._resources is not None:
+                self._sessions.add(session)
+                return session
+        session.close()
+        return self.resources  # Raises: another thread closed the bundle meanwhile.
 
     def close(self) -> None:
         """Closes the bundle's sessions and drops its engines and weights.
@@ -120,9 +126,10 @@ class Bundle:
         """
         if is_forked():
             return
-        for session in [*self._sessions]:
-            session.close()
-        self._resources = None
+        with self._closing:
+            for session in [*self._sessions]:
+                session.close()
+            self._resources = None
 
     def __enter__(self) -> Self:
         self.resources  # noqa: B018  Refuses a closed bundle.
@@ -170,18 +177,21 @@ def load(
             ``VIDC-BUNDLE-UNVALIDATED``, its validation did not pass.
         UnavailableError: ``VIDC-GPU-MEMORY``, the GPU has too little memory; ``VIDC-GPU-LOST``;
             ``VIDC-SESSION-FORK``, this process was forked from one that had loaded a bundle.
-        UsageError: ``VIDC-TRUST-VERIFY``, ``trust`` or ``digest`` without ``full``.
+        UsageError: ``VIDC-BUNDLE-NOT``; ``VIDC-TRUST-KEY``, ``trust`` is not files;
+            ``VIDC-TRUST-VERIFY``, ``trust`` or ``digest`` without ``full``.
         VidcError: as raised by ``read_manifest``, ``require_signature``, ``verify``, ``check`` and
             the engine loaders.
     """
     require_own_process()
-    folder = Path(path)
-    if not isinstance(trust, Path | str | None):
-        trust = tuple(trust)
+    folder = _path(path, "VIDC-BUNDLE-NOT", "path")
+    keys: tuple[Path, ...] | None = None
+    if trust is not None:
+        files = trust if isinstance(trust, Iterable) and not isinstance(trust, str) else [trust]
+        keys = tuple(_path(file, "VIDC-TRUST-KEY", "trust") for file in files)
     while True:
         found = _identity(folder)
         try:
-            bundle = _load(folder, verify, trust, digest)
+            bundle = _load(folder, verify, keys, digest)
         except VidcError:
             if _identity(folder) == found:
                 raise
@@ -191,11 +201,20 @@ def load(
             bundle.close()
 
 
+def _path(value: Any, code: str, name: str) -> Path:
+    """Returns an argument as a path."""
+    try:
+        return Path(value)
+    except TypeError as error:
+        found = f"{name} is a {type(value).__name__}, expected a str or a Path"
+        raise UsageError(code, found, f"such as {name}='out/demo'") from error
+
+
 def _identity(folder: Path) -> tuple[int, ...] | None:
     """Returns what tells a folder from one that a build puts in its place; None without one."""
     try:
         status = folder.stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
@@ -203,7 +222,7 @@ def _identity(folder: Path) -> tuple[int, ...] | None:
 def _load(
     folder: Path,
     verify: integrity.VerifyMode,
-    trust: Path | str | Iterable[Path | str] | None,
+    trust: tuple[Path, ...] | None,
     digest: str | None,
 ) -> Bundle:
     """Loads a bundle; whatever it does if another takes its place meanwhile."""
@@ -214,7 +233,7 @@ def _load(
         _compare(folder, files, document, verify)
         notes = check(document, device)
         _require_engines(document)
-        notes += other_versions(document)
+        notes += other_versions(document) + other_arithmetic()
         if verify != "off":
             compare_record(files, document)
             _require_passed(document)
@@ -230,7 +249,7 @@ def _load(
 def _require_trusted(
     document: manifest.Manifest,
     verify: str,
-    trust: Path | str | Iterable[Path | str] | None,
+    trust: tuple[Path, ...] | None,
     digest: str | None,
 ) -> None:
     """Refuses a manifest with another digest, or without a trusted signature."""
@@ -242,10 +261,10 @@ def _require_trusted(
             f"verify={verify!r} does not hash every file, so no signature or digest covers them",
             "leave verify out",
         )
-    if digest is not None and document.digest != digest.strip().lower():
+    if digest is not None and document.digest != str(digest).strip().lower():
         raise GateError(
             "VIDC-TRUST-DIGEST",
-            f"{document.name} has digest {document.digest}, expected {digest[:80]}",
+            f"{document.name} has digest {document.digest}, expected {str(digest)[:80]}",
             "it is another bundle, or it was changed: copy it again from where it was built",
         )
     if trust is not None:

@@ -1,5 +1,6 @@
 """Compatibility of a bundle's engines with this machine."""
 
+import os
 import re
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -12,6 +13,8 @@ from vidc.plugins.cuda_driver import driver_version
 from vidc.plugins.errors import UnavailableError
 from vidc.runtime import engines
 from vidc.runtime.manifest import Manifest
+
+_MATH_MODES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 
 def cpu_features() -> frozenset[str]:
@@ -68,6 +71,20 @@ def other_versions(manifest: Manifest) -> tuple[str, ...]:
         f"{manifest.name} was built and validated with {tool} {then[:64]}, and {here} is installed"
         for tool, then, here in sorted(built)
         if then != here
+    )
+
+
+def other_arithmetic() -> tuple[str, ...]:
+    """Returns notes on variables that let oneDNN compute float32 products in another precision.
+
+    oneDNN reads them once in a process, so nothing here can turn them off.
+    """
+    found = {name: os.environ.get(name, "") for name in _MATH_MODES}
+    return tuple(
+        f"{name}={mode[:32]} lets AOTInductor engines on a CPU multiply float32 numbers with fewer "
+        "bits than the bundle was validated with: unset it"
+        for name, mode in found.items()
+        if mode.upper() not in ("", "STRICT")
     )
 
 

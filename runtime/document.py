@@ -141,7 +141,7 @@ def unreadable(file: Path, error: OSError) -> GateError:
     return GateError(
         "VIDC-BUNDLE-UNREADABLE",
         f"{file} cannot be read: {error.strerror}",
-        "check the file's permissions and the disk",
+        "check the file's permissions, the disk and the limit of open files (ulimit -n)",
     )
 
 

@@ -76,11 +76,14 @@ class Files:
     def sealed(self, path: str) -> str:
         """Returns the name of a copy in memory that nobody can change; raises as ``read``."""
         data = memoryview(self.read(path))
-        descriptor = os.memfd_create("vidc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self._sealed.append(descriptor)
-        while data:
-            data = data[os.write(descriptor, data) :]
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        try:
+            descriptor = os.memfd_create("vidc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            self._sealed.append(descriptor)
+            while data:
+                data = data[os.write(descriptor, data) :]
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            raise unreadable(self._path / path, error) from error
         return f"/proc/self/fd/{descriptor}"
 
     def compare(self, paths: Iterable[str], progress: Progress | None = None) -> None:
@@ -105,7 +108,9 @@ class Files:
         for path, seen in self._seen.items():
             try:
                 descriptor = self._opened(path)
-            except GateError:
+            except GateError as error:
+                if error.code == "VIDC-BUNDLE-UNREADABLE":  # Such as too many open files.
+                    raise
                 self._refuse_change(path)
             found = _state(os.fstat(descriptor))
             os.close(descriptor)
@@ -140,9 +145,10 @@ class Files:
     def _opened(self, path: str) -> int:
         """Opens a regular file below the folder without following a link or waiting for a pipe."""
         *folders, name = PurePosixPath(path).parts
-        above = os.dup(self._folder)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        above = -1
         try:
+            above = os.dup(self._folder)
             for folder in folders:
                 inner = os.open(folder, flags | os.O_DIRECTORY, dir_fd=above)
                 os.close(above)
@@ -151,7 +157,8 @@ class Files:
         except OSError as error:
             raise self._not_opened(path, error) from error
         finally:
-            os.close(above)
+            if above >= 0:
+                os.close(above)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return descriptor
         os.close(descriptor)

@@ -4,13 +4,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from threading import RLock
+from threading import Lock, RLock, get_ident
 from types import FunctionType
 from typing import Any
 
 import torch
 
 from vidc.plugins.errors import UnavailableError, UsageError, VidcError
+from vidc.runtime.precision import exact_float32
 
 AFTER_FAILURE = ("reset", "close")
 """Calls that a failed session still allows."""
@@ -46,10 +47,12 @@ def isolated(device: torch.device) -> Iterator[None]:
     """Keeps the caller's torch state out of the block and restores it afterwards.
 
     This covers the state of a thread: grad and inference mode, autocast, default device, function
-    modes and the current GPU. The default dtype belongs to the whole process and stays, so the
-    runtime names the dtype of each tensor that it makes.
+    modes and the current GPU; and of the process, the precision of float32 matmuls. The default
+    dtype belongs to the whole process and stays, so the runtime names the dtype of each tensor that
+    it makes.
     """
     with ExitStack() as stack:
+        stack.enter_context(exact_float32())
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
@@ -60,6 +63,37 @@ def isolated(device: torch.device) -> Iterator[None]:
         if device.type == "cuda":
             stack.enter_context(torch.cuda.device(device))
         yield
+
+
+class WorkLock:
+    """Lock of a bundle's sessions: one of them at a time puts work on the device.
+
+    A thread that has it is refused, since it would wait for itself.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._owner = 0
+
+    def __enter__(self) -> None:
+        """Waits for other threads.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-BUSY``.
+        """
+        if self._owner == get_ident():
+            raise UsageError(
+                "VIDC-SESSION-BUSY",
+                "a session was called while this thread is in another call of the same bundle, as "
+                "a progress callback or a signal handler is",
+                "return from it first: call the session after the call that is running",
+            )
+        self._lock.acquire()
+        self._owner = get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._owner = 0
+        self._lock.release()
 
 
 class Guard:

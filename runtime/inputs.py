@@ -78,9 +78,19 @@ class Input:
             return f'pass x.to("{device}") or x.cpu()'
         if not value.is_floating_point():
             return "pass x.float()"
+        if not _has_memory(value):
+            return "pass x.clone() outside of torch.func, before its memory is freed"
         if value.requires_grad:
             return "pass x.detach(): it requires a gradient, and engines compute none"
         return self.hint if tuple(value.shape) != shape else ""
+
+
+def _has_memory(value: Tensor) -> bool:
+    """Returns False for a tensor of torch.func, and for one whose storage was freed."""
+    try:
+        return not value.numel() or value.data_ptr() != 0
+    except RuntimeError:
+        return False
 
 
 NOISE = Input(

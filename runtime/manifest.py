@@ -21,6 +21,7 @@ from vidc.runtime.document import (
     check_sha256,
     read_document,
     refuse_links,
+    unreadable,
 )
 from vidc.runtime.program import spec_class
 from vidc.runtime.strict import plain, read
@@ -338,6 +339,16 @@ def write_manifest(manifest: Manifest, bundle: Path) -> None:
     (bundle / MANIFEST_NAME).write_bytes(canonical(manifest.to_json()))
 
 
+def _is_folder(path: Path) -> bool:
+    """Returns True for a folder; raises VIDC-BUNDLE-UNREADABLE where the system refuses to look."""
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValueError:  # A name with a null character, or one that cannot be encoded.
+        return False
+
+
 def read_manifest(bundle: Path) -> Manifest:
     """Reads the manifest in a bundle's folder; opens no other file.
 
@@ -349,7 +360,7 @@ def read_manifest(bundle: Path) -> Manifest:
             field is unknown, missing, mistyped or out of range; ``VIDC-BUNDLE-PATH``, a path
             leads out of the bundle or through a symbolic link; ``VIDC-BUNDLE-UNREADABLE``.
     """
-    if not bundle.is_dir():
+    if not _is_folder(bundle):
         raise UsageError(
             "VIDC-BUNDLE-NOT", f"there is no folder {bundle}", "give the folder of a built bundle"
         )

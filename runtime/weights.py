@@ -90,6 +90,12 @@ class Weights:
 def _open(stem: str, path: Path | str, device: torch.device) -> Any:
     try:
         return safe_open(str(path), framework="pt", device=str(device))
+    except RuntimeError as error:  # As torch says that there are too many open files.
+        raise GateError(
+            "VIDC-BUNDLE-UNREADABLE",
+            f"weights {stem} cannot be read: {str(error)[:200]}",
+            "check the file's permissions, the disk and the limit of open files (ulimit -n)",
+        ) from error
     except (SafetensorError, OSError, ValueError) as error:
         raise GateError(
             "VIDC-BUNDLE-MALFORMED",

@@ -15,6 +15,7 @@ from torch import Tensor
 from vidc.compiler.config.toml import shipped_text
 from vidc.compiler.quantize.document import MAX_TEXTS, TEXTS, texts_json, texts_sha256
 from vidc.plugins.errors import UsageError
+from vidc.plugins.regular_file import require_regular
 from vidc.runtime.programs.spec import ProgramSpec
 
 EMBEDDINGS, SYNTHETIC = "embeddings", "synthetic"
@@ -135,6 +136,7 @@ def _texts(found: Any, where: str, count: int) -> Prompts:
 
 def _embeddings(path: Path, shape: tuple[int, ...]) -> Tensor:
     try:
+        require_regular(path)
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
         raise _unreadable(path, f"cannot be read: {error}") from error

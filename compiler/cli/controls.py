@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidc.plugins.errors import UsageError
+from vidc.plugins.regular_file import require_regular
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,6 +110,7 @@ def _array(path: Path) -> "Tensor":
         if path.suffix == ".csv":
             array = np.loadtxt(path, delimiter=",", ndmin=2)
         else:
+            require_regular(path)
             array = np.load(path, allow_pickle=False)
         return torch.from_numpy(np.ascontiguousarray(array))
     except (OSError, ValueError, TypeError, EOFError) as error:
@@ -125,6 +127,7 @@ def _image(path: Path) -> "Tensor":
     from PIL import Image
 
     try:
+        require_regular(path)
         with Image.open(path) as image:
             return torch.from_numpy(np.array(image.convert("RGB")))[None]
     except (OSError, ValueError, Image.DecompressionBombError) as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidc.compiler.cli.prompts import read_embeds
 from vidc.plugins.errors import UsageError
+from vidc.plugins.regular_file import require_regular
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,6 +96,7 @@ def _picture(path: Path, size: tuple[int, int]) -> "Tensor":
     from vidc.runtime.programs.image import image_tensor
 
     try:
+        require_regular(path)
         with Image.open(path) as opened:
             opened.load()
             tensor: Tensor = image_tensor(opened, size)

@@ -1,6 +1,7 @@
 """Entry point: runs the command line and reports errors with a message and exit status."""
 
 import atexit
+import errno
 import os
 import signal
 import sys
@@ -74,6 +75,10 @@ def _report(shown: VidcError, cause: Exception, invocation: Invocation) -> int:
 def _shown(error: Exception) -> VidcError:
     if isinstance(error, VidcError):
         return error
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        # Nobody looks at a path's length before the system does.
+        name = f"{error.filename!s:.80}"
+        return UsageError("VIDC-CLI-USAGE", f"{name}… is too long for a path", "check the path")
     return _coded(error) if isinstance(error, click.ClickException) else _internal(error)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vidc.plugins.errors import printable
+from vidc.plugins.errors import UnavailableError, printable
 
 if TYPE_CHECKING:
     from vidc.compiler.config.resolve import Settings
@@ -51,13 +51,30 @@ def print_text(text: str) -> None:
     """Prints a result.
 
     A reader that has gone away (``vidc ... | head -1``) changes nothing: the rest of stdout is
-    dropped and the command ends with its own exit code.
+    dropped and the command ends with its own exit code. So does a closed stdout (``vidc ... >&-``).
+
+    Raises:
+        UnavailableError: ``VIDC-CLI-STDOUT``.
     """
+    if sys.stdout is None:
+        return
     try:
         sys.stdout.write(f"{_colored(printable(text))}\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
+    except OSError as error:
+        _drop_stdout()
+        raise UnavailableError(
+            "VIDC-CLI-STDOUT",
+            f"results cannot be written to stdout: {error.strerror}",
+            "write them to a disk that has room",
+        ) from error
+
+
+def _drop_stdout() -> None:
+    """Lets whatever is still written to stdout disappear."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _colored(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidc.plugins.errors import UsageError, printable
+from vidc.plugins.regular_file import require_regular
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,6 +112,7 @@ def read_embeds(path: Path, spec: "ProgramSpec") -> "Tensor":
     from safetensors.torch import load_file
 
     try:
+        require_regular(path)
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
         raise UsageError(

@@ -69,6 +69,6 @@ def assignment_layer(assignments: Iterable[str], family: type[Family]) -> dict[s
 def _toml_value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return parsed["value"] if len(parsed) == 1 else text

@@ -10,6 +10,8 @@ from typing import Any
 
 from vidc.plugins.errors import UsageError
 
+_MAX_BYTES = 2**24
+
 
 def shipped(folder: str) -> dict[str, Traversable]:
     """Returns the TOML files of ``configs/<folder>`` by name, sorted."""
@@ -30,14 +32,20 @@ def read_toml(file: Path | Traversable) -> dict[str, Any]:
         UsageError: ``VIDC-CONFIG-FILE`` if it cannot be read or is not TOML.
     """
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        with file.open("rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MiB")
+        return tomllib.loads(data.decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(
             "VIDC-CONFIG-FILE", f"cannot read {file}: {error.strerror}", "check the path"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # Python reads integers of 4,300 digits at most.
         raise UsageError(
-            "VIDC-CONFIG-FILE", f"{file} is not TOML: {error}", "fix the line in the message"
+            "VIDC-CONFIG-FILE",
+            f"{file} is not TOML: {str(error)[:200]}",
+            "fix the line in the message",
         ) from error
 
 

@@ -4,6 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from vidc.plugins.errors import UsageError
+from vidc.plugins.regular_file import require_regular
 
 
 class Subject(StrEnum):
@@ -24,8 +25,12 @@ def subject_of(path: Path) -> Subject:
     known = "a bundle's folder, an .onnx graph, a .pt2 package or a .plan"
     if path.is_dir():
         return Subject.BUNDLE
-    if not path.exists():
-        raise UsageError("VIDC-INSPECT-PATH", f"there is no {path}", f"give {known}")
+    try:
+        require_regular(path)
+    except OSError as error:
+        raise UsageError(
+            "VIDC-INSPECT-PATH", f"{path} cannot be read: {error.strerror}", f"give {known}"
+        ) from error
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in (Subject.GRAPH, Subject.PACKAGE, Subject.PLAN):
         raise UsageError("VIDC-INSPECT-PATH", f"vidc cannot inspect {path}", f"give {known}")

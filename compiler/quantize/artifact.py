@@ -17,6 +17,7 @@ from vidc.compiler.quantize.calibrated_tensors import tensor_shapes
 from vidc.compiler.quantize.document import DOCUMENT, SCHEMA, TENSORS, Document, FileNote
 from vidc.exporters.families.family import Family, Pass
 from vidc.plugins.errors import GateError, UsageError
+from vidc.plugins.regular_file import require_regular
 from vidc.runtime.integrity import file_entry
 from vidc.runtime.strict import plain, read
 
@@ -166,6 +167,7 @@ def _read(path: Path, limit: int) -> bytes:
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
+        require_regular(path)
         yield
     except OSError as error:
         raise UsageError(

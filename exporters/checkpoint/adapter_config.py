@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from vidc.exporters.checkpoint.safetensors_file import read_metadata
 from vidc.plugins.errors import BuildError
+from vidc.plugins.regular_file import require_regular
 
 T = TypeVar("T")
 
@@ -68,6 +69,7 @@ class AdapterConfig:
     def _file(cls, path: Path | None, source: str) -> Self:
         if path is None:
             return cls()
+        require_regular(path)
         config = json.loads(path.read_bytes())
         return cls._from(config, source, float(config["lora_alpha"]), config["r"])
 
@@ -110,7 +112,7 @@ def config_beside(lora: Path) -> Path | None:
     """
     folder = lora if lora.is_dir() else lora.parent
     path = folder / CONFIG
-    if not path.is_file():
+    if not path.exists():
         return None
     files = [file for file in sorted(folder.iterdir()) if file.suffix in _WEIGHTS]
     own = [file for file in files if file.stem == "adapter_model"]
@@ -125,7 +127,7 @@ def config_beside(lora: Path) -> Path | None:
 def _read(source: str, read: Callable[[str], T]) -> T:
     try:
         return read(source)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BuildError(
             "VIDC-LORA-FORMAT",
             f"{source} does not hold a LoRA's settings: {type(error).__name__}: {error}",

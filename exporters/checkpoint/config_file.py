@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vidc.plugins.errors import BuildError, UsageError
+from vidc.plugins.regular_file import require_regular
 
 Expected = Mapping[str, Any]
 """Value that the preset gives each setting of a config; ``...`` for any."""
@@ -28,7 +29,7 @@ def require_config(checkpoint: Path, expected: Mapping[str, Expected]) -> None:
         BuildError: ``VIDC-CHECKPOINT-CONFIG``.
     """
     path = (checkpoint if checkpoint.is_dir() else checkpoint.parent) / "config.json"
-    if not expected or not path.is_file():
+    if not expected or not path.exists():
         return
     config = _read(path)
     name = config.get("_class_name")
@@ -51,12 +52,13 @@ def require_pipeline(folder: Path, expected: Mapping[str, Expected]) -> None:
     """
     for name, settings in expected.items():
         path = folder / name
-        if path.is_file():
+        if path.exists():
             _require(path, _read(path), settings, complete=False)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        require_regular(path)
         config = json.loads(path.read_bytes())
     except OSError as error:
         raise UsageError(

@@ -10,6 +10,7 @@ from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.checkpoint.safetensors_file import read_safetensors
 from vidc.plugins.errors import BuildError, UsageError
 from vidc.plugins.json_objects import unique_keys
+from vidc.plugins.regular_file import require_regular
 
 _TRAINED, _AVERAGE = "generator", "generator_ema"
 MODEL_SECTIONS = (_TRAINED, "model", "state_dict", "generator_lora", _AVERAGE)
@@ -114,6 +115,7 @@ def _read_errors(path: Path) -> Iterator[None]:
 
 
 def _refuse_pointer(file: Path) -> None:
+    require_regular(file)
     with file.open("rb") as opened:
         if opened.read(len(_LFS_POINTER)) == _LFS_POINTER:
             raise BuildError(
@@ -202,6 +204,7 @@ def _shards(index: Path, weight_map: Mapping[str, str]) -> dict[str, Path]:
 
 def _weight_map(index: Path) -> dict[str, str]:
     """Tensor names to shards, which lie beside the index."""
+    require_regular(index)
     try:
         weight_map = json.loads(index.read_bytes(), object_pairs_hook=unique_keys)["weight_map"]
         if not all(name == Path(name).name for name in weight_map.values()):

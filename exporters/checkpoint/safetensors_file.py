@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.errors import BuildError
 from vidc.plugins.json_objects import unique_keys
+from vidc.plugins.regular_file import require_regular
 
 DTYPES = {
     "F64": torch.float64,
@@ -72,6 +73,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def _open(path: Path) -> Any:
+    require_regular(path)
     try:
         return safe_open(path, framework="pt")
     except SafetensorError as error:

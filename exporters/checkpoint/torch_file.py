@@ -21,6 +21,7 @@ from vidc.exporters.checkpoint.pickled import (
 )
 from vidc.plugins.archive import Archive
 from vidc.plugins.errors import BuildError, GateError
+from vidc.plugins.regular_file import require_regular
 
 _ZIP = b"PK\x03\x04"
 _PICKLE = b"\x80"
@@ -71,6 +72,7 @@ def read_torch(path: Path, sections: Sequence[str]) -> tuple[dict[str, LazyTenso
 
 
 def _mapped(path: Path) -> mmap.mmap:
+    require_regular(path)
     with path.open("rb") as file:
         start = file.read(len(_ZIP))
         if not start.startswith((_ZIP, _PICKLE)):

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Never, Self, TypeVar
 
 import torch
@@ -13,7 +12,14 @@ from vidc.plugins.errors import UsageError, VidcError
 from vidc.runtime.engines import Engine
 from vidc.runtime.files import Files
 from vidc.runtime.graphs import DIRECT, Runners
-from vidc.runtime.guard import Guard, guard_calls, is_forked, isolated, require_own_process
+from vidc.runtime.guard import (
+    Guard,
+    WorkLock,
+    guard_calls,
+    is_forked,
+    isolated,
+    require_own_process,
+)
 from vidc.runtime.inputs import Input, checked_number, require_frames
 from vidc.runtime.programs.blocks import Blocks
 from vidc.runtime.programs.spec import ProgramSpec
@@ -45,7 +51,7 @@ class Resources:
     device: torch.device
     runners: Runners = DIRECT
     shared: Any = None
-    lock: Lock = field(default_factory=Lock)
+    lock: WorkLock = field(default_factory=WorkLock)
     strict: bool = True
 
 
@@ -203,15 +209,16 @@ class Session(Generic[S]):
             UsageError: ``VIDC-SESSION-NUMBER``, the seed is not from 0 to ``2**63 - 1``.
         """
         seed = checked_number(seed, "seed")
-        try:
-            with self._resources.lock, self._resources.runners.turn():
-                self.seed = seed
-                self._clear()
-                for watch in self._watches.values():
-                    watch.clear()
-        except BaseException as error:
-            self._guard.fail("reset", error)
-            raise
+        with self._resources.lock:
+            try:
+                with self._resources.runners.turn():
+                    self.seed = seed
+                    self._clear()
+                    for watch in self._watches.values():
+                        watch.clear()
+            except BaseException as error:
+                self._guard.fail("reset", error)
+                raise
         self._guard.recover()
 
     def close(self) -> None:
@@ -267,13 +274,14 @@ class Session(Generic[S]):
             retryable: True if the same call gives the same result after an exception. Otherwise,
                 and after an interrupt, the session needs a ``reset``.
         """
-        try:
-            with self._resources.lock, self._resources.runners[runner].turn(after_caller):
-                yield
-        except BaseException as error:
-            if not retryable or not isinstance(error, Exception):
-                self._guard.fail(work, error)
-            raise
+        with self._resources.lock:
+            try:
+                with self._resources.runners[runner].turn(after_caller):
+                    yield
+            except BaseException as error:
+                if not retryable or not isinstance(error, Exception):
+                    self._guard.fail(work, error)
+                raise
 
     def _take(self, given: Input, value: object, shape: tuple[int, ...]) -> Tensor:
         """Returns a caller's tensor in float32, on the device it is on; raises as ``checked``."""

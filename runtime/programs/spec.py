@@ -46,8 +46,10 @@ class ProgramSpec:
         if name is not None and name not in self.decoders:
             raise UsageError(
                 "VIDC-SESSION-DECODER",
-                f"the bundle has no decoder {name!r} to choose",
-                nearest(name, self.decoders) if self.decoders else "leave the decoder out",
+                f"the bundle has no decoder {str(name)[:64]!r} to choose",
+                nearest(str(name)[:64], self.decoders)
+                if self.decoders
+                else "leave the decoder out",
             )
         if not self.decoders:
             return self

@@ -135,6 +135,13 @@ def default_dtype(dtype):
     torch.set_default_dtype(before)
 
 
+@contextmanager
+def matmuls_in_bfloat16():
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
 @pytest.mark.parametrize("backend", ["onnxruntime", "aoti"])
 def test_a_bundle_loads_and_plays_whatever_the_callers_torch_state(project, tmp_path, backend):
     settings, sources = project.resolve(backend=backend)
@@ -152,7 +159,7 @@ def test_a_bundle_loads_and_plays_whatever_the_callers_torch_state(project, tmp_
         expected = frames(opened.session(seed=4))
     with (
         default_dtype(torch.bfloat16), torch.device("meta"), torch.inference_mode(),
-        torch.autocast("cpu", torch.bfloat16),
+        torch.autocast("cpu", torch.bfloat16), matmuls_in_bfloat16(),
     ):  # fmt: skip
         inside = load(built)
         session = inside.session(seed=4)

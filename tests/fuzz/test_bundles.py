@@ -22,7 +22,7 @@ from fuzzed_bundles import (
     forge_manifest,
     nudge_manifest,
 )
-from fuzzing import Subject, run
+from fuzzing import Subject, run, run_without_files
 from portable_folder import portable_document, write_folder
 from small_bundle import save_bundle, write_recorded
 
@@ -142,6 +142,15 @@ def test_portable_folders_are_opened_or_refused_with_a_code(fuzz):
 
     subject = Subject("portable folder", make, open_portable, change)
     assert fuzz(subject)["VIDC-BUNDLE-FIELD"]
+
+
+def test_pipes_in_a_portable_folder_are_not_waited_for(tmp_path):
+    def make(folder):
+        write_folder(portable_document(resolve("tiny", gpu="cpu", environ={})), folder)
+
+    outcome = run_without_files(Subject("portable folder", make, open_portable), tmp_path)
+    assert not outcome.failures
+    assert "accepted" not in outcome.codes
 
 
 def test_exported_programs_are_read_or_refused_with_a_code(fuzz):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import quantized
 import torch
-from fuzzing import Subject, run
+from fuzzing import Subject, run, run_without_files
 from safetensors.torch import save_file
 from tiny_umt5 import save_text_encoder, tiny_tokenizer, tiny_umt5
 from torch import Tensor
@@ -210,6 +210,16 @@ def test_mutated_files_give_coded_errors(
     print(subject.name, dict(outcome.codes.most_common()))
     assert not outcome.failures, f"{len(outcome.failures)}:\n" + "\n".join(outcome.failures[:5])
     # Otherwise the mutations miss what is read.
+    assert set(outcome.codes) - {"accepted"}
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
+def test_pipes_and_devices_are_neither_waited_for_nor_read_without_end(
+    subject: Subject, tmp_path: Path
+) -> None:
+    outcome = run_without_files(subject, tmp_path)
+    print(subject.name, dict(outcome.codes.most_common()))
+    assert not outcome.failures, "\n".join(outcome.failures[:5])
     assert set(outcome.codes) - {"accepted"}
 
 

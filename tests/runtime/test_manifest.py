@@ -30,7 +30,7 @@ from vidc.runtime.programs.spec import ProgramSpec
 FREE = {("config",), ("calibration",)}
 """Free JSON: any change below these, and below source and options, is allowed."""
 
-OPTIONAL = {"compute_capabilities", "signature"}
+OPTIONAL = {"compute_capabilities", "decoders", "signature"}
 """Fields that have a value where they are left out."""
 
 MAPS = {("engines",), ("weights",), ("files",), ("tools",), ("stages",)}

@@ -1,5 +1,6 @@
 """Inputs of a session that are refused, and the caller's torch state, which changes nothing."""
 
+import threading
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -13,6 +14,12 @@ from vidc.runtime.inputs import is_finite
 
 class Subclass(torch.Tensor):
     pass
+
+
+def without_memory(x):
+    freed = x.clone()
+    freed.untyped_storage().resize_(0)
+    return freed
 
 
 LATENT = torch.zeros(1, SPEC.block, *SPEC.latent)
@@ -43,6 +50,7 @@ WRONG = {
     "gradient": lambda x: x.clone().requires_grad_(),
     "parameter": lambda x: torch.nn.Parameter(x),
     "subclass": lambda x: x.as_subclass(Subclass),
+    "freed": without_memory,
 }
 
 
@@ -117,6 +125,11 @@ def test_seeds_and_blocks_of_any_wrong_kind_are_coded(number):
     for call in (bundle.session, session.reset, session.stream):
         assert code(call, number) == "VIDC-SESSION-NUMBER"
     assert equal(played(session), played(begun(bundle, seed=4)))
+
+
+@pytest.mark.parametrize("name", [5, b"wan", ["wan"], "", "x" * 10**6, torch.zeros(2)])
+def test_decoders_of_any_wrong_kind_are_coded(name):
+    assert code(small_bundle().session, 0, name) == "VIDC-SESSION-DECODER"
 
 
 def test_integers_of_numpy_are_seeds():
@@ -207,6 +220,44 @@ def test_the_callers_torch_state_changes_nothing(state):
         assert not tensor.is_inference()
         (tensor * torch.ones(1, requires_grad=True)).sum().backward()
         tensor.zero_()
+
+
+BF16_PRODUCTS = {
+    "matmuls": lambda: torch.set_float32_matmul_precision("medium"),
+    "a backend's matmuls": lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "convolutions": lambda: setattr(torch.backends.mkldnn.conv, "fp32_precision", "bf16"),
+    "all": lambda: setattr(torch.backends, "fp32_precision", "bf16"),
+}
+
+
+def float32_precisions():
+    backends = torch.backends
+    parts = (backends, backends.cuda.matmul, backends.mkldnn.matmul, backends.mkldnn.conv)
+    return [part.fp32_precision for part in parts]
+
+
+@pytest.mark.parametrize("setting", BF16_PRODUCTS)
+def test_engines_compute_in_float32_whatever_the_caller_chose(setting):
+    bundle = small_bundle()
+    sessions, seen = [begun(bundle), begun(bundle)], []
+    bundle.engines["denoise"].before = lambda: seen.extend(float32_precisions())
+    try:
+        BF16_PRODUCTS[setting]()
+        chosen = float32_precisions()
+        assert "bf16" in chosen
+        threads = [threading.Thread(target=played, args=(s, 20)) for s in sessions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert float32_precisions() == chosen
+    finally:
+        torch.backends.fp32_precision = "none"
+        torch.backends.mkldnn.conv.fp32_precision = "none"
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        torch.set_float32_matmul_precision("highest")
+    assert seen
+    assert set(seen) <= {"none", "ieee"}
 
 
 def test_the_callers_torch_state_is_left_as_it_was():

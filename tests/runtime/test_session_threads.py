@@ -114,6 +114,51 @@ def test_every_call_is_refused_while_another_thread_is_in_one(inside):
     assert equal(frames, expected)
 
 
+INSIDE = {
+    "step": lambda bundle, session: session.step(),
+    "generate": lambda bundle, session: session.generate(noise()),
+    "decode": lambda bundle, session: session.decode(torch.zeros(1, 2, 4, 2, 2)),
+    "switch_prompt": lambda bundle, session: session.switch_prompt(embeds(2)),
+    "reset": lambda bundle, session: session.reset(),
+    "close": lambda bundle, session: session.close(),
+    "session": lambda bundle, session: bundle.session(),
+    "bundle": lambda bundle, session: bundle.close(),
+}
+
+
+@pytest.mark.parametrize("whose", ["own", "another"])
+def test_a_call_from_inside_another_call_is_refused(whose):
+    """As from a progress callback or a signal handler: it would wait for itself."""
+    bundle, codes = small_bundle(), {}
+    expected = [played(begun(small_bundle(), seed=seed, blocks=2), 2) for seed in (1, 2)]
+    sessions = [begun(bundle, seed=seed, blocks=2) for seed in (1, 2)]
+    target = sessions[whose == "another"]
+
+    def call_all():
+        bundle.engines["denoise"].before = lambda: None
+        for name, call in INSIDE.items():
+            with pytest.raises(UsageError) as caught:
+                call(bundle, target)
+            codes[name] = caught.value.code
+
+    bundle.engines["denoise"].before = call_all
+    frames = raced([lambda: [played(session, 2) for session in sessions]])[0][0]
+    assert codes == dict.fromkeys(INSIDE, "VIDC-SESSION-BUSY")
+    assert all(equal(*pair) for pair in zip(frames, expected, strict=True))
+
+
+def test_a_bundle_that_is_closed_while_sessions_open_leaves_none_open(hasty):
+    opened = []
+    for _ in range(50):
+        bundle = small_bundle()
+        found = raced([lambda b=bundle: b.session(), lambda b=bundle: b.session(), bundle.close])
+        assert {r for r in found[0] if isinstance(r, str)} <= {"VIDC-BUNDLE-CLOSED"}
+        opened += [r for r in found[0] if r is not None and not isinstance(r, str)]
+    for session in opened:
+        with pytest.raises(UsageError, match="VIDC-SESSION-CLOSED"):
+            session.step()
+
+
 def test_two_sessions_in_two_threads_are_as_alone(hasty):
     bundle = small_bundle()
     alone = [played(begun(bundle, seed=seed), 12, switch_after=5) for seed in (1, 2)]

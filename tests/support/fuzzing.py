@@ -6,6 +6,7 @@ members of zip archives.
 """
 
 import json
+import os
 import random
 import resource
 import shutil
@@ -16,15 +17,15 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from vidc.plugins.errors import VidcError
 
-SECONDS = 60
-"""Longest time of one case."""
+SECONDS, PATIENCE = 60, 600
+"""Most processor time and most time of one case; the machine may be busy with other work."""
 MEGABYTES = 400
 """Most memory that one case may add to the process."""
 _NUMBERS = (0, 1, -1, 2, 7, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**64, -(2**63), 10**30, 0.5, 1e300)
@@ -107,6 +108,26 @@ def run(subject: Subject, folder: Path, seed: int, numbers: range) -> Outcome:
     return outcome
 
 
+def run_without_files(subject: Subject, folder: Path) -> Outcome:
+    """Runs a case for each file of a subject, which a pipe or an endless device replaces."""
+    valid = folder / "files"
+    valid.mkdir()
+    subject.make(valid)
+    names = [path.relative_to(valid) for path in sorted(valid.rglob("*")) if path.is_file()]
+    left = iter(names)
+
+    def change(changed: Path, _: random.Random) -> str:
+        path = changed / next(left)
+        path.unlink()
+        if path.suffix == ".toml":  # A pipe is a file of settings: --config <(command).
+            path.symlink_to("/dev/zero")
+        else:
+            os.mkfifo(path)
+        return f"{path.name} is no file"
+
+    return run(replace(subject, change=change), folder / "run", 1, range(len(names)))
+
+
 def _read(subject: Subject, folder: Path) -> str:
     try:
         found = subject.read(folder)
@@ -118,15 +139,22 @@ def _read(subject: Subject, folder: Path) -> str:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"more than {SECONDS} s")
+    def stop(number: int, _: object) -> None:
+        kind, most = (" of a processor", SECONDS) if number == signal.SIGPROF else ("", PATIENCE)
+        raise TimeoutError(f"more than {most} s{kind}")
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    limits = (
+        (signal.ITIMER_PROF, signal.SIGPROF, SECONDS),
+        (signal.ITIMER_REAL, signal.SIGALRM, PATIENCE),
+    )
+    for timer, number, seconds in limits:
+        signal.signal(number, stop)
+        signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for timer, _, _ in limits:
+            signal.setitimer(timer, 0)
 
 
 def mutate(folder: Path, rng: random.Random) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vidc.plugins.errors import BuildError, UnavailableError, UsageError
+from vidc.plugins.regular_file import require_regular
 
 if TYPE_CHECKING:
     from vidc.exporters.parts.diamond_unet.config import UNetConfig
@@ -118,6 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
             "VIDC-ENV-BUILD", f"{path} cannot be read without PyYAML", "pip install 'vidc[build]'"
         ) from error
     try:
+        require_regular(path)
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(

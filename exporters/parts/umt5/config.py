@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from vidc.exporters.table import MAX_SIZE, Table
 from vidc.plugins.errors import BuildError, UsageError
+from vidc.plugins.regular_file import require_regular
 
 _MODEL_TYPE = "umt5"
 _FEED_FORWARDS = ("gated-gelu", "relu")
@@ -73,6 +74,7 @@ class TextEncoderConfig(Table):
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        require_regular(path)
         document = json.loads(path.read_bytes())
         if not isinstance(document, dict):
             raise ValueError("it is not a JSON object")

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -115,6 +116,14 @@ def test_a_package_is_shown(vidc, package):
 def test_a_file_of_another_kind_is_refused(vidc, tmp_path):
     (tmp_path / "notes.txt").touch()
     status, out, err = vidc("inspect", str(tmp_path / "notes.txt"))
+    assert (status, out) == (2, "")
+    assert "VIDC-INSPECT-PATH" in err
+
+
+@pytest.mark.parametrize("name", ["g.onnx", "p.pt2", "e.plan"])
+def test_a_pipe_is_refused_and_not_waited_for(vidc, tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    status, out, err = vidc("inspect", str(tmp_path / name))
     assert (status, out) == (2, "")
     assert "VIDC-INSPECT-PATH" in err
 

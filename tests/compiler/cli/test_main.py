@@ -244,6 +244,49 @@ def test_a_reader_that_has_gone_away_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def listed(redirection):
+    main = "from vidc.compiler.cli import main; main()"
+    command = f'exec "$0" -c "$1" presets list {redirection}'
+    return subprocess.run(
+        ["sh", "-c", command, sys.executable, main],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def test_a_full_disk_behind_stdout_is_named():
+    done = listed("> /dev/full")
+    assert done.returncode == 3
+    assert "[VIDC-CLI-STDOUT]" in done.stderr
+    assert "No space left on device" in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_a_closed_stdout_is_no_error():
+    done = listed(">&-")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+LONG = "a" * 5000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("validate", LONG),
+        ("inspect", f"{LONG}.onnx"),
+        ("build", "tiny", "--gpu", "cpu", "--random-weights", "1", "--plan", "-o", LONG),
+        ("presets", "show", f"./{LONG}.toml"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_path_that_no_system_takes_is_no_bug_of_vidc(vidc, arguments):
+    status, out, err = vidc(*arguments)
+    assert status in (1, 2)
+    assert out == ""
+    assert "too long" in err
+    assert len(err) < 12_000
+
+
 def test_control_characters_of_names_are_shown_not_obeyed(vidc, tmp_path):
     name = "head.\x1b[2J\x9b31m\u202egnp\rx.weight"
     (tmp_path / "a").mkdir()

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from vidc.compiler.config.environment import cache_root, environment_layer
+from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.toml import read_toml
 from vidc.plugins.errors import UsageError
 
@@ -59,3 +60,25 @@ def test_toml_may_start_with_a_byte_order_mark(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_bytes(b"\xef\xbb\xbf[stream]\r\nwindow = 9\r\n")
     assert read_toml(file) == {"stream": {"window": 9}}
+
+
+TEXTS = {
+    "digits": b"window = " + b"9" * 5000,
+    "nested": b"window = " + b"[" * 5000,
+    "endless": b"# " + b"x" * 2**24,
+    "latin": b"window = '\xe9'",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_toml_beyond_any_settings_is_refused(tmp_path, text):
+    file = tmp_path / "settings.toml"
+    file.write_bytes(TEXTS[text])
+    with pytest.raises(UsageError, match="VIDC-CONFIG-FILE"):
+        read_toml(file)
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000, "1979-05-27", "inf", ""])
+def test_set_takes_any_text_and_refuses_it_with_a_code(value):
+    with pytest.raises(UsageError, match="VIDC-CONFIG"):
+        resolve("tiny", gpu="cpu", assignments=(f"stream.window={value}",), environ={})
