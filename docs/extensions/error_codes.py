@@ -24,9 +24,14 @@ def catalog() -> dict[str, dict[str, str]]:
 
 
 def explained(code: str) -> list[nodes.Node]:
-    """Returns the paragraphs of a code's explanation."""
+    """Returns the paragraphs of a code's explanation, with words in backquotes as literals."""
     texts = catalog()[code]["explain"].strip().split("\n\n")
-    return [nodes.paragraph("", " ".join(text.split())) for text in texts]
+    return [nodes.paragraph("", "", *_inline(" ".join(text.split()))) for text in texts]
+
+
+def _inline(text: str) -> list[nodes.Node]:
+    kinds = (nodes.Text, lambda word: nodes.literal("", word))
+    return [kinds[index % 2](part) for index, part in enumerate(text.split("`")) if part]
 
 
 class ErrorCodes(SphinxDirective):

@@ -92,6 +92,12 @@ def test_reference_has_every_error_code_command_and_manifest_field(site):
     assert [name for name in Manifest.__annotations__ if name not in manifest.split()] == []
 
 
+def test_explanations_have_no_raw_markup(site):
+    errors = (site / "reference/errors.html").read_text()
+    assert "`" not in text(site / "reference/errors.html")
+    assert '<span class="pre">vidc</span> <span class="pre">export</span>' in errors
+
+
 def test_a_code_in_a_text_links_to_its_explanation(site):
     page = (site / "ship.html").read_text()
     assert 'href="reference/errors.html#vidc-session-busy"' in page
