@@ -134,6 +134,12 @@ def test_links_and_paths_in_documents_lead_somewhere(document):
     assert lost == []
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "SECURITY.md"])
+def test_the_first_words_about_bundles_say_that_they_run_native_code(page):
+    start = " ".join((ROOT / page).read_text().partition("```")[0].split())
+    assert "Loading a bundle built with AOTInductor or TensorRT runs native code from it" in start
+
+
 def test_the_architecture_names_every_package():
     named = set(QUOTED.findall((ROOT / "docs" / "architecture.md").read_text()))
     packages = {
