@@ -23,7 +23,7 @@ from demo.unrolled import Unrolled, segments
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.taehv.network import MEMORY_BLOCKS, Taehv, run
 
-MINUTES = {"vae": 6.0, "tiny": 2.5, "flow": 8.5, "self": 7.5}
+MINUTES = {"vae": 5.0, "tiny": 1.5, "flow": 9.5, "self": 8.5}
 """Minutes of each stage on an H100, 24.5 in all."""
 RATES = {"vae": 2e-3, "tiny": 2e-3, "flow": 2e-3, "self": 4e-4}
 """Peak learning rates."""
@@ -35,8 +35,8 @@ class Plan:
 
     vae_clips: int = 12  # Of 17 frames; in the first half of the time three times as many of 5.
     tiny_clips: int = 12
-    clips: int = 32
-    starts: int = 192  # First blocks, which show nothing but what the caption says.
+    clips: int = 12
+    starts: int = 72  # First blocks, which show nothing but what the caption says.
     blocks: int = 9  # Of a clip.
     farthest: int = 128  # Blocks of the longest stream that clips are taken from.
     shelves: int = 8  # Layouts of clips that are rendered together,

@@ -133,6 +133,7 @@ class Player:
                 session.prompt(inputs.prompts[0])
             for block, noise in enumerate(inputs.noise):
                 if prompted and block == scenario.switch_after:
+                    session.flush()  # Calibration sees the pass, which the switch would drop.
                     session.switch_prompt(inputs.prompts[1])
                 if inputs.conditions:
                     session.condition(**{n: each[block] for n, each in inputs.conditions.items()})
