@@ -179,7 +179,7 @@ def replacing(output: Path, stage: str) -> Iterator[Path]:
             sync_tree(staging)
             _replace(staging, output)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        _remove(staging)
 
 
 def _existing(folder: Path) -> Path:
@@ -197,7 +197,7 @@ def _replace(staging: Path, output: Path) -> None:
             output.rename(_older(output))
         staging.rename(output)
     sync(output.parent)
-    shutil.rmtree(_older(output), ignore_errors=True)
+    _remove(_older(output))
 
 
 def _recover(output: Path) -> None:
@@ -208,6 +208,15 @@ def _recover(output: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     for draft in drafts(output.parent, glob.escape(output.name)):
         draft.unlink(missing_ok=True)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder, all of it even if an interrupt arrives meanwhile."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _staging(output: Path) -> Path:

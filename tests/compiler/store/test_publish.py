@@ -140,3 +140,24 @@ def test_exchange_gives_each_folder_the_others_name(output, tmp_path):
     assert os.listdir(output) == []
     with pytest.raises(FileNotFoundError):
         exchange(output, tmp_path / "nothing")
+
+
+def test_an_interrupt_while_the_older_one_is_removed_leaves_nothing(tmp_path, monkeypatch):
+    output, unlink = tmp_path / "out", os.unlink
+    output.mkdir()
+    for name in "abc":
+        (output / name).write_text("old")
+
+    def interrupted(*_, **__):
+        monkeypatch.setattr(os, "unlink", unlink)
+        raise KeyboardInterrupt
+
+    def publish_and_interrupt():
+        with replacing(output, "package") as staging:
+            (staging / "new").write_text("new")
+            monkeypatch.setattr(os, "unlink", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        publish_and_interrupt()
+    assert os.listdir(tmp_path) == ["out"]
+    assert os.listdir(output) == ["new"]
