@@ -1,4 +1,4 @@
-"""The backend over a stand-in for its package: the package imports where there is a GPU alone."""
+"""Refusals of the backend; where the package must be there for one, a stand-in takes its place."""
 
 import logging
 import re
@@ -8,10 +8,8 @@ from types import SimpleNamespace
 
 import fake_torch_tensorrt
 import pytest
-import torch
 from torch import fx
 
-from vidc.compiler.backends import CompileOptions
 from vidc.compiler.backends.tensorrt.backend import backend as by_onnx
 from vidc.compiler.backends.torch_tensorrt import converters, package
 from vidc.compiler.backends.torch_tensorrt.backend import backend
@@ -20,7 +18,6 @@ from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
 from vidc.exporters.export import export_component
 from vidc.plugins.errors import BuildError, UnavailableError
-from vidc.plugins.signature import state_output
 
 RTX = targets()["rtx4090"]
 PACKAGE = package.PACKAGES["tensorrt_rtx"]
@@ -153,34 +150,6 @@ def test_the_package_for_the_other_product_is_refused(stand_in, exported, tmp_pa
         backend.compile(exported("text_kv"), targets()["h100"], {}, tmp_path)
     assert caught.value.code == "VIDC-ENV-TORCH-TENSORRT"
     assert "uninstall it" in caught.value.hint
-
-
-@pytest.mark.parametrize(("sink", "in_place"), [(3, True), (2, False)])
-def test_an_engine_is_described_for_the_loader_of_plans(
-    stand_in, exported, tmp_path, sink, in_place
-):
-    component = exported("denoise", sink)
-    engine = backend.compile(component, RTX, {}, tmp_path, CompileOptions(10**9))
-    assert engine.loader == "tensorrt"
-    assert engine.files == ("engines/torch_tensorrt/denoise.plan",)
-    assert (tmp_path / engine.files[0]).stat().st_size > 0
-    assert engine.options["product"] == "tensorrt_rtx"
-    assert {s.in_place for s in engine.signature.states if s.name.startswith("ring.")} == {in_place}
-    named = list(engine.options["names"].values())
-    results = [s.name for s in engine.signature.outputs]
-    results += [state_output(s.name) for s in engine.signature.states if s.writes]
-    assert len(set(named)) == len(named)
-    assert [engine.options["names"][f"output{i}"] for i in range(len(results))] == results
-    assert set(named) > {spec.name for spec in engine.signature.arguments if spec.reads}
-
-
-def test_its_converter_takes_the_operators_of_the_ring_and_no_other(stand_in):
-    converters.register(PACKAGE.product)
-    ((key, (_, takes)),) = stand_in.registered.items()
-    assert key is torch.ops.onnx_symbolic._symbolic.default
-    for operator, taken in (("TensorScatter", True), ("Attention", True), ("ScatterND", True),
-                            ("QuantizeLinear", False)):  # fmt: skip
-        assert takes(SimpleNamespace(args=([], operator, 1)), None) is taken
 
 
 @pytest.mark.parametrize(
