@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def require_regular(path: Path) -> None:
-    """Refuses a pipe, a socket or a device: a reader would wait for it or read without end.
+    """Raises unless the path is a regular file: reading a pipe or a device may never end.
 
     Raises:
-        OSError: it is none of a plain file and a link to one, or it is not there.
+        OSError: the path does not exist, or is not a regular file or a link to one.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+        raise OSError(errno.EINVAL, "it is a pipe, socket or device, not a file", str(path))

@@ -1,4 +1,4 @@
-"""Precision of matmuls and convolutions in float32, a setting of the whole process."""
+"""Precision of float32 matmuls and convolutions, a setting of the whole process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 _EXACT = ("none", "ieee")
-"""PyTorch's names for float32: by default, and chosen."""
+"""Values of ``fp32_precision`` that mean float32: unset, and set."""
 _lock = Lock()
 _inside = 0
 _restore: list[Callable[[], object]] = []
@@ -17,11 +17,12 @@ _restore: list[Callable[[], object]] = []
 
 @contextmanager
 def exact_float32() -> Iterator[None]:
-    """Computes matmuls of float32 tensors in float32 inside the block, not in TF32 or bfloat16.
+    """Computes matmuls, and convolutions on a CPU, of float32 tensors in float32 in the block.
 
-    Engines are validated so, and ``torch.set_float32_matmul_precision("medium")`` would change
-    their results. The setting belongs to the process: the first thread inside changes it, and the
-    last one to leave restores the caller's.
+    cuDNN's convolutions keep the caller's setting, which is TF32 by default. Engines are validated
+    so, and ``torch.set_float32_matmul_precision("medium")`` would change their results. The setting
+    belongs to the process: the first thread inside changes it, and the last one to leave restores
+    the caller's.
     """
     global _inside
     with _lock:

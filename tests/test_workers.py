@@ -1,4 +1,4 @@
-"""What tests that run side by side must not share."""
+"""Isolation of pytest-xdist's workers."""
 
 import os
 import subprocess
@@ -9,13 +9,13 @@ import by_folder
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 
-def test_inductor_s_cache_is_this_worker_s(own_inductor_cache, tmp_path_factory):
+def test_each_worker_has_its_own_inductor_cache(own_inductor_cache, tmp_path_factory):
     assert Path(cache_dir()) == own_inductor_cache
     assert own_inductor_cache.is_relative_to(tmp_path_factory.getbasetemp())
 
 
-def test_a_folder_s_tests_run_in_one_worker(tmp_path):
-    """A fixture of a session or a module is then made once, not once in each worker."""
+def test_one_worker_runs_all_tests_of_a_folder(tmp_path):
+    """Session and module fixtures of a folder are then built once, not in each worker."""
     body = "import os, pathlib, time, pytest\n@pytest.mark.parametrize('i', range(4))\n"
     body += "def test(i):\n    time.sleep(0.05)\n"
     body += "    worker = os.environ['PYTEST_XDIST_WORKER']\n"

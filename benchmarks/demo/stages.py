@@ -35,21 +35,21 @@ class Plan:
 
     vae_clips: int = 12  # Of 17 frames; in the first half of the time three times as many of 5.
     tiny_clips: int = 12
-    clips: int = 12
-    starts: int = 72  # First blocks, which show nothing but what the caption says.
+    clips: int = 12  # Clips of a batch.
+    starts: int = 72  # Clips of one block, the stream's first.
     blocks: int = 9  # Of a clip.
     farthest: int = 128  # Blocks of the longest stream that clips are taken from.
-    shelves: int = 8  # Layouts of clips that are rendered together,
-    shelf_clips: int = 32  # clips of each,
-    shelf_starts: int = 768  # first blocks,
-    shelf_steps: int = 120  # and steps that use them.
-    emphasis: float = 8.0  # Factor, less one, of errors where an object is.
-    disturbance: float = 0.2  # Most deviation of noise on clean histories.
+    shelves: int = 8  # Clip layouts in memory at once.
+    shelf_clips: int = 32  # Clips of one layout.
+    shelf_starts: int = 768  # First blocks in memory at once.
+    shelf_steps: int = 120  # Training steps before shelves are rendered anew.
+    emphasis: float = 8.0  # Squared errors are weighted 1 + emphasis * coverage by objects.
+    disturbance: float = 0.2  # Largest standard deviation of noise added to clean histories.
     measured: int = 8  # Batches that measure a finished VAE.
 
 
 class Stage:
-    """One stage; a step's chance is a function of seed and step alone, so a run can resume."""
+    """One stage; a step's random numbers depend on seed and step alone, so a run can resume."""
 
     name: str
     network: nn.Module
@@ -66,9 +66,11 @@ class Stage:
         return {}
 
     def chance(self, step: int, purpose: str = "step") -> random.Random:
+        """Returns Python's generator for a step, a function of seed, stage, purpose and step."""
         return random.Random(f"{self.seed} {self.name} {purpose} {step}")
 
     def draws(self, step: int) -> torch.Generator:
+        """Returns the device's generator for a step."""
         return torch.Generator(self.device).manual_seed(
             self.chance(step, "tensors").getrandbits(62)
         )
@@ -179,7 +181,9 @@ class TinyStage(Stage):
     @torch.no_grad()
     def facts(self) -> dict[str, Any]:
         """PSNR in dB against the VAE's own decoding."""
-        latents, asked = self._taught(self.video(self.chance(0, "measure"), 8, 5))
+        latents, asked = self._taught(
+            self.video(self.chance(0, "measure"), self.plan.tiny_clips, 5)
+        )
         square = (self._decode(latents).clamp(-1, 1) - asked).square().mean()
         return {"psnr": float(10 * torch.log10(4 / square))}
 
@@ -221,7 +225,7 @@ class FlowStage(Stage):
         return {"loss": clips + first, "clips": clips, "starts": first}
 
     def _prepare(self, step: int) -> Shelf:
-        """Renders and encodes the clips of the round that a step belongs to."""
+        """Renders the step's shelves if they are not there; returns the shelf of first blocks."""
         plan, current = self.plan, step // self.plan.shelf_steps
         if current != self._round or self._starts is None:
             choose, shared = self.chance(current, "shelves"), (self.sizes, self.codec)
@@ -324,14 +328,15 @@ class SelfStage(FlowStage):
             if index >= shelf.known:
                 noise = self.noise(draw, (len(levels), *clean[:, index].shape))
                 made[index] = history[index] = stream.generate(noise, levels, block)
-            stream.remember(history[index], block)
+            if index + 1 < len(shelf.positions):  # Nothing reads the last block.
+                stream.remember(history[index], block)
         return torch.stack(made, 1), torch.stack(history, 1)
 
 
 def build(
     name: str, sizes: Sizes, plan: Plan, device: str, seed: int, done: Mapping[str, Any]
 ) -> Stage:
-    """A stage on top of finished ones: checkpoints by name."""
+    """Returns stage ``name``; ``done`` has the checkpoints of the stages before it, by name."""
     if name == "vae":
         return VaeStage(sizes, plan, device, seed)
     codec = load_codec(sizes, done["vae"], device)

@@ -82,7 +82,7 @@ class Stream:
             del self._ring[old], self._latents[old]
 
     def switch_prompt(self, block: int) -> None:
-        """Takes the next prompt before ``block`` and recomputes the window; the sink stays."""
+        """Takes the next prompt; recomputes the window, less the sink once the ring is full."""
         self._take_prompt(self._prompt + 1)
         count = self._spec.recached(block * self._spec.block) // self._spec.block
         if known := [b for b in range(block - count, block) if b in self._ring]:
@@ -94,7 +94,8 @@ class Stream:
         self._text = [(b.attn2.keys(text), b.attn2.values(text)) for b in model.layers]
 
     def _write(self, blocks: list[int], latents: Tensor) -> None:
-        _, _, made = self._run(blocks, latents, latents.new_zeros(len(latents)))
+        level = latents.new_full((len(latents),), self._spec.context_timestep / 1000)
+        _, _, made = self._run(blocks, latents, level)
         count = len(blocks)
         for index, block in enumerate(blocks):
             self._ring[block] = [
@@ -145,7 +146,7 @@ def run_layer(
     attend: Callable[[Tensor, Tensor, Tensor], Tensor],
     attend_text: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer over tokens, float32 ``[B, T, dim]``: the same, and their keys and values.
+    """Runs one layer; returns its output, float32 ``[B, T, dim]``, its keys and its values.
 
     ``attend`` gets their queries, keys and values ``[B, T, H, D]``, ``attend_text`` the queries.
     """

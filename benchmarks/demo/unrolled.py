@@ -1,8 +1,8 @@
-"""All blocks of a batch of streams in one pass, with gradients: a ``Stream`` unrolled for training.
+"""Trains on all blocks of a batch of streams in one forward pass: an unrolled ``Stream``.
 
-A stream's calls become segments of one long sequence: noisy blocks whose flow is asked for, clean
-blocks that later ones read, and the same again after a prompt switch. A GPU then waits for a few
-thousand kernels a step, not for the 25,000 of block after block.
+The sequence has a segment for each noisy block (its flow is the output) and for each clean block
+(later segments read its keys and values). A prompt switch adds the recomputed clean blocks. A
+training step launches a few thousand kernels, not the 25,000 of a loop over blocks.
 """
 
 from collections.abc import Sequence
@@ -21,20 +21,23 @@ from vidc.runtime.programs.stream import StreamSpec
 class Segment:
     """One block of the sequence."""
 
-    block: int  # Absolute.
-    index: int  # Of its latent among the blocks of a clip.
-    prompt: int
-    reads: tuple[int, ...]  # Segments whose keys and values it attends to, its own among them.
+    block: int  # Absolute index in the stream.
+    index: int  # Index in the clip; history[:, index] is its clean latent.
+    prompt: int  # 0 before the switch, 1 after.
+    reads: tuple[int, ...]  # Indices of the segments it attends to, itself included.
     noisy: bool
 
 
 def segments(
     positions: Sequence[int], known: int, switch: int | None, spec: StreamSpec
 ) -> list[Segment]:
-    """Segments of a clip whose blocks have these absolute ``positions``.
+    """Returns the segments of one clip, in the order of a session's calls.
 
-    The first ``known`` are given, the others are to be generated; before the block at index
-    ``switch`` the second prompt is taken and the window recomputed.
+    Args:
+        positions: absolute index of each block.
+        known: number of leading blocks that are given and so have no noisy segment.
+        switch: index before which prompt 1 replaces prompt 0; None keeps prompt 0.
+        spec: sizes of the stream.
     """
     made: list[Segment] = []
     ring: dict[int, int] = {}  # Segment of each block in the ring.
@@ -61,7 +64,7 @@ def segments(
 
 
 class Unrolled:
-    """Segments with what depends on them alone."""
+    """One forward pass over segments; holds their rotary angles and attention groups."""
 
     def __init__(self, made: Sequence[Segment], angles: Angles, spec: StreamSpec) -> None:
         self.segments, self._spec = made, spec
@@ -92,7 +95,8 @@ class Unrolled:
         embeddings ``[B, P, L, E]``.
         """
         frames, tokens = self._spec.block, self._spec.block * self._spec.frame_tokens
-        every = levels.new_zeros(len(levels), len(self.segments))
+        clean = self._spec.context_timestep / 1000
+        every = levels.new_full((len(levels), len(self.segments)), clean)
         every[:, self._noisy] = levels
         times = (1000 * every).repeat_interleave(frames, 1)
         time, modulation = model.condition_embedder.time(times, model.dtype)
@@ -120,8 +124,8 @@ class Unrolled:
                 .flatten(0, 1)
                 for each in (k, v)
             )
-            asked = torch.stack([q[at] for at in group], 1).flatten(0, 1)
-            attended = attention(asked, read_keys, read_values)
+            group_queries = torch.stack([q[at] for at in group], 1).flatten(0, 1)
+            attended = attention(group_queries, read_keys, read_values)
             made += attended.unflatten(0, (-1, len(group))).unbind(1)
         return torch.cat([made[at] for at in self._inverse], 1)
 

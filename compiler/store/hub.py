@@ -66,7 +66,7 @@ def fetch(reference: Reference) -> Path:
     """Returns the path of a checkpoint in huggingface_hub's cache, downloaded if it is not there.
 
     Raises:
-        UsageError: ``VIDC-HUB-MISSING``.
+        UsageError: ``VIDC-HUB-MISSING``, ``VIDC-HUB-REFERENCE``.
         UnavailableError: ``VIDC-ENV-HUB``, ``VIDC-HUB-UNREACHABLE``.
     """
     hub = huggingface_hub()
@@ -104,7 +104,12 @@ def huggingface_hub() -> ModuleType:
 
 @contextmanager
 def hub_errors(reference: Reference) -> Iterator[None]:
-    """Turns errors of the hub and of the network into coded ones."""
+    """Turns errors of the hub and of the network into coded ones.
+
+    Raises:
+        UsageError: ``VIDC-HUB-MISSING``, ``VIDC-HUB-REFERENCE``.
+        UnavailableError: ``VIDC-HUB-UNREACHABLE``.
+    """
     from huggingface_hub import errors
 
     try:
@@ -121,6 +126,13 @@ def hub_errors(reference: Reference) -> Iterator[None]:
             "VIDC-HUB-REFERENCE", f"{reference}: {_first_line(error)}", "check the name"
         ) from error
     except (errors.HTTPError, errors.EntryNotFoundError, OSError) as error:
+        response = getattr(error, "response", None)
+        if response is not None and response.status_code in (401, 403):
+            raise UsageError(
+                "VIDC-HUB-MISSING",
+                f"the hub refuses access to {reference}: {_first_line(error)}",
+                "hf auth login with a token that may read it, and write it for vidc push",
+            ) from error
         raise UnavailableError(
             "VIDC-HUB-UNREACHABLE",
             f"{reference} was not reached, and is not whole in the local cache: "

@@ -2,12 +2,13 @@
 
 import ctypes
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -79,8 +80,8 @@ class Worker:
 
     def interrupt(self) -> None:
         """Asks the process to remove its partial output and end."""
-        if self._process.is_alive():
-            os.kill(self._process.ident or 0, signal.SIGINT)
+        if self._process.is_alive() and self._process.pid is not None:
+            os.kill(self._process.pid, signal.SIGINT)
 
     def join(self, seconds: float | None = None) -> None:
         """Waits for the end of a closed process."""
@@ -165,19 +166,14 @@ def alone(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         BuildError: ``VIDC-BUILD-STAGE``, its process died; ``name`` is what the message calls it.
         Exception: as the function raised it.
     """
-    worker = Worker()
-    try:
-        worker.submit(function, *arguments)
-        return worker.result(name)
-    finally:
-        worker.close()
-        worker.join()
+    with Workers(1) as workers:
+        return workers.submit(function, *arguments).result(name)
 
 
-def finished(workers: dict[Worker, Any]) -> list[Worker]:
+def finished(workers: Collection[Worker]) -> list[Worker]:
     """Waits until one of the workers has a result or died, and returns those."""
     by_connection = {worker.connection: worker for worker in workers}
-    # Without any there is nothing to wait for.
+    # wait([]) would block forever.
     return [by_connection[ready] for ready in wait(by_connection)] if workers else []  # type: ignore
 
 
@@ -200,6 +196,7 @@ def _blocked_interrupt() -> Iterator[None]:
 def _serve(connection: Connection, parent: int) -> None:
     """Runs functions until the connection ends."""
     guard = _die_with(parent)
+    # Always true: the reference keeps the guard's stdin open, whose end kills this process's group.
     while guard:
         try:
             function, arguments = connection.recv()
@@ -211,11 +208,20 @@ def _serve(connection: Connection, parent: int) -> None:
         except SystemExit:  # Interrupted; the end of the interpreter would take a while.
             os._exit(130)
         except Exception as caught:  # noqa: BLE001 - raised again where the result is read
-            error, told = caught, traceback.format_exc()
+            error, told = _picklable(caught), traceback.format_exc()
         try:
             connection.send((result, error, told))
         except BrokenPipeError:  # The build failed elsewhere.
             return
+
+
+def _picklable(error: Exception) -> Exception:
+    """Returns the error, or a RuntimeError with its text if it does not survive pickling."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - the exception's own code runs here
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _die_with(parent: int) -> subprocess.Popen[bytes]:

@@ -154,9 +154,10 @@ class Player:
         observer: Observer,
         frames: Mapping[int, Tensor] | None = None,
     ) -> Played:
-        """Plays a rollout, then brings components to the states that it leaves out.
+        """Plays a rollout, then makes the calls that it leaves out (``program.cover``).
 
-        An observer may overwrite the program's forced output: the rollout goes on from that.
+        An observer may overwrite outputs in ``program.teacher_forced``; the rollout continues from
+        them.
 
         Args:
             scenario: what is played.

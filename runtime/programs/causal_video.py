@@ -58,7 +58,10 @@ class CausalVideo(Session[StreamSpec]):
 
     @property
     def latents(self) -> Tensor:
-        """Copy of the newest block's clean latents: float32 ``[B, F, C, h, w]`` on the device."""
+        """Copy of the newest block's clean latents: float32 ``[B, F, C, h, w]`` on the device.
+
+        Zeros before the first block.
+        """
         with self._turn(LATENTS, retryable=True):
             newest = self._history[:, -self.spec.block :].clone()
         return self._resources.runners[LATENTS].hand_out(newest)
@@ -97,6 +100,9 @@ class CausalVideo(Session[StreamSpec]):
         Raises:
             VidcError: as raised by ``embeds``.
         """
+        if self._frame and not self._prompted:  # Remembered blocks have no keys and values yet.
+            self.switch_prompt(prompt)
+            return
         embeds = self.embeds(prompt)
         with self._turn(LATENTS, work="the prompt"):
             self._finish_block()  # Under the old prompt.
@@ -162,10 +168,15 @@ class CausalVideo(Session[StreamSpec]):
     def remember(self, latent: Tensor) -> None:
         """Appends a clean latent ``[B, F, C, h, w]`` to the stream as its next block.
 
+        Before the first prompt, one block alone: the pass of the one before reads the prompt.
+
         Raises:
-            UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``.
+            UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``,
+                ``VIDC-SESSION-NO-PROMPT``.
         """
         latent = self._latent(latent)
+        if self._pending:
+            self._require_prompt()
         with self._turn(LATENTS, retryable=True):
             self._finish_block()
             self._append(latent)
@@ -176,7 +187,12 @@ class CausalVideo(Session[StreamSpec]):
 
         A live program calls it while its viewer watches: ``step`` then starts with denoising. It
         changes no result. If the engines fail, it can be called again, or left to ``step``.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-NO-PROMPT``, a pass is pending and there is no prompt yet.
         """
+        if self._pending:
+            self._require_prompt()
         with self._turn(LATENTS, retryable=True):
             self._finish_block()
 
@@ -191,7 +207,9 @@ class CausalVideo(Session[StreamSpec]):
 
     def _capture(self, runners: Runners) -> None:
         recached = (self.spec.block, *self.spec.recache_frames)
-        self._end.fill_(max(recached))  # Works run once before: no frame is before the first.
+        self._end.fill_(
+            max(recached)
+        )  # Warm-up runs each work once: ``_end - frames`` must not be negative.
         self._make_block, self._make_clean, self._set_prompt, *switches = runners[LATENTS].prepare(
             [
                 self._block,
@@ -219,13 +237,16 @@ class CausalVideo(Session[StreamSpec]):
         self._decoded = False
         """True once the first block is decoded: later ones have a component of their own."""
 
-    def _generate(self, noise: Tensor | None) -> None:
+    def _require_prompt(self) -> None:
         if not self._prompted:
             raise UsageError(
                 "VIDC-SESSION-NO-PROMPT",
                 "the session has no prompt yet",
                 "call session.prompt(...) before the first block",
             )
+
+    def _generate(self, noise: Tensor | None) -> None:
+        self._require_prompt()
         given = None if noise is None else self._take(NOISE, noise, self.spec.noise_shape)
         with self._turn(LATENTS, after_caller=given is not None, retryable=True):
             if given is None:

@@ -6,6 +6,8 @@ import pytest
 import torch
 from small_stream import SPEC, begun, embeds, equal, noise, small_bundle
 
+from vidc.plugins.errors import UsageError
+
 LATENT = torch.full((1, 2, 4, 2, 2), 0.3)
 BLOCK = ["denoise"] * len(SPEC.timesteps)
 
@@ -105,6 +107,23 @@ def test_a_remembered_block_leaves_its_pass_as_well(logged):
     assert log == ["kv_update"]
     session.generate()
     assert log == ["kv_update"] * 2 + BLOCK
+
+
+def test_the_first_prompt_after_a_remembered_block_computes_its_keys_and_values():
+    prompted, switched = small_bundle().session(), small_bundle().session()
+    for session in (prompted, switched):
+        session.remember(LATENT)
+    prompted.prompt(embeds(2))
+    switched.switch_prompt(embeds(2))
+    assert torch.equal(prompted.step(noise()), switched.step(noise()))
+
+
+@pytest.mark.parametrize("call", [lambda s: s.remember(LATENT), lambda s: s.flush()])
+def test_a_pass_without_a_prompt_is_refused(call):
+    session = small_bundle().session()
+    session.remember(LATENT)
+    with pytest.raises(UsageError, match="VIDC-SESSION-NO-PROMPT"):
+        call(session)
 
 
 def test_a_failed_pass_is_a_failure_of_the_next_block_alone():

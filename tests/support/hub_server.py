@@ -22,11 +22,13 @@ class Hub:
     Attributes:
         repositories: repository to branch to files.
         requests: method and path of each request, in order.
+        read_only: True if every write is refused, as with a token that may only read.
     """
 
     def __init__(self) -> None:
         self.repositories: dict[str, dict[str, dict[str, bytes]]] = {}
         self.requests: list[str] = []
+        self.read_only = False
 
     def add(self, repository: str, folder: Path, branch: str = "main") -> None:
         """Adds a folder's files as a branch."""
@@ -96,6 +98,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         path, body = self._path(), self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.hub.read_only:
+            self._json({"error": "this token may not write"}, 403)
+            return
         if path == "/api/repos/create":
             document = json.loads(body)
             name = "/".join(filter(None, (document.get("organization"), document["name"])))

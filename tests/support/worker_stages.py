@@ -31,6 +31,17 @@ def fail(workspace: Workspace) -> None:
     raise BuildError("VIDC-TEST", "as planned", "nothing")
 
 
+class StubbornError(Exception):
+    """Does not survive pickling: it takes two arguments and keeps one."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+
+
+def fail_stubbornly(workspace: Workspace) -> None:
+    raise StubbornError("a kernel", "no registers")
+
+
 def _tell(pid: int) -> None:
     Path(os.environ["WORKERS_STARTED"], str(pid)).touch()
 

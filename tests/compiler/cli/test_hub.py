@@ -173,6 +173,14 @@ def test_a_pushed_bundle_is_pulled_as_it_was(hub, vidc, bundle, tmp_path):
     assert "nothing says who made them" in err
 
 
+def test_a_token_that_may_not_write_is_told(hub, vidc, bundle):
+    hub.read_only = True
+    status, out, err = vidc("push", str(bundle), f"hf:{NAME}")
+    assert (status, out) == (2, "")
+    assert "[VIDC-HUB-MISSING] the hub refuses access" in err
+    assert "hf auth login" in err
+
+
 def test_a_branch_holds_a_bundle_of_its_own(hub, vidc, bundle, tmp_path):
     assert vidc("push", str(bundle), f"hf:{NAME}@h100")[0] == 0
     assert hub.repositories[NAME]["main"] == {}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import worker_stages
 from function_stage import FunctionStage
-from worker_stages import fail, join, write_pid
+from worker_stages import fail, fail_stubbornly, join, write_pid
 
 from vidc.compiler.store.run import run, working
 from vidc.compiler.store.stage import Input
@@ -51,6 +51,13 @@ def test_builds_in_workers_then_hits_everything(tmp_path):
     with Store(tmp_path) as store, working(store, 2) as pool:
         run([*PAIR, JOINED], store, "slot", again, pool)
     assert all(hit for _, hit in again.finished_stages)
+
+
+def test_an_error_that_does_not_survive_pickling_is_told_as_text(tmp_path):
+    with Store(tmp_path) as store, working(store, 1) as pool:
+        stage = FunctionStage("stubborn", fail_stubbornly)
+        with pytest.raises(BuildError, match="StubbornError: a kernel: no registers"):
+            run([stage], store, "slot", Silent(), pool)
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
