@@ -36,6 +36,7 @@ class CausalVideo(Session[StreamSpec]):
     Spec = StreamSpec
     teacher_forced: ClassVar[tuple[tuple[str, str], ...]] = (("denoise", "flow"),)
     decoder_names: ClassVar[tuple[str, str]] = ("vae", "VAE")
+    _prompted: bool
 
     @classmethod
     def share(
