@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vidc.plugins.errors import GateError
-from vidc.plugins.json_objects import unique_keys
+from vidc.plugins.untrusted_files import unique_keys
 from vidc.runtime.strict import field_error
 
 MAX_DOCUMENT_BYTES = 16 * 2**20

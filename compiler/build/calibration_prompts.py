@@ -15,7 +15,7 @@ from torch import Tensor
 from vidc.compiler.config.toml import shipped_text
 from vidc.compiler.quantize.document import MAX_TEXTS, TEXTS, texts_json, texts_sha256
 from vidc.plugins.errors import UsageError
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular
 from vidc.runtime.programs.spec import ProgramSpec
 
 EMBEDDINGS, SYNTHETIC = "embeddings", "synthetic"

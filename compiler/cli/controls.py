@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidc.plugins.errors import UsageError
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidc.compiler.cli.prompts import read_embeds
 from vidc.plugins.errors import UsageError
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidc.plugins.errors import UsageError, printable
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular
 
 if TYPE_CHECKING:
     from torch import Tensor

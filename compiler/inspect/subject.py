@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from vidc.plugins.errors import UsageError
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular
 
 
 class Subject(StrEnum):

@@ -17,7 +17,7 @@ from vidc.compiler.quantize.calibrated_tensors import tensor_shapes
 from vidc.compiler.quantize.document import DOCUMENT, SCHEMA, TENSORS, Document, FileNote
 from vidc.exporters.families.family import Family, Pass
 from vidc.plugins.errors import GateError, UsageError
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular
 from vidc.runtime.integrity import file_entry
 from vidc.runtime.strict import plain, read
 

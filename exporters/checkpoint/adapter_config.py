@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from vidc.exporters.checkpoint.safetensors_file import read_metadata
 from vidc.plugins.errors import BuildError
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular
 
 T = TypeVar("T")
 

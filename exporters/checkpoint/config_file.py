@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vidc.plugins.errors import BuildError, UsageError
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular
 
 Expected = Mapping[str, Any]
 """Value that the preset gives each setting of a config; ``...`` for any."""

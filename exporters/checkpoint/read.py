@@ -9,8 +9,7 @@ from pathlib import Path
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.checkpoint.safetensors_file import read_safetensors
 from vidc.plugins.errors import BuildError, UsageError
-from vidc.plugins.json_objects import unique_keys
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular, unique_keys
 
 _TRAINED, _AVERAGE = "generator", "generator_ema"
 MODEL_SECTIONS = (_TRAINED, "model", "state_dict", "generator_lora", _AVERAGE)

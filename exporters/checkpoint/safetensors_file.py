@@ -10,8 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.errors import BuildError
-from vidc.plugins.json_objects import unique_keys
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular, unique_keys
 
 DTYPES = {
     "F64": torch.float64,

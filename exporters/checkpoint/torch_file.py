@@ -21,7 +21,7 @@ from vidc.exporters.checkpoint.pickled import (
 )
 from vidc.plugins.archive import Archive
 from vidc.plugins.errors import BuildError, GateError
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular
 
 _ZIP = b"PK\x03\x04"
 _PICKLE = b"\x80"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vidc.plugins.errors import BuildError, UnavailableError, UsageError
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular
 
 if TYPE_CHECKING:
     from vidc.exporters.parts.diamond_unet.config import UNetConfig

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from vidc.exporters.table import MAX_SIZE, Table
 from vidc.plugins.errors import BuildError, UsageError
-from vidc.plugins.regular_file import require_regular
+from vidc.plugins.untrusted_files import require_regular
 
 _MODEL_TYPE = "umt5"
 _FEED_FORWARDS = ("gated-gelu", "relu")

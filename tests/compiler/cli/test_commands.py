@@ -77,7 +77,7 @@ FROM_DISK = "file"
         ("build --recipe ./", FROM_DISK),
         ("calibrate --recipe kv-", {"kv-fp8", "kv-int8"}),
         ("calibrate --for cp", {"cpu"}),
-        ("explain vidc-cli-", {"VIDC-CLI-CODE", "VIDC-CLI-USAGE"}),
+        ("explain vidc-cli-", {"VIDC-CLI-CODE", "VIDC-CLI-STDOUT", "VIDC-CLI-USAGE"}),
     ],
 )
 def test_completion_knows_names(words, expected):
