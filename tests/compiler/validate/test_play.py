@@ -29,16 +29,30 @@ class Noted:
         self._engine.run(buffers, states)
 
 
+def noting(model, notes):
+    """A player over engines that note their calls."""
+    return model.player(
+        {
+            name: Noted(name, engine, model.stream.frame_tokens, notes)
+            for name, engine in model.engines.items()
+        }
+    )
+
+
 @pytest.fixture(scope="module")
 def calls(model):
     notes = []
-    engines = {
-        name: Noted(name, engine, model.stream.frame_tokens, notes)
-        for name, engine in model.engines.items()
-    }
     inputs = make_inputs(COMPONENTS, model.stream)
-    model.player(engines).components(COMPONENTS, inputs, lambda *_: None)
+    noting(model, notes).components(COMPONENTS, inputs, lambda *_: None)
     return notes
+
+
+def test_a_rollout_runs_the_clean_pass_of_every_block(model):
+    """Ranges for static scales are recorded in rollouts; a switch alone would drop a pass."""
+    notes, scenario = [], Scenario(blocks=3, switch_after=2, rollout=True)
+    noting(model, notes).rollout(scenario, make_inputs(scenario, model.stream))
+    passes = [call for call in notes if call[0] == "kv_update"]
+    assert passes == [("kv_update", first, first + 3) for first in (0, 3, 6)]
 
 
 def test_every_recache_is_played_filling_and_rolling(calls):
