@@ -115,7 +115,8 @@ def test_harness_reports_a_damaged_bundle_and_what_stays(harness: Harness) -> No
 
 def test_harness_finds_processes_of_a_session() -> None:
     with subprocess.Popen(["sh", "-c", "sleep 60 & wait"], start_new_session=True) as started:
-        while len(running(started.pid)) < 2:
+        # Between fork and exec, the child still has its parent's command line.
+        while not any(each.endswith(": sleep 60 ") for each in running(started.pid)):
             pass
         started.kill()
         started.wait()
