@@ -34,7 +34,7 @@ class Block:
 
     @property
     def needs(self) -> str | None:
-        """What its first line says that it needs, None if it runs on any CPU."""
+        """Returns what its first line names after "needs"; None if it runs on any CPU."""
         found = _NEEDS.match(self.code)
         return found[1] if found else None
 
