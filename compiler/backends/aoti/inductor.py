@@ -37,7 +37,7 @@ _TIDY: Mapping[str, Any] = {
     "aot_inductor.enable_line_tables": False,
 }
 """Options that engines are correct without; torch before 2.13 lacks some of them."""
-_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+_CACHE, _TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 _VECTORIZED = frozenset({"avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_fp16"})
 """x86 features that inductor uses without ``-march=native``, by torch's names."""
 _ATTENTION = [
@@ -92,8 +92,10 @@ def inductor_cache(program: Path) -> Iterator[None]:
     """Gives inductor an empty cache folder and removes it afterwards.
 
     The folder's path is part of the engine, so it is derived from the program: equal programs give
-    equal engines. Only the probes of vector instructions stay, in the build cache: they take a
-    third of a small engine's time, and depend on the machine, the compiler and torch alone.
+    equal engines. Triton's folder lies in it. It is named because inductor would name it at the
+    process's first kernel and leave it so, and later engines would use a folder that is gone.
+    Only the probes of vector instructions stay, in the build cache: they take a third of a small
+    engine's time, and depend on the machine, the compiler and torch alone.
     """
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
     from torch._inductor.utils import clear_caches
@@ -108,7 +110,7 @@ def inductor_cache(program: Path) -> Iterator[None]:
     lock = _claim(folder)
     if lock is None:
         folder = Path(tempfile.mkdtemp(prefix=folder.name))
-    with variable(_CACHE, str(folder)):
+    with variable(_CACHE, str(folder)), variable(_TRITON_CACHE, str(folder / "triton")):
         clear_caches()
         try:
             yield
