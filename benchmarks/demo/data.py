@@ -132,8 +132,9 @@ def encoded(
     count = skip + stream.block * blocks
     frames = 4 * begin + torch.arange(4 * count - 3)
     latents, shown = [], []
-    for at in range(0, len(clips), 8):
-        some = clips[at : at + 8]
+    at_once = max(1, 840 // len(frames))  # Clips, by the memory that their frames take.
+    for at in range(0, len(clips), at_once):
+        some = clips[at : at + at_once]
         video, mask = render(some, frames.expand(len(some), -1), sizes.pixels, device)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             latents.append(codec.encode(video)[:, skip:])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from demo.stages import Stage
 
@@ -16,6 +16,8 @@ WARMUP, FALLING = 0.02, 0.4
 """Shares of a stage in which the learning rate rises, and falls to nothing."""
 EMA = 0.995
 SAVE_SECONDS = 100.0
+ROW = 20
+"""Steps of a row of the log."""
 _NO_MUON = ("embed_tokens", "patch_embedding", "relative_attention_bias", "proj_out")
 """Parts of names of matrices that do not map features to features."""
 
@@ -78,13 +80,15 @@ def train(stage: Stage, peak: float, budget: Budget, folder: Path, deadline: flo
 
     It stops at the deadline, in seconds of ``time.monotonic``.
 
+    Nothing waits for the device but the log's rows, each of ``ROW`` steps.
+
     Raises:
-        FloatingPointError: ten steps in a row had gradients that are not finite.
+        FloatingPointError: no gradient was finite in all steps of a row.
     """
     path, optimizer = folder / f"{stage.name}.pt", Optimizer(stage.network)
     weights = dict(stage.network.named_parameters())
     mean = {name: weight.detach().clone() for name, weight in weights.items()}
-    step, seconds, bad = 0, 0.0, 0
+    step, seconds = 0, 0.0
     if path.exists():
         state = load(path)
         stage.network.load_state_dict(state["network"])
@@ -97,29 +101,29 @@ def train(stage: Stage, peak: float, budget: Budget, folder: Path, deadline: flo
         save({**state, "network": weights, "optimizer": optimizer.state()}, path)
 
     saved = before = time.monotonic()
-    sums: dict[str, float] = {}
+    sums: dict[str, Tensor] = {}
     while (share := budget.share(step, seconds)) < 1 and before < deadline:
-        parts = stage.loss(step, share)
-        for weight in weights.values():
-            weight.grad = None
-        parts["loss"].backward()
+        parts = stage.backward(step, share)
         norm = torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
-        bad = 0 if bool(torch.isfinite(norm)) else bad + 1
-        if bad == 10:
-            raise FloatingPointError(f"{stage.name}: no finite gradient in ten steps before {step}")
-        if not bad:
-            optimizer.step(learning_rate(peak, share))
-            decay = min(EMA, (1 + step) / (10 + step))
-            torch._foreach_lerp_([*mean.values()], [w.data for w in weights.values()], 1 - decay)
+        for weight in weights.values():
+            if weight.grad is not None:
+                weight.grad.nan_to_num_(0, 0, 0)  # A norm that is not finite: the step is lost.
+        optimizer.step(learning_rate(peak, share))
+        decay = min(EMA, (1 + step) / (10 + step))
+        torch._foreach_lerp_([*mean.values()], [w.data for w in weights.values()], 1 - decay)
         step += 1
-        for name, value in (*parts.items(), ("gradient", norm)):
-            sums[name] = sums.get(name, 0.0) + float(value.detach())
+        parts |= {"gradient": norm.nan_to_num(0, 0, 0), "finite": torch.isfinite(norm).float()}
+        for name, value in parts.items():
+            sums[name] = sums.get(name, 0.0) + value.detach()
+        if step % ROW == 0:
+            row = {name: float(total) / ROW for name, total in sums.items()}
+            sums = {}
+            if not row["finite"]:
+                raise FloatingPointError(f"{stage.name}: no finite gradient from {step - ROW} on")
         now = time.monotonic()
         seconds, before = seconds + now - before, now
-        if step % 20 == 0:
-            row = {name: total / 20 for name, total in sums.items()}
+        if step % ROW == 0:
             log(folder, {"stage": stage.name, "step": step, "seconds": seconds, **row})
-            sums = {}
         if now - saved > SAVE_SECONDS:
             keep()
             saved = time.monotonic()

@@ -61,10 +61,11 @@ def _with_things(
     device, size = image.device, (image.shape[-2], image.shape[-1])
     pairs = list(zip(clips, frames, strict=True))
     centers = torch.stack([positions(clip, row)[index] for clip, row in pairs]).float().to(device)
-    colors = torch.tensor(
-        [[COLORS[c.shown(int(f)).things[index].color] for f in row] for c, row in pairs],
-        device=device,
-    )[..., None, None]
+    both = torch.tensor(
+        [[COLORS[c.shown(f).things[index].color] for f in (-1, c.at)] for c in clips], device=device
+    )
+    switched = torch.stack([row >= clip.at for clip, row in pairs]).to(device)
+    colors = torch.where(switched[..., None], both[:, None, 1], both[:, None, 0])[..., None, None]
     things = [clip.scene.things[index] for clip in clips]
     radii = torch.tensor([RADII[thing.size] for thing in things], device=device).view(-1, 1, 1, 1)
     names = [thing.shape for thing in things]
@@ -154,14 +155,11 @@ def lights(
     sweep = 0.72 + 0.5 * torch.exp(-((beam / 0.16) ** 2))
     dusk = torch.tensor([0.55, 0.58, 0.80], device=device)
     result = torch.ones(*frames.shape, 3, *size, device=device)
-    for row, clip in enumerate(clips):
-        light = LIGHTS.index(clip.scene.light)
-        if light == 1:
-            result[row] = dusk.view(1, 3, 1, 1)
-        elif light == 2:
-            result[row] = wave[row].view(-1, 1, 1, 1)
-        elif light == 3:
-            result[row] = sweep[row][:, None]
+    named = torch.tensor([LIGHTS.index(clip.scene.light) for clip in clips], device=device)
+    dim, pulsing, sweeping = (named == light for light in (1, 2, 3))
+    result[dim] = dusk.view(1, 1, 3, 1, 1)
+    result[pulsing] = wave[pulsing][..., None, None, None]
+    result[sweeping] = sweep[sweeping][:, :, None]
     return result
 
 

@@ -7,6 +7,7 @@ history decide the video: the best answer at every level of noise is the clean l
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from demo.data import Codec, Shelf, decode, draw_clip, draw_shelf, encode, statistics
+from demo.graphs import Replayed
 from demo.networks import Sizes, new_text_encoder, new_transformer, new_vae
 from demo.render import render
 from demo.stream import Angles, Stream
@@ -23,8 +25,8 @@ from demo.unrolled import Unrolled, segments
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.taehv.network import MEMORY_BLOCKS, Taehv, run
 
-MINUTES = {"vae": 5.0, "tiny": 1.5, "flow": 9.5, "self": 8.5}
-"""Minutes of each stage on an H100, 24.5 in all."""
+MINUTES = {"vae": 4.5, "tiny": 1.5, "flow": 10.0, "self": 8.0}
+"""Minutes of each stage on an H100, 24 in all."""
 RATES = {"vae": 2e-3, "tiny": 2e-3, "flow": 2e-3, "self": 4e-4}
 """Peak learning rates."""
 
@@ -35,14 +37,14 @@ class Plan:
 
     vae_clips: int = 12  # Of 17 frames; in the first half of the time three times as many of 5.
     tiny_clips: int = 12
-    clips: int = 12  # Clips of a batch.
-    starts: int = 72  # Clips of one block, the stream's first.
+    clips: int = 16  # Clips of a batch.
+    starts: int = 96  # Clips of one block, the stream's first.
     blocks: int = 9  # Of a clip.
     farthest: int = 128  # Blocks of the longest stream that clips are taken from.
     shelves: int = 8  # Clip layouts in memory at once.
     shelf_clips: int = 32  # Clips of one layout.
-    shelf_starts: int = 768  # First blocks in memory at once.
-    shelf_steps: int = 120  # Training steps before shelves are rendered anew.
+    shelf_starts: int = 2048  # First blocks in memory at once.
+    shelf_steps: int = 240  # Training steps before shelves are rendered anew.
     emphasis: float = 8.0  # Squared errors are weighted 1 + emphasis * coverage by objects.
     disturbance: float = 0.2  # Largest standard deviation of noise added to clean histories.
     measured: int = 8  # Batches that measure a finished VAE.
@@ -60,6 +62,13 @@ class Stage:
     def loss(self, step: int, share: float) -> dict[str, Tensor]:
         """Parts of a step's loss by name, ``loss`` the whole; ``share`` of the time is over."""
         raise NotImplementedError
+
+    def backward(self, step: int, share: float) -> dict[str, Tensor]:
+        """Puts the gradients of ``loss`` into the network; returns its parts."""
+        parts = self.loss(step, share)
+        self.network.zero_grad()
+        parts["loss"].backward()
+        return parts
 
     def facts(self) -> dict[str, Any]:
         """Values to store once ``network`` holds its final weights."""
@@ -205,23 +214,24 @@ class FlowStage(Stage):
         self._round = -1
         self._shelves: list[Shelf] = []
         self._starts: Shelf | None = None
+        self._works: list[Callable[[Sequence[Tensor]], list[Tensor]]] = []
 
-    def loss(self, step: int, share: float) -> dict[str, Tensor]:
+    def backward(self, step: int, share: float) -> dict[str, Tensor]:
+        """Gradients of a batch of clips and one of first blocks; on a GPU by a CUDA graph."""
         starts = self._prepare(step)
         draw, choose = self.draws(step), self.chance(step)
-        weights: dict[str, Tensor] = dict(self._model.named_parameters())
-        if self.device.type == "cuda":
-            # Converted once a step, however many passes there are.
-            weights = {name: weight.bfloat16() for name, weight in weights.items()}
-        named = {f"model.{name}": weight for name, weight in weights.items()}
-
-        def error(shelf: Shelf, size: int) -> Tensor:
-            arguments = (lambda model: self.shelf_loss(model, shelf, size, choose, draw),)
-            loss: Tensor = functional_call(_Use(self._model), named, arguments)
-            return loss
-
-        clips = error(choose.choice(self._shelves), self.plan.clips)
-        first = error(starts, self.plan.starts)
+        index = choose.randrange(len(self._shelves))
+        batches = [
+            self._batch(shelf, size, draw)
+            for shelf, size in ((self._shelves[index], self.plan.clips), (starts, self.plan.starts))
+        ]
+        embeds = self._embeds([tokens for tokens, _ in batches])
+        tensors = [t for _, each in batches for t in each]
+        clips, first, *gradients = self._works[index]([*embeds, *tensors])
+        self.network.zero_grad()
+        torch.autograd.backward(embeds, gradients[: len(embeds)])
+        for weight, found in zip(self._model.parameters(), gradients[len(embeds) :], strict=True):
+            weight.grad = found
         return {"loss": clips + first, "clips": clips, "starts": first}
 
     def _prepare(self, step: int) -> Shelf:
@@ -232,60 +242,107 @@ class FlowStage(Stage):
             counts = (plan.shelf_clips, plan.blocks, plan.farthest)
             self._shelves = [draw_shelf(*shared, choose, *counts) for _ in range(plan.shelves)]
             self._starts = draw_shelf(*shared, choose, plan.shelf_starts, 1, plan.farthest)
+            starts = self._error(self._starts, choose)
+            self._works = [
+                partial(self._gradients, self._error(shelf, choose), starts)
+                for shelf in self._shelves
+            ]
+            if self.device.type == "cuda":
+                pool = torch.cuda.graph_pool_handle()
+                self._works = [Replayed(work, pool) for work in self._works]
             self._round = current
         return self._starts
 
-    def embeds(self, tokens: Tensor) -> Tensor:
-        """Embeddings ``[B, P, L, E]`` of tokens ``[B, P, L]``."""
-        flat = tokens.flatten(0, 1)
-        (embeds,) = self._text(flat, (flat != PAD_ID).long())
-        result: Tensor = embeds.unflatten(0, tokens.shape[:2])
-        return result
-
-    def shelf_loss(
+    def _gradients(
         self,
-        model: CausalWan,
-        shelf: Shelf,
-        size: int,
-        choose: random.Random,
-        draw: torch.Generator,
-    ) -> Tensor:
-        """Mean square error of the flows of a batch's blocks, each at a level of its own."""
+        clips: Callable[..., Tensor],
+        starts: Callable[..., Tensor],
+        tensors: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """Both errors, then the gradients of their sum: of both embeddings and of all weights.
+
+        ``tensors`` has the embeddings of clips and of first blocks, then either's batch.
+        """
+        embeds, batches = [each.detach().requires_grad_() for each in tensors[:2]], tensors[2:]
+        weights: dict[str, Tensor] = dict(self._model.named_parameters())
+        if self.device.type == "cuda":
+            # Converted once a step, however many passes there are.
+            weights = {name: weight.bfloat16() for name, weight in weights.items()}
+        named = {f"model.{name}": weight for name, weight in weights.items()}
+        half = len(batches) // 2
+        errors = [
+            functional_call(_Use(self._model), named, (error, text, *batch))
+            for error, text, batch in zip(
+                (clips, starts), embeds, (batches[:half], batches[half:]), strict=True
+            )
+        ]
+        wanted = [*embeds, *self._model.parameters()]
+        return [*(each.detach() for each in errors), *torch.autograd.grad(sum(errors), wanted)]
+
+    def _embeds(self, tokens: Sequence[Tensor]) -> list[Tensor]:
+        """Embeddings ``[B, P, L, E]`` of several batches' tokens ``[B, P, L]``."""
+        flat = torch.cat([each.flatten(0, 1) for each in tokens])
+        (embeds,) = self._text(flat, (flat != PAD_ID).long())
+        counts = [each.shape[0] * each.shape[1] for each in tokens]
+        parts = zip(embeds.split(counts), tokens, strict=True)
+        return [part.unflatten(0, each.shape[:2]) for part, each in parts]
+
+    def _batch(
+        self, shelf: Shelf, size: int, draw: torch.Generator
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """A batch's tokens, and the tensors that ``_error``'s function takes.
+
+        Clean latents, shares of objects, the same latents disturbed, the noisy blocks' shares of
+        noise, and noise for them and for every step of the sampler,
+        ``[1 + steps, B, N, F, C, h, w]``.
+        """
         clean, shown, tokens = shelf.batch(size, draw)
-        spec, embeds = self.sizes.stream, self.embeds(tokens)
-        made, history = self.blocks(model, shelf, clean, embeds.detach(), choose, draw)
-        asked, made = clean[:, shelf.known :], made[:, shelf.known :]
+        amount = torch.rand(*clean.shape[:2], 1, 1, 1, 1, generator=draw, device=self.device)
+        history = clean + self.plan.disturbance * amount * self._noise(draw, clean.shape)
+        asked = clean[:, shelf.known :]
         # Half of all blocks begin from pure noise, where the sampler decides what is shown.
-        sigmas = torch.tensor(spec.sigmas, device=self.device)
+        sigmas = torch.tensor(self.sizes.stream.sigmas, device=self.device)
         chances = torch.full_like(sigmas, 0.5 / max(1, len(sigmas) - 1))
         chances[0] = 0.5
         drawn = torch.multinomial(chances, asked[:, :, 0, 0, 0, 0].numel(), True, generator=draw)
-        levels = sigmas[drawn].view(asked.shape[:2])
-        share = levels[..., None, None, None, None]
-        noisy = torch.lerp(made, self.noise(draw, made.shape), share)
-        unrolled = Unrolled(
-            segments(shelf.positions, shelf.known, shelf.switch, spec), self._angles, spec
-        )
-        flows = unrolled.flows(model, unrolled.latents(history, noisy), levels, embeds)
-        # The flow that leads to the video's block, whatever the noisy one was made of.
-        error = flows - (noisy - asked) / share
-        weight = 1 + self.plan.emphasis * shown[:, shelf.known :, :, None]
-        return (weight * error.square()).mean()
+        noise = self._noise(draw, (1 + len(sigmas), *asked.shape))
+        return tokens, (clean, shown, history, sigmas[drawn].view(asked.shape[:2]), noise)
 
-    def noise(self, draw: torch.Generator, shape: Sequence[int]) -> Tensor:
+    def _error(self, shelf: Shelf, choose: random.Random) -> Callable[..., Tensor]:
+        """Mean square error of the flows of a batch's blocks, each at a level of its own.
+
+        As a function of the model, embeddings and a batch's tensors.
+        """
+        spec, blocks = self.sizes.stream, self._blocks(shelf, choose)
+        made = segments(shelf.positions, shelf.known, shelf.switch, spec)
+        unrolled = Unrolled(made, self._angles, spec)
+
+        def error(
+            model: CausalWan, embeds: Tensor, clean: Tensor, shown: Tensor, history: Tensor,
+            levels: Tensor, noise: Tensor,
+        ) -> Tensor:  # fmt: skip
+            start, history = blocks(model, embeds.detach(), clean, history, noise)
+            share = levels[..., None, None, None, None]
+            noisy = torch.lerp(start[:, shelf.known :], noise[0], share)
+            flows = unrolled.flows(model, unrolled.latents(history, noisy), levels, embeds)
+            # The flow that leads to the video's block, whatever the noisy one was made of.
+            wrong = flows - (noisy - clean[:, shelf.known :]) / share
+            weight = 1 + self.plan.emphasis * shown[:, shelf.known :, :, None]
+            return (weight * wrong.square()).mean()
+
+        return error
+
+    def _noise(self, draw: torch.Generator, shape: Sequence[int]) -> Tensor:
         """Unit normal noise."""
         return torch.randn(shape, generator=draw, device=self.device)
 
-    def blocks(
-        self, model: CausalWan, shelf: Shelf, clean: Tensor, embeds: Tensor,
-        choose: random.Random, draw: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The blocks that noise is added to, and those that later blocks read.
+    def _blocks(self, shelf: Shelf, choose: random.Random) -> Callable[..., tuple[Tensor, Tensor]]:
+        """A function that returns what noise is added to, and what later blocks read.
 
-        Both as ``clean``, ``[B, blocks, F, C, h, w]``.
+        Of model, embeddings, clean and disturbed blocks and noise; both as clean blocks,
+        ``[B, blocks, F, C, h, w]``.
         """
-        amount = torch.rand(*clean.shape[:2], 1, 1, 1, 1, generator=draw, device=self.device)
-        return clean, clean + self.plan.disturbance * amount * self.noise(draw, clean.shape)
+        return lambda model, embeds, clean, history, noise: (clean, history)
 
 
 class _Use(nn.Module):
@@ -295,8 +352,8 @@ class _Use(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, use: Callable[[CausalWan], Tensor]) -> Tensor:
-        return use(self.model)
+    def forward(self, use: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        return use(self.model, *tensors)
 
 
 class SelfStage(FlowStage):
@@ -308,29 +365,29 @@ class SelfStage(FlowStage):
 
     name = "self"
 
-    @torch.no_grad()
-    def blocks(
-        self, model: CausalWan, shelf: Shelf, clean: Tensor, embeds: Tensor,
-        choose: random.Random, draw: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    def _blocks(self, shelf: Shelf, choose: random.Random) -> Callable[..., tuple[Tensor, Tensor]]:
         """Generates each block from the stream's own past."""
-        made, history = (
-            list(each.unbind(1))
-            for each in super().blocks(model, shelf, clean, embeds, choose, draw)
-        )
         spec = self.sizes.stream
         count = choose.randint(1, len(spec.sigmas)) if choose.random() < 0.5 else len(spec.sigmas)
         levels = [*spec.sigmas[:1], *spec.sigmas[len(spec.sigmas) - count + 1 :]]
-        stream = Stream(model, embeds, self._angles, spec)
-        for index, block in enumerate(shelf.positions):
-            if index == shelf.switch:
-                stream.switch_prompt(block)
-            if index >= shelf.known:
-                noise = self.noise(draw, (len(levels), *clean[:, index].shape))
-                made[index] = history[index] = stream.generate(noise, levels, block)
-            if index + 1 < len(shelf.positions):  # Nothing reads the last block.
-                stream.remember(history[index], block)
-        return torch.stack(made, 1), torch.stack(history, 1)
+
+        @torch.no_grad()
+        def generate(
+            model: CausalWan, embeds: Tensor, clean: Tensor, history: Tensor, noise: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            made, read = [*clean.unbind(1)], [*history.unbind(1)]
+            stream = Stream(model, embeds, self._angles, spec)
+            for index, block in enumerate(shelf.positions):
+                if index == shelf.switch:
+                    stream.switch_prompt(block)
+                if index >= shelf.known:
+                    drawn = noise[1:, :, index - shelf.known]
+                    made[index] = read[index] = stream.generate(drawn, levels, block)
+                if index + 1 < len(shelf.positions):  # Nothing reads the last block.
+                    stream.remember(read[index], block)
+            return torch.stack(made, 1), torch.stack(read, 1)
+
+        return generate
 
 
 def build(

@@ -70,7 +70,8 @@ class Unrolled:
         self.segments, self._spec = made, spec
         cos, sin = zip(*(angles(each.block, 1) for each in made), strict=True)
         self._rope = (torch.cat(cos), torch.cat(sin))
-        self._noisy = [at for at, each in enumerate(made) if each.noisy]
+        noisy = [at for at, each in enumerate(made) if each.noisy]
+        self._noisy = torch.tensor(noisy, device=cos[0].device)
         lengths = sorted({len(each.reads) for each in made})
         self._groups = [
             [at for at, each in enumerate(made) if len(each.reads) == length] for length in lengths
@@ -97,7 +98,7 @@ class Unrolled:
         frames, tokens = self._spec.block, self._spec.block * self._spec.frame_tokens
         clean = self._spec.context_timestep / 1000
         every = levels.new_full((len(levels), len(self.segments)), clean)
-        every[:, self._noisy] = levels
+        every = every.index_copy(1, self._noisy, levels)
         times = (1000 * every).repeat_interleave(frames, 1)
         time, modulation = model.condition_embedder.time(times, model.dtype)
         texts = model.condition_embedder.text_embedder(embeds.to(model.dtype)).unbind(1)
@@ -106,8 +107,8 @@ class Unrolled:
             text = [(block.attn2.keys(each), block.attn2.values(each)) for each in texts]
             attend_text = partial(self._attend_text, text)
             x, _, _ = run_layer(block, x, modulation, self._rope, self._attend, attend_text)
-        x = x.unflatten(1, (-1, tokens))[:, self._noisy].flatten(1, 2)
-        time = time.unflatten(1, (-1, frames))[:, self._noisy].flatten(1, 2)
+        x = x.unflatten(1, (-1, tokens)).index_select(1, self._noisy).flatten(1, 2)
+        time = time.unflatten(1, (-1, frames)).index_select(1, self._noisy).flatten(1, 2)
         flows: Tensor = model.head(x, time, self._spec.grid[0]).unflatten(1, (-1, frames))
         return flows
 

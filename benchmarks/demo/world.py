@@ -147,9 +147,10 @@ def parse(caption: str) -> Scene:
 
 
 def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
-    """A random scene, of two objects in two of five draws, with this ``held_out`` if given."""
+    """A random scene, every second one of two objects, with this ``held_out`` if given."""
+    count = choose.choice((1, 2))
     while True:
-        things = tuple(_draw_thing(choose) for _ in range(1 if choose.random() < 0.6 else 2))
+        things = tuple(_draw_thing(choose) for _ in range(count))
         try:
             scene = Scene(things, choose.choice(GROUNDS), choose.choice(LIGHTS))
         except ValueError:

@@ -27,17 +27,17 @@ def test_a_resumed_run_is_an_unbroken_one_bit_for_bit(name, sizes, plan, done, t
     never = time.monotonic() + 1e6
     assert train(stage_of(name, sizes, plan, done), 1e-3, Budget(1, STEPS), whole, never)
     interrupted = stage_of(name, sizes, plan, done)
-    loss, steps = interrupted.loss, []
+    backward, steps = interrupted.backward, []
 
     def until_third(step, share):
         if step == 2:
             raise KeyboardInterrupt
         steps.append(step)
-        return loss(step, share)
+        return backward(step, share)
 
     # A run that stops in time and one that ends: the second builds its clips anew.
     assert not train(interrupted, 1e-3, Budget(1, STEPS), broken, time.monotonic() - 1)
-    interrupted.loss = until_third
+    interrupted.backward = until_third
     with pytest.raises(KeyboardInterrupt):
         train(interrupted, 1e-3, Budget(1, STEPS), broken, never)
     assert steps == [0, 1]
@@ -74,7 +74,7 @@ def test_muon_changes_a_convolution_in_place():
         assert not torch.equal(weight, before[name]), name
 
 
-def test_ten_steps_without_a_gradient_end_the_run(sizes, plan, done, tmp_path):
+def test_a_row_of_steps_without_a_gradient_ends_the_run(sizes, plan, done, tmp_path):
     stage = stage_of("tiny", sizes, plan, done)
     weight = next(iter(stage.network.parameters()))
     stage.loss = lambda step, share: {"loss": (weight * torch.nan).sum()}
