@@ -28,7 +28,7 @@ class Replayed:
             self._inputs = [each.detach().clone() for each in inputs]
             return self._function(self._inputs)
         for mine, given in zip(self._inputs, inputs, strict=True):
-            mine.copy_(given)
+            mine.copy_(given.detach())
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph, pool=self._pool):
