@@ -8,6 +8,11 @@ from importlib import import_module
 
 import pytest
 from by_folder import pytest_xdist_make_scheduler  # noqa: F401
+from cpu_seconds import (  # noqa: F401
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_terminal_summary,
+)
 from depth import FULL
 from hypothesis import HealthCheck, settings
 

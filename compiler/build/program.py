@@ -8,10 +8,9 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from vidc.compiler.backends import backend
+from vidc.compiler.build.stages import quantized_formats
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.quantize import modules
-from vidc.compiler.quantize.formats import supported_formats
 from vidc.compiler.quantize.modules import quantized_components
 from vidc.exporters.program import export_program
 from vidc.plugins.ops import quantized_conv2d, quantized_linear
@@ -56,12 +55,10 @@ def component_program(settings: Settings, name: str) -> ComponentProgram:
     group = settings.model.components[name]
     part = settings.model.parts[group]
     network = part.network(settings.precision[group])
-    if (quantized := settings.quantized(group)) is None:
+    if settings.quantized(group) is None:
         component = part.components(network)[name]
     else:
-        support = backend(settings.backend).quantization(settings.target)
-        formats = supported_formats(quantized.recipe, settings.model, support)
-        component = quantized_components(part, formats, network)[name]
+        component = quantized_components(part, quantized_formats(settings), network)[name]
     program = export_program(component, keep_sources=True)
     return ComponentProgram(name, program, component.signature, component.aligned)
 

@@ -128,21 +128,23 @@ def _export(settings: Settings, name: str) -> Export:
     if settings.quantized(made.part.group) is None:
         return made
     support = backend(settings.backend).quantization(settings.target)
-    return replace(made, formats=_formats(settings), onnx=support.onnx)
+    return replace(made, formats=quantized_formats(settings), onnx=support.onnx)
 
 
 def _quantize_weights(settings: Settings, group: str) -> Stage:
     from vidc.compiler.build.quantize_weights import QuantizeWeights
 
+    formats = quantized_formats(settings)
     return QuantizeWeights(
-        settings.model, settings.precision[group], _formats(settings), _calibration(settings)
+        settings.model, settings.precision[group], formats, _calibration(settings)
     )
 
 
-def _formats(settings: Settings) -> "Quantization":
+def quantized_formats(settings: Settings) -> "Quantization":
     """Returns the formats of the quantized group's layers.
 
-    Refuses an unsupported recipe before any stage runs.
+    Raises:
+        UnavailableError, UsageError: as ``supported_formats``, before any stage runs.
     """
     from vidc.compiler.quantize.formats import supported_formats
 
@@ -207,5 +209,5 @@ def _golden(settings: Settings) -> list[Stage]:
         return [exact]
     from vidc.compiler.build.golden_quantized import PlayQuantized
 
-    formats, ranges = _formats(settings), _calibration(settings)
+    formats, ranges = quantized_formats(settings), _calibration(settings)
     return [exact, PlayQuantized(exact, formats, ranges, device_bytes=exact.device_bytes)]

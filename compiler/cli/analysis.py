@@ -10,6 +10,7 @@ import click
 
 from vidc.compiler.cli import names
 from vidc.compiler.cli.group import taken
+from vidc.compiler.cli.options import PATH
 from vidc.compiler.cli.output import why_not_writable
 from vidc.exporters.families.flags import title_of
 from vidc.plugins.errors import UsageError
@@ -124,7 +125,7 @@ def analysis_options(command: Callable[..., Any]) -> Callable[..., Any]:
         f"[default: {_PROMPTS}]",
     )  # fmt: skip
     @click.option(
-        "--recipe-file", "file", type=click.Path(path_type=Path), metavar="FILE",
+        "--recipe-file", "file", type=PATH, metavar="FILE",
         help="File for the budget's recipe.  [default: the calibration's folder with .toml]",
     )  # fmt: skip
     @functools.wraps(command)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.options import PATH, bundle_argument
 from vidc.compiler.cli.output import (
     columns,
     json_option,
@@ -21,20 +22,18 @@ from vidc.plugins.errors import GateError, UsageError
 if TYPE_CHECKING:
     from vidc.compiler.bench.record import Result
 
-_PATH = click.Path(path_type=Path)
-
 
 def _names(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in value.split(",") if name))
 
 
 @click.command(cls=Command)
-@click.argument("bundle", type=_PATH)
+@bundle_argument
 @click.option(
     "--against", default="", callback=_names, metavar="NAMES",
     help="Baselines to measure in turn with the bundle: eager, compile or eager,compile.",
 )  # fmt: skip
-@click.option("--compare", type=_PATH, metavar="RESULT.json", help="Result of an earlier run.")
+@click.option("--compare", type=PATH, metavar="RESULT.json", help="Result of an earlier run.")
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=20, show_default=True,
     help="Warm-up rounds of each kind.",
@@ -60,7 +59,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str) -> tup
     help="Build and measure variants too, such as --sweep window=6,9,12.",
 )  # fmt: skip
 @click.option(
-    "--report", type=_PATH,
+    "--report", type=PATH,
     help="HTML report; the result goes beside it as .json.  [default: BUNDLE.bench.html]",
 )  # fmt: skip
 @json_option

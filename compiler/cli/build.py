@@ -12,6 +12,7 @@ import click
 
 from vidc.compiler.cli import names
 from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.options import PATH
 from vidc.compiler.cli.output import json_option, print_json, print_plan, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
@@ -40,19 +41,19 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--calibration",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of vidc calibrate, for recipes with static scales.  [default: ranges recorded on "
     "the preset's prompts]",
 )
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of the bundle.  [default: out/PRESET-GPU-PRECISION]",
 )
 @click.option(
     "--sign",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="KEY",
     help="Sign the bundle with this Ed25519 private key, in PEM.",
 )
@@ -230,13 +231,11 @@ def _with_calibration(
             _tell_recipe(settings)
         return sources
 
-    from vidc.compiler.backends import backend
+    from vidc.compiler.build.stages import quantized_formats
     from vidc.compiler.quantize.artifact import read_calibration
     from vidc.compiler.quantize.attention import require_heads
-    from vidc.compiler.quantize.formats import supported_formats
 
-    form = backend(settings.backend).quantization(settings.target)
-    formats = supported_formats(quantized.recipe, settings.model, form)
+    formats = quantized_formats(settings)
     _tell_recipe(settings)
     if folder is None:
         _tell_calibration(settings, flags, weights)

@@ -9,6 +9,7 @@ import click
 
 from vidc.compiler.cli.analysis import AnalysisOptions, analysis_options, tell_plan, write_recipe
 from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.options import PATH
 from vidc.compiler.cli.output import columns, json_option, print_json, print_plan, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @settings_options
 @sources_options
 @click.option(
-    "--prompts", type=click.Path(path_type=Path), metavar="FILE",
+    "--prompts", type=PATH, metavar="FILE",
     help="Embeddings (.safetensors: [N, L, E] or several [L, E]) or, with a text encoder, texts "
     "(.txt: one a line; .json: a list).  [default: the preset's, or vidc's own]",
 )  # fmt: skip
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path),
+    "-o", "--output", type=PATH,
     help="Folder of the calibration.  [default: out/PRESET-calibration]",
 )  # fmt: skip
 @analysis_options

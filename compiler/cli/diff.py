@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.options import PATH
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.plugins.errors import UsageError
 
@@ -14,13 +15,12 @@ if TYPE_CHECKING:
     from vidc.compiler.inspect.changes import Sections
     from vidc.compiler.inspect.compare_bundles import WeightsDifference
 
-_PATH = click.Path(path_type=Path)
 _SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
 @click.command(cls=Command)
-@click.argument("a", type=_PATH)
-@click.argument("b", type=_PATH)
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
 @json_option
 def command(a: Path, b: Path, as_json: bool) -> None:
     """Compare two bundles, graphs or engines.

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.options import PATH
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.doctor.probes import Status, examine, verdict
 
@@ -13,7 +14,7 @@ ENVIRONMENT = 3
 
 
 @click.command(cls=Command)
-@click.argument("bundle", type=click.Path(path_type=Path), required=False)
+@click.argument("bundle", type=PATH, required=False)
 @json_option
 @click.pass_context
 def command(context: click.Context, bundle: Path | None, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.options import PATH
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options
@@ -22,7 +23,7 @@ from vidc.compiler.config.environment import cache_root
     help="Component to export; may be repeated.  [default: all]",
 )  # fmt: skip
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True,
+    "-o", "--output", type=PATH, required=True,
     help="New or empty folder.",
 )  # fmt: skip
 @json_option

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.options import PATH
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.report.weights import origin_text
 from vidc.compiler.store.disk import byte_size
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PATH)
 @click.option("--component", metavar="NAME", help="Show the tensors of one engine of a bundle.")
 @json_option
 def command(path: Path, component: str | None, as_json: bool) -> None:

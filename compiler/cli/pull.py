@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.options import PATH, trust_option
 from vidc.compiler.cli.output import json_option, print_json, print_text
 
 
@@ -13,16 +14,11 @@ from vidc.compiler.cli.output import json_option, print_json, print_text
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of the bundle.  [default: out/NAME]",
 )
 @click.option("--digest", help="Digest of the manifest: refuse any other bundle.")
-@click.option(
-    "--trust",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Ed25519 public key in PEM: refuse a bundle that no such key signed.",
-)
+@trust_option
 @json_option
 def command(
     repository: str, output: Path | None, digest: str | None, trust: tuple[Path, ...], as_json: bool

@@ -5,11 +5,12 @@ from pathlib import Path
 import click
 
 from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.options import bundle_argument
 from vidc.compiler.cli.output import json_option, print_json, print_text
 
 
 @click.command(cls=Command)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("repository", metavar="hf:ORG/NAME[@BRANCH]")
 @click.option("--private", is_flag=True, help="Make the repository private, if it is made.")
 @json_option

@@ -13,6 +13,7 @@ import click
 from vidc.compiler.cli.controls import ControlOptions
 from vidc.compiler.cli.group import Command, taken
 from vidc.compiler.cli.images import ImageOptions, clips
+from vidc.compiler.cli.options import PATH, bundle_argument
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.compiler.cli.prompts import PromptOptions
 from vidc.plugins.errors import UsageError
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from vidc.runtime.programs.base import Session
     from vidc.runtime.programs.spec import ProgramSpec
-
-_PATH = click.Path(path_type=Path)
 
 
 class Clock:
@@ -66,10 +65,10 @@ class Inputs(Protocol):
 
 
 @click.command(cls=Command)
-@click.argument("bundle", type=_PATH)
+@bundle_argument
 @click.option("--prompt", help="Text of the prompt.")
 @click.option(
-    "--prompt-embeds", type=_PATH, help="Text embeddings (.safetensors) in place of --prompt."
+    "--prompt-embeds", type=PATH, help="Text embeddings (.safetensors) in place of --prompt."
 )
 @click.option(
     "--switch",
@@ -81,23 +80,23 @@ class Inputs(Protocol):
 @click.option(
     "--switch-embeds", multiple=True, metavar="BLOCK:FILE", help="As --switch, with embeddings."
 )
-@click.option("--image", type=_PATH, help="Picture to animate, in RGB and of the bundle's size.")
+@click.option("--image", type=PATH, help="Picture to animate, in RGB and of the bundle's size.")
 @click.option(
     "--image-embeds",
-    type=_PATH,
+    type=PATH,
     help="CLIP embedding of the picture (.safetensors), for a bundle without image encoder.",
 )
 @click.option("--motion", type=float, help="Motion bucket of the clip.  [default: 127]")
 @click.option("--noise-aug", type=float, help="Noise on the encoded picture.  [default: 0.02]")
 @click.option(
     "--actions",
-    type=_PATH,
+    type=PATH,
     metavar="FILE",
     help="Actions of a world model, a row for each frame: .npy, or .csv with commas.",
 )
 @click.option(
     "--start",
-    type=_PATH,
+    type=PATH,
     metavar="PATH",
     help="What a world model starts from: a folder with low_res.npy, full_res.npy and act.npy, or "
     "an image.",
@@ -122,7 +121,7 @@ class Inputs(Protocol):
 @click.option(
     "-o",
     "--output",
-    type=_PATH,
+    type=PATH,
     default=Path("out.mp4"),
     show_default=True,
     help="An .mp4, .webp or .gif file; a batch gets one numbered file per video.",

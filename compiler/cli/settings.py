@@ -11,6 +11,7 @@ import click
 
 from vidc.compiler.cli import names
 from vidc.compiler.cli.group import taken
+from vidc.compiler.cli.options import PATH
 from vidc.compiler.config.resolve import Settings, resolve
 
 
@@ -72,7 +73,7 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--set", "assignments", multiple=True, metavar="KEY=VALUE",
         help="Change a setting that `vidc presets show` lists, such as stream.window=9.",
     )  # fmt: skip
-    @click.option("--config", type=click.Path(path_type=Path), help="TOML file of settings.")
+    @click.option("--config", type=PATH, help="TOML file of settings.")
     @functools.wraps(command)
     def with_flags(**given: Any) -> Any:
         flags = taken(Flags, given)

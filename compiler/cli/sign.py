@@ -5,14 +5,15 @@ from pathlib import Path
 import click
 
 from vidc.compiler.cli.group import Command
+from vidc.compiler.cli.options import PATH, bundle_argument
 from vidc.compiler.cli.output import json_option, print_json, print_text
 
 
 @click.command(cls=Command)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.option(
     "--key",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="Ed25519 private key, in PEM without a password.",
 )

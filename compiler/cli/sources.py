@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import click
 
 from vidc.compiler.build.sources import Sources
+from vidc.compiler.cli.options import PATH
 from vidc.exporters.families.family import Family
 from vidc.exporters.families.flags import CHECKPOINT, PART_FLAGS, flag_of, title_of
 from vidc.plugins.errors import UsageError
 
 ModelT = TypeVar("ModelT", bound=Family)
-_PATH = click.Path(path_type=Path)
 _HUB = "hf:"
 """Start of the name of a file of the Hugging Face Hub."""
 
@@ -182,7 +182,7 @@ def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option(
         CHECKPOINT,
-        type=_PATH,
+        type=PATH,
         help="Checkpoint of the main network, or a diffusers folder with one for each part. This "
         "and the other checkpoints may be of the Hugging Face Hub: hf:ORG/NAME[@REVISION][:FILE].",
     )
@@ -190,7 +190,7 @@ def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--lora",
         "loras",
-        type=_PATH,
+        type=PATH,
         multiple=True,
         help="LoRA to merge into the main network. Can be given several times.",
     )
@@ -218,5 +218,5 @@ def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _part_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flag of each part that has one, in their order."""
     for group, flag in reversed(PART_FLAGS.items()):
-        command = click.option(flag_of(group), type=_PATH, help=flag.help)(command)
+        command = click.option(flag_of(group), type=PATH, help=flag.help)(command)
     return command

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vidc.compiler.cli.group import Command, Invocation
+from vidc.compiler.cli.options import PATH, bundle_argument, trust_option
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text, why_not_writable
 from vidc.plugins.errors import GateError, UsageError, VidcError
 
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.option(
     "--report",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="HTML report to write.  [default: BUNDLE.report.html if a gate fails; the build's "
     "report is in the bundle]",
 )
 @click.option(
     "--video",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Side-by-side video of reference, engine and magnified difference: .mp4, .webp or .gif.",
 )
 @click.option(
@@ -38,17 +39,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--polygraphy",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FOLDER",
     help="Write inputs and PyTorch's results of each component's first golden call as Polygraphy's "
     "JSON, and print the commands that compare them. For ONNX graphs on a CPU.",
 )
-@click.option(
-    "--trust",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Ed25519 public key in PEM: refuse a bundle that no such key signed.",
-)
+@trust_option
 @json_option
 def command(
     bundle: Path,

@@ -77,7 +77,8 @@ def apply_recipe(recipe: Recipe, model: Family) -> Quantization:
     computed = sum(products[name] for name in names if linear[name].computes)
     kept = sum(weights[name] for name in names if linear[name].weights != HIGH)
     narrow = {name: fmt.as_linear for name, fmt in convolved.items() if fmt.weights != HIGH}
-    elements = {name: math.prod(part.shapes()[f"{name}.weight"]) for name in narrow}
+    shapes = part.shapes() if narrow else {}
+    elements = {name: math.prod(shapes[f"{name}.weight"]) for name in narrow}
     computed += sum(size * part.rows(name) for name, size in elements.items())
     kept += sum(elements.values())
     return Quantization(

@@ -135,6 +135,8 @@ class Workers:
     def call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Runs a module's function in an idle worker, or in this process if none is idle.
 
+        A worker whose function raised is not used again: an error of its GPU would stay in it.
+
         Raises:
             BuildError: ``VIDC-BUILD-STAGE``, the worker died; ``name`` is what the message calls
                 the function.

@@ -159,7 +159,7 @@ class CausalVideo(Family):
         ):
             stream.require(
                 size % stride == 0,
-                f"stream.{name} = {size} does not divide by {stride} (VAE stride x patch)",
+                f"stream.{name} = {size} is not a multiple of {stride} (VAE stride x patch)",
                 f"use {max(stride, size // stride * stride)} or {(size // stride + 1) * stride}",
             )
         stream.require(

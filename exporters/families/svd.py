@@ -57,7 +57,7 @@ class ClipConfig(Table):
             size = getattr(self, name)
             self.require(
                 size % SIDE == 0,
-                f"clip.{name} = {size} does not divide by {SIDE}",
+                f"clip.{name} = {size} is not a multiple of {SIDE}",
                 f"use {max(1, size // SIDE) * SIDE} or {(max(1, size // SIDE) + 1) * SIDE}",
             )
         divisors = [n for n in range(1, self.frames + 1) if self.frames % n == 0]

@@ -54,7 +54,7 @@ class ClipSpec(ProgramSpec):
             if not all(0 < value <= _MAX_SIZE for value in values):
                 raise ValueError(f"{name} = {list(values)} is not between 1 and {_MAX_SIZE}")
         if self.frames % self.chunk:
-            raise ValueError(f"frames = {self.frames} does not divide by chunk = {self.chunk}")
+            raise ValueError(f"frames = {self.frames} is not a multiple of chunk = {self.chunk}")
         low, high = self.guidance
         if not 1 <= low <= high < math.inf:
             raise ValueError(f"guidance = {list(self.guidance)} does not rise from 1 or more")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_taehv
 import torch
 from bundle_8bit import untrained
 from click.testing import CliRunner
@@ -54,12 +55,14 @@ class Project:
     cache: Path
     bundle: Path
 
-    def resolve(self, *assignments: str, **flags: str) -> tuple[Settings, Sources]:
-        """Settings and sources with ``--set`` and other flags."""
+    def resolve(
+        self, *assignments: str, parts: dict[str, Path] | None = None, **flags: str
+    ) -> tuple[Settings, Sources]:
+        """Settings and sources with ``--set``, checkpoints of parts and other flags."""
         settings = resolve(
             str(self.preset), assignments=assignments, environ={}, **({"gpu": "cpu"} | flags)
         )
-        options = SourceOptions(self.pipeline)
+        options = SourceOptions(self.pipeline, parts or {})
         model, sources = options.resolve(settings.model)
         return replace(settings, model=model), sources
 
@@ -97,6 +100,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         patch.setattr(building, "WORKERS", WORKERS)
         whole(*made.resolve()).run(made.bundle, made.cache, LineProgress())
     return made
+
+
+@pytest.fixture(scope="session")
+def taehv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TAEHV's checkpoint, of ``small_taehv.SIZES``."""
+    return small_taehv.save(tmp_path_factory.mktemp("taehv") / "taew2_1.safetensors")
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import small_taehv
 import taehv_oracle
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,35 +16,21 @@ from vidc.compiler.validate.compare import compare_with_golden
 from vidc.compiler.validate.gates import Where
 from vidc.compiler.validate.golden import Golden
 from vidc.compiler.validate.play import Player
-from vidc.exporters.parts.taehv.config import TaehvConfig
-from vidc.exporters.parts.taehv.part import TaehvPart
 from vidc.plugins.errors import UsageError
 from vidc.runtime import load
 from vidc.runtime.engines import Wrapper
 from vidc.runtime.manifest import read_manifest
 
-WIDTHS = (16, 8, 8, 8)
-SIZES = (f"taehv.widths={list(WIDTHS)}", "taehv.encoder_width=8", "validate.blocks=3",
-         "validate.switch_after=2")  # fmt: skip
+SIZES = (*small_taehv.SIZES, "validate.blocks=3", "validate.switch_after=2")
 DECODERS = ("taehv_decode_first", "taehv_decode")
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    """A TAEHV's checkpoint, as published: float16 under the published names."""
-    part = TaehvPart(TaehvConfig(widths=WIDTHS, encoder_width=8), 1, 3, 32, 48)
-    path = tmp_path_factory.mktemp("taehv") / "taew2_1.safetensors"
-    drawn = part.random_weights(2)
-    save_file({name: tensor.load().half() for name, tensor in drawn.items()}, path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def make(project, file, tmp_path_factory):
+def make(project, taehv, tmp_path_factory):
     def made(kind):
         choices = [f"vae.kind={kind}", *SIZES]
         settings = resolve(str(project.preset), gpu="cpu", assignments=choices, environ={})
-        parts = {"taehv": file}
+        parts = {"taehv": taehv}
         if kind == "both":
             parts["vae"] = project.pipeline / "vae"
         options = SourceOptions(project.pipeline / "transformer", parts)
@@ -82,7 +69,7 @@ def expected(file, latents):
     return taehv_oracle.decode(weights, latents)[0].mul(255).permute(0, 2, 3, 1)
 
 
-def test_a_bundle_decodes_with_a_taehv_in_place_of_the_vae(alone, file, vidc):
+def test_a_bundle_decodes_with_a_taehv_in_place_of_the_vae(alone, taehv, vidc):
     with load(alone) as bundle:
         assert set(DECODERS) < bundle.engines.keys()
         assert not [name for name in bundle.engines if name.startswith("vae_")]
@@ -90,7 +77,7 @@ def test_a_bundle_decodes_with_a_taehv_in_place_of_the_vae(alone, file, vidc):
             frames, latents = stream(session)
     assert frames.shape == (33, 32, 48, 3)
     # Half a level of rounding to 8 bits, and a little for sums in another order.
-    assert (frames - expected(file, latents)).abs().max() < 0.51
+    assert (frames - expected(taehv, latents)).abs().max() < 0.51
     found = json.loads(vidc("validate", str(alone), "--json")[1])
     assert found["passed"]
     errors = {row["component"]: row["relative_l2"] for row in found["components"]}
@@ -123,7 +110,7 @@ def test_a_lost_memory_fails_the_gates(request, kind):
     assert (Where.PIXELS in failed) == (kind == "alone")
 
 
-def test_a_session_picks_one_of_two_decoders(both, file, bundle):
+def test_a_session_picks_one_of_two_decoders(both, taehv, bundle):
     with load(both) as loaded:
         assert loaded.spec.decoders == ("vae", "taehv")
         with loaded.session(seed=1) as first, loaded.session(seed=1, decoder="taehv") as second:
@@ -136,7 +123,7 @@ def test_a_session_picks_one_of_two_decoders(both, file, bundle):
         with pytest.raises(UsageError) as caught:
             loaded.session(decoder="tahv")
     assert torch.equal(latents, same)
-    assert (tiny - expected(file, same)).abs().max() < 0.51
+    assert (tiny - expected(taehv, same)).abs().max() < 0.51
     assert (full.float() - tiny.float()).abs().mean() > 10
     assert caught.value.code == "VIDC-SESSION-DECODER"
     assert "taehv" in caught.value.hint
@@ -193,11 +180,11 @@ def test_bench_measures_the_decoder_of_this_name(both, vidc, tmp_path):
         ("both", ("taehv",), "no VAE is given", "add --vae FILE"),
     ],
 )  # fmt: skip
-def test_files_must_be_those_of_the_models_decoders(project, file, kind, parts, message, hint):
+def test_files_must_be_those_of_the_models_decoders(project, taehv, kind, parts, message, hint):
     settings = resolve(
         str(project.preset), gpu="cpu", assignments=[f"vae.kind={kind}", *SIZES], environ={}
     )
-    files = {"vae": project.pipeline / "vae", "taehv": file}
+    files = {"vae": project.pipeline / "vae", "taehv": taehv}
     given = {name: files[name] for name in parts}
     with pytest.raises(UsageError) as caught:
         SourceOptions(project.pipeline / "transformer", given).resolve(settings.model)

@@ -57,10 +57,31 @@ def complete(configured) -> Path:
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory) -> Path:
-    """Build folder with the library for the lowest architecture and for Hopper."""
+def wheel(tmp_path_factory) -> Path:
+    """Folder with a wheel, built for the lowest architecture and for Hopper in ``build`` there."""
     folder = tmp_path_factory.mktemp("some")
-    return compile_all(configure(folder, "-DVIDC_ARCHITECTURES=75;90a"))
+    settings = {
+        "build-dir": folder / "build",
+        "cmake.define.VIDC_ARCHITECTURES": "75;90a",
+        "cmake.define.Python_EXECUTABLE": sys.executable,
+    }
+    options = [word for name, value in settings.items() for word in ("-C", f"{name}={value}")]
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps",
+            "--no-build-isolation", *options, "-w", folder, ROOT,
+        ],
+        env=os.environ | {"VIDC_CUDA": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "build" / "said.txt").write_text(done.stdout + done.stderr)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def build(wheel) -> Path:
+    """Build folder with the library for the lowest architecture and for Hopper."""
+    return wheel / "build"
 
 
 def run(build, code):
@@ -185,18 +206,10 @@ print(json.dumps(refusals.of_kernels([*MEMORY, *ELSEWHERE])))
         refusal.check(said[str(refusal)])
 
 
-def test_wheel_has_the_library_in_the_package(build, tmp_path):
-    """Reuses the compiled objects; the wheel is for any Python version and one platform."""
-    command = [
-        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
-        "-C", f"build-dir={build}", "-C", f"cmake.define.Python_EXECUTABLE={sys.executable}",
-        "-w", tmp_path, ROOT,
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, env=os.environ | {"VIDC_CUDA": "1"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    assert "-py3-none-linux_" in wheel.name
-    libraries = {TORCH_LIBRARY, *(file.name for file in build.glob("libvidc_plugins.so"))}
-    assert {f"vidc/plugins/{name}" for name in libraries} <= {*zipfile.ZipFile(wheel).namelist()}
+def test_wheel_has_the_library_in_the_package(wheel):
+    """The wheel is for any Python version and one platform."""
+    (file,) = wheel.glob("*.whl")
+    assert "-py3-none-linux_" in file.name
+    built = (wheel / "build").glob("libvidc_plugins.so")
+    libraries = {TORCH_LIBRARY, *(library.name for library in built)}
+    assert {f"vidc/plugins/{name}" for name in libraries} <= {*zipfile.ZipFile(file).namelist()}

@@ -34,13 +34,13 @@ class ClipVisionConfig(Table):
         )
         self.require(
             self.width % self.heads == 0,
-            f"image_encoder.width = {self.width} does not divide by image_encoder.heads = "
+            f"image_encoder.width = {self.width} is not a multiple of image_encoder.heads = "
             f"{self.heads}",
             "use a multiple of the heads",
         )
         self.require(
             self.image % self.patch == 0,
-            f"image_encoder.image = {self.image} does not divide by image_encoder.patch = "
+            f"image_encoder.image = {self.image} is not a multiple of image_encoder.patch = "
             f"{self.patch}",
             "use a multiple of the patch",
         )

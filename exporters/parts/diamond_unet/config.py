@@ -148,7 +148,7 @@ class DenoiserConfig(UNetConfig):
         self.require_sizes("denoiser", "actions")
         self.require(
             self.cond % self.past == 0,
-            f"denoiser.cond = {self.cond} does not divide by past = {self.past}",
+            f"denoiser.cond = {self.cond} is not a multiple of past = {self.past}",
             "each past frame's action takes an equal share of the conditioning vector",
         )
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import quantized
+import small_taehv
 
 pytest.importorskip("tensorrt_rtx")
 
@@ -32,8 +33,7 @@ SMALL = (
     "stream.width=32",
     "stream.window=6",
     "vae.kind=taehv",
-    "taehv.widths=[16, 8, 8, 8]",
-    "taehv.encoder_width=8",
+    *small_taehv.SIZES,
 )
 
 

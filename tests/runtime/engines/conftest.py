@@ -3,6 +3,7 @@
 from functools import cache
 
 import pytest
+import small_taehv
 
 from vidc.compiler.build.load import Load
 from vidc.compiler.config.resolve import resolve
@@ -15,8 +16,8 @@ SMALL = (
     "stream.height=16",
     "stream.width=32",
     "stream.window=9",
-    "vae.base_dim=4",
-    "vae.res_blocks=1",
+    "vae.kind=taehv",
+    *small_taehv.SIZES,
     "sampler.steps=[1000, 500]",
 )
 
@@ -42,7 +43,7 @@ def exported(config, tmp_path_factory):
 @pytest.fixture(scope="session")
 def weights(config, tmp_path_factory):
     files = {}
-    for group in ("transformer", "vae"):
+    for group in config.parts:
         folder = tmp_path_factory.mktemp(group)
         load = Load(config.parts[group], type(config), "fp32", 1)
         load.run(Workspace(folder, {}, print))

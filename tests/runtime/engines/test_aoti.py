@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import small_taehv
 import torch
 from safetensors.torch import load_file, save_file
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -26,7 +27,6 @@ from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, Str
 from vidc.exporters.models import PRECISIONS, with_weights
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.exporters.parts.causal_wan.random_weights import random_weights
-from vidc.exporters.parts.taehv.config import TaehvConfig
 from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.exporters.program import export_program, save_program
 from vidc.plugins.errors import GateError, UnavailableError
@@ -46,7 +46,7 @@ CONFIG = CausalVideo(
     VaeConfig(base_dim=4, res_blocks=1),
     StreamConfig(height=32, width=48, window=12, sink=3, block=3),
     SamplerConfig(),
-    taehv=TaehvConfig(widths=(16, 8, 8, 8), encoder_width=8),
+    taehv=small_taehv.CONFIG,
     kind="both",
 )
 TIMESTEPS = {"denoise": 700.0, "kv_update": 0.0}

@@ -102,7 +102,7 @@ def test_stream_of_captured_runs_matches_pytorch(config, weights, built, on_gpu,
     fake = on_gpu()
     found = loaded(built, weights, GPU)
     captured = {name for name, engine in found.items() if engine.captured}
-    assert captured == {name for name in found if not name.startswith("vae")}
+    assert captured == {name for name in found if not name.startswith("taehv")}
     require_pytorchs_stream(config, weights, found, warm)
     sessions = dict(zip(found, fake.sessions, strict=True))
     assert {s.cuda["use_tf32"] for s in fake.sessions} == {"0"}
@@ -127,9 +127,9 @@ def test_each_of_two_buffers_has_a_graph(config, weights, built, on_gpu, warm):
     require_pytorchs_stream(config, weights, found, warm)
     sessions = dict(zip(found, fake.sessions, strict=True))
     assert {name: len(s.captured) for name, s in sessions.items()} == {
-        name: 2 if name.startswith("vae") else 1 for name in sessions
+        name: 2 if name.startswith("taehv") else 1 for name in sessions
     }
-    assert sessions["vae_decode"].replays >= 5
+    assert sessions["taehv_decode"].replays >= 5
 
 
 def test_runs_a_graph_that_cannot_be_captured(config, weights, built, on_gpu, warm):
@@ -147,7 +147,7 @@ def test_states_and_weights_are_where_the_backend_says(built):
     assert all(s.in_place and s.axes == (0, 2, 1, 3) for s in rings)
     assert denoise.options["weights_given"]
     assert denoise.files == ("engines/onnxruntime/denoise.onnx",)
-    assert not any(s.in_place for s in built["vae_decode"][1].signature.states)
+    assert not any(s.in_place for s in built["taehv_decode"][1].signature.states)
 
 
 def refused(built, weights, code, device=CPU, **changes):
@@ -171,7 +171,7 @@ def test_a_gpu_is_not_silently_replaced_by_the_cpu(built, weights, on_gpu):
 
 
 def test_a_weight_that_the_bundle_lacks_is_refused(built, weights):
-    error = refused(built, {"vae": weights["vae"]}, "VIDC-ENGINE-SIGNATURE")
+    error = refused(built, {"taehv": weights["taehv"]}, "VIDC-ENGINE-SIGNATURE")
     assert "weights" in error.message
 
 

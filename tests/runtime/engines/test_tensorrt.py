@@ -85,7 +85,7 @@ def test_the_ring_stays_in_place_and_the_decoders_caches_do_not(bundle):
     in_place = {s.name: s.in_place for s in entries["denoise"].signature.states}
     assert all(value == name.startswith("ring.") for name, value in in_place.items())
     assert {s.axes for s in entries["denoise"].signature.states} == {(0, 2, 1, 3), None}
-    assert not any(s.in_place for s in entries["vae_decode"].signature.states)
+    assert not any(s.in_place for s in entries["taehv_decode"].signature.states)
     assert all(s.in_place for s in entries["text_kv"].signature.states)
 
 
@@ -276,7 +276,7 @@ def test_a_plan_of_other_tensors_is_refused(bundle, weights):
 
 
 def test_a_weight_that_the_bundle_lacks_is_refused(bundle, weights):
-    refused(bundle, {"vae": weights["vae"]}, GateError, "VIDC-ENGINE-SIGNATURE")
+    refused(bundle, {"taehv": weights["taehv"]}, GateError, "VIDC-ENGINE-SIGNATURE")
 
 
 WITH_PLUGINS = {"product": "tensorrt_rtx", "plugins": ["ring_attention_16bit"]}

@@ -74,7 +74,7 @@ def test_estimates_grow_with_the_work(svd):
     ("assignments", "match"),
     [
         (("clip.chunk=3",), r"clip\.chunk = 3 does not divide clip\.frames = 4.*\n.*1, 2 or 4"),
-        (("clip.height=100",), r"clip\.height = 100 does not divide by 64"),
+        (("clip.height=100",), r"clip\.height = 100 is not a multiple of 64"),
         (("clip.low_memory=true", "sampler.guidance=[1.0, 1.0]"), r"clip\.low_memory"),
         (("sampler.guidance=[3.0, 1.0]",), r"sampler\.guidance"),
         (("sampler.steps=0",), r"sampler\.steps"),

@@ -58,7 +58,7 @@ def test_a_latent_of_wan_2_2_has_sixteen_pixels_a_side():
          "8 pixels a side in vae, and 16 in taehv"),
         (("vae.kind=taehv", "taehv.widths=[8, 8, 8]"), "VIDC-CONFIG-SIZES", "are not 4 numbers"),
         (("vae.kind=taehv", "taehv.patch=2", "stream.width=48"), "VIDC-CONFIG-SIZES",
-         "stream.width = 48 does not divide by 32"),
+         "stream.width = 48 is not a multiple of 32"),
     ],
 )  # fmt: skip
 def test_refuses_sizes_that_do_not_fit(settings, code, message):
