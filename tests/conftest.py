@@ -7,7 +7,10 @@ from contextlib import suppress
 from importlib import import_module
 
 import pytest
-from by_folder import pytest_xdist_make_scheduler  # noqa: F401
+from by_folder import (  # noqa: F401
+    pytest_collection_modifyitems,
+    pytest_xdist_make_scheduler,
+)
 from cpu_seconds import (  # noqa: F401
     pytest_runtest_logreport,
     pytest_runtest_makereport,

@@ -35,3 +35,10 @@ def test_one_worker_runs_all_tests_of_a_folder(tmp_path):
     workers = [{path.name for path in (tmp_path / folder).glob("gw*")} for folder in "abc"]
     assert [len(each) for each in workers] == [1, 1, 1]
     assert set.union(*workers) == {"gw0", "gw1"}
+
+
+def test_folders_that_take_minutes_come_first(request):
+    folders = [by_folder.folder(item.nodeid) for item in request.session.items]
+    ran = [folder for folder in by_folder.FIRST if folder in folders]
+    assert list(dict.fromkeys(folders))[: len(ran)] == ran
+    assert all((request.config.rootpath / folder).is_dir() for folder in by_folder.FIRST)

@@ -71,7 +71,14 @@ def play_both(made, frames, session, forced=None):
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("fast", 100), ("higher_quality", 100), ("heun", 20), ("atari", 50)]
+    ("name", "count"),
+    [
+        ("fast", 100),
+        ("higher_quality", 20),
+        pytest.param("higher_quality", 100, marks=pytest.mark.deep),
+        ("heun", 20),
+        ("atari", 50),
+    ],
 )
 def test_frames_in_open_loop_equal_the_oracle(name, count):
     made = pair(**(MODELS[name] | SMALL))

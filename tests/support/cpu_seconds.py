@@ -8,6 +8,7 @@ import os
 from collections import Counter
 
 import pytest
+from by_folder import folder
 
 FOLDERS: Counter[str] = Counter()
 TESTS: Counter[str] = Counter()
@@ -33,7 +34,7 @@ def pytest_runtest_makereport(item, call):
 def pytest_runtest_logreport(report):
     """Sums them up, in the process that reports."""
     TESTS[report.nodeid] += report.cpu_seconds
-    FOLDERS[report.nodeid.partition("::")[0].rpartition("/")[0]] += report.cpu_seconds
+    FOLDERS[folder(report.nodeid)] += report.cpu_seconds
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -69,7 +69,9 @@ def test_decodes_like_diffusers_on_a_whole_clip(make_model):
     assert expected.std() > 5
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float32, marks=pytest.mark.deep), torch.bfloat16]
+)
 def test_compiles_each_layer_and_the_decoder(make_model, dtype):
     model = make_model(dtype, window=6)
     operators = []

@@ -16,7 +16,7 @@ from vidc.plugins.signature import Access, state_output
 WINDOWS = [
     pytest.param({"window": 6}, id="6-turning-over-a-block"),
     pytest.param({"window": 9, "batch": 2}, id="9-batch-2"),
-    pytest.param({"window": 12}, id="12"),
+    pytest.param({"window": 12}, id="12", marks=pytest.mark.deep),
 ]
 
 

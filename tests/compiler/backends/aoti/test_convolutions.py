@@ -23,7 +23,7 @@ def test_dilates_pointwise_convolutions_only():
     assert dilations == [[1, 1, 2], [1, 1, 2], [1, 2], None]
 
 
-@pytest.mark.parametrize(("compiled", "run"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("compiled", "run"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.deep)])
 def test_engine_is_correct_with_other_thread_count(tmp_path, compiled, run):
     for what, threads in (("compile", compiled), ("run", run)):
         command = [sys.executable, convolving.__file__, what, str(tmp_path / "between.pt2")]
