@@ -4,13 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vidc.exporters.table import Table
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from vidc.exporters.checkpoint.layout import Layout
     from vidc.exporters.checkpoint.lazy import LazyTensor
@@ -87,9 +88,20 @@ class Part(ABC):
     def components(self, network: "nn.Module") -> "dict[str, Component]":
         """Returns its components by name; they share the parameters of ``network``."""
 
-    @abstractmethod
     def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
-        """Draws float32 weights with which every layer affects the result."""
+        """Returns float32 weights with which every layer affects the result, drawn when loaded."""
+        import torch
+
+        from vidc.exporters.checkpoint.lazy import LazyTensor
+
+        return {
+            name: LazyTensor(shape, torch.float32, partial(self.random_weight, name, shape, seed))
+            for name, shape in self.shapes().items()
+        }
+
+    def random_weight(self, name: str, shape: tuple[int, ...], seed: int) -> "Tensor":
+        """Draws a weight from the seed and its name; for parts that inherit ``random_weights``."""
+        raise NotImplementedError
 
     def load(
         self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]", ema: bool

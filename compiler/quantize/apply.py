@@ -33,14 +33,12 @@ class Quantization:
         attention: formats of all attentions over rings by name, such as ``blocks.0.attn1``.
         flops_share: share of a pass's matmul FLOPs with weights, those outside linear layers
             included, that run in 8 bits, 0 to 1.
-        weights_share: share of all these weights in 8 bits, 0 to 1.
         shared: of each linear layer that shares its input, all layers that read it, in order.
     """
 
     linear: Mapping[str, LinearFormat]
     attention: Mapping[str, AttentionFormat]
     flops_share: float
-    weights_share: float
     shared: Mapping[str, tuple[str, ...]]
 
     def rules(self) -> dict[str, dict[str, Any]]:
@@ -71,23 +69,14 @@ def apply_recipe(recipe: Recipe, model: Family) -> Quantization:
         AttentionFormat(),
         f"recipe {recipe.name}, [[attention]]",
     )
-    weights = {name: math.prod(size) for name, size in sizes.items()}
-    products = {name: weight * part.rows(name) for name, weight in weights.items()}
-    others = part.other_products
+    products = {name: math.prod(size) * part.rows(name) for name, size in sizes.items()}
     computed = sum(products[name] for name in names if linear[name].computes)
-    kept = sum(weights[name] for name in names if linear[name].weights != HIGH)
     narrow = {name: fmt.as_linear for name, fmt in convolved.items() if fmt.weights != HIGH}
     shapes = part.shapes() if narrow else {}
-    elements = {name: math.prod(shapes[f"{name}.weight"]) for name in narrow}
-    computed += sum(size * part.rows(name) for name, size in elements.items())
-    kept += sum(elements.values())
-    return Quantization(
-        linear | narrow,
-        attention,
-        computed / (sum(products.values()) + sum(weight * rows for weight, rows in others)),
-        kept / (sum(weights.values()) + sum(weight for weight, _ in others)),
-        shared_inputs(model),
-    )
+    computed += sum(math.prod(shapes[f"{name}.weight"]) * part.rows(name) for name in narrow)
+    others = sum(weight * rows for weight, rows in part.other_products)
+    share = computed / (sum(products.values()) + others)
+    return Quantization(linear | narrow, attention, share, shared_inputs(model))
 
 
 def _formats(

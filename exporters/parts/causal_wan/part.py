@@ -4,16 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vidc.exporters.part import Attention, Part
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from vidc.exporters.checkpoint.lazy import LazyTensor
     from vidc.exporters.component import Component
     from vidc.plugins.signature import Signature
 
@@ -92,17 +90,11 @@ class CausalWanPart(Part):
 
         return components(self, network)
 
-    def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
+    def random_weight(self, name: str, shape: tuple[int, ...], seed: int) -> "Tensor":
         """Draws weights under which attention is peaked."""
-        import torch
-
-        from vidc.exporters.checkpoint.lazy import LazyTensor
         from vidc.exporters.parts.causal_wan.random_weights import random_weight
 
-        return {
-            name: LazyTensor(shape, torch.float32, partial(random_weight, name, shape, seed))
-            for name, shape in self.shapes().items()
-        }
+        return random_weight(name, shape, seed)
 
     @property
     def config_settings(self) -> Mapping[str, Mapping[str, Any]]:

@@ -8,7 +8,7 @@ from vidc.exporters.part import Part
 from vidc.exporters.parts.clip_vision.config import ClipVisionConfig
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from vidc.exporters.checkpoint.layout import Layout
     from vidc.exporters.checkpoint.lazy import LazyTensor
@@ -47,14 +47,12 @@ class ClipVisionPart(Part):
 
         return components(self, network)
 
-    def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
+    def random_weight(self, name: str, shape: tuple[int, ...], seed: int) -> "Tensor":
         """Draws weights under which attention is peaked."""
-        from vidc.exporters.parts.spatio_temporal_weights import random_weights
+        from vidc.exporters.parts.spatio_temporal_weights import random_weight
 
-        def gain(name: str) -> float:
-            return 1.8 if ".q_proj." in name or ".k_proj." in name else 1.0
-
-        return random_weights(self.shapes(), seed, gain)
+        gain = 1.8 if ".q_proj." in name or ".k_proj." in name else 1.0
+        return random_weight(name, shape, seed, gain)
 
     @property
     def config_settings(self) -> Mapping[str, Mapping[str, Any]]:

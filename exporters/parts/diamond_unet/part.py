@@ -12,10 +12,9 @@ from vidc.exporters.parts.diamond_unet.config import DenoiserConfig, UpsamplerCo
 from vidc.exporters.parts.diamond_unet.work import Work, unet_work
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from vidc.exporters.checkpoint.layout import Layout
-    from vidc.exporters.checkpoint.lazy import LazyTensor
     from vidc.exporters.checkpoint.load import Weights
     from vidc.exporters.component import Component
 
@@ -60,19 +59,11 @@ class DiamondUNetPart(Part):
 
         return components(self, network)
 
-    def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
+    def random_weight(self, name: str, shape: tuple[int, ...], seed: int) -> "Tensor":
         """Draws weights under which frames fill the range of pixels and follow the past."""
-        from functools import partial
-
-        import torch
-
-        from vidc.exporters.checkpoint.lazy import LazyTensor
         from vidc.exporters.parts.diamond_unet.random_weights import random_weight
 
-        return {
-            name: LazyTensor(shape, torch.float32, partial(random_weight, name, shape, seed))
-            for name, shape in self.shapes().items()
-        }
+        return random_weight(name, shape, seed)
 
     def load(
         self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]", ema: bool

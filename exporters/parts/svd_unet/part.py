@@ -10,10 +10,9 @@ from vidc.exporters.part import Part
 from vidc.exporters.parts.svd_unet.config import UnetConfig
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from vidc.exporters.checkpoint.layout import Layout
-    from vidc.exporters.checkpoint.lazy import LazyTensor
     from vidc.exporters.checkpoint.load import Weights
     from vidc.exporters.component import Component
 
@@ -62,17 +61,15 @@ class SvdUnetPart(Part):
 
         return components(self, network)
 
-    def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
+    def random_weight(self, name: str, shape: tuple[int, ...], seed: int) -> "Tensor":
         """Draws weights under which attention is peaked and every branch counts."""
-        from vidc.exporters.parts.spatio_temporal_weights import AFTER_SILU, random_weights
+        from vidc.exporters.parts.spatio_temporal_weights import AFTER_SILU, random_weight
 
-        def gain(name: str) -> float:
-            if ".attn1.to_q." in name or ".attn1.to_k." in name:
-                return 1.2
-            after_silu = (".conv1.", ".conv2.", "linear_2.", "time_emb_proj.", "conv_out.")
-            return AFTER_SILU if any(part in name for part in after_silu) else 1.0
-
-        return random_weights(self.shapes(), seed, gain)
+        after_silu = (".conv1.", ".conv2.", "linear_2.", "time_emb_proj.", "conv_out.")
+        gain = AFTER_SILU if any(part in name for part in after_silu) else 1.0
+        if ".attn1.to_q." in name or ".attn1.to_k." in name:
+            gain = 1.2
+        return random_weight(name, shape, seed, gain)
 
     def load(
         self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]", ema: bool

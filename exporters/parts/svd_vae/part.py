@@ -8,7 +8,7 @@ from vidc.exporters.part import Part
 from vidc.exporters.parts.svd_vae.config import LATENT_CHANNELS, STRIDE, SvdVaeConfig
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from vidc.exporters.checkpoint.layout import Layout
     from vidc.exporters.checkpoint.lazy import LazyTensor
@@ -65,19 +65,17 @@ class SvdVaePart(Part):
 
         return components(self, network)
 
-    def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
+    def random_weight(self, name: str, shape: tuple[int, ...], seed: int) -> "Tensor":
         """Draws weights under which decoded noise fills the range of pixels."""
-        from vidc.exporters.parts.spatio_temporal_weights import AFTER_SILU, random_weights
+        from vidc.exporters.parts.spatio_temporal_weights import AFTER_SILU, random_weight
 
-        def gain(name: str) -> float:
-            if name == "decoder.conv_out.weight":
-                return 0.35 * AFTER_SILU
-            if ".to_q." in name or ".to_k." in name:
-                return 1.4  # Peaks the attention, whose logits then vary by 2 whatever the width.
-            after_silu = (".conv1.", ".conv2.", ".conv_out.")
-            return AFTER_SILU if any(part in name for part in after_silu) else 1.0
-
-        return random_weights(self.shapes(), seed, gain)
+        after_silu = (".conv1.", ".conv2.", ".conv_out.")
+        gain = AFTER_SILU if any(part in name for part in after_silu) else 1.0
+        if name == "decoder.conv_out.weight":
+            gain = 0.35 * AFTER_SILU
+        elif ".to_q." in name or ".to_k." in name:
+            gain = 1.4  # Peaks the attention, whose logits then vary by 2 whatever the width.
+        return random_weight(name, shape, seed, gain)
 
     @property
     def config_settings(self) -> Mapping[str, Mapping[str, Any]]:

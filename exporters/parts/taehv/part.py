@@ -8,7 +8,7 @@ from vidc.exporters.parts.streaming_vae import TEMPORAL_STRIDE, StreamingVae
 from vidc.exporters.parts.taehv.config import COLORS, GROUP, STAGES, TaehvConfig
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from vidc.exporters.checkpoint.layout import Layout
     from vidc.exporters.checkpoint.lazy import LazyTensor
@@ -69,11 +69,11 @@ class TaehvPart(StreamingVae):
 
         return components(self, network)
 
-    def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
+    def random_weight(self, name: str, shape: tuple[int, ...], seed: int) -> "Tensor":
         """Draws weights under which decoded noise fills the range of pixels."""
-        from vidc.exporters.parts.taehv.random_weights import random_weights
+        from vidc.exporters.parts.taehv.random_weights import random_weight
 
-        return random_weights(self.shapes(), seed)
+        return random_weight(name, shape, seed)
 
     def adapt(self, tensors: "dict[str, LazyTensor]", layout: "Layout") -> "dict[str, LazyTensor]":
         """Takes the last frames of layers that make more frames than this decoder uses."""

@@ -1,13 +1,10 @@
 """Weights for a TAEHV without a checkpoint: frames fill the range of pixels."""
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.draw import draw
 
 _AFTER_RELU = math.sqrt(2)
@@ -15,15 +12,8 @@ _AFTER_RELU = math.sqrt(2)
 _LAST = "decoder.22"
 
 
-def random_weights(shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, LazyTensor]:
-    """Draws float32 weights, each when it is loaded, from the seed and its own name alone."""
-    return {
-        name: LazyTensor(tuple(shape), torch.float32, partial(_weight, name, shape, seed))
-        for name, shape in shapes.items()
-    }
-
-
-def _weight(name: str, shape: Sequence[int], seed: int) -> Tensor:
+def random_weight(name: str, shape: Sequence[int], seed: int) -> Tensor:
+    """Draws one weight, float32; it depends on the seed and its own name alone."""
     noise = draw(name, shape, seed)
     if name == f"{_LAST}.bias":
         return 0.5 + 0.05 * noise  # The middle of the range of pixels.

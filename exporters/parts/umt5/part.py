@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,10 +10,9 @@ from vidc.exporters.parts.umt5.config import TextEncoderConfig
 from vidc.plugins.names import TOKENIZER
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from vidc.exporters.checkpoint.layout import Layout
-    from vidc.exporters.checkpoint.lazy import LazyTensor
     from vidc.exporters.checkpoint.load import Weights
     from vidc.exporters.component import Component
 
@@ -53,17 +51,11 @@ class Umt5Part(Part):
 
         return {"text_encoder": component(self, network)}
 
-    def random_weights(self, seed: int) -> "dict[str, LazyTensor]":
+    def random_weight(self, name: str, shape: tuple[int, ...], seed: int) -> "Tensor":
         """Draws weights of plain scale."""
-        import torch
-
-        from vidc.exporters.checkpoint.lazy import LazyTensor
         from vidc.exporters.parts.umt5.weights import random_weight
 
-        return {
-            name: LazyTensor(shape, torch.float32, partial(random_weight, name, shape, seed))
-            for name, shape in self.shapes().items()
-        }
+        return random_weight(name, shape, seed)
 
     def load(
         self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]", ema: bool

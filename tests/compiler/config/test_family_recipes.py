@@ -25,7 +25,7 @@ def test_a_family_has_its_own_recipe(preset, recipe):
     formats = supported_formats(settings.quantization.recipe, settings.model, support)
     narrow = [name for name, fmt in formats.linear.items() if fmt.computes]
     assert any("conv" in name for name in narrow)
-    assert 0.5 < formats.weights_share <= 1
+    assert 0.5 < formats.flops_share <= 1
 
 
 def test_the_target_s_recipe_stays_for_other_families():

@@ -197,7 +197,7 @@ def test_centering_changes_nothing_in_exact_arithmetic(
     ranges |= {f"a.input.{of}": value for of, value in ends.items()}
     given_ = {"a.weight": LazyTensor.of(weight), "a.bias": LazyTensor.of(bias)}
     linear = {"a": LinearFormat("fp8", "fp8", center=True)}
-    formats = Quantization(linear, {}, 1.0, 1.0, {})
+    formats = Quantization(linear, {}, 1.0, {})
     of_linear = Calibration(calibration.document, ranges)
     types = given_ | {
         "a.weight_scale": bias, "a.input_quantizer.scale": torch.ones(()),

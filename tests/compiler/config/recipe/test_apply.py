@@ -53,16 +53,14 @@ def test_default_recipes_quantize_the_300_linears_of_the_blocks():
         formats = [replace(f, center=False) for f in found.linear.values()]
         assert formats.count(format_) == 300
         assert found.flops_share > 0.99
-        assert found.weights_share > 0.97
     assert all(f.computes for f in apply_recipe(load_recipe("fp8"), LONGLIVE).attention.values())
 
 
 def test_memory_recipes_quantize_no_matmul():
     found = apply_recipe(load_recipe("int8-weight-only"), LONGLIVE)
     assert found.flops_share == 0
-    assert found.weights_share > 0.97
     cache = apply_recipe(load_recipe("kv-fp8"), LONGLIVE)
-    assert (cache.flops_share, cache.weights_share) == (0, 0)
+    assert cache.flops_share == 0
     expected = AttentionFormat("high", "fp8", "fp8", "static", True)
     assert set(cache.attention.values()) == {expected}
 
@@ -77,13 +75,8 @@ def test_shares_by_hand():
     )  # fmt: skip
     found = apply_recipe(of_linears((("blocks.1.ffn.net.2",), FP8)), TINY)
     assert found.flops_share == pytest.approx(tokens * d * f / a_pass)
-    text = sizes.text_dim * d + d * d
-    time = sizes.freq_dim * d + 7 * d * d
-    weights = 2 * (8 * d * d + 2 * d * f) + patch + 64 * d + time + text
-    assert found.weights_share == pytest.approx(d * f / weights)
     keys = apply_recipe(of_linears((("blocks.*.attn2.to_k",), FP8)), TINY)
     assert keys.flops_share == 0
-    assert keys.weights_share == pytest.approx(2 * d * d / weights)
 
 
 def test_pattern_for_all_layers_quantizes_every_linear():
@@ -125,4 +118,3 @@ def test_of_several_rules_the_last_one_counts(given_):
         meaning = [f for ps, f in given_ if any(matching(p, [name]) for p in ps)]
         assert format_ == (meaning[-1] if meaning else LinearFormat())
     assert 0 <= found.flops_share <= 1
-    assert 0 <= found.weights_share <= 1
