@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -146,9 +146,9 @@ class Part(ABC):
         """
         return {}
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes of its weights by name."""
-        return {n: tuple(t.shape) for n, t in self.network("fp32").state_dict().items()}
+        return _shapes(self)
 
     def disagreements(
         self, found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]
@@ -218,6 +218,12 @@ class Part(ABC):
     def other_products(self) -> tuple[tuple[int, int], ...]:
         """Weight elements and rows of a pass's matmuls that are not linear layers."""
         return ()
+
+
+@cache
+def _shapes(part: Part) -> Mapping[str, tuple[int, ...]]:
+    """Returns the shapes of a part's weights; a large network takes a fifth of a second."""
+    return {n: tuple(t.shape) for n, t in part.network("fp32").state_dict().items()}
 
 
 def _plain(value: Any) -> Any:

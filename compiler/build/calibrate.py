@@ -32,6 +32,9 @@ UNFINISHED = "calibrate"
 class Calibrate(Stage):
     """Writes both files of a calibration.
 
+    All prompts are one stage: a stage a prompt would load the weights once for each. An interrupted
+    recording goes on at its next prompt, from a file in ``Workspace.kept``.
+
     Attributes:
         model: model that is calibrated.
         source: recording to make, or folder of a finished calibration. None if another machine

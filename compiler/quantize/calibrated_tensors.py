@@ -16,12 +16,17 @@ SPREAD = ("mean", "low", "high")
 
 
 @cache
+def _network(model: Family) -> nn.Module:
+    """Returns the quantized part's network, on the meta device."""
+    return model.quantized_part.network("fp32")
+
+
+@cache
 def linear_sizes(model: Family) -> dict[str, tuple[int, int]]:
     """Returns input and output features of the quantized part's linear layers by name."""
-    network = model.quantized_part.network("fp32")
     return {
         name: (module.in_features, module.out_features)
-        for name, module in network.named_modules()
+        for name, module in _network(model).named_modules()
         if isinstance(module, nn.Linear)
     }
 
@@ -33,10 +38,9 @@ def convolution_sizes(model: Family) -> dict[str, tuple[int, int]]:
     Those that are no matmul over patches are left out: with groups, a dilation or a padding that
     is not a number of zeros.
     """
-    network = model.quantized_part.network("fp32")
     return {
         name: (module.in_channels, module.out_channels)
-        for name, module in network.named_modules()
+        for name, module in _network(model).named_modules()
         if is_quantizable(module)
     }
 
@@ -59,7 +63,7 @@ def shared_inputs(model: Family) -> dict[str, tuple[str, ...]]:
     A module names those of its children as ``shared_inputs``.
     """
     found: dict[str, tuple[str, ...]] = {}
-    for name, module in model.quantized_part.network("fp32").named_modules():
+    for name, module in _network(model).named_modules():
         together = tuple(f"{name}.{child}" for child in getattr(module, "shared_inputs", ()))
         found |= dict.fromkeys(together, together)
     return found
