@@ -17,6 +17,9 @@ from vidc.plugins.ops.quantize_kv import (
     quantize_kv_reference,
 )
 
+FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
+"""Operator that stands for a mutating one, its first argument, in a functional graph."""
+
 
 def inline(
     program: ExportedProgram, operator: torch._ops.OpOverload, form: Callable[..., Tensor]
@@ -31,9 +34,7 @@ def inline(
         form: takes the operator's arguments and returns the mutated tensor.
     """
     graph, renamed = program.graph, {}
-    for node in graph.find_nodes(
-        op="call_function", target=torch.ops.higher_order.auto_functionalized_v2
-    ):
+    for node in graph.find_nodes(op="call_function", target=FUNCTIONALIZED):
         if node.args[0] is not operator:
             continue
         with graph.inserting_before(node):

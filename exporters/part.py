@@ -198,7 +198,7 @@ class Part(ABC):
 
     def working_elements(self, component: str) -> int:
         """Elements of states and activations on the device while a component is compiled."""
-        return 0
+        return self.playing_elements
 
     @property
     def playing_elements(self) -> int:

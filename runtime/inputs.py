@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UsageError
 
 _SEEDS = 2**63
@@ -50,7 +51,7 @@ class Input:
         if type(value) is not Tensor:
             shown, hint = _kind(value), "pass a torch.Tensor"
         else:
-            shown = f"{_name(value.dtype)}{list(value.shape)} on {value.device}"
+            shown = f"{dtype_name(value.dtype)}{list(value.shape)} on {value.device}"
             hint = self._problem(value, shape, device)
         if hint:
             raise UsageError(
@@ -64,7 +65,7 @@ class Input:
         if finite and not is_finite(converted):
             raise UsageError(
                 "VIDC-SESSION-FINITE",
-                f"{self.name} has values that are NaN or infinite in {_name(dtype)}",
+                f"{self.name} has values that are NaN or infinite in {dtype_name(dtype)}",
                 "compute it again without overflow; x.isfinite().logical_not().nonzero() shows "
                 "which values they are",
             )
@@ -159,7 +160,3 @@ def is_finite(tensor: Tensor) -> bool:
 
 def _kind(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__module__}.{type(value).__qualname__}"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -9,6 +9,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
+from vidc.exporters.lowering import FUNCTIONALIZED
 from vidc.exporters.program import weight_names
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.errors import UsageError
@@ -19,7 +20,6 @@ from vidc.plugins.ops.quantize_kv import quantize_kv
 from vidc.plugins.ops.quantized_linear import quantized_linear
 from vidc.plugins.ops.ring import ring_write
 
-_FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
 _LINEARS: Mapping[Any, int] = {torch.ops.aten.linear.default: 2, quantized_linear: 3}
 """Linear operators, with the number of arguments after the input that packing concatenates.
 
@@ -123,7 +123,7 @@ class RingWrite:
         source = query.args[0]
         writes: list[Any] = [
             write
-            for write in self.graph.find_nodes(op="call_function", target=_FUNCTIONALIZED)
+            for write in self.graph.find_nodes(op="call_function", target=FUNCTIONALIZED)
             if write.args[0] is ring_write
         ]
         key_writes = [w for w in writes if w.kwargs["update"] is self.keys]
@@ -195,7 +195,7 @@ class RingWrite:
         """Inserts the operator's call and replaces what it fuses."""
         names = [a.name for a in qk_norm_rope_ring_write._schema.arguments if not a.is_write]
         values = (queries, *(cache.meta["val"] for cache in self.caches))
-        call = called(self.graph, _FUNCTIONALIZED, (qk_norm_rope_ring_write,), values)
+        call = called(self.graph, FUNCTIONALIZED, (qk_norm_rope_ring_write,), values)
         read = (qkv, *self.given, self.position, self.sink, self.eps)
         call.kwargs = {
             **dict(zip(names, read, strict=True)),

@@ -20,9 +20,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import TensorArgument
 
 from vidc.compiler.backends.fused_calls import called
-from vidc.exporters.lowering import insert
+from vidc.exporters.lowering import FUNCTIONALIZED, insert
 from vidc.exporters.program import argument_placeholders
 from vidc.plugins.arguments import dtype_name
+from vidc.plugins.engine_operators import RINGS_8BIT
 from vidc.plugins.errors import BuildError
 from vidc.plugins.ops.fake_quantize import fake_quantize
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
@@ -34,8 +35,6 @@ from vidc.plugins.quantize import quantize
 from vidc.plugins.signature import DTYPES, Signature, TensorSpec
 from vidc.plugins.transposed_values import GROUP
 
-OPERATORS = ("qk_norm_rope_ring_write_static", "ring_attention_8bit")
-_FUNCTIONALIZED = torch.ops.higher_order.auto_functionalized_v2
 _TRANSPOSED = (0, 2, 3, 1)
 """Permutation of a value ring's axes from the component's to the kernel's layout."""
 _READ = ("qkv", "query_weight", "key_weight", "cos", "sin", "position")
@@ -121,7 +120,7 @@ def _writes(program: ExportedProgram, every: bool = False) -> Iterator[tuple[Any
         program: a program.
         every: True to yield all writes of 8-bit rings.
     """
-    for node in program.graph.find_nodes(op="call_function", target=_FUNCTIONALIZED):
+    for node in program.graph.find_nodes(op="call_function", target=FUNCTIONALIZED):
         update = node.kwargs.get("update")
         if node.args[0] is not ring_write or update.target is not quantize_kv:
             continue
@@ -166,7 +165,7 @@ def lower_rings(
     if not states:
         return ()
     graph, lowering = program.graph, _Lowering(program, states)
-    for node in graph.find_nodes(op="call_function", target=_FUNCTIONALIZED):
+    for node in graph.find_nodes(op="call_function", target=FUNCTIONALIZED):
         bases = node.kwargs["_all_bases"]
         if any(cache in states for cache in bases):
             if node.args[0] is qk_norm_rope_ring_write:
@@ -181,7 +180,7 @@ def lower_rings(
             spec.arg = TensorArgument(name=renamed[spec.arg.name])
     program.graph_module.recompile()
     return (
-        OPERATORS
+        RINGS_8BIT
         if program.graph.find_nodes(op="call_function", target=ring_attention_8bit)
         else ()
     )
@@ -214,7 +213,7 @@ class _Lowering:
             results = qk_norm_rope_ring_write_static(*fakes)
         results = (*results, keys.meta["val"], values.meta["val"])
         with self.graph.inserting_before(node):
-            call = called(self.graph, _FUNCTIONALIZED, (qk_norm_rope_ring_write_static,), results)
+            call = called(self.graph, FUNCTIONALIZED, (qk_norm_rope_ring_write_static,), results)
             call.kwargs = {
                 **{n: v for n, v in given.items() if n not in ("key_cache", "value_cache")},
                 "_key_cache_base_index": 0, "_value_cache_base_index": 1,

@@ -6,13 +6,13 @@ from operator import getitem
 from pathlib import Path
 
 import onnx_ir as ir
-import torch
 from torch import Tensor, fx
 
 from vidc.compiler.build.program import ComponentProgram
 from vidc.compiler.debug.call_inputs import CallInputs
 from vidc.compiler.debug.rebuild import Rebuilder
 from vidc.compiler.debug.rewire import part_of, result_nodes, value_name, with_outputs
+from vidc.exporters.lowering import FUNCTIONALIZED
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.onnx.functional import Operators
 from vidc.exporters.onnx.native_ring import native_form
@@ -31,7 +31,6 @@ from vidc.plugins.signature import Signature, state_output
 from vidc.runtime.engines import Engine
 from vidc.runtime.weights import Weights
 
-_FUNCTIONALISED = torch.ops.higher_order.auto_functionalized_v2
 _MOST_AXES = 8
 _STANDARD: Operators = {
     quantized_linear: quantized_linear_reference,
@@ -92,7 +91,7 @@ class EngineProgram:
         node = self._nodes[name]
         call = node.args[0] if node.target is getitem else node
         assert isinstance(call, fx.Node)
-        target = call.args[0] if call.target is _FUNCTIONALISED else call.target
+        target = call.args[0] if call.target is FUNCTIONALIZED else call.target
         return f"{target} {node.name!r}"
 
     def values(self, names: Collection[str]) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from vidc.plugins.errors import BuildError
@@ -22,10 +23,6 @@ _PARTS = frozenset(
 _WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
 
 
-def _unchanged(entries: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(entries)
-
-
 @dataclass(frozen=True)
 class Layout:
     """Naming scheme of a model's tensors.
@@ -39,12 +36,29 @@ class Layout:
 
     name: str
     marks: tuple[str, ...]
-    convert: Callable[[Mapping[str, Any]], dict[str, Any]] = _unchanged
+    convert: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     original: Callable[[str], str] = str
 
     def score(self, names: Iterable[str]) -> int:
         """Returns the number of names that have this layout."""
         return sum(any(f".{mark}." in f".{name}." for mark in self.marks) for name in names)
+
+
+def by_name(canonical_name: Callable[[str], str]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Returns the conversion of entries that renames each one."""
+    return partial(_with_names, canonical_name)
+
+
+def _with_names(canonical_name: Callable[[str], str], entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {canonical_name(name): value for name, value in entries.items()}
+
+
+def renamed(name: str, table: Mapping[str, str]) -> str:
+    """Returns ``name`` with the first entry of ``table`` that it starts with replaced."""
+    for old, new in table.items():
+        if name == old or name.startswith(f"{old}."):
+            return new + name[len(old) :]
+    return name
 
 
 LORA = Layout("LoRA", ("lora_A", "lora_B", "lora_down", "lora_up"))

@@ -47,23 +47,19 @@ def _standard(node: ir.Node, op_type: str) -> bool:
     return node.op_type == op_type and node.domain in ("", "ai.onnx")
 
 
-def _input(node: ir.Node, position: int) -> ir.Value | None:
-    return node.inputs[position] if position < len(node.inputs) else None
-
-
 def _attention_in(node: ir.Node, dtype: ir.DataType) -> bool:
-    query = _input(node, _QUERY)
+    query = rounding.input_at(node, _QUERY)
     return _standard(node, "Attention") and query is not None and query.dtype in (dtype, None)
 
 
 def _length(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
     """Returns the sequence length of an input of Attention, None if unknown."""
-    value = _input(node, position)
+    value = rounding.input_at(node, position)
     return None if value is None or value.shape is None else value.shape[-2]
 
 
 def _has_padded_keys(node: ir.Node) -> bool:
-    return _standard(node, "Attention") and _input(node, _NONPAD_KV_SEQLEN) is not None
+    return _standard(node, "Attention") and rounding.input_at(node, _NONPAD_KV_SEQLEN) is not None
 
 
 def _has_window(node: ir.Node) -> bool:
@@ -87,7 +83,7 @@ def _is_undecomposed_f32(node: ir.Node) -> bool:
 
 
 def _is_undecomposed_wide(node: ir.Node) -> bool:
-    query = _input(node, _QUERY)
+    query = rounding.input_at(node, _QUERY)
     if not _standard(node, "Attention") or query is None or query.shape is None:
         return False
     # A three-axis shape does not show the head size.
@@ -102,7 +98,7 @@ def _is_undecomposed_wide(node: ir.Node) -> bool:
 def _broadcasts_mask_to_queries(node: ir.Node) -> bool:
     return (
         _standard(node, "Attention")
-        and _input(node, _MASK) is not None
+        and rounding.input_at(node, _MASK) is not None
         and (_length(node, _MASK) is None or _length(node, _MASK) != _length(node, _QUERY))
     )
 
@@ -120,7 +116,7 @@ def _is_circular_scatter(node: ir.Node) -> bool:
 
 def pads_bfloat16(node: ir.Node) -> bool:
     """Returns True if a node pads bfloat16 or an unknown dtype."""
-    data = _input(node, 0)
+    data = rounding.input_at(node, 0)
     known = None if data is None else data.dtype
     return _standard(node, "Pad") and known in (ir.DataType.BFLOAT16, None)
 

@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.nn.functional import linear
 
-from vidc.exporters.lowering import functionalized_arguments
+from vidc.exporters.lowering import FUNCTIONALIZED, functionalized_arguments
 from vidc.exporters.program import argument_placeholders, result_names, weight_names
 from vidc.exporters.tracing import tracing
 from vidc.plugins.ops.ring import PORTABLE
@@ -101,7 +101,7 @@ class _Replacing(fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs one call; replaces an operator that ONNX lacks."""
-        if target is torch.ops.higher_order.auto_functionalized_v2:
+        if target is FUNCTIONALIZED:
             (operator,) = args
             results = self.operators[operator](*functionalized_arguments(operator, kwargs))
             # The operator's results (None without any), then the mutated tensors.

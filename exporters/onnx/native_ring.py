@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from vidc.exporters.lowering import FUNCTIONALIZED
 from vidc.exporters.onnx.functional import Operators
 from vidc.exporters.onnx.quantized import TENSORRT
 from vidc.exporters.program import argument_placeholders
@@ -94,9 +95,7 @@ def _caches(program: ExportedProgram, signature: Signature) -> frozenset[str]:
     """Returns the names of the states that ``ring_write`` writes."""
     written = {
         base
-        for node in program.graph.find_nodes(
-            op="call_function", target=torch.ops.higher_order.auto_functionalized_v2
-        )
+        for node in program.graph.find_nodes(op="call_function", target=FUNCTIONALIZED)
         if node.args[0] is ring_write
         for base in node.kwargs["_all_bases"]
     }

@@ -25,12 +25,12 @@ def rounds(node: ir.Node) -> bool:
 
 def scale_is_no_constant(node: ir.Node) -> bool:
     """Returns True if the scale is computed or an input of the graph."""
-    return rounds(node) and not _is_constant(_input(node, _SCALE))
+    return rounds(node) and not _is_constant(input_at(node, _SCALE))
 
 
 def scale_is_not_positive(node: ir.Node) -> bool:
     """Returns True if the graph has a scale that is zero, negative or NaN."""
-    scale = _values(_input(node, _SCALE)) if rounds(node) else None
+    scale = _values(input_at(node, _SCALE)) if rounds(node) else None
     return scale is not None and not bool((scale.astype(np.float64) > 0).all())
 
 
@@ -41,7 +41,7 @@ def scale_does_not_fit(node: ir.Node) -> bool:
     """
     if not rounds(node):
         return False
-    x, scale = _sizes(_input(node, _X)), _sizes(_input(node, _SCALE))
+    x, scale = _sizes(input_at(node, _X)), _sizes(input_at(node, _SCALE))
     if scale is not None and math.prod(scale) == 1 and len(scale) <= 1:
         return False
     if x is None or scale is None:
@@ -58,7 +58,7 @@ def scale_does_not_fit(node: ir.Node) -> bool:
 
 def zero_point_is_not_zero(node: ir.Node) -> bool:
     """Returns True if the zero point is not zero or not known."""
-    zero = _input(node, _ZERO_POINT) if rounds(node) else None
+    zero = input_at(node, _ZERO_POINT) if rounds(node) else None
     if zero is None:
         return False
     values = _values(zero)
@@ -75,7 +75,8 @@ def does_not_saturate(node: ir.Node) -> bool:
     return rounds(node) and node.attributes.get_int("saturate", 1) == 0 and _steps(node) in _FLOAT8
 
 
-def _input(node: ir.Node, position: int) -> ir.Value | None:
+def input_at(node: ir.Node, position: int) -> ir.Value | None:
+    """Returns an input of a node, None if the node has fewer."""
     return node.inputs[position] if position < len(node.inputs) else None
 
 
@@ -115,11 +116,11 @@ def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
 
 def _steps(node: ir.Node) -> ir.DataType | None:
     """Returns the 8-bit type of Q or DQ; None if unknown."""
-    zero = _input(node, _ZERO_POINT)
+    zero = input_at(node, _ZERO_POINT)
     if zero is not None and zero.dtype is not None:
         return zero.dtype
     if node.op_type == "DequantizeLinear":
-        x = _input(node, _X)
+        x = input_at(node, _X)
         return None if x is None else x.dtype
     named = node.attributes.get_int("output_dtype", 0)
     return ir.DataType(named) if named else ir.DataType.UINT8

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vidc.exporters.checkpoint.layout import Layout
+from vidc.exporters.checkpoint.layout import Layout, by_name, renamed
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 
 Shapes = Mapping[str, Sequence[int]]
@@ -102,20 +102,8 @@ def original_name(name: str) -> str:
 def _in_model(name: str, top: Mapping[str, str], inside_block: Mapping[str, str]) -> str:
     block, index, inside = (*name.split(".", 2), "", "")[:3]
     if block == "blocks" and inside:
-        return f"blocks.{index}.{_renamed(inside, inside_block)}"
-    return _renamed(name, top)
-
-
-def _renamed(name: str, table: Mapping[str, str]) -> str:
-    """``name`` with the first entry of ``table`` that it starts with replaced."""
-    for old, new in table.items():
-        if name == old or name.startswith(f"{old}."):
-            return new + name[len(old) :]
-    return name
-
-
-def _from_wan(entries: Mapping[str, Any]) -> dict[str, Any]:
-    return {canonical_name(name): value for name, value in entries.items()}
+        return f"blocks.{index}.{renamed(inside, inside_block)}"
+    return renamed(name, top)
 
 
 LAYOUTS = (
@@ -123,7 +111,7 @@ LAYOUTS = (
     Layout(
         "original Wan transformer",
         ("self_attn", "cross_attn", "ffn.0", "ffn.2", "time_embedding", "text_embedding"),
-        _from_wan,
+        by_name(canonical_name),
         original_name,
     ),
 )

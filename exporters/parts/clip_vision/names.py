@@ -5,12 +5,9 @@ projections of an attention in one tensor.
 """
 
 from collections.abc import Mapping
-from typing import TypeVar
 
-from vidc.exporters.checkpoint.layout import Layout
+from vidc.exporters.checkpoint.layout import Layout, by_name, renamed
 from vidc.exporters.checkpoint.lazy import LazyTensor
-
-T = TypeVar("T")
 
 _TOP = {
     "class_embedding": "vision_model.embeddings.class_embedding",
@@ -36,15 +33,8 @@ def canonical_name(name: str) -> str:
     block, _, rest = name.partition(".")
     if block == "resblocks":
         number, _, inside = rest.partition(".")
-        return f"vision_model.encoder.layers.{number}.{_renamed(inside, _LAYER)}"
-    return _renamed(name, _TOP)
-
-
-def _renamed(name: str, table: Mapping[str, str]) -> str:
-    for old, new in table.items():
-        if name == old or name.startswith(f"{old}."):
-            return new + name[len(old) :]
-    return name
+        return f"vision_model.encoder.layers.{number}.{renamed(inside, _LAYER)}"
+    return renamed(name, _TOP)
 
 
 def split_projections(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
@@ -77,9 +67,7 @@ def _transposed(tensor: LazyTensor) -> LazyTensor:
     )
 
 
-def _to_transformers(checkpoint: Mapping[str, T]) -> dict[str, T]:
-    return {canonical_name(name): value for name, value in checkpoint.items()}
-
-
-OPEN_CLIP = Layout("open_clip image encoder", ("resblocks", "ln_pre", "ln_post"), _to_transformers)
+OPEN_CLIP = Layout(
+    "open_clip image encoder", ("resblocks", "ln_pre", "ln_post"), by_name(canonical_name)
+)
 LAYOUTS = (Layout("transformers CLIPVisionModelWithProjection", ("vision_model",)), OPEN_CLIP)

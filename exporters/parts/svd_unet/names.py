@@ -6,13 +6,12 @@ diffusers' names are canonical. The original names are those of Stability-AI/gen
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from vidc.exporters.checkpoint.layout import Layout
+from vidc.exporters.checkpoint.layout import Layout, by_name, renamed
 from vidc.exporters.parts.svd_unet.config import IDS, UnetConfig
 from vidc.plugins.errors import BuildError
 
-T = TypeVar("T")
 Shapes = Mapping[str, Sequence[int]]
 
 _LAYERS = 3
@@ -131,21 +130,13 @@ def _attention_name(name: str) -> str:
     return renamed(name, _ATTENTION)
 
 
-def renamed(name: str, table: Mapping[str, str]) -> str:
-    """``name`` with the first entry of ``table`` that it starts with replaced."""
-    for old, new in table.items():
-        if name == old or name.startswith(f"{old}."):
-            return new + name[len(old) :]
-    return name
-
-
-def _to_diffusers(checkpoint: Mapping[str, T]) -> dict[str, T]:
-    return {canonical_name(name): value for name, value in checkpoint.items()}
-
-
 LAYOUTS = (
     Layout("diffusers UNetSpatioTemporalConditionModel", ("down_blocks", "mid_block", "up_blocks")),
-    Layout("original SVD UNet", ("input_blocks", "middle_block", "output_blocks"), _to_diffusers),
+    Layout(
+        "original SVD UNet",
+        ("input_blocks", "middle_block", "output_blocks"),
+        by_name(canonical_name),
+    ),
 )
 
 

@@ -4,13 +4,9 @@ diffusers' names are canonical. The original names are those of Stability-AI/gen
 """
 
 import re
-from collections.abc import Mapping
-from typing import TypeVar
 
-from vidc.exporters.checkpoint.layout import Layout
-from vidc.exporters.parts.svd_unet.names import renamed, resnet_name
-
-T = TypeVar("T")
+from vidc.exporters.checkpoint.layout import Layout, by_name, renamed
+from vidc.exporters.parts.svd_unet.names import resnet_name
 
 _LEVELS = 4
 _TOP = {"norm_out": "conv_norm_out", "conv_out.time_mix_conv": "time_conv_out"}
@@ -49,10 +45,6 @@ def _resnet(half: str, name: str) -> str:
     return "time_mixer.mix_factor" if plain == "mix_factor" else resnet_name(plain)
 
 
-def _to_diffusers(checkpoint: Mapping[str, T]) -> dict[str, T]:
-    return {canonical_name(name): value for name, value in checkpoint.items()}
-
-
 LAYOUTS = (
     Layout(
         "diffusers AutoencoderKLTemporalDecoder",
@@ -61,6 +53,6 @@ LAYOUTS = (
     Layout(
         "original SVD VAE",
         ("encoder.down", "encoder.mid", "decoder.mid", "decoder.up"),
-        _to_diffusers,
+        by_name(canonical_name),
     ),
 )

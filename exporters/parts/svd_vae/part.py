@@ -121,10 +121,6 @@ class SvdVaePart(Part):
         """Parameters, which grow with the square of the channels."""
         return round(_PARAMETERS * self._share)
 
-    def working_elements(self, component: str) -> int:
-        """Elements of activations at full resolution."""
-        return self.playing_elements
-
     @property
     def playing_elements(self) -> int:
         """Elements of activations at full resolution, of a chunk."""

@@ -5,19 +5,15 @@ fourth layer. ``taew2_1``, ``taew2_2`` and the LightTAE files have them.
 """
 
 import re
-from collections.abc import Mapping
-from typing import TypeVar
 
-from vidc.exporters.checkpoint.layout import Layout
-
-T = TypeVar("T")
+from vidc.exporters.checkpoint.layout import Layout, by_name
 
 _LAYERS = 23
 _WRAPPED = re.compile(r"(?:taehv\.)?(encoder|decoder)\.(?:blocks\.)?(?=\d)")
 
 
-def _canonical(checkpoint: Mapping[str, T]) -> dict[str, T]:
-    return {_WRAPPED.sub(r"\1.", name, count=1): value for name, value in checkpoint.items()}
+def _canonical_name(name: str) -> str:
+    return _WRAPPED.sub(r"\1.", name, count=1)
 
 
 def _numbered(*prefixes: str) -> tuple[str, ...]:
@@ -25,6 +21,10 @@ def _numbered(*prefixes: str) -> tuple[str, ...]:
 
 
 LAYOUTS = (
-    Layout("TAEHV", _numbered("encoder", "decoder"), _canonical),
-    Layout("TAEHV in FlashDreams", _numbered("encoder.blocks", "decoder.blocks"), _canonical),
+    Layout("TAEHV", _numbered("encoder", "decoder"), by_name(_canonical_name)),
+    Layout(
+        "TAEHV in FlashDreams",
+        _numbered("encoder.blocks", "decoder.blocks"),
+        by_name(_canonical_name),
+    ),
 )

@@ -98,10 +98,6 @@ class TaehvPart(StreamingVae):
             if value != own
         ]
 
-    def working_elements(self, component: str) -> int:
-        """Elements of activations; the weights are small beside them."""
-        return self.playing_elements
-
     @property
     def playing_elements(self) -> int:
         """Elements of activations at full resolution and the last layers' width."""

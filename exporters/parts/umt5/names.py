@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vidc.exporters.checkpoint.layout import Layout
+from vidc.exporters.checkpoint.layout import Layout, by_name
 
 EMBEDDING = "encoder.embed_tokens.weight"
 FINAL_NORM = "encoder.final_layer_norm"
@@ -25,10 +25,6 @@ _BLOCK = {
 _LAYER = re.compile(r"encoder\.block\.(\d+)\.")
 
 
-def _from_wan(entries: Mapping[str, Any]) -> dict[str, Any]:
-    return {_canonical(name): value for name, value in entries.items()}
-
-
 def _canonical(name: str) -> str:
     module, _, leaf = name.rpartition(".")
     block, index, inside = (*module.split(".", 2), "", "")[:3]
@@ -39,7 +35,9 @@ def _canonical(name: str) -> str:
 
 LAYOUTS = (
     Layout("UMT5 text encoder", ("SelfAttention", "DenseReluDense")),
-    Layout("original Wan text encoder", ("attn", "ffn.gate", "ffn.fc1", "ffn.fc2"), _from_wan),
+    Layout(
+        "original Wan text encoder", ("attn", "ffn.gate", "ffn.fc1", "ffn.fc2"), by_name(_canonical)
+    ),
 )
 
 
