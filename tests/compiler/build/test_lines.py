@@ -16,8 +16,9 @@ from vidc.exporters.onnx.native_ring import NATIVE
 from vidc.plugins.errors import BuildError
 from vidc.plugins.ops.ring import ring_attention
 
-SETTINGS = resolve("tiny", gpu="rtx4090", precision="fp16", environ={})
-ON_CPU = resolve("tiny", gpu="cpu", environ={})
+ONE = ("model.layers=1",)
+SETTINGS = resolve("tiny", gpu="rtx4090", precision="fp16", assignments=ONE, environ={})
+ON_CPU = resolve("tiny", gpu="cpu", assignments=ONE, environ={})
 
 
 def complaint(*values):
@@ -42,10 +43,15 @@ def test_the_line_of_a_value_is_named(value, code):
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory):
+def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("denoise")
-    component = export_component(SETTINGS.model.parts["transformer"], "fp16", "denoise", folder)
-    return write_graph(component, "tensorrt_rtx", folder, (PADDED_KEYS, *UNFUSED)).path
+    return export_component(SETTINGS.model.parts["transformer"], "fp16", "denoise", folder)
+
+
+@pytest.fixture(scope="module")
+def graph(exported, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("graph")
+    return write_graph(exported, "tensorrt_rtx", folder, (PADDED_KEYS, *UNFUSED)).path
 
 
 @pytest.mark.parametrize(
@@ -64,17 +70,16 @@ def test_a_node_that_pytorch_has_no_value_of_gets_its_operators_line(graph, kind
     assert code in caught.value.message.lower()
 
 
-def test_a_graph_that_lint_refuses_for_a_gpu_names_the_line(tmp_path):
-    component = export_component(SETTINGS.model.parts["transformer"], "fp16", "denoise", tmp_path)
+def test_a_graph_that_lint_refuses_for_a_gpu_names_the_line(exported, tmp_path):
     with pytest.raises(BuildError) as caught, naming_lines(SETTINGS):
-        write_graph(component, "tensorrt_rtx", tmp_path)
+        write_graph(exported, "tensorrt_rtx", tmp_path)
     assert caught.value.code == "VIDC-EXPORT-LINT"
     assert caught.value.message.startswith("denoise: tensorrt_rtx would not compute denoise")
     assert "attention-padded-keys" in caught.value.message
     assert re.search(r"; it comes from .*layers\.py:\d+: .*ring\.attend\(", caught.value.message)
 
 
-def test_what_a_real_parser_refuses_is_named_with_node_and_line(tmp_path, monkeypatch):
+def test_what_a_real_parser_refuses_is_named_with_node_and_line(exported, tmp_path, monkeypatch):
     pytest.importorskip("tensorrt_rtx")
 
     def unknown_to_it(query, key_cache, value_cache, valid_length):
@@ -83,11 +88,8 @@ def test_what_a_real_parser_refuses_is_named_with_node_and_line(tmp_path, monkey
         )
 
     monkeypatch.setitem(NATIVE, ring_attention, unknown_to_it)
-    component = export_component(SETTINGS.model.parts["transformer"], "fp16", "denoise", tmp_path)
-    output = tmp_path / "engine"
-    output.mkdir()
     with pytest.raises(BuildError) as caught, naming_lines(SETTINGS):
-        backend("tensorrt").compile(component, SETTINGS.target, {}, output)
+        backend("tensorrt").compile(exported, SETTINGS.target, {}, tmp_path)
     assert caught.value.code == "VIDC-TENSORRT-PARSE"
     message = caught.value.message
     assert re.match(r"denoise: TensorRT-RTX 1\.\S+ does not parse its graph at node '", message)
@@ -119,7 +121,7 @@ def test_values_of_a_quantized_graph_have_their_own_lines():
     with pytest.raises(BuildError) as caught, naming_lines(SETTINGS):
         raise complaint(value)
     assert caught.value.message == "denoise: no"
-    quantized = resolve("tiny", gpu="rtx4090", precision="fp8", environ={})
+    quantized = resolve("tiny", gpu="rtx4090", precision="fp8", assignments=ONE, environ={})
     with pytest.raises(BuildError) as caught, naming_lines(quantized):
         raise complaint(value)
     assert "no; it comes from " in caught.value.message
