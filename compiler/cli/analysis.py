@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidc.compiler.cli import names
-from vidc.compiler.cli.group import taken
-from vidc.compiler.cli.options import PATH
+from vidc.compiler.cli.group import PATH, taken
 from vidc.compiler.cli.output import why_not_writable
 from vidc.exporters.families.flags import title_of
 from vidc.plugins.errors import UsageError

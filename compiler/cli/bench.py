@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vidc.compiler.cli.group import Command
-from vidc.compiler.cli.options import PATH, bundle_argument
+from vidc.compiler.cli.group import PATH, Command, bundle_argument
 from vidc.compiler.cli.output import (
     columns,
     json_option,

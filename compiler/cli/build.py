@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vidc.compiler.cli import names
-from vidc.compiler.cli.group import Command
-from vidc.compiler.cli.options import PATH
+from vidc.compiler.cli.group import PATH, Command
 from vidc.compiler.cli.output import json_option, print_json, print_plan, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidc.compiler.cli.analysis import AnalysisOptions, analysis_options, tell_plan, write_recipe
-from vidc.compiler.cli.group import Command
-from vidc.compiler.cli.options import PATH
+from vidc.compiler.cli.group import PATH, Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_plan, print_text
 from vidc.compiler.cli.progress import stage_progress
 from vidc.compiler.cli.settings import Flags, settings_options

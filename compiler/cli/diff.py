@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vidc.compiler.cli.group import Command
-from vidc.compiler.cli.options import PATH
+from vidc.compiler.cli.group import PATH, Command
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.plugins.errors import UsageError
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from vidc.compiler.cli.group import Command
-from vidc.compiler.cli.options import PATH
+from vidc.compiler.cli.group import PATH, Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.doctor.probes import Status, examine, verdict
 

@@ -1,4 +1,4 @@
-"""The `vidc` command, which imports subcommands lazily, and the class of these."""
+"""The `vidc` command, which imports subcommands lazily, and what these share."""
 
 import importlib
 import pkgutil
@@ -14,6 +14,17 @@ from click.shell_completion import CompletionItem
 from vidc.plugins.errors import UsageError, nearest
 
 Options = TypeVar("Options")
+
+PATH = click.Path(path_type=Path)
+bundle_argument = click.argument("bundle", type=PATH)
+"""Adds the folder of a bundle, passed on as ``bundle``."""
+trust_option = click.option(
+    "--trust",
+    type=PATH,
+    multiple=True,
+    help="Ed25519 public key in PEM: refuse a bundle that no such key signed.",
+)
+"""Adds ``--trust``, passed on as a tuple of files."""
 
 HELP = {
     "bench": "Measure a bundle.",

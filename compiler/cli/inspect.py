@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vidc.compiler.cli.group import Command
-from vidc.compiler.cli.options import PATH
+from vidc.compiler.cli.group import PATH, Command
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text
 from vidc.compiler.report.weights import origin_text
 from vidc.compiler.store.disk import byte_size

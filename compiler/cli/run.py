@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from vidc.compiler.cli.controls import ControlOptions
-from vidc.compiler.cli.group import Command, taken
+from vidc.compiler.cli.group import PATH, Command, bundle_argument, taken
 from vidc.compiler.cli.images import ImageOptions, clips
-from vidc.compiler.cli.options import PATH, bundle_argument
 from vidc.compiler.cli.output import json_option, print_json, print_text
 from vidc.compiler.cli.prompts import PromptOptions
 from vidc.plugins.errors import UsageError

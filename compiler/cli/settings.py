@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from vidc.compiler.cli import names
-from vidc.compiler.cli.group import taken
-from vidc.compiler.cli.options import PATH
+from vidc.compiler.cli.group import PATH, taken
 from vidc.compiler.config.resolve import Settings, resolve
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from vidc.compiler.cli.group import Command
-from vidc.compiler.cli.options import PATH, bundle_argument
+from vidc.compiler.cli.group import PATH, Command, bundle_argument
 from vidc.compiler.cli.output import json_option, print_json, print_text
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from vidc.compiler.build.sources import Sources
-from vidc.compiler.cli.options import PATH
+from vidc.compiler.cli.group import PATH
 from vidc.exporters.families.family import Family
 from vidc.exporters.families.flags import CHECKPOINT, PART_FLAGS, flag_of, title_of
 from vidc.plugins.errors import UsageError

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vidc.compiler.cli.group import Command, Invocation
-from vidc.compiler.cli.options import PATH, bundle_argument, trust_option
+from vidc.compiler.cli.group import PATH, Command, Invocation, bundle_argument, trust_option
 from vidc.compiler.cli.output import columns, json_option, print_json, print_text, why_not_writable
 from vidc.plugins.errors import GateError, UsageError, VidcError
 
