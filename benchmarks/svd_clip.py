@@ -3,11 +3,12 @@
     PYTHONPATH=tests/support python benchmarks/svd_clip.py out/svd --clips 6 > result.json
 
 All three have the bundle's weights, image, noise and sizes, and take turns. A clip is everything
-from a picture to its frames on the device. ``unet_ms`` is the UNet of one step, ``overhead_ms`` a
-clip without the UNet, ``encoders_and_sampler_ms`` that without the decoder too. Compiled is
-diffusers' own advice: the UNet with ``mode="reduce-overhead"``, and the VAE's decoder, whose
-weights diffusers moves in every clip, without a mode. ``--steps`` replaces the number of steps of
-the bundle, which changes no engine.
+from a picture to its frames on the device. ``unet_ms`` is the UNet of one step, ``unet_share`` the
+UNet's part of a clip, ``overhead_ms`` a clip without the UNet, ``encoders_and_sampler_ms`` that
+without the decoder too. Compiled is diffusers' own advice: the UNet with
+``mode="reduce-overhead"``, and the VAE's decoder, whose weights diffusers moves in every clip,
+without a mode. ``--steps`` replaces the number of steps of the bundle, which changes no engine.
+``--against`` without a name measures the bundle alone, such as the memory of preset svd-t4.
 """
 
 import argparse
@@ -33,7 +34,6 @@ from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.verdict import judge
 from vidc.compiler.config.tables import model_from_json
 from vidc.exporters.families.svd import Svd
-from vidc.exporters.families.svd_sampler import SvdSampler
 from vidc.runtime.bundle import Bundle, load
 from vidc.runtime.manifest import Manifest, read_manifest
 from vidc.runtime.noise import block_noise
@@ -133,10 +133,12 @@ def figures(clip: float, unet: list[float], steps: int, decoder: list[float]) ->
         steps: of the clip.
         decoder: times of all its decoding.
     """
-    overhead = clip - steps * statistics.mean(unet)
+    denoising = steps * statistics.mean(unet)
+    overhead = clip - denoising
     return {
         "clip_ms": [clip],
         "unet_ms": unet,
+        "unet_share": [denoising / clip],
         "decode_ms": [sum(decoder)],
         "overhead_ms": [overhead],
         "encoders_and_sampler_ms": [overhead - sum(decoder)],
@@ -147,8 +149,7 @@ def pipeline(
     folder: Path, manifest: Manifest, device: torch.device, compiled: str | None, clock: Clock
 ) -> Any:
     """diffusers' pipeline with the bundle's weights; ``compiled`` is the mode of the UNet's."""
-    model = model_from_json(manifest.config)
-    assert isinstance(model, Svd)
+    model = svd_of(manifest)
     made = {}
     for group in model.parts:
         weights = load_file(folder / manifest.weights[group].path, device=str(device))
@@ -164,11 +165,18 @@ def pipeline(
     return pipe
 
 
-def session_of(bundle: Bundle, steps: int | None) -> Clip:
+def svd_of(manifest: Manifest) -> Svd:
+    """Returns the model of a bundle."""
+    model = model_from_json(manifest.config)
+    assert isinstance(model, Svd)
+    return model
+
+
+def session_of(bundle: Bundle, model: Svd, steps: int | None) -> Clip:
     """Opens a session, perhaps of another number of steps."""
     resources = bundle.resources
     if steps is not None:
-        sampler = SvdSampler(steps, resources.spec.guidance)
+        sampler = replace(model.sampler, steps=steps)
         resources = replace(resources, spec=replace(resources.spec, sigmas=sampler.sigmas))
     session = bundle.program(resources)
     assert isinstance(session, Clip)
@@ -176,7 +184,11 @@ def session_of(bundle: Bundle, steps: int | None) -> Clip:
 
 
 class Memory:
-    """Memory of a GPU that a contestant adds to those before it; nothing on a CPU."""
+    """Memory of a GPU that a contestant adds to those before it; nothing on a CPU.
+
+    ``device_in_use_bytes`` is all that is taken on the GPU, by whatever process: CUDA's context and
+    the contestants before are in it.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.cuda = device.type == "cuda"
@@ -189,9 +201,11 @@ class Memory:
         if not self.cuda:
             return None
         allocated, reserved = self.before
+        free, total = torch.cuda.mem_get_info()
         return {
             "peak_allocated_bytes": torch.cuda.max_memory_allocated() - allocated,
             "peak_reserved_bytes": torch.cuda.max_memory_reserved() - reserved,
+            "device_in_use_bytes": total - free,
         }
 
 
@@ -231,9 +245,9 @@ def main() -> None:
     bundle_memory = Memory(torch.device(manifest.target.device_type))
     bundle = load(options.bundle)
     device, clock = bundle.device, Clock(bundle.device)
-    session = session_of(bundle, options.steps)
+    session = session_of(bundle, svd_of(manifest), options.steps)
     spec = session.spec
-    noise = block_noise(0, 0, 1, spec.noise_shape[1:]).to(device)
+    noise = block_noise(0, 0, spec.noise_shape[0], spec.noise_shape[1:]).to(device)
     pixels = np.random.default_rng(0).integers(0, 256, (*spec.video, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)
     ours = Ours(session, noise, image, clock)

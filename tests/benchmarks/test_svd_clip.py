@@ -12,6 +12,7 @@ def test_overhead_is_a_clip_without_its_unet():
     found = figures(100.0, [10.0, 20.0], 4, [15.0, 5.0])
     assert found["unet_ms"] == [10.0, 20.0]
     assert found["decode_ms"] == [20.0]
+    assert found["unet_share"] == [0.6]
     assert found["overhead_ms"] == [100 - 4 * 15]
     assert found["encoders_and_sampler_ms"] == [100 - 4 * 15 - 20]
 
