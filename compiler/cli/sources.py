@@ -126,7 +126,7 @@ class SourceOptions:
         for each in model.decoder_groups if decoded else ():
             if each not in (*parts, main):
                 raise _no_decoder(checkpoint, main, each)
-        return Sources({**parts, main: checkpoint}, loras=self.loras)
+        return Sources({main: checkpoint, **parts}, loras=self.loras)
 
 
 def _local(path: Path) -> Path:

@@ -27,6 +27,12 @@ class PartFlag:
 
 
 PART_FLAGS = {
+    "unet": PartFlag(
+        "UNet",
+        "Checkpoint of the UNet, for models that have one: in place of the one in the folder of "
+        "--checkpoint.",
+        "FILE (AnimateLCM-SVD-xt.safetensors)",
+    ),
     "vae": PartFlag(
         "VAE",
         "Checkpoint of the VAE.",

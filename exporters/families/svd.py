@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vidc.exporters.families.family import Family, FixedWork, LayerKind, Pass, Rollout
-from vidc.exporters.families.svd_sampler import SvdSampler
+from vidc.exporters.families.svd_sampler import CONSISTENCY, SvdSampler
 from vidc.exporters.part import Part
 from vidc.exporters.parts.clip_vision.config import ClipVisionConfig
 from vidc.exporters.parts.clip_vision.part import ClipVisionPart
@@ -221,6 +221,7 @@ class Svd(Family):
             "guidance": list(self.sampler.guidance),
             "two_passes": clip.low_memory,
             "sigmas": list(self.sampler.sigmas),
+            "fresh_noise": self.sampler.kind == CONSISTENCY,
         }
 
     def passes(self) -> tuple[Pass, ...]:

@@ -10,27 +10,40 @@ from vidc.exporters.table import Table
 
 SIGMA_MAX, SIGMA_MIN, RHO = 700.0, 0.002, 7.0
 """Range and exponent of the noise levels that SVD was trained with."""
-_MAX_STEPS = 1000
+EULER, CONSISTENCY = _KINDS = ("euler", "consistency")
+"""Values of ``sampler.kind``."""
+CONSISTENCY_LEVELS = 40
+"""Karras noise levels that AnimateLCM-SVD was distilled on: the most steps that it takes."""
+_MAX_STEPS = {EULER: 1000, CONSISTENCY: CONSISTENCY_LEVELS}
 _MAX_GUIDANCE = 100
 
 
 @dataclass(frozen=True)
 class SvdSampler(Table):
-    """Euler steps over Karras noise levels, with guidance that grows over the frames.
+    """Steps over Karras noise levels, with guidance that grows over the frames.
 
     Attributes:
+        kind: ``euler``, or ``consistency`` for AnimateLCM-SVD: each step ends with the denoised
+            latent and fresh noise.
         steps: number of denoising steps.
         guidance: scale of the first and of the last frame; [1, 1] is without guidance.
     """
 
+    kind: str = EULER
     steps: int = 25
     guidance: tuple[float, ...] = (1.0, 3.0)
 
     def __post_init__(self) -> None:
         self.require(
-            0 < self.steps <= _MAX_STEPS,
-            f"sampler.steps = {self.steps} is not within 1 and {_MAX_STEPS}",
-            "use the model's own, such as 25",
+            self.kind in _KINDS,
+            f"sampler.kind = {self.kind!r} is none of {', '.join(_KINDS)}",
+            f"use {EULER}, or {CONSISTENCY} for the weights of AnimateLCM-SVD",
+        )
+        most = _MAX_STEPS[self.kind]
+        self.require(
+            0 < self.steps <= most,
+            f"sampler.steps = {self.steps} is not within 1 and {most}",
+            f"use the model's own, such as {25 if self.kind == EULER else 4}",
         )
         self.require(
             len(self.guidance) == 2 and 1 <= self.guidance[0] <= self.guidance[1] <= _MAX_GUIDANCE,
@@ -46,10 +59,17 @@ class SvdSampler(Table):
 
     @property
     def sigmas(self) -> tuple[float, ...]:
-        """Noise level before each step, and 0: equation 5 of Karras et al. 2022, in float32."""
+        """Noise level before each step, and 0: equation 5 of Karras et al. 2022, in float32.
+
+        A consistency model takes every ``40 // steps``-th of its 40 levels, as the scheduler of
+        G-U-N/AnimateLCM does.
+        """
         high, low = SIGMA_MAX ** (1 / RHO), SIGMA_MIN ** (1 / RHO)
-        last = max(self.steps - 1, 1)
-        levels = [(high + step / last * (low - high)) ** RHO for step in range(self.steps)]
+        last, stride = max(self.steps - 1, 1), 1
+        if self.kind == CONSISTENCY:
+            last, stride = CONSISTENCY_LEVELS - 1, CONSISTENCY_LEVELS // self.steps
+        places = [step * stride / last for step in range(self.steps)]
+        levels = [(high + place * (low - high)) ** RHO for place in places]
         return (*map(_float32, levels), 0.0)
 
     @property
@@ -59,7 +79,11 @@ class SvdSampler(Table):
 
     @property
     def scheduler_settings(self) -> Mapping[str, Any]:
-        """Settings that a diffusers scheduler may not contradict."""
+        """Settings that a diffusers scheduler may not contradict.
+
+        Those of Stable Video Diffusion for both kinds: AnimateLCM-SVD has a UNet alone and is run
+        in the pipeline that it was distilled from.
+        """
         return {
             "_class_name": "EulerDiscreteScheduler",
             "prediction_type": "v_prediction",

@@ -26,9 +26,7 @@ IMAGE_NOISE = Input(
     "image_noise", "VIDC-SESSION-NOISE", "give one value a pixel: [1, 3, height, width]"
 )
 EMBEDS = Input("embeds", "VIDC-CLIP-EMBEDS", "pass the image's CLIP embedding as [1, 1, width]")
-NOISE = Input(
-    "noise", "VIDC-SESSION-NOISE", "give one value of every latent: [1, 1, frames, channels, h, w]"
-)
+NOISE = Input("noise", "VIDC-SESSION-NOISE", "give noise of the shape in session.spec.noise_shape")
 FPS, MOTION, NOISE_AUG = 7, 127, 0.02
 """Conditioning numbers by default, as in diffusers' pipeline."""
 _MAX_NUMBER = 1000
@@ -121,7 +119,7 @@ class Clip(Session[ClipSpec]):
 
         Args:
             image: as in ``condition``; by default, the image of the last clip.
-            noise: ``[1, 1, T, C, h, w]``, of unit variance. Default: drawn from the seed.
+            noise: of unit variance and ``spec.noise_shape``. Default: drawn from the seed.
             progress: called after each step; on a GPU, each step is then a replay of its own that
                 the host waits for.
             given: further arguments of ``condition``.
@@ -182,7 +180,7 @@ class Clip(Session[ClipSpec]):
     def _allocate(self, device: torch.device) -> None:
         spec = self.spec
         zeros = partial(torch.zeros, dtype=torch.float32, device=device)
-        self._table = step_table(spec.sigmas, device)
+        self._table = step_table(spec.sigmas, spec.fresh_noise, device)
         self._noise = zeros(spec.noise_shape)
         self._latent = zeros(spec.noise_shape[1:])
         self._image = zeros((1, *spec.latent))
@@ -244,12 +242,16 @@ class Clip(Session[ClipSpec]):
 
     def _step(self) -> None:
         """Takes the next step."""
-        timestep, keep, change, scale = self._table.index_select(0, self._index)[0].unbind()
+        timestep, keep, change, fresh, scale = self._table.index_select(0, self._index)[0].unbind()
         self._buffers["denoise"].set({"timestep": timestep})
         velocity = self._velocity()
         self._latent.mul_(keep).add_(velocity * change)
-        self._set_sample(scale)
         self._index.add_(1)
+        if self.spec.fresh_noise:
+            # Behind the last step is the first one's noise, whose factor is 0 there.
+            following = self._index % self.spec.steps
+            self._latent.add_(self._noise.index_select(0, following)[0] * fresh)
+        self._set_sample(scale)
 
     def _set_sample(self, scale: Tensor | float) -> None:
         """Writes the scaled latent to every half of the network's input, beside the image's."""

@@ -28,6 +28,8 @@ class ClipSpec(ProgramSpec):
         guidance: guidance scale of the first and of the last frame; (1, 1) is without guidance.
         two_passes: True if the unconditional prediction is a pass of its own.
         sigmas: noise levels before each denoising step, and 0 after the last.
+        fresh_noise: True for a consistency model: a step ends with the denoised latent and new
+            noise. False for Euler steps.
     """
 
     default_blocks: ClassVar[int] = 1
@@ -41,6 +43,7 @@ class ClipSpec(ProgramSpec):
     guidance: tuple[float, float]
     two_passes: bool
     sigmas: tuple[float, ...]
+    fresh_noise: bool = False
 
     def __post_init__(self) -> None:
         sizes = {
@@ -111,8 +114,12 @@ class ClipSpec(ProgramSpec):
 
     @property
     def noise_shape(self) -> tuple[int, ...]:
-        """Shape of a clip's noise, ``[1, 1, T, C, h, w]``: only the first step takes some."""
-        return (1, 1, self.frames, *self.latent)
+        """Shape of a clip's noise, ``[N, 1, T, C, h, w]``.
+
+        N is 1 for Euler steps, which start from noise and take no more; with fresh noise it is
+        the number of steps.
+        """
+        return (self.steps if self.fresh_noise else 1, 1, self.frames, *self.latent)
 
     @property
     def frame_size(self) -> tuple[int, int]:
@@ -146,6 +153,7 @@ class ClipSpec(ProgramSpec):
             "chunk": self.chunk,
             "guidance": [*self.guidance],
             "sigmas": [*self.sigmas],
+            "fresh_noise": self.fresh_noise,
         }
 
     def check(self, signatures: Mapping[str, Signature]) -> None:

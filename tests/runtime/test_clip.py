@@ -44,11 +44,12 @@ def test_steps_are_those_of_the_scheduler(steps):
     assert relative_l2(torch.tensor(model.sampler.sigmas), scheduler.sigmas) < 1e-6
     assert torch.allclose(torch.tensor(model.sampler.timesteps), scheduler.timesteps, atol=1e-6)
     latent = drawn(1, 4, 4, 8, 8) * scheduler.init_noise_sigma
-    rows = step_table(model.sampler.sigmas, torch.device("cpu"))
+    rows = step_table(model.sampler.sigmas, False, torch.device("cpu"))
     for step, (time, row) in enumerate(zip(scheduler.timesteps, rows, strict=True)):
         scheduler.scale_model_input(latent, time)
         prediction = drawn(*latent.shape, seed=step)
-        _, keep, change, scale = row
+        _, keep, change, fresh, scale = row
+        assert fresh == 0
         found = latent * keep + prediction * change
         latent = scheduler.step(prediction, time, latent).prev_sample
         assert relative_l2(found, latent) < 1e-5

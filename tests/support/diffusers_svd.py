@@ -1,9 +1,11 @@
 """diffusers' and transformers' networks of Stable Video Diffusion, at a model's sizes."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from diffusers import (
     AutoencoderKLTemporalDecoder,
+    CMStochasticIterativeScheduler,
     EulerDiscreteScheduler,
     StableVideoDiffusionPipeline,
     UNetSpatioTemporalConditionModel,
@@ -51,6 +53,25 @@ def image_encoder(svd: Svd, weights: Weights) -> CLIPVisionModelWithProjection:
     made = CLIPVisionModelWithProjection(config)
     made.load_state_dict(weights)
     return made.eval()
+
+
+class ConsistencyScheduler(CMStochasticIterativeScheduler):
+    """diffusers' scheduler of consistency models with the parameterization of G-U-N/AnimateLCM.
+
+    The network is Stable Video Diffusion's: it predicts v, and takes ``0.25 log(sigma)``.
+    """
+
+    def sigma_to_t(self, sigmas: Any) -> Any:
+        return super().sigma_to_t(sigmas) / 1000
+
+    def get_scalings_for_boundary_condition(self, sigma: Tensor) -> tuple[Tensor, Tensor]:
+        keep, change = self.get_scalings(sigma)
+        return keep, -change
+
+
+def consistency_scheduler() -> ConsistencyScheduler:
+    """The scheduler of AnimateLCM-SVD."""
+    return ConsistencyScheduler(sigma_max=700.0, sigma_data=1.0, clip_denoised=False)
 
 
 def scheduler() -> EulerDiscreteScheduler:

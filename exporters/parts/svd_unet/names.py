@@ -43,7 +43,7 @@ _ATTENTION = {
     "time_pos_embed.2": "time_pos_embed.linear_2",
 }
 _BLOCK = re.compile(r"(input|output)_blocks\.(\d+)\.(\d+)\.(.+)")
-_VARIANT = re.compile(r"svd([-_]xt)?(?:[-_.].*)?\.safetensors")
+_VARIANT = re.compile(r"(?:animatelcm-)?svd([-_]xt)?(?:[-_.].*)?\.safetensors")
 _FRAMES = {False: 14, True: 25}
 """Frames of the released variants, without and with ``xt`` in their names."""
 _AXES = {

@@ -180,13 +180,29 @@ def test_refuses_a_folder_of_the_other_variant(folder):
 @pytest.mark.parametrize(
     ("name", "frames"),
     [("svd_xt.safetensors", 14), ("svd_xt_1_1.safetensors", 14), ("svd.safetensors", 25),
-     ("svd_image_decoder.safetensors", 25), ("SVD-XT.safetensors", 14)],
+     ("svd_image_decoder.safetensors", 25), ("SVD-XT.safetensors", 14),
+     ("AnimateLCM-SVD-xt-1.1.safetensors", 14)],
 )  # fmt: skip
 def test_refuses_a_file_of_the_other_variant(tmp_path, name, frames):
     with pytest.raises(BuildError, match=r"VIDC-CHECKPOINT-CONFIG.*model\.num_frames"):
         require_frames(tmp_path / name, frames)
     require_frames(tmp_path / name, 39 - frames)
     require_frames(tmp_path / "mine.safetensors", frames)
+
+
+def test_a_distilled_unet_in_place_of_the_pipeline_s(svd, folder, tmp_path):
+    """AnimateLCM-SVD is a UNet in one file, and runs in the pipeline that it was distilled from."""
+    distilled = tmp_path / "AnimateLCM-SVD-xt.safetensors"
+    weights = {name: tensor + 1 for name, tensor in tiny_svd.weights(svd.unet_part).items()}
+    save_file(weights, distilled)
+    _, sources = SourceOptions(folder, {"unet": distilled}).resolve(svd)
+    assert sources.checkpoints["unet"] == distilled
+    assert sources.checkpoints["vae"] == folder / "vae"
+    with pytest.raises(BuildError, match=r"VIDC-CHECKPOINT-CONFIG.*25 frames"):
+        svd.unet_part.load(distilled, (), svd.layouts(), ema=False)
+    part = tiny_svd.model("model.num_frames=25").unet_part
+    tensors = part.load(distilled, (), svd.layouts(), ema=False).tensors
+    assert all(torch.equal(tensors[name].load(), weights[name]) for name in weights)
 
 
 def test_refuses_a_folder_without_image_encoder(svd, folder, tmp_path):
