@@ -62,6 +62,38 @@ def test_builds_validates_and_runs(folder, backend, monkeypatch, capsys):
     assert tiny_svd.relative_l2(found, tiny_svd.session(svd, seed=3).generate(picture)) < 1e-4
 
 
+def as_json(capsys, *arguments):
+    capsys.readouterr()
+    assert vidc(*arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_bench_and_inspect_know_its_parts(folder, monkeypatch, capsys):
+    bundle = built(folder, "onnxruntime", monkeypatch)
+    quick = ("--samples", 1, "--warmup", 0, "--cold-starts", 0)
+    found = as_json(capsys, "bench", bundle, *quick)
+    assert {"block_ms", "vae_ms", "stream_ms"} <= found["metrics"].keys()
+    assert (found["workload"]["frames"], len(found["workload"]["sigmas"])) == (4, 3)
+    engines = as_json(capsys, "inspect", bundle)["engines"]
+    assert {engine["component"] for engine in engines} == {
+        "image_encoder", "vae_encode", "condition_clip", "denoise", "vae_decode"
+    }  # fmt: skip
+
+
+@pytest.mark.deep
+def test_builds_and_validates_in_half_precision(folder, monkeypatch, capsys):
+    monkeypatch.setenv("VIDC_CACHE", str(folder / "cache"))
+    settings = (word for each in SETTINGS for word in ("--set", each))
+    status = vidc(
+        "build", "svd-tiny", "--gpu", "cpu", "--precision", "fp16", "--random-weights", 1,
+        *settings, "-o", folder / "fp16",
+    )  # fmt: skip
+    assert status == 0
+    engines = as_json(capsys, "inspect", folder / "fp16")["engines"]
+    assert {engine["precision"] for engine in engines} == {"fp16"}
+    assert as_json(capsys, "validate", folder / "fp16")["passed"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
