@@ -84,16 +84,22 @@ class Ours:
     def __init__(self, session: Clip, noise: Tensor, image: Image.Image, clock: Clock) -> None:
         self.session, self.noise, self.image, self.clock = session, noise, image, clock
         # One pass over the network's buffers; a graph where the session's work is one.
-        runner = session._resources.runners[LATENTS]
-        (self.denoise,) = runner.prepare([partial(session._run, "denoise")])
+        runner, self.passes = session._resources.runners[LATENTS], session.spec.calls["block"]
+        works = runner.prepare([partial(session._run, name) for name in self.passes])
+        self.denoisers = dict(zip(self.passes, works, strict=True))
 
     def take(self) -> tuple[Tensor, Samples]:
         generate = partial(self.session.generate, self.image, noise=self.noise, noise_aug=0.0)
         latent, generating = self.clock.time(generate)
         _, decoding = self.clock.time(partial(self.session.decode, latent))
         spec = self.session.spec
-        each = [self.clock.time(self.denoise)[1] * spec.passes for _ in range(PASSES)]
+        each = [self._step(spec.steps) for _ in range(PASSES)]
         return latent, figures(generating + decoding, each, spec.steps, [decoding])
+
+    def _step(self, steps: int) -> float:
+        """Milliseconds of the UNet in a step, the mean of a clip's."""
+        times = {name: self.clock.time(work)[1] for name, work in self.denoisers.items()}
+        return sum(times[name] * count for name, count in self.passes.items()) / steps
 
 
 class Theirs:

@@ -42,6 +42,7 @@ LARGE = ("clip.height=576", "clip.width=1024")
 CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("svd-t4", SMALL),
     ("svd-t4", LARGE),
+    ("svd", ("clip.chunk=2", "sampler.steps=10", "sampler.cache_interval=3", *LARGE)),
     ("svd-lcm", ("clip.frames=14", "clip.chunk=2", *SMALL)),
     ("svd-lcm", ("clip.frames=14", "clip.chunk=2", "clip.height=256", "clip.width=256")),
 )

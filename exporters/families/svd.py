@@ -119,6 +119,12 @@ class Svd(Family):
             "clip.low_memory = true, and sampler.guidance asks for no second prediction",
             "leave clip.low_memory out",
         )
+        self.clip.require(
+            self.sampler.cache_interval == 1 or not self.clip.low_memory,
+            f"clip.low_memory = true, and sampler.cache_interval = {self.sampler.cache_interval} "
+            "keeps the features of one pass",
+            "leave one of the two out",
+        )
         limit = self.clip.memory_gb
         self.clip.require(
             not limit or self.estimated_gb <= limit,
@@ -169,7 +175,8 @@ class Svd(Family):
         """The UNet over this clip's frames."""
         halves = 2 if self.sampler.guided else 1
         batch = 1 if self.clip.low_memory else halves
-        return SvdUnetPart(self.unet, self.clip.frames, self.latent_size, halves, batch)
+        cached = self.sampler.cache_interval > 1
+        return SvdUnetPart(self.unet, self.clip.frames, self.latent_size, halves, batch, cached)
 
     @property
     def vae_part(self) -> SvdVaePart:
@@ -181,7 +188,10 @@ class Svd(Family):
     def components(self) -> dict[str, str]:
         """Weights group of every component; the UNet runs between the VAE's two."""
         found = super().components
-        order = ("image_encoder", "vae_encode", "condition_clip", "denoise", "vae_decode")
+        order = (
+            "image_encoder", "vae_encode", "condition_clip", "denoise", "denoise_shallow",
+            "vae_decode",
+        )  # fmt: skip
         return {name: found[name] for name in order if name in found}
 
     @property
@@ -222,6 +232,7 @@ class Svd(Family):
             "two_passes": clip.low_memory,
             "sigmas": list(self.sampler.sigmas),
             "fresh_noise": self.sampler.kind == CONSISTENCY,
+            "cache_interval": self.sampler.cache_interval,
         }
 
     def passes(self) -> tuple[Pass, ...]:
@@ -231,7 +242,7 @@ class Svd(Family):
 
     def pass_of(self, component: str, inputs: "Mapping[str, Tensor]") -> str:
         """Returns the image's pass, or the step with the nearest timestep."""
-        if component != "denoise":
+        if component not in ("denoise", "denoise_shallow"):
             return "image"
         timestep = float(inputs["timestep"])
         distances = [abs(time - timestep) for time in self.sampler.timesteps]
@@ -243,22 +254,26 @@ class Svd(Family):
 
     def calls(self, layer: str) -> int:
         """Returns the passes of a clip that run a layer."""
-        halves = self.unet_part.halves // self.unet_part.batch
-        return self.sampler.steps * halves if self.unet_part.rows(layer) else 0
+        return self._passes(layer) if self.unet_part.rows(layer) else 0
+
+    def _passes(self, layer: str) -> int:
+        """Returns the passes that would run a layer of every step."""
+        part, sampler = self.unet_part, self.sampler
+        steps = sampler.steps if part.is_shallow(layer) else sampler.full_steps
+        return steps * part.halves // part.batch
 
     def fixed_work(self) -> tuple[FixedWork, ...]:
         """Convolutions of the UNet."""
-        part = self.unet_part
-        calls = self.sampler.steps * part.halves // part.batch
         return tuple(
-            FixedWork(2 * weight * rows, weight + 2 * rows, calls)
-            for weight, rows in part.other_products
+            FixedWork(2 * weight * rows, weight + 2 * rows, self._passes(name))
+            for name, (weight, rows) in self.unet_part.convolutions.items()
         )
 
     def rollout_flops(self, rollout: Rollout, *, decoded: bool = True) -> float:
         """Estimates denoising steps of each clip, and its image."""
-        part = self.unet_part
-        clip = self.sampler.steps * part.halves * part.pass_flops()
+        part, full = self.unet_part, self.sampler.full_steps
+        shallow = self.sampler.steps - full
+        clip = part.halves * (full * part.pass_flops() + shallow * part.pass_flops(shallow=True))
         clip += self.vae_part.encode_flops()
         encoder = self.parts.get(ClipVisionPart.group)
         clip += encoder.flops() if isinstance(encoder, ClipVisionPart) else 0.0

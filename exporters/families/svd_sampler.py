@@ -27,11 +27,14 @@ class SvdSampler(Table):
             latent and fresh noise.
         steps: number of denoising steps.
         guidance: scale of the first and of the last frame; [1, 1] is without guidance.
+        cache_interval: one step in so many runs the whole UNet, and those between only its first
+            resolution over the deeper features of that step (DeepCache); 1 is without it.
     """
 
     kind: str = EULER
     steps: int = 25
     guidance: tuple[float, ...] = (1.0, 3.0)
+    cache_interval: int = 1
 
     def __post_init__(self) -> None:
         self.require(
@@ -51,11 +54,22 @@ class SvdSampler(Table):
             f"{_MAX_GUIDANCE}",
             "use the model's own, such as [1.0, 3.0]",
         )
+        self.require(
+            1 <= self.cache_interval <= self.steps,
+            f"sampler.cache_interval = {self.cache_interval} is not within 1 and the "
+            f"{self.steps} steps",
+            "use 1, without DeepCache, or 3",
+        )
 
     @property
     def guided(self) -> bool:
         """True if a step combines an unconditional and a conditional prediction."""
         return self.guidance[1] > 1
+
+    @property
+    def full_steps(self) -> int:
+        """Steps that run the whole UNet."""
+        return -(-self.steps // self.cache_interval)
 
     @property
     def sigmas(self) -> tuple[float, ...]:

@@ -42,7 +42,10 @@ class Clip(Session[ClipSpec]):
     """
 
     Spec = ClipSpec
-    teacher_forced: ClassVar[tuple[tuple[str, str], ...]] = (("denoise", "velocity"),)
+    teacher_forced: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("denoise", "velocity"),
+        ("denoise_shallow", "velocity"),
+    )
     decoder_names: ClassVar[tuple[str, str]] = ("vae", "VAE")
 
     def condition(
@@ -189,17 +192,22 @@ class Clip(Session[ClipSpec]):
         """Number of the next step."""
         scales = torch.linspace(*spec.guidance, spec.frames, dtype=torch.float32, device=device)
         self._guidance = scales.view(1, -1, 1, 1, 1)
+        if spec.cached:
+            # Both take and give the same tensors.
+            self._buffers["denoise_shallow"] = self._buffers["denoise"]
         first = spec.sigmas[0]
         self._start = (first * first + 1) ** 0.5
 
     def _capture(self, runners: Runners) -> None:
-        works: list[Callable[[], object]] = [self._clip, self._begin, self._step, self._set]
+        denoisers = [name for name in self.spec.components if name in self.spec.calls["block"]]
+        steps = [partial(self._step, name) for name in denoisers]
+        works: list[Callable[[], object]] = [self._clip, self._begin, self._set, *steps]
         if self.spec.image_encoder:
             works.append(partial(self._run, "image_encoder"))
-        self._make_clip, self._make_start, self._make_step, self._set_image, *encoder = runners[
-            LATENTS
-        ].prepare(works)
-        self._encode_image = encoder[0] if encoder else self._set_image
+        prepared = runners[LATENTS].prepare(works)
+        self._make_clip, self._make_start, self._set_image, *others = prepared
+        self._make_step = dict(zip(denoisers, others, strict=False))
+        self._encode_image = others[-1] if self.spec.image_encoder else self._set_image
         (self._decode_chunk,) = runners[FRAMES].prepare([partial(self._run, "vae_decode")])
 
     def _clear(self) -> None:
@@ -222,14 +230,14 @@ class Clip(Session[ClipSpec]):
     def _clip(self) -> None:
         """Computes a clip's latent from ``_noise``."""
         self._begin()
-        for _ in range(self.spec.steps):
-            self._step()
+        for step in range(self.spec.steps):
+            self._step(self.spec.denoiser(step))
 
     def _make_in_steps(self, progress: Progress) -> None:
         """Does the same as ``_make_clip`` step by step."""
         self._make_start()
         for step in range(self.spec.steps):
-            self._make_step()
+            self._make_step[self.spec.denoiser(step)]()
             if self._index.is_cuda:
                 torch.cuda.current_stream(self._index.device).synchronize()
             progress(step + 1, self._latent)
@@ -240,11 +248,11 @@ class Clip(Session[ClipSpec]):
         self._latent.copy_(self._noise[0] * self._start)
         self._set_sample(1 / self._start)
 
-    def _step(self) -> None:
-        """Takes the next step."""
+    def _step(self, denoiser: str) -> None:
+        """Takes the next step with one of the components that denoise."""
         timestep, keep, change, fresh, scale = self._table.index_select(0, self._index)[0].unbind()
         self._buffers["denoise"].set({"timestep": timestep})
-        velocity = self._velocity()
+        velocity = self._velocity(denoiser)
         self._latent.mul_(keep).add_(velocity * change)
         self._index.add_(1)
         if self.spec.fresh_noise:
@@ -263,11 +271,11 @@ class Clip(Session[ClipSpec]):
         beside = self._buffers["denoise"]["sample"][half, :, self.spec.latent[0] :]
         beside.copy_(self._image.expand(beside.shape)) if conditional else beside.zero_()
 
-    def _velocity(self) -> Tensor:
+    def _velocity(self, denoiser: str) -> Tensor:
         """Returns the guided prediction, float32 ``[1, T, C, h, w]``."""
         predicted = self._buffers["denoise"]["velocity"]
         if not self.spec.two_passes:
-            self._run("denoise")
+            self._run(denoiser)
             if not self.spec.guided:
                 return predicted
             without, within = predicted.split(1)

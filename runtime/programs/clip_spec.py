@@ -1,6 +1,7 @@
 """Static sizes of a clip and its sampler: the spec of program ``clip``."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -30,6 +31,8 @@ class ClipSpec(ProgramSpec):
         sigmas: noise levels before each denoising step, and 0 after the last.
         fresh_noise: True for a consistency model: a step ends with the denoised latent and new
             noise. False for Euler steps.
+        cache_interval: one step in so many runs ``denoise`` and those between ``denoise_shallow``,
+            which reads what that step left in a state (DeepCache); 1 is without it.
     """
 
     default_blocks: ClassVar[int] = 1
@@ -44,6 +47,7 @@ class ClipSpec(ProgramSpec):
     two_passes: bool
     sigmas: tuple[float, ...]
     fresh_noise: bool = False
+    cache_interval: int = 1
 
     def __post_init__(self) -> None:
         sizes = {
@@ -68,6 +72,10 @@ class ClipSpec(ProgramSpec):
             raise ValueError(f"sigmas = {list(self.sigmas)} do not fall to 0")
         if not math.isfinite(self.sigmas[0]):
             raise ValueError(f"sigmas = {list(self.sigmas)} are not finite")
+        if not 1 <= self.cache_interval <= self.steps:
+            raise ValueError(f"cache_interval = {self.cache_interval} with {self.steps} steps")
+        if self.cached and self.two_passes:
+            raise ValueError("cache_interval is above 1 with two_passes")
 
     @property
     def guided(self) -> bool:
@@ -90,6 +98,15 @@ class ClipSpec(ProgramSpec):
         return len(self.sigmas) - 1
 
     @property
+    def cached(self) -> bool:
+        """True if some steps run ``denoise_shallow``."""
+        return self.cache_interval > 1
+
+    def denoiser(self, step: int) -> str:
+        """Returns the component that a step runs."""
+        return "denoise_shallow" if step % self.cache_interval else "denoise"
+
+    @property
     def chunks(self) -> int:
         """Calls of the decoder in a clip."""
         return self.frames // self.chunk
@@ -98,7 +115,8 @@ class ClipSpec(ProgramSpec):
     def components(self) -> tuple[str, ...]:
         """Components of a clip, in the order of first use."""
         encoder = ("image_encoder",) if self.image_encoder else ()
-        return (*encoder, "vae_encode", "condition_clip", "denoise", "vae_decode")
+        denoisers = ("denoise", "denoise_shallow") if self.cached else ("denoise",)
+        return (*encoder, "vae_encode", "condition_clip", *denoisers, "vae_decode")
 
     @property
     def decode_components(self) -> tuple[str, ...]:
@@ -139,8 +157,9 @@ class ClipSpec(ProgramSpec):
     @property
     def calls(self) -> Mapping[str, Mapping[str, int]]:
         """Calls of a clip, whose image is encoded before, and of its decoding."""
+        steps = Counter(self.denoiser(step) for step in range(self.steps))
         return {
-            "block": {"denoise": self.steps * self.passes},
+            "block": {name: count * self.passes for name, count in steps.items()},
             "vae": {"vae_decode": self.chunks},
         }
 
@@ -154,6 +173,7 @@ class ClipSpec(ProgramSpec):
             "guidance": [*self.guidance],
             "sigmas": [*self.sigmas],
             "fresh_noise": self.fresh_noise,
+            "cache_interval": self.cache_interval,
         }
 
     def check(self, signatures: Mapping[str, Signature]) -> None:
@@ -180,6 +200,11 @@ class ClipSpec(ProgramSpec):
                 "sample": sample,
                 "timestep": (1,),
                 **({"half": (1,)} if self.two_passes else {}),
+                "velocity": (batch, self.frames, *self.latent),
+            },
+            "denoise_shallow": {
+                "sample": sample,
+                "timestep": (1,),
                 "velocity": (batch, self.frames, *self.latent),
             },
             "vae_decode": {

@@ -71,6 +71,11 @@ class _Block(nn.Module):
             return [*self.attentions]
         return [None] * len(self.resnets)
 
+    @property
+    def mixers(self) -> int:
+        """Number of mixers: one in each residual block and transformer."""
+        return len(self.resnets) + sum(each is not None for each in self.transformers)
+
 
 class _Pass:
     """One run of the network: hands every block its constants, in the order of the blocks."""
@@ -90,6 +95,21 @@ class _Pass:
         """Runs a transformer on ``[B * T, C, H, W]``."""
         result: Tensor = block(x, *next(self.transformers), next(self.weights))
         return result
+
+    def down(self, block: _Block, x: Tensor, skips: list[Tensor]) -> Tensor:
+        """Runs a resolution on the way down, without its downsampler, and adds to ``skips``."""
+        for resnet, transformer in zip(block.resnets, block.transformers, strict=True):
+            x = self.resnet(resnet, x)
+            x = x if transformer is None else self.transformer(transformer, x)
+            skips.append(x)
+        return x
+
+    def up(self, block: _Block, x: Tensor, skips: list[Tensor]) -> Tensor:
+        """Runs a resolution on the way up, without its upsampler, and takes from ``skips``."""
+        for resnet, transformer in zip(block.resnets, block.transformers, strict=True):
+            x = self.resnet(resnet, torch.cat([x, skips.pop()], 1))
+            x = x if transformer is None else self.transformer(transformer, x)
+        return x
 
 
 class SvdUnet(nn.Module):
@@ -171,8 +191,10 @@ class SvdUnet(nn.Module):
         result: Tensor = self.add_embedding(sinusoid(ids[0], self.config.id_dim).view(1, -1))
         return result
 
-    def forward(self, sample: Tensor, timestep: Tensor, constants: Constants) -> Tensor:
-        """Returns the network's prediction for noisy latents.
+    def forward(
+        self, sample: Tensor, timestep: Tensor, constants: Constants
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the network's prediction for noisy latents, and features for ``shallow``.
 
         Args:
             sample: scaled latents beside the image's, ``[B, T, 8, h, w]`` in the weights' dtype.
@@ -180,29 +202,61 @@ class SvdUnet(nn.Module):
             constants: of the clip.
 
         Returns:
-            ``[B, T, 4, h, w]``.
+            ``[B, T, 4, h, w]``, and what the last up block gets from the one before,
+            ``[B * T, C, h, w]``.
         """
-        batch, frames = sample.shape[:2]
-        time = self.time_embedding(sinusoid(timestep, self.config.channels[0])) + constants.ids
-        run = _Pass(constants, time, frames)
+        run = self._run(sample, timestep, constants)
         x = self.conv_in(sample.flatten(0, 1))
         skips = [x]
         for block in self.down_blocks:
-            for resnet, transformer in zip(block.resnets, block.transformers, strict=True):
-                x = run.resnet(resnet, x)
-                x = x if transformer is None else run.transformer(transformer, x)
-                skips.append(x)
+            x = run.down(block, x, skips)
             for downsampler in getattr(block, "downsamplers", ()):
                 x = downsampler(x)
                 skips.append(x)
         first, second = self.mid_block.resnets
         x = run.resnet(first, x)
         x = run.resnet(second, run.transformer(self.mid_block.attentions[0], x))
-        for block in self.up_blocks:
-            for resnet, transformer in zip(block.resnets, block.transformers, strict=True):
-                x = run.resnet(resnet, torch.cat([x, skips.pop()], 1))
-                x = x if transformer is None else run.transformer(transformer, x)
-            for upsampler in getattr(block, "upsamplers", ()):
+        *deep, last = self.up_blocks
+        for block in deep:
+            x = run.up(block, x, skips)
+            for upsampler in block.upsamplers:
                 x = upsampler(x)
+        return self._predicted(run.up(last, x, skips), sample), x
+
+    def shallow(
+        self, sample: Tensor, timestep: Tensor, constants: Constants, features: Tensor
+    ) -> Tensor:
+        """Returns the prediction from an earlier step's features (DeepCache, Ma et al. 2023).
+
+        Only the blocks of the first resolution run.
+
+        Args:
+            sample: as in ``forward``.
+            timestep: as in ``forward``.
+            constants: of the clip; ``transformers`` are those of ``shallow_transformers`` alone.
+            features: of ``forward``.
+        """
+        first, last = self.down_blocks[0], self.up_blocks[-1]
+        weights = constants.weights
+        few = [weights[: first.mixers], weights[len(weights) - last.mixers :]]
+        constants = Constants(constants.ids, torch.cat(few), constants.transformers)
+        run = self._run(sample, timestep, constants)
+        x = self.conv_in(sample.flatten(0, 1))
+        skips = [x]
+        run.down(first, x, skips)
+        return self._predicted(run.up(last, features, skips), sample)
+
+    @property
+    def shallow_transformers(self) -> tuple[int, ...]:
+        """Places of the transformers of ``shallow`` among ``transformers``."""
+        few = {*self.down_blocks[0].transformers, *self.up_blocks[-1].transformers}
+        return tuple(place for place, each in enumerate(self.transformers) if each in few)
+
+    def _run(self, sample: Tensor, timestep: Tensor, constants: Constants) -> _Pass:
+        time = self.time_embedding(sinusoid(timestep, self.config.channels[0])) + constants.ids
+        return _Pass(constants, time, sample.shape[1])
+
+    def _predicted(self, x: Tensor, sample: Tensor) -> Tensor:
+        """Maps the last block's result ``[B * T, C, h, w]`` to ``[B, T, 4, h, w]``."""
         result: Tensor = self.conv_out(F.silu(self.conv_norm_out(x)))
-        return result.reshape(batch, frames, *result.shape[1:])
+        return result.reshape(*sample.shape[:2], *result.shape[1:])

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _FLOPS_A_PIXEL = 44.8e12 / (14 * 72 * 128)
 """A pass over one latent pixel of one frame at 320 channels: 14 frames of 576x1024."""
 _CHANNELS = 320
+_SHALLOW = 0.4
+"""Share of a pass that the first resolution takes, for DeepCache."""
 _ACTIVATIONS = 20
 """Activations at full resolution that a pass holds at once, in latent pixels x channels."""
 _PARAMETERS = 1524623082
@@ -35,6 +37,7 @@ class SvdUnetPart(Part):
         latent: height and width of a latent frame.
         halves: 2 with guidance, an unconditional and a conditional prediction; otherwise 1.
         batch: halves that one pass computes.
+        deep_cache: True for a component that runs the first resolution alone (DeepCache).
     """
 
     group: ClassVar[str] = "unet"
@@ -43,11 +46,13 @@ class SvdUnetPart(Part):
     latent: tuple[int, int]
     halves: int
     batch: int
+    deep_cache: bool = False
 
     @property
     def component_names(self) -> tuple[str, ...]:
-        """``condition_clip``, once a clip, and ``denoise``."""
-        return ("condition_clip", "denoise")
+        """``condition_clip``, once a clip, ``denoise``, and with DeepCache its shallow form."""
+        names = ("condition_clip", "denoise")
+        return (*names, "denoise_shallow") if self.deep_cache else names
 
     def module(self) -> "nn.Module":
         """Returns an ``SvdUnet``."""
@@ -115,8 +120,9 @@ class SvdUnetPart(Part):
 
     @property
     def playing_elements(self) -> int:
-        """Elements of activations of a pass."""
-        return _ACTIVATIONS * self._pixels * self.config.channels[0]
+        """Elements of activations of a pass, and of the features that DeepCache keeps."""
+        features = self.config.channels[1] if self.deep_cache else 0
+        return self._pixels * (_ACTIVATIONS * self.config.channels[0] + features)
 
     @property
     def _pixels(self) -> int:
@@ -138,19 +144,31 @@ class SvdUnetPart(Part):
         halvings += (".downsamplers." in linear) - (".upsamplers." in linear)
         return int(self._pixels // 4**halvings)
 
+    def is_shallow(self, layer: str) -> bool:
+        """Returns True for a layer that ``denoise_shallow`` runs."""
+        deep = ("down_blocks.", "mid_block.", "up_blocks.")
+        first = ("down_blocks.0.resnets", "down_blocks.0.attentions", "up_blocks.3.")
+        return layer.startswith(first) or not layer.startswith(deep)
+
     @property
-    def other_products(self) -> tuple[tuple[int, int], ...]:
-        """Every convolution, as a matmul over the pixels of its resolution."""
-        found = []
+    def convolutions(self) -> Mapping[str, tuple[int, int]]:
+        """Every convolution, as the elements of its weight and the pixels of its resolution."""
+        found = {}
         for name, shape in self.shapes().items():
             if len(shape) < 4:
                 continue
             # conv_in and conv_out see full resolution.
             owner = name if "_block" in name else "down_blocks.0."
-            found.append((math.prod(shape), self.rows(owner)))
-        return tuple(found)
+            found[name] = (math.prod(shape), self.rows(owner))
+        return found
 
-    def pass_flops(self) -> float:
+    @property
+    def other_products(self) -> tuple[tuple[int, int], ...]:
+        """Every convolution, as a matmul over the pixels of its resolution."""
+        return tuple(self.convolutions.values())
+
+    def pass_flops(self, shallow: bool = False) -> float:
         """One pass over a half of the guidance, in round numbers."""
         pixels = self._pixels // self.batch
-        return pixels * _FLOPS_A_PIXEL * (self.config.channels[0] / _CHANNELS) ** 2
+        flops = pixels * _FLOPS_A_PIXEL * (self.config.channels[0] / _CHANNELS) ** 2
+        return flops * _SHALLOW if shallow else flops

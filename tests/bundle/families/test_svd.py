@@ -94,6 +94,30 @@ def test_builds_and_validates_in_half_precision(folder, monkeypatch, capsys):
     assert as_json(capsys, "validate", folder / "fp16")["passed"]
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize("backend", ["onnxruntime", "aoti"])
+@pytest.mark.parametrize(
+    ("setting", "denoisers"),
+    [
+        ("sampler.cache_interval=2", {"denoise", "denoise_shallow"}),
+        ("sampler.kind=consistency", {"denoise"}),
+    ],
+)
+def test_builds_its_other_samplers(folder, backend, setting, denoisers, monkeypatch, capsys):
+    monkeypatch.setenv("VIDC_CACHE", str(folder / "cache"))
+    output = folder / f"{backend}-{setting}"
+    settings = (word for each in (*SETTINGS, setting) for word in ("--set", each))
+    status = vidc(
+        "build", "svd-tiny", "--gpu", "cpu", "--backend", backend, "--random-weights", 1,
+        *settings, "-o", output,
+    )  # fmt: skip
+    assert status == 0
+    found = as_json(capsys, "validate", output)
+    assert found["passed"]
+    judged = {gate["component"] for gate in found["gates"] if gate["where"] == "component"}
+    assert {name for name in judged if name.startswith("denoise")} == denoisers
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
