@@ -46,8 +46,8 @@ class ClipSpec(ProgramSpec):
     guidance: tuple[float, float]
     two_passes: bool
     sigmas: tuple[float, ...]
-    fresh_noise: bool = False
-    cache_interval: int = 1
+    fresh_noise: bool
+    cache_interval: int
 
     def __post_init__(self) -> None:
         sizes = {
