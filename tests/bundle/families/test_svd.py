@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny_svd
 from PIL import Image
+from safetensors import safe_open
 
 from vidc.compiler.cli import main
 from vidc.runtime import load
@@ -92,6 +93,25 @@ def test_builds_and_validates_in_half_precision(folder, monkeypatch, capsys):
     engines = as_json(capsys, "inspect", folder / "fp16")["engines"]
     assert {engine["precision"] for engine in engines} == {"fp16"}
     assert as_json(capsys, "validate", folder / "fp16")["passed"]
+
+
+@pytest.mark.deep
+def test_is_quantized_on_recorded_ranges(folder, monkeypatch, capsys):
+    monkeypatch.setenv("VIDC_CACHE", str(folder / "cache"))
+    settings = [word for each in SETTINGS for word in ("--set", each)]
+    source = ("svd-tiny", "--gpu", "cpu", "--random-weights", 1, *settings)
+    assert vidc("calibrate", *source, "-n", 4, "-o", folder / "ranges") == 0
+    quantized = ("--precision", "int8", "--calibration", folder / "ranges")
+    assert vidc("build", *source, *quantized, "-o", folder / "int8") == 0
+    assert as_json(capsys, "validate", folder / "int8")["passed"]
+    with safe_open(folder / "int8/weights/unet.safetensors", "pt") as weights:
+        kinds = {name: weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+    narrow = {name.removesuffix(".weight") for name, kind in kinds.items() if kind == "I8"}
+    wide = {name.removesuffix(".weight") for name, kind in kinds.items() if kind == "F32"}
+    convolutions = {name for name in narrow if name.endswith(("conv1", "conv2", ".conv"))}
+    assert "mid_block.resnets.0.spatial_res_block.conv1" in convolutions
+    assert "up_blocks.1.attentions.0.transformer_blocks.0.attn1.to_q" in narrow - convolutions
+    assert {"conv_in", "conv_out", "mid_block.attentions.0.proj_in"} <= wide - narrow
 
 
 @pytest.mark.deep
