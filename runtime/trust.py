@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
+from vidc.plugins.installation import install_extra
 from vidc.runtime.manifest import Manifest, Seal
 
 try:
@@ -24,7 +25,7 @@ except ImportError as error:
     raise UnavailableError(
         "VIDC-ENV-CRYPTOGRAPHY",
         f"signatures need the package cryptography: {error}",
-        "pip install 'vidc[sign]'",
+        install_extra("sign"),
     ) from error
 
 _CONTEXT = b"vidc bundle manifest\n"

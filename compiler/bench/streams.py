@@ -13,6 +13,7 @@ from vidc.compiler.bench.metrics import Decoding
 from vidc.compiler.config.tables import model_from_json
 from vidc.compiler.validate.reference import EagerEngine, eager_engines
 from vidc.plugins.errors import UnavailableError, UsageError, nearest
+from vidc.plugins.installation import install_extra
 from vidc.runtime import Bundle, load
 from vidc.runtime.integrity import VerifyMode
 from vidc.runtime.manifest import Manifest, read_manifest
@@ -112,7 +113,7 @@ def of_baselines(
         raise UnavailableError(
             "VIDC-ENV-BUILD",
             f"PyTorch components cannot be made here: {error}",
-            "pip install 'vidc[build]', or leave out --against",
+            f"{install_extra('build')}, or leave out --against",
         ) from error
     engines = {name: eager[name] for name in in_stream}
     return {name: _baseline(engines, BASELINES[name], manifest, device, seed) for name in names}

@@ -17,8 +17,8 @@ from torch import Tensor
 from vidc.compiler.debug.reference import Reference
 from vidc.compiler.debug.reproduce import Reproduction
 from vidc.plugins.errors import UnavailableError
+from vidc.plugins.installation import install_packages
 
-INSTALL = "pip install polygraphy onnx-graphsurgeon"
 RUNNER = "PyTorch"
 _CANDIDATE = "polygraphy_debug.onnx"
 """File in the working folder that ``polygraphy debug reduce`` writes for its check."""
@@ -75,7 +75,9 @@ def require_polygraphy() -> None:
     """
     if not installed():
         raise UnavailableError(
-            "VIDC-ENV-POLYGRAPHY", f"{sys.executable} has no module polygraphy", INSTALL
+            "VIDC-ENV-POLYGRAPHY",
+            f"{sys.executable} has no module polygraphy",
+            install_packages("polygraphy", "onnx-graphsurgeon"),
         )
 
 

@@ -17,6 +17,7 @@ from vidc.compiler.backends.aoti.cxx import cxx_defect, cxx_version
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.targets import AUTO, Target, find_target, match_gpu, targets
 from vidc.plugins.errors import UnavailableError, VidcError
+from vidc.plugins.installation import install_extra, install_packages
 
 
 class Status(StrEnum):
@@ -144,15 +145,15 @@ def examine_package(requirement: Requirement, extra: str) -> Finding:
         extra: the extra of vidc that brings it, empty for what every install has.
     """
     name = requirement.name
-    wanted = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         status = Status.MISSING if extra else Status.BROKEN
-        return Finding(name, status, "not installed", f"pip install '{wanted}'")
+        return Finding(name, status, "not installed", install_extra(extra))
     if not requirement.specifier.contains(version, prereleases=True):
         detail = f"{version}, supported: {requirement.specifier}"
-        return Finding(name, Status.BROKEN, detail, f"pip install '{name}{requirement.specifier}'")
+        hint = install_packages(f"{name}{requirement.specifier}")
+        return Finding(name, Status.BROKEN, detail, hint)
     return Finding(name, Status.GOOD, version)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from vidc.compiler.inspect.changes import Sections, sections
 from vidc.plugins.errors import GateError, UnavailableError
+from vidc.plugins.installation import install_extra
 from vidc.runtime.document import unreadable
 
 _DTYPES = {"float": "float32", "double": "float64"}
@@ -87,7 +88,7 @@ def load_graph(path: Path) -> Any:
         raise UnavailableError(
             "VIDC-ENV-ONNX",
             f"reading {path} needs the package {error.name}, which is not installed",
-            "pip install 'vidc[build]'",
+            install_extra("build"),
         ) from error
     try:
         model = onnx.load_model(path, load_external_data=False)

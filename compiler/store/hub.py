@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Self
 
 from vidc.plugins.errors import UnavailableError, UsageError
+from vidc.plugins.installation import install_extra
 
 _REFERENCE = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([^:@]+))?(?::([^:]+))?")
 _BESIDE = ("*.json", "*.yaml")
@@ -98,7 +99,7 @@ def huggingface_hub() -> ModuleType:
         raise UnavailableError(
             "VIDC-ENV-HUB",
             f"names that begin with hf: need the package huggingface_hub: {error}",
-            "pip install 'vidc[hub]'",
+            install_extra("hub"),
         ) from error
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from vidc.compiler.store.digest import sha256_json
 from vidc.plugins.errors import UnavailableError
+from vidc.plugins.installation import install_extra
 
 
 def source_digest(entries: Iterable[str]) -> str:
@@ -72,7 +73,7 @@ def _version(package: str, extra: str) -> str:
         raise UnavailableError(
             "VIDC-ENV-BUILD",
             f"this build needs the package {package}, which is not installed",
-            f"pip install 'vidc[{extra}]'",
+            install_extra(extra),
         )
     return found
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vidc.plugins.errors import GateError, UnavailableError
+from vidc.plugins.installation import install_packages, installation
 from vidc.plugins.signature import DTYPE_NAMES, Signature, TensorSpec, state_output
 from vidc.runtime import manifest
 from vidc.runtime.engines.integer_products import ask_exact_products
@@ -22,7 +23,7 @@ from vidc.runtime.weights import Weights
 CAPTURABLE = False
 VERSION = onnxruntime.__version__
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-INSTALL = "pip uninstall onnxruntime, then pip install onnxruntime-gpu, from PyPI"
+
 _NOT_CAPTURED = "cannot use the graph capture feature"
 """Part of ONNX Runtime's message when it cannot capture a graph."""
 _IDENTITY = bytes.fromhex(
@@ -285,12 +286,17 @@ def _opened(
         ) from error
 
 
+def install_with_cuda() -> str:
+    """Returns the commands that replace ONNX Runtime for CPUs by the one for GPUs."""
+    return f"{installation().without('onnxruntime')}, then {install_packages('onnxruntime-gpu')}"
+
+
 def _no_cuda(entry: manifest.Engine, why: str) -> UnavailableError:
     return UnavailableError(
         "VIDC-ENV-ONNXRUNTIME",
         f"{entry.files[0]} runs on a GPU, and the installed ONNX Runtime {onnxruntime.__version__} "
         f"{why}",
-        f"{INSTALL}; `vidc explain VIDC-ENV-ONNXRUNTIME` says which CUDA it takes",
+        f"{install_with_cuda()}; `vidc explain VIDC-ENV-ONNXRUNTIME` says which CUDA it takes",
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vidc.plugins import loading
 from vidc.plugins.errors import GateError, UnavailableError
+from vidc.plugins.installation import install_packages
 from vidc.plugins.signature import Role, Signature, state_output
 from vidc.plugins.tensorrt_import import import_tensorrt
 from vidc.runtime import manifest
@@ -24,8 +25,8 @@ _NUMBERS = 3
 """Version parts that must be equal: major, minor and patch."""
 _TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 _INSTALL = {
-    "tensorrt": "tensorrt=={} --extra-index-url https://pypi.nvidia.com",
-    "tensorrt_rtx": "tensorrt-rtx=={}",
+    "tensorrt": ("tensorrt", ("--extra-index-url", "https://pypi.nvidia.com")),
+    "tensorrt_rtx": ("tensorrt-rtx", ()),
 }
 
 
@@ -170,6 +171,7 @@ def load(
 def _module(options: Options, entry: manifest.Engine) -> Any:
     product = options.product
     title = _TITLES[product]
+    package, pip_options = _INSTALL[product]
     try:
         module = import_tensorrt(product)
     except (ImportError, OSError) as error:
@@ -177,7 +179,7 @@ def _module(options: Options, entry: manifest.Engine) -> Any:
             "VIDC-ENV-TENSORRT",
             f"{entry.files[0]} needs {title} {entry.version}, which cannot be imported: "
             f"{str(error)[:200]}",
-            f"pip install {_INSTALL[product].format(entry.version)}",
+            install_packages(f"{package}=={entry.version}", options=pip_options),
         ) from error
     later = options.version_compatible and _later_version(entry.version, module.__version__)
     if not later and not _same_version(entry.version, module.__version__):

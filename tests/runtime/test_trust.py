@@ -12,6 +12,7 @@ from json_leaves import changed, leaves
 from signing_keys import key_pair
 
 from vidc.plugins.errors import GateError, UsageError, VidcError
+from vidc.plugins.installation import install_extra
 from vidc.runtime.manifest import Manifest, read_manifest, write_manifest
 
 pytest.importorskip("cryptography")
@@ -109,7 +110,7 @@ except UnavailableError as error:
     print(error.code, error.hint)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "VIDC-ENV-CRYPTOGRAPHY pip install 'vidc[sign]'\n"
+    assert done.stdout == f"VIDC-ENV-CRYPTOGRAPHY {install_extra('sign')}\n"
 
 
 def test_the_documentation_lists_every_field_of_the_manifest():

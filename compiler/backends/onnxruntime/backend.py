@@ -57,10 +57,10 @@ class OnnxRuntimeBackend(Backend):
         """
         if not target.is_gpu or gpu_unavailable(target) is not None:
             return None
-        from vidc.runtime.engines.onnxruntime import CUDA, INSTALL
+        from vidc.runtime.engines.onnxruntime import CUDA, install_with_cuda
 
         if CUDA not in onnxruntime.get_available_providers():
-            return f"onnxruntime {onnxruntime.__version__} has no CUDA: {INSTALL}"
+            return f"onnxruntime {onnxruntime.__version__} has no CUDA: {install_with_cuda()}"
         return None
 
     def compile(

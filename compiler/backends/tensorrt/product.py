@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 from vidc.compiler.config.targets import Target
 from vidc.compiler.store.sources import installed
 from vidc.plugins.errors import UnavailableError
+from vidc.plugins.installation import install_extra, install_packages
 from vidc.plugins.tensorrt_import import import_tensorrt
 
 if TYPE_CHECKING:
     from vidc.exporters.onnx.constructs import Parser  # Needs what the base install lacks.
+
+NVIDIA_INDEX = ("--extra-index-url", "https://pypi.nvidia.com")
+"""Options of pip for what is not on PyPI."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ _RTX = Product(
     name="tensorrt_rtx",
     title="TensorRT-RTX",
     distribution="tensorrt-rtx",
-    install="pip install 'vidc[rtx]', which takes tensorrt-rtx from PyPI",
+    install=f"{install_extra('rtx')}, which takes tensorrt-rtx from PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "12.0", "12.1"}),
     cross_compiles=True,
 )
@@ -65,8 +69,8 @@ _ENTERPRISE = Product(
     name="tensorrt",
     title="TensorRT",
     distribution="tensorrt",
-    install="pip install tensorrt --extra-index-url https://pypi.nvidia.com: its libraries are on "
-    "NVIDIA's own index, not on PyPI",
+    install=f"{install_packages('tensorrt', options=NVIDIA_INDEX)}: its libraries are on NVIDIA's "
+    "own index, not on PyPI",
     capabilities=frozenset({"7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "12.1"}),
     cross_compiles=False,
 )

@@ -1,7 +1,7 @@
 """The two packages that are imported as ``torch_tensorrt``, one for each TensorRT product."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,10 +10,16 @@ from typing import Any
 import torch
 from packaging.version import Version
 
-from vidc.compiler.backends.tensorrt.product import PRODUCTS, Product, product_for
+from vidc.compiler.backends.tensorrt.product import (
+    NVIDIA_INDEX,
+    PRODUCTS,
+    Product,
+    product_for,
+)
 from vidc.compiler.config.targets import Target
 from vidc.compiler.store.sources import installed
 from vidc.plugins.errors import UnavailableError
+from vidc.plugins.installation import install_packages
 
 CODE = "VIDC-ENV-TORCH-TENSORRT"
 _MODULE = "torch_tensorrt"
@@ -27,14 +33,16 @@ class Package:
         distribution: package that installs the module.
         product: product that it builds with.
         options: arguments of ``pip install`` before the package's name.
-        also: further arguments of ``pip install``, and a remark.
+        remark: continues the sentence that gives the install command.
+        packages: what it needs besides, where pip does not bring it.
         oldest: first release of the package that works with the product that vidc needs.
     """
 
     distribution: str
     product: Product
-    options: str
-    also: str
+    options: Sequence[str]
+    remark: str
+    packages: Sequence[str] = ()
     oldest: str | None = None
 
     def version(self) -> str | None:
@@ -45,7 +53,8 @@ class Package:
     def install(self) -> str:
         """The install command, for the release that matches torch."""
         release = ".".join(torch.__version__.split(".")[:2])
-        return f"pip install {self.options}{self.distribution}=={release}.*{self.also}"
+        wanted = (f"{self.distribution}=={release}.*", *self.packages)
+        return f"{install_packages(*wanted, options=self.options)}{self.remark}"
 
     def too_old(self) -> str | None:
         """Returns a message if the installed release does not work with the product, or None."""
@@ -89,15 +98,16 @@ class Package:
 _RTX = Package(
     distribution="torch-tensorrt-rtx",
     product=PRODUCTS["tensorrt_rtx"],
-    options="--no-deps ",
-    also=" dllist psutil, all on PyPI, beside 'vidc[rtx]': it asks for an older TensorRT-RTX",
+    options=("--no-deps",),
+    packages=("dllist", "psutil"),
+    remark=", all on PyPI, beside vidc's extra rtx: it asks for an older TensorRT-RTX",
     oldest="2.13",
 )
 _ENTERPRISE = Package(
     distribution="torch-tensorrt",
     product=PRODUCTS["tensorrt"],
-    options="--extra-index-url https://pypi.nvidia.com ",
-    also=": it is on PyPI, the libraries of TensorRT that it needs on NVIDIA's own index",
+    options=NVIDIA_INDEX,
+    remark=": it is on PyPI, the libraries of TensorRT that it needs on NVIDIA's own index",
 )
 PACKAGES: Mapping[str, Package] = {each.product.name: each for each in (_RTX, _ENTERPRISE)}
 

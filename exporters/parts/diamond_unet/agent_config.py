@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vidc.plugins.errors import BuildError, UnavailableError, UsageError
+from vidc.plugins.installation import install_extra
 from vidc.plugins.untrusted_files import require_regular
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _read(path: Path) -> dict[str, Any]:
         import yaml
     except ModuleNotFoundError as error:
         raise UnavailableError(
-            "VIDC-ENV-BUILD", f"{path} cannot be read without PyYAML", "pip install 'vidc[build]'"
+            "VIDC-ENV-BUILD", f"{path} cannot be read without PyYAML", install_extra("build")
         ) from error
     try:
         require_regular(path)

@@ -15,6 +15,7 @@ constants = pytest.importorskip("huggingface_hub.constants", reason="needs vidc[
 from vidc.compiler.build.sign import sign_bundle  # noqa: E402
 from vidc.compiler.store.hub import Reference, fetch  # noqa: E402
 from vidc.plugins.errors import UsageError  # noqa: E402
+from vidc.plugins.installation import install_extra  # noqa: E402
 from vidc.runtime.integrity import file_entries, file_entry  # noqa: E402
 from vidc.runtime.manifest import read_manifest, write_manifest  # noqa: E402
 from vidc.runtime.record import RECORD_NAME, Record  # noqa: E402
@@ -137,7 +138,7 @@ def test_says_how_to_install_what_is_missing(vidc, monkeypatch):
     status, out, err = vidc("pull", "hf:org/name")
     assert (status, out) == (3, "")
     assert "[VIDC-ENV-HUB]" in err
-    assert "pip install 'vidc[hub]'" in err
+    assert install_extra("hub") in err
 
 
 def test_says_that_the_hub_is_out_of_reach(vidc, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from vidc.compiler.doctor.probes import (
     probe_python,
 )
 from vidc.plugins.errors import UsageError
+from vidc.plugins.installation import install_extra, install_packages
 
 
 def test_a_probe_that_fails_is_a_finding_and_the_rest_goes_on():
@@ -51,10 +52,10 @@ def test_checks_declared_packages():
     ("requirement", "extra", "status", "hint"),
     [
         ("click>=8", "", Status.GOOD, ""),
-        ("click>=99", "", Status.BROKEN, "pip install 'click>=99'"),
-        ("click>=99", "build", Status.BROKEN, "pip install 'click>=99'"),
-        ("no-such-package-of-vidc", "", Status.BROKEN, "pip install 'vidc'"),
-        ("no-such-package-of-vidc", "build", Status.MISSING, "pip install 'vidc[build]'"),
+        ("click>=99", "", Status.BROKEN, install_packages("click>=99")),
+        ("click>=99", "build", Status.BROKEN, install_packages("click>=99")),
+        ("no-such-package-of-vidc", "", Status.BROKEN, install_extra("")),
+        ("no-such-package-of-vidc", "build", Status.MISSING, install_extra("build")),
     ],
 )
 def test_a_package_is_judged_by_its_version_and_its_extra(requirement, extra, status, hint):

@@ -23,6 +23,7 @@ from vidc.exporters.onnx.constructs import PADDED_KEYS, UNFUSED
 from vidc.plugins import loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import GateError, UnavailableError
+from vidc.plugins.installation import install_packages
 from vidc.plugins.signature import Signature
 from vidc.runtime import manifest
 from vidc.runtime.engines.tensorrt import load
@@ -153,7 +154,7 @@ def test_names_a_missing_product(bundle, weights, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     error = refused(bundle, weights, UnavailableError, "VIDC-ENV-TENSORRT")
     assert f"TensorRT-RTX {VERSION}" in error.message
-    assert error.hint == f"pip install tensorrt-rtx=={VERSION}"
+    assert error.hint == install_packages(f"tensorrt-rtx=={VERSION}")
 
 
 def test_another_version_is_refused(bundle, weights):

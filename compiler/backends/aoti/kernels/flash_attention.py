@@ -14,13 +14,13 @@ from vidc.compiler.backends.aoti.kernels.launch import Launch
 from vidc.compiler.backends.aoti.kernels.ptx import Entry, parse_entry
 from vidc.compiler.store.sources import installed
 from vidc.plugins.errors import BuildError, UnavailableError
+from vidc.plugins.installation import install_extra
 from vidc.plugins.ops.flash_attention import LaunchFacts
 
 DTYPES = ("bfloat16", "float16")
 HEAD_DIMS = (64, 128)
 
 _PACKAGES = ("flash-attn-4", "nvidia-cutlass-dsl", "quack-kernels")
-_INSTALL = "pip install 'vidc[cuda]'"
 _SETTINGS = ("CUTE_DSL_", "FLASH_ATTENTION_", "QUACK_")
 """Prefixes of environment variables that change the compiled code."""
 _TIMEOUT_SECONDS = 900.0  # Compilation takes 5 s on an idle machine.
@@ -74,7 +74,7 @@ def _require_packages() -> None:
             raise UnavailableError(
                 "VIDC-ENV-KERNELS",
                 f"compiling kernels for a GPU needs the package {package}, which is not installed",
-                _INSTALL,
+                install_extra("cuda"),
             )
 
 
@@ -97,7 +97,7 @@ def _not_compiled(reason: str) -> BuildError:
     return BuildError(
         "VIDC-KERNEL-COMPILE",
         f"the CuTe DSL does not compile FlashAttention-4: {reason}",
-        f"install the versions that vidc names: {_INSTALL}",
+        f"install the versions that vidc names: {install_extra('cuda')}",
     )
 
 
@@ -175,5 +175,5 @@ def _check(as_expected: bool, found: str) -> None:
         raise BuildError(
             "VIDC-KERNEL-PARAMETERS",
             f"FlashAttention-4's kernel is not called as vidc calls it: {found}",
-            f"install the versions that vidc names: {_INSTALL}",
+            f"install the versions that vidc names: {install_extra('cuda')}",
         )

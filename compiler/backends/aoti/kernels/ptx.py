@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from vidc.plugins.errors import BuildError
+from vidc.plugins.installation import install_extra
 
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\((.*?)\)(.*?)\{(.*)", re.DOTALL)
 _PARAMETER = re.compile(
@@ -70,5 +71,5 @@ def _unreadable(reason: str) -> BuildError:
     return BuildError(
         "VIDC-KERNEL-PARAMETERS",
         f"the PTX of a compiled kernel cannot be read: {reason}",
-        "install the versions that vidc names: pip install 'vidc[cuda]'",
+        f"install the versions that vidc names: {install_extra('cuda')}",
     )

@@ -15,6 +15,7 @@ from vidc.compiler.quantize.linears import linears_of
 from vidc.exporters.export import export_component
 from vidc.exporters.onnx.native_ring import NATIVE
 from vidc.plugins.errors import BuildError, UnavailableError
+from vidc.plugins.installation import install_extra
 from vidc.plugins.ops.ring import ring_attention
 
 
@@ -99,8 +100,11 @@ def test_rejects_unsupported_recipe(recipe):
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        ("rtx4090", "TensorRT-RTX is not installed: pip install 'vidc[rtx]'"),
-        ("h100", "TensorRT is not installed: pip install tensorrt --extra-index-url https://pypi"),
+        ("rtx4090", f"TensorRT-RTX is not installed: {install_extra('rtx')}"),
+        (
+            "h100",
+            "install --extra-index-url https://pypi.nvidia.com tensorrt: its",
+        ),
         ("cpu", "it builds for GPUs only"),
     ],
 )

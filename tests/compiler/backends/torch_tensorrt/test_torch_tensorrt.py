@@ -18,6 +18,7 @@ from vidc.compiler.config.resolve import resolve
 from vidc.compiler.config.targets import targets
 from vidc.exporters.export import export_component
 from vidc.plugins.errors import BuildError, UnavailableError
+from vidc.plugins.installation import install_extra
 
 RTX = targets()["rtx4090"]
 PACKAGE = package.PACKAGES["tensorrt_rtx"]
@@ -89,12 +90,12 @@ def lacking(*names):
     ("target", "lacks", "says"),
     [
         ("rtx4090", "torch-tensorrt-rtx",
-         "torch-tensorrt-rtx is not installed: pip install --no-deps torch-tensorrt-rtx=="),
+         " install --no-deps 'torch-tensorrt-rtx=="),
         ("rtx4090", "torch-tensorrt-rtx", "all on PyPI"),
-        ("rtx4090", "tensorrt-rtx", "TensorRT-RTX is not installed: pip install 'vidc[rtx]'"),
-        ("h200", "torch-tensorrt", "--extra-index-url https://pypi.nvidia.com torch-tensorrt=="),
+        ("rtx4090", "tensorrt-rtx", f"TensorRT-RTX is not installed: {install_extra('rtx')}"),
+        ("h200", "torch-tensorrt", "--extra-index-url https://pypi.nvidia.com 'torch-tensorrt=="),
         ("h200", "torch-tensorrt", "on NVIDIA's own index"),
-        ("h200", "tensorrt", "TensorRT is not installed: pip install tensorrt"),
+        ("h200", "tensorrt", "install --extra-index-url https://pypi.nvidia.com tensorrt: its"),
         ("h200", "", "torch finds no CUDA device here"),
         ("cpu", "", "it builds for GPUs only"),
     ],

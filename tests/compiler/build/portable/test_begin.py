@@ -10,8 +10,9 @@ from vidc.compiler.cli import main
 from vidc.compiler.cli.progress import LineProgress
 from vidc.compiler.config.resolve import resolve
 from vidc.plugins.errors import UnavailableError
+from vidc.plugins.installation import install_extra
 
-SAYS = "TensorRT-RTX is not installed: pip install 'vidc[rtx]', which takes tensorrt-rtx from PyPI"
+SAYS = f"TensorRT-RTX is not installed: {install_extra('rtx')}, which takes tensorrt-rtx from PyPI"
 
 
 @pytest.fixture(autouse=True)

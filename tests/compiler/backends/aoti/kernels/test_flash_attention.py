@@ -15,6 +15,7 @@ from vidc.compiler.backends.aoti.kernels.flash_attention import compile_kernel, 
 from vidc.compiler.backends.aoti.kernels.launch import Launch
 from vidc.compiler.backends.aoti.kernels.ptx import Entry, Parameter
 from vidc.plugins.errors import BuildError, UnavailableError
+from vidc.plugins.installation import install_extra
 from vidc.plugins.ops.flash_attention import LaunchFacts
 
 compiled_for_real = pytest.mark.skipif(
@@ -105,7 +106,7 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
     with pytest.raises(UnavailableError, match="no-such-package") as caught:
         compile_kernel("bfloat16", 128, tmp_path)
     assert caught.value.code == "VIDC-ENV-KERNELS"
-    assert caught.value.hint == "pip install 'vidc[cuda]'"
+    assert caught.value.hint == install_extra("cuda")
 
 
 @pytest.mark.parametrize(("dtype", "head_dim"), [("float32", 128), ("bfloat16", 96)])
