@@ -8,9 +8,10 @@ BIN := $(VENV)/bin
 # make demo TORCH="torch --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
 
+WHEEL := $(BIN)/pip wheel --quiet --no-deps --no-build-isolation
 PYTEST := $(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: demo docs lint test test-all matrix tensorrt clean
+.PHONY: demo docs lint test test-all wheels wheel-cuda matrix tensorrt clean
 
 demo: $(VENV)/.build
 	$(BIN)/vidc build demo --gpu cpu --checkpoint configs/demo -o out/demo
@@ -36,6 +37,20 @@ test-all: lint
 docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -W --keep-going -q -b html -d out/.doctrees docs out/docs
 	@echo "site: $(CURDIR)/out/docs/index.html"
+
+# The wheel without CUDA kernels, the demo's weights and the source archive, in dist/.
+wheels: $(VENV)/.dev
+	$(WHEEL) --wheel-dir dist .
+	$(WHEEL) --wheel-dir dist ./configs/demo-package
+	$(BIN)/python -m build --sdist --no-isolation --skip-dependency-check --outdir dist .
+
+# The wheel with the kernels of every GPU and the TensorRT plugins, in dist/. It needs nvcc of CUDA 13,
+# no GPU. Its name says the oldest Linux that it runs on, the one it was built on.
+wheel-cuda: $(VENV)/.dev
+	rm -rf build/wheel
+	VIDC_CUDA=1 VIDC_TENSORRT_INCLUDE=$$($(HEADERS)) $(WHEEL) --wheel-dir build/wheel .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --exclude 'libtorch*.so' \
+	  --exclude libc10.so --wheel-dir dist build/wheel/vidc-*.whl
 
 # Every engine that TensorRT-RTX builds without a GPU, and what is in it: takes half an hour or more.
 matrix: $(VENV)/.dev

@@ -1,7 +1,8 @@
 """Loading of ``libvidc_torch.so`` (operators for torch) and ``libvidc_plugins.so`` (for TensorRT).
 
-``VIDC_CUDA=1 pip install --no-build-isolation .`` builds both into this package, the second one if
-it finds TensorRT's headers. Loading a library touches no GPU.
+The wheel that ``make wheel-cuda`` builds has both in this package. In a checkout,
+``VIDC_CUDA=1 pip install --no-build-isolation .`` builds the first one, and the second one if it
+finds TensorRT's headers. Loading a library touches no GPU.
 """
 
 import ctypes
@@ -21,7 +22,10 @@ TORCH_LIBRARY = "libvidc_torch.so"
 TENSORRT_LIBRARY = "libvidc_plugins.so"
 NAMESPACE, VERSION = "vidc", "1"
 """Namespace and version of every plugin."""
-_BUILD = "VIDC_CUDA=1 pip install --no-build-isolation . (needs nvcc of CUDA 13"
+_BUILD = (
+    "install vidc's wheel for CUDA, or in a checkout run "
+    "VIDC_CUDA=1 pip install --no-build-isolation . (needs nvcc of CUDA 13"
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ _TORCH = _Library(
 _TENSORRT = _Library(
     TENSORRT_LIBRARY,
     "the library of TensorRT plugins",
-    f"VIDC_TENSORRT_INCLUDE=<TensorRT's include folder> {_BUILD})",
+    f"{_BUILD}, and VIDC_TENSORRT_INCLUDE=<TensorRT's include folder>)",
 )
 
 

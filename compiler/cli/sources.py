@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,8 @@ from vidc.plugins.errors import UsageError
 ModelT = TypeVar("ModelT", bound=Family)
 _HUB = "hf:"
 """Start of the name of a file of the Hugging Face Hub."""
+_DEMO = Path("demo")
+"""Name of the demo's weights: the package ``vidc-demo`` has them, and so does a checkout."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,13 @@ class SourceOptions:
         return model, replace(sources, checkpoints=checkpoints, tokenizer=found.tokenizer)
 
     def _located(self) -> "SourceOptions":
-        """Returns the options with files of the hub in place of references; self without any."""
+        """Returns the options with files in place of names; self without any."""
         given = (self.checkpoint, *self.parts.values(), *self.loras)
-        if not any(str(path).startswith(_HUB) for path in given):
+        if self.checkpoint != _DEMO and not any(str(path).startswith(_HUB) for path in given):
             return self
         return replace(
             self,
-            checkpoint=None if self.checkpoint is None else _local(self.checkpoint),
+            checkpoint=None if self.checkpoint is None else _local_or_demo(self.checkpoint),
             parts={group: _local(path) for group, path in self.parts.items()},
             loras=tuple(_local(path) for path in self.loras),
         )
@@ -140,6 +143,24 @@ def _local(path: Path) -> Path:
     return fetch(reference)
 
 
+def _local_or_demo(path: Path) -> Path:
+    """Returns the folder of the demo's weights for their name, else as ``_local``.
+
+    Raises:
+        UsageError: ``VIDC-CHECKPOINT-MISSING``, the weights are not installed.
+    """
+    if path != _DEMO:
+        return _local(path)
+    folder = Path(str(files("vidc.configs").joinpath("demo"))).absolute()
+    if not folder.is_dir():
+        raise UsageError(
+            "VIDC-CHECKPOINT-MISSING",
+            f"the demo's weights are not installed: there is no {folder}",
+            "install the wheel of vidc-demo, which `make wheels` builds in a checkout",
+        )
+    return folder
+
+
 def _require_folders(pipeline: Path, model: Family, parts: Mapping[str, Path]) -> None:
     """Refuses a folder of a pipeline that lacks a part which the model may go without.
 
@@ -184,7 +205,8 @@ def sources_options(command: Callable[..., Any]) -> Callable[..., Any]:
         CHECKPOINT,
         type=PATH,
         help="Checkpoint of the main network, or a diffusers folder with one for each part. This "
-        "and the other checkpoints may be of the Hugging Face Hub: hf:ORG/NAME[@REVISION][:FILE].",
+        "and the other checkpoints may be of the Hugging Face Hub: hf:ORG/NAME[@REVISION][:FILE]. "
+        "`demo` names the demo's own weights.",
     )
     @_part_options
     @click.option(

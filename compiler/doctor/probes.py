@@ -16,6 +16,8 @@ from packaging.specifiers import SpecifierSet
 from vidc.compiler.backends.aoti.cxx import cxx_defect, cxx_version
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.targets import AUTO, Target, find_target, match_gpu, targets
+from vidc.plugins import loading
+from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError, VidcError
 from vidc.plugins.installation import install_extra, install_packages
 
@@ -104,6 +106,7 @@ def probe_cache() -> Iterator[Finding]:
 
 
 DISTRIBUTION = "vidc"
+KERNELS = "cuda kernels"
 BACKEND = "backend "
 """Start of the name of a backend's finding."""
 DEVELOPMENT = frozenset({"dev", "docs"})
@@ -166,6 +169,15 @@ def probe_onnxruntime() -> Iterator[Finding]:
         Status.GOOD,
         ", ".join(onnxruntime.get_available_providers()),
     )
+
+
+def probe_kernels() -> Iterator[Finding]:
+    """Checks that the library of CUDA kernels is installed and loads beside this torch."""
+    error = loading.torch_library_error()
+    if error is None:
+        yield Finding(KERNELS, Status.GOOD, f"{loading.TORCH_LIBRARY}, ABI {PLUGIN_ABI}")
+    else:
+        yield Finding(KERNELS, Status.MISSING, error.message, error.hint)
 
 
 def probe_backends() -> Iterator[Finding]:
@@ -231,6 +243,7 @@ PROBES = (
     Probe("cpu", probe_cpu, Status.BROKEN),
     Probe("onnxruntime", probe_onnxruntime, Status.BROKEN),
     Probe("cuda", probe_cuda, Status.WARNING),
+    Probe(KERNELS, probe_kernels, Status.WARNING),
     Probe("c++", probe_cxx, Status.WARNING),
     Probe("backends", probe_backends, Status.WARNING),
     Probe("cache", probe_cache, Status.BROKEN),

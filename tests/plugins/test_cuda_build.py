@@ -19,7 +19,7 @@ from vidc.plugins.loading import TORCH_LIBRARY
 from vidc.plugins.ops.ring import PORTABLE
 
 ROOT = Path(__file__).parents[2]
-ARCHITECTURES = {"75", "80", "86", "89", "90a", "120"}
+ARCHITECTURES = {"75", "80", "86", "89", "90a", "100", "120"}
 
 pytestmark = [
     pytest.mark.skipif(shutil.which(tool) is None, reason=f"there is no {tool}")
