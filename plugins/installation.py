@@ -18,7 +18,7 @@ _NAME = "vidc"
 
 @dataclass(frozen=True)
 class Installation:
-    """How vidc was installed.
+    """Record of what installed vidc, and from where.
 
     Attributes:
         install: words before a requirement, such as ``("pip", "install")``.

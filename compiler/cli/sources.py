@@ -19,7 +19,7 @@ ModelT = TypeVar("ModelT", bound=Family)
 _HUB = "hf:"
 """Start of the name of a file of the Hugging Face Hub."""
 _DEMO = Path("demo")
-"""Name of the demo's weights: the package ``vidc-demo`` has them, and so does a checkout."""
+"""Name of the demo's weights, which the package ``vidc-demo`` has, and a checkout."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _local_or_demo(path: Path) -> Path:
     """
     if path != _DEMO:
         return _local(path)
-    folder = Path(str(files("vidc.configs").joinpath("demo"))).absolute()
+    folder = Path(str(files("vidc.configs").joinpath("demo")))
     if not folder.is_dir():
         raise UsageError(
             "VIDC-CHECKPOINT-MISSING",
