@@ -8,9 +8,10 @@ nothing but Python, and runs the same commands of vidc there, where no checkout,
 compiler is. To make such a root:
 
     debootstrap --variant=minbase --include=python3,python3-venv bookworm DIR
+    mount -t proc proc DIR/proc
 
-Both pass on variables of pip (PIP_...) alone. CPU time counts all processes; wall time is that of an
-idle machine only where nothing else ran: ``load`` is the average of the minute before.
+Both pass on variables of pip (PIP_...) alone. CPU time counts all processes. ``load``
+is the average of the minute before a step: it tells whether other work made a wall time longer.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from vidc.compiler.bench.fingerprint import fingerprint
 ROOT = Path(__file__).parents[1]
 PROMPT = "a red square moving left over grass"
 SWITCH = "4:a blue square moving left over grass"
-PATH = "/usr/local/bin:/usr/bin:/bin"
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 def measured(name: str, command: Sequence[object], folder: Path, home: Path) -> dict[str, Any]:
@@ -72,15 +73,13 @@ def in_a_root(root: Path, torch: str) -> tuple[list[dict[str, Any]], Path]:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     for source in (ROOT, ROOT / "configs" / "demo-package"):
         subprocess.run([*build, "--wheel-dir", trial, source], check=True, stdout=sys.stderr)
-    vidc, demo = (
-        f"/trial/{next(trial.glob(f'{name}-*.whl')).name}" for name in ("vidc", "vidc_demo")
-    )
+    (vidc,), (demo,) = (trial.glob(f"{name}-*.whl") for name in ("vidc", "vidc_demo"))
     inside = ["chroot", root, "/usr/bin/env", "-C", "/trial"]
     pip, run = [*inside, "venv/bin/pip", "install", "--quiet"], [*inside, "venv/bin/vidc"]
     commands: dict[str, list[object]] = {
         "venv": [*inside, "python3", "-m", "venv", "venv"],
         "install torch": [*pip, *torch.split()],
-        "install vidc": [*pip, f"{vidc}[build]", demo],
+        "install vidc": [*pip, f"/trial/{vidc.name}[build]", f"/trial/{demo.name}"],
         "build": [*run, "build", "demo", "--gpu", "cpu", "--checkpoint", "demo", "-o", "demo"],
         "validate": [*run, "validate", "demo"],
         "run": [*run, "run", "demo", "-o", "demo.mp4", "--blocks", "8", "--prompt", PROMPT,

@@ -32,8 +32,12 @@ def command(context: click.Context, bundle: Path | None, as_json: bool) -> None:
         print_json({"good": good, "findings": [asdict(finding) for finding in findings]})
     else:
         print_text(columns([(f.status, f.name, f.detail) for f in findings]))
-        hints = [f"{f.name}: {f.hint}" for f in findings if f.hint]
+        hints: dict[str, list[str]] = {}
+        for finding in findings:
+            if finding.hint:
+                hints.setdefault(finding.hint, []).append(finding.name)
         if hints:
-            print_text("\n" + "\n".join(hints))
+            lines = [f"{', '.join(names)}:\n  {hint}" for hint, names in hints.items()]
+            print_text("\n" + "\n".join(lines))
         print_text(f"\n{verdict(findings)}")
     context.exit(0 if good else ENVIRONMENT)

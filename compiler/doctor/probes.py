@@ -196,11 +196,14 @@ def probe_backends() -> Iterator[Finding]:
 
 
 def verdict(findings: Iterable[Finding]) -> str:
-    """Returns one sentence: what is broken, or what this machine can build."""
+    """Returns one sentence: what is broken, what this machine can build, or what building needs."""
     findings = [*findings]
     broken = [finding.name for finding in findings if finding.status is Status.BROKEN]
     if broken:
         return f"verdict: vidc does not work here: {', '.join(broken)}"
+    to_build = install_extra("build")
+    if any(finding.hint == to_build for finding in findings):
+        return f"verdict: vidc runs finished bundles here, and builds none; to build: {to_build}"
     able = [
         f"{finding.name.removeprefix(BACKEND)} {finding.detail}"
         for finding in findings

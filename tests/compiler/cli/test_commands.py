@@ -9,6 +9,7 @@ from vidc.compiler.cli.group import root
 from vidc.compiler.config.presets import load_preset, preset_document, preset_names
 from vidc.compiler.doctor.probes import Finding, Status
 from vidc.compiler.store.store import Store
+from vidc.plugins.installation import install_extra
 
 
 def test_presets_are_listed_with_their_descriptions(vidc):
@@ -97,7 +98,7 @@ def test_doctor_fails_only_on_broken_findings(vidc, monkeypatch, status, expecte
     monkeypatch.setattr(doctor, "examine", lambda: [Finding("disk", status, "full", "empty it")])
     code, out, _ = vidc("doctor")
     assert code == expected
-    assert "disk: empty it" in out
+    assert "disk:\n  empty it" in out
     code, out, _ = vidc("doctor", "--json")
     assert code == expected
     assert json.loads(out) == {
@@ -183,3 +184,14 @@ def test_doctor_ends_with_a_verdict(vidc, monkeypatch):
     assert vidc("doctor")[1].splitlines()[-1] == "verdict: vidc works here; aoti builds for cpu"
     found.append(Finding("torch", Status.BROKEN, "not installed"))
     assert vidc("doctor")[1].splitlines()[-1] == "verdict: vidc does not work here: torch"
+
+
+def test_doctor_says_once_what_several_packages_need(vidc, monkeypatch):
+    hint = install_extra("build")
+    lacks = [Finding(name, Status.MISSING, "not installed", hint) for name in ("onnx", "diffusers")]
+    monkeypatch.setattr(doctor, "examine", lambda: lacks)
+    lines = vidc("doctor")[1].splitlines()
+    assert lines.count(f"  {hint}") == 1
+    assert "onnx, diffusers:" in lines
+    assert lines[-1].startswith("verdict: vidc runs finished bundles here, and builds none")
+    assert lines[-1].endswith(hint)
