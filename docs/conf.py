@@ -18,12 +18,14 @@ extensions = [
     "sphinx_click",
     "error_codes",
 ]
-exclude_patterns = ["extensions"]
+exclude_patterns = ["extensions", "static"]
 smartquotes = False  # They make a dash of the two hyphens of an option.
 default_role = "code"  # Of the commands' help texts.
 html_theme = "furo"
 html_title = f"vidc {release}"
 html_show_sourcelink = False
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3

@@ -25,7 +25,7 @@ from vidc.runtime.bundle import Bundle
 from vidc.runtime.faults import gpu_faults
 from vidc.runtime.manifest import Manifest
 
-NO_LPIPS = Unavailable("it is left to `vidc validate`")
+NO_LPIPS = Unavailable("a build leaves it to vidc validate")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The documentation site: it builds without a warning and without a network."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -115,6 +116,7 @@ def test_a_code_in_a_text_links_to_its_explanation(site):
 def test_a_broken_link_or_code_stops_the_build(tmp_path, planted, warning):
     source = tmp_path / "docs"
     source.mkdir()
+    shutil.copytree(ROOT / "docs" / "static", source / "static")
     conf = (ROOT / "docs" / "conf.py").read_text()
     extensions = str(ROOT / "docs" / "extensions")
     (source / "conf.py").write_text(
