@@ -11,16 +11,20 @@ TORCH ?= torch==2.13.0
 WHEEL := $(BIN)/pip wheel --quiet --no-deps --no-build-isolation
 PYTEST := $(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
 
+STREAM := --blocks 8 --prompt "a red square moving left over grass" \
+  --switch "4:a blue square moving left over grass"
+
 .PHONY: demo docs lint test test-all wheels wheel-cuda matrix tensorrt clean
 
 demo: $(VENV)/.build
 	$(BIN)/vidc build demo --gpu cpu --checkpoint configs/demo -o out/demo
-	$(BIN)/vidc validate out/demo
-	$(BIN)/vidc run out/demo -o out/demo.mp4 --blocks 8 \
-	  --prompt "a red square moving left over grass" \
-	  --switch "4:a blue square moving left over grass"
-	@echo "report: $(CURDIR)/out/demo/report.html"
-	@echo "video:  $(CURDIR)/out/demo.mp4"
+	$(BIN)/vidc validate out/demo --video out/demo-side-by-side.mp4
+	$(BIN)/vidc run out/demo -o out/demo.webp --scale 2 $(STREAM)
+	$(BIN)/vidc run out/demo -o out/demo.mp4 --scale 4 $(STREAM)
+	@echo "video:                       $(CURDIR)/out/demo.mp4, out/demo.webp"
+	@echo "reference and engine:        $(CURDIR)/out/demo-side-by-side.mp4"
+	@echo "what the build measured:     $(CURDIR)/out/demo/report.html"
+	@echo "the bundle, for your code:   $(CURDIR)/out/demo"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -68,8 +72,7 @@ tensorrt: $(VENV)/.dev
 	  $(BIN)/vidc build demo --gpu auto --backend tensorrt --precision $$form \
 	    --set tensorrt.plugins=all --checkpoint configs/demo -o out/demo-tensorrt-$$form && \
 	  $(BIN)/vidc validate out/demo-tensorrt-$$form && \
-	  $(BIN)/vidc run out/demo-tensorrt-$$form -o out/demo-tensorrt-$$form.mp4 --blocks 8 \
-	    --prompt "a red square moving left over grass" || exit $$?; \
+	  $(BIN)/vidc run out/demo-tensorrt-$$form -o out/demo-tensorrt-$$form.mp4 $(STREAM) || exit $$?; \
 	done
 	$(BIN)/pytest tests/gpu tests/plugins/test_tensorrt_plugins.py
 

@@ -1,6 +1,6 @@
 """Passes latents from vidc to diffusers, and from diffusers to vidc.
 
-python examples/diffusers_interop.py out/demo configs/demo/vae --prompt "a red square on grass"
+python examples/diffusers_interop.py out/demo configs/demo/vae --prompt "a blue star moving down"
 
 1. vidc generates a block; diffusers' VAE decodes its latents.
 2. diffusers' VAE encodes that clip; vidc takes the latents as a stream's first block and goes on.

@@ -1,172 +1,231 @@
-"""Pixels of clips, in tensor operations over whole batches, on any device."""
+"""The reference video of any caption in any frames: anti-aliased signed distance functions.
+
+Everything runs on the device that is named, many clips at a time.
+"""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import cache
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from demo_model.attributes import Shape, Size
-from demo_model.clip import TRANSITION_FRAMES, Clip
-from demo_model.light import gains
-from demo_model.motion import tracks
-from demo_model.palette import OBJECTS
-from demo_model.shapes import DISTANCES, EXTENT, rotated
-from demo_model.textures import grounds
+from demo_model.world import BLOCK, COLORS, GROUNDS, LIGHTS, RADII, SHAPES, Clip, positions
 
-SHADOW = (0.016, 0.024)
-"""Where an object's shadow lies, right of it and below, as shares of the shorter side."""
+_SHADOW, _SHADE = (0.035, 0.045), 0.4
+"""Offset of an object's shadow, and the share of light that it takes."""
+_PULSE, _SWEEP = 4 * BLOCK, 8 * BLOCK
+"""Periods of lights, in frames."""
 
 
 def render(
-    clips: Sequence[Clip],
-    frames: int,
-    *,
-    height: int = 128,
-    width: int = 128,
-    first: int = 0,
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """Frames ``first`` to ``first + frames`` of clips, float32 ``[B, 3, T, H, W]`` in -1..1.
+    clips: Sequence[Clip], frames: Tensor, size: tuple[int, int], device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Draws frames int64 ``[B, T]`` (on the CPU) of B clips in height and width ``size``.
 
-    What is random is drawn on the CPU, so that devices differ in the last digits alone. Frame N
-    is the same whichever frame a call begins with.
-
-    Raises:
-        ValueError: no clip, no frame, or a frame too small for its objects.
+    Returns videos, float32 ``[B, 3, T, H, W]`` in -1..1, and the share of each pixel that objects
+    cover, ``[B, T, H, W]``.
     """
-    if not clips or frames < 1 or first < 0:
-        raise ValueError(f"nothing to render: {len(clips)} clips, {frames} frames from {first}")
-    if min(height, width) < 64:
-        raise ValueError(f"{width}x{height} is too small: objects need 64 pixels on a side")
-    device = torch.device(device)
-    scenes = [clip.scenes[0][1] for clip in clips]
-    seeds = [clip.seed for clip in clips]
-    ground = grounds([scene.background for scene in scenes], seeds, height, width, device)
-    canvas = ground[:, None].expand(-1, frames, -1, -1, -1).contiguous()
-    for index in range(max(len(scene.things) for scene in scenes)):
-        shown = [i for i, scene in enumerate(scenes) if len(scene.things) > index]
-        layer = _layer([clips[i] for i in shown], index, first, frames, height, width)
-        _paint(canvas, torch.tensor(shown), layer)
-    light = gains([scene.light for scene in scenes], seeds, first, frames, width)
-    canvas.mul_(light.to(device)).mul_(2).sub_(1).clamp_(-1, 1)
-    return canvas.permute(0, 4, 1, 2, 3).contiguous()
+    grounds = torch.tensor([GROUNDS.index(clip.scene.ground) for clip in clips])
+    image = ground_textures(size, str(device))[grounds.to(device)]
+    image = image[:, None].repeat(1, frames.shape[1], 1, 1, 1)
+    shown = torch.zeros(image.shape[:2] + size, device=device)
+    for index in (1, 0):
+        rows = [i for i, clip in enumerate(clips) if len(clip.scene.things) > index]
+        if rows:
+            drawn = [clips[i] for i in rows]
+            image[rows], covered = _with_things(image[rows], drawn, frames[rows], index)
+            shown[rows] = torch.maximum(shown[rows], covered)
+    lit = (image * lights(clips, frames, size, device)).clamp(0, 1)
+    return (2 * lit - 1).transpose(1, 2).contiguous(), shown
 
 
-Indices = npt.NDArray[np.int64]
-
-_SHAPES = tuple(Shape)
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """One object of each of N clips over T frames, on the CPU.
-
-    Attributes:
-        x, y, angle: float32 ``[N, T]``, pixels and radians.
-        radius: float32 ``[N]``, pixels.
-        color: float32 ``[N, T, 3]``.
-        share: float32 ``[N, T]``, of the second shape.
-        shapes: of each clip and frame, ``[N][T]``, what it was and what it becomes.
-    """
-
-    x: Tensor
-    y: Tensor
-    angle: Tensor
-    radius: Tensor
-    color: Tensor
-    share: Tensor
-    shapes: tuple[Indices, Indices]
+def ground_only(clip: Clip, frames: Tensor, size: tuple[int, int]) -> Tensor:
+    """A clip without its objects, float32 ``[3, T, H, W]`` in -1..1, in frames ``[T]``."""
+    image = ground_textures(size, "cpu")[GROUNDS.index(clip.scene.ground)]
+    lit = image * lights([clip], frames[None], size, "cpu")[0]
+    return (2 * lit.clamp(0, 1) - 1).transpose(0, 1)
 
 
-def _layer(
-    clips: Sequence[Clip], index: int, first: int, frames: int, height: int, width: int
-) -> _Layer:
-    """What ``_paint`` needs to know about object ``index`` of clips that all have it."""
-    paths = [tracks(clip, first, frames, height, width)[index] for clip in clips]
-    before = np.zeros((len(clips), frames), np.int64)
-    after = np.zeros_like(before)
-    share = np.zeros((len(clips), frames), np.float32)
-    color = np.zeros((len(clips), frames, 3), np.float32)
-    for n, clip in enumerate(clips):
-        previous = clip.scenes[0][1].things[index]
-        for start, scene in clip.scenes:
-            thing = scene.things[index]
-            since = np.arange(first, first + frames) - start
-            now = since >= 0
-            done = np.clip((since[now] + 1) / TRANSITION_FRAMES, 0, 1)
-            before[n, now] = _SHAPES.index(previous.shape)
-            after[n, now] = _SHAPES.index(thing.shape)
-            share[n, now] = done
-            old, new = (np.array(OBJECTS[t.color], np.float32) for t in (previous, thing))
-            color[n, now] = old + (new - old) * done[:, None]
-            previous = thing
-    sizes: list[Size] = [clip.scenes[0][1].things[index].size for clip in clips]
-    x, y, angle = (
-        torch.from_numpy(np.stack([getattr(path, name) for path in paths])).float()
-        for name in ("x", "y", "angle")
+def _grid(size: tuple[int, int], device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Centers of pixels: x ``[1, W]`` and y ``[H, 1]``."""
+    height, width = size
+    x = (torch.arange(width, device=device) + 0.5) / width
+    return x[None, :], ((torch.arange(height, device=device) + 0.5) / height)[:, None]
+
+
+def _with_things(
+    image: Tensor, clips: Sequence[Clip], frames: Tensor, index: int
+) -> tuple[Tensor, Tensor]:
+    """Draws object ``index`` of each clip over ``[B, T, 3, H, W]``; also returns its coverage."""
+    device, size = image.device, (image.shape[-2], image.shape[-1])
+    pairs = list(zip(clips, frames, strict=True))
+    centers = torch.stack([positions(clip, row)[index] for clip, row in pairs]).float().to(device)
+    both = torch.tensor(
+        [[COLORS[c.shown(f).things[index].color] for f in (-1, c.at)] for c in clips], device=device
     )
-    radius = torch.tensor([size.radius * min(height, width) for size in sizes])
-    shapes = (before, after)
-    return _Layer(x, y, angle, radius, torch.from_numpy(color), torch.from_numpy(share), shapes)
+    switched = torch.stack([row >= clip.at for clip, row in pairs]).to(device)
+    colors = torch.where(switched[..., None], both[:, None, 1], both[:, None, 0])[..., None, None]
+    things = [clip.scene.things[index] for clip in clips]
+    radii = torch.tensor([RADII[thing.size] for thing in things], device=device).view(-1, 1, 1, 1)
+    names = [thing.shape for thing in things]
+    pixel = 1 / (radii * min(size))
+
+    x, y = _offsets(centers, size, radii)
+    distance = signed_distance(names, x, y)
+    covered = (0.5 - distance / pixel).clamp(0, 1)
+    shadow = signed_distance(names, *_offsets(centers + centers.new_tensor(_SHADOW), size, radii))
+    image = image * (1 - _SHADE * torch.sigmoid(-14 * shadow))[:, :, None]
+    # A darker rim and a light from the upper left; hue stays that of the palette.
+    tone = 0.72 + 0.28 * (-distance / 0.3).clamp(0, 1) - 0.1 * (x + y).clamp(-1, 1)
+    return torch.lerp(image, colors * tone[:, :, None], covered[:, :, None]), covered
 
 
-def _paint(canvas: Tensor, clips: Tensor, layer: _Layer) -> None:
-    """Paints a layer and its shadow into ``canvas`` ``[B, T, H, W, 3]``, around the edges too.
+def _offsets(centers: Tensor, size: tuple[int, int], radii: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns each pixel's offsets from the nearest image of a center, across and down.
 
-    Only a patch around each object is touched: a quarter of a frame.
+    Both are ``[B, T, H, W]``, in radii.
+    Opposite edges meet, so an object that leaves at one of them enters at the other.
     """
-    device = canvas.device
-    height, width = canvas.shape[2:4]
-    unit = min(height, width)
-    radius = layer.radius.to(device)[:, None, None, None]
-    shift = (round(SHADOW[1] * unit), round(SHADOW[0] * unit))
-    half = math.ceil(Size.BIG.radius * EXTENT * unit) + 2 * max(shift)
-    steps = torch.arange(-half, half, device=device)
-    left = torch.floor(layer.x).long().to(device)[..., None] + steps
-    top = torch.floor(layer.y).long().to(device)[..., None] + steps
-    x = (left + 0.5 - layer.x.to(device)[..., None])[:, :, None, :] / radius
-    y = (top + 0.5 - layer.y.to(device)[..., None])[:, :, :, None] / radius
-    x, y = torch.broadcast_tensors(x, y)
-    distance = _distances(layer, *rotated(x, y, layer.angle.to(device)[..., None, None]))
-    distance = distance * radius
-    inside = (0.5 - distance).clamp_(0, 1)[..., None]
-    behind = torch.roll(distance, shift, (2, 3))
-    shadow = 0.4 * torch.sigmoid(-behind / 1.5)[..., None]
-    # Darker at the rim, lighter toward the upper left: looks solid, and stays one hue.
-    rim = torch.sigmoid((distance + 1.8) * 1.6)
-    shade = ((1.0 - 0.07 * (x + y)) * (1 - 0.25 * rim))[..., None]
-    color = layer.color.to(device)[:, :, None, None, :] * shade
-    where = (
-        clips.to(device)[:, None, None, None],
-        torch.arange(canvas.shape[1], device=device)[None, :, None, None],
-        (top % height)[:, :, :, None],
-        (left % width)[:, :, None, :],
-    )
-    ground = canvas[where] * (1 - shadow)
-    canvas[where] = torch.lerp(ground, color, inside)
+    x, y = _grid(size, centers.device)
+    across = (x - centers[..., 0, None, None] + 0.5).remainder(1) - 0.5
+    down = (y - centers[..., 1, None, None] + 0.5).remainder(1) - 0.5
+    across, down = torch.broadcast_tensors(across / radii, down / radii)
+    return across, down
 
 
-def _distances(layer: _Layer, x: Tensor, y: Tensor) -> Tensor:
-    """Signed distances ``[N, T, P, P]`` in radii, shape by shape; between two while one changes.
+def signed_distance(names: Sequence[str], x: Tensor, y: Tensor) -> Tensor:
+    """Distances to outlines, negative inside, for shapes of radius 1 by name.
 
-    Which frames have which shape is known on the CPU, so that a GPU is not waited for.
+    ``x`` and ``y`` are ``[B, ...]``; beyond corners the distance is that to the nearer edge's line.
     """
-    shape = x.shape
-    x, y = x.flatten(0, 1), y.flatten(0, 1)
     result = torch.empty_like(x)
-    before, after = (shapes.reshape(-1) for shapes in layer.shapes)
-    share = layer.share.reshape(-1)
-    for index in np.unique(after):
-        rows = torch.from_numpy(np.flatnonzero(after == index)).to(x.device)
-        result[rows] = DISTANCES[_SHAPES[index]](x[rows], y[rows])
-    changing = (before != after) & (share.numpy() < 1)
-    for index in np.unique(before[changing]):
-        found = torch.from_numpy(np.flatnonzero(changing & (before == index)))
-        rows = found.to(x.device)
-        old = DISTANCES[_SHAPES[index]](x[rows], y[rows])
-        result[rows] = torch.lerp(old, result[rows], share[found].to(x.device)[:, None, None])
-    return result.view(shape)
+    for name in set(names):
+        rows = [i for i, other in enumerate(names) if other == name]
+        result[rows] = _OUTLINES[name](x[rows], y[rows])
+    return result
+
+
+def _square(x: Tensor, y: Tensor) -> Tensor:
+    return torch.maximum(x.abs(), y.abs()) - 0.84
+
+
+def _triangle(x: Tensor, y: Tensor) -> Tensor:
+    slope = math.sqrt(3) / 2
+    return torch.maximum(slope * x.abs() - 0.5 * y, y) - 0.55
+
+
+def _star(x: Tensor, y: Tensor) -> Tensor:
+    sector = math.pi / 5
+    angle = torch.atan2(x, -y).remainder(2 * sector)
+    angle = torch.minimum(angle, 2 * sector - angle)
+    radius = torch.hypot(x, y)
+    # The edge from the tip, at angle 0 and radius 1.1, to the notch, at ``sector`` and 0.48.
+    tip, notch = (0.0, 1.1), (0.48 * math.sin(sector), 0.48 * math.cos(sector))
+    edge = (notch[0] - tip[0], notch[1] - tip[1])
+    length = math.hypot(*edge)
+    along, up = radius * torch.sin(angle) - tip[0], radius * torch.cos(angle) - tip[1]
+    return (up * edge[0] - along * edge[1]) / length
+
+
+def _cross(x: Tensor, y: Tensor) -> Tensor:
+    longer, shorter = torch.maximum(x.abs(), y.abs()), torch.minimum(x.abs(), y.abs())
+    return torch.maximum(longer - 1.0, shorter - 0.33)
+
+
+_OUTLINES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "circle": lambda x, y: torch.hypot(x, y) - 0.95,
+    "square": _square,
+    "triangle": lambda x, y: _triangle(x, y - 0.1),
+    "star": _star,
+    "cross": _cross,
+    "ring": lambda x, y: (torch.hypot(x, y) - 0.72).abs() - 0.27,
+}
+assert tuple(_OUTLINES) == SHAPES
+
+
+def lights(
+    clips: Sequence[Clip], frames: Tensor, size: tuple[int, int], device: torch.device | str
+) -> Tensor:
+    """Factors ``[B, T, 3, 1 or H, 1 or W]`` of every pixel's light; time goes on at a switch."""
+    x, y = _grid(size, device)
+    time = frames.to(device).float()
+    wave = 1 + 0.3 * torch.sin(2 * math.pi * time / _PULSE)
+    beam = (x - y / 4 - time[..., None, None] / _SWEEP).remainder(1) - 0.5
+    sweep = 0.72 + 0.5 * torch.exp(-((beam / 0.16) ** 2))
+    dusk = torch.tensor([0.55, 0.58, 0.80], device=device)
+    result = torch.ones(*frames.shape, 3, *size, device=device)
+    named = torch.tensor([LIGHTS.index(clip.scene.light) for clip in clips], device=device)
+    dim, pulsing, sweeping = (named == light for light in (1, 2, 3))
+    result[dim] = dusk.view(1, 1, 3, 1, 1)
+    result[pulsing] = wave[pulsing][..., None, None, None]
+    result[sweeping] = sweep[sweeping][:, :, None]
+    return result
+
+
+@cache
+def ground_textures(size: tuple[int, int], device: str) -> Tensor:
+    """The grounds, in the order of ``GROUNDS``, float32 ``[6, 3, H, W]`` in 0..1."""
+    x, y = _grid(size, "cpu")
+    x, y = torch.broadcast_tensors(x, y)
+    drawn = [_plain(x, y), _grass(x, y), _sand(x, y), _brick(x, y), _wood(x, y), _cloth(x, y)]
+    return torch.stack(drawn).clamp(0, 1).to(device)
+
+
+def _waves(x: Tensor, y: Tensor, frequency: float, seed: int, stretch: float = 1.0) -> Tensor:
+    """Smooth noise of unit variance: twelve plane waves around one frequency."""
+    total = torch.zeros_like(x)
+    for index in range(12):
+        # Golden angles and ratios spread directions, frequencies and phases evenly.
+        turn = 2.39996 * (index + 7 * seed)
+        pace = 2 * math.pi * frequency * (0.7 + 0.6 * ((0.618 * (index + seed)) % 1))
+        phase = 5.7 * index * (seed + 1)
+        total = total + torch.cos(
+            pace * (x * math.cos(turn) + y * math.sin(turn) / stretch) + phase
+        )
+    return total / math.sqrt(6)
+
+
+def _tinted(color: tuple[float, float, float], tone: Tensor) -> Tensor:
+    return torch.tensor(color).view(3, 1, 1) * tone
+
+
+def _plain(x: Tensor, y: Tensor) -> Tensor:
+    return _tinted((0.52, 0.53, 0.55), 1.05 - 0.5 * ((x - 0.5) ** 2 + (y - 0.5) ** 2))
+
+
+def _grass(x: Tensor, y: Tensor) -> Tensor:
+    tone = 1 + 0.16 * _waves(x, y, 5, 1) + 0.20 * _waves(x, y, 15, 2, stretch=3)
+    return _tinted((0.27, 0.42, 0.16), tone)
+
+
+def _sand(x: Tensor, y: Tensor) -> Tensor:
+    ripples = torch.sin(2 * math.pi * (9 * y + 0.5 * _waves(x, y, 2, 3)))
+    return _tinted((0.74, 0.63, 0.44), 0.96 + 0.08 * ripples + 0.04 * _waves(x, y, 12, 4))
+
+
+def _brick(x: Tensor, y: Tensor) -> Tensor:
+    row = (8 * y).floor()
+    column = 4 * x + 0.5 * row.remainder(2)
+    inside = torch.minimum(
+        (0.5 - ((8 * y).remainder(1) - 0.5).abs()) / 8,
+        (0.5 - (column.remainder(1) - 0.5).abs()) / 4,
+    )
+    mortar = torch.sigmoid((0.010 - inside) * 500)
+    own = (torch.sin(12.9 * row + 78.2 * column.floor().remainder(4)) * 43.7).remainder(1)
+    face = _tinted((0.55, 0.31, 0.25), 0.85 + 0.3 * own + 0.05 * _waves(x, y, 14, 5))
+    return torch.lerp(face, _tinted((0.66, 0.63, 0.60), torch.ones_like(x)), mortar)
+
+
+def _wood(x: Tensor, y: Tensor) -> Tensor:
+    plank = (5 * y).floor()
+    gap = torch.sigmoid((0.007 - (0.5 - ((5 * y).remainder(1) - 0.5).abs()) / 5) * 500)
+    grain = torch.sin(2 * math.pi * (16 * y + 0.8 * _waves(x + 0.37 * plank, y, 1.5, 6)))
+    own = (0.618 * plank).remainder(1)
+    return _tinted((0.50, 0.34, 0.20), (0.88 + 0.24 * own + 0.09 * grain) * (1 - 0.5 * gap))
+
+
+def _cloth(x: Tensor, y: Tensor) -> Tensor:
+    checks = torch.sin(2 * math.pi * 6 * x) + torch.sin(2 * math.pi * 6 * y)
+    threads = torch.sin(2 * math.pi * 20 * x) * torch.sin(2 * math.pi * 20 * y)
+    return _tinted((0.46, 0.43, 0.56), 1 + 0.11 * checks + 0.07 * threads)

@@ -1,59 +1,50 @@
-"""Prompts as numbers, for a text encoder with a fixed vocabulary."""
+"""The closed vocabulary of captions as a tokenizer that vidc's runtime reads."""
 
-import difflib
-import re
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Sequence
 
-from demo_model.grammar import words
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from torch import Tensor
 
-PAD, END, UNKNOWN = 0, 1, 2
-"""As in T5. ``UNKNOWN`` has its place in a vocabulary file, and never comes out of ``encode``."""
-
-LENGTH = 32
-"""Of a prompt; the longest has 31 tokens with its end."""
-
-VOCABULARY: Mapping[str, int] = MappingProxyType(
-    {word: index for index, word in enumerate(["<pad>", "</s>", "<unk>", ",", *sorted(words())])}
+from demo_model.world import (
+    COLORS,
+    DIRECTIONS,
+    GROUNDS,
+    LIGHTS,
+    MANNERS,
+    PERIODS,
+    PLACES,
+    RADII,
+    SHAPES,
 )
 
-_WORDS = {index: word for word, index in VOCABULARY.items()}
+LENGTH = 32
+"""Tokens of every caption; the longest one has 29 with its end."""
+PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
+PAD_ID, END_ID = 0, 1
 
 
-class UnknownWordError(ValueError):
-    """A prompt has a word that no caption has."""
+def vocabulary() -> list[str]:
+    """Every token, in the order of their ids."""
+    tables = (COLORS, SHAPES, RADII, DIRECTIONS, MANNERS, PERIODS, PLACES, GROUNDS, LIGHTS)
+    words = {word for table in tables for entry in table for word in entry.split()}
+    return [PAD, END, UNKNOWN, *sorted(words | {"a", "and", "from", "over"})]
 
 
-def encode(text: str, length: int = LENGTH) -> list[int]:
-    """Token ids of a prompt, its end marked, padded to ``length``; case does not matter.
-
-    Raises:
-        UnknownWordError: a word is not in the vocabulary; the message names its nearest.
-        ValueError: the prompt is longer.
-    """
-    pieces = re.findall(r"[^\s,]+|,", text.lower())
-    for piece in pieces:
-        if piece not in VOCABULARY or piece in ("<pad>", "</s>", "<unk>"):
-            near = difflib.get_close_matches(piece, VOCABULARY, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UnknownWordError(f"unknown word {piece!r} in {text!r}{hint}")
-    if len(pieces) >= length:
-        raise ValueError(f"{len(pieces)} tokens and an end do not fit into {length}: {text!r}")
-    ids = [*(VOCABULARY[piece] for piece in pieces), END]
-    return ids + [PAD] * (length - len(ids))
+def tokenizer() -> Tokenizer:
+    """Returns the tokenizer: one token a word, and the end of the text."""
+    ids = {word: index for index, word in enumerate(vocabulary())}
+    made = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, END_ID)]
+    )
+    return made
 
 
-def decode(ids: list[int]) -> str:
-    """The prompt up to its end, with single spaces.
-
-    Raises:
-        ValueError: an id is not in the vocabulary.
-    """
-    found = []
-    for index in ids:
-        if index not in _WORDS:
-            raise ValueError(f"token {index} is not one of {len(_WORDS)}")
-        if index in (PAD, END):
-            break
-        found.append(_WORDS[index])
-    return " ".join(found).replace(" ,", ",")
+def encode(captions: Sequence[str]) -> Tensor:
+    """Captions to tokens, int64 ``[len(captions), LENGTH]``."""
+    made = tokenizer()
+    made.enable_padding(length=LENGTH, pad_id=PAD_ID, pad_token=PAD)
+    return torch.tensor([encoded.ids for encoded in made.encode_batch(list(captions))])

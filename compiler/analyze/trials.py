@@ -28,7 +28,8 @@ class Damage:
 
     Attributes:
         sqnr_db: SQNR of the forced outputs in the worst call, under teacher forcing.
-        psnr_db: PSNR of the worst block of any free-running rollout.
+        psnr_db: PSNR of the worst block of any rollout. Each block goes on from the reference's
+            blocks if the program has ``forces_blocks``, else from the rollout's own.
     """
 
     sqnr_db: float
@@ -37,10 +38,14 @@ class Damage:
 
 @dataclass(frozen=True)
 class _Reference:
-    """Rollout in high precision: values of the forced outputs by component, and its blocks."""
+    """Rollout in high precision: values of the forced outputs by component, and its blocks.
+
+    ``latents`` are None for a program without ``forces_blocks``.
+    """
 
     inputs: Inputs
     forced: Mapping[str, list[Tensor]]
+    latents: list[Tensor] | None
     blocks: list[Tensor]
     peak: float
 
@@ -69,6 +74,7 @@ class Trials:
         self._decoders = decoders
         self._layers = layers
         self._engines = self._made()
+        self._forces_blocks = program(model.program).forces_blocks
         outputs = program(model.program).teacher_forced
         self._outputs = {name: output for name, output in outputs if name in self._engines}
         self._references = [self._reference(each) for each in inputs]
@@ -111,7 +117,8 @@ class Trials:
         )
         values = torch.stack(latents)
         peak = _FRAME_PEAK if self._decoders else float(values.max() - values.min())
-        return _Reference(inputs, forced, self._pictured(latents), peak)
+        given = latents if self._forces_blocks else None
+        return _Reference(inputs, forced, given, self._pictured(latents), peak)
 
     def _sqnr(self, reference: _Reference) -> float:
         forced = {
@@ -122,15 +129,21 @@ class Trials:
         return min(engine.worst for engine in forced.values())
 
     def _psnr(self, reference: _Reference) -> float:
-        blocks = self._pictured(self._play(reference.inputs, {}))
+        blocks = self._pictured(self._play(reference.inputs, {}, reference.latents))
         if len(blocks) != len(reference.blocks):
             return -math.inf
         pairs = zip(blocks, reference.blocks, strict=True)
         return min(psnr(block, expected, reference.peak) for block, expected in pairs)
 
-    def _play(self, inputs: Inputs, instead: Mapping[str, Engine]) -> list[Tensor]:
+    def _play(
+        self,
+        inputs: Inputs,
+        instead: Mapping[str, Engine],
+        forced: Sequence[Tensor] | None = None,
+    ) -> list[Tensor]:
         playing = player(self._model, {**self._engines, **instead}, self._layers.device)
-        return [latent.cpu() for latent in playing.rollout(scenario(self._model), inputs).latents]
+        played = playing.rollout(scenario(self._model), inputs, forced=forced)
+        return [latent.cpu() for latent in played.latents]
 
     def _pictured(self, latents: Sequence[Tensor]) -> list[Tensor]:
         """Returns each block as frames or latents; fewer if a block is not finite."""

@@ -118,6 +118,13 @@ class Inputs(Protocol):
     "--fps", type=click.IntRange(min=1), help="Frames a second.  [default: 16; with --image 7]"
 )
 @click.option(
+    "--scale",
+    type=click.IntRange(1, 8),
+    default=1,
+    show_default=True,
+    help="Enlarge the frames by this factor, bicubically.",
+)
+@click.option(
     "-o",
     "--output",
     type=PATH,
@@ -133,6 +140,7 @@ def command(
     seed: int,
     fps: int | None,
     decoder: str | None,
+    scale: int,
     output: Path,
     as_json: bool,
     **options: Any,
@@ -168,6 +176,7 @@ def command(
             videos = [made] if spec.videos == 1 else made
             clock.tick(len(videos[0]))
             for writer, video in zip(writers, videos, strict=True):
+                video = _enlarged(video, scale)
                 writer.write(video if frames is None else video[: frames - writer.count])
     count, encoder = writers[0].count, writers[0].encoder
     if as_json:
@@ -176,6 +185,16 @@ def command(
     else:
         click.echo(str(clock), err=True)
         print_text("\n".join(f"{path}: {count} frames" for path in outputs))
+
+
+def _enlarged(frames: "Tensor", scale: int) -> "Tensor":
+    """Returns frames uint8 ``[frames, H, W, 3]``, ``scale`` times as high and wide."""
+    from torch.nn.functional import interpolate
+
+    if scale == 1:
+        return frames
+    larger = interpolate(frames.permute(0, 3, 1, 2).float(), scale_factor=scale, mode="bicubic")
+    return larger.round().clamp(0, 255).byte().permute(0, 2, 3, 1)
 
 
 def _blocks(

@@ -28,6 +28,8 @@ class ValidateConfig(Table):
         prompts: two texts, before and after the switch, where the model has a text encoder.
         level: ``rollout`` follows errors from block to block, ``component`` plays two blocks and
             holds every call alone to PyTorch; ``auto`` is the rollout unless a CPU would take long.
+        free_gates: gate the free rollout of trained weights in 8 bits too: for models whose prompts
+            decide the video, so that rounding cannot tip a rollout into another one.
     """
 
     blocks: int = 8
@@ -37,6 +39,7 @@ class ValidateConfig(Table):
         "The fox stops, turns its head and looks straight into the camera.",
     )
     level: str = "auto"
+    free_gates: bool = False
 
     def __post_init__(self) -> None:
         self.require(

@@ -174,6 +174,7 @@ def rollout_json(rows: Sequence[RolloutRow], switches: Sequence[int]) -> list[di
         {"block": row.block, "switched": row.block in switches}
         | _figures(row.latents, TENSOR)
         | _figures(row.pixels, PIXELS)
+        | {f"forced_{name}": _figure(row.forced, name) for name in PIXELS}
         | {
             "lpips": _number(row.lpips),
             "frames_reference": None

@@ -18,11 +18,17 @@ from vidc.compiler.validate.gates import (
     looser,
 )
 from vidc.compiler.validate.golden import Golden, Record, record
-from vidc.compiler.validate.metrics import TensorMetrics, compare, compare_pixels
+from vidc.compiler.validate.metrics import (
+    PixelMetrics,
+    TensorMetrics,
+    compare,
+    compare_pixels,
+)
 from vidc.compiler.validate.perceptual import Lpips
 from vidc.compiler.validate.play import Played, Player
 from vidc.compiler.validate.report import ComponentRow, FramePair, RolloutRow
 from vidc.compiler.validate.worst import WorstTensor, calls, worst_tensors
+from vidc.exporters.models import PRECISIONS
 from vidc.plugins.errors import GateError
 
 ROUNDED = "fp16"
@@ -55,7 +61,7 @@ class Comparison:
         gates: all gates.
         components: a row for each component.
         rollout: a row for each block, and one for all.
-        frames: frames of every block.
+        frames: frames of every block of the free rollout.
         worst: tensors with the largest errors.
     """
 
@@ -120,7 +126,8 @@ def compare_with_golden(
         return Comparison(gates, rows, worst=tensors)
     blocks = range(golden.scenario.blocks)
     played = player.rollout(golden.scenario, inputs, keep=blocks)
-    frames = _frames(played, golden.reference.played, player)
+    references = _references(golden.reference.played, player, played.frames)
+    frames = _frames(played, golden.reference.played, references)
     rollout = compare_rollouts(played, golden.reference.played, golden.eager_rollout, frames, lpips)
     program = player.program
     decoder = player.resources.spec.decode_components[-1]
@@ -128,7 +135,17 @@ def compare_with_golden(
         precisions.get(name, "fp32") for name in (program.teacher_forced[0][0], decoder)
     )
     _require_eager_rollout(rollout, generates)
-    gates += _rollout_gates(golden, rollout, generates, decodes, trained, program.rounded_feedback)
+    limits = Limits(generates, decodes, trained, program.rounded_feedback)
+    narrow = generates not in PRECISIONS and program.forces_blocks
+    if narrow:
+        latents = golden.reference.played.latents
+        forced = player.rollout(golden.scenario, inputs, blocks, latents)
+        made = _frames(forced, golden.reference.played, references)
+        own: dict[int | None, BlockFrames] = {each.block: each for each in made}
+        rollout = [replace(row, forced=_pixels(own.get(row.block))) for row in rollout]
+        gates += _forced_gates(golden, rollout, limits)
+    if not narrow or not trained or golden.scenario.free_gates:
+        gates += _rollout_gates(golden, rollout, limits)
     return Comparison(gates, rows, rollout, frames, tensors)
 
 
@@ -200,7 +217,7 @@ def compare_rollouts(
             pair = _pictures(own_frames.engine), _pictures(own_frames.reference)
             row = replace(
                 row,
-                pixels=compare_pixels(*pair),
+                pixels=_pixels(own_frames),
                 decoded=own_frames.decoded,
                 lpips=None if lpips is None else lpips(*pair),
             )
@@ -228,27 +245,45 @@ def _judge_components(
     return gates, rows
 
 
-def _rollout_gates(
-    golden: Golden,
-    rows: list[RolloutRow],
-    generates: str,
-    decodes: str,
-    trained: bool = False,
-    rounded: bool = False,
-) -> list[Gate]:
-    """Judges a rollout by the precisions of the generating component and of the decoder.
+@dataclass(frozen=True)
+class Limits:
+    """Thresholds of a rollout.
 
-    ``rounded`` is the program's ``rounded_feedback``.
+    Attributes:
+        generates: precision of the generating component.
+        decodes: precision of the decoder.
+        trained: True if the weights are trained.
+        rounded: the program's ``rounded_feedback``.
     """
-    generated, decoded = load_thresholds(generates), load_thresholds(decodes)
-    latents_limits = generated[Where.ROLLOUT]
-    if rounded:
-        latents_limits = looser(latents_limits, load_thresholds(ROUNDED)[Where.ROLLOUT])
-    # Pixels contain the errors of both.
+
+    generates: str
+    decodes: str
+    trained: bool = False
+    rounded: bool = False
+
+    def latents(self) -> Mapping[str, float]:
+        """Limits of a free rollout's latents."""
+        own = load_thresholds(self.generates)[Where.ROLLOUT]
+        return looser(own, load_thresholds(ROUNDED)[Where.ROLLOUT]) if self.rounded else own
+
+    def frames(self, where: Where) -> Mapping[str, float]:
+        """Limits of frames, which contain the errors of both components."""
+        pixels = (load_thresholds(each)[Where.PIXELS] for each in (self.generates, self.decodes))
+        demanded = load_demanded(self.generates, where) if self.trained else {}
+        return looser(*pixels) | dict(demanded)
+
+
+def _forced_gates(golden: Golden, rows: Sequence[RolloutRow], limits: Limits) -> list[Gate]:
+    blocks = [Subject("rollout", block) for block in range(golden.scenario.blocks)]
+    found = {Subject("rollout", row.block): row.forced for row in rows if row.forced is not None}
+    return judge(Where.FORCED, blocks, found, {Where.FORCED: limits.frames(Where.FORCED)})
+
+
+def _rollout_gates(golden: Golden, rows: Sequence[RolloutRow], limits: Limits) -> list[Gate]:
+    """Judges a free rollout."""
     thresholds: Thresholds = {
-        Where.ROLLOUT: latents_limits,
-        Where.PIXELS: looser(generated[Where.PIXELS], decoded[Where.PIXELS])
-        | (dict(load_demanded(generates)) if trained else {}),
+        Where.ROLLOUT: limits.latents(),
+        Where.PIXELS: limits.frames(Where.PIXELS),
     }
     blocks = [Subject("rollout", block) for block in [*range(golden.scenario.blocks), None]]
     latents = {Subject("rollout", r.block): r.latents for r in rows if r.latents is not None}
@@ -266,12 +301,25 @@ def _pictures(frames: torch.Tensor) -> torch.Tensor:
     return frames.flatten(0, 1).permute(0, 3, 1, 2)
 
 
-def _frames(played: Played, reference: Played, player: Player) -> list[BlockFrames]:
-    """Returns the frames of each decoded block with its reference, golden or decoded here."""
+def _pixels(frames: BlockFrames | None) -> PixelMetrics | None:
+    if frames is None:
+        return None
+    return compare_pixels(_pictures(frames.engine), _pictures(frames.reference))
+
+
+def _references(
+    reference: Played, player: Player, blocks: Collection[int]
+) -> dict[int, torch.Tensor]:  # fmt: skip
+    """Returns the reference's frames of each block, golden or decoded here from its latents."""
+    missing = set(blocks) - reference.frames.keys()
+    return (player.decode(reference.latents) if missing else {}) | reference.frames
+
+
+def _frames(
+    played: Played, reference: Played, references: Mapping[int, torch.Tensor]
+) -> list[BlockFrames]:
+    """Returns the frames of each decoded block with its reference."""
     engine = {block: frames.cpu() for block, frames in played.frames.items()}
-    missing = engine.keys() - reference.frames.keys()
-    decoded = player.decode(reference.latents) if missing else {}
-    references = decoded | reference.frames
     return [
         BlockFrames(block, frames, references[block].cpu(), block not in reference.frames)
         for block, frames in engine.items()

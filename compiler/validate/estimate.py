@@ -17,7 +17,7 @@ MINUTE = 60
 def scenario(settings: Settings) -> Scenario:
     """Returns the scenario of a validation and resolves ``validate.level = auto``."""
     config = settings.validate
-    rollout = Scenario(config.blocks, config.switch_after, rollout=True)
+    rollout = Scenario(config.blocks, config.switch_after, True, config.free_gates)
     if config.level == "auto":
         whole = settings.target.is_gpu or replay_seconds(settings.model, rollout) < LONG_SECONDS
     else:

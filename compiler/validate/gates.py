@@ -24,12 +24,14 @@ class Where(StrEnum):
     """Latents of one block or all blocks of a rollout, with the errors of earlier blocks."""
     PIXELS = "pixels"
     """Decoded frames of one block of a rollout."""
+    FORCED = "forced"
+    """Decoded frames of one block that goes on from the reference's blocks, for 8 bits."""
 
 
 OF_EAGER = "relative_l2_of_eager"
 """Key of the limit on ``relative_l2`` as a multiple of PyTorch eager's own error."""
-TRAINED = "trained"
-"""Key of the thresholds for ``pixels`` of trained weights."""
+TRAINED = {Where.PIXELS: "trained", Where.FORCED: "forced"}
+"""Keys of the thresholds of frames of trained weights."""
 Thresholds = Mapping[Where, Mapping[str, float]]
 """Thresholds by level and metric."""
 
@@ -111,18 +113,17 @@ def load_thresholds(precision: str) -> Thresholds:
     Raises:
         UsageError: ``VIDC-VALIDATE-PRECISION`` for a precision that has none.
     """
-    return {
-        Where(where): limits for where, limits in _tables(precision).items() if where != TRAINED
-    }
+    found = _tables(precision).items()
+    return {Where(where): limits for where, limits in found if where not in TRAINED.values()}
 
 
-def load_demanded(precision: str) -> Mapping[str, float]:
-    """Returns the pixel thresholds of trained weights by metric; may be empty.
+def load_demanded(precision: str, where: Where) -> Mapping[str, float]:
+    """Returns the thresholds of frames of trained weights by metric; none in high precision.
 
     Raises:
         UsageError: as ``load_thresholds``.
     """
-    return _tables(precision).get(TRAINED, {})
+    return _tables(precision).get(TRAINED[where], {})
 
 
 def _tables(precision: str) -> Mapping[str, Mapping[str, float]]:

@@ -1,6 +1,6 @@
 """Plays a scenario: the calls that golden data record and that a bundle repeats."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -117,14 +117,22 @@ class Player:
         return type(self)(self.program, replace(self.resources, engines=engines, runners=DIRECT))
 
     def rollout(
-        self, scenario: Scenario, inputs: Inputs, keep: Collection[int] | None = None
+        self,
+        scenario: Scenario,
+        inputs: Inputs,
+        keep: Collection[int] | None = None,
+        forced: Sequence[Tensor] | None = None,
     ) -> Played:
         """Plays a rollout as a user runs it: each block builds on the engines' last one.
+
+        With ``forced``, each block builds on the latents given for the blocks before it, and the
+        engines make the cache from those.
 
         Args:
             scenario: what is played.
             inputs: on the engines' device.
             keep: blocks whose frames are kept; by default those that the scenario pictures.
+            forced: latents of every block, for a program with ``forces_blocks``.
         """
         pictured = scenario.pictured if keep is None else keep
         played, prompted = Played([], {}), bool(self.resources.spec.prompt_shape)
@@ -139,6 +147,8 @@ class Player:
                     session.condition(**{n: each[block] for n, each in inputs.conditions.items()})
                 latent = session.generate(noise=noise)
                 played.latents.append(latent)
+                if forced is not None:
+                    session.force(forced[block].to(latent.device))
                 if self.resources.spec.decode_components[-1] not in self.resources.engines:
                     continue
                 frames = session.decode(latent)

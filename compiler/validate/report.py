@@ -63,7 +63,8 @@ class RolloutRow:
 
     ``block`` is None for all blocks together. ``eager`` is the error of PyTorch's latents in the
     engines' precision. ``decoded`` is True if the bundle's decoder made the reference frames.
-    ``lpips`` is None if it was not measured.
+    ``lpips`` is None if it was not measured. ``forced`` are the frames of the block that goes on
+    from the reference's blocks, in 8 bits.
     """
 
     block: int | None
@@ -72,6 +73,7 @@ class RolloutRow:
     eager: TensorMetrics | None = None
     decoded: bool = False
     lpips: float | None = None
+    forced: PixelMetrics | None = None
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,8 @@ def render_html(report: Report) -> str:
         rollout=[_rollout_row(row, report) for row in report.rollout],
         rollout_limits=_rollout_limits(report.gates),
         charts=_charts(report),
+        forced=[_forced_row(row, report) for row in report.rollout if row.forced],
+        forced_limits={g.metric: g for g in report.gates if g.where is Where.FORCED},
         worst=[(tensor, spread(tensor)) for tensor in report.worst],
         most_of_component=MOST_OF_COMPONENT,
         comparisons=[
@@ -266,6 +270,12 @@ def _rollout_row(row: RolloutRow, report: Report) -> _Row:
     return _Row(
         name, row.block, row.latents, row.pixels, row.eager, own, switched, row.decoded, row.lpips
     )
+
+
+def _forced_row(row: RolloutRow, report: Report) -> _Row:
+    own = [g for g in report.gates if g.where is Where.FORCED and g.block == row.block]
+    switched = row.block in report.switches
+    return _Row(str(row.block), row.block, None, row.forced, None, own, switched)
 
 
 def _rollout_limits(gates: Sequence[Gate]) -> dict[str, dict[str, Gate]]:

@@ -15,9 +15,11 @@ class Scenario(Rollout):
 
     Attributes:
         rollout: True to compare a rollout too, where errors accumulate from block to block.
+        free_gates: True to gate the free rollout of trained weights in 8 bits.
     """
 
     rollout: bool
+    free_gates: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""

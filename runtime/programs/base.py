@@ -72,12 +72,14 @@ class Session(Generic[S]):
         Spec: class of the program's parameters.
         teacher_forced: components and their outputs that the reference's values replace under
             teacher forcing. The first determines a block.
+        forces_blocks: True if ``force`` is implemented.
         rounded_feedback: True if a block starts from results rounded to 8 bits.
         decoder_names: the decoder's name in metrics, and in texts.
     """
 
     Spec: ClassVar[type[ProgramSpec]]
     teacher_forced: ClassVar[tuple[tuple[str, str], ...]]
+    forces_blocks: ClassVar[bool] = False
     rounded_feedback: ClassVar[bool] = False
     decoder_names: ClassVar[tuple[str, str]]
 
@@ -150,6 +152,13 @@ class Session(Generic[S]):
 
         Args:
             noise: of shape ``Spec.noise_shape``. Default: drawn from the seed.
+        """
+        raise NotImplementedError
+
+    def force(self, latent: Tensor) -> None:
+        """Replaces the newest block's latent, from which later blocks then go on.
+
+        This is teacher forcing of whole blocks. Programs with ``forces_blocks`` implement it.
         """
         raise NotImplementedError
 

@@ -35,6 +35,7 @@ class CausalVideo(Session[StreamSpec]):
 
     Spec = StreamSpec
     teacher_forced: ClassVar[tuple[tuple[str, str], ...]] = (("denoise", "flow"),)
+    forces_blocks: ClassVar[bool] = True
     decoder_names: ClassVar[tuple[str, str]] = ("vae", "VAE")
     _prompted: bool
 
@@ -182,6 +183,27 @@ class CausalVideo(Session[StreamSpec]):
             self._finish_block()
             self._append(latent)
             self._advance()
+
+    def force(self, latent: Tensor) -> None:
+        """Replaces the newest block's clean latent by another ``[B, F, C, h, w]``.
+
+        Later blocks go on from it: its clean pass is pending, whether the old one's had run or not.
+        The block keeps its frames.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``; ``VIDC-SESSION-NO-BLOCK``,
+                there is no block yet.
+        """
+        latent = self._latent(latent)
+        if not self._frame:
+            raise UsageError(
+                "VIDC-SESSION-NO-BLOCK",
+                "the stream has no block whose latent could be replaced",
+                "call session.step() or session.remember(...) first",
+            )
+        with self._turn(LATENTS, retryable=True):
+            self._history[:, -self.spec.block :].copy_(latent)
+            self._pending = True
 
     def flush(self) -> None:
         """Runs the newest block's pending pass, which the next block would run first.

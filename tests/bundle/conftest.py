@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import small_taehv
 import torch
-from bundle_8bit import untrained
+from bundle_8bit import build_8bit, untrained
 from click.testing import CliRunner
 from diffusers import AutoencoderKLWan
 from tiny_umt5 import save_text_encoder, tiny_tokenizer, tiny_umt5
@@ -43,6 +43,25 @@ window = 8
 [validate]
 blocks = 8
 switch_after = 5
+"""
+
+
+MIX = """
+description = "a layer's attention, all second halves; inputs less their mean; another layer's ring"
+[[linear]]
+weights = "int8"
+activations = "int8"
+layers = ["blocks.0.attn1.**", "blocks.*.ffn.net.2"]
+[[linear]]
+weights = "int8"
+activations = "int8"
+layers = ["blocks.*.attn2.**", "blocks.*.ffn.net.0.proj"]
+smooth = 0.8
+center = true
+[[attention]]
+layers = ["blocks.1.attn1"]
+keys = "int8"
+values = "int8"
 """
 
 
@@ -129,6 +148,15 @@ def calibrated(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Pa
     made = CliRunner().invoke(calibrate.command, arguments, env={"VIDC_CACHE": str(project.cache)})
     assert made.exit_code == 0, made.output
     return output
+
+
+@pytest.fixture(scope="session")
+def mixed(project: Project, calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with some layers in 8 bits, of which some have the mean taken off their inputs."""
+    folder = tmp_path_factory.mktemp("mixed")
+    recipe = folder / "mix.toml"
+    recipe.write_text(MIX)
+    return build_8bit(project, calibrated, folder / "bundle", precision="int8", recipe=str(recipe))
 
 
 @pytest.fixture

@@ -96,14 +96,14 @@ def test_a_build_ends_with_its_size_its_time_and_the_next_command(vidc, project,
 def test_run_writes_a_video(vidc, project, tmp_path):
     status, out, _ = vidc(
         "run", project.bundle, "--prompt", "a cat runs", "--switch", "2:a dog sleeps",
-        "--blocks", "3", "-o", tmp_path / "v.mp4", "--json",
+        "--blocks", "3", "--scale", "2", "-o", tmp_path / "v.mp4", "--json",
     )  # fmt: skip
     document = json.loads(out)
     assert (status, document["frames"]) == (0, 33)
     assert document["seconds_to_first_frames"] > 0
     assert document["frames_per_second"] > 0
     with av.open(str(tmp_path / "v.mp4")) as video:
-        assert sum(1 for _ in video.decode(video=0)) == 33
+        assert [frame.width for frame in video.decode(video=0)] == [2 * 48] * 33
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,27 @@ def test_the_first_prompt_after_a_remembered_block_computes_its_keys_and_values(
     assert torch.equal(prompted.step(noise()), switched.step(noise()))
 
 
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("switched", [False, True])
+def test_a_stream_goes_on_from_a_forced_block_as_from_a_remembered_one(flushed, switched):
+    forced, remembered = begun(small_bundle(), blocks=3), begun(small_bundle(), blocks=3)
+    forced.generate(noise())
+    if flushed:
+        forced.flush()
+    forced.force(LATENT)
+    remembered.remember(LATENT)
+    if switched:
+        for session in (forced, remembered):
+            session.switch_prompt(embeds(2))
+    assert torch.equal(forced.latents, LATENT)
+    assert torch.equal(forced.generate(noise(7)), remembered.generate(noise(7)))
+
+
+def test_a_stream_without_a_block_has_none_to_force():
+    with pytest.raises(UsageError, match="VIDC-SESSION-NO-BLOCK"):
+        begun(small_bundle()).force(LATENT)
+
+
 @pytest.mark.parametrize("call", [lambda s: s.remember(LATENT), lambda s: s.flush()])
 def test_a_pass_without_a_prompt_is_refused(call):
     session = small_bundle().session()

@@ -2,85 +2,56 @@
 
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
-from demo_model.clip import frames_of
-from demo_model.evaluation.eager import eager_bundle
-from demo_model.evaluation.switches import AFTER
-from demo_model.evaluation.videos import Script, videos
-from demo_model.export_weights import DIGESTS, FILES, MOST_BYTES, NOTICE, NOTICE_TEXT
-from demo_model.grammar import parse
-from demo_model.score import SwitchScore, read, score, score_switch
-from demo_model.split import Split, distinct, split_of
-from demo_model.switch import sample_switch
-from tokenizers import Tokenizer
+import torch
+from demo_model.evaluate import Player, eager_bundle, videos
+from demo_model.export import MOST_BYTES, NOTICE, ship
+from demo_model.networks import PRESET
+from demo_model.reader import score
+from demo_model.world import Clip, first_frame, parse
 
 from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.schema import CalibrateConfig, ValidateConfig
 from vidc.compiler.config.tables import read_table
 
-FOLDER = Path(__file__).parents[3] / "configs/demo"
+FOLDER = PRESET.parents[1] / "demo"
+BEFORE, AFTER = read_table(ValidateConfig, load_preset("demo").layer, "validate").prompts
 
 
-def test_each_file_is_the_one_that_was_written():
-    document = json.loads((FOLDER / DIGESTS).read_text())
-    found = {
-        path.relative_to(FOLDER).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in FOLDER.rglob("*")
-        if path.is_file() and path.name != DIGESTS
-    }
-    assert found == {path: entry["sha256"] for path, entry in document["files"].items()}
-    assert {*FILES.values(), NOTICE} <= set(found)
-    assert (FOLDER / NOTICE).read_text() == NOTICE_TEXT
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= MOST_BYTES
+def test_files_are_those_of_the_digests_and_small():
+    document = json.loads((FOLDER / "digests.json").read_text())
+    files = [path for path in FOLDER.rglob("*") if path.is_file() and path.name != "digests.json"]
+    assert {path.relative_to(FOLDER).as_posix() for path in files} == document["files"].keys()
+    for path in files:
+        entry = document["files"][path.relative_to(FOLDER).as_posix()]
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == entry["sha256"]
+    assert sum(path.stat().st_size for path in files) == document["bytes"] <= MOST_BYTES
+    assert (FOLDER / "NOTICE.md").read_text() == NOTICE
 
 
-def test_the_preset_has_the_statistics_of_its_latents():
-    vae = load_preset("demo").model.vae
-    assert len(set(vae.latents_mean)) == vae.z_dim
-    assert all(1 < deviation < 3 for deviation in vae.latents_std)
+def test_shipping_what_ships_changes_nothing(tmp_path):
+    """The preset has the statistics of the weights, and ``ship`` takes over every file."""
+    preset = tmp_path / "demo.toml"
+    preset.write_text(PRESET.read_text())
+    document = ship(FOLDER, tmp_path / "demo", preset)
+    assert document == json.loads((FOLDER / "digests.json").read_text())
+    assert preset.read_text() == PRESET.read_text()
 
 
-def test_the_preset_is_calibrated_and_validated_with_prompts_that_it_knows():
-    layer = load_preset("demo").layer
-    texts = [
-        *read_table(CalibrateConfig, layer, "calibrate").prompts,
-        *read_table(ValidateConfig, layer, "validate").prompts,
-    ]
-    assert len(texts) == 32 + 2
-    known = {
-        split_of(parse(text)) for text in read_table(CalibrateConfig, layer, "calibrate").prompts
-    }
-    assert known == {Split.TRAIN}
-    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer/tokenizer.json"))
-    assert not any("<unk>" in tokenizer.encode(text).tokens for text in texts)
+def test_prompts_of_the_preset_are_captions_and_a_switch():
+    prompts = read_table(CalibrateConfig, load_preset("demo").layer, "calibrate").prompts
+    assert len(prompts) == 32
+    assert not any(parse(prompt).held_out for prompt in prompts)
+    assert parse(BEFORE).things[0].color != parse(AFTER).things[0].color
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    config = load_preset("demo").model
-    return eager_bundle(config, FOLDER, tmp_path_factory.mktemp("weights"))[1]
-
-
-@pytest.mark.deep
-def test_videos_are_of_what_held_out_prompts_ask_for(bundle):
-    examples = list(distinct(Split.HELD_OUT, 12))
-    scripts = [Script(example.caption) for example in examples]
-    made = zip(videos(bundle, scripts, 2, seed=0), examples, strict=True)
-    scores = [one for video, example in made for one in score(read(video), example.scene)]
-    assert len(scores) == 18
-    # All are right but one direction; one more of each may be wrong where floats round otherwise.
-    assert sum(one.color for one in scores) >= 17
-    assert sum(one.shape for one in scores) >= 17
-    assert sum(one.direction for one in scores) >= 16
-
-
-def test_a_switch_changes_what_it_names_and_leaves_the_other_object(bundle):
-    cases = [sample_switch(Split.HELD_OUT, index) for index in (24, 1)]
-    assert [len(case.after.things) for case in cases] == [2, 2]
-    scripts = [Script(*case.captions) for case in cases]
-    turn = frames_of(2 * bundle.spec.block)
-    made = videos(bundle, scripts, 2 + AFTER, seed=0, switch=2)
-    found = [score_switch(video, turn, case) for video, case in zip(made, cases, strict=True)]
-    assert found == [SwitchScore(before=True, follows=True, stays=True)] * 2
+@pytest.mark.parametrize("decoder", ["vae", "taehv"])
+def test_the_model_shows_the_prompts_of_its_preset(tmp_path, decoder):
+    clip = Clip(parse(BEFORE), parse(AFTER), first_frame(2))
+    player = Player(eager_bundle(FOLDER, tmp_path, 1, "cpu"), decoder)
+    with torch.no_grad():
+        (video,) = videos(player, [clip], range(4), 2, seed=0)
+    for start, stop in ((0, first_frame(2)), (first_frame(3), first_frame(4))):
+        scores = score(video[:, start:stop], clip, torch.arange(start, stop))
+        assert all(all(thing.values()) for thing in scores), scores

@@ -11,6 +11,7 @@ from vidc.compiler.validate import reference as eager_module
 from vidc.compiler.validate.check import Validation
 from vidc.compiler.validate.compare import (
     BlockFrames,
+    Limits,
     _rollout_gates,
     compare_rollouts,
     compare_with_golden,
@@ -110,16 +111,26 @@ def test_eager_stands_beside_the_engines(model, mixed):
 
 
 class Louder:
-    """An engine whose outputs are a thousandth too large."""
+    """An engine whose outputs are too large, by a thousandth if not told otherwise."""
 
-    def __init__(self, engine):
+    def __init__(self, engine, factor=1.001):
         self.signature = engine.signature
-        self._engine = engine
+        self._engine, self._factor = engine, factor
 
     def run(self, buffers, states):
         self._engine.run(buffers, states)
         for output in buffers.outputs.values():
-            output.mul_(1.001)
+            output.mul_(self._factor)
+
+
+class Deaf(Louder):
+    """An engine that runs on inputs of zeros."""
+
+    def run(self, buffers, states):
+        for name in buffers.inputs:
+            if name.startswith("latent"):
+                buffers[name].zero_()
+        self._engine.run(buffers, states)
 
 
 @pytest.mark.parametrize(("eager_error", "passes"), [(1e-3, True), (0.7e-3, False)])
@@ -161,7 +172,7 @@ def test_a_rollout_may_not_err_much_more_than_eagers(model, mixed, eager_error, 
         for block, own_frames in played.frames.items()
     ]
     rows = compare_rollouts(played, golden.reference.played, own, frames)
-    gates = _rollout_gates(golden, rows, "bf16", "bf16")
+    gates = _rollout_gates(golden, rows, Limits("bf16", "bf16"))
     failed = {(gate.block, gate.metric) for gate in gates if not gate.passed}
     assert failed == (set() if passes else {(None, "relative_l2")})
 
@@ -171,7 +182,7 @@ def test_rounded_feedback_has_at_least_the_limits_of_fp16(mixed, precision, roun
     rows = compare_rollouts(mixed.reference.played, mixed.reference.played, mixed.eager_rollout)
 
     def limits(feedback):
-        gates = _rollout_gates(mixed, rows, precision, precision, rounded=feedback)
+        gates = _rollout_gates(mixed, rows, Limits(precision, precision, rounded=feedback))
         found = {
             g.threshold for g in gates if (g.where, g.metric) == (Where.ROLLOUT, "relative_l2")
         }
@@ -320,12 +331,12 @@ def test_json_matches_rows(model, mixed):
 def test_trained_weights_have_own_thresholds_for_every_decoder(model, mixed, precision, trained):
     vae = {"vae_decode_first", "vae_decode", "vae_encode_first", "vae_encode"}
     precisions = {name: "bf16" if name in vae else precision for name in model.engines}
-    comparison = compare_with_golden(mixed, model.player(), precisions, trained=trained)
-    pixels = {
-        gate.metric: gate.threshold for gate in comparison.gates if gate.where is Where.PIXELS
-    }
+    golden = replace(mixed, scenario=replace(mixed.scenario, free_gates=True))
+    comparison = compare_with_golden(golden, model.player(), precisions, trained=trained)
     anyway = looser(load_thresholds(precision)[Where.PIXELS], load_thresholds("bf16")[Where.PIXELS])
-    assert pixels == (load_demanded(precision) if trained else anyway)
+    for where in (Where.PIXELS, Where.FORCED):
+        found = {gate.metric: gate.threshold for gate in comparison.gates if gate.where is where}
+        assert found == (load_demanded(precision, where) if trained else anyway)
     limits = dict(load_thresholds(precision)[Where.COMPONENT])
     times = limits.pop(OF_EAGER)
     assert times == {"fp8": 1.5, "int8": 1.25}[precision]
@@ -334,6 +345,53 @@ def test_trained_weights_have_own_thresholds_for_every_decoder(model, mixed, pre
     found = {g.metric: g.threshold for g in comparison.gates if g.component == "denoise"}
     assert found == limits
     assert all_passed(comparison.gates)
+
+
+def test_free_rollouts_of_trained_weights_in_8_bits_are_gated_on_request(model, mixed):
+    precisions = dict.fromkeys(model.engines, "int8")
+    for trained, free_gates, gated in (
+        (True, False, False), (True, True, True), (False, False, True),
+    ):  # fmt: skip
+        golden = replace(mixed, scenario=replace(mixed.scenario, free_gates=free_gates))
+        comparison = compare_with_golden(golden, model.player(), precisions, trained=trained)
+        where = {gate.where for gate in comparison.gates}
+        free = {Where.ROLLOUT, Where.PIXELS} if gated else set()
+        assert where == {Where.COMPONENT, Where.FORCED} | free
+        # What is not gated is reported all the same.
+        assert all(row.pixels and row.forced for row in comparison.rollout[:-1])
+
+
+@pytest.mark.parametrize("component", ["denoise", "kv_update", "vae_decode"])
+def test_a_faulty_engine_fails_the_gates_of_forced_blocks(model, mixed, component):
+    engines = model.engines | {component: Louder(model.engines[component], 3.0)}
+    if component == "kv_update":
+        engines[component] = Deaf(model.engines[component])
+    precisions = dict.fromkeys(engines, "int8")
+    gates = compare_with_golden(mixed, model.player(engines), precisions, trained=True).gates
+    failed = {gate.block for gate in gates if gate.where is Where.FORCED and not gate.passed}
+    # The first block reads no cache, and another component decodes it.
+    assert failed == {*range(ROLLOUT.blocks)} - ({0} if component != "denoise" else set())
+
+
+def test_forced_blocks_do_not_gather_the_errors_of_earlier_ones(model, mixed):
+    """Flows that are a hundredth too large: the error of a free rollout grows, a forced one's not.
+
+    The caches of forced blocks are those of the reference's latents.
+    """
+    engines = model.engines | {"denoise": Louder(model.engines["denoise"], 1.01)}
+    precisions = dict.fromkeys(engines, "int8")
+    rows = compare_with_golden(mixed, model.player(engines), precisions).rollout[:-1]
+    assert rows[0].forced.psnr_db == pytest.approx(rows[0].pixels.psnr_db)
+    assert all(row.forced.psnr_db >= row.pixels.psnr_db - 0.1 for row in rows[1:])
+    latents = mixed.reference.played.latents
+    forced = model.player(engines).rollout(mixed.scenario, mixed.inputs, forced=latents)
+    free = model.player(engines).rollout(mixed.scenario, mixed.inputs)
+    errors = [
+        [float((made - asked).norm() / asked.norm()) for made, asked in zip(*pair, strict=True)]
+        for pair in ((forced.latents, latents), (free.latents, latents))
+    ]
+    assert errors[0][0] == pytest.approx(errors[1][0])
+    assert max(errors[0]) < max(errors[1])
 
 
 @pytest.mark.parametrize("precision", ["fp8", "int8", "bf16"])

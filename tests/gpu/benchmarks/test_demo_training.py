@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from demo.networks import Sizes, new_vae
-from demo.stages import Plan, build
+from demo_model.networks import Sizes, new_vae
+from demo_model.stages import Plan, build
 
 PLAN = Plan(clips=2, starts=4, shelves=2, shelf_clips=4, shelf_starts=8)
 

@@ -1,0 +1,86 @@
+"""Trains the demo model from nothing and exports it, or ships what was exported.
+
+    PYTHONPATH=benchmarks python -m demo_model train --minutes 9 --dir out/demo
+    PYTHONPATH=benchmarks python -m demo_model ship --dir out/demo
+
+The same command goes on where it stopped; its last line says whether more is to do. The last stage
+ends with the export to ``DIR/weights``. ``ship`` puts these into ``configs/demo``, and the latents'
+statistics into the preset. ``--set NAME=VALUE`` changes a field of ``stages.Plan``,
+``--steps`` gives every stage so many steps in place of its minutes: both are for trials.
+"""
+
+import argparse
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from demo_model.export import export, ship
+from demo_model.loop import Budget, load, train
+from demo_model.networks import PRESET, Sizes
+from demo_model.stages import MINUTES, RATES, Plan, build
+
+SAVING = 15.0
+"""Seconds of a run that are left for its last checkpoint."""
+
+
+def run(options: argparse.Namespace) -> bool:
+    """Trains for the time given; returns True once all stages are over."""
+    deadline = time.monotonic() + 60 * options.minutes - SAVING
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = options.device == "cuda"
+    sizes, folder = Sizes.read(options.preset), options.dir
+    folder.mkdir(parents=True, exist_ok=True)
+    kinds = {name: type(value) for name, value in asdict(Plan()).items()}
+    settings = dict(each.split("=") for each in options.set)
+    plan = Plan(**{name: kinds[name](value) for name, value in settings.items()})
+    done: dict[str, Any] = {}
+    for name, minutes in MINUTES.items():
+        path = folder / f"{name}.pt"
+        state = load(path) if path.exists() else {}
+        if not state.get("done"):
+            if time.monotonic() >= deadline:
+                return False
+            torch.manual_seed(options.seed)
+            common = (sizes, plan, options.device, options.seed)
+            stage = build(name, *common, done)
+            budget = Budget(minutes * options.scale, options.steps)
+            if not train(stage, RATES[name], budget, folder, deadline):
+                return False
+            state = load(path)
+        done[name] = {key: value for key, value in state.items() if key != "optimizer"}
+        print(f"{name}: {state['step']} steps, {state['seconds']:.0f} s, {state['facts']}")
+    show(export(done, sizes, options.preset, folder / "weights"))
+    return True
+
+
+def show(document: dict[str, Any]) -> None:
+    """Prints the files of weights."""
+    for file, entry in document["files"].items():
+        print(f"{entry['bytes'] / 1e6:8.3f} MB  {entry['sha256'][:16]}  {file}")
+    print(f"{document['bytes'] / 1e6:8.3f} MB in all")
+
+
+def main() -> None:
+    """Parses the command line."""
+    parser = argparse.ArgumentParser(prog="demo_model", description=__doc__)
+    parser.add_argument("command", choices=["train", "ship"])
+    parser.add_argument("--dir", type=Path, required=True, help="checkpoints, log and weights")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of this run")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of every stage's minutes")
+    parser.add_argument("--steps", type=int, help="of every stage, in place of minutes")
+    parser.add_argument("--preset", type=Path, default=PRESET)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    if options.command == "ship":
+        show(ship(options.dir / "weights", PRESET.parents[1] / "demo", options.preset))
+        return
+    print("all stages are over" if run(options) else "stopped: run the same command again")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""What a built bundle's videos are judged by."""

@@ -1,0 +1,415 @@
+"""The four stages of training: each a network, its loss, and its share of the time.
+
+All losses are regressions to one target for each input. No critic is needed, since captions and
+history decide the video: the best answer at every level of noise is the clean latent itself.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from demo_model.data import Codec, Shelf, decode, draw_clip, draw_shelf, encode, statistics
+from demo_model.graphs import Replayed
+from demo_model.networks import Sizes, new_text_encoder, new_transformer, new_vae
+from demo_model.render import render
+from demo_model.stream import Angles, Stream
+from demo_model.tokens import PAD_ID
+from demo_model.unrolled import Unrolled, segments
+from vidc.exporters.parts.causal_wan.network import CausalWan
+from vidc.exporters.parts.taehv.network import MEMORY_BLOCKS, Taehv, run
+
+MINUTES = {"vae": 4.5, "tiny": 1.5, "flow": 10.0, "self": 8.0}
+"""Minutes of each stage on an H100, 24 in all."""
+RATES = {"vae": 2e-3, "tiny": 2e-3, "flow": 2e-3, "self": 4e-4}
+"""Peak learning rates."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Amounts of work, for one H100; all may be lowered for a trial on a CPU."""
+
+    vae_clips: int = 12  # Of 17 frames; in the first half of the time three times as many of 5.
+    tiny_clips: int = 12
+    clips: int = 16  # Clips of a batch.
+    starts: int = 96  # Clips of one block, the stream's first.
+    blocks: int = 9  # Of a clip.
+    farthest: int = 128  # Blocks of the longest stream that clips are taken from.
+    shelves: int = 8  # Clip layouts in memory at once.
+    shelf_clips: int = 32  # Clips of one layout.
+    shelf_starts: int = 2048  # First blocks in memory at once.
+    shelf_steps: int = 240  # Training steps before shelves are rendered anew.
+    emphasis: float = 8.0  # Squared errors are weighted 1 + emphasis * coverage by objects.
+    disturbance: float = 0.2  # Largest standard deviation of noise added to clean histories.
+    measured: int = 8  # Batches that measure a finished VAE.
+
+
+class Stage:
+    """One stage; a step's random numbers depend on seed and step alone, so a run can resume."""
+
+    name: str
+    network: nn.Module
+
+    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int) -> None:
+        self.sizes, self.plan, self.device, self.seed = sizes, plan, torch.device(device), seed
+
+    def loss(self, step: int, share: float) -> dict[str, Tensor]:
+        """Parts of a step's loss by name, ``loss`` the whole; ``share`` of the time is over."""
+        raise NotImplementedError
+
+    def backward(self, step: int, share: float) -> dict[str, Tensor]:
+        """Puts the gradients of ``loss`` into the network; returns its parts."""
+        parts = self.loss(step, share)
+        self.network.zero_grad()
+        parts["loss"].backward()
+        return parts
+
+    def facts(self) -> dict[str, Any]:
+        """Values to store once ``network`` holds its final weights."""
+        return {}
+
+    def chance(self, step: int, purpose: str = "step") -> random.Random:
+        """Returns Python's generator for a step, a function of seed, stage, purpose and step."""
+        return random.Random(f"{self.seed} {self.name} {purpose} {step}")
+
+    def draws(self, step: int) -> torch.Generator:
+        """Returns the device's generator for a step."""
+        return torch.Generator(self.device).manual_seed(
+            self.chance(step, "tensors").getrandbits(62)
+        )
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+
+    def video(self, choose: random.Random, count: int, latents: int) -> Tensor:
+        """Random clips ``[count, 3, T, H, W]`` of frames that make so many latent frames."""
+        frames = 4 * latents - 3
+        starts = [choose.randrange(1500) for _ in range(count)]
+        # One clip in five switches its prompt on the way.
+        turns = [s + choose.randrange(1, frames) if choose.random() < 0.2 else None for s in starts]
+        clips = [draw_clip(choose, turn) for turn in turns]
+        times = torch.tensor(starts)[:, None] + torch.arange(frames)
+        return render(clips, times, self.sizes.pixels, self.device)[0]
+
+
+class VaeStage(Stage):
+    """The VAE: pixels, edges at three sizes, and a narrow posterior."""
+
+    name = "vae"
+
+    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int) -> None:
+        super().__init__(sizes, plan, device, seed)
+        self.network = new_vae(sizes).to(self.device)
+
+    def loss(self, step: int, share: float) -> dict[str, Tensor]:
+        count, latents = (3 * self.plan.vae_clips, 2) if share < 0.5 else (self.plan.vae_clips, 5)
+        frames = self.video(self.chance(step), count, latents)
+        with self.autocast():
+            mean, log_variance = encode(self.network, frames)
+            noise = torch.randn(mean.shape, generator=self.draws(step), device=self.device)
+            made = decode(self.network, mean + torch.exp(0.5 * log_variance) * noise)
+        error = made - frames
+        divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
+        square = error.square().mean()
+        loss = error.abs().mean() + 4 * square + _edges(error) + 5e-4 * divergence
+        return {"loss": loss, "square": square, "divergence": divergence}
+
+    @torch.no_grad()
+    def facts(self) -> dict[str, Any]:
+        """The latents' statistics, and PSNR in dB on clips of other seeds."""
+        means, squares = [], []
+        for index in range(self.plan.measured):
+            frames = self.video(self.chance(index, "measure"), self.plan.vae_clips, 5)
+            with self.autocast():
+                mean, _ = encode(self.network, frames)
+                made = decode(self.network, mean)
+            means.append(mean)
+            squares.append((made.clamp(-1, 1) - frames).square().mean())
+        mean, std = statistics(torch.cat(means))
+        psnr = 10 * torch.log10(4 / torch.stack(squares).mean())
+        return {"mean": mean.tolist(), "std": std.tolist(), "psnr": float(psnr)}
+
+
+def _edges(error: Tensor) -> Tensor:
+    """Mean absolute differences of an error's neighbors in time, and in space at three sizes."""
+    total = error.diff(dim=2).abs().mean()
+    for scale in range(3):
+        if scale:
+            error = F.avg_pool3d(error, (1, 2, 2))
+        total = total + error.diff(dim=3).abs().mean() + error.diff(dim=4).abs().mean()
+    return total
+
+
+class TinyStage(Stage):
+    """A TAEHV, taught to decode the VAE's latents as the VAE does, and to encode to them."""
+
+    name = "tiny"
+
+    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int, codec: Codec) -> None:
+        super().__init__(sizes, plan, device, seed)
+        self.codec = codec
+        self.network = Taehv(sizes.config.taehv).to(self.device)
+
+    def loss(self, step: int, share: float) -> dict[str, Tensor]:
+        frames = self.video(self.chance(step), self.plan.tiny_clips, 5)
+        with self.autocast():
+            latents, asked = self._taught(frames)
+            noise = torch.randn(latents.shape, generator=self.draws(step), device=self.device)
+            # A transformer's latents are never exact.
+            made, found = self._decode(latents + 0.03 * noise), self._encode(frames)
+        error, latent = made - asked, (found - latents).square().mean()
+        square = error.square().mean()
+        pixels = error.abs().mean() + 4 * square + 0.5 * _edges(error)
+        return {"loss": pixels + 0.1 * latent, "square": square, "latent": latent}
+
+    @torch.no_grad()
+    def _taught(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        latents = self.codec.encode(frames)
+        return latents, self.codec.decode(latents).clamp(-1, 1)
+
+    def _decode(self, latents: Tensor) -> Tensor:
+        """Normalized latents ``[B, F, C, h, w]`` to frames ``[B, 3, 4F - 3, H, W]``."""
+        layers = self.network.get_submodule("decoder").children()
+        pixels, *_ = run(layers, 3 * torch.tanh(latents / 3), [None] * 3 * MEMORY_BLOCKS)
+        return pixels[:, 3:].transpose(1, 2).float() * 2 - 1
+
+    def _encode(self, frames: Tensor) -> Tensor:
+        """The inverse; the encoder looks three frames ahead, at the end at the last one."""
+        pixels = (frames.transpose(1, 2) + 1) / 2
+        pixels = torch.cat([pixels, *[pixels[:, -1:]] * 3], 1)
+        layers = self.network.get_submodule("encoder").children()
+        latents, *_ = run(layers, pixels, [None] * 3 * MEMORY_BLOCKS)
+        return latents.float()
+
+    @torch.no_grad()
+    def facts(self) -> dict[str, Any]:
+        """PSNR in dB against the VAE's own decoding."""
+        latents, asked = self._taught(
+            self.video(self.chance(0, "measure"), self.plan.tiny_clips, 5)
+        )
+        square = (self._decode(latents).clamp(-1, 1) - asked).square().mean()
+        return {"psnr": float(10 * torch.log10(4 / square))}
+
+
+class FlowStage(Stage):
+    """Transformer and text encoder over clean histories, at the levels that the sampler has."""
+
+    name = "flow"
+
+    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int, codec: Codec) -> None:
+        super().__init__(sizes, plan, device, seed)
+        self.codec = codec
+        transformer, text = new_transformer(sizes), new_text_encoder(sizes)
+        self.network = nn.ModuleDict({"transformer": transformer, "text_encoder": text})
+        self.network.to(self.device)
+        self._angles = Angles(sizes.stream, self.device)
+        self._model = transformer
+        self._text = text
+        self._round = -1
+        self._shelves: list[Shelf] = []
+        self._starts: Shelf | None = None
+        self._works: list[Callable[[Sequence[Tensor]], list[Tensor]]] = []
+
+    def backward(self, step: int, share: float) -> dict[str, Tensor]:
+        """Gradients of a batch of clips and one of first blocks; on a GPU by a CUDA graph."""
+        starts = self._prepare(step)
+        draw, choose = self.draws(step), self.chance(step)
+        index = choose.randrange(len(self._shelves))
+        batches = [
+            self._batch(shelf, size, draw)
+            for shelf, size in ((self._shelves[index], self.plan.clips), (starts, self.plan.starts))
+        ]
+        embeds = self._embeds([tokens for tokens, _ in batches])
+        tensors = [t for _, each in batches for t in each]
+        clips, first, *gradients = self._works[index]([*embeds, *tensors])
+        self.network.zero_grad()
+        torch.autograd.backward(embeds, gradients[: len(embeds)])
+        for weight, found in zip(self._model.parameters(), gradients[len(embeds) :], strict=True):
+            weight.grad = found
+        return {"loss": clips + first, "clips": clips, "starts": first}
+
+    def _prepare(self, step: int) -> Shelf:
+        """Renders the step's shelves if they are not there; returns the shelf of first blocks."""
+        plan, current = self.plan, step // self.plan.shelf_steps
+        if current != self._round or self._starts is None:
+            choose, shared = self.chance(current, "shelves"), (self.sizes, self.codec)
+            counts = (plan.shelf_clips, plan.blocks, plan.farthest)
+            self._shelves = [draw_shelf(*shared, choose, *counts) for _ in range(plan.shelves)]
+            self._starts = draw_shelf(*shared, choose, plan.shelf_starts, 1, plan.farthest)
+            starts = self._error(self._starts, choose)
+            self._works = [
+                partial(self._gradients, self._error(shelf, choose), starts)
+                for shelf in self._shelves
+            ]
+            if self.device.type == "cuda":
+                pool = torch.cuda.graph_pool_handle()
+                self._works = [Replayed(work, pool) for work in self._works]
+            self._round = current
+        return self._starts
+
+    def _gradients(
+        self,
+        clips: Callable[..., Tensor],
+        starts: Callable[..., Tensor],
+        tensors: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """Both errors, then the gradients of their sum: of both embeddings and of all weights.
+
+        ``tensors`` has the embeddings of clips and of first blocks, then either's batch.
+        """
+        embeds, batches = [each.detach().requires_grad_() for each in tensors[:2]], tensors[2:]
+        weights: dict[str, Tensor] = dict(self._model.named_parameters())
+        if self.device.type == "cuda":
+            # Converted once a step, however many passes there are.
+            weights = {name: weight.bfloat16() for name, weight in weights.items()}
+        named = {f"model.{name}": weight for name, weight in weights.items()}
+        half = len(batches) // 2
+        errors = [
+            functional_call(_Use(self._model), named, (error, text, *batch))
+            for error, text, batch in zip(
+                (clips, starts), embeds, (batches[:half], batches[half:]), strict=True
+            )
+        ]
+        wanted = [*embeds, *self._model.parameters()]
+        return [*(each.detach() for each in errors), *torch.autograd.grad(sum(errors), wanted)]
+
+    def _embeds(self, tokens: Sequence[Tensor]) -> list[Tensor]:
+        """Embeddings ``[B, P, L, E]`` of several batches' tokens ``[B, P, L]``."""
+        flat = torch.cat([each.flatten(0, 1) for each in tokens])
+        (embeds,) = self._text(flat, (flat != PAD_ID).long())
+        counts = [each.shape[0] * each.shape[1] for each in tokens]
+        parts = zip(embeds.split(counts), tokens, strict=True)
+        return [part.unflatten(0, each.shape[:2]) for part, each in parts]
+
+    def _batch(
+        self, shelf: Shelf, size: int, draw: torch.Generator
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """A batch's tokens, and the tensors that ``_error``'s function takes.
+
+        Clean latents, shares of objects, the same latents disturbed, the noisy blocks' shares of
+        noise, and noise for them and for every step of the sampler,
+        ``[1 + steps, B, N, F, C, h, w]``.
+        """
+        clean, shown, tokens = shelf.batch(size, draw)
+        amount = torch.rand(*clean.shape[:2], 1, 1, 1, 1, generator=draw, device=self.device)
+        history = clean + self.plan.disturbance * amount * self._noise(draw, clean.shape)
+        asked = clean[:, shelf.known :]
+        # Half of all blocks begin from pure noise, where the sampler decides what is shown.
+        sigmas = torch.tensor(self.sizes.stream.sigmas, device=self.device)
+        chances = torch.full_like(sigmas, 0.5 / max(1, len(sigmas) - 1))
+        chances[0] = 0.5
+        drawn = torch.multinomial(chances, asked[:, :, 0, 0, 0, 0].numel(), True, generator=draw)
+        noise = self._noise(draw, (1 + len(sigmas), *asked.shape))
+        return tokens, (clean, shown, history, sigmas[drawn].view(asked.shape[:2]), noise)
+
+    def _error(self, shelf: Shelf, choose: random.Random) -> Callable[..., Tensor]:
+        """Mean square error of the flows of a batch's blocks, each at a level of its own.
+
+        As a function of the model, embeddings and a batch's tensors.
+        """
+        spec, blocks = self.sizes.stream, self._blocks(shelf, choose)
+        made = segments(shelf.positions, shelf.known, shelf.switch, spec)
+        unrolled = Unrolled(made, self._angles, spec)
+
+        def error(
+            model: CausalWan, embeds: Tensor, clean: Tensor, shown: Tensor, history: Tensor,
+            levels: Tensor, noise: Tensor,
+        ) -> Tensor:  # fmt: skip
+            start, history = blocks(model, embeds.detach(), clean, history, noise)
+            share = levels[..., None, None, None, None]
+            noisy = torch.lerp(start[:, shelf.known :], noise[0], share)
+            flows = unrolled.flows(model, unrolled.latents(history, noisy), levels, embeds)
+            # The flow that leads to the video's block, whatever the noisy one was made of.
+            wrong = flows - (noisy - clean[:, shelf.known :]) / share
+            weight = 1 + self.plan.emphasis * shown[:, shelf.known :, :, None]
+            return (weight * wrong.square()).mean()
+
+        return error
+
+    def _noise(self, draw: torch.Generator, shape: Sequence[int]) -> Tensor:
+        """Unit normal noise."""
+        return torch.randn(shape, generator=draw, device=self.device)
+
+    def _blocks(self, shelf: Shelf, choose: random.Random) -> Callable[..., tuple[Tensor, Tensor]]:
+        """A function that returns what noise is added to, and what later blocks read.
+
+        Of model, embeddings, clean and disturbed blocks and noise; both as clean blocks,
+        ``[B, blocks, F, C, h, w]``.
+        """
+        return lambda model, embeds, clean, history, noise: (clean, history)
+
+
+class _Use(nn.Module):
+    """Hands a network to a function, because ``functional_call`` calls modules alone."""
+
+    def __init__(self, model: CausalWan) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, use: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        return use(self.model, *tensors)
+
+
+class SelfStage(FlowStage):
+    """The same over histories that the model made itself, as in a session.
+
+    Noise is added to the model's own block; the target stays the video's. Rollouts take some or all
+    of the sampler's steps. No gradient passes through latents.
+    """
+
+    name = "self"
+
+    def _blocks(self, shelf: Shelf, choose: random.Random) -> Callable[..., tuple[Tensor, Tensor]]:
+        """Generates each block from the stream's own past."""
+        spec = self.sizes.stream
+        count = choose.randint(1, len(spec.sigmas)) if choose.random() < 0.5 else len(spec.sigmas)
+        levels = [*spec.sigmas[:1], *spec.sigmas[len(spec.sigmas) - count + 1 :]]
+
+        @torch.no_grad()
+        def generate(
+            model: CausalWan, embeds: Tensor, clean: Tensor, history: Tensor, noise: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            made, read = [*clean.unbind(1)], [*history.unbind(1)]
+            stream = Stream(model, embeds, self._angles, spec)
+            for index, block in enumerate(shelf.positions):
+                if index == shelf.switch:
+                    stream.switch_prompt(block)
+                if index >= shelf.known:
+                    drawn = noise[1:, :, index - shelf.known]
+                    made[index] = read[index] = stream.generate(drawn, levels, block)
+                if index + 1 < len(shelf.positions):  # Nothing reads the last block.
+                    stream.remember(read[index], block)
+            return torch.stack(made, 1), torch.stack(read, 1)
+
+        return generate
+
+
+def build(
+    name: str, sizes: Sizes, plan: Plan, device: str, seed: int, done: Mapping[str, Any]
+) -> Stage:
+    """Returns stage ``name``; ``done`` has the checkpoints of the stages before it, by name."""
+    if name == "vae":
+        return VaeStage(sizes, plan, device, seed)
+    codec = load_codec(sizes, done["vae"], device)
+    if name == "tiny":
+        return TinyStage(sizes, plan, device, seed, codec)
+    if name == "flow":
+        return FlowStage(sizes, plan, device, seed, codec)
+    stage = SelfStage(sizes, plan, device, seed, codec)
+    stage.network.load_state_dict(done["flow"]["ema"])
+    return stage
+
+
+def load_codec(sizes: Sizes, checkpoint: Mapping[str, Any], device: str) -> Codec:
+    """The trained VAE, frozen."""
+    vae = new_vae(sizes)
+    vae.load_state_dict(checkpoint["ema"])
+    facts = checkpoint["facts"]
+    values = (torch.tensor(facts[key], device=device) for key in ("mean", "std"))
+    return Codec(vae.to(device).eval().requires_grad_(False), *values)

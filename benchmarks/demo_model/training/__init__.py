@@ -1,1 +1,0 @@
-"""What the training scripts share; nothing of it ships in a bundle."""

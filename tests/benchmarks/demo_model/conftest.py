@@ -1,0 +1,53 @@
+"""The demo's stream over the smallest networks, and a run of all stages in two steps each."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from demo_model.networks import PRESET, Sizes
+from demo_model.stages import MINUTES, Plan, build
+
+SMALL = {
+    "dim": 48, "ffn_dim": 64, "heads": 2, "layers": 2, "freq_dim": 32, "text_dim": 32,
+    "base_dim": 8, "widths": [16, 8, 8, 8], "encoder_width": 8, "height": 32, "width": 32,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def preset(tmp_path_factory) -> Path:
+    """The demo's preset with smaller numbers."""
+    lines = []
+    for line in PRESET.read_text().splitlines():
+        key = line.split(" = ")[0]
+        lines.append(f"{key} = {SMALL[key]}" if key in SMALL else line)
+    path = tmp_path_factory.mktemp("preset") / "small.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def sizes(preset) -> Sizes:
+    torch.set_num_threads(1)
+    return Sizes.read(preset)
+
+
+@pytest.fixture(scope="session")
+def plan() -> Plan:
+    return Plan(
+        vae_clips=1, tiny_clips=1, clips=2, starts=3, blocks=5, farthest=12, shelves=2,
+        shelf_clips=2, shelf_starts=4, shelf_steps=2, measured=1,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def done(sizes, plan) -> dict:
+    """Checkpoints of finished stages whose weights are those that training begins with."""
+    finished: dict = {}
+    for name in MINUTES:
+        torch.manual_seed(0)
+        stage = build(name, sizes, plan, "cpu", 0, finished)
+        finished[name] = {
+            "ema": {key: weight.detach() for key, weight in stage.network.named_parameters()},
+            "facts": stage.facts(), "step": 0, "seconds": 0.0, "seed": 0, "done": True,
+        }  # fmt: skip
+    return finished

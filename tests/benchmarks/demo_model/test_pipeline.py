@@ -1,0 +1,40 @@
+"""The demo's whole way, from nothing to judged videos, as its README says to run it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TRIAL = {
+    "vae_clips": 1, "tiny_clips": 1, "clips": 2, "starts": 2, "blocks": 5, "farthest": 12,
+    "shelves": 2, "shelf_clips": 2, "shelf_starts": 4, "shelf_steps": 4, "measured": 1,
+}  # fmt: skip
+
+
+def python(*arguments):
+    command = [sys.executable, "-m", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
+
+
+@pytest.mark.deep
+def test_a_trial_runs_from_nothing_to_judged_videos(preset, tmp_path):
+    command = ["demo_model", "train", "--dir", tmp_path, "--preset", preset, "--steps", 20]
+    command += [f"--set={name}={value}" for name, value in TRIAL.items()]
+    stopped = python(*command, "--minutes", 0)
+    assert stopped.stdout.endswith("stopped: run the same command again\n"), stopped.stderr
+    trained = python(*command, "--minutes", 30)
+    assert trained.stdout.endswith("all stages are over\n"), trained.stderr
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [row["stage"] for row in rows if "done" in row] == ["vae", "tiny", "flow", "self"]
+    counts = ["--prompts", 4, "--switch", 5, "--long", 2, "--late", 7, "--batch", 2]
+    judged = python("demo_model.evaluate", tmp_path / "weights", "--eager", *counts)
+    assert judged.returncode == 1, judged.stderr
+    found = json.loads(judged.stdout)
+    assert found["color"]["n"] >= 4
+    assert found["switch"]["n"] == 5
+    assert found["missed"], "a model of twenty steps draws nothing right"
