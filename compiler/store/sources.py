@@ -13,7 +13,6 @@ from pathlib import Path
 
 from vidc.compiler.store.digest import sha256_json
 from vidc.plugins.errors import UnavailableError
-from vidc.plugins.installation import install_extra
 
 
 def source_digest(entries: Iterable[str]) -> str:
@@ -70,6 +69,8 @@ def installed(package: str) -> str | None:
 def _version(package: str, extra: str) -> str:
     found = installed(package)
     if found is None:
+        from vidc.plugins.installation import install_extra
+
         raise UnavailableError(
             "VIDC-ENV-BUILD",
             f"this build needs the package {package}, which is not installed",
