@@ -1,7 +1,7 @@
 """Trains the demo model from nothing and exports it, or ships what was exported.
 
-    PYTHONPATH=benchmarks python -m demo_model train --minutes 9 --dir out/demo
-    PYTHONPATH=benchmarks python -m demo_model ship --dir out/demo
+    PYTHONPATH=benchmarks python -m demo_model train --minutes 9 --dir out/trained
+    PYTHONPATH=benchmarks python -m demo_model ship --dir out/trained
 
 The same command goes on where it stopped; its last line says whether more is to do. The last stage
 ends with the export to ``DIR/weights``. ``ship`` puts these into ``configs/demo``, and the latents'

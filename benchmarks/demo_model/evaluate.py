@@ -1,6 +1,6 @@
 """Judges the demo model by its videos and prints what it found as JSON.
 
-    PYTHONPATH=benchmarks python -m demo_model.evaluate out/demo/weights --eager --batch 50
+    PYTHONPATH=benchmarks python -m demo_model.evaluate out/trained/weights --eager --batch 50
     PYTHONPATH=benchmarks python -m demo_model.evaluate out/demo-cpu-fp32
 
 The first form plays exported weights in PyTorch, the second a built bundle with a text encoder.

@@ -12,9 +12,10 @@ Function = Callable[[Sequence[Tensor]], list[Tensor]]
 class Replayed:
     """A function that runs once as it is, then is captured and replayed.
 
-    The first call makes what a capture may not make: plans, workspaces, cached tensors. Every later
-    call copies its inputs, whose shapes stay, and returns the same output tensors. Graphs that
-    share a memory ``pool`` may overwrite one another's outputs.
+    The first call runs it without a graph, so that plans, workspaces and cached tensors are there:
+    a capture may not make them. The second call captures it; that call and all later ones replay.
+    Inputs keep their shapes. A call overwrites the outputs of the call before, and of other graphs
+    that share the memory ``pool``.
     """
 
     def __init__(self, function: Function, pool: Any) -> None:

@@ -33,9 +33,9 @@ RATES = {"vae": 2e-3, "tiny": 2e-3, "flow": 2e-3, "self": 4e-4}
 
 @dataclass(frozen=True)
 class Plan:
-    """Amounts of work, for one H100; all may be lowered for a trial on a CPU."""
+    """Batch sizes and numbers of clips, for one H100; lower ones make a trial on a CPU."""
 
-    vae_clips: int = 12  # Of 17 frames; in the first half of the time three times as many of 5.
+    vae_clips: int = 12  # Of 17 frames; in the first half of the time, 36 clips of 5.
     tiny_clips: int = 12
     clips: int = 16  # Clips of a batch.
     starts: int = 96  # Clips of one block, the stream's first.
@@ -99,7 +99,7 @@ class Stage:
 
 
 class VaeStage(Stage):
-    """The VAE: pixels, edges at three sizes, and a narrow posterior."""
+    """The VAE: errors of pixels and of edges at three sizes, and a small divergence."""
 
     name = "vae"
 
@@ -180,7 +180,7 @@ class TinyStage(Stage):
         return pixels[:, 3:].transpose(1, 2).float() * 2 - 1
 
     def _encode(self, frames: Tensor) -> Tensor:
-        """The inverse; the encoder looks three frames ahead, at the end at the last one."""
+        """The inverse. The encoder needs three later frames; at the end, the last is repeated."""
         pixels = (frames.transpose(1, 2) + 1) / 2
         pixels = torch.cat([pixels, *[pixels[:, -1:]] * 3], 1)
         layers = self.network.get_submodule("encoder").children()
@@ -242,9 +242,9 @@ class FlowStage(Stage):
             counts = (plan.shelf_clips, plan.blocks, plan.farthest)
             self._shelves = [draw_shelf(*shared, choose, *counts) for _ in range(plan.shelves)]
             self._starts = draw_shelf(*shared, choose, plan.shelf_starts, 1, plan.farthest)
-            starts = self._error(self._starts, choose)
+            first_error = self._error(self._starts, choose)
             self._works = [
-                partial(self._gradients, self._error(shelf, choose), starts)
+                partial(self._gradients, self._error(shelf, choose), first_error)
                 for shelf in self._shelves
             ]
             if self.device.type == "cuda":
@@ -292,9 +292,9 @@ class FlowStage(Stage):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """A batch's tokens, and the tensors that ``_error``'s function takes.
 
-        Clean latents, shares of objects, the same latents disturbed, the noisy blocks' shares of
-        noise, and noise for them and for every step of the sampler,
-        ``[1 + steps, B, N, F, C, h, w]``.
+        These are clean latents ``[B, blocks, F, C, h, w]``, the share that objects cover, the
+        latents with noise added, the noise level of each noisy block ``[B, N]``, and noise
+        ``[1 + steps, B, N, F, C, h, w]`` for the noisy blocks and for each step of the sampler.
         """
         clean, shown, tokens = shelf.batch(size, draw)
         amount = torch.rand(*clean.shape[:2], 1, 1, 1, 1, generator=draw, device=self.device)
@@ -309,9 +309,9 @@ class FlowStage(Stage):
         return tokens, (clean, shown, history, sigmas[drawn].view(asked.shape[:2]), noise)
 
     def _error(self, shelf: Shelf, choose: random.Random) -> Callable[..., Tensor]:
-        """Mean square error of the flows of a batch's blocks, each at a level of its own.
+        """Returns a function of the model, a batch's embeddings and ``_batch``'s tensors.
 
-        As a function of the model, embeddings and a batch's tensors.
+        It returns the mean square error of the flows of all noisy blocks, each at its own level.
         """
         spec, blocks = self.sizes.stream, self._blocks(shelf, choose)
         made = segments(shelf.positions, shelf.known, shelf.switch, spec)
@@ -322,11 +322,11 @@ class FlowStage(Stage):
             levels: Tensor, noise: Tensor,
         ) -> Tensor:  # fmt: skip
             start, history = blocks(model, embeds.detach(), clean, history, noise)
-            share = levels[..., None, None, None, None]
-            noisy = torch.lerp(start[:, shelf.known :], noise[0], share)
+            level = levels[..., None, None, None, None]
+            noisy = torch.lerp(start[:, shelf.known :], noise[0], level)
             flows = unrolled.flows(model, unrolled.latents(history, noisy), levels, embeds)
             # The flow that leads to the video's block, whatever the noisy one was made of.
-            wrong = flows - (noisy - clean[:, shelf.known :]) / share
+            wrong = flows - (noisy - clean[:, shelf.known :]) / level
             weight = 1 + self.plan.emphasis * shown[:, shelf.known :, :, None]
             return (weight * wrong.square()).mean()
 
@@ -337,9 +337,9 @@ class FlowStage(Stage):
         return torch.randn(shape, generator=draw, device=self.device)
 
     def _blocks(self, shelf: Shelf, choose: random.Random) -> Callable[..., tuple[Tensor, Tensor]]:
-        """A function that returns what noise is added to, and what later blocks read.
+        """Returns a function of model, embeddings, clean blocks, noised blocks and noise.
 
-        Of model, embeddings, clean and disturbed blocks and noise; both as clean blocks,
+        It returns the blocks that noise is added to and those that later blocks attend to, both
         ``[B, blocks, F, C, h, w]``.
         """
         return lambda model, embeds, clean, history, noise: (clean, history)
@@ -359,8 +359,9 @@ class _Use(nn.Module):
 class SelfStage(FlowStage):
     """The same over histories that the model made itself, as in a session.
 
-    Noise is added to the model's own block; the target stays the video's. Rollouts take some or all
-    of the sampler's steps. No gradient passes through latents.
+    Only a shelf's first ``known`` blocks come from the renderer. Noise is added to the model's own
+    block; the target stays the video's. Rollouts take some or all of the sampler's steps. No
+    gradient passes through latents.
     """
 
     name = "self"

@@ -70,18 +70,23 @@ class Gate:
 
     @property
     def share(self) -> float:
-        """Share of the limit that the value uses: at most 1 if the gate passed."""
+        """Share of an upper limit that the value uses, or a lower limit's share of the value.
+
+        At most 1 if the gate passed.
+        """
         if self.value is None or math.isnan(self.value):
             return math.inf
         used, limit = self.value, self.threshold
         if self.metric not in UPPER_LIMITS:
             used, limit = limit, used
+            if limit <= 0 < used:
+                return math.inf
         return used / limit if limit else (math.inf if used else 0.0)
 
     def to_json(self) -> dict[str, Any]:
         """Returns JSON values; ``value`` is null if missing or not finite.
 
-        A null that passed is the infinite ratio of two equal tensors.
+        A null that passed is an infinite PSNR or SQNR: the tensors are equal.
         """
         value = self.value if self.value is not None and math.isfinite(self.value) else None
         gate: dict[str, Any] = {

@@ -27,8 +27,9 @@ class SvdSampler(Table):
             latent and fresh noise.
         steps: number of denoising steps.
         guidance: scale of the first and of the last frame; [1, 1] is without guidance.
-        cache_interval: one step in so many runs the whole UNet, and those between only its first
-            resolution over the deeper features of that step (DeepCache); 1 is without it.
+        cache_interval: the whole UNet runs every so many steps. The steps between run its
+            full-resolution blocks alone, over the deeper features that the last whole step left
+            (DeepCache). 1 is without it.
     """
 
     kind: str = EULER
@@ -45,7 +46,7 @@ class SvdSampler(Table):
         most = _MAX_STEPS[self.kind]
         self.require(
             0 < self.steps <= most,
-            f"sampler.steps = {self.steps} is not within 1 and {most}",
+            f"sampler.steps = {self.steps} is not between 1 and {most}",
             f"use the model's own, such as {25 if self.kind == EULER else 4}",
         )
         self.require(
@@ -56,9 +57,9 @@ class SvdSampler(Table):
         )
         self.require(
             1 <= self.cache_interval <= self.steps,
-            f"sampler.cache_interval = {self.cache_interval} is not within 1 and the "
+            f"sampler.cache_interval = {self.cache_interval} is not between 1 and the "
             f"{self.steps} steps",
-            "use 1, without DeepCache, or 3",
+            f"use 1, without DeepCache, or at most {self.steps}",
         )
 
     @property

@@ -37,7 +37,7 @@ class SvdUnetPart(Part):
         latent: height and width of a latent frame.
         halves: 2 with guidance, an unconditional and a conditional prediction; otherwise 1.
         batch: halves that one pass computes.
-        deep_cache: True for a component that runs the first resolution alone (DeepCache).
+        deep_cache: True to add the component ``denoise_shallow``, for DeepCache.
     """
 
     group: ClassVar[str] = "unet"
