@@ -142,7 +142,9 @@ def evaluate(
     clips = held_out(counts["long"], seed + 1)
     scores, part = judge(player, clips, range(max(0, late - LATE), late), seed=seed)
     found["long"] = {**rate([_right(things) for things in scores]), "psnr": medians(part)}
-    found["missed"] = [n for n, least in TARGETS.items() if n in found and found[n]["rate"] < least]
+    found["missed"] = [
+        name for name, least in TARGETS.items() if found.get(name, {"rate": 0})["rate"] < least
+    ]
     return found
 
 

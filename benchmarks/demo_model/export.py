@@ -88,7 +88,10 @@ def ship(weights: Path, out: Path, preset: Path) -> dict[str, Any]:
 def _with_statistics(preset: str, trained: Mapping[str, Any]) -> str:
     for key in ("mean", "std"):
         values = ", ".join(f"{value:.4f}" for value in trained["vae"]["facts"][key])
-        preset = re.sub(rf"latents_{key} = \[.*\]", f"latents_{key} = [{values}]", preset)
+        line = f"latents_{key} = [{values}]"
+        preset, count = re.subn(rf"latents_{key} = \[.*\]", line, preset)
+        if count != 1:
+            raise ValueError(f"the preset has {count} lines latents_{key} = [...]; expected one")
     return preset
 
 

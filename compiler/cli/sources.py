@@ -74,7 +74,8 @@ class SourceOptions:
     def _located(self) -> "SourceOptions":
         """Returns the options with files in place of names; self without any."""
         given = (self.checkpoint, *self.parts.values(), *self.loras)
-        if self.checkpoint != _DEMO and not any(str(path).startswith(_HUB) for path in given):
+        named = self.checkpoint == _DEMO and not _DEMO.exists()
+        if not named and not any(str(path).startswith(_HUB) for path in given):
             return self
         return replace(
             self,
@@ -146,10 +147,12 @@ def _local(path: Path) -> Path:
 def _local_or_demo(path: Path) -> Path:
     """Returns the folder of the demo's weights for their name, else as ``_local``.
 
+    A folder of that name in the working directory comes first.
+
     Raises:
         UsageError: ``VIDC-CHECKPOINT-MISSING``, the weights are not installed.
     """
-    if path != _DEMO:
+    if path != _DEMO or path.exists():
         return _local(path)
     folder = Path(str(files("vidc.configs").joinpath("demo")))
     if not folder.is_dir():

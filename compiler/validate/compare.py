@@ -146,6 +146,8 @@ def compare_with_golden(
         gates += _forced_gates(golden, rollout, limits)
     if not narrow or not trained or golden.scenario.free_gates:
         gates += _rollout_gates(golden, rollout, limits)
+    else:
+        gates += _finite_gates(golden, rollout)
     return Comparison(gates, rows, rollout, frames, tensors)
 
 
@@ -277,6 +279,14 @@ def _forced_gates(golden: Golden, rows: Sequence[RolloutRow], limits: Limits) ->
     blocks = [Subject("rollout", block) for block in range(golden.scenario.blocks)]
     found = {Subject("rollout", row.block): row.forced for row in rows if row.forced is not None}
     return judge(Where.FORCED, blocks, found, {Where.FORCED: limits.frames(Where.FORCED)})
+
+
+def _finite_gates(golden: Golden, rows: Sequence[RolloutRow]) -> list[Gate]:
+    """Judges a free rollout whose limits are those of forced blocks: NaN has a cosine of -1."""
+    blocks = [Subject("rollout", block) for block in range(golden.scenario.blocks)]
+    latents = {Subject("rollout", r.block): r.latents for r in rows if r.latents is not None}
+    found = {subject: latents[subject] for subject in blocks if subject in latents}
+    return judge(Where.ROLLOUT, blocks, found, {Where.ROLLOUT: {"cosine": 0.0}})
 
 
 def _rollout_gates(golden: Golden, rows: Sequence[RolloutRow], limits: Limits) -> list[Gate]:

@@ -158,9 +158,16 @@ class Session(Generic[S]):
     def force(self, latent: Tensor) -> None:
         """Replaces the newest block's latent, from which later blocks then go on.
 
-        This is teacher forcing of whole blocks. Programs with ``forces_blocks`` implement it.
+        This is teacher forcing of whole blocks.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-FORCE``, the program is without ``forces_blocks``.
         """
-        raise NotImplementedError
+        raise UsageError(
+            "VIDC-SESSION-FORCE",
+            "sessions of this bundle cannot replace a block",
+            "call step() or generate() instead",
+        )
 
     def decode(self, latent: Tensor) -> Tensor:
         """Decodes the next block and returns its frames as ``step`` does."""

@@ -192,7 +192,7 @@ class Clip(Session[ClipSpec]):
         """Number of the next step."""
         scales = torch.linspace(*spec.guidance, spec.frames, dtype=torch.float32, device=device)
         self._guidance = scales.view(1, -1, 1, 1, 1)
-        if spec.cached:
+        if spec.cached and "denoise" in self._buffers:  # A decoder may play alone.
             # Both take and give the same tensors.
             self._buffers["denoise_shallow"] = self._buffers["denoise"]
         first = spec.sigmas[0]

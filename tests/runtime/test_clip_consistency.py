@@ -126,7 +126,7 @@ def test_refuses_noise_of_one_step(svd):
     ("assignments", "match"),
     [
         (("sampler.kind=lcm",), r"sampler\.kind = 'lcm'"),
-        ((KIND, "sampler.steps=41"), r"sampler\.steps = 41 is not within 1 and 40"),
+        ((KIND, "sampler.steps=41"), r"sampler\.steps = 41 is not between 1 and 40"),
     ],
 )
 def test_refuses(assignments, match):

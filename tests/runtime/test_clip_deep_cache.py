@@ -143,6 +143,7 @@ def test_each_component_has_a_gate_of_its_own(component, fault, gate):
     inputs = make_inputs(scenario, eager.resources.spec)
     golden = Golden(scenario, inputs, record(eager, scenario, inputs), None, None)
     assert all(each.passed for each in compare_with_golden(golden, eager, {}).gates)
+    assert eager.decode(golden.reference.played.latents)  # By the decoders alone.
     faulty = eager.with_engines({**engines, component: fault(engines[component])})
     gates = compare_with_golden(golden, faulty, {}).gates
     assert gate in {each.component for each in gates if not each.passed}
@@ -151,7 +152,7 @@ def test_each_component_has_a_gate_of_its_own(component, fault, gate):
 @pytest.mark.parametrize(
     ("assignments", "match"),
     [
-        (("sampler.cache_interval=0",), r"sampler\.cache_interval = 0 is not within 1"),
+        (("sampler.cache_interval=0",), r"sampler\.cache_interval = 0 is not between 1"),
         (("sampler.cache_interval=5",), r"sampler\.cache_interval = 5 .*4 steps"),
         (("sampler.cache_interval=2", "clip.low_memory=true"), r"clip\.low_memory = true"),
     ],

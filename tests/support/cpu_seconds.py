@@ -33,8 +33,10 @@ def pytest_runtest_makereport(item, call):
 
 def pytest_runtest_logreport(report):
     """Sums them up, in the process that reports."""
-    TESTS[report.nodeid] += report.cpu_seconds
-    FOLDERS[folder(report.nodeid)] += report.cpu_seconds
+    # A report of a worker that crashed has none.
+    seconds = getattr(report, "cpu_seconds", 0.0)
+    TESTS[report.nodeid] += seconds
+    FOLDERS[folder(report.nodeid)] += seconds
 
 
 def pytest_terminal_summary(terminalreporter):

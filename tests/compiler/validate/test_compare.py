@@ -355,7 +355,8 @@ def test_free_rollouts_of_trained_weights_in_8_bits_are_gated_on_request(model, 
         golden = replace(mixed, scenario=replace(mixed.scenario, free_gates=free_gates))
         comparison = compare_with_golden(golden, model.player(), precisions, trained=trained)
         where = {gate.where for gate in comparison.gates}
-        free = {Where.ROLLOUT, Where.PIXELS} if gated else set()
+        # Without gates of their own, latents must be finite all the same.
+        free = {Where.ROLLOUT, Where.PIXELS} if gated else {Where.ROLLOUT}
         assert where == {Where.COMPONENT, Where.FORCED} | free
         # What is not gated is reported all the same.
         assert all(row.pixels and row.forced for row in comparison.rollout[:-1])
@@ -371,6 +372,17 @@ def test_a_faulty_engine_fails_the_gates_of_forced_blocks(model, mixed, componen
     failed = {gate.block for gate in gates if gate.where is Where.FORCED and not gate.passed}
     # The first block reads no cache, and another component decodes it.
     assert failed == {*range(ROLLOUT.blocks)} - ({0} if component != "denoise" else set())
+
+
+def test_a_free_rollout_that_is_not_finite_fails_though_only_forced_blocks_have_limits(
+    model, mixed
+):
+    engines = model.engines | {"denoise": Louder(model.engines["denoise"], torch.nan)}
+    precisions = dict.fromkeys(engines, "int8")
+    gates = compare_with_golden(mixed, model.player(engines), precisions, trained=True).gates
+    assert [gate.passed for gate in gates if gate.where is Where.ROLLOUT] == [
+        False
+    ] * ROLLOUT.blocks
 
 
 def test_forced_blocks_do_not_gather_the_errors_of_earlier_ones(model, mixed):
