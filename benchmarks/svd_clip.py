@@ -253,6 +253,8 @@ def main() -> None:
     device, clock = bundle.device, Clock(bundle.device)
     session = session_of(bundle, svd_of(manifest), options.steps)
     spec = session.spec
+    if against and (spec.fresh_noise or spec.cached):
+        parser.error("diffusers' pipeline here is Euler without DeepCache: give --against no name")
     noise = block_noise(0, 0, spec.noise_shape[0], spec.noise_shape[1:]).to(device)
     pixels = np.random.default_rng(0).integers(0, 256, (*spec.video, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)

@@ -187,8 +187,8 @@ class CausalVideo(Session[StreamSpec]):
     def force(self, latent: Tensor) -> None:
         """Replaces the newest block's clean latent by another ``[B, F, C, h, w]``.
 
-        Later blocks go on from it: its clean pass is pending, whether the old one's had run or not.
-        The block keeps its frames.
+        Later blocks go on from it: its clean pass is pending, whether the old one's had run or not,
+        and runs under the prompt of that time. The block keeps its frames.
 
         Raises:
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``; ``VIDC-SESSION-NO-BLOCK``,
