@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from shutil import which
 from typing import Any, Self
@@ -118,7 +118,8 @@ def _words(prefix: Path, python: Path, installer: str) -> tuple[_Words, _Words, 
         return ("pipx", "install", "--force"), inject, remove
     if (prefix / "uv-receipt.toml").is_file():
         return ("uv", "tool", "install", "--force"), *uv
-    if installer == "uv" or find_spec("pip") is None:
+    # Not importlib's find_spec: setuptools' finder takes a search for pip as a sign to step aside.
+    if installer == "uv" or PathFinder.find_spec("pip") is None:
         return uv[0], *uv
     pip: _Words = ("pip",)
     if Path(which("pip") or "").parent != python.parent:

@@ -82,3 +82,9 @@ def test_commands_for_the_running_vidc_run():
             env={"PATH": str(Path(sys.executable).parent)},
         )  # fmt: skip
         assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def test_setuptools_can_be_imported_afterwards():
+    """It refuses to be imported after a search for pip through ``sys.meta_path``."""
+    code = "from vidc.plugins.installation import install_extra as f; f('x'); import setuptools"
+    subprocess.run([sys.executable, "-c", code], check=True)
