@@ -42,7 +42,7 @@ from vidc.exporters.families.causal_video import CausalVideo
 from vidc.plugins.signature import Signature, state_output
 
 MODELS = {
-    "demo": ("demo", ()),
+    "demo": ("demo", ("vae.kind=wan",)),
     "longlive-1.3b, 2 layers": ("longlive-1.3b", ("model.layers=2",)),
 }
 WHOLE = {"longlive-1.3b": ("longlive-1.3b", ())}

@@ -50,7 +50,7 @@ from vidc.exporters.program import load_program
 from vidc.plugins.ops.ring import PORTABLE
 
 MODELS = {
-    "demo": ("demo", ()),
+    "demo": ("demo", ("vae.kind=wan",)),
     "longlive-1.3b, 2 layers": ("longlive-1.3b", ("model.layers=2",)),
 }
 ENGINES = {("demo", name) for name in ("text_kv", "denoise", "kv_update")}

@@ -16,7 +16,6 @@ from packaging.specifiers import SpecifierSet
 from vidc.compiler.backends.aoti.cxx import cxx_defect, cxx_version
 from vidc.compiler.config.environment import cache_root
 from vidc.compiler.config.targets import AUTO, Target, find_target, match_gpu, targets
-from vidc.plugins import loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError, VidcError
 from vidc.plugins.installation import install_extra, install_packages
@@ -173,6 +172,8 @@ def probe_onnxruntime() -> Iterator[Finding]:
 
 def probe_kernels() -> Iterator[Finding]:
     """Checks that the library of CUDA kernels is installed and loads beside this torch."""
+    from vidc.plugins import loading  # It imports torch.
+
     error = loading.torch_library_error()
     if error is None:
         yield Finding(KERNELS, Status.GOOD, f"{loading.TORCH_LIBRARY}, ABI {PLUGIN_ABI}")

@@ -206,7 +206,7 @@ def test_without_modelopt_it_says_what_to_install(settings, prompts, cache, tmp_
         return versions("no-such-modelopt", extra=extra)
 
     monkeypatch.setattr(calibrating, "versions", missing)
-    with pytest.raises(UnavailableError, match=r"VIDC-ENV-BUILD(.|\n)*vidc\[calibrate\]"):
+    with pytest.raises(UnavailableError, match=r"VIDC-ENV-BUILD(.|\n)*\[calibrate\]"):
         calibrate(settings, SOURCES, prompts, 0, tmp_path / "calibration", cache, Noted())
 
 
