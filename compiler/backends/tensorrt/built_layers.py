@@ -1,5 +1,6 @@
 """Log of a builder, and the layers of a built plan from that log or the engine inspector."""
 
+import gc
 from typing import Any
 
 from vidc.compiler.backends.tensorrt.engine_layers import (
@@ -35,6 +36,21 @@ class Log:
         """Error messages in their order."""
         self.engine = engine
         """Messages that ``layers_from_log`` reads."""
+
+
+def new_builder(module: Any, log: Log) -> Any:
+    """Returns a builder.
+
+    TensorRT holds a lock while it logs the new builder. If Python's collector frees an older
+    builder in the logger, that waits for the lock forever: so it does not collect meanwhile.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return module.Builder(log.logger)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def built_layers(plan: bytes, log: Log, product: Product) -> EngineLayers | None:

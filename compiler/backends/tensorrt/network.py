@@ -10,7 +10,7 @@ import onnx_ir as ir
 from vidc.compiler.backends import GraphError
 from vidc.compiler.backends.graph_values import values_of
 from vidc.compiler.backends.native_graph import Graph
-from vidc.compiler.backends.tensorrt.built_layers import Log
+from vidc.compiler.backends.tensorrt.built_layers import Log, new_builder
 from vidc.compiler.backends.tensorrt.plugins import require_plugins
 from vidc.compiler.backends.tensorrt.product import Product
 from vidc.compiler.backends.tensorrt.quantized import (
@@ -51,7 +51,7 @@ def parse(component: str, graph: Graph, product: Product) -> Network:
     if graph.plugins:
         require_plugins(component, graph, product)
     log = Log(module)
-    builder = module.Builder(log.logger)
+    builder = new_builder(module, log)
     definition = builder.create_network(_strongly_typed(module))
     parser = module.OnnxParser(definition, log.logger)
     if not parser.parse_from_file(str(graph.path)):
