@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tensorrt_rtx")
 
-from vidc.compiler.backends.tensorrt.built_layers import Log
+from vidc.compiler.backends.tensorrt.built_layers import Log, new_builder
 from vidc.compiler.backends.tensorrt.network import attention_layers
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
 
@@ -22,7 +22,7 @@ toy (float16[1, 2, 64, 64] q, float16[1, 2, 128, 64] k, float16[1, 2, 128, 64] v
 def parsed(attributes="", inputs="q, k, v"):
     """The layers of a graph, of its attention how many keys it reads and what it masks."""
     log = Log(MODULE)
-    definition = (builder := MODULE.Builder(log.logger)).create_network(0)
+    definition = (builder := new_builder(MODULE, log)).create_network(0)
     parser = MODULE.OnnxParser(definition, log.logger)
     text = TEXT.format(attributes=attributes, inputs=inputs)
     assert parser.parse(onnx.parser.parse_model(text).SerializeToString())

@@ -11,7 +11,12 @@ pytest.importorskip("tensorrt_rtx")
 
 from vidc.compiler.backends import DEFAULT_OPTIONS
 from vidc.compiler.backends.tensorrt.build import build_plan
-from vidc.compiler.backends.tensorrt.built_layers import Log, built_layers, inspected_layers
+from vidc.compiler.backends.tensorrt.built_layers import (
+    Log,
+    built_layers,
+    inspected_layers,
+    new_builder,
+)
 from vidc.compiler.backends.tensorrt.engine_layers import layers_from_log
 from vidc.compiler.backends.tensorrt.network import Network, attention_layers, describe_network
 from vidc.compiler.backends.tensorrt.plan import fused_attentions
@@ -45,7 +50,7 @@ def parsed(text):
     """The network of a graph, whatever it quantizes."""
     module = RTX.module()
     log = Log(module)
-    builder = module.Builder(log.logger)
+    builder = new_builder(module, log)
     definition = builder.create_network(0)
     parser = module.OnnxParser(definition, log.logger)
     assert parser.parse(onnx.parser.parse_model(text).SerializeToString())

@@ -12,7 +12,7 @@ pytest.importorskip("tensorrt_rtx")
 from vidc.compiler.backends import CompileOptions, GraphError
 from vidc.compiler.backends.native_graph import Graph
 from vidc.compiler.backends.tensorrt.build import build_plan
-from vidc.compiler.backends.tensorrt.built_layers import Log
+from vidc.compiler.backends.tensorrt.built_layers import Log, new_builder
 from vidc.compiler.backends.tensorrt.network import Network, attention_layers, parse
 from vidc.compiler.backends.tensorrt.plan import fused_attentions
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
@@ -123,7 +123,7 @@ def test_default_workspace_is_gpu_memory(monkeypatch, product, options, limit):
 def test_timing_cache_file_by_version_and_target(monkeypatch, tmp_path, product):
     monkeypatch.setitem(sys.modules, "tensorrt", RTX.module())
     monkeypatch.setattr("vidc.compiler.backends.tensorrt.product.installed", lambda _: "11.1.0")
-    builder = RTX.module().Builder(Log(RTX.module()).logger)
+    builder = new_builder(RTX.module(), Log(RTX.module()))
     config = builder.create_builder_config()
     network = Network(building(config, lambda *_: b"plan"), None, Log(RTX.module()), (builder,))
     build_plan("toy", network, PRODUCTS[product], TARGET, CompileOptions(cache_folder=tmp_path))

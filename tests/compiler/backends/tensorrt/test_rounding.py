@@ -7,7 +7,7 @@ pytest.importorskip("tensorrt_rtx")
 
 from vidc.compiler.backends import DEFAULT_OPTIONS, CompileOptions
 from vidc.compiler.backends.tensorrt.build import build_plan
-from vidc.compiler.backends.tensorrt.built_layers import Log, built_layers
+from vidc.compiler.backends.tensorrt.built_layers import Log, built_layers, new_builder
 from vidc.compiler.backends.tensorrt.network import Network
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
 from vidc.compiler.config.targets import targets
@@ -38,7 +38,7 @@ class Parsed:
         )  # fmt: skip
         module = RTX.module()
         log = Log(module)
-        builder = module.Builder(log.logger)
+        builder = new_builder(module, log)
         definition = builder.create_network(0)
         parser = module.OnnxParser(definition, log.logger)
         taken = parser.parse(onnx.parser.parse_model(text).SerializeToString())
