@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("compiler", "exporters", "plugins", "runtime", "configs")
 WEIGHTS, ITS_PACKAGE = "vidc/configs/demo/", "vidc/configs/demo-package/"
-"""Of the demo model: a checkout has them, and a wheel of their own."""
+"""Folder of the demo model's weights, which a checkout and a wheel of their own hold."""
 
 
 def build(source: Path, folder: Path) -> Path:
