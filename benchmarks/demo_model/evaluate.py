@@ -84,11 +84,15 @@ def videos(
             yield each.cpu().float() / 127.5 - 1
 
 
+def changing(video: Tensor) -> Tensor:
+    """Pixels ``[H, W]`` that change in a video ``[3, T, H, W]`` (-1..1)."""
+    return ((video.amax(1) - video.amin(1)) > 0.05).any(0)
+
+
 def psnr(made: Tensor, asked: Tensor) -> dict[str, float]:
     """PSNR in dB over all pixels of ``[3, T, H, W]``, and over those that change in ``asked``."""
-    changing = ((asked.amax(1) - asked.amin(1)) > 0.05).any(0)
     square = (made - asked).square()
-    parts = {"all": square, "changing": square[:, :, changing]}
+    parts = {"all": square, "changing": square[:, :, changing(asked)]}
     return {n: 10 * math.log10(4 / max(float(p.mean()), 1e-12)) for n, p in parts.items()}
 
 
@@ -125,10 +129,7 @@ def evaluate(
     clips = held_out(counts["prompts"], seed)
     scores, decibels = judge(player, clips, range(3), seed=seed)
     found: dict[str, Any] = {"psnr": medians(decibels)}
-    for name in ("color", "shape", "direction", "place"):
-        found[name] = rate([thing[name] for things in scores for thing in things])
-    if pairs := [things for things in scores if len(things) == 2]:
-        found["two objects"] = rate([_right(things) for things in pairs])
+    found |= {name: rate(each) for name, each in hits_of(scores).items()}
     hits, decibels = [], []
     spread = [list(range(i, counts["switch"], 5)) for i in range(5)]
     for switch, share in zip((2, 3, 4, 5, 6), spread, strict=True):
@@ -146,6 +147,16 @@ def evaluate(
         name for name, least in TARGETS.items() if found.get(name, {"rate": 0})["rate"] < least
     ]
     return found
+
+
+def hits_of(scores: Sequence[list[dict[str, bool]]]) -> dict[str, list[bool]]:
+    """Hits of every object by attribute, and of every clip of two objects, from their scores."""
+    found = {
+        name: [thing[name] for things in scores for thing in things]
+        for name in ("color", "shape", "direction", "place")
+    }
+    pairs = [_right(things) for things in scores if len(things) == 2]
+    return {**found, "two objects": pairs} if pairs else found
 
 
 def _right(things: Sequence[dict[str, bool]]) -> bool:

@@ -134,27 +134,38 @@ class Player:
             keep: blocks whose frames are kept; by default those that the scenario pictures.
             forced: latents of every block, for a program with ``forces_blocks``.
         """
+        with self.program(self.resources) as session:
+            return self.play(session, scenario, inputs, keep, forced)
+
+    def play(
+        self,
+        session: Session[Any],
+        scenario: Scenario,
+        inputs: Inputs,
+        keep: Collection[int] | None = None,
+        forced: Sequence[Tensor] | None = None,
+    ) -> Played:
+        """Plays a rollout as ``rollout`` does, in a session that has just been opened or reset."""
         pictured = scenario.pictured if keep is None else keep
         played, prompted = Played([], {}), bool(self.resources.spec.prompt_shape)
-        with self.program(self.resources) as session:
-            if prompted:
-                session.prompt(inputs.prompts[0])
-            for block, noise in enumerate(inputs.noise):
-                if prompted and block == scenario.switch_after:
-                    session.flush()  # Calibration sees the pass, which the switch would drop.
-                    session.switch_prompt(inputs.prompts[1])
-                if inputs.conditions:
-                    session.condition(**{n: each[block] for n, each in inputs.conditions.items()})
-                latent = session.generate(noise=noise)
-                played.latents.append(latent)
-                if forced is not None:
-                    session.force(forced[block].to(latent.device))
-                if self.resources.spec.decode_components[-1] not in self.resources.engines:
-                    continue
-                frames = session.decode(latent)
-                if block in pictured:
-                    played.frames[block] = self._by_video(frames)
-            session.flush()  # No next block runs what the last one left.
+        if prompted:
+            session.prompt(inputs.prompts[0])
+        for block, noise in enumerate(inputs.noise):
+            if prompted and block == scenario.switch_after:
+                session.flush()  # Calibration sees the pass, which the switch would drop.
+                session.switch_prompt(inputs.prompts[1])
+            if inputs.conditions:
+                session.condition(**{n: each[block] for n, each in inputs.conditions.items()})
+            latent = session.generate(noise=noise)
+            played.latents.append(latent)
+            if forced is not None:
+                session.force(forced[block].to(latent.device))
+            if self.resources.spec.decode_components[-1] not in self.resources.engines:
+                continue
+            frames = session.decode(latent)
+            if block in pictured:
+                played.frames[block] = self._by_video(frames)
+        session.flush()  # No next block runs what the last one left.
         return played
 
     def components(

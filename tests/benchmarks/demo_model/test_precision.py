@@ -1,0 +1,98 @@
+"""Figures that compare the demo in other precisions with float32."""
+
+import math
+
+import pytest
+import torch
+from demo_model.evaluate import eager_bundle, held_out
+from demo_model.export import export
+from demo_model.render import render
+from demo_model.world import Clip, parse
+from demo_precision import ATTRIBUTES, Rollouts, decibels, lost, read_clip, scores_of
+
+from vidc.compiler.validate.scenario import Scenario
+
+
+def test_a_prompt_counts_by_its_worst_block_over_all_pixels_and_over_those_that_change():
+    reference = [torch.full((2, frames, 8, 8, 3), 100.0) for frames in (9, 12)]
+    changing = torch.zeros(8, 8, dtype=torch.bool)
+    changing[:2] = True  # A quarter of all pixels.
+    first, second = reference[0].clone(), reference[1].clone()
+    first[0] += 1
+    second[0] += 5
+    second[1, :, changing] += 2
+    found = decibels([first, second], reference, [changing, changing])
+    whole = [20 * math.log10(255 / error) for error in (5.0, 1.0)]
+    assert found["all"]["prompts"] == pytest.approx(whole)
+    assert found["all"]["worst"] == pytest.approx(whole[0])
+    assert found["all"]["median"] == pytest.approx(sum(whole) / 2)
+    part = [20 * math.log10(255 / error) for error in (5.0, 2.0)]
+    assert found["changing"]["prompts"] == pytest.approx(part)
+    assert decibels(reference, reference, [changing, changing])["changing"]["worst"] == 100
+
+
+def test_points_lost_are_those_of_the_same_subjects():
+    own, first = [True] * 90 + [False] * 10, [True] * 95 + [False] * 5
+    found = lost(own, first)
+    assert (found["n"], found["lost"]) == (100, pytest.approx(5))
+    assert found["low"] < 5 < found["high"]
+    assert lost(first, own)["lost"] == pytest.approx(-5)
+    assert lost(own, own)["lost"] == 0
+
+
+def test_intervals_of_lost_points_hold_the_true_loss():
+    draw = torch.Generator().manual_seed(0)
+    covered = 0
+    for _ in range(500):
+        kinds = torch.multinomial(torch.tensor([0.95, 0.03, 0.01, 0.01]), 400, True, generator=draw)
+        found = lost(((kinds == 0) | (kinds == 2)).tolist(), (kinds < 2).tolist())
+        covered += found["low"] <= 2.0 <= found["high"]
+    assert covered / 500 == pytest.approx(0.95, abs=0.03)
+
+
+def test_scores_name_each_object_that_is_wrong():
+    texts = ("a red ring moving up over sand", "a cyan ring moving up over sand")
+    clips = [Clip(parse(text)) for text in texts]
+    videos = [render([clip], torch.arange(33)[None], (96, 96))[0][0] for clip in clips]
+    right, other = (((v.permute(1, 2, 3, 0) + 1) * 127.5).byte().numpy() for v in videos)
+    first = [read_clip(clips[0], right), read_clip(clips[1], other)]
+    own = [read_clip(clips[0], other), read_clip(clips[1], other)]
+    exact, found = scores_of(clips, first, first), scores_of(clips, own, first)
+    assert [exact["rates"][name]["rate"] for name in ATTRIBUTES] == [1.0] * 4
+    assert exact["wrong"] == []
+    assert found["lost"]["color"]["lost"] == 50
+    assert found["lost"]["all attributes"]["lost"] == 12.5
+    assert found["lost"]["place"]["lost"] == 0
+    wrong = {"prompt": 0, "caption": clips[0].scene.caption, "object": 0, "wrong": ["color"]}
+    assert found["wrong"] == [wrong]
+
+
+def test_rollouts_are_the_same_at_another_batch_and_forced_by_their_own_latents(
+    sizes, preset, done, tmp_path
+):
+    """Three clips in batches of two, so the last one is padded; a switch before the third block."""
+    head = "transformer.proj_out.weight"  # Zero before training: nothing would reach latents.
+    ema = done["self"]["ema"]
+    ema = {**ema, head: torch.nn.init.normal_(torch.empty_like(ema[head]), std=0.1)}
+    export({**done, "self": {**done["self"], "ema": ema}}, sizes, preset, tmp_path / "weights")
+    bundles = []
+    for batch in (2, 1):
+        (folder := tmp_path / str(batch)).mkdir()
+        bundles.append(eager_bundle(tmp_path / "weights", folder, batch, "cpu"))
+    exact, single = bundles
+    rollouts = Rollouts.drawn(held_out(3, 0, 2), Scenario(3, 2, rollout=True), exact)
+    embeds = rollouts.embeds(exact)
+    assert embeds.shape[:2] == (3, 2)
+    assert not torch.equal(embeds[:, 0], embeds[:, 1])
+    with torch.no_grad():
+        latents, frames = rollouts.play(exact, embeds)
+        forced, again = rollouts.play(exact, embeds, latents)
+        alone, _ = rollouts.play(single, embeds)
+        other, _ = rollouts.play(exact, embeds, [2 * latent for latent in latents])
+    assert [tuple(each.shape[:2]) for each in frames] == [(3, 9), (3, 12), (3, 12)]
+    for one, two in zip([*latents, *frames], [*forced, *again], strict=True):
+        assert torch.equal(one, two)
+    for one, two in zip(latents, alone, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-3, rtol=1e-3)
+    assert torch.equal(other[0], latents[0])
+    assert not torch.allclose(other[1], latents[1], atol=1e-2)
