@@ -126,16 +126,13 @@ class Rollouts:
 
 def decibels(frames: Blocks, reference: Blocks, areas: Sequence[Tensor]) -> dict[str, Any]:
     """Returns the PSNR of each clip's worst block over all pixels, and over its ``areas`` entry."""
-    whole = [torch.ones_like(area) for area in areas]
+    worst: dict[str, list[float]] = {"all": [], "changing": []}
+    for index, area in enumerate(areas):
+        pairs = [(made[index], asked[index]) for made, asked in zip(frames, reference, strict=True)]
+        worst["all"].append(min(psnr(*pair) for pair in pairs))
+        worst["changing"].append(min(psnr(made[:, area], asked[:, area]) for made, asked in pairs))
     found = {}
-    for name, masks in (("all", whole), ("changing", areas)):
-        values = [
-            min(
-                psnr(made[index][:, mask], asked[index][:, mask])
-                for made, asked in zip(frames, reference, strict=True)
-            )
-            for index, mask in enumerate(masks)
-        ]
+    for name, values in worst.items():
         values = [min(value, MOST_DB) for value in values]
         found[name] = {**asdict(Summary.of(values)), "worst": min(values), "prompts": values}
     return found
@@ -250,6 +247,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=10, help="videos at once, in PyTorch")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
+    for name in options.candidates:
+        if not Path(name).is_dir():
+            load_recipe(name)  # Refuses an unknown name before anything is played.
     with (
         TemporaryDirectory() as folder,
         ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool,
