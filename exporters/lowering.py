@@ -50,17 +50,21 @@ def inline(
 
 
 def expand(
-    program: ExportedProgram, operator: torch._ops.OpOverload, form: Callable[..., Any]
+    program: ExportedProgram,
+    operator: torch._ops.OpOverload,
+    form: Callable[..., Any],
+    only: Callable[[fx.Node], bool] = lambda _: True,
 ) -> None:
-    """Inlines the form of a functional operator at every call.
+    """Inlines the form of a functional operator at every call, or at some.
 
     Args:
         program: from ``export_program``; changed in place.
         operator: returns one or several tensors.
         form: takes the operator's arguments and returns as many tensors.
+        only: returns True for the calls to inline.
     """
     graph, renamed = program.graph, {}
-    for node in graph.find_nodes(op="call_function", target=operator):
+    for node in filter(only, graph.find_nodes(op="call_function", target=operator)):
         with graph.inserting_before(node):
             results = insert(graph, form, node.args)
         if isinstance(results, fx.Node):

@@ -10,12 +10,14 @@ PROGRAMS = {
     "causal_video": "vidc.runtime.programs.causal_video:CausalVideo",
     "clip": "vidc.runtime.programs.clip:Clip",
     "world": "vidc.runtime.programs.world:World",
+    "ring_world": "vidc.runtime.programs.ring_world:RingWorld",
 }
 """The session class of each program, as ``module:class``."""
 SPECS = {
     "causal_video": "vidc.runtime.programs.stream:StreamSpec",
     "clip": "vidc.runtime.programs.clip_spec:ClipSpec",
     "world": "vidc.runtime.programs.world_spec:WorldSpec",
+    "ring_world": "vidc.runtime.programs.ring_world_spec:RingWorldSpec",
 }
 """The class ``Spec`` of each of these, which a manifest is read with without its session."""
 GROUP = "vidc.programs"

@@ -18,6 +18,7 @@ _SHIPPED = {
     "causal_video": "vidc.exporters.families.causal_video:CausalVideo",
     "svd": "vidc.exporters.families.svd:Svd",
     "world": "vidc.exporters.families.world:World",
+    "oasis": "vidc.exporters.families.oasis:Oasis",
 }
 
 

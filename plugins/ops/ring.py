@@ -101,6 +101,30 @@ def ring_attention_reference(
     ).transpose(1, 2)
 
 
+def single_query_attention(
+    query: Tensor, key_cache: Tensor, value_cache: Tensor, valid_length: Tensor
+) -> Tensor:
+    """``ring_attention`` of one query for each sample, as products and sums; for compilers.
+
+    Every sample then reads a ring of its own, so that a tile of an attention kernel would have one
+    row of queries. A compiler makes three kernels of this form, which read each ring once.
+
+    Args:
+        query: ``[B, 1, H, D]``.
+        key_cache: ``[B, S, H, D]``.
+        value_cache: ``[B, S, H, D]``.
+        valid_length: number of valid slots from the first on, int64 ``[1]``.
+
+    Returns:
+        ``[B, 1, H, D]``, summed in float32.
+    """
+    slots = torch.arange(key_cache.shape[1], dtype=torch.int64, device=query.device)
+    scores = (query.float() * key_cache.float()).sum(-1) * query.shape[-1] ** -0.5
+    scores = scores.masked_fill((slots >= valid_length)[None, :, None], -torch.inf)
+    weights: Tensor = scores.softmax(1)[..., None]
+    return (weights * value_cache.float()).sum(1, keepdim=True).to(query.dtype)
+
+
 def _check_write(cache: Tensor, update: Tensor, position: Tensor, sink: int) -> None:
     _WRITE.shape("cache", cache, ("B", "S", "H", "D"))
     batch, slots, *row = cache.shape

@@ -20,9 +20,9 @@ class Rope:
         pairs = stream.head_dim // 2
         side = pairs // 3
         rows, cols = stream.grid
-        self._time = _frequencies(pairs - 2 * side).to(device)
-        down = torch.outer(torch.arange(rows, dtype=torch.float64), _frequencies(side))
-        across = torch.outer(torch.arange(cols, dtype=torch.float64), _frequencies(side))
+        self._time = frequencies(pairs - 2 * side).to(device)
+        down = torch.outer(torch.arange(rows, dtype=torch.float64), frequencies(side))
+        across = torch.outer(torch.arange(cols, dtype=torch.float64), frequencies(side))
         space = torch.cat(
             [
                 down[:, None].expand(rows, cols, side),
@@ -56,5 +56,6 @@ class Rope:
         sin.copy_(angles.sin())
 
 
-def _frequencies(pairs: int) -> Tensor:
+def frequencies(pairs: int) -> Tensor:
+    """Returns ``10000^(-i / pairs)`` of each channel pair ``i``, float64 ``[pairs]``."""
     return THETA ** (-torch.arange(pairs, dtype=torch.float64) / pairs)

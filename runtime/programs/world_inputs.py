@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from vidc.plugins.errors import UsageError
 from vidc.runtime.inputs import Input
+from vidc.runtime.programs.spec import ProgramSpec
 from vidc.runtime.programs.world_spec import COLORS, WorldSpec
 
 ACTIONS = Input("actions", "VIDC-SESSION-ACTIONS", "give one value for each of the model's inputs")
@@ -53,6 +54,37 @@ def action_of(
     return actions
 
 
+def analog_action_of(
+    value: object, analog: tuple[int, ...], shape: tuple[int, ...], device: torch.device
+) -> Tensor:
+    """Returns one or several actions in float32, on the device they are on.
+
+    Args:
+        value: of any dtype.
+        analog: inputs that take values from -1 to 1; the others take 0 or 1.
+        shape: expected; the last dimension counts an action's inputs.
+        device: of the session.
+
+    Raises:
+        UsageError: ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
+    """
+    if type(value) is Tensor and not value.is_floating_point() and not value.is_complex():
+        value = value.float()
+    actions = ACTIONS.checked(value, shape, torch.float32, device)
+    switches = torch.ones(shape[-1], dtype=torch.bool, device=actions.device)
+    switches[list(analog)] = False
+    pressed = (actions == 0) | (actions == 1)
+    if not bool(torch.where(switches, pressed, actions.abs() <= 1).all()):
+        shown = ", ".join(map(str, analog)) or "none"
+        raise UsageError(
+            "VIDC-SESSION-ACTIONS",
+            f"actions have values other than 0 and 1, or beyond -1 to 1 in inputs {shown}",
+            "each input is a key or a button, 1 if it is pressed, else 0; inputs "
+            f"{shown} are movements from -1 to 1",
+        )
+    return actions
+
+
 def _one_hot(value: object, inputs: int, dimensions: int) -> object:
     """Returns indices of actions as rows with a 1; anything else as it is."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -93,7 +125,7 @@ def pixels_of(
     return frames
 
 
-def images_of(value: object, spec: WorldSpec, needed: int) -> Tensor:
+def images_of(value: object, spec: ProgramSpec, needed: int) -> Tensor:
     """Returns images as uint8 ``[needed, 3, H, W]``; the first one is repeated if there are fewer.
 
     Raises:

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
@@ -16,7 +16,12 @@ from vidc.exporters.lowering import expand, inline, open_stored, replace
 from vidc.exporters.program import weight_names
 from vidc.plugins.ops.flash_attention import flash_attention_sm90
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
-from vidc.plugins.ops.ring import ring_attention, ring_write, ring_write_of_bytes
+from vidc.plugins.ops.ring import (
+    ring_attention,
+    ring_write,
+    ring_write_of_bytes,
+    single_query_attention,
+)
 from vidc.runtime.weights import CHANNELS_LAST
 
 _CONVOLUTIONS = (torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
@@ -65,16 +70,27 @@ def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
 
 
 def lower(program: ExportedProgram, fused: bool) -> Fusion:
-    """Lowers all but 16-bit attention, by passes whose result runs on a CPU too."""
+    """Lowers all but 16-bit attention of several queries.
+
+    The result of these passes runs on a CPU too.
+    """
     states = pop_rounding(program)
     fusion = fuse(program) if fused else NOTHING
     called = lower_rings(program, states, fusion.left)
     operators = tuple(sorted({*fusion.operators, *called}))
     fusion = dataclasses.replace(fusion, operators=operators, products=lower_linears(program))
     expand(program, qk_norm_rope, qk_norm_rope_reference)
+    expand(program, ring_attention, single_query_attention, _has_single_query)
     open_stored(program)
     inline(program, ring_write, ring_write_of_bytes)
     return fusion
+
+
+def _has_single_query(attention: fx.Node) -> bool:
+    """Returns True for a ``ring_attention`` with one query for each sample."""
+    query = attention.args[0]
+    assert isinstance(query, fx.Node)
+    return bool(query.meta["val"].shape[1] == 1)
 
 
 def _convolved_weights(program: ExportedProgram) -> tuple[str, ...]:

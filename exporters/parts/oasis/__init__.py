@@ -1,0 +1,1 @@
+"""Part ``oasis``: the spatio-temporal diffusion transformer of an Oasis world model."""

@@ -1,0 +1,33 @@
+"""Weights for work without a checkpoint: attention is peaked and every part matters."""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from vidc.exporters.draw import draw
+
+_AFTER_SILU = 1.68
+"""Restores the scale of a unit normal that went through SiLU: E[silu(x)^2] is 0.355."""
+_GATES = (2, 5)
+"""Vectors of a modulation that are gates, of six."""
+
+
+def random_weight(name: str, shape: Sequence[int], seed: int) -> Tensor:
+    """Draws one weight, float32; it depends on the seed and its own name alone."""
+    noise = draw(name, shape, seed)
+    if name.endswith("adaLN_modulation.1.bias"):
+        shifted = 0.2 * noise
+        if not name.startswith("final_layer."):
+            # Gates away from zero open every branch.
+            shifted.view(6, -1)[list(_GATES)] += 0.5
+        return shifted
+    if name.endswith("bias"):
+        return 0.1 * noise
+    scaled = noise / math.sqrt(math.prod(shape[1:]))
+    if name.endswith("to_qkv.weight"):
+        queries_keys = 2 * shape[0] // 3
+        scaled[:queries_keys] *= 1.4  # Attention logits then have a standard deviation of 2.
+    if name.endswith("adaLN_modulation.1.weight"):
+        return 0.3 * _AFTER_SILU * scaled
+    return _AFTER_SILU * scaled if name.endswith(("mlp.2.weight", "fc2.weight")) else scaled

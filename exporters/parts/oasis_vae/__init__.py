@@ -1,0 +1,1 @@
+"""Part ``oasis_vae``: Oasis's VAE, a vision transformer each way."""

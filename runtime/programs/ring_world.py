@@ -1,0 +1,257 @@
+"""Program ``ring_world``: a live world of latent frames, whose past is keys and values in rings."""
+
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from vidc.plugins.errors import UsageError
+from vidc.runtime.graphs import Runners, Work
+from vidc.runtime.inputs import LATENT, NOISE
+from vidc.runtime.noise import THREADS, NoiseSource
+from vidc.runtime.programs.base import FRAMES, LATENTS, Resources, Session
+from vidc.runtime.programs.pixels import levels
+from vidc.runtime.programs.ring_world_spec import RingWorldSpec
+from vidc.runtime.programs.rope import frequencies
+from vidc.runtime.programs.world_inputs import analog_action_of, images_of, pixels_of
+from vidc.runtime.programs.world_spec import COLORS
+from vidc.runtime.states import Buffers, States
+
+_NOISE_LIMIT = 20.0
+"""Noise is clamped to it, as in the public sampler."""
+
+
+class RingWorld(Session[RingWorldSpec]):
+    """One world: keys and values of past frames are states.
+
+    One replay computes a latent frame: the modulation of its action, all denoising steps, and the
+    clean pass, which replaces the frame's noisy keys and values. It is a CUDA graph if the engines
+    can be captured. Decoding is another replay and may overlap the next frame.
+
+    The first frame of a new session has no past; ``start`` and ``spawn`` give it one.
+    """
+
+    Spec = RingWorldSpec
+    teacher_forced: ClassVar[tuple[tuple[str, str], ...]] = (("denoise", "velocity"),)
+    forces_blocks: ClassVar[bool] = True
+    decoder_names: ClassVar[tuple[str, str]] = ("vae", "VAE")
+
+    @classmethod
+    def cover(cls, resources: Resources, inputs: Any, played: Any) -> None:
+        """Encodes the first frame of a rollout."""
+        engine = resources.engines.get("vae_encode")
+        if engine is None or not played.frames:
+            return
+        buffers = Buffers(engine.signature, resources.device)
+        picture = played.frames[min(played.frames)][0].to(resources.device)
+        buffers.set({"image": picture.permute(0, 3, 1, 2).float() / 127.5 - 1})
+        engine.run(buffers, States((engine.signature,), resources.device))
+
+    def act(self, actions: Tensor) -> None:
+        """Sets the action of the next frames, until the next call.
+
+        Args:
+            actions: ``[inputs]`` of any dtype: 0 or 1, or from -1 to 1 for the inputs in
+                ``spec.analog``.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
+        """
+        device = self._resources.device
+        action = analog_action_of(actions, self.spec.analog, (self.spec.actions,), device)
+        with self._turn(LATENTS, retryable=True):
+            self._action.copy_(action)
+
+    def condition(self, action: Tensor) -> None:
+        """Sets the action of the next frames; the same as ``act``."""
+        self.act(action)
+
+    def start(self, images: Tensor) -> None:
+        """Starts anew from images, as ``step`` returns frames, without past actions.
+
+        Args:
+            images: uint8 ``[n, H, W, 3]``, the oldest first. The newest ``spec.window`` are used.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-START``.
+        """
+        count = len(images) if isinstance(images, Tensor) and images.ndim else 1
+        self.spawn(images_of(images, self.spec, min(count, self.spec.window)))
+
+    def spawn(self, low: Tensor, full: Tensor | None = None, actions: Tensor | None = None) -> None:
+        """Starts anew from past frames and the actions that led to them.
+
+        Args:
+            low: past frames ``[n, 3, H, W]``, the oldest first, at most ``spec.window``: uint8, or
+                floating point from -1 to 1. The name is that of other worlds' states.
+            full: ignored: frames have one resolution.
+            actions: one for each past frame, ``[n, inputs]`` as in ``act``. Default: zeros.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-START``, ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
+        """
+        spec, device = self.spec, self._resources.device
+        count = len(low) if isinstance(low, Tensor) and low.ndim else 1
+        shape = (min(max(count, 1), spec.window), COLORS, *spec.video)
+        frames = pixels_of("frames", low, shape, device)
+        rows = torch.zeros(shape[0], spec.actions, device=device)
+        if actions is not None:
+            rows = analog_action_of(actions, spec.analog, tuple(rows.shape), device)
+        with self._turn(LATENTS, work="the start"):
+            kept, self._frame = self._action.clone(), 0
+            for frame, action in zip(frames.split(1), rows, strict=True):
+                self._buffers["vae_encode"].set({"image": frame})
+                self._encode()
+                self._action.copy_(action)
+                self._remember(self._buffers["vae_encode"]["latent"])
+            self._action.copy_(kept)
+
+    def step(self, noise: Tensor | None = None) -> Tensor:
+        """Generates the next frame: uint8 ``[1, H, W, 3]`` on the device.
+
+        Args:
+            noise: ``[1, C, h, w]``. Default: drawn from the seed.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-NOISE``, ``VIDC-SESSION-FINITE``.
+            GateError: ``VIDC-SESSION-NOT-FINITE``.
+        """
+        self._generate(noise)
+        return self._decode(self._latent, after_caller=False)
+
+    def generate(self, noise: Tensor | None = None) -> Tensor:
+        """Generates the next frame and returns its latent, float32 ``[1, C, h, w]``."""
+        self._generate(noise)
+        with self._turn(LATENTS, retryable=True):
+            newest = self._latent.clone()
+        return self._resources.runners[LATENTS].hand_out(newest)
+
+    def force(self, latent: Tensor) -> None:
+        """Replaces the newest frame's latent ``[1, C, h, w]``, from which later frames go on.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``; ``VIDC-SESSION-NO-BLOCK``,
+                there is no frame yet.
+        """
+        given = self._take(LATENT, latent, self.spec.noise_shape)
+        if not self.blocks:
+            raise UsageError(
+                "VIDC-SESSION-NO-BLOCK",
+                "the stream has no frame whose latent could be replaced",
+                "call session.step() first",
+            )
+        with self._turn(LATENTS, work="the replacement"):
+            self._position.fill_(self._frame - 1)
+            self._latent.copy_(given)
+            self._clean()
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Decodes a latent and returns its frame as ``step`` does.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``.
+            GateError: ``VIDC-SESSION-NOT-FINITE``.
+        """
+        return self._decode(self._take(LATENT, latent, self.spec.noise_shape), after_caller=True)
+
+    def _allocate(self, device: torch.device) -> None:
+        spec, zeros = self.spec, partial(torch.zeros, dtype=torch.float32, device=device)
+        self._noise = zeros(spec.noise_shape)
+        self._latent = zeros(spec.noise_shape)
+        self._action = zeros(spec.actions)
+        times = (*spec.timesteps, spec.context_timestep)
+        self._timesteps = torch.tensor(times, dtype=torch.float32, device=device)
+        self._frequencies = frequencies(spec.head_dim // 2).to(device)
+        self._position = torch.zeros(1, dtype=torch.int64, device=device)
+        """Index of the next frame since the start of the stream."""
+
+    def _capture(self, runners: Runners) -> None:
+        encode = partial(self._run, "vae_encode")
+        works: list[Work] = [self._next_frame, self._condition, self._clean, encode]
+        prepared = runners[LATENTS].prepare(works)
+        self._make_frame, self._set_action, self._make_clean, self._encode = prepared
+        (self._make_picture,) = runners[FRAMES].prepare([partial(self._run, "vae_decode")])
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._action.zero_()
+        self._latent.zero_()
+        self._source = NoiseSource(self.seed, 1, self.spec.latent, self._noise.device)
+        self.blocks = 0
+        """Frames generated so far."""
+        self._frame = 0
+        """Frames of the stream so far: generated ones and those it started from."""
+
+    def _generate(self, noise: Tensor | None) -> None:
+        given = None if noise is None else self._take(NOISE, noise, self.spec.noise_shape)
+        with self._turn(LATENTS, after_caller=given is not None, retryable=True):
+            if given is None:
+                self._source.fill(self._noise, self.blocks)
+            else:
+                self._noise.copy_(given)
+            self._position.fill_(self._frame)
+            self._make_frame()
+            self._watch(LATENTS, self._latent)
+            self.blocks += 1
+            self._frame += 1
+        if given is None:
+            self._source.draw_ahead(*range(self.blocks, self.blocks + THREADS))
+
+    def _decode(self, latent: Tensor, after_caller: bool) -> Tensor:
+        runners, buffers = self._resources.runners, self._buffers["vae_decode"]
+        runners[FRAMES].follow(runners[LATENTS])
+        with self._turn(FRAMES, after_caller, work="decoding", retryable=True):
+            buffers.set({"latent": latent})
+            runners[LATENTS].follow(runners[FRAMES])
+            self._make_picture()
+            self._watch(FRAMES, buffers["frames"])
+            picture = levels(buffers["frames"])[0]
+        return runners[FRAMES].hand_out(picture)
+
+    def _remember(self, latent: Tensor) -> None:
+        """Appends a clean frame with ``_action`` to the stream."""
+        self._position.fill_(self._frame)
+        self._set_action()
+        self._latent.copy_(latent)
+        self._make_clean()
+        self._frame += 1
+
+    def _next_frame(self) -> None:
+        """Computes a frame from ``_noise``, ``_action`` and ``_position``."""
+        self._condition()
+        self._place("denoise")
+        buffers = self._buffers["denoise"]
+        latent, velocity = buffers["latent"], buffers["velocity"]
+        latent.copy_(self._noise.clamp(-_NOISE_LIMIT, _NOISE_LIMIT))
+        for step, (keep, change) in enumerate(self.spec.steps):
+            buffers.set({"step": step})
+            self._run("denoise")
+            latent.mul_(keep).add_(velocity, alpha=change)
+        self._latent.copy_(latent)
+        self._clean()
+
+    def _condition(self) -> None:
+        """Computes the modulation of all passes of a frame."""
+        given = {"timesteps": self._timesteps, "action": self._action[None]}
+        self._buffers["condition_frame"].set(given)
+        self._run("condition_frame")
+
+    def _clean(self) -> None:
+        """Writes the keys and values of ``_latent`` at ``_position``."""
+        self._place("kv_update")
+        passes = len(self._timesteps)
+        self._buffers["kv_update"].set({"latent": self._latent, "step": passes - 1})
+        self._run("kv_update")
+
+    def _place(self, component: str) -> None:
+        """Sets the inputs that depend on ``_position``, by work on the device alone."""
+        angles = self._position.double() * self._frequencies
+        self._buffers[component].set(
+            {
+                "rope_cos": angles.cos()[None],
+                "rope_sin": angles.sin()[None],
+                "position": self._position,
+                "valid_length": (self._position + 1).clamp(max=self.spec.window),
+            }
+        )
