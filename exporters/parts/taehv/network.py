@@ -60,8 +60,10 @@ class FramePool(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[B, frames T, C, h, w]`` to ``[B, T, C, h, w]``."""
         batch, count = x.shape[:2]
-        merged: Tensor = self.conv(x.reshape(-1, self.frames * x.shape[2], *x.shape[3:]))
-        return merged.reshape(batch, count // self.frames, *merged.shape[1:])
+        groups = x.unflatten(1, (-1, self.frames)).flatten(0, 1)
+        # No view joins frames with channels: channels last, it would be none.
+        merged: Tensor = self.conv(torch.cat(groups.unbind(1), 1))
+        return merged.unflatten(0, (batch, count // self.frames))
 
 
 class FrameUpsample(nn.Module):
@@ -78,10 +80,12 @@ class FrameUpsample(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[B, T, C, h, w]`` to ``[B, frames T, C, 2h, 2w]``."""
-        batch, count, channels, *size = x.shape
-        grown = self.conv(x.flatten(0, 1)).reshape(-1, channels, *size)
-        larger = F.interpolate(grown, scale_factor=2.0, mode="nearest")
-        return larger.reshape(batch, self.frames * count, *larger.shape[1:])
+        batch, count = x.shape[:2]
+        grown = self.conv(x.flatten(0, 1)).unsqueeze(1)
+        # No view takes frames from channels: channels last, it would be none.
+        split = torch.cat(grown.chunk(self.frames, 2), 1).flatten(0, 1)
+        larger = F.interpolate(split, scale_factor=2.0, mode="nearest")
+        return larger.unflatten(0, (batch, self.frames * count))
 
 
 def _decoder(config: TaehvConfig) -> nn.Sequential:

@@ -243,7 +243,7 @@ def test_values_that_are_not_finite_are_refused_at_the_door(bundle, value):
 
 
 def test_values_that_are_not_finite_end_a_session(built):
-    """A weight is spoiled; frames that are fetched tell, and then every call."""
+    """A weight is spoiled; the next step or its fetched frames tell, and then every call."""
     with load(built) as spoiled:
         session = spoiled.session(seed=6)
         session.prompt(prompt(spoiled, 1))
@@ -257,9 +257,8 @@ def test_values_that_are_not_finite_end_a_session(built):
         torch.cuda.synchronize()  # The session's stream does not wait for this one.
         weight.fill_(torch.nan)
         torch.cuda.synchronize()
-        fetched = session.fetch(session.step())
         with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
-            fetched()
+            session.fetch(session.step())()
         with pytest.raises(GateError, match="VIDC-SESSION-NOT-FINITE"):
             session.step()
         torch.cuda.synchronize()

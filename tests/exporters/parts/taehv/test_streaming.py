@@ -182,3 +182,16 @@ def test_flops_are_those_that_torch_counts():
     counted = counter.get_total_flops()
     # The estimate leaves out the convolutions of one pixel.
     assert 0.97 < part.block_flops() / counted < 1
+
+
+@pytest.mark.parametrize("name", ["taehv_encode", "taehv_decode"])
+def test_views_allow_convolutions_channels_last(name):
+    """As on a GPU: views are those of contiguous tensors, convolutions then give another layout."""
+    component = components(part_of(SMALL, block=2))[name]
+    inputs = [unit_normal(*component.signature.inputs[0].shape)]
+    inputs += [unit_normal(*state.shape) for state in component.signature.states]
+    expected = component.module(*(each.clone() for each in inputs))
+    exported = torch.export.export(component.module, tuple(inputs)).run_decompositions()
+    converted = exported.module().to(memory_format=torch.channels_last)
+    for found, wanted in zip(converted(*inputs), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
