@@ -1,8 +1,10 @@
 """Commands that install what is missing, for the way in which vidc itself was installed."""
 
 import json
+import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +29,8 @@ class Installation:
         remove: words that uninstall a package.
         source: what vidc was installed from: its name (an index), a folder, a wheel or a URL.
         editable: whether it runs from that folder.
+        extras: those that it was installed with, where another installation drops them: with pipx
+            and ``uv tool``.
     """
 
     install: tuple[str, ...]
@@ -34,6 +38,7 @@ class Installation:
     remove: tuple[str, ...]
     source: str
     editable: bool = False
+    extras: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, prefix: Path, python: Path, installer: str, direct_url: str | None) -> Self:
@@ -46,13 +51,15 @@ class Installation:
             direct_url: text of ``direct_url.json`` (PEP 610); None for a package of an index.
         """
         source, editable = _source(json.loads(direct_url)) if direct_url else (_NAME, False)
-        return cls(*_words(prefix, python, installer), source, editable)
+        return cls(*_words(prefix, python, installer), source, editable, _extras(prefix))
 
     def extra(self, extra: str) -> str:
         """Returns the command that installs an extra of vidc, or vidc itself for an empty name."""
-        wanted = f"{self.source}[{extra}]" if extra else self.source
+        extras = sorted({*self.extras, *filter(None, [extra])})
+        chosen = f"[{','.join(extras)}]" if extras else ""
+        wanted = f"{self.source}{chosen}"
         if "://" in self.source:  # A direct reference needs the name before it.
-            wanted = f"{_NAME}[{extra}] @ {self.source}" if extra else f"{_NAME} @ {self.source}"
+            wanted = f"{_NAME}{chosen} @ {self.source}"
         return shlex.join([*self.install, *(["--editable"] if self.editable else []), wanted])
 
     def packages(self, *requirements: str, options: Sequence[str] = ()) -> str:
@@ -104,6 +111,20 @@ def _source(record: dict[str, Any]) -> tuple[str, bool]:
     if not url.startswith("file:"):
         return url, False
     return unquote(urlsplit(url).path), record.get("dir_info", {}).get("editable", False)
+
+
+def _extras(prefix: Path) -> tuple[str, ...]:
+    """Returns the extras in a record of pipx or ``uv tool``."""
+    record, receipt = prefix / "pipx_metadata.json", prefix / "uv-receipt.toml"
+    if record.is_file():
+        named = json.loads(record.read_text())["main_package"]["package_or_url"]
+        found = re.search(r"\[([^]]*)\]", named)
+        return tuple(each.strip() for each in found[1].split(",")) if found else ()
+    if receipt.is_file():
+        for requirement in tomllib.loads(receipt.read_text())["tool"]["requirements"]:
+            if requirement["name"] == _NAME:
+                return tuple(requirement.get("extras", ()))
+    return ()
 
 
 _Words = tuple[str, ...]

@@ -297,6 +297,7 @@ def _printable(line: str) -> str:
 
 
 _PATTERN = re.compile(r"(\*\*|[\w*]+)(\.(\*\*|[\w*]+))*", re.ASCII)
+_MOST_LISTED = 12
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 """Patterns over names of layers: ``*`` is any part between two dots, ``**`` any number of them."""
 
@@ -327,10 +328,11 @@ def require_matching(pattern: str, names: Sequence[str], where: str) -> list[str
         kinds = list(dict.fromkeys(_INDEX.sub("*", name, count=1) for name in names))
         close = get_close_matches(pattern, [*kinds, *names], n=1, cutoff=0.5)
         suggestion = f"did you mean {close[0]!r}? " if close else ""
+        more = f" and {len(kinds) - _MOST_LISTED} more" if len(kinds) > _MOST_LISTED else ""
         raise UsageError(
             "VIDC-RECIPE-LAYER",
             f"{where}: the model has no layer {pattern!r}",
-            f"{suggestion}layers: {', '.join(kinds)}",
+            f"{suggestion}layers: {', '.join(kinds[:_MOST_LISTED])}{more}",
         )
     return found
 

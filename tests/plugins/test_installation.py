@@ -10,6 +10,11 @@ import pytest
 from vidc.plugins.installation import Installation, install_extra, install_packages
 
 PYTHON = Path("/env/bin/python")
+RECORDS = {
+    "pipx_metadata.json": '{"main_package": {"package_or_url": "vidc[build]"}}',
+    "uv-receipt.toml": '[tool]\nrequirements = [{ name = "vidc", extras = ["build"] }]\n',
+}
+"""Records as pipx and uv write them, shortened."""
 
 
 def wheel(url):
@@ -59,11 +64,21 @@ def test_the_program_that_installed_vidc_installs_more(
     tmp_path, record, installer, extra, package, without
 ):
     if record:
-        (tmp_path / record).touch()
+        (tmp_path / record).write_text(
+            RECORDS.get(record, "").replace("[build]", "").replace('"build"', "")
+        )
     found = Installation.of(tmp_path, PYTHON, installer, None)
     assert found.extra("hub") == extra.format(tmp_path)
     assert found.packages("click>=99", options=["--pre"]) == package.format(tmp_path)
     assert found.without("click") == without.format(tmp_path)
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_extras_of_before_are_kept(tmp_path, record):
+    (tmp_path / record).write_text(RECORDS[record])
+    found = Installation.of(tmp_path, PYTHON, "uv", None)
+    assert found.extra("hub").endswith("install --force 'vidc[build,hub]'")
+    assert found.extra("build").endswith("install --force 'vidc[build]'")
 
 
 def test_pip_of_this_environment_needs_no_path(tmp_path, monkeypatch):

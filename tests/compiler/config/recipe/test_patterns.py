@@ -74,3 +74,11 @@ def test_unmatched_pattern_is_refused_with_nearest_name(pattern, suggested):
     assert caught.value.hint.startswith(
         f"did you mean {suggested!r}? layers: blocks.*.attn1.to_q, "
     )
+
+
+def test_a_refusal_lists_few_of_many_layers():
+    names = [f"part_{index}.proj" for index in range(200)]
+    with pytest.raises(UsageError) as caught:
+        require_matching("blocks.*.ffn", names, "recipe mine")
+    assert caught.value.hint.count(".proj") == 12
+    assert caught.value.hint.endswith(" and 188 more")
