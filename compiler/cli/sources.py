@@ -121,7 +121,7 @@ class SourceOptions:
                 "no source of weights is given",
                 f"give {files}, or --random-weights SEED to try the build",
             )
-        if (checkpoint / main).is_dir():
+        if (checkpoint / (decoder if main in parts else main)).is_dir():
             parts = {g: checkpoint / g for g in model.parts if g != model.text_group} | parts
             _require_folders(checkpoint, model, parts)
             checkpoint = checkpoint / main

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+import small_taehv
 import torch
 
 from vidc.compiler.build.build import whole
@@ -103,11 +104,18 @@ def test_a_stream_depends_on_its_seed_alone(bundle):
 
 
 @pytest.fixture(params=["onnxruntime", "aoti"])
-def opened(request, project, tmp_path):
-    """The bundle by one backend and the other."""
-    settings, sources = project.resolve(backend=request.param)
-    built = whole(settings, sources).run(tmp_path / request.param, project.cache, LineProgress())
-    with load(built.output) as loaded:
+def built(request, project, taehv, tmp_path):
+    """The bundle by one backend and the other, with the small decoder where that takes minutes."""
+    choices, parts = [], {}
+    if request.param == "aoti":
+        choices, parts = ["vae.kind=taehv", *small_taehv.SIZES], {"taehv": taehv}
+    settings, sources = project.resolve(*choices, parts=parts, backend=request.param)
+    return whole(settings, sources).run(tmp_path / "bundle", project.cache, LineProgress()).output
+
+
+@pytest.fixture
+def opened(built):
+    with load(built) as loaded:
         yield loaded
 
 
@@ -142,10 +150,7 @@ def matmuls_in_bfloat16():
     torch.set_float32_matmul_precision("highest")
 
 
-@pytest.mark.parametrize("backend", ["onnxruntime", "aoti"])
-def test_a_bundle_loads_and_plays_whatever_the_callers_torch_state(project, tmp_path, backend):
-    settings, sources = project.resolve(backend=backend)
-    built = whole(settings, sources).run(tmp_path / "bundle", project.cache, LineProgress()).output
+def test_a_bundle_loads_and_plays_whatever_the_callers_torch_state(built):
     with load(built) as opened:
         first, second = embeds(opened, 1), embeds(opened, 2)
 

@@ -198,6 +198,11 @@ def test_a_distilled_unet_in_place_of_the_pipeline_s(svd, folder, tmp_path):
     _, sources = SourceOptions(folder, {"unet": distilled}).resolve(svd)
     assert sources.checkpoints["unet"] == distilled
     assert sources.checkpoints["vae"] == folder / "vae"
+    bare = tmp_path / "pipeline"
+    shutil.copytree(folder, bare, ignore=shutil.ignore_patterns("unet"))
+    _, sources = SourceOptions(bare, {"unet": distilled}).resolve(svd)
+    assert sources.checkpoints["unet"] == distilled
+    assert sources.checkpoints["vae"] == bare / "vae"
     with pytest.raises(BuildError, match=r"VIDC-CHECKPOINT-CONFIG.*25 frames"):
         svd.unet_part.load(distilled, (), svd.layouts(), ema=False)
     part = tiny_svd.model("model.num_frames=25").unet_part
