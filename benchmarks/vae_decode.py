@@ -45,11 +45,13 @@ class Variant:
         precision: of weights and activations.
         fused: True to call fused operators.
         tiles: the values of m of Winograd's F(m, 3) that may be used.
+        phases: True to convolve images before they are upsampled.
     """
 
     precision: str = "fp16"
     fused: bool = True
     tiles: tuple[int, ...] = TILES
+    phases: bool = True
 
     def tile(self, frames: int) -> int | None:
         return max((tile for tile in self.tiles if frames % tile == 0), default=None)
@@ -57,10 +59,11 @@ class Variant:
 
 VARIANTS: Mapping[str, Variant] = {
     "bf16": Variant("bf16", fused=False),
-    "fp16-winograd-2": Variant(tiles=(2,)),
-    "fp16-winograd-2-4": Variant(tiles=(2, 4)),
     "fp16-winograd": Variant(fused=False),
     "fp16-winograd-fused": Variant(),
+    "upsampled": Variant(phases=False),
+    "tiles-2": Variant(tiles=(2,), phases=False),
+    "tiles-2-4": Variant(tiles=(2, 4), phases=False),
 }
 
 
@@ -77,7 +80,7 @@ def compile_variant(preset: str, name: str, folder: Path) -> None:
     """Writes a variant's package, its constants and the names of channels-last weights."""
     variant, part = VARIANTS[name], part_of(preset)
     program = export_program(part.components(part.network(variant.precision))[COMPONENT])
-    lowered = for_cuda(program, variant.fused, variant.tile)
+    lowered = for_cuda(program, variant.fused, variant.tile, variant.phases)
     save_file(named_constants(lowered.program), folder / f"{name}.safetensors")
     (folder / f"{name}.json").write_text(json.dumps(lowered.channels_last))
     compile_package(lowered.program, folder / f"{name}.pt2")

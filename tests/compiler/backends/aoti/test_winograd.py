@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vidc.compiler.backends.aoti.phases import use_phases
 from vidc.compiler.backends.aoti.winograd import fused_operators, use_winograd
 from vidc.compiler.backends.aoti.winograd_convolution import (
     convolution_inputs,
@@ -163,15 +164,18 @@ def error(found: Tensor, wanted: Tensor) -> float:
 
 @pytest.mark.parametrize(("fused", "calls"), [(False, 0), (True, 29)])
 def test_decodes_as_the_program_did(part, weights, exact, fused, calls):
+    """With Winograd's algorithm and convolutions of images before they are upsampled."""
     errors = []
     for rewritten in (False, True):
         program = export_program(component(part, "fp16"))
         if rewritten:
             assert fused_operators(program) == ("norm_silu_winograd",)
+            assert use_phases(program) == 3
             assert bool(use_winograd(program, fused)) is fused
             # Of 34 convolutions, 5 are not 3x3x3. Tiles of three frames take 5 products, 16 times,
-            # and tiles of four take 6, 12 times; the last one is narrow.
-            assert convolutions(program) == (5, 5 + 16 * 5 + 12 * 6)
+            # and tiles of four take 6, 12 times; the last one is narrow. Of 5 over one frame, 3
+            # are of upsampled images, with two convolutions of each.
+            assert convolutions(program) == (5, 2 + 3 * 2 + 16 * 5 + 12 * 6)
             found = program.graph.find_nodes(op="call_function", target=norm_silu_winograd)
             assert len(found) == calls
         module = program.module(check_guards=False)
@@ -204,6 +208,7 @@ class Contiguous(TorchDispatchMode):
 def test_the_operator_gets_contiguous_tensors(part, weights, name, calls, channels_last):
     component = part.components(part.network("fp16"))[name]
     program = export_program(component)
+    use_phases(program)
     use_winograd(program, fused=True)
     module = program.module(check_guards=False)
     parameters = dict(module.named_parameters())
