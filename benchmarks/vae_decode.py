@@ -1,4 +1,4 @@
-"""Times the Wan VAE's decoder engine on a GPU: bf16, fp16, and fp16 by Winograd's algorithm.
+"""Times the Wan VAE's decoder engine on a GPU: bf16, and fp16 by Winograd's algorithm.
 
     python benchmarks/vae_decode.py longlive-1.3b > vae-decode.json
 
@@ -31,15 +31,40 @@ from vidc.compiler.config.resolve import resolve
 from vidc.exporters.models import PRECISIONS, with_weights
 from vidc.exporters.part import Part
 from vidc.exporters.program import export_program
+from vidc.plugins.ops.winograd_tiles import TILES
 from vidc.runtime.weights import CHANNELS_LAST
 
 COMPONENT, TURNS, WARM_UP = "vae_decode", 30, 3
-VARIANTS: Mapping[str, tuple[str, bool]] = {
-    "bf16": ("bf16", False),
-    "fp16-winograd": ("fp16", False),
-    "fp16-winograd-fused": ("fp16", True),
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to compile the decoder.
+
+    Attributes:
+        precision: of weights and activations.
+        fused: True to call fused operators.
+        tiles: the values of m of Winograd's F(m, 3) that may be used.
+        phases: True to convolve images before they are upsampled.
+    """
+
+    precision: str = "fp16"
+    fused: bool = True
+    tiles: tuple[int, ...] = TILES
+    phases: bool = True
+
+    def tile(self, frames: int) -> int | None:
+        return max((tile for tile in self.tiles if frames % tile == 0), default=None)
+
+
+VARIANTS: Mapping[str, Variant] = {
+    "bf16": Variant("bf16", fused=False),
+    "fp16-winograd": Variant(fused=False),
+    "fp16-winograd-fused": Variant(),
+    "upsampled": Variant(phases=False),
+    "tiles-2": Variant(tiles=(2,), phases=False),
+    "tiles-2-4": Variant(tiles=(2, 4), phases=False),
 }
-"""Precision of each, and True to call fused operators."""
 
 
 def part_of(preset: str) -> Part:
@@ -53,10 +78,9 @@ def weights_of(part: Part, dtype: torch.dtype) -> dict[str, Tensor]:
 
 def compile_variant(preset: str, name: str, folder: Path) -> None:
     """Writes a variant's package, its constants and the names of channels-last weights."""
-    precision, fused = VARIANTS[name]
-    part = part_of(preset)
-    program = export_program(part.components(part.network(precision))[COMPONENT])
-    lowered = for_cuda(program, fused)
+    variant, part = VARIANTS[name], part_of(preset)
+    program = export_program(part.components(part.network(variant.precision))[COMPONENT])
+    lowered = for_cuda(program, variant.fused, variant.tile, variant.phases)
     save_file(named_constants(lowered.program), folder / f"{name}.safetensors")
     (folder / f"{name}.json").write_text(json.dumps(lowered.channels_last))
     compile_package(lowered.program, folder / f"{name}.pt2")
@@ -72,8 +96,8 @@ class Decoder:
 
     @classmethod
     def of(cls, part: Part, name: str, folder: Path) -> "Decoder":
-        dtype = PRECISIONS[VARIANTS[name][0]]
-        component = part.components(part.network(VARIANTS[name][0]))[COMPONENT]
+        dtype = PRECISIONS[VARIANTS[name].precision]
+        component = part.components(part.network(VARIANTS[name].precision))[COMPONENT]
         engine = torch._inductor.aoti_load_package(str(folder / f"{name}.pt2"))
         last = json.loads((folder / f"{name}.json").read_text())
         drawn = {f"vae.{key}": value for key, value in weights_of(part, dtype).items()}
@@ -116,13 +140,13 @@ def kernels(decoder: Decoder, latent: Tensor) -> list[tuple[str, int, float]]:
     return sorted(found, key=lambda each: -each[2])
 
 
-def measure(part: Part, folder: Path) -> dict[str, Any]:
+def measure(part: Part, names: list[str], folder: Path) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(3)
     shape = part.latent_shape  # type: ignore[attr-defined]
     latents = [torch.randn(shape, generator=generator).cuda() for _ in range(2)]
     wanted, clock = float32_frames(part, latents), Clock(torch.device("cuda"))
     torch.cuda.empty_cache()
-    decoders = {name: Decoder.of(part, name, folder) for name in VARIANTS}
+    decoders = {name: Decoder.of(part, name, folder) for name in names}
     rows: dict[str, Any] = {}
     for name, decoder in decoders.items():
         found = [decoder(latent).cpu() for latent in latents]
@@ -140,16 +164,18 @@ def measure(part: Part, folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("preset", nargs="?", default="longlive-1.3b")
-    preset = parser.parse_args().preset
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    given = parser.parse_args()
+    preset, names = given.preset, given.variants
     if not torch.cuda.is_available():
         sys.exit("torch finds no CUDA device: the engines are for a GPU")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with ProcessPoolExecutor(len(VARIANTS), get_context("spawn")) as pool:
-            jobs = [pool.submit(compile_variant, preset, variant, folder) for variant in VARIANTS]
+        with ProcessPoolExecutor(len(names), get_context("spawn")) as pool:
+            jobs = [pool.submit(compile_variant, preset, variant, folder) for variant in names]
             for job in jobs:
                 job.result()
-        rows = measure(part_of(preset), folder)
+        rows = measure(part_of(preset), names, folder)
     mark = fingerprint(torch.device("cuda"))
     print(json.dumps({"schema": 1, "preset": preset, "fingerprint": mark, "runs": [rows]}))
 

@@ -66,7 +66,7 @@ def _run_plain(device: torch.device) -> None:
 
     gelu_quantize(zeros(1, 1, width), "bfloat16")
     frames, weight = zeros(1, 2, 1, 1, 32, dtype=torch.float16), zeros(32, dtype=torch.float16)
-    norm_silu_winograd(frames, None, None, None, None, None, weight, frames)
+    norm_silu_winograd(frames, *[None] * 7, weight, frames, 2, False)
     qk_norm_rope_ring_write(
         zeros(1, 1, 3 * width),
         zeros(width),

@@ -93,24 +93,29 @@ std::tuple<Tensor, Tensor> qk_norm_rope_ring_write_8bit_cuda(
 
 std::tuple<Tensor, Tensor, Tensor> norm_silu_winograd_cuda(
     const Tensor& m0, const std::optional<Tensor>& m1, const std::optional<Tensor>& m2,
-    const std::optional<Tensor>& m3, const std::optional<Tensor>& bias,
-    const std::optional<Tensor>& residual, const Tensor& gamma, const Tensor& past) {
+    const std::optional<Tensor>& m3, const std::optional<Tensor>& m4,
+    const std::optional<Tensor>& m5, const std::optional<Tensor>& bias,
+    const std::optional<Tensor>& residual, const Tensor& gamma, const Tensor& past, int64_t tile,
+    bool keep_sum) {
   const TensorView of_m0 = view("m0", m0);
-  const Optional of_m1("m1", m1), of_m2("m2", m2), of_m3("m3", m3), of_bias("bias", bias),
-      of_residual("residual", residual);
-  const WinogradFrames given{{&of_m0, of_m1.get(), of_m2.get(), of_m3.get()},
-                             of_bias.get(),
-                             of_residual.get(),
-                             view("gamma", gamma),
-                             view("past", past)};
-  const int64_t pairs = check_norm_silu_winograd(given);
+  const Optional of_m1("m1", m1), of_m2("m2", m2), of_m3("m3", m3), of_m4("m4", m4),
+      of_m5("m5", m5), of_bias("bias", bias), of_residual("residual", residual);
+  const WinogradFrames given{
+      {&of_m0, of_m1.get(), of_m2.get(), of_m3.get(), of_m4.get(), of_m5.get()},
+      of_bias.get(),
+      of_residual.get(),
+      view("gamma", gamma),
+      view("past", past),
+      tile,
+      keep_sum};
+  const int64_t tiles = check_norm_silu_winograd(given);
   const DeviceGuard guard(of_m0.device);
   const int64_t batch = past.size(0), height = past.size(2), width = past.size(3),
                 channels = past.size(4);
   const ScalarType type = m0.scalar_type();
-  Tensor inputs = allocate(m0, {4, batch * pairs, height, width, channels}, type);
+  Tensor inputs = allocate(m0, {tile + 2, batch * tiles, height, width, channels}, type);
   Tensor last = allocate(m0, {batch, 2, height, width, channels}, type);
-  Tensor sum = residual ? allocate(m0, {batch, 2 * pairs, height, width, channels}, type)
+  Tensor sum = keep_sum ? allocate(m0, {batch, tile * tiles, height, width, channels}, type)
                         : allocate(m0, {0}, type);
   norm_silu_winograd(given, inputs.data_ptr(), last.data_ptr(), sum.data_ptr(),
                      current_stream(of_m0));

@@ -7,48 +7,65 @@ namespace {
 
 const Checks kChecks("norm_silu_winograd");
 
-// Calls `body` with the pairs of channels that a thread has.
-template <int... Pairs, typename Body>
-bool with_pairs(int64_t pairs, Body&& body) {
-  return ((pairs == Pairs && (body(std::integral_constant<int, Pairs>{}), true)) || ...);
+// Calls `body` with the value, if it is among those.
+template <int... Values, typename Body>
+bool with_value(int64_t value, Body&& body) {
+  return ((value == Values && (body(std::integral_constant<int, Values>{}), true)) || ...);
 }
 
+// Calls `body` with the pairs of channels that a thread has.
 template <typename Body>
 bool with_channels(int64_t channels, Body&& body) {
   constexpr int kStep = 2 * kPixelThreads;
-  return channels % kStep == 0 && with_pairs<1, 2, 3, 4, 6, 8, 12>(channels / kStep, body);
+  return channels % kStep == 0 && with_value<1, 2, 3, 4, 6, 8, 12>(channels / kStep, body);
+}
+
+template <typename Body>
+bool with_tile(int64_t tile, Body&& body) {
+  return with_value<2, 3, 4>(tile, body);
+}
+
+// Names of the products from `m1` on: those that are there, or those that a tile has.
+template <typename Chosen>
+std::string names(Chosen chosen) {
+  std::string found;
+  for (int i = 1; i < kMostProducts; ++i)
+    if (chosen(i)) found += (found.empty() ? "m" : ", m") + std::to_string(i);
+  return found;
 }
 
 }  // namespace
 
 int64_t check_norm_silu_winograd(const WinogradFrames& given) {
   const TensorView &m0 = *given.m[0], &past = given.past;
+  const int64_t tile = given.tile;
+  kChecks.that(with_tile(tile, [](auto) {}), "tile", "one of (2, 3, 4)", std::to_string(tile));
   kChecks.shape(past, {"B", 2, "H", "W", "C"});
   const int64_t batch = past.size(0), height = past.size(2), width = past.size(3),
                 channels = past.size(4);
   kChecks.that(with_channels(channels, [](auto) {}), past.name,
                "C among (32, 64, 96, 128, 192, 256, 384)", std::to_string(channels));
   kChecks.shape(given.gamma, {channels});
-  int others = 0;
-  for (int i = 1; i < 4; ++i) others += given.m[i] != nullptr;
-  kChecks.that(others == 0 || others == 3, "m1", "all of m1, m2 and m3, or none",
-               std::to_string(others));
-  int64_t pairs;
-  if (others) {
+  const std::string found = names([&](int i) { return given.m[i] != nullptr; });
+  int64_t tiles;
+  if (!found.empty()) {
+    const std::string wanted = names([&](int i) { return i < tile + 2; });
+    kChecks.that(found == wanted, "m1", wanted + ", or none of them", found);
     kChecks.shape(m0, {"B K", height, width, channels});
     kChecks.that(m0.size(0) % batch == 0, m0.name,
-                 "a multiple of " + std::to_string(batch) + " pairs", std::to_string(m0.size(0)));
-    pairs = m0.size(0) / batch;
+                 "a multiple of " + std::to_string(batch) + " tiles", std::to_string(m0.size(0)));
+    tiles = m0.size(0) / batch;
   } else {
     kChecks.shape(m0, {batch, "T", height, width, channels});
-    kChecks.that(m0.size(1) % 2 == 0, m0.name, "an even number of frames",
-                 std::to_string(m0.size(1)));
-    pairs = m0.size(1) / 2;
+    kChecks.that(m0.size(1) % tile == 0, m0.name,
+                 "a multiple of " + std::to_string(tile) + " frames", std::to_string(m0.size(1)));
+    tiles = m0.size(1) / tile;
     kChecks.that(!given.bias, "bias", "none for frames", "a tensor");
     kChecks.that(!given.residual, "residual", "none for frames", "a tensor");
+    kChecks.that(!given.keep_sum, "keep_sum", "False for frames", "True");
   }
   std::vector<const TensorView*> tensors{&m0, &given.gamma, &past};
-  for (int i = 1; i < 4; ++i) {
+  for (int i = 1; i < kMostProducts; ++i) {
     if (!given.m[i]) continue;
     kChecks.shape(*given.m[i], {m0.size(0), height, width, channels});
     tensors.push_back(given.m[i]);
@@ -58,13 +75,13 @@ int64_t check_norm_silu_winograd(const WinogradFrames& given) {
     tensors.push_back(given.bias);
   }
   if (given.residual) {
-    kChecks.shape(*given.residual, {batch, 2 * pairs, height, width, channels});
+    kChecks.shape(*given.residual, {batch, tile * tiles, height, width, channels});
     tensors.push_back(given.residual);
   }
   for (const TensorView* tensor : tensors) kChecks.dtype(*tensor, {DType::float16});
   for (const TensorView* tensor : tensors) kChecks.contiguous(*tensor);
   for (const TensorView* tensor : tensors) kChecks.device({&m0, tensor});
-  return pairs;
+  return tiles;
 }
 
 void norm_silu_winograd(const WinogradFrames& given, void* inputs, void* last, void* sum,
@@ -75,26 +92,28 @@ void norm_silu_winograd(const WinogradFrames& given, void* inputs, void* last, v
   const TensorView &m0 = *given.m[0], &past = given.past;
   const bool products = given.m[1] != nullptr;
   NormSiluWinograd to{};
-  for (int i = 0; i < 4; ++i) to.m[i] = data(given.m[i]);
+  for (int i = 0; i < kMostProducts; ++i) to.m[i] = data(given.m[i]);
   to.bias = data(given.bias);
   to.residual = data(given.residual);
   to.gamma = data(&given.gamma);
   to.past = data(&past);
   to.inputs = static_cast<__half*>(inputs);
   to.last = static_cast<__half*>(last);
-  to.sum = static_cast<__half*>(sum);
+  to.sum = given.keep_sum ? static_cast<__half*>(sum) : nullptr;
   to.batch = past.size(0);
   to.pixels = past.size(2) * past.size(3);
-  to.pairs = static_cast<int>(products ? m0.size(0) / to.batch : m0.size(1) / 2);
+  to.tiles = static_cast<int>(products ? m0.size(0) / to.batch : m0.size(1) / given.tile);
   constexpr int64_t kPixels = kWinogradThreads / kPixelThreads;  // of a block
   const dim3 grid(static_cast<unsigned>((to.pixels + kPixels - 1) / kPixels),
                   static_cast<unsigned>(to.batch));
   with_channels(past.size(4), [&](auto pairs) {
-    constexpr int kPairs = decltype(pairs)::value;
-    auto* kernel = !products        ? norm_silu_winograd_kernel<kPairs, false, false>
-                   : given.residual ? norm_silu_winograd_kernel<kPairs, true, true>
-                                    : norm_silu_winograd_kernel<kPairs, true, false>;
-    launch(kChecks, kernel, grid, kWinogradThreads, stream, to);
+    with_tile(given.tile, [&](auto tile) {
+      constexpr int kPairs = decltype(pairs)::value, kTile = decltype(tile)::value;
+      auto* kernel = !products        ? norm_silu_winograd_kernel<kPairs, kTile, false, false>
+                     : given.residual ? norm_silu_winograd_kernel<kPairs, kTile, true, true>
+                                      : norm_silu_winograd_kernel<kPairs, kTile, true, false>;
+      launch(kChecks, kernel, grid, kWinogradThreads, stream, to);
+    });
   });
 }
 

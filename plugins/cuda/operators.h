@@ -40,16 +40,18 @@ void check_qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given);
 void qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given, void* query, void* query_scale,
                                   cudaStream_t stream);
 
-// Products m0 to m3, or frames in m[0]; the last three, `bias` and `residual` may be null.
+// Products m0 to m5, or frames in m[0]; the others, `bias` and `residual` may be null.
 struct WinogradFrames {
-  const TensorView* m[4];
+  const TensorView* m[6];
   const TensorView *bias, *residual;
   TensorView gamma, past;
+  int64_t tile;  // frames
+  bool keep_sum;
 };
 
-// Returns the number of pairs of frames.
+// Returns the number of tiles of a video.
 int64_t check_norm_silu_winograd(const WinogradFrames& given);
-// `sum` is not written without a residual.
+// `sum` is not written unless it is kept.
 void norm_silu_winograd(const WinogradFrames& given, void* inputs, void* last, void* sum,
                         cudaStream_t stream);
 

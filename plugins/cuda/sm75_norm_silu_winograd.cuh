@@ -1,30 +1,33 @@
 // The part of a network between two Winograd convolutions in time: see the reference,
 // vidc.plugins.ops.norm_silu_winograd. 16 threads have one pixel of one video and go through its
-// frames, two at a time, so that every input is read once.
+// frames, a tile at a time, so that every input is read once.
 #pragma once
 
 #include <cuda_fp16.h>
 
 #include <cstdint>
 
+#include "sm75_winograd_tiles.cuh"
+
 namespace vidc {
 
 constexpr int kPixelThreads = 16;  // threads of a pixel
 constexpr int kWinogradThreads = 128;
+constexpr int kMostProducts = 6;
 constexpr float kLeastNorm = 1e-12f;
 
 struct NormSiluWinograd {
-  const __half* m[4];      // products, or frames in the first
-  const __half* bias;      // null: zeros
-  const __half* residual;  // null: none
+  const __half* m[kMostProducts];  // products, or frames in the first
+  const __half* bias;              // null: zeros
+  const __half* residual;          // null: none
   const __half* gamma;
   const __half* past;
   __half* inputs;
   __half* last;
-  __half* sum;
+  __half* sum;      // null: not kept
   int64_t pixels;  // of a frame
   int64_t batch;
-  int pairs;  // of frames
+  int tiles;  // of a video
 };
 
 // A thread's channels: Pairs neighbors, each 2 * kPixelThreads after the one before.
@@ -71,15 +74,6 @@ __device__ __forceinline__ void store(__half* to, const Channels<Pairs>& from) {
     reinterpret_cast<__half2*>(to)[i * kPixelThreads] = __floats2half2_rn(from.at[i].x, from.at[i].y);
 }
 
-template <int Pairs>
-__device__ __forceinline__ void store_sum(__half* to, const Channels<Pairs>& a, float factor,
-                                          const Channels<Pairs>& b) {
-#pragma unroll
-  for (int i = 0; i < Pairs; ++i)
-    reinterpret_cast<__half2*>(to)[i * kPixelThreads] =
-        __floats2half2_rn(a.at[i].x + factor * b.at[i].x, a.at[i].y + factor * b.at[i].y);
-}
-
 // The sum over the threads of a pixel, which are half a warp.
 __device__ __forceinline__ float pixel_sum(float value) {
 #pragma unroll
@@ -88,7 +82,7 @@ __device__ __forceinline__ float pixel_sum(float value) {
   return value;
 }
 
-template <int Pairs, bool Products, bool Residual>
+template <int Pairs, int Tile, bool Products, bool Residual>
 __global__ void __launch_bounds__(kWinogradThreads)
     norm_silu_winograd_kernel(const NormSiluWinograd given) {
   constexpr int kChannels = 2 * kPixelThreads * Pairs;
@@ -99,61 +93,70 @@ __global__ void __launch_bounds__(kWinogradThreads)
   // A pixel outside is computed as the last one, for the sums over a warp, and not stored.
   const int64_t own = (outside ? given.pixels - 1 : pixel) * kChannels + first;
   const int64_t frame = given.pixels * kChannels;  // elements
-  const int64_t all = given.batch * given.pairs * frame;
+  const int64_t all = given.batch * given.tiles * frame;
 
-  Channels<Pairs> gamma, bias{}, before, last;
+  Channels<Pairs> gamma, bias{};
+  Channels<Pairs> at[Tile + 2];  // the last two activations, and those of a tile
   gamma.load(given.gamma + first);
   if (Products && given.bias) bias.load(given.bias + first);
-  before.load(given.past + (2 * video) * frame + own);
-  last.load(given.past + (2 * video + 1) * frame + own);
-  for (int pair = 0; pair < given.pairs; ++pair) {
-    const int64_t in_pairs = (video * given.pairs + pair) * frame + own;
-    const int64_t in_frames = 2 * in_pairs - own;
-    Channels<Pairs> even, odd;
+  at[0].load(given.past + (2 * video) * frame + own);
+  at[1].load(given.past + (2 * video + 1) * frame + own);
+  for (int tile = 0; tile < given.tiles; ++tile) {
+    const int64_t in_tiles = (video * given.tiles + tile) * frame + own;
+    const int64_t in_frames = Tile * (in_tiles - own) + own;
     if constexpr (Products) {
-      Channels<Pairs> m0, m1, m2, m3;
-      m0.load(given.m[0] + in_pairs);
-      m1.load(given.m[1] + in_pairs);
-      m2.load(given.m[2] + in_pairs);
-      m3.load(given.m[3] + in_pairs);
-      even = m0;
-      even.add(m1, 1.f);
-      even.add(m2, 1.f);
-      even.add(bias, 1.f);
-      odd = m1;
-      odd.add(m2, -1.f);
-      odd.add(m3, -1.f);
-      odd.add(bias, 1.f);
+#pragma unroll
+      for (int i = 0; i < Tile; ++i) at[2 + i] = bias;
+#pragma unroll
+      for (int j = 0; j < Tile + 2; ++j) {
+        Channels<Pairs> product;
+        product.load(given.m[j] + in_tiles);
+#pragma unroll
+        for (int i = 0; i < Tile; ++i) {
+          const float factor = Winograd<Tile>::output(i, j);
+          if (factor != 0.f) at[2 + i].add(product, factor);
+        }
+      }
     } else {
-      even.load(given.m[0] + in_frames);
-      odd.load(given.m[0] + in_frames + frame);
+#pragma unroll
+      for (int i = 0; i < Tile; ++i) at[2 + i].load(given.m[0] + in_frames + i * frame);
     }
     if constexpr (Residual) {
-      Channels<Pairs> to_even, to_odd;
-      to_even.load(given.residual + in_frames);
-      to_odd.load(given.residual + in_frames + frame);
-      even.add(to_even, 1.f);
-      odd.add(to_odd, 1.f);
-      if (!outside) {
-        store(given.sum + in_frames, even);
-        store(given.sum + in_frames + frame, odd);
+#pragma unroll
+      for (int i = 0; i < Tile; ++i) {
+        Channels<Pairs> residual;
+        residual.load(given.residual + in_frames + i * frame);
+        at[2 + i].add(residual, 1.f);
       }
     }
-    const float scale = sqrtf(static_cast<float>(kChannels));
-    even.activate(scale / fmaxf(sqrtf(pixel_sum(even.squares())), kLeastNorm), gamma);
-    odd.activate(scale / fmaxf(sqrtf(pixel_sum(odd.squares())), kLeastNorm), gamma);
-    if (!outside) {
-      store_sum(given.inputs + in_pairs, before, -1.f, even);
-      store_sum(given.inputs + all + in_pairs, last, 1.f, even);
-      store_sum(given.inputs + 2 * all + in_pairs, even, -1.f, last);
-      store_sum(given.inputs + 3 * all + in_pairs, last, -1.f, odd);
+    if (Products && given.sum && !outside) {
+#pragma unroll
+      for (int i = 0; i < Tile; ++i) store(given.sum + in_frames + i * frame, at[2 + i]);
     }
-    before = even;
-    last = odd;
+    const float scale = sqrtf(static_cast<float>(kChannels));
+#pragma unroll
+    for (int i = 0; i < Tile; ++i) {
+      const float norm = sqrtf(pixel_sum(at[2 + i].squares()));
+      at[2 + i].activate(scale / fmaxf(norm, kLeastNorm), gamma);
+    }
+    if (!outside) {
+#pragma unroll
+      for (int i = 0; i < Tile + 2; ++i) {
+        Channels<Pairs> input{};
+#pragma unroll
+        for (int j = 0; j < Tile + 2; ++j) {
+          const float factor = Winograd<Tile>::input(i, j);
+          if (factor != 0.f) input.add(at[j], factor);
+        }
+        store(given.inputs + i * all + in_tiles, input);
+      }
+    }
+    at[0] = at[Tile];
+    at[1] = at[Tile + 1];
   }
   if (outside) return;
-  store(given.last + (2 * video) * frame + own, before);
-  store(given.last + (2 * video + 1) * frame + own, last);
+  store(given.last + (2 * video) * frame + own, at[0]);
+  store(given.last + (2 * video + 1) * frame + own, at[1]);
 }
 
 }  // namespace vidc

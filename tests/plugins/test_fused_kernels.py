@@ -23,6 +23,7 @@ from vidc.plugins.ops.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write_reference,
 )
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.winograd_tiles import TILES
 
 CPU = torch.device("cpu")
 HALVES = (torch.bfloat16, torch.float16)
@@ -48,20 +49,22 @@ def test_gelu_quantize(kernels, batch, tokens, width, dtype, output, seed, devia
     held.gelu(taken, CPU, kernels.operator(gelu_quantize))
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(60))
 @given(
-    batch=st.integers(1, 2), pairs=st.integers(1, 3), height=st.integers(1, 3),
+    batch=st.integers(1, 2), tiles=st.integers(1, 3), height=st.integers(1, 3),
     width=st.integers(1, 9), channels=st.sampled_from(CHANNELS), products=st.booleans(),
     biased=st.booleans(), residual=st.booleans(), seed=seeds,
-    deviation=st.sampled_from([0.0, 1e-2, 1.0, 100.0]), backwards=st.booleans(),
+    deviation=st.sampled_from([0.0, 1e-2, 1.0, 100.0]), tile=st.sampled_from(TILES),
+    keep_sum=st.booleans(), backwards=st.booleans(),
 )  # fmt: skip
 def test_norm_silu_winograd(
-    kernels, batch, pairs, height, width, channels, products, biased, residual, seed, deviation,
-    backwards,
+    kernels, batch, tiles, height, width, channels, products, biased, residual, seed, deviation,
+    tile, keep_sum, backwards,
 ):  # fmt: skip
     taken = winograd_arguments(
-        batch, pairs, height, width, channels, products, biased, residual, seed, deviation
-    )
+        batch, tiles, height, width, channels, products, biased, residual, seed, deviation, tile,
+        keep_sum,
+    )  # fmt: skip
     held.winograd(taken, CPU, kernels.operator(norm_silu_winograd, backwards))
 
 

@@ -13,6 +13,7 @@ from vidc.plugins.ops.norm_silu_winograd import norm_silu_winograd
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.winograd_tiles import transforms
 from vidc.plugins.transposed_values import stored_at
 
 CPU = torch.device("cpu")
@@ -49,32 +50,37 @@ def gelu(taken: dict, device: torch.device = CPU, operator=gelu_quantize) -> Non
 def winograd(taken: dict, device: torch.device = CPU, operator=norm_silu_winograd) -> None:
     """``norm_silu_winograd``, frame by frame."""
     (inputs, last, total), _ = run(operator, taken, device)
-    past, residual = taken["past"].double(), taken["residual"]
-    if taken["m1"] is None:
-        frames = taken["m0"].double()
-    else:
-        m = [taken[f"m{i}"].double().unflatten(0, (len(past), -1)) for i in range(4)]
-        both = [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
-        frames = torch.stack(both, 2).flatten(1, 2)
-    for added in (taken["bias"], residual):
+    past, tile = taken["past"].double(), taken["tile"]
+    matrices = transforms(tile)
+    frames, slack = taken["m0"].double(), 0.0
+    if taken["m1"] is not None:
+        m = torch.stack([taken[f"m{i}"].double() for i in range(tile + 2)])
+        outputs = torch.tensor([list(map(float, row)) for row in matrices.outputs]).double()
+        # Float32 adds what is larger than the result.
+        slack = 1e-6 * (outputs.abs() @ m.abs().flatten(1)).max().item()
+        made = torch.einsum("ij,j...->i...", outputs, m).unflatten(1, (len(past), -1))
+        frames = made.movedim(0, 2).flatten(1, 2)
+    for added in (taken["bias"], taken["residual"]):
         frames = frames if added is None else frames + added.double()
-    slack = 1e-6 * frames.abs().max().item()
-    if residual is None:
-        assert total.numel() == 0
-    else:
+    slack += 1e-6 * frames.abs().max().item()
+    if taken["keep_sum"]:
         rounded_once(total, frames, slack)
+    else:
+        assert total.numel() == 0
     length = frames.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12)
     normed = frames / length * math.sqrt(frames.shape[-1]) * taken["gamma"].double()
     wanted = normed * torch.sigmoid(normed)
     rounding = ROUNDING[torch.float16]
     rounded_once(last, wanted[:, -2:], 3e-6 * wanted.abs().max().item())
-    # An input adds two activations, each rounded before.
+    # An input is a sum of activations, each rounded before.
     every = torch.cat([past, wanted], 1)
-    for index, (i, sign, j) in enumerate([(0, -1, 2), (1, 1, 2), (2, -1, 1), (1, -1, 3)]):
-        end = every.shape[1] - 2
-        a, b = every[:, i : i + end : 2].flatten(0, 1), every[:, j : j + end : 2].flatten(0, 1)
-        before = 1.1 * rounding * (a.abs() + b.abs()).max().item() + 1e-6
-        rounded_once(inputs[index], a + sign * b, before)
+    length = every.shape[1] - 2
+    successive = torch.stack([every[:, i : i + length : tile] for i in range(tile + 2)])
+    for found, row in zip(inputs, matrices.inputs, strict=True):
+        factors = torch.tensor(list(map(float, row))).double()
+        before = torch.einsum("j,j...->...", factors.abs(), successive.abs()).max().item()
+        combined = torch.einsum("j,j...->...", factors, successive).flatten(0, 1)
+        rounded_once(found, combined, 1.1 * rounding * before + 1e-6)
 
 
 def _rotated(x: Tensor, weight: Tensor, taken: dict) -> tuple[Tensor, Tensor]:

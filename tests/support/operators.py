@@ -77,24 +77,30 @@ def gelu_arguments(
 
 
 def winograd_arguments(
-    batch=1, pairs=2, height=3, width=5, channels=32, products=True, biased=True, residual=False,
-    seed=1, deviation=1.0,
+    batch=1, tiles=2, height=3, width=5, channels=32, products=True, biased=True, residual=False,
+    seed=1, deviation=1.0, tile=2, keep_sum=None,
 ):  # fmt: skip
-    """Draws arguments of ``norm_silu_winograd``: products of a convolution, or frames."""
+    """Draws arguments of ``norm_silu_winograd``: products of a convolution, or frames.
+
+    Unless ``keep_sum`` is given, the sum is kept where there is a residual.
+    """
     draw_one = draw(seed)
 
     def tensor(*shape):
         return draw_one(*shape, dtype=torch.float16, deviation=deviation)
 
     size = (height, width, channels)
-    frames = (batch, 2 * pairs, *size)
-    m = [tensor(batch * pairs, *size) for _ in range(4)] if products else [tensor(*frames)]
+    frames = (batch, tile * tiles, *size)
+    count = tile + 2 if products else 1
+    m = [tensor(batch * tiles, *size) if products else tensor(*frames) for _ in range(count)]
     return {
-        **dict(zip(("m0", "m1", "m2", "m3"), m + [None] * (4 - len(m)), strict=True)),
+        **{f"m{i}": m[i] if i < count else None for i in range(6)},
         "bias": tensor(channels) if products and biased else None,
         "residual": tensor(*frames) if products and residual else None,
         "gamma": tensor(channels),
         "past": tensor(batch, 2, *size),
+        "tile": tile,
+        "keep_sum": products and (residual if keep_sum is None else keep_sum),
     }
 
 

@@ -9,8 +9,10 @@ from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
 from vidc.compiler.backends.aoti.fusion import NOTHING, Fusion, fuse
+from vidc.compiler.backends.aoti.phases import use_phases
 from vidc.compiler.backends.aoti.scaled_matmuls import lower_linears
-from vidc.compiler.backends.aoti.winograd import use_winograd
+from vidc.compiler.backends.aoti.winograd import Tiles, use_winograd
+from vidc.compiler.backends.aoti.winograd_convolution import tile_of
 from vidc.compiler.backends.rings_8bit import lower_rings, pop_rounding
 from vidc.exporters.lowering import expand, inline, open_stored, replace
 from vidc.exporters.program import weight_names
@@ -42,27 +44,34 @@ class CudaProgram:
     fusion: Fusion
 
 
-def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
+def for_cuda(
+    program: ExportedProgram, fused: bool, tiles: Tiles = tile_of, phases: bool = True
+) -> CudaProgram:
     """Lowers a program for a Hopper GPU.
 
     Ring writes outside fused operators are inlined, so that inductor fuses them with the norm and
     rotation before. Convolution weights become channels last, so that inductor writes the input in
-    the layout of cuDNN, which otherwise transposes it in every call.
+    the layout of cuDNN, which otherwise transposes it in every call. Filters that are computed from
+    weights in every call have that layout too.
 
     Args:
         program: an exported program, perhaps quantized; changed in place.
         fused: True to call fused operators, whose kernels must be installed.
+        tiles: chooses m of Winograd's F(m, 3) for a number of output frames; None to use none.
+        phases: True to convolve images before they are upsampled.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-COUNT``, ``VIDC-QUANTIZE-GRAPH``.
         UsageError: ``VIDC-KERNEL-ARGUMENT``, no kernel supports the sizes of an 8-bit ring.
     """
     fusion = lower(program, fused)
-    called = use_winograd(program, fused)
+    names = _convolved_weights(program)
+    if phases:
+        use_phases(program)
+    called = use_winograd(program, fused, tiles)
     fusion = dataclasses.replace(fusion, operators=tuple(sorted({*fusion.operators, *called})))
     replace(program, ring_attention, flash_attention_sm90)
     program = move_to_device_pass(program, "cuda")
-    names = _convolved_weights(program)
     for name in names:
         weight = program.state_dict[name]
         program.state_dict[name] = _channels_last(weight)

@@ -1,117 +1,69 @@
-"""Convolutions over three frames by Winograd's F(2, 3) in time, for float16 on a GPU.
+"""Convolutions over three frames by Winograd's algorithm in time, for float16 on a GPU.
 
-Two frames of the result take four 2D convolutions of differences of frames instead of six of frames
-(Lavin and Gray, arXiv 1509.09308). The result is that of the convolution but for rounding: in
-float16 the error of LongLive's decoder grows from 0.0015 to 0.0017 (``docs/evidence/kernels.md``).
-Convolutions in other dtypes are left as they are. Between two such convolutions, one operator
-computes the output transform of the first and the input transform of the second, and what stands
-between them: see ``vidc.plugins.ops.norm_silu_winograd``.
+The arithmetic is in ``winograd_convolution``. The error of LongLive's decoder grows little in
+float16 (``docs/evidence/kernels.md``); convolutions in other dtypes are left as they are. Between
+two such convolutions, one operator computes the output transform of the first and the input
+transform of the second, and what stands between them: see ``vidc.plugins.ops.norm_silu_winograd``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
-from torch.nn import functional
 
-from vidc.exporters.lowering import insert
-from vidc.plugins.ops.norm_silu_winograd import (
-    CHANNELS,
-    input_transform,
-    norm_silu_winograd,
-    output_transform,
+from vidc.compiler.backends.aoti.winograd_convolution import (
+    LEAST_CHANNELS,
+    convolution_inputs,
+    convolution_output,
+    is_narrow,
+    tile_of,
+    winograd_products,
 )
+from vidc.exporters.lowering import insert
+from vidc.plugins.ops.norm_silu_winograd import CHANNELS, norm_silu_winograd
 
 aten = torch.ops.aten
 OPERATOR = "norm_silu_winograd"
-_LEAST_CHANNELS = 32
-"""Convolutions with fewer inputs or outputs are left: their products cost more than they save."""
+_PRODUCTS = 6
+"""Arguments of the operator for products."""
 _PASSED = (aten.clone.default, aten._to_copy.default)
 """Operations that change neither values nor sizes, but for the dtype."""
 
-
-def filter_transform(weight: Tensor) -> tuple[Tensor, ...]:
-    """Returns four filters ``[N, C, 3, 3]`` from ``[N, C, 3, 3, 3]``."""
-    g0, g1, g2 = weight.unbind(2)
-    outer, inner = (g0 + g2) / 2, g1 / 2
-    return g0, outer + inner, outer - inner, g2
-
-
-def winograd_products(
-    frames: Sequence[Tensor], weight: Tensor, pads: Sequence[int]
-) -> tuple[Tensor, ...]:
-    """Returns the four products of a convolution, each a 2D convolution.
-
-    Args:
-        frames: four of ``[M, C, H, W]``, transformed inputs.
-        weight: ``[N, C, 3, 3, 3]``.
-        pads: zeros on the left, right, top and bottom.
-    """
-    left, right, top, bottom = pads
-    if left == right and top == bottom:
-        padding = (top, left)
-    else:
-        frames, padding = [functional.pad(each, (*pads,)) for each in frames], (0, 0)
-    kernels = filter_transform(weight)
-    return tuple(
-        functional.conv2d(each, kernel, padding=padding)
-        for each, kernel in zip(frames, kernels, strict=True)
-    )
-
-
-def convolution_inputs(x: Tensor) -> tuple[Tensor, ...]:
-    """Returns the transformed inputs, four of ``[B T / 2, C, H, W]``.
-
-    Args:
-        x: ``[B, C, T + 2, H, W]``, T even.
-    """
-    frames, pairs = x.transpose(1, 2), x.shape[2] // 2 - 1
-    parts = input_transform(*(frames[:, i : i + 2 * pairs : 2] for i in range(4)))
-    return tuple(part.flatten(0, 1) for part in parts)
-
-
-def convolution_output(products: Sequence[Tensor], bias: Tensor | None, batch: int) -> Tensor:
-    """Returns a convolution's result, ``[B, N, T, H, W]``, from its products.
-
-    Args:
-        products: four of ``[B T / 2, N, H, W]``.
-        bias: ``[N]``, or None.
-        batch: B.
-    """
-    both = torch.stack(output_transform(*products), 1)
-    result: Tensor = both.unflatten(0, (batch, -1)).flatten(1, 2).transpose(1, 2)
-    return result if bias is None else result + bias.view(-1, 1, 1, 1)
+Tiles = Callable[[int], int | None]
+"""Returns m of F(m, 3) for a convolution's number of output frames; None to leave it."""
 
 
 def fused_operators(program: ExportedProgram) -> tuple[str, ...]:
     """Returns the names of the operators that ``use_winograd`` calls if kernels are there."""
-    return (OPERATOR,) if any(map(_NormSilu.before, _convolutions(program))) else ()
+    found = _convolutions(program, tile_of)
+    return (OPERATOR,) if any(map(_NormSilu.before, found)) else ()
 
 
-def use_winograd(program: ExportedProgram, fused: bool) -> tuple[str, ...]:
+def use_winograd(program: ExportedProgram, fused: bool, tiles: Tiles = tile_of) -> tuple[str, ...]:
     """Rewrites convolutions over three frames in float16, in place.
 
     Args:
         program: an exported program.
         fused: True to call ``norm_silu_winograd`` between them, whose kernel must be installed.
+        tiles: chooses m of F(m, 3).
 
     Returns:
         Names of the fused operators that the program calls.
     """
     rewriting = _Rewriting(program.graph, fused)
-    for convolution in _convolutions(program):
+    for convolution in _convolutions(program, tiles):
         rewriting.rewrite(convolution)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
     return (OPERATOR,) if rewriting.fusions else ()
 
 
-def _convolutions(program: ExportedProgram) -> "list[_Convolution]":
+def _convolutions(program: ExportedProgram, tiles: Tiles) -> "list[_Convolution]":
     nodes = program.graph.find_nodes(op="call_function", target=aten.conv3d.default)
-    return [found for node in nodes if (found := _Convolution.of(node)) is not None]
+    return [found for node in nodes if (found := _Convolution.of(node, tiles)) is not None]
 
 
 @dataclass(frozen=True)
@@ -124,6 +76,7 @@ class _Convolution:
         weight: ``[N, C, 3, 3, 3]``.
         bias: ``[N]``, or None.
         pads: zeros on the left, right, top and bottom of ``x``.
+        tile: m of F(m, 3).
     """
 
     node: fx.Node
@@ -131,26 +84,30 @@ class _Convolution:
     weight: fx.Node
     bias: fx.Node | None
     pads: tuple[int, ...]
+    tile: int
 
     @classmethod
-    def of(cls, node: fx.Node) -> "_Convolution | None":
+    def of(cls, node: fx.Node, tiles: Tiles) -> "_Convolution | None":
         """Returns None for a convolution that is left as it is."""
         given: list[Any] = [*node.args, *_DEFAULTS[len(node.args) :]]
         x, weight, bias, stride, padding, dilation, groups = given
         plain = all(each == 1 for each in (*stride, *dilation, groups)) and not any(padding)
-        kernel, result = weight.meta["val"], node.meta["val"]
+        result = node.meta["val"]
+        outputs, inputs, *kernel = weight.meta["val"].shape
+        tile = tiles(result.shape[2])
         if (
             not plain
+            or tile is None
             or result.dtype is not torch.float16
-            or tuple(kernel.shape[2:]) != (3, 3, 3)
-            or min(kernel.shape[:2]) < _LEAST_CHANNELS
-            or result.shape[2] % 2
+            or kernel != [3, 3, 3]
+            or inputs < LEAST_CHANNELS
+            or (outputs < LEAST_CHANNELS and not is_narrow(outputs, inputs))
         ):
             return None
         pads: tuple[int, ...] = (0, 0, 0, 0)
         if x.target is aten.pad.default and len(x.args) == 2 and not any(x.args[1][4:]):
             pads, x = tuple(x.args[1][:4]), x.args[0]
-        return cls(node, x, weight, bias, pads)
+        return cls(node, x, weight, bias, pads, tile)
 
 
 _DEFAULTS: tuple[Any, ...] = (None, None, None, (1, 1, 1), (0, 0, 0), (1, 1, 1), 1)
@@ -166,12 +123,14 @@ class _NormSilu:
         gamma: the norm's weight, ``[C, 1, 1, 1]``.
         past: the two activations before the first, ``[B, C, 2, H, W]``.
         last: nodes with the last two activations, which become the next ``past``.
+        keep_value: True if more than the norm reads the value.
     """
 
     value: fx.Node
     gamma: fx.Node
     past: fx.Node
     last: tuple[fx.Node, ...]
+    keep_value: bool
 
     @classmethod
     def before(cls, convolution: _Convolution) -> "_NormSilu | None":
@@ -194,11 +153,12 @@ class _NormSilu:
         found = _normalized(silu.args[0])
         if found is None:
             return None
-        value, gamma = found
+        value, gamma, nodes = found
         whole = value.meta["val"]
         if whole.dtype is not torch.float16 or whole.shape[1] not in CHANNELS:
             return None
-        return cls(value, gamma, past, tuple(last))
+        readers = {user for node in (value, *nodes) for user in node.users}
+        return cls(value, gamma, past, tuple(last), not readers <= {*nodes, silu})
 
 
 def _passed(node: Any) -> tuple[Any, list[Any]]:
@@ -210,19 +170,21 @@ def _passed(node: Any) -> tuple[Any, list[Any]]:
     return node, passed
 
 
-def _normalized(node: Any) -> tuple[fx.Node, fx.Node] | None:
-    """Returns the value and the weight of a norm as diffusers' ``WanRMS_norm`` is exported."""
+def _normalized(node: Any) -> tuple[fx.Node, fx.Node, list[fx.Node]] | None:
+    """Returns value, weight and nodes of a norm as diffusers' ``WanRMS_norm`` is exported."""
+    nodes = [node]
     if node.target is aten.add.Tensor and node.args[1] == 0.0:
-        node = node.args[0]
+        nodes.append(node := node.args[0])
     if node.target is not aten.mul.Tensor or not isinstance(node.args[1], fx.Node):
         return None
     scaled, gamma = node.args
     channels = gamma.meta["val"].numel()
     if scaled.target is not aten.mul.Tensor or scaled.args[1] != channels**0.5:
         return None
-    divided, _ = _passed(scaled.args[0])
+    divided, copies = _passed(scaled.args[0])
     if divided.target is not aten.div.Tensor:
         return None
+    nodes += [scaled, *copies, divided]
     value, norm = divided.args
     for target, rest in (
         (aten.expand.default, None),
@@ -231,8 +193,10 @@ def _normalized(node: Any) -> tuple[fx.Node, fx.Node] | None:
     ):
         if norm.target is not target or (rest is not None and norm.args[1:] != rest):
             return None
+        nodes.append(norm)
         norm = norm.args[0]
-    return (_passed(value)[0], gamma) if norm is value else None
+    source, copies = _passed(value)
+    return (source, gamma, nodes + copies) if norm is value else None
 
 
 @dataclass
@@ -256,15 +220,16 @@ class _Rewriting:
         norm = _NormSilu.before(convolution) if self.fused else None
         if norm is None:
             with self.graph.inserting_before(node):
-                inputs = insert(self.graph, convolution_inputs, [convolution.x])
+                inputs = insert(self.graph, convolution_inputs, [convolution.x, convolution.tile])
         else:
-            inputs = self._fuse(norm)
+            inputs = self._fuse(norm, convolution.tile)
 
         def multiply(weight: Tensor, *frames: Tensor) -> tuple[Tensor, ...]:
             return winograd_products(frames, weight, pads)
 
-        def combine(m0: Tensor, m1: Tensor, m2: Tensor, m3: Tensor, *rest: Tensor) -> Tensor:
-            return convolution_output((m0, m1, m2, m3), rest[0] if rest else None, batch)
+        def combine(*given: Tensor) -> Tensor:
+            bias = given[-1] if len(given) > len(inputs) else None
+            return convolution_output(given[: len(inputs)], bias, batch)
 
         batch = node.meta["val"].shape[0]
         with self.graph.inserting_before(node):
@@ -275,7 +240,7 @@ class _Rewriting:
         node.replace_all_uses_with(result)
         self.graph.erase_node(node)
 
-    def _fuse(self, norm: _NormSilu) -> list[fx.Node]:
+    def _fuse(self, norm: _NormSilu, tile: int) -> list[fx.Node]:
         """Calls the operator for a norm and returns the inputs of the products after it."""
         value, residual, products = norm.value, None, None
         if value in self.products:
@@ -287,6 +252,7 @@ class _Rewriting:
                     products, residual = self.products[convolved], other
         sources, bias = ([value], None) if products is None else products
         optional = [node for node in (bias, residual) if node is not None]
+        keep_sum = products is not None and norm.keep_value
 
         def call(gamma: Tensor, past: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
             # Products and sums of an earlier call are channels last already: nothing is copied.
@@ -294,13 +260,15 @@ class _Rewriting:
             others = iter(rest[len(sources) :])
             inputs, last, total = norm_silu_winograd(
                 *x,
-                *[None] * (4 - len(x)),
+                *[None] * (_PRODUCTS - len(x)),
                 None if bias is None else next(others),
                 None if residual is None else next(others).movedim(1, -1).contiguous(),
                 gamma.flatten(),
                 past.movedim(1, -1).contiguous(),
+                tile,
+                keep_sum,
             )
-            made = (*inputs.unbind(), *(() if residual is None else (total,)), last)
+            made = (*inputs.unbind(), *((total,) if keep_sum else ()), last)
             return tuple(each.movedim(-1, 1) for each in made)
 
         # Marks the place right after the value.
@@ -311,7 +279,7 @@ class _Rewriting:
             inputs: list[fx.Node] = list(insert(self.graph, call, given))
         self.graph.erase_node(anchor)
         last = inputs.pop()
-        if residual is not None:
+        if keep_sum:
             value.replace_all_uses_with(inputs.pop())
         for node in norm.last:
             node.replace_all_uses_with(last)

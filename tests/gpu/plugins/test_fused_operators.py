@@ -27,6 +27,7 @@ from vidc.plugins.ops.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write_reference,
 )
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.winograd_tiles import TILES
 
 pytestmark = pytest.mark.usefixtures("library")
 CUDA = torch.device("cuda", 0)
@@ -49,22 +50,26 @@ def test_gelu_quantize(dtype, output):
                 held.gelu(taken, CUDA)
 
 
+@pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("channels", CHANNELS)
-def test_norm_silu_winograd(channels):
+def test_norm_silu_winograd(channels, tile):
     for height, width in ((1, 1), (5, 7), (60, 104)):
-        for batch, pairs in ((1, 1), (2, 3)):
+        for batch, tiles in ((1, 1), (2, 3)):
             for residual in (False, True):
                 for products in {True, residual}:
                     held.winograd(
                         winograd_arguments(
-                            batch, pairs, height, width, channels, products, residual=residual
+                            batch, tiles, height, width, channels, products, residual=residual,
+                            tile=tile,
                         ),
                         CUDA,
-                    )
+                    )  # fmt: skip
 
 
-def test_norm_silu_winograd_at_the_size_of_longlive():
-    held.winograd(winograd_arguments(1, 6, 480, 832, 96, residual=True), CUDA)
+@pytest.mark.parametrize("keep_sum", [False, True])
+def test_norm_silu_winograd_at_the_size_of_longlive(keep_sum):
+    taken = winograd_arguments(1, 3, 480, 832, 96, residual=True, tile=4, keep_sum=keep_sum)
+    held.winograd(taken, CUDA)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -100,13 +100,15 @@ const char* run_qk_norm_rope_ring_write_static(const Given* t, int64_t sink, dou
   });
 }
 
-const char* run_norm_silu_winograd(const Given* t, void* const* outputs) {
+const char* run_norm_silu_winograd(const Given* t, int64_t tile, int64_t keep_sum,
+                                   void* const* outputs) {
   return saying([&] {
     const TensorView m0 = view("m0", t[0]);
-    const Optional m1("m1", t[1]), m2("m2", t[2]), m3("m3", t[3]), bias("bias", t[4]),
-        residual("residual", t[5]);
-    const WinogradFrames given{{&m0, m1.get(), m2.get(), m3.get()}, bias.get(), residual.get(),
-                               view("gamma", t[6]),                  view("past", t[7])};
+    const Optional m1("m1", t[1]), m2("m2", t[2]), m3("m3", t[3]), m4("m4", t[4]), m5("m5", t[5]),
+        bias("bias", t[6]), residual("residual", t[7]);
+    const WinogradFrames given{{&m0, m1.get(), m2.get(), m3.get(), m4.get(), m5.get()},
+                               bias.get(), residual.get(), view("gamma", t[8]),
+                               view("past", t[9]), tile, keep_sum != 0};
     check_norm_silu_winograd(given);
     norm_silu_winograd(given, outputs[0], outputs[1], outputs[2], nullptr);
   });
