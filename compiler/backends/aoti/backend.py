@@ -109,7 +109,7 @@ class AotInductorBackend(Backend):
         channels_last: tuple[str, ...] = ()
         fusion, notes, signature = NOTHING, tuple[str, ...](), component.signature
         if target.is_gpu:
-            from vidc.compiler.backends.aoti import winograd
+            from vidc.compiler.backends.aoti import group_norms, short_attention, winograd
             from vidc.compiler.backends.aoti.cuda import for_cuda
             from vidc.compiler.backends.rings_8bit import (
                 has_quantized_rings,
@@ -122,8 +122,9 @@ class AotInductorBackend(Backend):
             fault = engine_operators.kernel_error(torch.device("cuda"), wanted)
             if fault is not None and narrow:
                 raise fault  # Fallback kernels would compute another recipe.
-            called = tuple(sorted({*fusable(program), *winograd.fused_operators(program)}))
-            notes = _notes(called, fault)
+            passes = (winograd, group_norms, short_attention)
+            called = {*fusable(program), *(n for p in passes for n in p.fused_operators(program))}
+            notes = _notes(tuple(sorted(called)), fault)
             lowered = for_cuda(program, fault is None)
             program, channels_last, fusion = lowered.program, lowered.channels_last, lowered.fusion
             notes += fusion.left

@@ -1,13 +1,16 @@
 """Programs as AOTInductor compiles them for a GPU: lowered operators, channels-last weights."""
 
 import dataclasses
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
+from vidc.compiler.backends.aoti import group_norms, short_attention
 from vidc.compiler.backends.aoti.fusion import NOTHING, Fusion, fuse
 from vidc.compiler.backends.aoti.scaled_matmuls import lower_linears
 from vidc.compiler.backends.aoti.winograd import use_winograd
@@ -24,6 +27,11 @@ from vidc.plugins.ops.ring import (
 )
 from vidc.runtime.weights import CHANNELS_LAST
 
+REWRITES: Mapping[str, Callable[[ExportedProgram], tuple[str, ...]]] = {
+    group_norms.OPERATOR: group_norms.use_group_norms,
+    short_attention.OPERATOR: short_attention.use_short_attention,
+}
+"""Rewrites of a graph that call a fused operator and can be left out, by the operator's name."""
 _CONVOLUTIONS = (torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
 
 
@@ -42,7 +50,7 @@ class CudaProgram:
     fusion: Fusion
 
 
-def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
+def for_cuda(program: ExportedProgram, fused: bool, without: Collection[str] = ()) -> CudaProgram:
     """Lowers a program for a Hopper GPU.
 
     Ring writes outside fused operators are inlined, so that inductor fuses them with the norm and
@@ -52,6 +60,7 @@ def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
     Args:
         program: an exported program, perhaps quantized; changed in place.
         fused: True to call fused operators, whose kernels must be installed.
+        without: names of ``REWRITES`` that are left out, to measure what they gain.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-COUNT``, ``VIDC-QUANTIZE-GRAPH``.
@@ -59,6 +68,9 @@ def for_cuda(program: ExportedProgram, fused: bool) -> CudaProgram:
     """
     fusion = lower(program, fused)
     called = use_winograd(program, fused)
+    for name, rewrite in REWRITES.items():
+        if fused and name not in without:
+            called += rewrite(program)
     fusion = dataclasses.replace(fusion, operators=tuple(sorted({*fusion.operators, *called})))
     replace(program, ring_attention, flash_attention_sm90)
     program = move_to_device_pass(program, "cuda")
@@ -96,11 +108,17 @@ def _has_single_query(attention: fx.Node) -> bool:
 def _convolved_weights(program: ExportedProgram) -> tuple[str, ...]:
     weights = weight_names(program)
     kernels = [
-        node.args[1].name
+        _unsqueezed(node.args[1]).name
         for target in _CONVOLUTIONS
         for node in program.graph.find_nodes(op="call_function", target=target)
     ]
     return tuple(sorted({weights[name] for name in kernels if name in weights}))
+
+
+def _unsqueezed(node: fx.Node) -> fx.Node:
+    """Returns the kernel of a 3D convolution that runs as a 2D one, whose last axis is 1."""
+    source: Any = node.args[0] if node.target is torch.ops.aten.squeeze.dim else node
+    return source  # type: ignore[no-any-return]
 
 
 def _channels_last(weight: Tensor) -> Tensor:
