@@ -49,6 +49,11 @@ class CudaProgram:
     channels_last: tuple[str, ...]
     fusion: Fusion
 
+    @property
+    def inductor(self) -> Mapping[str, Any]:
+        """Options of inductor for the program."""
+        return group_norms.INDUCTOR if group_norms.OPERATOR in self.fusion.operators else {}
+
 
 def for_cuda(program: ExportedProgram, fused: bool, without: Collection[str] = ()) -> CudaProgram:
     """Lowers a program for a Hopper GPU.

@@ -6,7 +6,8 @@ whole pixels (``docs/evidence/svd.md``). A vector that is added to every pixel b
 as the bias of a convolution, is added by the operator: it would cost a pass over memory otherwise.
 """
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,14 @@ from vidc.plugins.ops.group_norm_silu import group_norm_silu
 
 aten = torch.ops.aten
 OPERATOR = "group_norm_silu"
+LEAST_ELEMENTS = 2**22
+"""Of a tensor: smaller ones stay in the cache, and inductor may normalize them in one kernel."""
+INDUCTOR: Mapping[str, Any] = {
+    # By default inductor computes a sum of up to four tensors anew in each kernel that reads it,
+    # and once more for an operator that is opaque to it.
+    "realize_reads_threshold": 1,
+}
+"""Options of inductor for a program that calls the operator."""
 _BIAS = 2
 """Index of the argument of ``conv2d``."""
 
@@ -63,11 +72,13 @@ class _GroupNorm:
 
     @classmethod
     def of(cls, node: fx.Node) -> "_GroupNorm | None":
-        """Returns None for a norm without weights or not of 16 bits."""
+        """Returns None for a norm that is small, without weights or not of 16 bits."""
         given: list[Any] = [*node.args, *(None, None, 1e-5)[len(node.args) - 2 :]]
         x, groups, weight, bias, eps, *_ = given
         dtype = node.meta["val"].dtype
         if weight is None or bias is None or dtype not in (torch.float16, torch.bfloat16):
+            return None
+        if node.meta["val"].numel() < LEAST_ELEMENTS:
             return None
         if any(each.meta["val"].dtype is not dtype for each in (weight, bias)):
             return None
@@ -86,7 +97,7 @@ class _GroupNorm:
             vectors = [each.flatten().float() for each in shifts]
             result: Tensor = group_norm_silu(
                 pixels.flatten(1, -2),
-                torch.stack(vectors).sum(0) if vectors else None,
+                functools.reduce(torch.add, vectors) if vectors else None,
                 weight, bias, self.groups, self.eps, silu,
             )  # fmt: skip
             return result.view(pixels.shape).movedim(-1, 1)

@@ -21,6 +21,15 @@ HALF = torch.float16
 FRAMES, CHANNELS = 5, 64
 
 
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch):
+    """Lets the passes rewrite the small tensors of these tests, on this machine."""
+    monkeypatch.setattr(group_norms, "LEAST_ELEMENTS", 0)
+    monkeypatch.setattr(
+        "vidc.compiler.backends.aoti.cuda.move_to_device_pass", lambda program, _: program
+    )
+
+
 class Block(nn.Module):
     """A residual block and a transformer of one resolution, as in a UNet over frames."""
 
@@ -140,6 +149,15 @@ def test_leaves_norms_that_no_kernel_has(module, shape, dtype):
     assert calls(program, torch.ops.aten.group_norm.default) == 1
 
 
+def test_leaves_norms_of_small_tensors(monkeypatch):
+    monkeypatch.setattr(group_norms, "LEAST_ELEMENTS", 2 * 64 * 30)
+    norm = made(GroupNorm(64, 1e-6))
+    for pixels, called in ((29, False), (30, True)):
+        program = exported(norm, drawn(2, 64, pixels))
+        assert bool(group_norms.fused_operators(program)) is called
+        assert bool(group_norms.use_group_norms(program)) is called
+
+
 class Attention(nn.Module):
     def __init__(self, **options: object) -> None:
         super().__init__()
@@ -168,30 +186,22 @@ def test_leaves_attention_that_the_kernel_has_not(query, key, options, dtype):
 
 
 @pytest.mark.parametrize("without", [(), ("group_norm_silu",), ("temporal_attention",)])
-def test_a_rewrite_can_be_left_out(monkeypatch, without):
-    monkeypatch.setattr(
-        "vidc.compiler.backends.aoti.cuda.move_to_device_pass", lambda program, _: program
-    )
+def test_a_rewrite_can_be_left_out(without):
     program = exported(made(Block()), *block_inputs())
     lowered = for_cuda(program, True, without)
     assert set(lowered.fusion.operators) == {*REWRITES} - {*without}
     assert calls(program, group_norm_silu) == (0 if "group_norm_silu" in without else 5)
     assert calls(program, temporal_attention) == (0 if "temporal_attention" in without else 1)
+    assert bool(lowered.inductor) is ("group_norm_silu" not in without)
 
 
-def test_without_kernels_nothing_is_rewritten(monkeypatch):
-    monkeypatch.setattr(
-        "vidc.compiler.backends.aoti.cuda.move_to_device_pass", lambda program, _: program
-    )
+def test_without_kernels_nothing_is_rewritten():
     program = exported(made(Block()), *block_inputs())
     assert for_cuda(program, False).fusion.operators == ()
 
 
-def test_kernels_of_temporal_convolutions_are_channels_last(monkeypatch):
+def test_kernels_of_temporal_convolutions_are_channels_last():
     """They are 3D in the checkpoint and run as 2D ones."""
-    monkeypatch.setattr(
-        "vidc.compiler.backends.aoti.cuda.move_to_device_pass", lambda program, _: program
-    )
     program = exported(made(Block()), *block_inputs())
     lowered = for_cuda(program, True)
     name = "resnet.temporal_res_block.conv1.weight"
