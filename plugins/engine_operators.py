@@ -1,21 +1,27 @@
-"""The fused operators that engines call, and a test of their kernels on a GPU."""
+"""The fused operators that engines and programs call, and a test of their kernels on a GPU."""
 
-from functools import cache
+from functools import cache, partial
 
 import torch
 
 from vidc.plugins import loading
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.group_norm_silu import group_norm_silu
 from vidc.plugins.ops.norm_silu_winograd import norm_silu_winograd
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.sampler_step import sampler_step
+from vidc.plugins.ops.temporal_attention import temporal_attention
 
-PLAIN = ("gelu_quantize", "norm_silu_winograd", "qk_norm_rope_ring_write")
+PLAIN = (
+    "gelu_quantize", "group_norm_silu", "norm_silu_winograd", "qk_norm_rope_ring_write",
+    "sampler_step", "temporal_attention",
+)  # fmt: skip
 RINGS_8BIT = ("qk_norm_rope_ring_write_static", "ring_attention_8bit")
 """Operators of engines with 8-bit rings."""
-OPERATORS = (*PLAIN, *RINGS_8BIT)
+OPERATORS = tuple(sorted((*PLAIN, *RINGS_8BIT)))
 """Names, sorted."""
 
 
@@ -31,7 +37,7 @@ def kernel_error(
 
     Args:
         device: a GPU; on a CPU the references run and no library is needed.
-        operators: names of the operators that an engine calls.
+        operators: names of the operators that are called.
 
     Raises:
         RuntimeError: the device fails for another reason, such as full memory.
@@ -65,6 +71,8 @@ def _run_plain(device: torch.device) -> None:
         return torch.zeros(shape, dtype=dtype, device=device)
 
     gelu_quantize(zeros(1, 1, width), "bfloat16")
+    pixel, each = zeros(1, 1, width), zeros(width)
+    group_norm_silu(pixel, None, each, each, 1, 1e-6, True)
     frames, weight = zeros(1, 2, 1, 1, 32, dtype=torch.float16), zeros(32, dtype=torch.float16)
     norm_silu_winograd(frames, *[None] * 7, weight, frames, 2, False)
     qk_norm_rope_ring_write(
@@ -79,6 +87,13 @@ def _run_plain(device: torch.device) -> None:
         0,
         1e-6,
     )
+    float32 = partial(zeros, dtype=torch.float32)
+    clip = (1, 1, 4, 1, 1)
+    sampler_step(
+        float32(*clip), None, float32(1), float32(1, 5), zeros(2, dtype=torch.int64),
+        float32(*clip), float32(1, 1, 8, 1, 1), float32(1),
+    )  # fmt: skip
+    temporal_attention(*[zeros(1, 1, 1, heads, head_dim)] * 3)
 
 
 def _run_rings_8bit(device: torch.device) -> None:

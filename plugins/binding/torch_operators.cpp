@@ -122,6 +122,38 @@ std::tuple<Tensor, Tensor, Tensor> norm_silu_winograd_cuda(
   return {inputs, last, sum};
 }
 
+Tensor group_norm_silu_cuda(const Tensor& x, const std::optional<Tensor>& shift,
+                            const Tensor& weight, const Tensor& bias, int64_t groups, double eps,
+                            bool silu) {
+  const Optional of_shift("shift", shift);
+  const GroupNormSiluArguments given{view("x", x),
+                                     of_shift.get(),
+                                     view("weight", weight),
+                                     view("bias", bias),
+                                     groups,
+                                     static_cast<float>(eps),
+                                     silu};
+  check_group_norm_silu(given);
+  const DeviceGuard guard(given.x.device);
+  Tensor output = allocate(x, {x.size(0), x.size(1), x.size(2)}, x.scalar_type());
+  Tensor workspace = allocate(x, {group_norm_silu_workspace(given)}, ScalarType::Char);
+  group_norm_silu(given, workspace.data_ptr(), output.data_ptr(), current_stream(given.x));
+  return output;
+}
+
+void sampler_step_cuda(const Tensor& velocity, const std::optional<Tensor>& noise,
+                       const Tensor& guidance, const Tensor& table, const Tensor& progress,
+                       const Tensor& latent, const Tensor& sample, const Tensor& timestep) {
+  const Optional of_noise("noise", noise);
+  const SamplerStepArguments given{view("velocity", velocity), of_noise.get(),
+                                   view("guidance", guidance), view("table", table),
+                                   view("progress", progress), view("latent", latent),
+                                   view("sample", sample),     view("timestep", timestep)};
+  check_sampler_step(given);
+  const DeviceGuard guard(given.velocity.device);
+  sampler_step(given, current_stream(given.velocity));
+}
+
 Tensor ring_attention_16bit_cuda(const Tensor& query, const Tensor& key_cache,
                                  const Tensor& value_cache, const Tensor& valid_length) {
   const RingAttention16Bit given{view("query", query), view("key_cache", key_cache),
@@ -164,13 +196,28 @@ Tensor ring_attention_8bit_cuda(const Tensor& query, const Tensor& query_scale,
   return output;
 }
 
+Tensor temporal_attention_cuda(const Tensor& query, const Tensor& key, const Tensor& value) {
+  const TemporalAttentionArguments given{view("query", query), view("key", key),
+                                         view("value", value)};
+  check_temporal_attention(given);
+  const DeviceGuard guard(given.query.device);
+  Tensor output = allocate(
+      query, {query.size(0), query.size(1), query.size(2), query.size(3), query.size(4)},
+      query.scalar_type());
+  temporal_attention(given, output.data_ptr(), current_stream(given.query));
+  return output;
+}
+
 void register_on_cuda(torch::stable::detail::StableLibrary& library) {
   library.impl("gelu_quantize", TORCH_BOX(&gelu_quantize_cuda));
+  library.impl("group_norm_silu", TORCH_BOX(&group_norm_silu_cuda));
   library.impl("norm_silu_winograd", TORCH_BOX(&norm_silu_winograd_cuda));
   library.impl("qk_norm_rope_ring_write", TORCH_BOX(&qk_norm_rope_ring_write_cuda));
   library.impl("qk_norm_rope_ring_write_static", TORCH_BOX(&qk_norm_rope_ring_write_8bit_cuda));
   library.impl("ring_attention_16bit", TORCH_BOX(&ring_attention_16bit_cuda));
   library.impl("ring_attention_8bit", TORCH_BOX(&ring_attention_8bit_cuda));
+  library.impl("temporal_attention", TORCH_BOX(&temporal_attention_cuda));
+  library.impl("sampler_step", TORCH_BOX(&sampler_step_cuda));
 }
 
 }  // namespace

@@ -55,6 +55,40 @@ int64_t check_norm_silu_winograd(const WinogradFrames& given);
 void norm_silu_winograd(const WinogradFrames& given, void* inputs, void* last, void* sum,
                         cudaStream_t stream);
 
+// `shift` may be null.
+struct GroupNormSiluArguments {
+  TensorView x;
+  const TensorView* shift;
+  TensorView weight, bias;
+  int64_t groups;
+  float eps;
+  bool silu;
+};
+
+void check_group_norm_silu(const GroupNormSiluArguments& given);
+// Returns the bytes of workspace. Its content does not matter.
+int64_t group_norm_silu_workspace(const GroupNormSiluArguments& given);
+void group_norm_silu(const GroupNormSiluArguments& given, void* workspace, void* output,
+                     cudaStream_t stream);
+
+// `noise` may be null.
+struct SamplerStepArguments {
+  TensorView velocity;
+  const TensorView* noise;
+  TensorView guidance, table, progress, latent, sample, timestep;
+};
+
+void check_sampler_step(const SamplerStepArguments& given);
+void sampler_step(const SamplerStepArguments& given, cudaStream_t stream);
+
+struct TemporalAttentionArguments {
+  TensorView query, key, value;
+};
+
+void check_temporal_attention(const TemporalAttentionArguments& given);
+void temporal_attention(const TemporalAttentionArguments& given, void* output,
+                        cudaStream_t stream);
+
 struct RingAttention16Bit {
   TensorView query, key_cache, value_cache, valid_length;
 };

@@ -4,17 +4,18 @@
 // during the computation of logits, the next keys during the product with values.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cmath>
 
 #include "ring_attention_16bit.h"
+#include "sm75_attention_element.cuh"
 #include "sm75_copy.cuh"
 #include "sm75_mma.cuh"
 #include "sm75_online_softmax.cuh"
 
 namespace vidc::ring_attention::of_16_bits {
+
+using ring_attention::Bfloat16;
+using ring_attention::Float16;
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
@@ -29,36 +30,6 @@ template <int kHead>
 struct Tile {
   __align__(16) uint16_t key[kKeys][kHead + kPadding];
   __align__(16) uint16_t value[kKeys][kHead + kPadding];
-};
-
-// Sums add the `rounded` weights, not the exact ones: an output is then a convex combination of
-// values and does not overflow their type.
-struct Float16 {
-  static __device__ __forceinline__ uint32_t pack(float x, float y) {
-    const __half2 pair = __floats2half2_rn(x, y);
-    return *reinterpret_cast<const uint32_t*>(&pair);
-  }
-  static __device__ __forceinline__ float2 rounded(float x, float y) {
-    return __half22float2(__floats2half2_rn(x, y));
-  }
-  static __device__ __forceinline__ void multiply(float (&sums)[4], const uint32_t (&left)[4],
-                                                  uint32_t low, uint32_t high) {
-    mma::multiply(sums, left, low, high);
-  }
-};
-
-struct Bfloat16 {
-  static __device__ __forceinline__ uint32_t pack(float x, float y) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
-    return *reinterpret_cast<const uint32_t*>(&pair);
-  }
-  static __device__ __forceinline__ float2 rounded(float x, float y) {
-    return mma::floats_of_bf16(pack(x, y));
-  }
-  static __device__ __forceinline__ void multiply(float (&sums)[4], const uint32_t (&left)[4],
-                                                  uint32_t low, uint32_t high) {
-    mma::multiply_bf16(sums, left, low, high);
-  }
 };
 
 // Copies the rows of a tile from slot `first` of one head. Slots that are not valid become zeros:

@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from vidc.plugins import engine_operators
 from vidc.plugins.errors import UsageError
+from vidc.plugins.ops.sampler_step import sampler_step, sampler_step_reference
 from vidc.runtime.graphs import Runners
 from vidc.runtime.inputs import LATENT, Input
 from vidc.runtime.noise import NoiseSource, block_noise
@@ -16,6 +18,7 @@ from vidc.runtime.programs.clip_spec import ClipSpec
 from vidc.runtime.programs.image import image_tensor
 from vidc.runtime.programs.pixels import levels
 from vidc.runtime.programs.sampler import step_table
+from vidc.runtime.states import Buffers
 
 IMAGE = Input(
     "image",
@@ -188,15 +191,37 @@ class Clip(Session[ClipSpec]):
         self._latent = zeros(spec.noise_shape[1:])
         self._image = zeros((1, *spec.latent))
         """Latent of the image, unscaled."""
-        self._index = torch.zeros(1, dtype=torch.int64, device=device)
-        """Number of the next step."""
-        scales = torch.linspace(*spec.guidance, spec.frames, dtype=torch.float32, device=device)
-        self._guidance = scales.view(1, -1, 1, 1, 1)
-        if spec.cached and "denoise" in self._buffers:  # A decoder may play alone.
-            # Both take and give the same tensors.
-            self._buffers["denoise_shallow"] = self._buffers["denoise"]
+        self._progress = torch.zeros(2, dtype=torch.int64, device=device)
+        """State of ``sampler_step``: the number of the next step, and 0."""
+        self._guidance = torch.linspace(
+            *spec.guidance, spec.frames, dtype=torch.float32, device=device
+        )
         first = spec.sigmas[0]
         self._start = (first * first + 1) ** 0.5
+        # Without kernels for this GPU, the same numbers take a dozen launches a step.
+        fused = engine_operators.kernel_error(device, ("sampler_step",)) is None
+        self._update = sampler_step if fused else sampler_step_reference
+        if "denoise" in self._buffers:  # A decoder may play alone.
+            self._allocate_passes(device)
+
+    def _allocate_passes(self, device: torch.device) -> None:
+        """Makes the buffers of a step's passes: parts of one input and one output of all halves."""
+        passes = [self._buffers["denoise"]]
+        if self.spec.two_passes:
+            passes.append(Buffers(self._resources.engines["denoise"].signature, device))
+        self._sample = torch.cat([each["sample"] for each in passes])
+        self._velocity = torch.cat([each["velocity"] for each in passes])
+        self._timestep = passes[0]["timestep"]
+        samples, velocities = (x.chunk(len(passes)) for x in (self._sample, self._velocity))
+        for half, buffers in enumerate(passes):
+            buffers.inputs |= {"sample": samples[half], "timestep": self._timestep}
+            buffers.outputs["velocity"] = velocities[half]
+            if self.spec.two_passes:
+                buffers.set({"half": half})
+        self._passes = passes
+        if self.spec.cached:
+            # Both take and give the same tensors.
+            self._buffers["denoise_shallow"] = passes[0]
 
     def _capture(self, runners: Runners) -> None:
         denoisers = [name for name in self.spec.components if name in self.spec.calls["block"]]
@@ -223,9 +248,9 @@ class Clip(Session[ClipSpec]):
         self._run("vae_encode")
         self._image.copy_(self._buffers["vae_encode"]["latent"])
         self._run("condition_clip")
-        if not self.spec.two_passes:
-            for half in range(self.spec.halves):
-                self._set_half(half, conditional=half == self.spec.halves - 1)
+        # The unconditional half has zeros beside its latents.
+        beside = self._sample[-1, :, self.spec.latent[0] :]
+        beside.copy_(self._image.expand(beside.shape))
 
     def _clip(self) -> None:
         """Computes a clip's latent from ``_noise``."""
@@ -238,58 +263,26 @@ class Clip(Session[ClipSpec]):
         self._make_start()
         for step in range(self.spec.steps):
             self._make_step[self.spec.denoiser(step)]()
-            if self._index.is_cuda:
-                torch.cuda.current_stream(self._index.device).synchronize()
+            if self._progress.is_cuda:
+                torch.cuda.current_stream(self._progress.device).synchronize()
             progress(step + 1, self._latent)
 
     def _begin(self) -> None:
         """Sets the pure noise of the first step."""
-        self._index.zero_()
+        self._progress.zero_()
+        self._timestep.copy_(self._table[0, :1])
         self._latent.copy_(self._noise[0] * self._start)
-        self._set_sample(1 / self._start)
+        self._sample[:, :, : self.spec.latent[0]] = self._latent * (1 / self._start)
 
     def _step(self, denoiser: str) -> None:
         """Takes the next step with one of the components that denoise."""
-        timestep, keep, change, fresh, scale = self._table.index_select(0, self._index)[0].unbind()
-        self._buffers["denoise"].set({"timestep": timestep})
-        velocity = self._velocity(denoiser)
-        self._latent.mul_(keep).add_(velocity * change)
-        self._index.add_(1)
-        if self.spec.fresh_noise:
-            # Behind the last step is the first one's noise, whose factor is 0 there.
-            following = self._index % self.spec.steps
-            self._latent.add_(self._noise.index_select(0, following)[0] * fresh)
-        self._set_sample(scale)
-
-    def _set_sample(self, scale: Tensor | float) -> None:
-        """Writes the scaled latent to every half of the network's input, beside the image's."""
-        channels = self.spec.latent[0]
-        self._buffers["denoise"]["sample"][:, :, :channels] = self._latent * scale
-
-    def _set_half(self, half: int, conditional: bool) -> None:
-        """Writes the image's latent, or zeros, beside the latents of a half."""
-        beside = self._buffers["denoise"]["sample"][half, :, self.spec.latent[0] :]
-        beside.copy_(self._image.expand(beside.shape)) if conditional else beside.zero_()
-
-    def _velocity(self, denoiser: str) -> Tensor:
-        """Returns the guided prediction, float32 ``[1, T, C, h, w]``."""
-        predicted = self._buffers["denoise"]["velocity"]
-        if not self.spec.two_passes:
-            self._run(denoiser)
-            if not self.spec.guided:
-                return predicted
-            without, within = predicted.split(1)
-        else:
-            without, within = (self._half(half) for half in range(self.spec.halves))
-        result: Tensor = without + self._guidance * (within - without)
-        return result
-
-    def _half(self, half: int) -> Tensor:
-        """Returns the unconditional prediction or the conditional one, by a pass of its own."""
-        self._set_half(0, conditional=bool(half))
-        self._buffers["denoise"].set({"half": half})
-        self._run("denoise")
-        return self._buffers["denoise"]["velocity"].clone()
+        for buffers in self._passes:
+            self._resources.engines[denoiser].run(buffers, self._states)
+        noise = self._noise if self.spec.fresh_noise else None
+        self._update(
+            self._velocity, noise, self._guidance, self._table, self._progress, self._latent,
+            self._sample, self._timestep,
+        )  # fmt: skip
 
 
 def _number(value: object, name: str, least: int = 0) -> float:

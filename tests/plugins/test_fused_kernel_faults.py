@@ -7,12 +7,23 @@ import held
 import pytest
 import torch
 from fused_on_cpu import Kernels, with_fault
-from operators import FP8, Ring, gelu_arguments, qkv_arguments
+from operators import (
+    FP8,
+    Ring,
+    frame_arguments,
+    gelu_arguments,
+    group_norm_arguments,
+    qkv_arguments,
+    sampler_arguments,
+)
 from operators_8bit import arguments as to_8bit_arguments
 
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.group_norm_silu import group_norm_silu
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.sampler_step import sampler_step
+from vidc.plugins.ops.temporal_attention import temporal_attention
 
 CPU = torch.device("cpu")
 RING = Ring(batch=2, tokens=70, heads=3, head_dim=128, window=160, sink=40, position=130)
@@ -33,9 +44,24 @@ def static(kernels):
     held.to_8bit(RING, to_8bit_arguments(RING), CPU, operator)
 
 
+def group_norm(kernels):
+    taken = group_norm_arguments(2, 77, 64, 8)
+    held.group_norm(taken, CPU, kernels.operator(group_norm_silu))
+
+
+def frames(kernels):
+    held.frames(frame_arguments(2, 25), CPU, kernels.operator(temporal_attention))
+
+
+def sampler(kernels):
+    taken = sampler_arguments(frames=2, size=(4, 20, 30), fresh=True)
+    held.sampler(taken, CPU, kernels.operator(sampler_step))
+
+
 UNITS = {
     gelu: "gelu_quantize.cu", ring: "qk_norm_rope_ring_write.cu",
-    static: "qk_norm_rope_ring_write_8bit.cu",
+    static: "qk_norm_rope_ring_write_8bit.cu", group_norm: "group_norm_silu.cu",
+    frames: "temporal_attention.cu", sampler: "sampler_step.cu",
 }  # fmt: skip
 
 
@@ -67,6 +93,17 @@ FAULTS = [
           "(tokens + 3 * 2 * (kTileSlots - 1)) / kTileSlots) + 1", "tokens / kTileSlots)"),
     Fault(static, "sm75_scale.cuh", "offset = lanes / 2", "offset = lanes / 4"),
     Fault(static, "sm75_value_transpose.cuh", "given.scale[head]", "given.scale[0]"),
+    Fault(group_norm, "sm75_group_norm_silu.cuh", "  __syncthreads();\n  const int width",
+          "  const int width"),
+    Fault(group_norm, "sm75_group_norm_silu.cuh", "(shift[j] - of_group.x)", "(-of_group.x)"),
+    Fault(group_norm, "sm75_group_norm_silu.cuh", "end = given.pixels;", "end = given.pixels - 1;"),
+    Fault(frames, "sm75_temporal_attention.cuh", "a.frames - 2 * q)", "a.frames + 1 - 2 * q)"),
+    Fault(frames, "sm75_temporal_attention.cuh", "of_frame[3], 0x7632", "of_frame[3], 0x5410"),
+    Fault(frames, "sm75_temporal_attention.cuh", "i % 2 + i / 2 * 8", "i"),
+    Fault(sampler, "sm75_sampler_step.cuh", "__ldg(given.guidance + frame)",
+          "__ldg(given.guidance)"),
+    Fault(sampler, "sm75_sampler_step.cuh", "blocks - 1) return;", "blocks) return;"),
+    Fault(sampler, "sm75_sampler_step.cuh", "given.noise + next *", "given.noise + step *"),
 ]  # fmt: skip
 
 

@@ -12,17 +12,30 @@ from depth import examples
 from fused_on_cpu import Kernels, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operators import FLOATS, FP8, Ring, gelu_arguments, qkv_arguments, winograd_arguments
+from operators import (
+    FLOATS,
+    FP8,
+    Ring,
+    frame_arguments,
+    gelu_arguments,
+    group_norm_arguments,
+    qkv_arguments,
+    sampler_arguments,
+    winograd_arguments,
+)
 from operators_8bit import arguments as to_8bit_arguments
 from rings import rings
 
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.group_norm_silu import group_norm_silu
 from vidc.plugins.ops.norm_silu_winograd import CHANNELS, norm_silu_winograd
 from vidc.plugins.ops.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write,
     qk_norm_rope_ring_write_reference,
 )
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.sampler_step import sampler_step
+from vidc.plugins.ops.temporal_attention import temporal_attention
 from vidc.plugins.ops.winograd_tiles import TILES
 
 CPU = torch.device("cpu")
@@ -66,6 +79,75 @@ def test_norm_silu_winograd(
         keep_sum,
     )  # fmt: skip
     held.winograd(taken, CPU, kernels.operator(norm_silu_winograd, backwards))
+
+
+@settings(max_examples=examples(40))
+@given(
+    images=st.integers(1, 3), pixels=st.integers(1, 300), dtype=st.sampled_from(HALVES),
+    width=st.sampled_from(
+        [(32, 32), (64, 32), (320, 32), (24, 3), (40, 1), (2560, 32), (512, 256)]
+    ),
+    shifted=st.booleans(), silu=st.booleans(), seed=seeds, backwards=st.booleans(),
+    spread=st.sampled_from([(1e-2, 0.0), (1.0, 0.0), (100.0, 0.0), (1.0, 30.0)]),
+)  # fmt: skip
+def test_group_norm_silu(
+    kernels, images, pixels, dtype, width, shifted, silu, seed, backwards, spread
+):
+    channels, groups = width
+    taken = group_norm_arguments(
+        images,
+        max(1, pixels * 32 // channels),
+        channels,
+        groups,
+        dtype,
+        shifted,
+        silu,
+        seed,
+        *spread,
+    )
+    held.group_norm(taken, CPU, kernels.operator(group_norm_silu, backwards))
+
+
+def test_group_norm_silu_of_many_chunks(kernels):
+    """A thousand blocks of one image, and one block of each of a thousand images."""
+    operator = kernels.operator(group_norm_silu)
+    held.group_norm(group_norm_arguments(1, 40_000, 64, 32), CPU, operator)
+    held.group_norm(group_norm_arguments(1100, 3, 64, 32), CPU, operator)
+
+
+@settings(max_examples=examples(40))
+@given(
+    batch=st.integers(1, 3), frames=st.integers(1, 32), pixels=st.integers(1, 3),
+    heads=st.integers(1, 3), dtype=st.sampled_from(HALVES), seed=seeds, backwards=st.booleans(),
+    deviation=st.sampled_from([1e-2, 1.0, 10.0]),
+)  # fmt: skip
+def test_temporal_attention(
+    kernels, batch, frames, pixels, heads, dtype, seed, backwards, deviation
+):
+    taken = frame_arguments(batch, frames, pixels, heads, dtype, seed, deviation)
+    held.frames(taken, CPU, kernels.operator(temporal_attention, backwards))
+
+
+@settings(max_examples=examples(40))
+@given(
+    predictions=st.integers(1, 2), frames=st.integers(1, 3), height=st.integers(1, 30),
+    width=st.integers(1, 30), step=st.integers(0, 3), fresh=st.booleans(), seed=seeds,
+    deviation=st.sampled_from([1e-2, 1.0, 700.0]), backwards=st.booleans(),
+)  # fmt: skip
+def test_sampler_step(
+    kernels, predictions, frames, height, width, step, fresh, seed, deviation, backwards
+):
+    size = (4, height, width)
+    taken = sampler_arguments(predictions, frames, size, 4, step, fresh, seed, deviation)
+    held.sampler(taken, CPU, kernels.operator(sampler_step, backwards))
+
+
+@pytest.mark.parametrize("step", [-1, 4, 2**40])
+def test_sampler_step_outside_the_table_writes_nothing(kernels, step):
+    taken = sampler_arguments(frames=2, size=(4, 20, 30), step=step)
+    _, after = held.run(kernels.operator(sampler_step), taken, CPU)
+    for name, value in taken.items():
+        assert value is None or torch.equal(after[name], value), name
 
 
 @settings(max_examples=examples(60))

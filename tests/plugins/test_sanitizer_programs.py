@@ -7,10 +7,10 @@ import subprocess
 import planted_race
 import pytest
 from operators import Ring
-from sanitizer_cases import RINGS, ring_writes, rows
+from sanitizer_cases import RINGS, clips, ring_writes, rows
 
 
-@pytest.mark.parametrize("calls", [rows, ring_writes])
+@pytest.mark.parametrize("calls", [rows, ring_writes, clips])
 def test_calls_are_valid_on_references(calls):
     """Runs the calls on a CPU, by the references."""
     for operator, taken in calls():

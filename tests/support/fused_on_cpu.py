@@ -20,9 +20,11 @@ from vidc.plugins.arguments import dtype_name
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parent / "cuda_on_cpu"
 SOURCES = (
-    "arguments.cpp", "launch.cpp", "gelu_quantize.cu", "norm_silu_winograd.cu",
+    "arguments.cpp", "launch.cpp", "gelu_quantize.cu", "group_norm_silu.cu",
+    "norm_silu_winograd.cu",
     "qk_norm_rope_ring_write.cu", "qk_norm_rope_ring_write_8bit.cu",
-    "ring_attention_8bit.cpp", "ring_attention_16bit.cpp",
+    "ring_attention_8bit.cpp", "ring_attention_16bit.cpp", "sampler_step.cu",
+    "temporal_attention.cu",
 )  # fmt: skip
 FLAGS = (
     "-std=c++17", "-O1", "-fno-strict-aliasing", "-fPIC", "-D__shared__=static", "-I.",

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from fused_on_cpu import Kernels
 from operators import gelu_arguments
-from sanitizer_cases import ring_writes, rows
+from sanitizer_cases import clips, ring_writes, rows
 
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
 
 
 def operators(kernels: Kernels) -> None:
-    for calls in (rows, ring_writes):
+    for calls in (rows, ring_writes, clips):
         for operator, taken in calls():
             kernels.operator(operator)(*taken.values())
 

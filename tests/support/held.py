@@ -9,10 +9,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.group_norm_silu import group_norm_silu
 from vidc.plugins.ops.norm_silu_winograd import norm_silu_winograd
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.ops.sampler_step import sampler_step, sampler_step_reference
+from vidc.plugins.ops.temporal_attention import temporal_attention
 from vidc.plugins.ops.winograd_tiles import transforms
 from vidc.plugins.transposed_values import stored_at
 
@@ -81,6 +84,65 @@ def winograd(taken: dict, device: torch.device = CPU, operator=norm_silu_winogra
         before = torch.einsum("j,j...->...", factors.abs(), successive.abs()).max().item()
         combined = torch.einsum("j,j...->...", factors, successive).flatten(0, 1)
         rounded_once(found, combined, 1.1 * rounding * before + 1e-6)
+
+
+def group_norm(taken: dict, device: torch.device = CPU, operator=group_norm_silu) -> None:
+    """``group_norm_silu``."""
+    found, _ = run(operator, taken, device)
+    x = taken["x"].double()
+    if taken["shift"] is not None:
+        x = x + taken["shift"].double()
+    grouped = x.unflatten(-1, (taken["groups"], -1))
+    mean = grouped.mean((1, 3), keepdim=True)
+    variance = (grouped - mean).square().mean((1, 3), keepdim=True)
+    length = (variance + taken["eps"]).sqrt()
+    normed = ((grouped - mean) / length).flatten(-2) * taken["weight"].double()
+    wanted = normed + taken["bias"].double()
+    # In float32, a mean square less a squared mean; then a factor and an offset.
+    size = (mean.abs() + variance.sqrt()) / length
+    error = (2e-6 * (1 + size + size.square())).expand_as(grouped).flatten(-2)
+    slack = error * (normed.abs() + taken["weight"].double().abs()) + 1e-6
+    if taken["silu"]:
+        wanted, slack = wanted * torch.sigmoid(wanted), 1.1 * slack
+    rounded_once(found, wanted, slack)
+
+
+def frames(taken: dict, device: torch.device = CPU, operator=temporal_attention) -> None:
+    """``temporal_attention``, whose weights may be rounded to its dtype."""
+    found, _ = run(operator, taken, device)
+    query, key, value = (taken[name].double().permute(0, 2, 3, 1, 4) for name in taken)
+    weights = torch.softmax(query @ key.mT / 8, -1)
+    # Half a step of each weight, of the value that it multiplies and of the sum of weights.
+    relative = 2.1 * ROUNDING[found.dtype] + 2e-5
+    allowed = relative * (weights @ value.abs()) + relative * (weights @ value).abs() + 1e-5
+    rounded_once(found, (weights @ value).permute(0, 3, 1, 2, 4), allowed.permute(0, 3, 1, 2, 4))
+
+
+def sampler(taken: dict, device: torch.device = CPU, operator=sampler_step) -> None:
+    """``sampler_step``: near a formula in float64, and the bits of its reference."""
+    _, after = run(operator, taken, device)
+    step, channels = int(taken["progress"][0]), taken["latent"].shape[2]
+    following = (step + 1) % len(taken["table"])
+    _, keep, change, fresh, scale = taken["table"][step].tolist()
+    *without, velocity = taken["velocity"].double()
+    scales = taken["guidance"].double().view(-1, 1, 1, 1)
+    for u in without:
+        velocity = u + scales * (velocity - u)
+    parts = [keep * taken["latent"].double(), change * velocity[None]]
+    if taken["noise"] is not None:
+        parts.append(fresh * taken["noise"][following].double())
+    slack = 1e-6 * sum(part.abs().max().item() for part in parts)
+    rounded_once(after["latent"], sum(parts), slack)
+    for half in range(len(taken["velocity"])):
+        wanted = after["latent"].double()[0] * scale
+        rounded_once(after["sample"][half, :, :channels], wanted)
+        beside = after["sample"][half, :, channels:]
+        assert torch.equal(beside, taken["sample"][half, :, channels:])
+    assert torch.equal(after["timestep"], taken["table"][following, :1])
+    assert after["progress"].tolist() == [following, 0]
+    _, wanted = run(sampler_step_reference, taken, CPU)
+    for name in ("latent", "sample", "timestep", "progress"):
+        assert torch.equal(after[name], wanted[name]), name
 
 
 def _rotated(x: Tensor, weight: Tensor, taken: dict) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ SMALLEST = {
 """Half the distance between numbers next to 0."""
 
 
-def rounded_once(found: Tensor, wanted: Tensor, slack: float = 0.0) -> None:
+def rounded_once(found: Tensor, wanted: Tensor, slack: float | Tensor = 0.0) -> None:
     """Holds an output to a float64 result, rounded once to the output's dtype.
 
     Args:
@@ -101,6 +101,55 @@ def winograd_arguments(
         "past": tensor(batch, 2, *size),
         "tile": tile,
         "keep_sum": products and (residual if keep_sum is None else keep_sum),
+    }
+
+
+def sampler_arguments(
+    predictions=2, frames=3, size=(4, 2, 3), steps=4, step=1, fresh=False, seed=1, deviation=1.0
+):  # fmt: skip
+    """Draws arguments of ``sampler_step``."""
+    tensor = draw(seed)
+    latent = (1, frames, *size)
+    channels, *pixels = size
+    return {
+        "velocity": tensor(predictions, *latent[1:], deviation=deviation),
+        "noise": tensor(steps, *latent) if fresh else None,
+        "guidance": torch.linspace(1, 3, frames),
+        "table": tensor(steps, 5),
+        "progress": torch.tensor([step, 0]),
+        "latent": tensor(*latent, deviation=deviation),
+        "sample": tensor(predictions, frames, 2 * channels, *pixels),
+        "timestep": tensor(1),
+    }
+
+
+def group_norm_arguments(
+    images=2, pixels=5, channels=32, groups=4, dtype=torch.float16, shifted=True, silu=True,
+    seed=1, deviation=1.0, mean=0.0,
+):  # fmt: skip
+    """Draws arguments of ``group_norm_silu``."""
+    tensor = draw(seed)
+    return {
+        "x": tensor(images, pixels, channels, dtype=dtype, deviation=deviation, mean=mean),
+        "shift": tensor(channels, deviation=deviation) if shifted else None,
+        "weight": tensor(channels, dtype=dtype, deviation=0.2, mean=1),
+        "bias": tensor(channels, dtype=dtype),
+        "groups": groups,
+        "eps": EPS,
+        "silu": silu,
+    }
+
+
+def frame_arguments(
+    batch=2, frames=3, pixels=2, heads=2, dtype=torch.float16, seed=1, deviation=1.0
+):  # fmt: skip
+    """Draws arguments of ``temporal_attention``."""
+    tensor = draw(seed)
+    shape = (batch, frames, pixels, heads, 64)
+    return {
+        "query": tensor(*shape, dtype=dtype, deviation=deviation),
+        "key": tensor(*shape, dtype=dtype),
+        "value": tensor(*shape, dtype=dtype),
     }
 
 

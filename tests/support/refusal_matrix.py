@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vidc.plugins.arguments import dtype_name
 
-INTEGERS = frozenset({"position", "valid_length"})
+INTEGERS = frozenset({"position", "valid_length", "progress"})
 
 
 def tensors() -> Iterator[tuple[str, str, Tensor]]:

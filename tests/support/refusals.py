@@ -6,16 +6,28 @@ from typing import Any
 
 import torch
 from attention_16bit import arguments as attention_16bit_arguments
-from operators import FP8, Ring, gelu_arguments, qkv_arguments, winograd_arguments
+from operators import (
+    FP8,
+    Ring,
+    frame_arguments,
+    gelu_arguments,
+    group_norm_arguments,
+    qkv_arguments,
+    sampler_arguments,
+    winograd_arguments,
+)
 from operators_8bit import arguments as to_8bit_arguments
 from operators_8bit import attention_arguments
 
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.group_norm_silu import group_norm_silu
 from vidc.plugins.ops.norm_silu_winograd import norm_silu_winograd
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.ops.ring_attention_16bit import ring_attention_16bit
+from vidc.plugins.ops.sampler_step import sampler_step
+from vidc.plugins.ops.temporal_attention import temporal_attention
 
 RING = Ring(batch=2, tokens=5, heads=3, head_dim=32, window=16, sink=3, position=10)
 
@@ -34,10 +46,15 @@ OPERATORS: dict[str, tuple[torch._ops.OpOverload, Callable[[], dict[str, Any]]]]
     "attention": (ring_attention_8bit, attention_arguments),
     "attention in 16 bits": (ring_attention_16bit, attention_16bit_arguments),
     "attention to FP8": (ring_attention_8bit, lambda: attention_arguments(output=FP8)),
+    "group norm": (group_norm_silu, group_norm_arguments),
+    "frames": (temporal_attention, frame_arguments),
+    "sampler": (sampler_step, sampler_arguments),
+    "sampler with noise": (sampler_step, lambda: sampler_arguments(1, fresh=True)),
 }  # fmt: skip
 """What the arguments of each are, before one is changed."""
-PLUGINS = {name: made for name, made in OPERATORS.items() if not name.startswith("winograd")}
-"""Operators with a TensorRT plugin; AOTInductor engines alone call the Winograd operator."""
+_TORCH_ALONE = ("winograd", "group norm", "frames", "sampler")
+PLUGINS = {name: made for name, made in OPERATORS.items() if not name.startswith(_TORCH_ALONE)}
+"""Operators with a TensorRT plugin; AOTInductor engines or programs alone call the rest."""
 HOPPER = frozenset({"attention", "attention to FP8"})
 """Those with a kernel of their own for Hopper, which needs a workspace."""
 
@@ -222,6 +239,48 @@ REFUSALS = [
         ("value_cache", lambda t: t.half(), "value_cache: expected bfloat16, found float16"),
         ("valid_length", lambda t: t[0], "valid_length: expected shape [1], found []"),
         ("valid_length", lambda t: t.half(), "valid_length: expected int64, found float16"),
+    ),
+    *_of(
+        "group norm",
+        ("x", lambda t: t[0], "x: expected shape [N, P, C], found [5, 32]"),
+        ("x", lambda t: t[..., 1:], "x: expected C a multiple of 8, at most 2560, found 31"),
+        ("x", lambda t: t.repeat(1, 1, 81), "C a multiple of 8, at most 2560, found 2592"),
+        ("x", lambda t: t[:1, :1].expand(65536, 1, 32), "at most 65535 images, found 65536"),
+        ("x", lambda t: t.float(), "x: expected bfloat16 or float16, found float32"),
+        ("groups", lambda _: 5, "groups: expected a divisor of 32, at most 256, found 5"),
+        ("groups", lambda _: 0, "groups: expected a divisor of 32, at most 256, found 0"),
+        ("weight", lambda t: t[1:], "weight: expected shape [32], found [31]"),
+        ("bias", lambda t: t.bfloat16(), "bias: expected float16, found bfloat16"),
+        ("shift", lambda t: t[1:], "shift: expected shape [32], found [31]"),
+        ("shift", lambda t: t.half(), "shift: expected float32, found float16"),
+    ),
+    *_of(
+        "frames",
+        ("query", lambda t: t[0], "query: expected shape [N, T, P, H, 64], found [3, 2, 2, 64]"),
+        ("query", lambda t: t[..., :32], "shape [N, T, P, H, 64], found [2, 3, 2, 2, 32]"),
+        ("query", lambda t: t.repeat(1, 11, 1, 1, 1), "at most 32 frames, found 33"),
+        ("query", lambda t: t.float(), "query: expected bfloat16 or float16, found float32"),
+        ("key", lambda t: t[:, 1:], "shape [2, 3, 2, 2, 64], found [2, 2, 2, 2, 64]"),
+        ("value", lambda t: t.bfloat16(), "value: expected float16, found bfloat16"),
+    ),
+    *_of(
+        "sampler",
+        ("velocity", lambda t: t[0], "shape [N, T, C, h, w], found [3, 4, 2, 3]"),
+        ("velocity", lambda t: t.repeat(2, 1, 1, 1, 1), "expected 1 or 2 predictions, found 4"),
+        ("velocity", lambda t: t[:, :, :1], "expected C h w a multiple of 4, found 6"),
+        ("velocity", lambda t: t.half(), "velocity: expected float32, found float16"),
+        ("guidance", lambda t: t[1:], "guidance: expected shape [3], found [2]"),
+        ("table", lambda t: t[:, 1:], "table: expected shape [S, 5], found [4, 4]"),
+        ("progress", lambda t: t[:1], "progress: expected shape [2], found [1]"),
+        ("latent", lambda t: t[:, 1:], "shape [1, 3, 4, 2, 3], found [1, 2, 4, 2, 3]"),
+        ("sample", lambda t: t[:1], "shape [2, 3, 8, 2, 3], found [1, 3, 8, 2, 3]"),
+        ("sample", lambda t: t[:, :, :4], "shape [2, 3, 8, 2, 3], found [2, 3, 4, 2, 3]"),
+        ("timestep", lambda t: t[0], "timestep: expected shape [1], found []"),
+    ),
+    *_of(
+        "sampler with noise",
+        ("noise", lambda t: t[1:], "shape [4, 1, 3, 4, 2, 3], found [3, 1, 3, 4, 2, 3]"),
+        ("noise", lambda t: t.half(), "noise: expected float32, found float16"),
     ),
     *_of("as they are", ("value_transposed", lambda _: True, "shape [2, 3, 32, 16], found [2,")),
 ]

@@ -20,7 +20,7 @@ import torch
 from operators import FP8, on
 from operators_8bit import attention_arguments
 from plugin_cases import CASES
-from sanitizer_cases import ring_writes, rows
+from sanitizer_cases import clips, ring_writes, rows
 
 from vidc.plugins import loading
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
@@ -41,7 +41,7 @@ def operators() -> None:
     """Every operator; attention also by the kernel that this GPU would not be given."""
     for operator, arguments in CASES.values():
         operator(*on(CUDA, arguments()).values())
-    for calls in (rows, ring_writes):
+    for calls in (rows, ring_writes, clips):
         for operator, taken in calls():
             operator(*on(CUDA, taken).values())
     portable = portable_attention.attending(library("vidc_ring_attention_portable"))

@@ -8,12 +8,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from operators import FLOATS, FP8, Ring, gelu_arguments, qkv_arguments
+from operators import (
+    FLOATS,
+    FP8,
+    Ring,
+    frame_arguments,
+    gelu_arguments,
+    group_norm_arguments,
+    qkv_arguments,
+    sampler_arguments,
+)
 from operators_8bit import arguments as to_8bit_arguments
 
 from vidc.plugins.ops.gelu_quantize import gelu_quantize
+from vidc.plugins.ops.group_norm_silu import group_norm_silu
 from vidc.plugins.ops.qk_norm_rope_ring_write import qk_norm_rope_ring_write
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.sampler_step import sampler_step
+from vidc.plugins.ops.temporal_attention import temporal_attention
 
 Call = tuple[torch._ops.OpOverload, dict[str, Any]]
 WIDTHS = (8, 24, 264, 1528, 1536, 5120, 8192)
@@ -49,3 +61,15 @@ def ring_writes() -> Iterator[Call]:
                     qk_norm_rope_ring_write_static,
                     to_8bit_arguments(ring, to=to, transposed=transposed, quantized=transposed),
                 )
+
+
+def clips() -> Iterator[Call]:
+    """Yields calls of a clip's operators with tails: of blocks, chunks, tiles and vectors."""
+    for channels in (24, 320, 2560):
+        for images, pixels in ((1, 1), (3, 77)):
+            yield group_norm_silu, group_norm_arguments(images, pixels, channels, 8)
+    for frames in (1, 14, 25, 32):
+        yield temporal_attention, frame_arguments(3, frames, 1, 3)
+    for fresh in (False, True):
+        for size in ((4, 1, 1), (4, 20, 30)):
+            yield sampler_step, sampler_arguments(2 - fresh, 3, size, fresh=fresh)

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,8 +109,9 @@ class AotInductorBackend(Backend):
         program = load_program(component.program)
         channels_last: tuple[str, ...] = ()
         fusion, notes, signature = NOTHING, tuple[str, ...](), component.signature
+        inductor: Mapping[str, Any] = {}
         if target.is_gpu:
-            from vidc.compiler.backends.aoti import winograd
+            from vidc.compiler.backends.aoti import group_norms, short_attention, winograd
             from vidc.compiler.backends.aoti.cuda import for_cuda
             from vidc.compiler.backends.rings_8bit import (
                 has_quantized_rings,
@@ -122,10 +124,12 @@ class AotInductorBackend(Backend):
             fault = engine_operators.kernel_error(torch.device("cuda"), wanted)
             if fault is not None and narrow:
                 raise fault  # Fallback kernels would compute another recipe.
-            called = tuple(sorted({*fusable(program), *winograd.fused_operators(program)}))
-            notes = _notes(called, fault)
+            passes = (winograd, group_norms, short_attention)
+            called = {*fusable(program), *(n for p in passes for n in p.fused_operators(program))}
+            notes = _notes(tuple(sorted(called)), fault)
             lowered = for_cuda(program, fault is None)
             program, channels_last, fusion = lowered.program, lowered.channels_last, lowered.fusion
+            inductor = lowered.inductor
             notes += fusion.left
         else:
             expand(program, qk_norm_rope, qk_norm_rope_reference)
@@ -136,7 +140,7 @@ class AotInductorBackend(Backend):
             bind_implementations(program)
         constants = named_constants(program)
         with inductor_cache(component.program):
-            compile_package(program, package)
+            compile_package(program, package, inductor)
         written = frozenset(s.name for s in component.signature.states if s.writes)
         signature = signature.with_in_place(written)
         taken = {

@@ -1,13 +1,16 @@
 """Programs as AOTInductor compiles them for a GPU: lowered operators, channels-last weights."""
 
 import dataclasses
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
+from vidc.compiler.backends.aoti import group_norms, short_attention
 from vidc.compiler.backends.aoti.fusion import NOTHING, Fusion, fuse
 from vidc.compiler.backends.aoti.phases import use_phases
 from vidc.compiler.backends.aoti.scaled_matmuls import lower_linears
@@ -26,6 +29,11 @@ from vidc.plugins.ops.ring import (
 )
 from vidc.runtime.weights import CHANNELS_LAST
 
+REWRITES: Mapping[str, Callable[[ExportedProgram], tuple[str, ...]]] = {
+    group_norms.OPERATOR: group_norms.use_group_norms,
+    short_attention.OPERATOR: short_attention.use_short_attention,
+}
+"""Rewrites of a graph that call a fused operator and can be left out, by the operator's name."""
 _CONVOLUTIONS = (torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
 
 
@@ -43,9 +51,18 @@ class CudaProgram:
     channels_last: tuple[str, ...]
     fusion: Fusion
 
+    @property
+    def inductor(self) -> Mapping[str, Any]:
+        """Options of inductor for the program."""
+        return group_norms.INDUCTOR if group_norms.OPERATOR in self.fusion.operators else {}
+
 
 def for_cuda(
-    program: ExportedProgram, fused: bool, tiles: Tiles = tile_of, phases: bool = True
+    program: ExportedProgram,
+    fused: bool,
+    tiles: Tiles = tile_of,
+    phases: bool = True,
+    without: Collection[str] = (),
 ) -> CudaProgram:
     """Lowers a program for a Hopper GPU.
 
@@ -59,6 +76,7 @@ def for_cuda(
         fused: True to call fused operators, whose kernels must be installed.
         tiles: chooses m of Winograd's F(m, 3) for a number of output frames; None to use none.
         phases: True to convolve images before they are upsampled.
+        without: names of ``REWRITES`` that are left out, to measure what they gain.
 
     Raises:
         BuildError: ``VIDC-QUANTIZE-COUNT``, ``VIDC-QUANTIZE-GRAPH``.
@@ -69,6 +87,9 @@ def for_cuda(
     if phases:
         use_phases(program)
     called = use_winograd(program, fused, tiles)
+    for name, rewrite in REWRITES.items():
+        if fused and name not in without:
+            called += rewrite(program)
     fusion = dataclasses.replace(fusion, operators=tuple(sorted({*fusion.operators, *called})))
     replace(program, ring_attention, flash_attention_sm90)
     program = move_to_device_pass(program, "cuda")
@@ -105,11 +126,17 @@ def _has_single_query(attention: fx.Node) -> bool:
 def _convolved_weights(program: ExportedProgram) -> tuple[str, ...]:
     weights = weight_names(program)
     kernels = [
-        node.args[1].name
+        _unsqueezed(node.args[1]).name
         for target in _CONVOLUTIONS
         for node in program.graph.find_nodes(op="call_function", target=target)
     ]
     return tuple(sorted({weights[name] for name in kernels if name in weights}))
+
+
+def _unsqueezed(node: fx.Node) -> fx.Node:
+    """Returns the kernel of a 3D convolution that runs as a 2D one, whose last axis is 1."""
+    source: Any = node.args[0] if node.target is torch.ops.aten.squeeze.dim else node
+    return source  # type: ignore[no-any-return]
 
 
 def _channels_last(weight: Tensor) -> Tensor:

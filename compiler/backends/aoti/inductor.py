@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -68,8 +69,16 @@ def named_constants(program: ExportedProgram) -> dict[str, Tensor]:
     return {name: value for name, value in program.constants.items() if isinstance(value, Tensor)}
 
 
-def compile_package(program: ExportedProgram, package: Path) -> None:
-    """Writes the package, in 10 seconds for two layers and one to two minutes for thirty."""
+def compile_package(
+    program: ExportedProgram, package: Path, options: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Writes the package, in 10 seconds for two layers and one to two minutes for thirty.
+
+    Args:
+        program: on the device that it is compiled for.
+        package: the file.
+        options: of inductor, besides those of every package.
+    """
     from vidc.exporters.tracing import quiet_torch
 
     generic = {"cpp.march": ""} if _may_choose_cpu() else {}
@@ -83,7 +92,9 @@ def compile_package(program: ExportedProgram, package: Path) -> None:
         sdpa_kernel(_ATTENTION, set_priority=True),
     ):
         torch._inductor.aoti_compile_and_package(
-            program, package_path=str(package), inductor_configs={**OPTIONS, **tidy, **generic}
+            program,
+            package_path=str(package),
+            inductor_configs={**OPTIONS, **tidy, **generic, **options},
         )
 
 

@@ -12,7 +12,18 @@ import torch
 from depth import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operators import FLOATS, FP8, Ring, gelu_arguments, on, qkv_arguments, winograd_arguments
+from operators import (
+    FLOATS,
+    FP8,
+    Ring,
+    frame_arguments,
+    gelu_arguments,
+    group_norm_arguments,
+    on,
+    qkv_arguments,
+    sampler_arguments,
+    winograd_arguments,
+)
 from operators_8bit import arguments as to_8bit_arguments
 from refusal_matrix import KINDS, MEMORY
 from refusals import HOPPER, OPERATORS, REFUSALS
@@ -27,6 +38,7 @@ from vidc.plugins.ops.qk_norm_rope_ring_write import (
     qk_norm_rope_ring_write_reference,
 )
 from vidc.plugins.ops.qk_norm_rope_ring_write_8bit import qk_norm_rope_ring_write_static
+from vidc.plugins.ops.sampler_step import sampler_step
 from vidc.plugins.ops.winograd_tiles import TILES
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -70,6 +82,72 @@ def test_norm_silu_winograd(channels, tile):
 def test_norm_silu_winograd_at_the_size_of_longlive(keep_sum):
     taken = winograd_arguments(1, 3, 480, 832, 96, residual=True, tile=4, keep_sum=keep_sum)
     held.winograd(taken, CUDA)
+
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("silu", [False, True])
+def test_group_norm_silu(dtype, silu):
+    for channels, groups in ((24, 3), (32, 32), (128, 32), (320, 32), (512, 256), (2560, 32)):
+        for images, pixels in ((1, 1), (3, 45), (28, 144), (2, 5000), (1100, 3)):
+            for shifted, spread in ((False, (1.0, 30.0)), (True, (100.0, 0.0))):
+                taken = group_norm_arguments(
+                    images, pixels, channels, groups, dtype, shifted, silu, 1, *spread
+                )
+                held.group_norm(taken, CUDA)
+
+
+@pytest.mark.parametrize(("images", "pixels", "channels"), [(28, 9216, 320), (2, 129024, 320)])
+def test_group_norm_silu_at_the_size_of_svd(images, pixels, channels):
+    held.group_norm(group_norm_arguments(images, pixels, channels, 32), CUDA)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_temporal_attention(dtype):
+    for frames in (1, 2, 14, 15, 16, 17, 25, 31, 32):
+        for batch, pixels, heads in ((1, 1, 1), (2, 3, 5), (7, 1, 3), (1, 130, 2)):
+            for deviation in (1e-2, 1.0, 10.0):
+                taken = frame_arguments(batch, frames, pixels, heads, dtype, 1, deviation)
+                held.frames(taken, CUDA)
+
+
+@pytest.mark.parametrize("frames", [14, 25])
+def test_temporal_attention_at_the_size_of_svd(frames):
+    held.frames(frame_arguments(2304, frames, 1, 10), CUDA)
+    held.frames(frame_arguments(1, frames, 2304, 10), CUDA)
+
+
+@pytest.mark.parametrize("predictions", [1, 2])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_sampler_step(predictions, fresh):
+    for frames, size in ((1, (4, 1, 1)), (3, (4, 5, 7)), (25, (4, 72, 128))):
+        for step in range(4):
+            held.sampler(sampler_arguments(predictions, frames, size, 4, step, fresh), CUDA)
+
+
+@pytest.mark.parametrize("step", [-1, 4, 2**40])
+def test_sampler_step_outside_the_table_writes_nothing(step):
+    taken = sampler_arguments(frames=2, size=(4, 20, 30), step=step)
+    _, after = held.run(sampler_step, taken, CUDA)
+    for name, value in taken.items():
+        assert value is None or torch.equal(after[name], value), name
+
+
+def test_one_graph_takes_every_step():
+    """The kernel counts its steps; a table's last one leads back to the first."""
+    taken = sampler_arguments(frames=14, size=(4, 72, 128), steps=5, step=0, fresh=True)
+    given, wanted = on(CUDA, taken), on(CUDA, taken)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        sampler_step(*given.values())
+    for step in range(1, 12):
+        graph.replay()
+        sampler_step(*wanted.values())
+        assert given["progress"].tolist() == [step % 5, 0]
+        for name in ("latent", "sample", "timestep"):
+            assert torch.equal(given[name], wanted[name]), (step, name)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -325,6 +403,8 @@ def to_gpu(value):
         ("gelu", "x", "output_scale"), ("gelu less a mean", "x", "output_mean"),
         ("qkv", "qkv", "position"), ("qkv", "qkv", "key_cache"), ("static", "qkv", "value_scale"),
         ("static", "qkv", "key_mean"), ("attention in 16 bits", "query", "valid_length"),
+        ("group norm", "x", "shift"), ("frames", "query", "value"),
+        ("sampler", "velocity", "progress"),
     ],
 )  # fmt: skip
 def test_tensors_of_two_devices_are_refused(name, first, elsewhere):

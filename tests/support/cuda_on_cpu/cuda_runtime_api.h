@@ -42,6 +42,7 @@ struct char2 {
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline char2 make_char2(signed char x, signed char y) { return {x, y}; }
+inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 
 using std::max;
@@ -59,6 +60,9 @@ inline int32_t __float_as_int(float x) { return bits<int32_t>(x); }
 inline uint32_t __float_as_uint(float x) { return bits<uint32_t>(x); }
 inline float __uint_as_float(uint32_t x) { return bits<float>(x); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
@@ -100,6 +104,11 @@ void __stcg(T* pointer, T value) {
 inline unsigned atomicInc(unsigned* counter, unsigned most) {
   const unsigned before = *counter;
   *counter = before >= most ? 0 : before + 1;
+  return before;
+}
+inline unsigned long long atomicAdd(unsigned long long* sum, unsigned long long value) {
+  const unsigned long long before = *sum;
+  *sum += value;
   return before;
 }
 [[noreturn]] inline void __trap() { std::abort(); }

@@ -114,6 +114,44 @@ const char* run_norm_silu_winograd(const Given* t, int64_t tile, int64_t keep_su
   });
 }
 
+const char* run_group_norm_silu(const Given* t, int64_t groups, double eps, int64_t silu,
+                                void* const* outputs) {
+  return saying([&] {
+    const Optional shift("shift", t[1]);
+    const GroupNormSiluArguments given{view("x", t[0]),
+                                       shift.get(),
+                                       view("weight", t[2]),
+                                       view("bias", t[3]),
+                                       groups,
+                                       static_cast<float>(eps),
+                                       silu != 0};
+    check_group_norm_silu(given);
+    // Poison: what the kernels read of it they have to write before. NaN of every float.
+    std::vector<unsigned char> workspace(group_norm_silu_workspace(given), 0xff);
+    group_norm_silu(given, workspace.data(), outputs[0], nullptr);
+  });
+}
+
+const char* run_sampler_step(const Given* t, void* const*) {
+  return saying([&] {
+    const Optional noise("noise", t[1]);
+    const SamplerStepArguments given{
+        view("velocity", t[0]), noise.get(),          view("guidance", t[2]), view("table", t[3]),
+        view("progress", t[4]), view("latent", t[5]), view("sample", t[6]),   view("timestep", t[7])};
+    check_sampler_step(given);
+    sampler_step(given, nullptr);
+  });
+}
+
+const char* run_temporal_attention(const Given* t, void* const* outputs) {
+  return saying([&] {
+    const TemporalAttentionArguments given{view("query", t[0]), view("key", t[1]),
+                                           view("value", t[2])};
+    check_temporal_attention(given);
+    temporal_attention(given, outputs[0], nullptr);
+  });
+}
+
 const char* run_ring_attention_16bit(const Given* t, void* const* outputs) {
   return saying([&] {
     const RingAttention16Bit given{view("query", t[0]), view("key_cache", t[1]),

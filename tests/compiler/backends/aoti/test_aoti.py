@@ -264,7 +264,7 @@ def compile_for_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     """Compiles ``denoise`` for an H200 up to where a GPU is needed; the program it came to."""
     programs = []
 
-    def compile_nothing(program: ExportedProgram, package: Path) -> None:
+    def compile_nothing(program: ExportedProgram, package: Path, options: object) -> None:
         programs.append(program)
         with zipfile.ZipFile(package, "w") as archive:
             archive.writestr("denoise/archive_format", "pt2")
