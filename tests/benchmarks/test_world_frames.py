@@ -1,7 +1,9 @@
 import diamond_models
+import oasis_models
 import pytest
 import torch
 from world_frames import PlainStream
+from world_recomputed import RecomputedStream
 
 
 def test_plain_stream_makes_the_bundles_frames():
@@ -27,5 +29,30 @@ def test_plain_stream_makes_the_bundles_frames():
 def test_a_stream_that_takes_no_prompts_refuses_them():
     made = diamond_models.pair()
     plain = PlainStream(made.model, made.agent, {}, torch.float32)
+    with pytest.raises(NotImplementedError):
+        plain.prompt(torch.zeros(1))
+
+
+def test_recomputed_stream_makes_the_oracles_frames():
+    """After a window of empty frames, with the calls of the network compiled as a whole."""
+    made = oasis_models.pair()
+    transformer = torch.compile(made.transformer.forward, backend="eager", fullgraph=True)
+    like = next(made.transformer.parameters())
+    plain = RecomputedStream(made.model, transformer, made.vae.decode, like)
+    world = made.world()
+    shape, inputs = made.model.spec()["latent"], made.model.transformer.actions
+    for _ in range(made.model.stream.window - 1):
+        world.remember(torch.zeros(shape), torch.zeros(inputs))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for action in oasis_models.actions_of(made.model, 2):
+            noise = torch.randn(1, *shape, generator=generator)
+            plain.condition(action)
+            latent = plain.generate(noise=noise)
+            expected = world.recomputed(noise[0], action)
+            assert torch.allclose(latent[0], expected, rtol=1e-4, atol=1e-5)
+            world.remember(expected, action)
+        height, width = made.model.stream.height, made.model.stream.width
+        assert plain.step().shape == (1, height, width, 3)
     with pytest.raises(NotImplementedError):
         plain.prompt(torch.zeros(1))

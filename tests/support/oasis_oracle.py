@@ -6,6 +6,7 @@ makes a frame as the public code does: the whole window passes through the netwo
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -36,11 +37,12 @@ class Sizes:
 
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
-    """Turns neighboring channels by angles, as complex numbers; channels beyond stay."""
-    turned = 2 * angles.shape[-1]
-    pairs = torch.view_as_complex(x[..., :turned].reshape(*x.shape[:-1], -1, 2).contiguous())
-    result = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
-    return torch.cat([result, x[..., turned:]], -1)
+    """Turns neighboring channels by angles, in float32; channels beyond stay."""
+    twice = angles.repeat_interleave(2, -1)
+    turning, rest = x[..., : twice.shape[-1]].float(), x[..., twice.shape[-1] :]
+    quarter = torch.stack([-turning[..., 1::2], turning[..., ::2]], -1).flatten(-2)
+    result = turning * twice.cos() + quarter * twice.sin()
+    return torch.cat([result.to(x.dtype), rest], -1)
 
 
 def pixel_angles(rows: int, columns: int, pairs: int, max_freq: float) -> Tensor:
@@ -50,14 +52,6 @@ def pixel_angles(rows: int, columns: int, pairs: int, max_freq: float) -> Tensor
     down = torch.einsum("y,f->yf", y, frequencies)[:, None].repeat(1, columns, 1)
     across = torch.einsum("x,f->xf", x, frequencies)[None].repeat(rows, 1, 1)
     return torch.cat([down, across], -1).reshape(rows * columns, -1)
-
-
-def softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Attention over the second last axis of `[..., L, D]`."""
-    scores = torch.einsum("...qd,...kd->...qk", q, k) / math.sqrt(q.shape[-1])
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
-    return torch.einsum("...qk,...kd->...qd", scores.softmax(-1), v)
 
 
 def heads_of(x: Tensor, heads: int) -> list[Tensor]:
@@ -107,7 +101,7 @@ class Block(nn.Module):
         """Maps `[T, N, D]` of `T` frames with conditioning `[T, D]`."""
         shift, scale, gate, *of_mlp = self.s_adaLN_modulation(c)[:, None].chunk(6, -1)
         q, k, v = heads_of(self.s_attn.to_qkv(modulated(x, shift, scale)), self.s_attn.heads)
-        attended = softmax_attention(rotated(q, places), rotated(k, places), v)
+        attended = F.scaled_dot_product_attention(rotated(q, places), rotated(k, places), v)
         x = x + gate * self.s_attn.joined(attended)
         x = x + of_mlp[2] * self.s_mlp(modulated(x, *of_mlp[:2]))
 
@@ -125,8 +119,10 @@ class TimeEmbedder(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(256, dim), nn.SiLU(), nn.Linear(dim, dim))
 
     def forward(self, t: Tensor) -> Tensor:
-        angles = t.float()[:, None] * torch.exp(-math.log(10000) * torch.arange(128) / 128)
-        return self.mlp(torch.cat([torch.cos(angles), torch.sin(angles)], -1))
+        places = torch.arange(128, device=t.device) / 128
+        angles = t.float()[:, None] * torch.exp(-math.log(10000) * places)
+        sinusoid = torch.cat([torch.cos(angles), torch.sin(angles)], -1)
+        return self.mlp(sinusoid.to(self.mlp[0].weight.dtype))
 
 
 @dataclass
@@ -146,16 +142,17 @@ class Kept:
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention of `[N, heads, T, d]` to these and past frames."""
         count, pairs = q.shape[2], q.shape[3] // 2
-        frequencies = 10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
-        positions = torch.arange(self.first, self.first + count, dtype=torch.float64)
-        angles = torch.outer(positions, frequencies).float()
+        frequencies = 10000.0 ** (-torch.arange(pairs, device=q.device).double() / pairs)
+        positions = torch.arange(self.first, self.first + count, device=q.device)
+        angles = torch.outer(positions.double(), frequencies).float()
         q, k = rotated(q, angles), rotated(k, angles)
-        self.newest = list(zip(k.split(1, 2), v.split(1, 2), strict=True))
-        keys = torch.cat([*(each[0] for each in self.past), k], 2)
-        values = torch.cat([*(each[1] for each in self.past), v], 2)
-        total = keys.shape[2]
-        seen = torch.arange(total)[None] <= torch.arange(count)[:, None] + total - count
-        return softmax_attention(q, keys, values, seen)
+        if not self.past:
+            self.newest = list(zip(k.split(1, 2), v.split(1, 2), strict=True))
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        assert count == 1  # It sees every past frame.
+        self.newest = [(k, v)]
+        keys, values = (torch.cat(each, 2) for each in zip(*self.past, (k, v), strict=True))
+        return F.scaled_dot_product_attention(q, keys, values)
 
 
 class Transformer(nn.Module):
@@ -173,6 +170,9 @@ class Transformer(nn.Module):
         self.final_layer = nn.Module()
         self.final_layer.linear = nn.Linear(dim, patch**2 * sizes.channels)
         self.final_layer.adaLN_modulation = ada(dim, 2)
+        rows, columns = (side // patch for side in sizes.latent)
+        # Half of a head rotates with the row, half with the column. No buffer: it stays float32.
+        self.places = pixel_angles(rows, columns, dim // sizes.heads // 4, 256)
 
     def forward(
         self, x: Tensor, t: Tensor, actions: Tensor, kept: list[Kept] | None = None
@@ -182,13 +182,10 @@ class Transformer(nn.Module):
         kept = [Kept() for _ in self.blocks] if kept is None else kept
         embedded = self.x_embedder.proj(x)
         rows, columns = embedded.shape[-2:]
-        head = sizes.dim // sizes.heads
-        # Half of a head rotates with the row, half with the column.
-        places = pixel_angles(rows, columns, head // 4, 256)
         tokens = embedded.flatten(2).transpose(1, 2)
         c = self.t_embedder(t) + self.external_cond(actions)
         for block, keep in zip(self.blocks, kept, strict=True):
-            tokens = block(tokens, c, places, keep)
+            tokens = block(tokens, c, self.places, keep)
         shift, scale = self.final_layer.adaLN_modulation(c)[:, None].chunk(2, -1)
         out = self.final_layer.linear(modulated(tokens, shift, scale))
         grid = out.reshape(len(x), rows, columns, sizes.patch, sizes.patch, sizes.channels)
@@ -207,6 +204,20 @@ def cumulative_alphas(timesteps: int = 1000) -> Tensor:
 def levels_of(steps: int) -> list[int]:
     """Timesteps from the last step's end to the first step's start: -1, 99, ..., 999."""
     return torch.linspace(-1, 999, steps + 1).long().tolist()
+
+
+def sampled(velocity: Callable[[Tensor, int], Tensor], noise: Tensor, steps: int) -> Tensor:
+    """DDIM for v-prediction, as the public sampler writes it."""
+    alphas, levels = cumulative_alphas(), levels_of(steps)
+    x = noise.clamp(-20, 20)
+    for index in range(steps, 0, -1):
+        now = alphas[levels[index]]
+        after = alphas[levels[index - 1]] if index > 1 else torch.tensor(1.0)
+        v = velocity(x, levels[index])
+        start = now.sqrt() * x - (1 - now).sqrt() * v
+        drawn = ((1 / now).sqrt() * x - start) / (1 / now - 1).sqrt()
+        x = after.sqrt() * start + drawn * (1 - after).sqrt()
+    return x
 
 
 class World:
@@ -241,10 +252,10 @@ class World:
         actions = torch.stack([*self.actions[first:], action])
 
         def velocity(x: Tensor, t: int) -> Tensor:
-            times = torch.tensor([CONTEXT] * len(past) + [t])
+            times = torch.tensor([CONTEXT] * len(past) + [t], device=x.device)
             return self.transformer(torch.stack([*past, x]), times, actions)[-1]
 
-        return self._sampled(velocity, noise)
+        return sampled(velocity, noise, self.steps)
 
     def cached(self, noise: Tensor, action: Tensor) -> Tensor:
         """The next frame, by passes over it alone."""
@@ -252,24 +263,11 @@ class World:
         def velocity(x: Tensor, t: int) -> Tensor:
             return self.transformer(x[None], torch.tensor([t]), action[None], self._kept())[0]
 
-        return self._sampled(velocity, noise)
+        return sampled(velocity, noise, self.steps)
 
     def _kept(self) -> list[Kept]:
         newest = self.window - 1
         return [Kept(ring[-newest:] if newest else [], len(self.latents)) for ring in self.rings]
-
-    def _sampled(self, velocity, noise: Tensor) -> Tensor:
-        """DDIM for v-prediction, as the public sampler writes it."""
-        alphas, levels = cumulative_alphas(), levels_of(self.steps)
-        x = noise.clamp(-20, 20)
-        for index in range(self.steps, 0, -1):
-            now = alphas[levels[index]]
-            after = alphas[levels[index - 1]] if index > 1 else torch.tensor(1.0)
-            v = velocity(x, levels[index])
-            start = now.sqrt() * x - (1 - now).sqrt() * v
-            drawn = ((1 / now).sqrt() * x - start) / (1 / now - 1).sqrt()
-            x = after.sqrt() * start + drawn * (1 - after).sqrt()
-        return x
 
 
 class VaeAttention(nn.Module):
@@ -279,7 +277,7 @@ class VaeAttention(nn.Module):
 
     def forward(self, x: Tensor, places: Tensor) -> Tensor:
         q, k, v = heads_of(self.qkv(x), self.heads)
-        attended = softmax_attention(rotated(q, places), rotated(k, places), v)
+        attended = F.scaled_dot_product_attention(rotated(q, places), rotated(k, places), v)
         return self.proj(attended.transpose(1, 2).flatten(2))
 
 
@@ -308,18 +306,15 @@ class Vae(nn.Module):
         self.decoder = nn.ModuleList(VaeBlock(dim, heads) for _ in range(sizes.decoder))
         self.dec_norm = nn.LayerNorm(dim, 1e-6)
         self.predictor = nn.Linear(dim, 3 * sizes.vae_patch**2)
-
-    def _places(self) -> Tensor:
-        rows, columns = self.sizes.latent
+        rows, columns = sizes.latent
         # A quarter of a head rotates with the row, a quarter with the column.
-        head = self.sizes.vae_dim // self.sizes.vae_heads
-        return pixel_angles(rows, columns, head // 8, rows * columns)
+        self.places = pixel_angles(rows, columns, dim // heads // 8, rows * columns)
 
     def encode(self, image: Tensor) -> Tensor:
         """Images `[B, 3, H, W]` from -1 to 1 to scaled latents `[B, C, h, w]`."""
         x = self.patch_embed.proj(image).flatten(2).transpose(1, 2)
         for block in self.encoder:
-            x = block(x, self._places())
+            x = block(x, self.places)
         mean, _ = self.quant_conv(self.enc_norm(x)).chunk(2, -1)
         return mean.transpose(1, 2).unflatten(-1, self.sizes.latent) * SCALE
 
@@ -327,7 +322,7 @@ class Vae(nn.Module):
         """Scaled latents `[B, C, h, w]` to images."""
         x = self.post_quant_conv(latent.flatten(2).transpose(1, 2) / SCALE)
         for block in self.decoder:
-            x = block(x, self._places())
+            x = block(x, self.places)
         patches, p = self.predictor(self.dec_norm(x)), self.sizes.vae_patch
         grid = patches.unflatten(1, self.sizes.latent).unflatten(-1, (3, p, p))
         return torch.einsum("byxcpq->bcypxq", grid).flatten(4, 5).flatten(2, 3)

@@ -28,6 +28,20 @@ def test_a_family_has_its_own_recipe(preset, recipe):
     assert 0.5 < formats.flops_share <= 1
 
 
+@pytest.mark.parametrize(
+    ("gpu", "precision", "recipe"),
+    [("cpu", "int8", "oasis-int8"), ("h100", "fp8", "oasis-fp8")],
+)
+def test_a_family_of_linear_layers_has_recipes_of_its_own(gpu, precision, recipe):
+    settings = resolved("oasis-500m", gpu, precision)
+    assert settings.quantization.recipe.name == recipe
+    support = backend(settings.backend).quantization(settings.target)
+    formats = supported_formats(settings.quantization.recipe, settings.model, support)
+    narrow = {name.split(".")[2] for name, fmt in formats.linear.items() if fmt.computes}
+    assert narrow == {"s_attn", "s_mlp", "t_attn", "t_mlp"}
+    assert 0.5 < formats.flops_share <= 1
+
+
 def test_the_target_s_recipe_stays_for_other_families():
     settings = resolved("tiny", "cpu")
     assert settings.quantization.recipe.name == "int8-static"
