@@ -14,6 +14,8 @@ from torch import Tensor
 
 from vidc.compiler.bench.streams import Contestant
 from vidc.exporters.families.oasis import Oasis
+from vidc.exporters.models import PRECISIONS
+from vidc.runtime.manifest import Manifest
 
 Call = Callable[..., Tensor]
 
@@ -66,10 +68,11 @@ class RecomputedStream:
 
 
 def recomputed_worlds(
-    model: Oasis, dtype: torch.dtype, ours: Contestant, device: torch.device, mode: str
+    model: Oasis, manifest: Manifest, ours: Contestant, device: torch.device, mode: str
 ) -> dict[str, Contestant]:
     """The oracle eager and compiled, over one copy of random weights."""
     sizes = sizes_of(model)
+    dtype = PRECISIONS[manifest.engines["denoise"].precision]
     with torch.device(device):
         transformer, vae = oracle.Transformer(sizes).to(dtype), oracle.Vae(sizes).to(dtype)
     like = next(transformer.parameters())
