@@ -1,12 +1,16 @@
-"""Measures frames of `world` bundles beside a plain-PyTorch world, eager and under torch.compile.
+"""Measures frames of world models beside a plain-PyTorch world, eager and under torch.compile.
 
-    PYTHONPATH=tests/support python benchmarks/world_frames.py out/diamond-csgo out/world-652m \
+    PYTHONPATH=tests/support python benchmarks/world_frames.py out/diamond-csgo out/world-860m \
         > result.json
 
 The other implementation is the tests' oracle at the same sizes, channels last, in the bundle's
-precision on the device, with random weights of its own. ``block_ms`` is a frame from given noise,
-to completion: of a bundle on a GPU one graph replay. ``stream_ms`` is the time from frame to frame
-with the stream's own noise.
+precision on the device, with random weights of its own: plain PyTorch for DIAMOND, diffusers'
+networks and scheduler for GameNGen.
+
+``first_frames_ms`` is a frame from given noise to pixels, to completion. ``block_ms`` is the same
+without a decoder, if the world has one: of a bundle on a GPU one graph replay. ``vae_ms`` is that
+decoder alone. ``stream_ms`` is the time from frame to frame with the stream's own noise, where a
+decoder may overlap the next frame.
 """
 
 import argparse
@@ -19,6 +23,7 @@ from typing import Any
 import diamond_oracle as oracle
 import torch
 from diamond_models import net_of, steps_of
+from latent_world_plain import plain_latent_world
 from torch import Tensor
 
 from vidc.compiler.bench.fingerprint import fingerprint, gpu_state
@@ -29,15 +34,20 @@ from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.streams import OURS, Contestant, of_bundle
 from vidc.compiler.bench.verdict import judge
 from vidc.compiler.config.tables import model_from_json
+from vidc.exporters.families.latent_world import LatentWorld
 from vidc.exporters.families.world import World
 from vidc.exporters.models import PRECISIONS
 from vidc.runtime.bundle import load
 from vidc.runtime.manifest import Manifest, read_manifest
 from vidc.runtime.strict import plain
 
-METRICS = ("block_ms", "stream_ms")
-FIGURES = {"diamond-csgo": "world_fast_ms", "world-652m": "world_652m_ms"}
-"""Names of presets' medians in the results."""
+METRICS = ("block_ms", "vae_ms", "first_frames_ms", "stream_ms")
+FIGURES = {
+    "diamond-csgo": ("world_fast_ms", "block_ms"),
+    "world-652m": ("world_652m_ms", "block_ms"),
+    "world-860m": ("world_860m_ms", "first_frames_ms"),
+}
+"""Names of presets' medians in the results, and their metrics."""
 Call = Callable[..., Tensor]
 
 
@@ -134,9 +144,13 @@ def frames_of(folder: Path, protocol: Protocol, mode: str) -> dict[str, Any]:
     """Figures of one bundle and of the oracle at its sizes."""
     manifest, bundle = read_manifest(folder), load(folder)
     model, device = model_from_json(manifest.config), bundle.device
-    assert isinstance(model, World)
     ours = of_bundle(bundle, protocol.seed)
-    contestants = {OURS: ours, **plain_world(model, manifest, ours, device, mode)}
+    if isinstance(model, LatentWorld):
+        others = plain_latent_world(model, manifest, ours, device, mode)
+    else:
+        assert isinstance(model, World)
+        others = plain_world(model, manifest, ours, device, mode)
+    contestants = {OURS: ours, **others}
     with torch.no_grad():
         found = measure(contestants, device, torch.zeros(0), protocol, lambda: None)
     result = {
@@ -157,6 +171,7 @@ def figures(samples: Samples, ours: Samples) -> dict[str, Any]:
             "samples": samples[metric],
         }
         for metric in METRICS
+        if metric in ours
     }
 
 
@@ -175,9 +190,10 @@ def main() -> None:
     document = {
         "schema": 1,
         **{
-            FIGURES[preset]: bundles[name]["streams"][OURS]["block_ms"]["median"]
+            figure: bundles[name]["streams"][OURS][metric]["median"]
             for name, preset in presets.items()
             if preset in FIGURES
+            for figure, metric in (FIGURES[preset],)
         },
         "protocol": vars(protocol),
         "bundles": bundles,
