@@ -1,11 +1,12 @@
-"""Measures frames of `world` bundles beside a plain-PyTorch world, eager and under torch.compile.
+"""Measures frames of world models beside a plain-PyTorch world, eager and under torch.compile.
 
-    PYTHONPATH=tests/support python benchmarks/world_frames.py out/diamond-csgo out/world-652m \
+    PYTHONPATH=tests/support python benchmarks/world_frames.py out/diamond-csgo out/world-860m \
         > result.json
 
 The other implementation is the tests' oracle at the same sizes, channels last, in the bundle's
-precision on the device, with random weights of its own. For Oasis it recomputes the window of past
-frames at every step, as the public code does.
+precision on the device, with random weights of its own: plain PyTorch for DIAMOND, diffusers'
+networks and scheduler for GameNGen. For Oasis it recomputes the window of past frames at every
+step, as the public code does.
 
 ``first_frames_ms`` is a frame from given noise to pixels, to completion. ``block_ms`` is the same
 without a decoder, if the world has one: of a bundle on a GPU one graph replay. ``vae_ms`` is that
@@ -23,6 +24,7 @@ from typing import Any
 import diamond_oracle as oracle
 import torch
 from diamond_models import net_of, steps_of
+from latent_world_plain import plain_latent_world
 from torch import Tensor
 from world_recomputed import recomputed_worlds
 
@@ -34,6 +36,7 @@ from vidc.compiler.bench.statistics import Summary
 from vidc.compiler.bench.streams import OURS, Contestant, of_bundle
 from vidc.compiler.bench.verdict import judge
 from vidc.compiler.config.tables import model_from_json
+from vidc.exporters.families.latent_world import LatentWorld
 from vidc.exporters.families.oasis import Oasis
 from vidc.exporters.families.world import World
 from vidc.exporters.models import PRECISIONS
@@ -46,6 +49,7 @@ FIGURES = {
     "diamond-csgo": ("world_fast_ms", "block_ms"),
     "world-652m": ("world_652m_ms", "block_ms"),
     "oasis-500m": ("oasis_frame_ms", "first_frames_ms"),
+    "world-860m": ("world_860m_ms", "first_frames_ms"),
 }
 """Names of presets' medians in the results, and their metrics."""
 Call = Callable[..., Tensor]
@@ -147,6 +151,8 @@ def frames_of(folder: Path, protocol: Protocol, mode: str) -> dict[str, Any]:
     ours = of_bundle(bundle, protocol.seed)
     if isinstance(model, Oasis):
         others = recomputed_worlds(model, manifest, ours, device, mode)
+    elif isinstance(model, LatentWorld):
+        others = plain_latent_world(model, manifest, ours, device, mode)
     else:
         assert isinstance(model, World)
         others = plain_world(model, manifest, ours, device, mode)

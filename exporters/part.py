@@ -124,6 +124,10 @@ class Part(ABC):
             ema=ema, prefixes=self.prefixes, adapt=self.adapt,
         )  # fmt: skip
 
+    def files_beside(self, checkpoint: Path) -> tuple[Path, ...]:
+        """Returns files that ``load`` takes weights from besides those of the checkpoint itself."""
+        return ()
+
     @property
     def prefixes(self) -> Mapping[str, str]:
         """Prefixes of its tensors in a file of a whole pipeline, and what replaces them."""

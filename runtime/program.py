@@ -9,6 +9,7 @@ from vidc.plugins.errors import UnavailableError
 PROGRAMS = {
     "causal_video": "vidc.runtime.programs.causal_video:CausalVideo",
     "clip": "vidc.runtime.programs.clip:Clip",
+    "latent_world": "vidc.runtime.programs.latent_world:LatentWorld",
     "world": "vidc.runtime.programs.world:World",
     "ring_world": "vidc.runtime.programs.ring_world:RingWorld",
 }
@@ -16,6 +17,7 @@ PROGRAMS = {
 SPECS = {
     "causal_video": "vidc.runtime.programs.stream:StreamSpec",
     "clip": "vidc.runtime.programs.clip_spec:ClipSpec",
+    "latent_world": "vidc.runtime.programs.latent_world_spec:LatentWorldSpec",
     "world": "vidc.runtime.programs.world_spec:WorldSpec",
     "ring_world": "vidc.runtime.programs.ring_world_spec:RingWorldSpec",
 }

@@ -67,7 +67,8 @@ class Load(Stage):
         if isinstance(self.weights, Path):
             from vidc.exporters.checkpoint.read import checkpoint_files
 
-            files |= labeled("checkpoint", checkpoint_files(self.weights))
+            beside = (each for each in self.part.files_beside(self.weights) if each.exists())
+            files |= labeled("checkpoint", (*checkpoint_files(self.weights), *beside))
         for i, lora in enumerate(self.loras):
             from vidc.exporters.checkpoint.load import lora_files
 

@@ -16,6 +16,7 @@ from vidc.plugins.errors import UsageError, nearest
 GROUP = "vidc.families"
 _SHIPPED = {
     "causal_video": "vidc.exporters.families.causal_video:CausalVideo",
+    "latent_world": "vidc.exporters.families.latent_world:LatentWorld",
     "svd": "vidc.exporters.families.svd:Svd",
     "world": "vidc.exporters.families.world:World",
     "oasis": "vidc.exporters.families.oasis:Oasis",

@@ -4,6 +4,8 @@ Frames are the batch of spatial layers: ``[B * T, C, H, W]``. Every layer comput
 its input and converts its weights to it, so a network stored in float16 can run in float32.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -62,7 +64,14 @@ class TemporalConv(nn.Module):
 
 
 class SpatialResBlock(nn.Module):
-    """diffusers' ``ResnetBlock2D``."""
+    """diffusers' ``ResnetBlock2D``.
+
+    Args:
+        inputs: channels in.
+        outputs: channels out.
+        time: width of the embedded timestep; None without, or if its projection is given.
+        eps: of the norms.
+    """
 
     def __init__(self, inputs: int, outputs: int, time: int | None, eps: float) -> None:
         super().__init__()
@@ -74,11 +83,19 @@ class SpatialResBlock(nn.Module):
         self.conv2 = Conv2d(outputs, outputs, 3, padding=1)
         self.conv_shortcut = Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
-    def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
-        """Maps ``[N, C, H, W]``; ``time`` is the embedded timestep after SiLU, ``[1, E]``."""
+    def forward(self, x: Tensor, time: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+        """Maps ``[N, C, H, W]``.
+
+        Args:
+            x: input.
+            time: the embedded timestep after SiLU, ``[1, E]``.
+            shift: its projection ``[1, C']``, of a network that projects it for all blocks at once.
+        """
         hidden = self.conv1(F.silu(self.norm1(x)))
         if time is not None:
-            hidden = hidden + self.time_emb_proj(time)[:, :, None, None]
+            shift = self.time_emb_proj(time)
+        if shift is not None:
+            hidden = hidden + shift[:, :, None, None]
         result: Tensor = self.conv_shortcut(x) + self.conv2(F.silu(self.norm2(hidden)))
         return result
 
@@ -171,7 +188,18 @@ class Upsampler(nn.Module):
         super().__init__()
         self.conv = Conv2d(channels, channels, 3, padding=1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[N, C, H, W]`` to ``[N, C, 2 H, 2 W]``."""
-        result: Tensor = self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+    def forward(self, x: Tensor, size: Sequence[int] | None = None) -> Tensor:
+        """Maps ``[N, C, H, W]`` to ``[N, C, 2 H, 2 W]``, or to a size that is 1 less.
+
+        Nearest-neighbor interpolation to ``2 H - 1`` rows repeats the same rows as to ``2 H``, but
+        for the last.
+
+        Args:
+            x: input.
+            size: height and width of the output; by default twice the input's.
+        """
+        larger = F.interpolate(x, scale_factor=2.0, mode="nearest")
+        if size is not None:
+            larger = larger[..., : size[0], : size[1]]
+        result: Tensor = self.conv(larger)
         return result

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+COLORS = 3
+
 
 def levels(pixels: Tensor) -> Tensor:
     """Converts pixels ``[B, frames, 3, H, W]`` from -1 to 1 to uint8 ``[B, frames, H, W, 3]``."""

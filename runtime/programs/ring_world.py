@@ -11,11 +11,10 @@ from vidc.runtime.graphs import Runners, Work
 from vidc.runtime.inputs import LATENT, NOISE
 from vidc.runtime.noise import THREADS, NoiseSource
 from vidc.runtime.programs.base import FRAMES, LATENTS, Resources, Session
-from vidc.runtime.programs.pixels import levels
+from vidc.runtime.programs.pixels import COLORS, levels
 from vidc.runtime.programs.ring_world_spec import RingWorldSpec
 from vidc.runtime.programs.rope import frequencies
 from vidc.runtime.programs.world_inputs import analog_action_of, images_of, pixels_of
-from vidc.runtime.programs.world_spec import COLORS
 from vidc.runtime.states import Buffers, States
 
 _NOISE_LIMIT = 20.0

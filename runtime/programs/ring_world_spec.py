@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from vidc.plugins.signature import Role, Signature
+from vidc.runtime.programs.pixels import COLORS
 from vidc.runtime.programs.spec import ProgramSpec
-from vidc.runtime.programs.world_spec import COLORS
 
 _MAX_SIZE = 2**24
 TRAINING_STEPS = 1000

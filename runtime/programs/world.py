@@ -8,10 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from vidc.runtime.graphs import Runners
-from vidc.runtime.noise import THREADS, NoiseSource
-from vidc.runtime.programs.base import FRAMES, LATENTS, Session
-from vidc.runtime.programs.world_inputs import FRAME, NOISE, action_of, images_of, pixels_of
-from vidc.runtime.programs.world_spec import COLORS, SamplerSpec, WorldSpec
+from vidc.runtime.programs.acting import Acting, shift
+from vidc.runtime.programs.base import FRAMES, LATENTS
+from vidc.runtime.programs.pixels import COLORS
+from vidc.runtime.programs.world_inputs import FRAME, images_of, pixels_of
+from vidc.runtime.programs.world_spec import SamplerSpec, WorldSpec
 
 
 def truncated(frame: Tensor) -> Tensor:
@@ -24,7 +25,7 @@ def levels(frame: Tensor) -> Tensor:
     return frame.add(1).div(2).mul(255).to(torch.uint8)
 
 
-class World(Session[WorldSpec]):
+class World(Acting[WorldSpec]):
     """One world: past frames and actions are states.
 
     One replay computes a frame: noise, all calls of both networks, the conversion to 8 bits and
@@ -40,24 +41,6 @@ class World(Session[WorldSpec]):
     )
     rounded_feedback: ClassVar[bool] = True
     decoder_names: ClassVar[tuple[str, str]] = ("pixels", "8-bit")
-
-    def act(self, actions: Tensor | int) -> None:
-        """Sets the action of the next frames, until the next call.
-
-        Args:
-            actions: ``[inputs]`` of any dtype, each 0 or 1. If the model's actions are one-hot,
-                exactly one is 1, and the action's index may be given in their place.
-
-        Raises:
-            UsageError: ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
-        """
-        action = action_of(actions, self.spec, (self.spec.actions,), self._resources.device)
-        with self._turn(LATENTS, retryable=True):
-            self._action.copy_(action)
-
-    def condition(self, action: Tensor | int) -> None:
-        """Sets the action of the next frames; the same as ``act``."""
-        self.act(action)
 
     def spawn(self, low: Tensor, full: Tensor | None = None, actions: Tensor | None = None) -> None:
         """Starts from a state, such as a folder of DIAMOND's ``spawn`` holds.
@@ -75,9 +58,7 @@ class World(Session[WorldSpec]):
         """
         spec, device = self.spec, self._resources.device
         frames = pixels_of("low", low, (spec.past, COLORS, *spec.low), device)
-        rows = self._none.expand(spec.past, -1)
-        if actions is not None:
-            rows = action_of(actions, spec, (spec.past, spec.actions), device)
+        rows = self._past_actions(actions)
         newest = None
         if spec.past_full:
             count = len(full) if isinstance(full, Tensor) and full.ndim else spec.past_full
@@ -138,16 +119,8 @@ class World(Session[WorldSpec]):
         return self._resources.runners[FRAMES].hand_out(picture)
 
     def _allocate(self, device: torch.device) -> None:
+        super()._allocate(device)
         spec = self.spec
-        self._noise = torch.zeros(spec.noise_shape, dtype=torch.float32, device=device)
-        pieces = self._noise[0].split([draw.size for draw in spec.draws])
-        self._draws = [p.view(d.shape) for p, d in zip(pieces, spec.draws, strict=True)]
-        """Views of ``_noise``, one a draw."""
-        self._none = torch.zeros(spec.actions, dtype=torch.float32, device=device)
-        """The action that does nothing: the first input if exactly one is 1."""
-        if spec.one_hot:
-            self._none[0] = 1
-        self._action = self._none.clone()
         self._frame = torch.zeros(spec.frame_shape, dtype=torch.float32, device=device)
         self._picture = torch.zeros((1, *spec.frame_size, COLORS), dtype=torch.uint8, device=device)
 
@@ -157,29 +130,14 @@ class World(Session[WorldSpec]):
     def _clear(self) -> None:
         super()._clear()
         self._states["actions"].copy_(self._none.expand_as(self._states["actions"]))
-        self._action.copy_(self._none)
-        (steps, values), device = self.spec.noise_shape, self._noise.device
-        self._source = NoiseSource(self.seed, steps, (values,), device)
-        self.blocks = 0
-        """Frames generated so far."""
 
-    def _generate(self, noise: Tensor | None, result: Tensor) -> Tensor:
-        """Generates a frame; returns a clone of ``result``, which is ``_frame`` or ``_picture``."""
-        given = None if noise is None else self._take(NOISE, noise, self.spec.noise_shape)
-        runners = self._resources.runners
-        with self._turn(LATENTS, after_caller=given is not None, retryable=True):
-            if given is None:
-                self._source.fill(self._noise, self.blocks)
-            else:
-                self._noise.copy_(given)
-            self._make_frame()
-            made = result.clone()
-            self.blocks += 1
+    def _generate(
+        self, noise: Tensor | None, result: Tensor, checked: Tensor | None = None
+    ) -> Tensor:
+        """Generates a frame as ``Acting`` does; ``fetch`` then waits for it."""
+        made, runners = super()._generate(noise, result, checked), self._resources.runners
         runners[FRAMES].follow(runners[LATENTS])
-        if given is None:
-            # A frame may take less time than its noise: each thread draws one.
-            self._source.draw_ahead(*range(self.blocks, self.blocks + THREADS))
-        return runners[LATENTS].hand_out(made)
+        return made
 
     def _next_frame(self) -> None:
         """Computes a frame from ``_noise``, ``_action`` and the states, and shifts the states."""
@@ -191,8 +149,8 @@ class World(Session[WorldSpec]):
             larger = functional.interpolate(low, scale_factor=spec.factor, mode="bicubic")
             self._buffers["upsample"].set({"low": larger})
             frame = self._sampled("upsample", spec.upsample, draws)
-            _shift(self._states["past.full"], frame)
-        _shift(self._states["past.low"], low)
+            shift(self._states["past.full"], frame)
+        shift(self._states["past.low"], low)
         actions.copy_(actions.roll(-1, dims=1))
         self._frame.copy_(frame)
         self._picture.copy_(_picture(frame))
@@ -231,11 +189,6 @@ class World(Session[WorldSpec]):
         # Before truncation, which makes pixels of values that are not finite.
         self._watch(FRAMES, buffers["denoised"])
         return truncated(buffers["denoised"])
-
-
-def _shift(past: Tensor, frame: Tensor) -> None:
-    """Drops the oldest frame of ``past`` and appends ``frame``, in place."""
-    past.copy_(torch.cat([past[:, COLORS:], frame], dim=1))
 
 
 def _picture(frame: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ from torch.nn import functional
 
 from vidc.plugins.errors import UsageError
 from vidc.runtime.inputs import Input
+from vidc.runtime.programs.action_spec import ActionSpec
+from vidc.runtime.programs.pixels import COLORS
 from vidc.runtime.programs.spec import ProgramSpec
-from vidc.runtime.programs.world_spec import COLORS, WorldSpec
 
 ACTIONS = Input("actions", "VIDC-SESSION-ACTIONS", "give one value for each of the model's inputs")
 NOISE = Input(
@@ -20,7 +21,7 @@ _START_HINT = "pass uint8, or floating point from -1 to 1, in the sizes of the b
 
 
 def action_of(
-    value: object, spec: WorldSpec, shape: tuple[int, ...], device: torch.device
+    value: object, spec: ActionSpec, shape: tuple[int, ...], device: torch.device
 ) -> Tensor:
     """Returns one or several actions in float32, on the device they are on.
 

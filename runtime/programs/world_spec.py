@@ -5,32 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from vidc.plugins.signature import Role, Signature
-from vidc.runtime.programs.spec import ProgramSpec
+from vidc.runtime.programs.action_spec import ActionSpec, Draw
+from vidc.runtime.programs.pixels import COLORS
 
 _MAX_SIZE = 2**24
-COLORS = 3
-
-
-@dataclass(frozen=True)
-class Draw:
-    """One draw of standard normal noise.
-
-    Attributes:
-        name: such as ``denoise.x`` or ``upsample.churn.0``.
-        shape: of the drawn tensor.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of values."""
-        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -88,7 +67,7 @@ class SamplerSpec:
 
 
 @dataclass(frozen=True)
-class WorldSpec(ProgramSpec):
+class WorldSpec(ActionSpec):
     """Static sizes of a world model.
 
     Attributes:
@@ -133,16 +112,6 @@ class WorldSpec(ProgramSpec):
         return ("denoise",)
 
     @property
-    def condition_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shape of an action, ``[inputs]``."""
-        return {"action": (self.actions,)}
-
-    def draw_conditions(self, seed: int) -> dict[str, Tensor]:
-        """Draws an action, float32 on the CPU."""
-        drawn = torch.rand(self.actions, generator=torch.Generator().manual_seed(seed))
-        return {"action": (drawn == drawn.max() if self.one_hot else drawn > 0.5).float()}
-
-    @property
     def frame_size(self) -> tuple[int, int]:
         """Height and width of a frame."""
         return self.factor * self.low[0], self.factor * self.low[1]
@@ -179,22 +148,12 @@ class WorldSpec(ProgramSpec):
         return tuple(found)
 
     @property
-    def noise_shape(self) -> tuple[int, ...]:
-        """Shape of a frame's noise, ``[1, values]``: its draws flattened, one after the other."""
-        return (1, sum(draw.size for draw in self.draws))
-
-    @property
     def calls(self) -> Mapping[str, Mapping[str, int]]:
         """Calls of a frame; converting it to 8 bits calls no engine."""
         made = {"denoise": self.denoise.calls}
         if self.upsample is not None:
             made["upsample"] = self.upsample.calls
         return {"block": made, "pixels": {}}
-
-    @property
-    def filling(self) -> int:
-        """Frames after which all past frames are generated ones."""
-        return self.past
 
     @property
     def full_inputs(self) -> Mapping[str, float]:

@@ -1,15 +1,14 @@
 """Names of a DIAMOND agent's weights in its checkpoints."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vidc.exporters.checkpoint.layout import Layout
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.exporters.parts.diamond_unet.config import DenoiserConfig, UNetConfig, UpsamplerConfig
 from vidc.exporters.parts.diamond_unet.network import InnerModel
+from vidc.exporters.parts.stacked_linears import stack
 
 LAYOUTS = (Layout("DIAMOND agent", ("inner_model",)),)
 OTHER_NETWORKS = ("rew_end_model", "actor_critic")
@@ -45,20 +44,14 @@ def fuse(network: nn.Module, tensors: Mapping[str, LazyTensor]) -> dict[str, Laz
         tensors: a checkpoint's weights, as ``separate_shapes`` lists them.
     """
     fused = {}
-    for name, weight in network.state_dict().items():
+    for name in network.state_dict():
         prefix, _, rest = name.partition(f".{_FUSED}.")
         if not rest:
             fused[name] = tensors[name]
             continue
         norms = _inner_model(network, prefix).norms
-        rows = [tensors[f"{prefix}.{norm}.linear.{rest}"] for norm in norms]
-        dtype = rows[0].dtype
-        fused[name] = LazyTensor(tuple(weight.shape), dtype, partial(_stack, rows, dtype))
+        fused[name] = stack([tensors[f"{prefix}.{norm}.linear.{rest}"] for norm in norms])
     return fused
-
-
-def _stack(rows: Sequence[LazyTensor], dtype: torch.dtype) -> Tensor:
-    return torch.cat([row.load().to(dtype) for row in rows])
 
 
 def _inner_model(network: nn.Module, name: str) -> InnerModel:

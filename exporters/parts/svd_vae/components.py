@@ -1,5 +1,7 @@
 """The components a VAE is run as, and their signatures."""
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from vidc.exporters.component import Component
@@ -15,13 +17,13 @@ class VaeEncode(nn.Module):
     It runs in float32 in every precision: the encoder's activations exceed the range of float16.
     """
 
-    def __init__(self, vae: SvdVae) -> None:
+    def __init__(self, vae: nn.Module) -> None:
         super().__init__()
-        self.vae = vae
+        self.vae: Any = vae
 
     def forward(self, image: Tensor) -> tuple[Tensor]:
         """Returns the mode of the latent's distribution, unscaled, float32 ``[1, 4, h, w]``."""
-        moments = self.vae.quant_conv(self.vae.encoder(image))
+        moments: Tensor = self.vae.quant_conv(self.vae.encoder(image))
         return (moments[:, :LATENT_CHANNELS],)
 
 

@@ -4,7 +4,7 @@ diffusers' ``AutoencoderKLTemporalDecoder`` is the reference: an image encoder, 
 residual blocks see the frames of one chunk together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -97,31 +97,41 @@ class Encoder(nn.Module):
         return result
 
 
-class TemporalDecoder(nn.Module):
-    """Decoder of a chunk of frames."""
+class Decoder(nn.Module):
+    """Decoder of latents, frame by frame or, with temporal residual blocks, of a chunk of frames.
 
-    def __init__(self, config: SvdVaeConfig) -> None:
+    Args:
+        config: its sizes.
+        make: makes a residual block of numbers of channels.
+        middle: residual blocks in the middle.
+    """
+
+    def __init__(
+        self,
+        config: SvdVaeConfig,
+        make: Callable[[int, int], nn.Module] = _spatial,
+        middle: int = 2,
+    ) -> None:
         super().__init__()
         channels = config.channels
         before = channels[-1]
         self.conv_in = Conv2d(LATENT_CHANNELS, before, 3, padding=1)
-        self.mid_block = _Blocks([_temporal(before, before) for _ in range(config.layers)])
+        self.mid_block = _Blocks([make(before, before) for _ in range(middle)])
         self.mid_block.attentions = nn.ModuleList([Attention(before)])
         self.up_blocks: Any = nn.ModuleList()
         for level in reversed(range(len(channels))):
             width = channels[level]
             inputs = [before, *[width] * config.layers]
-            block = _Blocks([_temporal(each, width) for each in inputs])
+            block = _Blocks([make(each, width) for each in inputs])
             if level > 0:
                 block.upsamplers = nn.ModuleList([Upsampler(width)])
             self.up_blocks.append(block)
             before = width
         self.conv_norm_out = GroupNorm(before, _EPS)
         self.conv_out = Conv2d(before, 3, 3, padding=1)
-        self.time_conv_out = TemporalConv(3)
 
     def forward(self, latent: Tensor) -> Tensor:
-        """Maps a chunk ``[T, 4, h, w]`` to ``[T, 3, H, W]``."""
+        """Maps ``[T, 4, h, w]`` to ``[T, 3, H, W]``."""
         x = self.conv_in(latent)
         first, *rest = self.mid_block.resnets
         x = self._resnet(first, x)
@@ -133,7 +143,24 @@ class TemporalDecoder(nn.Module):
                 x = self._resnet(resnet, x)
             for upsampler in getattr(block, "upsamplers", ()):
                 x = upsampler(x)
-        x = self.conv_out(F.silu(self.conv_norm_out(x)))
+        result: Tensor = self.conv_out(F.silu(self.conv_norm_out(x)))
+        return result
+
+    def _resnet(self, block: Any, x: Tensor) -> Tensor:
+        result: Tensor = block(x)
+        return result
+
+
+class TemporalDecoder(Decoder):
+    """Decoder of a chunk of frames."""
+
+    def __init__(self, config: SvdVaeConfig) -> None:
+        super().__init__(config, _temporal, config.layers)
+        self.time_conv_out = TemporalConv(3)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        """Maps a chunk ``[T, 4, h, w]`` to ``[T, 3, H, W]``."""
+        x = super().forward(latent)
         video = x.flatten(2).transpose(0, 1)[None]
         result: Tensor = self.time_conv_out(video)[0].transpose(0, 1).reshape(x.shape)
         return result

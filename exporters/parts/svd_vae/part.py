@@ -67,15 +67,9 @@ class SvdVaePart(Part):
 
     def random_weight(self, name: str, shape: tuple[int, ...], seed: int) -> "Tensor":
         """Draws weights under which decoded noise fills the range of pixels."""
-        from vidc.exporters.parts.spatio_temporal_weights import AFTER_SILU, random_weight
+        from vidc.exporters.parts.svd_vae.random_weights import random_weight
 
-        after_silu = (".conv1.", ".conv2.", ".conv_out.")
-        gain = AFTER_SILU if any(part in name for part in after_silu) else 1.0
-        if name == "decoder.conv_out.weight":
-            gain = 0.35 * AFTER_SILU
-        elif ".to_q." in name or ".to_k." in name:
-            gain = 1.4  # Peaks the attention, whose logits then vary by 2 whatever the width.
-        return random_weight(name, shape, seed, gain)
+        return random_weight(name, shape, seed)
 
     @property
     def config_settings(self) -> Mapping[str, Mapping[str, Any]]:
@@ -106,15 +100,9 @@ class SvdVaePart(Part):
 
     def adapt(self, tensors: "dict[str, LazyTensor]", layout: "Layout") -> "dict[str, LazyTensor]":
         """Makes linear layers of the original attention's convolutions of one pixel."""
-        from vidc.exporters.checkpoint.lazy import LazyTensor
+        from vidc.exporters.parts.pixel_linears import as_linears
 
-        def flat(tensor: LazyTensor) -> LazyTensor:
-            return LazyTensor(tensor.shape[:2], tensor.dtype, lambda: tensor.load().flatten(1))
-
-        return {
-            name: flat(tensor) if ".attentions." in name and tensor.shape[2:] == (1, 1) else tensor
-            for name, tensor in tensors.items()
-        }
+        return as_linears(tensors)
 
     @property
     def weights_elements(self) -> int:

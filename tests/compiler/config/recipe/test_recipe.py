@@ -61,8 +61,8 @@ def test_a_recipe_is_its_rules_in_their_order(tmp_path):
 def test_every_shipped_recipe_is_good():
     assert tuple(shipped("recipes")) == (
         "fp8", "fp8-dynamic", "fp8-int8-attention", "fp8-linear", "int8", "int8-attention",
-        "int8-static", "int8-weight-only", "kv-fp8", "kv-int8", "oasis-fp8", "oasis-int8",
-        "svd-int8", "world-int8",
+        "int8-static", "int8-weight-only", "kv-fp8", "kv-int8", "latent-world-int8", "oasis-fp8",
+        "oasis-int8", "svd-int8", "world-int8",
     )  # fmt: skip
     for name in tuple(shipped("recipes")):
         assert load_recipe(name).name == name

@@ -1,0 +1,1 @@
+"""Part ``sd_vae``: the VAE of Stable Diffusion, one frame at a time."""

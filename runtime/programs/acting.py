@@ -1,0 +1,109 @@
+"""Base class of sessions that generate a frame at a time from past frames and actions."""
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from vidc.runtime.graphs import Work
+from vidc.runtime.noise import THREADS, NoiseSource
+from vidc.runtime.programs.action_spec import ActionSpec
+from vidc.runtime.programs.base import LATENTS, Session
+from vidc.runtime.programs.world_inputs import NOISE, action_of
+
+S = TypeVar("S", bound=ActionSpec)
+
+
+class Acting(Session[S]):
+    """A session whose state ``actions`` holds the past frames' actions, the newest last.
+
+    A subclass prepares ``_make_frame``, which computes a frame from ``_draws``, ``_action`` and the
+    states and shifts those.
+    """
+
+    _make_frame: Work
+
+    def act(self, actions: Tensor | int) -> None:
+        """Sets the action of the next frames, until the next call.
+
+        Args:
+            actions: ``[inputs]`` of any dtype, each 0 or 1. If the model's actions are one-hot,
+                exactly one is 1, and the action's index may be given in their place.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
+        """
+        action = action_of(actions, self.spec, (self.spec.actions,), self._resources.device)
+        with self._turn(LATENTS, retryable=True):
+            self._action.copy_(action)
+
+    def condition(self, action: Tensor | int) -> None:
+        """Sets the action of the next frames; the same as ``act``."""
+        self.act(action)
+
+    def _allocate(self, device: torch.device) -> None:
+        spec = self.spec
+        self._noise = torch.zeros(spec.noise_shape, dtype=torch.float32, device=device)
+        pieces = self._noise[0].split([draw.size for draw in spec.draws])
+        self._draws = [p.view(d.shape) for p, d in zip(pieces, spec.draws, strict=True)]
+        """Views of ``_noise``, one a draw."""
+        self._none = torch.zeros(spec.actions, dtype=torch.float32, device=device)
+        """The action that does nothing: the first input if exactly one is 1."""
+        if spec.one_hot:
+            self._none[0] = 1
+        self._action = self._none.clone()
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._action.copy_(self._none)
+        (steps, values), device = self.spec.noise_shape, self._noise.device
+        self._source = NoiseSource(self.seed, steps, (values,), device)
+        self.blocks = 0
+        """Frames generated so far."""
+
+    def _past_actions(self, actions: Tensor | None) -> Tensor:
+        """Returns the actions of past frames from a caller, ``[past, inputs]``; none by default.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
+        """
+        spec = self.spec
+        if actions is None:
+            return self._none.expand(spec.past, -1)
+        return action_of(actions, spec, (spec.past, spec.actions), self._resources.device)
+
+    def _generate(
+        self, noise: Tensor | None, result: Tensor, checked: Tensor | None = None
+    ) -> Tensor:
+        """Generates a frame; returns a clone of ``result``, which ``_make_frame`` writes.
+
+        Args:
+            noise: of a caller, or None.
+            result: to return.
+            checked: tensor in which values that are not finite end the session.
+        """
+        given = None if noise is None else self._take(NOISE, noise, self.spec.noise_shape)
+        with self._turn(LATENTS, after_caller=given is not None, retryable=True):
+            if given is None:
+                self._source.fill(self._noise, self.blocks)
+            else:
+                self._noise.copy_(given)
+            self._make_frame()
+            if checked is not None:
+                self._watch(LATENTS, checked)
+            made = result.clone()
+            self.blocks += 1
+        if given is None:
+            # A frame may take less time than its noise: each thread draws one.
+            self._source.draw_ahead(*range(self.blocks, self.blocks + THREADS))
+        return self._resources.runners[LATENTS].hand_out(made)
+
+
+def shift(past: Tensor, newest: Tensor) -> None:
+    """Drops the oldest entry of ``past`` and appends ``newest``, in place.
+
+    Args:
+        past: entries side by side in dimension 1.
+        newest: an entry.
+    """
+    past.copy_(torch.cat([past[:, newest.shape[1] :], newest], dim=1))
