@@ -75,11 +75,7 @@ def test_rollouts_are_the_same_at_another_batch_and_forced_by_their_own_latents(
     ema = done["self"]["ema"]
     ema = {**ema, head: torch.nn.init.normal_(torch.empty_like(ema[head]), std=0.1)}
     export({**done, "self": {**done["self"], "ema": ema}}, sizes, preset, tmp_path / "weights")
-    bundles = []
-    for batch in (2, 1):
-        (folder := tmp_path / str(batch)).mkdir()
-        bundles.append(eager_bundle(tmp_path / "weights", folder, batch, "cpu"))
-    exact, single = bundles
+    exact, single = (eager_bundle(tmp_path / "weights", batch, "cpu") for batch in (2, 1))
     rollouts = Rollouts.drawn(held_out(3, 0, 2), Scenario(3, 2, rollout=True), exact)
     embeds = rollouts.embeds(exact)
     assert embeds.shape[:2] == (3, 2)

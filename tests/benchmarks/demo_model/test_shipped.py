@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from demo_model.evaluate import Player, eager_bundle, videos
+from demo_model.evaluate import eager_bundle, videos, with_decoder
 from demo_model.export import MOST_BYTES, NOTICE, ship
 from demo_model.networks import PRESET
 from demo_model.reader import score
@@ -47,11 +47,11 @@ def test_prompts_of_the_preset_are_captions_and_a_switch():
 
 
 @pytest.mark.parametrize("decoder", ["vae", "taehv"])
-def test_the_model_shows_the_prompts_of_its_preset(tmp_path, decoder):
+def test_the_model_shows_the_prompts_of_its_preset(decoder):
     clip = Clip(parse(BEFORE), parse(AFTER), first_frame(2))
-    player = Player(eager_bundle(FOLDER, tmp_path, 1, "cpu"), decoder)
+    bundle = with_decoder(eager_bundle(FOLDER, 1, "cpu"), decoder)
     with torch.no_grad():
-        (video,) = videos(player, [clip], range(4), 2, seed=0)
+        (video,) = videos(bundle, [clip], range(4), 2, seed=0)
     for start, stop in ((0, first_frame(2)), (first_frame(3), first_frame(4))):
         scores = score(video[:, start:stop], clip, torch.arange(start, stop))
         assert all(all(thing.values()) for thing in scores), scores
