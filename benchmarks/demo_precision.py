@@ -27,7 +27,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -251,11 +250,10 @@ def main() -> None:
         if not Path(name).is_dir():
             load_recipe(name)  # Refuses an unknown name before anything is played.
     with (
-        TemporaryDirectory() as folder,
         ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool,
         torch.no_grad(),
     ):
-        exact = eager_bundle(WEIGHTS, Path(folder), options.batch, options.device)
+        exact = eager_bundle(WEIGHTS, options.batch, options.device)
         comparison = Comparison(exact, options, partial(read_clips, pool))
         rows = {}
         for name in options.candidates:

@@ -11,7 +11,6 @@ statistics into the preset. ``--set NAME=VALUE`` changes a field of ``stages.Pla
 
 import argparse
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +32,8 @@ def run(options: argparse.Namespace) -> bool:
     torch.backends.cudnn.benchmark = options.device == "cuda"
     sizes, folder = Sizes.read(options.preset), options.dir
     folder.mkdir(parents=True, exist_ok=True)
-    kinds = {name: type(value) for name, value in asdict(Plan()).items()}
     settings = dict(each.split("=") for each in options.set)
-    plan = Plan(**{name: kinds[name](value) for name, value in settings.items()})
+    plan = Plan(**{name: type(getattr(Plan, name))(v) for name, v in settings.items()})
     done: dict[str, Any] = {}
     for name, minutes in MINUTES.items():
         path = folder / f"{name}.pt"
@@ -44,8 +42,7 @@ def run(options: argparse.Namespace) -> bool:
             if time.monotonic() >= deadline:
                 return False
             torch.manual_seed(options.seed)
-            common = (sizes, plan, options.device, options.seed)
-            stage = build(name, *common, done)
+            stage = build(name, sizes, plan, options.device, options.seed, done)
             budget = Budget(minutes * options.scale, options.steps)
             if not train(stage, RATES[name], budget, folder, deadline):
                 return False

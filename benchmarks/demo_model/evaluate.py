@@ -13,7 +13,7 @@ import math
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,6 +26,17 @@ from demo_model.reader import score
 from demo_model.render import render
 from demo_model.world import Clip, draw_scene, draw_switch, first_frame
 from vidc.compiler.bench.statistics import Summary
+from vidc.compiler.cli.sources import SourceOptions
+from vidc.compiler.config.program import program_spec
+from vidc.compiler.validate import metrics
+from vidc.compiler.validate.reference import EagerEngine, part_engines
+from vidc.exporters.models import with_weights
+from vidc.plugins.names import TOKENIZER
+from vidc.runtime.bundle import Bundle, load
+from vidc.runtime.graphs import Runners
+from vidc.runtime.programs.base import Resources
+from vidc.runtime.programs.causal_video import TEXT_ENCODER, CausalVideo
+from vidc.runtime.text import TextEncoder
 
 TARGETS = {
     "color": 0.99, "shape": 0.98, "direction": 0.98, "place": 0.98, "two objects": 0.95,
@@ -49,39 +60,26 @@ def held_out(count: int, seed: int, switch: int | None = None) -> list[Clip]:
     return clips
 
 
-@dataclass(frozen=True)
-class Player:
-    """A bundle, and the decoder of its sessions."""
-
-    bundle: Any
-    decoder: str | None = None
-
-
 def videos(
-    player: Player, clips: Sequence[Clip], blocks: range, switch: int | None, seed: int
+    bundle: Bundle, clips: Sequence[Clip], blocks: range, switch: int | None, seed: int
 ) -> Iterator[Tensor]:
     """Frames of the wanted blocks of each clip, float32 ``[3, T, H, W]`` in -1..1 on the CPU."""
-    batch = player.bundle.spec.batch
-    for at in range(0, len(clips), batch):
-        some = [*clips[at : at + batch]]
-        whole = [*some, *[some[-1]] * (batch - len(some))]
-        session = player.bundle.session(seed=seed + at, decoder=player.decoder)
-
-        def embeds(block: int, session: Any = session, clips: list[Clip] = whole) -> Tensor:
-            captions = [clip.shown(first_frame(block)).caption for clip in clips]
-            return torch.cat([session.embeds(caption)[:1] for caption in captions])
-
-        session.prompt(embeds(0))
-        frames = []
-        for block in range(blocks.stop):
-            if block == switch:
-                session.switch_prompt(embeds(block))
-            made = session.step()
-            if block in blocks:
-                frames.append(made if batch > 1 else made[None])
-        video = torch.cat(frames, 1).permute(0, 4, 1, 2, 3)[: len(some)]
-        for each in video:
-            yield each.cpu().float() / 127.5 - 1
+    batch = bundle.spec.batch
+    with bundle.session() as session:
+        for at in range(0, len(clips), batch):
+            rows = [clips[min(row, len(clips) - 1)] for row in range(at, at + batch)]
+            session.reset(seed + at)
+            frames = []
+            for block in range(blocks.stop):
+                if block in (0, switch):
+                    captions = [clip.shown(first_frame(block)).caption for clip in rows]
+                    embeds = [session.embeds(caption)[:1] for caption in captions]
+                    session.switch_prompt(torch.cat(embeds))
+                made = session.step()
+                if block in blocks:
+                    frames.append(made if batch > 1 else made[None])
+            for video in torch.cat(frames, 1)[: len(clips) - at]:
+                yield video.permute(3, 0, 1, 2).cpu().float() / 127.5 - 1
 
 
 def changing(video: Tensor) -> Tensor:
@@ -91,9 +89,9 @@ def changing(video: Tensor) -> Tensor:
 
 def psnr(made: Tensor, asked: Tensor) -> dict[str, float]:
     """PSNR in dB over all pixels of ``[3, T, H, W]``, and over those that change in ``asked``."""
-    square = (made - asked).square()
-    parts = {"all": square, "changing": square[:, :, changing(asked)]}
-    return {n: 10 * math.log10(4 / max(float(p.mean()), 1e-12)) for n, p in parts.items()}
+    area = changing(asked)
+    part = metrics.psnr(made[:, :, area], asked[:, :, area], peak=2)
+    return {"all": metrics.psnr(made, asked, peak=2), "changing": part}
 
 
 def rate(hits: Sequence[bool]) -> dict[str, float]:
@@ -105,12 +103,12 @@ def rate(hits: Sequence[bool]) -> dict[str, float]:
 
 
 def judge(
-    player: Player, clips: Sequence[Clip], blocks: range, switch: int | None = None, seed: int = 0
+    bundle: Bundle, clips: Sequence[Clip], blocks: range, switch: int | None = None, seed: int = 0
 ) -> tuple[list[list[dict[str, bool]]], list[dict[str, float]]]:
     """Scores of every clip's objects in the wanted blocks, and PSNR against the renderer."""
     frames = torch.arange(first_frame(blocks.start), first_frame(blocks.stop))
     scores, found = [], []
-    for clip, made in zip(clips, videos(player, clips, blocks, switch, seed), strict=True):
+    for clip, made in zip(clips, videos(bundle, clips, blocks, switch, seed), strict=True):
         asked, _ = render([clip], frames[None], (made.shape[-2], made.shape[-1]))
         scores.append(score(made, clip, frames))
         found.append(psnr(made, asked[0]))
@@ -123,26 +121,24 @@ def medians(found: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 
 def evaluate(
-    player: Player, counts: dict[str, int], seed: int = 0, late: int = 100
+    bundle: Bundle, counts: dict[str, int], seed: int = 0, late: int = 100
 ) -> dict[str, Any]:
     """All figures by name; ``counts`` has the clips for ``prompts``, ``switch`` and ``long``."""
-    clips = held_out(counts["prompts"], seed)
-    scores, decibels = judge(player, clips, range(3), seed=seed)
+    scores, decibels = judge(bundle, held_out(counts["prompts"], seed), range(3), seed=seed)
     found: dict[str, Any] = {"psnr": medians(decibels)}
     found |= {name: rate(each) for name, each in hits_of(scores).items()}
-    hits, decibels = [], []
-    spread = [list(range(i, counts["switch"], 5)) for i in range(5)]
-    for switch, share in zip((2, 3, 4, 5, 6), spread, strict=True):
-        if share:
-            clips = held_out(len(share), seed, switch)
+    scores, decibels = [], []
+    for index, switch in enumerate((2, 3, 4, 5, 6)):
+        if count := len(range(index, counts["switch"], 5)):
+            clips = held_out(count, seed, switch)
             # The second block of the new prompt must be right.
-            scores, part = judge(player, clips, range(switch + 1, switch + 2), switch, seed)
-            hits += [_right(things) for things in scores]
-            decibels += part
-    found["switch"] = {**rate(hits), "psnr": medians(decibels)}
+            more, parts = judge(bundle, clips, range(switch + 1, switch + 2), switch, seed)
+            scores += more
+            decibels += parts
+    found["switch"] = {**rate([_right(each) for each in scores]), "psnr": medians(decibels)}
     clips = held_out(counts["long"], seed + 1)
-    scores, part = judge(player, clips, range(max(0, late - LATE), late), seed=seed)
-    found["long"] = {**rate([_right(things) for things in scores]), "psnr": medians(part)}
+    scores, decibels = judge(bundle, clips, range(max(0, late - LATE), late), seed=seed)
+    found["long"] = {**rate([_right(each) for each in scores]), "psnr": medians(decibels)}
     found["missed"] = [
         name for name, least in TARGETS.items() if found.get(name, {"rate": 0})["rate"] < least
     ]
@@ -163,39 +159,30 @@ def _right(things: Sequence[dict[str, bool]]) -> bool:
     return all(all(thing.values()) for thing in things)
 
 
-def eager_bundle(weights: Path, folder: Path, batch: int, device: str) -> Any:
+def eager_bundle(weights: Path, batch: int, device: str) -> Bundle:
     """A bundle whose engines are PyTorch in float32, from exported weights."""
-    from vidc.compiler.build.load import Load
-    from vidc.compiler.cli.sources import SourceOptions
-    from vidc.compiler.config.program import program_spec
-    from vidc.compiler.store.stage import Workspace
-    from vidc.compiler.validate.reference import eager_engines
-    from vidc.plugins.names import TOKENIZER, weights_path
-    from vidc.runtime.bundle import Bundle
-    from vidc.runtime.graphs import Runners
-    from vidc.runtime.programs.base import Resources
-    from vidc.runtime.programs.causal_video import TEXT_ENCODER, CausalVideo
-    from vidc.runtime.text import TextEncoder
-
     preset = weights / "preset.toml"
     config = Sizes.read(preset if preset.exists() else PRESET).config
     config = replace(config, text_encoder=None, stream=replace(config.stream, batch=batch))
     model, sources = SourceOptions(weights).resolve(config)
-    files = {}
+    assert sources.tokenizer is not None
+    where, engines = torch.device(device), dict[str, EagerEngine]()
     for group, source in sources.checkpoints.items():
-        (output := folder / group).mkdir()
         part = model.parts[group]
-        tokenizer = sources.tokenizer if part.needs_tokenizer else None
-        stage = Load(part, type(model), "fp32", source, tokenizer=tokenizer)
-        stage.run(Workspace(output, {}, lambda line: print(line, file=sys.stderr)))
-        files[group] = output / weights_path(group)
-    where = torch.device(device)
-    engines = eager_engines(model, files, dict.fromkeys(files, "fp32"), where)
-    text = TextEncoder(
-        engines.pop(TEXT_ENCODER), (folder / TEXT_ENCODER / TOKENIZER).read_bytes(), where
-    )
+        tensors = part.load(source, (), model.layouts(), False).tensors
+        loaded = {name: lazy.load().to(where, torch.float32) for name, lazy in tensors.items()}
+        engines |= part_engines(part, with_weights(part.network("fp32"), loaded))
+    with TemporaryDirectory() as folder:
+        model.parts[TEXT_ENCODER].write_tokenizer(Path(folder), sources.tokenizer)
+        text = TextEncoder(engines.pop(TEXT_ENCODER), Path(folder, TOKENIZER).read_bytes(), where)
     runners = Runners.on(where, captured=False)
     return Bundle(CausalVideo, Resources(program_spec(model), engines, where, runners, text))
+
+
+def with_decoder(bundle: Bundle, name: str | None) -> Bundle:
+    """The bundle with one decoder for its sessions, by default the first."""
+    spec = bundle.spec.with_decoder(name)
+    return Bundle(bundle.program, replace(bundle.resources, spec=spec))
 
 
 def main() -> None:
@@ -211,16 +198,14 @@ def main() -> None:
     for name, count in (("prompts", 200), ("switch", 100), ("long", 100)):
         parser.add_argument(f"--{name}", type=int, default=count, help="number of clips")
     options = parser.parse_args()
-    counts = {name: getattr(options, name) for name in ("prompts", "switch", "long")}
-    with TemporaryDirectory() as folder:
+    with torch.no_grad():
         if options.eager:
-            bundle = eager_bundle(options.path, Path(folder), options.batch, options.device)
+            bundle = eager_bundle(options.path, options.batch, options.device)
         else:
-            from vidc.runtime import load
-
             bundle = load(options.path)
-        with torch.no_grad():
-            found = evaluate(Player(bundle, options.decoder), counts, options.seed, options.late)
+        found = evaluate(
+            with_decoder(bundle, options.decoder), vars(options), options.seed, options.late
+        )
     print(json.dumps(found, indent=1))
     sys.exit(bool(found["missed"]))
 

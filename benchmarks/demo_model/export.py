@@ -1,4 +1,4 @@
-"""Writes trained weights as ``vidc build`` reads them, in float16, with their digests."""
+"""Writes trained weights as ``vidc build`` reads them, in float16, with digests."""
 
 import hashlib
 import json
@@ -51,8 +51,7 @@ def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> di
     Raises:
         ValueError: a value does not fit float16, or the files are too large.
     """
-    staging = out.with_name(out.name + ".new")
-    shutil.rmtree(staging, ignore_errors=True)
+    staging = _staging(out)
     for part, tensors in weights(done).items():
         halves = {name: w.detach().cpu().half().contiguous() for name, w in tensors.items()}
         if broken := [name for name, half in halves.items() if not half.isfinite().all()]:
@@ -64,25 +63,68 @@ def export(done: Mapping[str, Any], sizes: Sizes, preset: Path, out: Path) -> di
     (staging / "text_encoder/config.json").write_text(json.dumps(config, indent=1) + "\n")
     (staging / "tokenizer").mkdir()
     tokenizer().save(str(staging / "tokenizer/tokenizer.json"))
+    (staging / "NOTICE.md").write_text(NOTICE)
+    files = _digests(staging)
+    if (total := sum(entry["bytes"] for entry in files.values())) > MOST_BYTES:
+        raise ValueError(f"{total / 1e6:.2f} MB of weights, at most {MOST_BYTES / 1e6:.0f} MB")
     keys = ("step", "seconds", "seed", "facts")
     trained = {name: {key: state[key] for key in keys} for name, state in done.items()}
-    document = _finish(staging, trained)
+    document = {"bytes": total, "files": files, "trained": trained}
+    (staging / DIGESTS).write_text(json.dumps(document, indent=1) + "\n")
     (staging / PRESET_FILE).write_text(_with_statistics(preset.read_text(), trained))
-    shutil.rmtree(out, ignore_errors=True)
-    staging.rename(out)
+    _replace(out, staging)
     return document
 
 
 def ship(weights: Path, out: Path, preset: Path) -> dict[str, Any]:
     """Replaces ``out`` by exported weights, and the latents' statistics in ``preset``.
 
-    Returns the document of digests; raises as ``export``.
+    Both are written beside their places and renamed in the end, so a run that fails or stops
+    before changes nothing. Returns the document of digests.
+
+    Raises:
+        ValueError: the weights are not those of their digests, or the preset has no statistics.
     """
-    trained = json.loads((weights / DIGESTS).read_text())["trained"]
-    shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(weights, out, ignore=shutil.ignore_patterns(PRESET_FILE, DIGESTS))
-    preset.write_text(_with_statistics(preset.read_text(), trained))
-    return _finish(out, trained)
+    document: dict[str, Any] = json.loads((weights / DIGESTS).read_text())
+    staging, text = _staging(out), preset.with_name(preset.name + ".new")
+    shutil.copytree(weights, staging, ignore=shutil.ignore_patterns(PRESET_FILE))
+    if (found := _digests(staging)) != document["files"]:
+        differing = [name for name in found if found[name] != document["files"].get(name)]
+        missing = sorted(document["files"].keys() - found)
+        raise ValueError(f"{weights}: not the files of {DIGESTS}: {[*differing, *missing]}")
+    text.write_text(_with_statistics(preset.read_text(), document["trained"]))
+    _replace(out, staging)
+    text.replace(preset)
+    return document
+
+
+def _staging(out: Path) -> Path:
+    """Returns the path beside ``out`` where its successor is written; nothing is there."""
+    staging = out.with_name(out.name + ".new")
+    shutil.rmtree(staging, ignore_errors=True)
+    return staging
+
+
+def _replace(out: Path, staging: Path) -> None:
+    """Puts a whole folder in the place of another, by renaming both."""
+    before = out.with_name(out.name + ".old")
+    shutil.rmtree(before, ignore_errors=True)
+    if out.exists():
+        out.rename(before)
+    staging.rename(out)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def _digests(folder: Path) -> dict[str, dict[str, Any]]:
+    """Returns size and SHA-256 of every file but the digests themselves."""
+    return {
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != DIGESTS
+    }
 
 
 def _with_statistics(preset: str, trained: Mapping[str, Any]) -> str:
@@ -93,22 +135,3 @@ def _with_statistics(preset: str, trained: Mapping[str, Any]) -> str:
         if count != 1:
             raise ValueError(f"the preset has {count} lines latents_{key} = [...]; expected one")
     return preset
-
-
-def _finish(folder: Path, trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes notice and digests."""
-    (folder / "NOTICE.md").write_text(NOTICE)
-    files: dict[str, dict[str, Any]] = {
-        path.relative_to(folder).as_posix(): {
-            "bytes": path.stat().st_size,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        }
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    total = sum(entry["bytes"] for entry in files.values())
-    if total > MOST_BYTES:
-        raise ValueError(f"{total / 1e6:.2f} MB of weights, at most {MOST_BYTES / 1e6:.0f} MB")
-    document = {"bytes": total, "files": files, "trained": trained}
-    (folder / DIGESTS).write_text(json.dumps(document, indent=1) + "\n")
-    return document

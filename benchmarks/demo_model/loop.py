@@ -1,7 +1,6 @@
 """The loop around every stage: a budget of minutes, checkpoints, a log, and an end in time."""
 
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,78 +77,97 @@ def learning_rate(peak: float, share: float) -> float:
 def train(stage: Stage, peak: float, budget: Budget, folder: Path, deadline: float) -> bool:
     """Trains a stage from its checkpoint in ``folder`` on; returns True once it is over.
 
-    It stops at the deadline, in seconds of ``time.monotonic``.
-
-    Nothing waits for the device but the log's rows, each of ``ROW`` steps.
+    It stops at the deadline, in seconds of ``time.monotonic``. Nothing waits for the device but the
+    log's rows, each of ``ROW`` steps.
 
     Raises:
         FloatingPointError: no gradient was finite in all steps of a row.
     """
-    path, optimizer = folder / f"{stage.name}.pt", Optimizer(stage.network)
-    weights = dict(stage.network.named_parameters())
-    mean = {name: weight.detach().clone() for name, weight in weights.items()}
-    step, seconds = 0, 0.0
-    if path.exists():
-        state = load(path)
-        stage.network.load_state_dict(state["network"])
-        mean = {name: weight.to(stage.device) for name, weight in state["ema"].items()}
-        step, seconds = state["step"], state["seconds"]
-        optimizer.restore(state["optimizer"])
-
-    def keep(**facts: Any) -> None:
-        state = {"step": step, "seconds": seconds, "seed": stage.seed, "ema": mean, **facts}
-        save({**state, "network": weights, "optimizer": optimizer.state()}, path)
-
+    run = Training(stage, folder)
     saved = before = time.monotonic()
     sums: dict[str, Tensor] = {}
-    while (share := budget.share(step, seconds)) < 1 and before < deadline:
-        parts = stage.backward(step, share)
-        norm = torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
-        for weight in weights.values():
-            if weight.grad is not None:
-                weight.grad.nan_to_num_(0, 0, 0)  # A norm that is not finite: the step is lost.
-        optimizer.step(learning_rate(peak, share))
-        decay = min(EMA, (1 + step) / (10 + step))
-        torch._foreach_lerp_([*mean.values()], [w.data for w in weights.values()], 1 - decay)
-        step += 1
-        parts |= {"gradient": norm.nan_to_num(0, 0, 0), "finite": torch.isfinite(norm).float()}
-        for name, value in parts.items():
+    while (share := budget.share(run.step, run.seconds)) < 1 and before < deadline:
+        for name, value in run.take_step(peak, share).items():
             sums[name] = sums.get(name, 0.0) + value.detach()
-        if step % ROW == 0:
+        if run.step % ROW == 0:
             row = {name: float(total) / ROW for name, total in sums.items()}
             sums = {}
             if not row["finite"]:
-                raise FloatingPointError(f"{stage.name}: no finite gradient from {step - ROW} on")
+                start = run.step - ROW
+                raise FloatingPointError(f"{stage.name}: no finite gradient from {start} on")
         now = time.monotonic()
-        seconds, before = seconds + now - before, now
-        if step % ROW == 0:
-            log(folder, {"stage": stage.name, "step": step, "seconds": seconds, **row})
+        run.seconds, before = run.seconds + now - before, now
+        if run.step % ROW == 0:
+            run.log(row)
         if now - saved > SAVE_SECONDS:
-            keep()
+            run.save()
             saved = time.monotonic()
     if share < 1:
-        keep()
+        run.save()
         return False
-    trained = {name: weight.detach().clone() for name, weight in weights.items()}
-    stage.network.load_state_dict(mean)
-    facts = stage.facts()
-    stage.network.load_state_dict(trained)
-    log(folder, {"stage": stage.name, "step": step, "seconds": seconds, "done": facts})
-    keep(done=True, facts=facts)
+    run.finish()
     return True
 
 
-def log(folder: Path, row: dict[str, Any]) -> None:
-    """Appends a line to the run's log."""
-    with (folder / "log.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
+class Training:
+    """A stage's weights, their moving mean, the optimizer and the progress, kept in a folder."""
 
+    def __init__(self, stage: Stage, folder: Path) -> None:
+        self._stage, self._folder = stage, folder
+        self._path, self._optimizer = folder / f"{stage.name}.pt", Optimizer(stage.network)
+        self._weights = dict(stage.network.named_parameters())
+        self._mean = {name: weight.detach().clone() for name, weight in self._weights.items()}
+        self.step, self.seconds = 0, 0.0
+        if self._path.exists():
+            state = load(self._path)
+            stage.network.load_state_dict(state["network"])
+            self._mean = {name: mean.to(stage.device) for name, mean in state["ema"].items()}
+            self.step, self.seconds = state["step"], state["seconds"]
+            self._optimizer.restore(state["optimizer"])
 
-def save(state: dict[str, Any], path: Path) -> None:
-    """Writes a checkpoint; the earlier one stays whole until then."""
-    staging = path.with_suffix(".new")
-    torch.save(state, staging)
-    os.replace(staging, path)
+    def take_step(self, peak: float, share: float) -> dict[str, Tensor]:
+        """Takes a step; returns the parts of its loss, the gradient's norm and if it was finite."""
+        parts = self._stage.backward(self.step, share)
+        weights = [*self._weights.values()]
+        norm = torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        for weight in weights:
+            if weight.grad is not None:
+                weight.grad.nan_to_num_(0, 0, 0)  # A norm that is not finite: the step is lost.
+        self._optimizer.step(learning_rate(peak, share))
+        decay = min(EMA, (1 + self.step) / (10 + self.step))
+        torch._foreach_lerp_([*self._mean.values()], [w.data for w in weights], 1 - decay)
+        self.step += 1
+        finite = torch.isfinite(norm).float()
+        return {**parts, "gradient": norm.nan_to_num(0, 0, 0), "finite": finite}
+
+    def finish(self) -> None:
+        """Measures the mean weights and writes the last checkpoint."""
+        network = self._stage.network
+        trained = {name: weight.detach().clone() for name, weight in self._weights.items()}
+        network.load_state_dict(self._mean)
+        facts = self._stage.facts()
+        network.load_state_dict(trained)
+        self.log({"done": facts})
+        self.save(done=True, facts=facts)
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Appends a line to the run's log."""
+        head = {"stage": self._stage.name, "step": self.step, "seconds": self.seconds}
+        with (self._folder / "log.jsonl").open("a") as file:
+            file.write(json.dumps({**head, **row}) + "\n")
+
+    def save(self, **more: Any) -> None:
+        """Writes a checkpoint; the earlier one stays whole until then."""
+        staging = self._path.with_suffix(".new")
+        torch.save(
+            {
+                "step": self.step, "seconds": self.seconds, "seed": self._stage.seed,
+                "ema": self._mean, "network": self._weights, "optimizer": self._optimizer.state(),
+                **more,
+            },
+            staging,
+        )  # fmt: skip
+        staging.replace(self._path)
 
 
 def load(path: Path) -> dict[str, Any]:

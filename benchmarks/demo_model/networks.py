@@ -29,30 +29,19 @@ _GAINS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the model: those of the preset and of its text encoder.
-
-    Attributes:
-        config: the family's tables.
-        stream: the stream as a bundle's manifest states it.
-    """
+    """Sizes of the model: those of the preset and of its text encoder."""
 
     config: CausalVideo
     stream: StreamSpec
 
     @classmethod
     def read(cls, preset: Path = PRESET) -> "Sizes":
-        """Reads a preset.
-
-        Raises:
-            ValueError: captions do not fit, or sink and window are not whole blocks.
-        """
+        """Reads a preset, in which captions must fit and sink and window be whole blocks."""
         config = load_preset(str(preset)).model
         assert isinstance(config, CausalVideo)
         stream, width = config.stream, config.transformer.text_dim
-        if config.transformer.text_len != LENGTH or stream.sink != stream.block:
-            raise ValueError(f"model.text_len must be {LENGTH}, stream.sink one block")
-        if stream.window % stream.block:
-            raise ValueError("stream.window must be whole blocks")
+        assert (config.transformer.text_len, stream.sink) == (LENGTH, stream.block)
+        assert stream.window % stream.block == 0
         text = TextEncoderConfig(
             vocab_size=len(vocabulary()), d_model=width, d_kv=min(32, width // 2), d_ff=2 * width,
             num_layers=3, num_heads=max(2, width // 32), pad_token_id=PAD_ID, eos_token_id=END_ID,

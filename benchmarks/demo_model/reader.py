@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from demo_model.render import ground_only, lights, signed_distance
+from demo_model.render import lights, render, signed_distance
 from demo_model.world import (
     COLORS,
     DIRECTIONS,
@@ -41,7 +41,8 @@ class Reading:
 def read(video: Tensor, clip: Clip, frames: Tensor) -> list[Reading]:
     """Objects in a video ``[3, T, H, W]`` (-1..1) of a clip's frames ``[T]``, largest first."""
     size = (video.shape[-2], video.shape[-1])
-    ground, seen = ((each + 1) / 2 for each in (ground_only(clip, frames, size), video))
+    bare, _ = render([Clip(replace(clip.scene, things=()))], frames[None], size)
+    ground, seen = ((each + 1) / 2 for each in (bare[0], video))
     shade = ((seen * ground).sum(0) / ground.square().sum(0).clamp_min(1e-4)).clamp(0.5, 1.05)
     foreign = (seen - shade * ground).norm(dim=0) > FOREIGN
     light = lights([clip], frames[None], size, "cpu")[0].transpose(0, 1)
@@ -114,20 +115,15 @@ def match(readings: Sequence[Reading], things: Sequence[Thing]) -> list[Reading 
 
 def score(video: Tensor, clip: Clip, frames: Tensor) -> list[dict[str, bool]]:
     """Attributes of each object that the video shows right; a place only from frame 0 on."""
-    scene = clip.shown(int(frames[0]))
-    found = match(read(video, clip, frames), scene.things)
-    scores = []
-    for index, (thing, reading) in enumerate(zip(scene.things, found, strict=True)):
-        right = dict.fromkeys(("color", "shape", "direction"), False)
-        if frames[0] == 0:
-            right["place"] = False
+    names = ["color", "shape", "direction", *(["place"] if frames[0] == 0 else [])]
+    things, scores = clip.shown(int(frames[0])).things, []
+    for index, reading in enumerate(match(read(video, clip, frames), things)):
+        shown: dict[str, str] = {}
         if reading is not None:
-            right["color"] = reading.color == thing.color
-            right["shape"] = reading.shape == thing.shape
-            right["direction"] = _direction(reading, clip, index, frames) == thing.direction
-            if "place" in right:
-                right["place"] = _place(reading.centers[0]) == thing.place
-        scores.append(right)
+            shown = {"color": reading.color, "shape": reading.shape}
+            shown["direction"] = _direction(reading, clip, index, frames)
+            shown["place"] = _place(reading.centers[0])
+        scores.append({name: shown.get(name) == getattr(things[index], name) for name in names})
     return scores
 
 
@@ -144,18 +140,14 @@ def _place(center: Tensor) -> str:
 def _direction(reading: Reading, clip: Clip, index: int, frames: Tensor) -> str:
     """The direction whose motion comes nearest; the caption's own where two are one motion."""
     moved = _apart(reading.centers[1:], reading.centers[:-1])
-    own = clip.shown(int(frames[0])).things[index].direction
-    distances = {"none": float(moved.abs().nanmean())}
-    for direction in (own, *(d for d in DIRECTIONS if d != own)):
-        path = positions(_alone(clip, index, direction, int(frames[0])), frames)[0]
+    scene = clip.shown(int(frames[0]))
+    thing, distances = scene.things[index], {"none": float(moved.abs().nanmean())}
+    for direction in (thing.direction, *(d for d in DIRECTIONS if d != thing.direction)):
+        turned = Scene((replace(thing, direction=direction),))
+        before = turned if scene is clip.scene else Scene((clip.scene.things[index],))
+        path = positions(Clip(before, turned, clip.at), frames)[0]
         distances[direction] = float((moved - _apart(path[1:], path[:-1])).abs().nanmean())
     best = min(distances, key=distances.__getitem__)
     # Half a pixel in a hundred frames: from an edge, bouncing to either side is one motion.
+    own = thing.direction
     return own if distances[own] <= distances[best] + 3e-5 else best
-
-
-def _alone(clip: Clip, index: int, direction: str, frame: int) -> Clip:
-    """One object of a clip, going in another direction in the scene of a frame."""
-    turned = Scene((replace(clip.shown(frame).things[index], direction=direction),))
-    before = Scene((clip.scene.things[index],))
-    return Clip(turned) if clip.shown(frame) is clip.scene else Clip(before, turned, clip.at)

@@ -10,12 +10,14 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from demo_model.world import BLOCK, COLORS, GROUNDS, LIGHTS, RADII, SHAPES, Clip, positions
+from demo_model.world import BLOCK, COLORS, GROUNDS, LIGHTS, RADII, Clip, positions
 
 _SHADOW, _SHADE = (0.035, 0.045), 0.4
 """Offset of an object's shadow, and the share of light that it takes."""
 _PULSE, _SWEEP = 4 * BLOCK, 8 * BLOCK
 """Periods of lights, in frames."""
+Drawing = Callable[[Tensor, Tensor], Tensor]
+"""A function of x and y: distances to an outline, or the colors of a ground ``[3, H, W]``."""
 
 
 def render(
@@ -40,13 +42,6 @@ def render(
     return (2 * lit - 1).transpose(1, 2).contiguous(), shown
 
 
-def ground_only(clip: Clip, frames: Tensor, size: tuple[int, int]) -> Tensor:
-    """A clip without its objects, float32 ``[3, T, H, W]`` in -1..1, in frames ``[T]``."""
-    image = ground_textures(size, "cpu")[GROUNDS.index(clip.scene.ground)]
-    lit = image * lights([clip], frames[None], size, "cpu")[0]
-    return (2 * lit.clamp(0, 1) - 1).transpose(0, 1)
-
-
 def _grid(size: tuple[int, int], device: torch.device | str) -> tuple[Tensor, Tensor]:
     """Centers of pixels: x ``[1, W]`` and y ``[H, 1]``."""
     height, width = size
@@ -61,20 +56,16 @@ def _with_things(
     device, size = image.device, (image.shape[-2], image.shape[-1])
     pairs = list(zip(clips, frames, strict=True))
     centers = torch.stack([positions(clip, row)[index] for clip, row in pairs]).float().to(device)
-    both = torch.tensor(
-        [[COLORS[c.shown(f).things[index].color] for f in (-1, c.at)] for c in clips], device=device
-    )
-    switched = torch.stack([row >= clip.at for clip, row in pairs]).to(device)
-    colors = torch.where(switched[..., None], both[:, None, 1], both[:, None, 0])[..., None, None]
+    names = [[c.shown(f).things[index].color for f in row.tolist()] for c, row in pairs]
+    colors = torch.tensor([[COLORS[name] for name in row] for row in names], device=device)
+    colors = colors[..., None, None]
     things = [clip.scene.things[index] for clip in clips]
     radii = torch.tensor([RADII[thing.size] for thing in things], device=device).view(-1, 1, 1, 1)
-    names = [thing.shape for thing in things]
-    pixel = 1 / (radii * min(size))
-
+    shapes, pixel = [thing.shape for thing in things], 1 / (radii * min(size))
     x, y = _offsets(centers, size, radii)
-    distance = signed_distance(names, x, y)
+    distance = signed_distance(shapes, x, y)
     covered = (0.5 - distance / pixel).clamp(0, 1)
-    shadow = signed_distance(names, *_offsets(centers + centers.new_tensor(_SHADOW), size, radii))
+    shadow = signed_distance(shapes, *_offsets(centers + centers.new_tensor(_SHADOW), size, radii))
     image = image * (1 - _SHADE * torch.sigmoid(-14 * shadow))[:, :, None]
     # A darker rim and a light from the upper left; hue stays that of the palette.
     tone = 0.72 + 0.28 * (-distance / 0.3).clamp(0, 1) - 0.1 * (x + y).clamp(-1, 1)
@@ -133,7 +124,7 @@ def _cross(x: Tensor, y: Tensor) -> Tensor:
     return torch.maximum(longer - 1.0, shorter - 0.33)
 
 
-_OUTLINES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+_OUTLINES: dict[str, Drawing] = {
     "circle": lambda x, y: torch.hypot(x, y) - 0.95,
     "square": _square,
     "triangle": lambda x, y: _triangle(x, y - 0.1),
@@ -141,7 +132,6 @@ _OUTLINES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross": _cross,
     "ring": lambda x, y: (torch.hypot(x, y) - 0.72).abs() - 0.27,
 }
-assert tuple(_OUTLINES) == SHAPES
 
 
 def lights(
@@ -166,10 +156,8 @@ def lights(
 @cache
 def ground_textures(size: tuple[int, int], device: str) -> Tensor:
     """The grounds, in the order of ``GROUNDS``, float32 ``[6, 3, H, W]`` in 0..1."""
-    x, y = _grid(size, "cpu")
-    x, y = torch.broadcast_tensors(x, y)
-    drawn = [_plain(x, y), _grass(x, y), _sand(x, y), _brick(x, y), _wood(x, y), _cloth(x, y)]
-    return torch.stack(drawn).clamp(0, 1).to(device)
+    x, y = torch.broadcast_tensors(*_grid(size, "cpu"))
+    return torch.stack([_TEXTURES[name](x, y) for name in GROUNDS]).clamp(0, 1).to(device)
 
 
 def _waves(x: Tensor, y: Tensor, frequency: float, seed: int, stretch: float = 1.0) -> Tensor:
@@ -229,3 +217,8 @@ def _cloth(x: Tensor, y: Tensor) -> Tensor:
     checks = torch.sin(2 * math.pi * 6 * x) + torch.sin(2 * math.pi * 6 * y)
     threads = torch.sin(2 * math.pi * 20 * x) * torch.sin(2 * math.pi * 20 * y)
     return _tinted((0.46, 0.43, 0.56), 1 + 0.11 * checks + 0.07 * threads)
+
+
+_TEXTURES: dict[str, Drawing] = {
+    "": _plain, "grass": _grass, "sand": _sand, "brick": _brick, "wood": _wood, "cloth": _cloth,
+}  # fmt: skip

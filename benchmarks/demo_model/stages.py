@@ -6,23 +6,21 @@ history decide the video: the best answer at every level of noise is the clean l
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from demo_model.data import Codec, Shelf, decode, draw_clip, draw_shelf, encode, statistics
-from demo_model.graphs import Replayed
+from demo_model.graphs import Function, Replayed
 from demo_model.networks import Sizes, new_text_encoder, new_transformer, new_vae
 from demo_model.render import render
-from demo_model.stream import Angles, Stream
+from demo_model.stream import Streams
 from demo_model.tokens import PAD_ID
-from demo_model.unrolled import Unrolled, segments
-from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.taehv.network import MEMORY_BLOCKS, Taehv, run
 
 MINUTES = {"vae": 4.5, "tiny": 1.5, "flow": 10.0, "self": 8.0}
@@ -51,13 +49,25 @@ class Plan:
 
 
 class Stage:
-    """One stage; a step's random numbers depend on seed and step alone, so a run can resume."""
+    """One stage; a step's random numbers depend on seed and step alone, so a run can resume.
+
+    ``codec`` is the trained VAE, for the stages after it.
+    """
 
     name: str
-    network: nn.Module
+    codec: Codec
 
-    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int) -> None:
+    def __init__(
+        self, sizes: Sizes, plan: Plan, device: str, seed: int, codec: Codec | None = None
+    ) -> None:
         self.sizes, self.plan, self.device, self.seed = sizes, plan, torch.device(device), seed
+        if codec is not None:
+            self.codec = codec
+        self.network = self.create().to(self.device)
+
+    def create(self) -> nn.Module:
+        """Returns the network with its first weights, on the CPU."""
+        raise NotImplementedError
 
     def loss(self, step: int, share: float) -> dict[str, Tensor]:
         """Parts of a step's loss by name, ``loss`` the whole; ``share`` of the time is over."""
@@ -80,9 +90,8 @@ class Stage:
 
     def draws(self, step: int) -> torch.Generator:
         """Returns the device's generator for a step."""
-        return torch.Generator(self.device).manual_seed(
-            self.chance(step, "tensors").getrandbits(62)
-        )
+        seed = self.chance(step, "tensors").getrandbits(62)
+        return torch.Generator(self.device).manual_seed(seed)
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
@@ -103,9 +112,8 @@ class VaeStage(Stage):
 
     name = "vae"
 
-    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int) -> None:
-        super().__init__(sizes, plan, device, seed)
-        self.network = new_vae(sizes).to(self.device)
+    def create(self) -> nn.Module:
+        return new_vae(self.sizes)
 
     def loss(self, step: int, share: float) -> dict[str, Tensor]:
         count, latents = (3 * self.plan.vae_clips, 2) if share < 0.5 else (self.plan.vae_clips, 5)
@@ -132,8 +140,12 @@ class VaeStage(Stage):
             means.append(mean)
             squares.append((made.clamp(-1, 1) - frames).square().mean())
         mean, std = statistics(torch.cat(means))
-        psnr = 10 * torch.log10(4 / torch.stack(squares).mean())
-        return {"mean": mean.tolist(), "std": std.tolist(), "psnr": float(psnr)}
+        return {"mean": mean.tolist(), "std": std.tolist(), "psnr": _psnr(torch.stack(squares))}
+
+
+def _psnr(squares: Tensor) -> float:
+    """PSNR in dB of squared errors of pixels in -1..1."""
+    return float(10 * torch.log10(4 / squares.mean()))
 
 
 def _edges(error: Tensor) -> Tensor:
@@ -151,10 +163,8 @@ class TinyStage(Stage):
 
     name = "tiny"
 
-    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int, codec: Codec) -> None:
-        super().__init__(sizes, plan, device, seed)
-        self.codec = codec
-        self.network = Taehv(sizes.config.taehv).to(self.device)
+    def create(self) -> nn.Module:
+        return Taehv(self.sizes.config.taehv)
 
     def loss(self, step: int, share: float) -> dict[str, Tensor]:
         frames = self.video(self.chance(step), self.plan.tiny_clips, 5)
@@ -190,11 +200,9 @@ class TinyStage(Stage):
     @torch.no_grad()
     def facts(self) -> dict[str, Any]:
         """PSNR in dB against the VAE's own decoding."""
-        latents, asked = self._taught(
-            self.video(self.chance(0, "measure"), self.plan.tiny_clips, 5)
-        )
-        square = (self._decode(latents).clamp(-1, 1) - asked).square().mean()
-        return {"psnr": float(10 * torch.log10(4 / square))}
+        frames = self.video(self.chance(0, "measure"), self.plan.tiny_clips, 5)
+        latents, asked = self._taught(frames)
+        return {"psnr": _psnr((self._decode(latents).clamp(-1, 1) - asked).square())}
 
 
 class FlowStage(Stage):
@@ -202,158 +210,115 @@ class FlowStage(Stage):
 
     name = "flow"
 
-    def __init__(self, sizes: Sizes, plan: Plan, device: str, seed: int, codec: Codec) -> None:
-        super().__init__(sizes, plan, device, seed)
-        self.codec = codec
-        transformer, text = new_transformer(sizes), new_text_encoder(sizes)
-        self.network = nn.ModuleDict({"transformer": transformer, "text_encoder": text})
-        self.network.to(self.device)
-        self._angles = Angles(sizes.stream, self.device)
-        self._model = transformer
-        self._text = text
+    def create(self) -> nn.Module:
+        self._model, self._text = new_transformer(self.sizes), new_text_encoder(self.sizes)
+        # On a GPU, weights are converted once a step, however many passes there are.
+        cuda = self.device.type == "cuda"
+        self._fast = deepcopy(self._model).to(self.device, torch.bfloat16) if cuda else self._model
         self._round = -1
-        self._shelves: list[Shelf] = []
-        self._starts: Shelf | None = None
-        self._works: list[Callable[[Sequence[Tensor]], list[Tensor]]] = []
+        return nn.ModuleDict({"transformer": self._model, "text_encoder": self._text})
 
     def backward(self, step: int, share: float) -> dict[str, Tensor]:
         """Gradients of a batch of clips and one of first blocks; on a GPU by a CUDA graph."""
-        starts = self._prepare(step)
-        draw, choose = self.draws(step), self.chance(step)
-        index = choose.randrange(len(self._shelves))
-        batches = [
-            self._batch(shelf, size, draw)
-            for shelf, size in ((self._shelves[index], self.plan.clips), (starts, self.plan.starts))
-        ]
-        embeds = self._embeds([tokens for tokens, _ in batches])
-        tensors = [t for _, each in batches for t in each]
-        clips, first, *gradients = self._works[index]([*embeds, *tensors])
+        if self._round != step // self.plan.shelf_steps:
+            self._round = step // self.plan.shelf_steps
+            self._render(self.chance(self._round, "shelves"))
+        draw, index = self.draws(step), self.chance(step).randrange(len(self._shelves))
+        clips = self._batch(self._shelves[index], self.plan.clips, draw)
+        starts = self._batch(self._starts, self.plan.starts, draw)
+        embeds = self._embeds([clips[0], starts[0]])
+        if self._fast is not self._model:
+            with torch.no_grad():
+                torch._foreach_copy_([*self._fast.parameters()], [*self._model.parameters()])
+        error, first, *gradients = self._works[index]([*embeds, *clips[1:], *starts[1:]])
         self.network.zero_grad()
-        torch.autograd.backward(embeds, gradients[: len(embeds)])
-        for weight, found in zip(self._model.parameters(), gradients[len(embeds) :], strict=True):
-            weight.grad = found
-        return {"loss": clips + first, "clips": clips, "starts": first}
+        torch.autograd.backward(embeds, gradients[:2])
+        for weight, found in zip(self._model.parameters(), gradients[2:], strict=True):
+            weight.grad = found.float()
+        return {"loss": error + first, "clips": error, "starts": first}
 
-    def _prepare(self, step: int) -> Shelf:
-        """Renders the step's shelves if they are not there; returns the shelf of first blocks."""
-        plan, current = self.plan, step // self.plan.shelf_steps
-        if current != self._round or self._starts is None:
-            choose, shared = self.chance(current, "shelves"), (self.sizes, self.codec)
-            counts = (plan.shelf_clips, plan.blocks, plan.farthest)
-            self._shelves = [draw_shelf(*shared, choose, *counts) for _ in range(plan.shelves)]
-            self._starts = draw_shelf(*shared, choose, plan.shelf_starts, 1, plan.farthest)
-            first_error = self._error(self._starts, choose)
-            self._works = [
-                partial(self._gradients, self._error(shelf, choose), first_error)
-                for shelf in self._shelves
-            ]
-            if self.device.type == "cuda":
-                pool = torch.cuda.graph_pool_handle()
-                self._works = [Replayed(work, pool) for work in self._works]
-            self._round = current
-        return self._starts
+    def _render(self, choose: random.Random) -> None:
+        """Renders shelves of clips and one of first blocks, and prepares their gradients."""
+        plan, shared = self.plan, (self.sizes, self.codec, choose)
+        counts = (plan.shelf_clips, plan.blocks, plan.farthest)
+        self._shelves = [draw_shelf(*shared, *counts) for _ in range(plan.shelves)]
+        self._starts = draw_shelf(*shared, plan.shelf_starts, 1, plan.farthest)
+        first = self._error(self._starts, choose)
+        self._works: list[Function] = [
+            partial(self._gradients, self._error(shelf, choose), first) for shelf in self._shelves
+        ]
+        if self.device.type == "cuda":
+            pool = torch.cuda.graph_pool_handle()
+            self._works = [Replayed(work, pool) for work in self._works]
 
     def _gradients(
-        self,
-        clips: Callable[..., Tensor],
-        starts: Callable[..., Tensor],
-        tensors: Sequence[Tensor],
+        self, clips: Callable[..., Tensor], starts: Callable[..., Tensor], tensors: Sequence[Tensor]
     ) -> list[Tensor]:
         """Both errors, then the gradients of their sum: of both embeddings and of all weights.
 
         ``tensors`` has the embeddings of clips and of first blocks, then either's batch.
         """
         embeds, batches = [each.detach().requires_grad_() for each in tensors[:2]], tensors[2:]
-        weights: dict[str, Tensor] = dict(self._model.named_parameters())
-        if self.device.type == "cuda":
-            # Converted once a step, however many passes there are.
-            weights = {name: weight.bfloat16() for name, weight in weights.items()}
-        named = {f"model.{name}": weight for name, weight in weights.items()}
         half = len(batches) // 2
-        errors = [
-            functional_call(_Use(self._model), named, (error, text, *batch))
-            for error, text, batch in zip(
-                (clips, starts), embeds, (batches[:half], batches[half:]), strict=True
-            )
-        ]
-        wanted = [*embeds, *self._model.parameters()]
-        return [*(each.detach() for each in errors), *torch.autograd.grad(sum(errors), wanted)]
+        error, first = clips(embeds[0], *batches[:half]), starts(embeds[1], *batches[half:])
+        wanted = [*embeds, *self._fast.parameters()]
+        return [error.detach(), first.detach(), *torch.autograd.grad(error + first, wanted)]
 
     def _embeds(self, tokens: Sequence[Tensor]) -> list[Tensor]:
         """Embeddings ``[B, P, L, E]`` of several batches' tokens ``[B, P, L]``."""
         flat = torch.cat([each.flatten(0, 1) for each in tokens])
         (embeds,) = self._text(flat, (flat != PAD_ID).long())
-        counts = [each.shape[0] * each.shape[1] for each in tokens]
-        parts = zip(embeds.split(counts), tokens, strict=True)
-        return [part.unflatten(0, each.shape[:2]) for part, each in parts]
+        parts = embeds.split([each.shape[0] * each.shape[1] for each in tokens])
+        return [e.unflatten(0, each.shape[:2]) for e, each in zip(parts, tokens, strict=True)]
 
-    def _batch(
-        self, shelf: Shelf, size: int, draw: torch.Generator
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """A batch's tokens, and the tensors that ``_error``'s function takes.
+    def _batch(self, shelf: Shelf, size: int, draw: torch.Generator) -> tuple[Tensor, ...]:
+        """A batch's tokens, and the tensors that ``_error``'s function takes after embeddings.
 
         These are clean latents ``[B, blocks, F, C, h, w]``, the share that objects cover, the
         latents with noise added, the noise level of each noisy block ``[B, N]``, and noise
         ``[1 + steps, B, N, F, C, h, w]`` for the noisy blocks and for each step of the sampler.
         """
+        normal = partial(torch.randn, generator=draw, device=self.device)
         clean, shown, tokens = shelf.batch(size, draw)
         amount = torch.rand(*clean.shape[:2], 1, 1, 1, 1, generator=draw, device=self.device)
-        history = clean + self.plan.disturbance * amount * self._noise(draw, clean.shape)
+        history = clean + self.plan.disturbance * amount * normal(clean.shape)
         asked = clean[:, shelf.known :]
         # Half of all blocks begin from pure noise, where the sampler decides what is shown.
         sigmas = torch.tensor(self.sizes.stream.sigmas, device=self.device)
         chances = torch.full_like(sigmas, 0.5 / max(1, len(sigmas) - 1))
         chances[0] = 0.5
         drawn = torch.multinomial(chances, asked[:, :, 0, 0, 0, 0].numel(), True, generator=draw)
-        noise = self._noise(draw, (1 + len(sigmas), *asked.shape))
-        return tokens, (clean, shown, history, sigmas[drawn].view(asked.shape[:2]), noise)
+        levels = sigmas[drawn].view(asked.shape[:2])
+        return tokens, clean, shown, history, levels, normal((1 + len(sigmas), *asked.shape))
 
     def _error(self, shelf: Shelf, choose: random.Random) -> Callable[..., Tensor]:
-        """Returns a function of the model, a batch's embeddings and ``_batch``'s tensors.
+        """Returns a function of a batch's embeddings and ``_batch``'s tensors but the first.
 
         It returns the mean square error of the flows of all noisy blocks, each at its own level.
         """
-        spec, blocks = self.sizes.stream, self._blocks(shelf, choose)
-        made = segments(shelf.positions, shelf.known, shelf.switch, spec)
-        unrolled = Unrolled(made, self._angles, spec)
+        model, steps, known = self._fast, self._steps(choose), shelf.known
+        streams = Streams(shelf.positions, known, shelf.switch, self.sizes.stream, self.device)
 
         def error(
-            model: CausalWan, embeds: Tensor, clean: Tensor, shown: Tensor, history: Tensor,
-            levels: Tensor, noise: Tensor,
+            embeds: Tensor, clean: Tensor, shown: Tensor, history: Tensor, levels: Tensor,
+            noise: Tensor,
         ) -> Tensor:  # fmt: skip
-            start, history = blocks(model, embeds.detach(), clean, history, noise)
+            start = clean
+            if steps:
+                start, history = streams.generate(model, embeds, clean, history, noise[1:], steps)
             level = levels[..., None, None, None, None]
-            noisy = torch.lerp(start[:, shelf.known :], noise[0], level)
-            flows = unrolled.flows(model, unrolled.latents(history, noisy), levels, embeds)
+            noisy = torch.lerp(start[:, known:], noise[0], level)
+            flows = streams.flows(model, history, noisy, levels, embeds)
             # The flow that leads to the video's block, whatever the noisy one was made of.
-            wrong = flows - (noisy - clean[:, shelf.known :]) / level
-            weight = 1 + self.plan.emphasis * shown[:, shelf.known :, :, None]
+            wrong = flows - (noisy - clean[:, known:]) / level
+            weight = 1 + self.plan.emphasis * shown[:, known:, :, None]
             return (weight * wrong.square()).mean()
 
         return error
 
-    def _noise(self, draw: torch.Generator, shape: Sequence[int]) -> Tensor:
-        """Unit normal noise."""
-        return torch.randn(shape, generator=draw, device=self.device)
-
-    def _blocks(self, shelf: Shelf, choose: random.Random) -> Callable[..., tuple[Tensor, Tensor]]:
-        """Returns a function of model, embeddings, clean blocks, noised blocks and noise.
-
-        It returns the blocks that noise is added to and those that later blocks attend to, both
-        ``[B, blocks, F, C, h, w]``.
-        """
-        return lambda model, embeds, clean, history, noise: (clean, history)
-
-
-class _Use(nn.Module):
-    """Hands a network to a function, because ``functional_call`` calls modules alone."""
-
-    def __init__(self, model: CausalWan) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, use: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        return use(self.model, *tensors)
+    def _steps(self, choose: random.Random) -> Sequence[float]:
+        """Shares of noise at the steps by which histories are generated; none for clean ones."""
+        return ()
 
 
 class SelfStage(FlowStage):
@@ -366,44 +331,23 @@ class SelfStage(FlowStage):
 
     name = "self"
 
-    def _blocks(self, shelf: Shelf, choose: random.Random) -> Callable[..., tuple[Tensor, Tensor]]:
-        """Generates each block from the stream's own past."""
-        spec = self.sizes.stream
-        count = choose.randint(1, len(spec.sigmas)) if choose.random() < 0.5 else len(spec.sigmas)
-        levels = [*spec.sigmas[:1], *spec.sigmas[len(spec.sigmas) - count + 1 :]]
+    def _steps(self, choose: random.Random) -> Sequence[float]:
+        sigmas = self.sizes.stream.sigmas
+        count = choose.randint(1, len(sigmas)) if choose.random() < 0.5 else len(sigmas)
+        return [*sigmas[:1], *sigmas[len(sigmas) - count + 1 :]]
 
-        @torch.no_grad()
-        def generate(
-            model: CausalWan, embeds: Tensor, clean: Tensor, history: Tensor, noise: Tensor
-        ) -> tuple[Tensor, Tensor]:
-            made, read = [*clean.unbind(1)], [*history.unbind(1)]
-            stream = Stream(model, embeds, self._angles, spec)
-            for index, block in enumerate(shelf.positions):
-                if index == shelf.switch:
-                    stream.switch_prompt(block)
-                if index >= shelf.known:
-                    drawn = noise[1:, :, index - shelf.known]
-                    made[index] = read[index] = stream.generate(drawn, levels, block)
-                if index + 1 < len(shelf.positions):  # Nothing reads the last block.
-                    stream.remember(read[index], block)
-            return torch.stack(made, 1), torch.stack(read, 1)
 
-        return generate
+STAGES: dict[str, type[Stage]] = {s.name: s for s in (VaeStage, TinyStage, FlowStage, SelfStage)}
 
 
 def build(
     name: str, sizes: Sizes, plan: Plan, device: str, seed: int, done: Mapping[str, Any]
 ) -> Stage:
     """Returns stage ``name``; ``done`` has the checkpoints of the stages before it, by name."""
-    if name == "vae":
-        return VaeStage(sizes, plan, device, seed)
-    codec = load_codec(sizes, done["vae"], device)
-    if name == "tiny":
-        return TinyStage(sizes, plan, device, seed, codec)
-    if name == "flow":
-        return FlowStage(sizes, plan, device, seed, codec)
-    stage = SelfStage(sizes, plan, device, seed, codec)
-    stage.network.load_state_dict(done["flow"]["ema"])
+    codec = None if name == "vae" else load_codec(sizes, done["vae"], device)
+    stage = STAGES[name](sizes, plan, device, seed, codec)
+    if name == "self":
+        stage.network.load_state_dict(done["flow"]["ema"])
     return stage
 
 

@@ -1,10 +1,15 @@
-"""Streams of a batch, block by block: the calls and the arithmetic of a session.
+"""Streams of a batch of clips: the calls and the arithmetic of a session, for training.
 
-Parameters and functions of a layer are vidc's own.
+A clip is a sequence of segments: one for each noisy block (its flow is the output) and one for each
+clean block (later segments read its keys and values). A prompt switch adds the recomputed clean
+blocks. ``flows`` runs all segments in one pass: a training step then launches a few thousand
+kernels, not the 25,000 of a loop over blocks. ``generate`` runs one after the other, as a session
+does. Parameters and functions of a layer are vidc's own.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -25,22 +30,15 @@ KeysValues = tuple[Tensor, Tensor]
 """Keys and values of one layer, each ``[B, T, H, D]``."""
 
 
-class Angles:
-    """The runtime's rotary angles, computed once for each stretch of blocks."""
+@dataclass(frozen=True)
+class Segment:
+    """One block of the sequence."""
 
-    def __init__(self, spec: StreamSpec, device: torch.device) -> None:
-        self._spec, self._device, self._rope = spec, device, Rope(spec, device)
-        self._known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-
-    def __call__(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of ``count`` blocks from ``first`` on, each ``[T, D / 2]``."""
-        if (first, count) not in self._known:
-            tokens = count * self._spec.block * self._spec.frame_tokens
-            cos, sin = torch.empty(2, tokens, self._spec.head_dim // 2, device=self._device)
-            frame = torch.tensor([first * self._spec.block], device=self._device)
-            self._rope.fill(cos, sin, frame)
-            self._known[first, count] = (cos, sin)
-        return self._known[first, count]
+    block: int  # Absolute index in the stream.
+    index: int  # Index in the clip.
+    prompt: int  # 0 before the switch, 1 after.
+    reads: tuple[int, ...]  # Indices of the segments it attends to, itself included.
+    noisy: bool
 
 
 def in_ring(block: int, spec: StreamSpec) -> list[int]:
@@ -49,116 +47,180 @@ def in_ring(block: int, spec: StreamSpec) -> list[int]:
     return [*range(min(spec.sink // spec.block, newest.start)), *newest]
 
 
-class Stream:
-    """Streams of a batch, each with as many prompts as ``embeds`` ``[B, P, L, E]`` has."""
+def segments(
+    positions: Sequence[int], known: int, switch: int | None, spec: StreamSpec
+) -> list[Segment]:
+    """Returns the segments of one clip, in the order of a session's calls.
 
-    def __init__(self, model: CausalWan, embeds: Tensor, angles: Angles, spec: StreamSpec) -> None:
-        self._model, self._angles, self._spec = model, angles, spec
-        self._texts = embeds.unbind(1)
-        self._ring: dict[int, list[KeysValues]] = {}
-        self._latents: dict[int, Tensor] = {}
-        self._take_prompt(0)
+    Args:
+        positions: absolute index of each block.
+        known: number of leading blocks that are given and so have no noisy segment.
+        switch: index before which prompt 1 replaces prompt 0; None keeps prompt 0.
+        spec: sizes of the stream.
+    """
+    made: list[Segment] = []
+    ring: dict[int, int] = {}  # Segment of each block in the ring.
+    prompt = 0
+    for index, block in enumerate(positions):
+        if index == switch:
+            prompt = 1
+            count = spec.recached(block * spec.block) // spec.block
+            again = [each for each in range(block - count, block) if each in ring]
+            new = {each: len(made) + at for at, each in enumerate(again)}
+            kept = [ring[b] for b in in_ring(block - 1, spec) if b in ring and b not in new]
+            reads = (*kept, *new.values())
+            made += [Segment(b, positions.index(b), prompt, reads, False) for b in again]
+            ring |= new
+        past = [ring[each] for each in in_ring(block, spec) if each in ring]
+        if index >= known:
+            made.append(Segment(block, index, prompt, (*past, len(made)), True))
+        if index + 1 < len(positions):  # Nothing reads the last block.
+            ring[block] = len(made)
+            made.append(Segment(block, index, prompt, (*past, len(made)), False))
+            for old in ring.keys() - set(in_ring(block, spec)):
+                del ring[old]
+    return made
 
-    def flow(self, latent: Tensor, level: Tensor, block: int) -> Tensor:
-        """Flow of a noisy block ``[B, F, C, h, w]`` at shares of noise ``[B]``; changes nothing."""
-        x, time, _ = self._run([block], latent, level)
-        return self._model.head(x, time, self._spec.grid[0])
+
+class Streams:
+    """Passes over the segments of clips of one layout; arguments as in ``segments``."""
+
+    def __init__(
+        self, positions: Sequence[int], known: int, switch: int | None, spec: StreamSpec,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        self._segments, self._known = segments(positions, known, switch, spec), known
+        self._spec, self._clean = spec, spec.context_timestep / 1000
+        rope, tokens = Rope(spec, device), spec.block * spec.frame_tokens
+        self._angles = torch.empty(len(self._segments), 2, tokens, spec.head_dim // 2).to(device)
+        for each, (cos, sin) in zip(self._segments, self._angles, strict=True):
+            rope.fill(cos, sin, torch.tensor([each.block * spec.block], device=device))
+        noisy = [at for at, each in enumerate(self._segments) if each.noisy]
+        self._noisy = torch.tensor(noisy, device=device)
+
+    def flows(
+        self, model: CausalWan, history: Tensor, noisy: Tensor, levels: Tensor, embeds: Tensor
+    ) -> Tensor:
+        """Returns the flows of the noisy blocks, ``[B, N, F, C, h, w]``.
+
+        Args:
+            model: transformer.
+            history: clean blocks that later ones read, ``[B, blocks, F, C, h, w]``.
+            noisy: blocks with noise, ``[B, N, F, C, h, w]``.
+            levels: their shares of noise, ``[B, N]``.
+            embeds: embeddings of P prompts, ``[B, P, L, E]``.
+        """
+        blocks = iter(noisy.unbind(1))
+        latents = [next(blocks) if s.noisy else history[:, s.index] for s in self._segments]
+        every = levels.new_full((len(levels), len(latents)), self._clean)
+        every = every.index_copy(1, self._noisy, levels)
+        run = Pass(model, self._segments, self._angles, self._spec, embeds)
+        x, time = run(range(len(latents)), torch.stack(latents, 1), every)
+        x, time = (each.index_select(1, self._noisy).flatten(1, 2) for each in (x, time))
+        flows: Tensor = model.head(x, time, self._spec.grid[0]).unflatten(1, (-1, self._spec.block))
+        return flows
 
     @torch.no_grad()
-    def generate(self, noise: Tensor, levels: Sequence[float], block: int) -> Tensor:
-        """Samples a block from noise ``[steps, B, F, C, h, w]``; changes nothing."""
+    def generate(
+        self, model: CausalWan, embeds: Tensor, clean: Tensor, history: Tensor, noise: Tensor,
+        levels: Sequence[float],
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Samples all blocks but the known ones, each from the stream's own past.
+
+        ``noise`` is ``[steps, B, N, F, C, h, w]``, ``levels`` its share at each step. Returns
+        ``clean`` and ``history`` with the sampled blocks in them.
+        """
+        made, read = [*clean.unbind(1)], [*history.unbind(1)]
+        run = Pass(model, self._segments, self._angles, self._spec, embeds)
+        for _, same in groupby(range(len(self._segments)), lambda at: self._segments[at].reads):
+            group = [*same]  # One segment, or those that a switch recomputes together.
+            index = self._segments[group[0]].index
+            if self._segments[group[0]].noisy:
+                drawn = noise[:, :, index - self._known]
+                made[index] = read[index] = run.sample(group[0], drawn, levels)
+            else:
+                latents = torch.stack([read[self._segments[at].index] for at in group], 1)
+                run(group, latents, latents.new_full(latents.shape[:2], self._clean))
+        return torch.stack(made, 1), torch.stack(read, 1)
+
+
+class Pass:
+    """A model on segments of streams, with the keys and values of those that have run."""
+
+    def __init__(
+        self, model: CausalWan, segments: Sequence[Segment], angles: Tensor, spec: StreamSpec,
+        embeds: Tensor,
+    ) -> None:  # fmt: skip
+        self._model, self._segments, self._angles, self._spec = model, segments, angles, spec
+        texts = model.condition_embedder.text_embedder(embeds.to(model.dtype)).unbind(1)
+        self._texts = [[(b.attn2.keys(t), b.attn2.values(t)) for t in texts] for b in model.layers]
+        self._known: list[dict[int, KeysValues]] = [{} for _ in model.layers]
+
+    def __call__(
+        self, group: Sequence[int], latents: Tensor, levels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens ``[B, G, T, dim]`` and time embeddings ``[B, G, F, dim]`` after all layers.
+
+        From G segments' latents ``[B, G, F, C, h, w]`` and shares of noise ``[B, G]``.
+        """
+        model, frames = self._model, self._spec.block
+        times = (1000 * levels).repeat_interleave(frames, 1)
+        time, modulation = model.condition_embedder.time(times, model.dtype)
+        cos, sin = (torch.cat([self._angles[at, i] for at in group]) for i in (0, 1))
+        x = model.patchify(latents.flatten(1, 2))
+        for block, texts, known in zip(model.layers, self._texts, self._known, strict=True):
+            x = self._layer(block, x, modulation, (cos, sin), group, texts, known)
+        return x.unflatten(1, (len(group), -1)), time.unflatten(1, (-1, frames))
+
+    def sample(self, at: int, noise: Tensor, levels: Sequence[float]) -> Tensor:
+        """Samples a segment's block from noise ``[steps, B, F, C, h, w]``."""
         latent = noise[0]
-        for index, level in enumerate(levels):
-            if index:
-                latent = torch.lerp(latent, noise[index], level)
-            share = latent.new_full((len(latent),), level)
-            latent = latent - level * self.flow(latent, share, block)
+        for step, level in enumerate(levels):
+            if step:
+                latent = torch.lerp(latent, noise[step], level)
+            x, time = self([at], latent[:, None], latent.new_full((len(latent), 1), level))
+            flow = self._model.head(x[:, 0], time[:, 0], self._spec.grid[0])
+            latent = latent - level * flow
         return latent
 
-    def remember(self, latent: Tensor, block: int) -> None:
-        """Appends a clean block to the stream."""
-        self._write([block], latent)
-        for old in self._ring.keys() - set(in_ring(block, self._spec)):
-            del self._ring[old], self._latents[old]
+    def _layer(
+        self, block: Block, x: Tensor, modulation: Tensor, rope: KeysValues, group: Sequence[int],
+        texts: Sequence[KeysValues], known: dict[int, KeysValues],
+    ) -> Tensor:  # fmt: skip
+        """Runs one layer on tokens ``[B, G T, dim]``, and adds its keys and values to ``known``."""
+        shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = block.modulation(modulation)
+        normed = modulated_norm(x, shift, scale, block.eps).to(block.dtype)
+        queries = rotate(block.attn1.queries(normed), *rope).chunk(len(group), 1)
+        keys, values = rotate(block.attn1.keys(normed), *rope), block.attn1.values(normed)
+        pairs = zip(*(each.chunk(len(group), 1) for each in (keys, values)), strict=True)
+        known |= zip(group, pairs, strict=True)
+        attended = self._attend(dict(zip(group, queries, strict=True)), known)
+        x = gated_residual(x, block.attn1.out(attended), gate)
+        crossing = block.attn2.queries(layer_norm(x, block.eps, block.norm2).to(block.dtype))
+        prompts = [texts[self._segments[at].prompt] for at in group]
+        read = (torch.stack(each, 1).flatten(0, 1) for each in zip(*prompts, strict=True))
+        joined = attention(crossing.unflatten(1, (len(group), -1)).flatten(0, 1), *read)
+        x = x + block.attn2.out(joined.unflatten(0, (-1, len(group))).flatten(1, 2))
+        hidden = block.ffn(modulated_norm(x, ffn_shift, ffn_scale, block.eps).to(block.dtype))
+        return gated_residual(x, hidden, ffn_gate)
 
-    def switch_prompt(self, block: int) -> None:
-        """Takes the next prompt; recomputes the window, less the sink once the ring is full."""
-        self._take_prompt(self._prompt + 1)
-        count = self._spec.recached(block * self._spec.block) // self._spec.block
-        if known := [b for b in range(block - count, block) if b in self._ring]:
-            self._write(known, torch.cat([self._latents[b] for b in known], 1))
-
-    def _take_prompt(self, prompt: int) -> None:
-        model, self._prompt = self._model, prompt
-        text = model.condition_embedder.text_embedder(self._texts[prompt].to(model.dtype))
-        self._text = [(b.attn2.keys(text), b.attn2.values(text)) for b in model.layers]
-
-    def _write(self, blocks: list[int], latents: Tensor) -> None:
-        level = latents.new_full((len(latents),), self._spec.context_timestep / 1000)
-        _, _, made = self._run(blocks, latents, level)
-        count = len(blocks)
-        for index, block in enumerate(blocks):
-            self._ring[block] = [
-                (keys.chunk(count, 1)[index], values.chunk(count, 1)[index])
-                for keys, values in made
-            ]
-            self._latents[block] = latents.chunk(count, 1)[index]
-
-    def _run(
-        self, blocks: list[int], latents: Tensor, level: Tensor
-    ) -> tuple[Tensor, Tensor, list[KeysValues]]:
-        """Tokens after all layers, time embedding, keys and values of consecutive blocks."""
-        model, made = self._model, []
-        past = [b for b in in_ring(blocks[-1], self._spec) if b in self._ring and b not in blocks]
-        rope = self._angles(blocks[0], len(blocks))
-        times = (1000 * level[:, None]).expand(-1, latents.shape[1])
-        time, modulation = model.condition_embedder.time(times, model.dtype)
-        x = model.patchify(latents)
-        for index, block in enumerate(model.layers):
-            ring = [self._ring[b][index] for b in past]
-            attend, attend_text = (
-                partial(_attend_ring, ring),
-                partial(_attend_text, self._text[index]),
+    def _attend(self, queries: Mapping[int, Tensor], known: Mapping[int, KeysValues]) -> Tensor:
+        """Attention of segments; those that read equally many are computed at once."""
+        reads, made = {at: self._segments[at].reads for at in queries}, dict[int, Tensor]()
+        for length in sorted({len(each) for each in reads.values()}):
+            same = [at for at in queries if len(reads[at]) == length]
+            keys, values = (
+                torch.stack([known[read][i] for at in same for read in reads[at]], 1)
+                .unflatten(1, (len(same), length))
+                .flatten(2, 3)
+                .flatten(0, 1)
+                for i in (0, 1)
             )
-            x, keys, values = run_layer(block, x, modulation, rope, attend, attend_text)
-            made.append((keys, values))
-        return x, time, made
-
-
-def _attend_ring(
-    ring: Sequence[KeysValues], queries: Tensor, keys: Tensor, values: Tensor
-) -> Tensor:
-    read_keys, read_values = (
-        torch.cat(each, 1) for each in zip(*ring, (keys, values), strict=True)
-    )
-    return attention(queries, read_keys, read_values)
-
-
-def _attend_text(text: KeysValues, queries: Tensor) -> Tensor:
-    return attention(queries, *text)
-
-
-def run_layer(
-    block: Block,
-    x: Tensor,
-    modulation: Tensor,
-    rope: tuple[Tensor, Tensor],
-    attend: Callable[[Tensor, Tensor, Tensor], Tensor],
-    attend_text: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Runs one layer; returns its output, float32 ``[B, T, dim]``, its keys and its values.
-
-    ``attend`` gets their queries, keys and values ``[B, T, H, D]``, ``attend_text`` the queries.
-    """
-    shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = block.modulation(modulation)
-    normed = modulated_norm(x, shift, scale, block.eps).to(block.dtype)
-    queries = rotate(block.attn1.queries(normed), *rope)
-    keys, values = rotate(block.attn1.keys(normed), *rope), block.attn1.values(normed)
-    x = gated_residual(x, block.attn1.out(attend(queries, keys, values)), gate)
-    crossing = block.attn2.queries(layer_norm(x, block.eps, block.norm2).to(block.dtype))
-    x = x + block.attn2.out(attend_text(crossing))
-    hidden = block.ffn(modulated_norm(x, ffn_shift, ffn_scale, block.eps).to(block.dtype))
-    return gated_residual(x, hidden, ffn_gate), keys, values
+            attended = attention(
+                torch.stack([queries[at] for at in same], 1).flatten(0, 1), keys, values
+            )
+            made |= zip(same, attended.unflatten(0, (-1, len(same))).unbind(1), strict=True)
+        return torch.cat([made[at] for at in queries], 1)
 
 
 def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

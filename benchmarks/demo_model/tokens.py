@@ -6,17 +6,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
-from demo_model.world import (
-    COLORS,
-    DIRECTIONS,
-    GROUNDS,
-    LIGHTS,
-    MANNERS,
-    PERIODS,
-    PLACES,
-    RADII,
-    SHAPES,
-)
+from demo_model import world
 
 LENGTH = 32
 """Tokens of every caption; the longest one has 29 with its end."""
@@ -26,7 +16,8 @@ PAD_ID, END_ID = 0, 1
 
 def vocabulary() -> list[str]:
     """Every token, in the order of their ids."""
-    tables = (COLORS, SHAPES, RADII, DIRECTIONS, MANNERS, PERIODS, PLACES, GROUNDS, LIGHTS)
+    things = (world.COLORS, world.SHAPES, world.RADII, world.DIRECTIONS, world.MANNERS)
+    tables = (*things, world.PERIODS, world.PLACES, world.GROUNDS, world.LIGHTS)
     words = {word for table in tables for entry in table for word in entry.split()}
     return [PAD, END, UNKNOWN, *sorted(words | {"a", "and", "from", "over"})]
 

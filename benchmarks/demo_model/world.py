@@ -9,8 +9,7 @@ whole number of blocks, so the positions at which blocks begin form a finite set
 """
 
 import random
-import re
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -75,10 +74,8 @@ class Thing:
 
         Of each color and direction, it is one of six shapes.
         """
-        tables = ([*COLORS], [*DIRECTIONS], SHAPES)
-        words = (self.color, self.direction, self.shape)
-        color, turn, shape = (t.index(word) for t, word in zip(tables, words, strict=True))
-        return (color + turn + 1) % len(SHAPES) == shape
+        shape = [*COLORS].index(self.color) + [*DIRECTIONS].index(self.direction) + 1
+        return SHAPES[shape % len(SHAPES)] == self.shape
 
 
 @dataclass(frozen=True)
@@ -118,50 +115,17 @@ class Scene:
         return any(thing.held_out for thing in self.things)
 
 
-def _words(table: Sequence[str]) -> str:
-    return "|".join(word for word in sorted(table, key=len, reverse=True) if word)
-
-
-_THING = re.compile(
-    rf"a (?:(?P<size>{_words([*RADII])}) )?(?P<color>{_words([*COLORS])}) "
-    rf"(?P<shape>{_words(SHAPES)}) (?P<manner>{_words(MANNERS)}) "
-    rf"(?P<direction>{_words([*DIRECTIONS])})(?: (?P<speed>{_words([*PERIODS])}))?"
-    rf"(?: from (?P<place>{_words([*PLACES])}))?"
-)
-_SCENE = re.compile(rf"(.+?)(?: over ({_words(GROUNDS)}))?(?: ({_words(LIGHTS)}))?")
-
-
-def parse(caption: str) -> Scene:
-    """The scene of a caption.
-
-    Raises:
-        ValueError: it is not of the form that ``Scene.caption`` writes.
-    """
-    whole = _SCENE.fullmatch(caption)
-    parts = whole.group(1).split(" and ") if whole else []
-    found = [_THING.fullmatch(part) for part in parts]
-    if whole is None or not 1 <= len(found) <= 2 or None in found:
-        raise ValueError(f"{caption!r}: expected the form {draw_scene(random.Random(0)).caption!r}")
-    things = tuple(Thing(**{k: v or "" for k, v in m.groupdict().items()}) for m in found if m)
-    return Scene(things, whole.group(2) or "", whole.group(3) or "")
-
-
 def draw_scene(choose: random.Random, held_out: bool | None = None) -> Scene:
     """A random scene, every second one of two objects, with this ``held_out`` if given."""
+    tables = (COLORS, SHAPES, DIRECTIONS, RADII, MANNERS, PERIODS, PLACES)
     count = choose.choice((1, 2))
     while True:
-        things = tuple(_draw_thing(choose) for _ in range(count))
-        try:
+        drawn = [[choose.choice([*table]) for table in tables] for _ in range(count)]
+        with suppress(ValueError):
+            things = tuple(Thing(*words) for words in drawn)
             scene = Scene(things, choose.choice(GROUNDS), choose.choice(LIGHTS))
-        except ValueError:
-            continue
-        if held_out in (None, scene.held_out):
-            return scene
-
-
-def _draw_thing(choose: random.Random) -> Thing:
-    tables = (COLORS, SHAPES, DIRECTIONS, RADII, MANNERS, PERIODS, PLACES)
-    return Thing(*(choose.choice([*table]) for table in tables))
+            if held_out in (None, scene.held_out):
+                return scene
 
 
 def draw_switch(scene: Scene, choose: random.Random, held_out: bool | None = None) -> Scene:
@@ -171,19 +135,13 @@ def draw_switch(scene: Scene, choose: random.Random, held_out: bool | None = Non
         ValueError: no such scene with this ``held_out`` was found.
     """
     for _ in range(200):
-        index = choose.randrange(len(scene.things))
+        things, index = [*scene.things], choose.randrange(len(scene.things))
         field, table = choose.choice([("color", [*COLORS]), ("direction", [*DIRECTIONS])])
-        word = choose.choice(table)
-        if word == getattr(scene.things[index], field):
-            continue
-        things = list(scene.things)
-        things[index] = replace(things[index], **{field: word})
-        try:
+        things[index] = replace(things[index], **{field: choose.choice(table)})
+        with suppress(ValueError):
             later = replace(scene, things=tuple(things))
-        except ValueError:
-            continue
-        if held_out in (None, later.held_out):
-            return later
+            if later != scene and held_out in (None, later.held_out):
+                return later
     raise ValueError(f"{scene.caption!r} has no switch with held_out = {held_out}")
 
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from demo_model.data import draw_clip
 from demo_model.evaluate import held_out, medians, psnr, rate
 from demo_model.reader import score
 from demo_model.render import render
-from demo_model.world import Clip, Scene, draw_scene, draw_switch, parse
+from demo_model.world import Clip, Scene, Thing, draw_scene, draw_switch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
@@ -39,18 +40,14 @@ def test_reference_videos_are_read_right(seed, part):
     assert wrong(video_of(clip, frames), clip, frames) == set()
 
 
-BASE = parse("a red star moving left from the top and a cyan ring moving right over grass")
-FAULTS = {
-    "color": {"color": "yellow"},
-    "shape": {"shape": "square"},
-    "direction": {"direction": "right"},
-    "place": {"place": "the upper left"},
-}
+THINGS = Thing("red", "star", "left", place="the top"), Thing("cyan", "ring", "right")
+BASE = Scene(THINGS, "grass")
+FAULTS = {"color": "yellow", "shape": "square", "direction": "right", "place": "the upper left"}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_video_with_another_attribute_is_wrong_in_it_alone(fault):
-    other = replace(BASE, things=(replace(BASE.things[0], **FAULTS[fault]), BASE.things[1]))
+    other = replace(BASE, things=(replace(THINGS[0], **{fault: FAULTS[fault]}), THINGS[1]))
     found = score(video_of(Clip(other)), Clip(BASE), START)
     assert {name for name, ok in found[0].items() if not ok} == {fault}
     assert all(found[1].values())
@@ -94,11 +91,12 @@ def test_psnr_is_that_of_the_error_added():
 
 
 def test_held_out_clips_are_in_no_training():
-    for switch in (None, 3):
-        for clip in held_out(20, 0, switch):
-            assert (clip.later or clip.scene).held_out
-    drawn = [draw_scene(random.Random(seed), held_out=False) for seed in range(50)]
-    assert not any(thing.held_out for scene in drawn for thing in scene.things)
+    judged = [clip for switch in (None, 3) for clip in held_out(20, 0, switch)]
+    assert all((clip.later or clip.scene).held_out for clip in judged)
+    choose = random.Random(0)
+    clips = [draw_clip(choose, at) for at in (None, 21) for _ in range(50)]
+    scenes = [scene for clip in clips for scene in (clip.scene, clip.later) if scene is not None]
+    assert not any(thing.held_out for scene in scenes for thing in scene.things)
 
 
 def test_intervals_are_wilsons_and_the_bootstraps():

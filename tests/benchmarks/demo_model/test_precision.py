@@ -7,7 +7,7 @@ import torch
 from demo_model.evaluate import eager_bundle, held_out
 from demo_model.export import export
 from demo_model.render import render
-from demo_model.world import Clip, parse
+from demo_model.world import Clip, Scene, Thing
 from demo_precision import ATTRIBUTES, Rollouts, decibels, lost, read_clip, scores_of
 
 from vidc.compiler.validate.scenario import Scenario
@@ -51,8 +51,7 @@ def test_intervals_of_lost_points_hold_the_true_loss():
 
 
 def test_scores_name_each_object_that_is_wrong():
-    texts = ("a red ring moving up over sand", "a cyan ring moving up over sand")
-    clips = [Clip(parse(text)) for text in texts]
+    clips = [Clip(Scene((Thing(color, "ring", "up"),), "sand")) for color in ("red", "cyan")]
     videos = [render([clip], torch.arange(33)[None], (96, 96))[0][0] for clip in clips]
     right, other = (((v.permute(1, 2, 3, 0) + 1) * 127.5).byte().numpy() for v in videos)
     first = [read_clip(clips[0], right), read_clip(clips[1], other)]
@@ -75,11 +74,7 @@ def test_rollouts_are_the_same_at_another_batch_and_forced_by_their_own_latents(
     ema = done["self"]["ema"]
     ema = {**ema, head: torch.nn.init.normal_(torch.empty_like(ema[head]), std=0.1)}
     export({**done, "self": {**done["self"], "ema": ema}}, sizes, preset, tmp_path / "weights")
-    bundles = []
-    for batch in (2, 1):
-        (folder := tmp_path / str(batch)).mkdir()
-        bundles.append(eager_bundle(tmp_path / "weights", folder, batch, "cpu"))
-    exact, single = bundles
+    exact, single = (eager_bundle(tmp_path / "weights", batch, "cpu") for batch in (2, 1))
     rollouts = Rollouts.drawn(held_out(3, 0, 2), Scenario(3, 2, rollout=True), exact)
     embeds = rollouts.embeds(exact)
     assert embeds.shape[:2] == (3, 2)
