@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--small", action="store_true", help="sizes for a dry run")
     parser.add_argument("--frames", type=int, default=14, help="of a clip")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--only", nargs="*", default=[""], help="cases with this in their names")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     copy = copy_gbps(device)
@@ -177,7 +177,7 @@ def main() -> None:
         *clip_cases(SMALL_CLIP if args.small else ClipSizes(frames=args.frames), device),
     )
     for case in every:
-        if args.only not in case.name:
+        if not any(part in case.name for part in args.only):
             continue
         result = measure(case, args.samples, device, copy)
         results.append(result)

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def compile_variant(component: str, name: str, folder: Path) -> None:
     operators, options = VARIANTS[name]
     part = part_of(component)
     program = export_program(part.components(part.network("fp16"))[component])
-    lowered = for_cuda(program, bool(operators), {*ALL} - {*operators})
+    lowered = for_cuda(program, bool(operators), without={*ALL} - {*operators})
     if not {*operators} <= {*lowered.fusion.operators, *_absent(component)}:
         raise SystemExit(f"{name}: the program calls {lowered.fusion.operators}")
     save_file(named_constants(lowered.program), folder / f"{name}.safetensors")
@@ -121,9 +121,15 @@ class Variant:
         return sorted(found, key=lambda each: -each[2])
 
 
-def drawn(part: Part, key: str, dtype: torch.dtype = FP16) -> Tensor:
-    """Returns a random weight by its name in a program."""
-    return part.random_weights(1)[key.removeprefix(f"{part.group}.")].load().to(dtype)
+@cache
+def random_weights(part: Part) -> Mapping[str, Any]:
+    return part.random_weights(1)
+
+
+@cache
+def drawn(part: Part, key: str) -> Tensor:
+    """Returns a random weight by its name in a program, float16 on the GPU."""
+    return random_weights(part)[key.removeprefix(f"{part.group}.")].load().to("cuda", FP16)
 
 
 def inputs(part: Part, component: str) -> list[Tensor]:
@@ -150,7 +156,7 @@ def float32_result(part: Part, component: str, given: list[Tensor]) -> Tensor:
     module = program.module(check_guards=False)
     parameters = dict(module.named_parameters())
     for key in keys:
-        parameters[key].data = drawn(part, key, torch.float32).cuda()
+        parameters[key].data = drawn(part, key).float()
     signature = part.components(part.network("fp32"))[component].signature
     wanted = [x.to(s.torch_dtype) for x, s in zip(given, signature.arguments, strict=True)]
     outputs = [spec for spec in signature if spec.role is Role.OUTPUT]
