@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from operator_cases import SMALL_CLIP, Case, ClipSizes, clip_cases
 from torch import Tensor
 from turns import Arguments, Form, argument_sets, sampled
 
@@ -62,25 +63,6 @@ class Sizes:
 
 
 SMALL = Sizes(frame_tokens=8, heads=2, head_dim=64, ffn=256, window=96, sink=24)
-
-
-@dataclass(frozen=True)
-class Case:
-    """An operator, its reference, and arguments of one set of buffers.
-
-    Attributes:
-        name: of the operator and its form.
-        operator: the kernel on a GPU.
-        reference: the same in plain PyTorch.
-        make: draws the arguments.
-        moved: bytes that have to be read and written.
-    """
-
-    name: str
-    operator: Callable[..., Any]
-    reference: Callable[..., Any]
-    make: Callable[[], Arguments]
-    moved: int
 
 
 def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
@@ -153,12 +135,13 @@ def ring_cases(sizes: Sizes, device: torch.device, draw: Callable[..., Tensor]) 
 
 
 def measure(case: Case, samples: int, device: torch.device, copy: float) -> dict[str, Any]:
-    """Both forms of a case, sampled in turns."""
+    """All forms of a case, sampled in turns."""
     sets = argument_sets(case.make, device)
     torch._dynamo.reset()
     clock = Clock(device)
     compiled = torch.compile(case.reference, fullgraph=True)
-    forms = {"kernel": Form(case.operator, sets, clock), "compiled": Form(compiled, sets, clock)}
+    ways = {"kernel": case.operator, "compiled": compiled, **case.rivals}
+    forms = {name: Form(way, sets, clock) for name, way in ways.items()}
     taken = sampled(forms, samples)
     verdict = judge(taken["kernel"], taken["compiled"])
     return {
@@ -182,14 +165,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--small", action="store_true", help="sizes for a dry run")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--frames", type=int, default=14, help="of a clip")
+    parser.add_argument("--only", nargs="*", default=[""], help="cases with this in their names")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     copy = copy_gbps(device)
     torch.manual_seed(0)
     results = []
-    for case in cases(SMALL if args.small else Sizes(), device):
-        if args.only not in case.name:
+    every = (
+        *cases(SMALL if args.small else Sizes(), device),
+        *clip_cases(SMALL_CLIP if args.small else ClipSizes(frames=args.frames), device),
+    )
+    for case in every:
+        if not any(part in case.name for part in args.only):
             continue
         result = measure(case, args.samples, device, copy)
         results.append(result)
@@ -197,12 +185,14 @@ def main() -> None:
         print(
             f"{case.name}: {ours['median'] * 1e3:.1f} us, {ours['gbps']:.0f} GB/s, "
             f"{ours['of_copy']:.0%} of a copy's; compiled {theirs['median'] * 1e3:.1f} us: "
-            f"{result['verdict']}, {result['speedup']:.2f}x",
+            f"{result['verdict']}, {result['speedup']:.2f}x"
+            + "".join(f"; {name} {result[name]['median'] * 1e3:.1f} us" for name in case.rivals),
             file=sys.stderr,
         )
     document = {
         "schema": 1,
         "sizes": vars(SMALL if args.small else Sizes()),
+        "clip_sizes": vars(SMALL_CLIP if args.small else ClipSizes(frames=args.frames)),
         "unit": "ms",
         "copy_gbps": copy,
         "results": results,

@@ -40,10 +40,10 @@ void check_group_norm_silu(const GroupNormSiluArguments& given) {
   kChecks.that(channels % kVector == 0 && channels <= kMostChannels, x.name,
                "C a multiple of 8, at most " + std::to_string(kMostChannels),
                std::to_string(channels));
-  kChecks.that(given.groups > 0 && given.groups <= kGroupThreads && channels % given.groups == 0,
+  kChecks.that(given.groups > 0 && given.groups <= kMostGroups && channels % given.groups == 0,
                "groups",
                "a divisor of " + std::to_string(channels) + ", at most " +
-                   std::to_string(kGroupThreads),
+                   std::to_string(kMostGroups),
                std::to_string(given.groups));
   kChecks.dtype(x, {DType::bfloat16, DType::float16});
   for (const TensorView* tensor : {&given.weight, &given.bias}) {

@@ -14,7 +14,8 @@ namespace vidc {
 
 constexpr int kNormThreads = 320;   // the most of a block
 constexpr int kNormAhead = 4;       // vectors that a thread loads concurrently
-constexpr int kGroupThreads = 256;  // of the second kernel, and the most groups
+constexpr int kMostGroups = 256;
+constexpr int kGroupThreads = 1024;  // of the second kernel, which has few blocks
 
 struct GroupNormSilu {
   const void* x;
@@ -103,13 +104,14 @@ template <typename T>
 __global__ void __launch_bounds__(kGroupThreads)
     group_coefficients_kernel(const GroupNormSilu given) {
   __shared__ float2 partial[kGroupThreads];  // [lanes, groups]
-  __shared__ float2 moments[kGroupThreads];  // mean, 1 / deviation
+  __shared__ float2 moments[kMostGroups];    // mean, 1 / deviation
   const int64_t image = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x);
   const int lanes = kGroupThreads / given.groups, width = given.channels / given.groups;
   if (thread < lanes * given.groups) {
     const int group = thread % given.groups;
     float2 sum = make_float2(0.f, 0.f);
+#pragma unroll 4
     for (int chunk = thread / given.groups; chunk < given.chunks; chunk += lanes) {
       const float2 one = given.sums[(image * given.chunks + chunk) * given.groups + group];
       sum.x += one.x;

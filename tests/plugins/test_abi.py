@@ -25,7 +25,7 @@ DECOMPOSED = {
     qk_norm_rope, quantized_linear, quantized_conv2d, fake_quantize, quantize_kv, dequantize_kv,
 }  # fmt: skip
 """Operators that every backend decomposes; programs of a portable build folder call them."""
-ENGINES = {7: "9bd406fede2caf96"}
+ENGINES = {7: "f4726a3093abe0f9"}
 """Digest prefix of the schemas of ``CALLED``, by ``PLUGIN_ABI``."""
 PROGRAMS = {3: "8d03fab98bf1f903"}
 """Digest prefix of the schemas of ``DECOMPOSED``, by the schema of portable build folders."""

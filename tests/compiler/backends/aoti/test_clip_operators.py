@@ -4,21 +4,17 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from clip_block import HALF, Block, block_inputs, drawn, error, exported, made
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.nn import functional
 
 from vidc.compiler.backends.aoti import group_norms, short_attention
 from vidc.compiler.backends.aoti.cuda import REWRITES, for_cuda
-from vidc.exporters.parts.spatio_temporal import Conv2d, GroupNorm, ResBlock
-from vidc.exporters.parts.svd_unet.layers import Transformer
-from vidc.exporters.tracing import tracing
+from vidc.exporters.parts.spatio_temporal import Conv2d, GroupNorm
 from vidc.plugins.ops.group_norm_silu import group_norm_silu
 from vidc.plugins.ops.temporal_attention import temporal_attention
 from vidc.runtime.weights import CHANNELS_LAST
-
-HALF = torch.float16
-FRAMES, CHANNELS = 5, 64
 
 
 @pytest.fixture(autouse=True)
@@ -30,52 +26,8 @@ def any_size(monkeypatch):
     )
 
 
-class Block(nn.Module):
-    """A residual block and a transformer of one resolution, as in a UNet over frames."""
-
-    def __init__(self, channels: int = CHANNELS) -> None:
-        super().__init__()
-        self.resnet = ResBlock(channels, channels, 16, 1e-6, 1e-6)
-        self.transformer = Transformer(channels, 1, 8)
-
-    def forward(self, x: Tensor, time: Tensor, weight: Tensor, token: Tensor) -> Tensor:
-        x = self.resnet(x, FRAMES, weight, time)
-        spatial, temporal = self.transformer.image_vectors(token)
-        frames = self.transformer.frame_vectors(FRAMES)
-        return self.transformer(x, spatial, temporal, frames, weight)
-
-
-def drawn(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
-
-
-def made(module: nn.Module, dtype: torch.dtype = HALF) -> nn.Module:
-    """Draws a module's weights."""
-    generator = torch.Generator().manual_seed(1)
-    for weight in module.parameters():
-        fan_in = weight[0].numel() if weight.dim() > 1 else 4
-        weight.data = torch.randn(weight.shape, generator=generator) / fan_in**0.5
-        weight.requires_grad_(False)
-    return module.to(dtype).eval()
-
-
-def block_inputs(dtype: torch.dtype = HALF) -> tuple[Tensor, ...]:
-    shapes = ((2 * FRAMES, CHANNELS, 6, 7), (1, 16), (), (2, 8))
-    return tuple(drawn(*shape, dtype=dtype) for shape in shapes)
-
-
-def exported(module: nn.Module, *inputs: Tensor) -> ExportedProgram:
-    """A program as ``export_program`` makes it."""
-    with tracing():
-        return torch.export.export(module, inputs, strict=False).run_decompositions({})
-
-
 def calls(program: ExportedProgram, target: Callable[..., object]) -> int:
     return len(program.graph.find_nodes(op="call_function", target=target))
-
-
-def error(found: Tensor, wanted: Tensor) -> float:
-    return float((found.double() - wanted).norm() / wanted.norm())
 
 
 @pytest.mark.parametrize("dtype", [HALF, torch.bfloat16])
@@ -188,7 +140,7 @@ def test_leaves_attention_that_the_kernel_has_not(query, key, options, dtype):
 @pytest.mark.parametrize("without", [(), ("group_norm_silu",), ("temporal_attention",)])
 def test_a_rewrite_can_be_left_out(without):
     program = exported(made(Block()), *block_inputs())
-    lowered = for_cuda(program, True, without)
+    lowered = for_cuda(program, True, without=without)
     assert set(lowered.fusion.operators) == {*REWRITES} - {*without}
     assert calls(program, group_norm_silu) == (0 if "group_norm_silu" in without else 5)
     assert calls(program, temporal_attention) == (0 if "temporal_attention" in without else 1)
