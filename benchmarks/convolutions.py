@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 from turns import Form, sampled
 
@@ -105,9 +106,11 @@ class Forms:
         drawn = torch.randn(shape, generator=self.generator, device=self.device) * scale
         return drawn.half().contiguous(memory_format=CHANNELS_LAST[len(shape)])
 
-    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """As inductor compiles it in an engine."""
-        return torch.compile(function, dynamic=False) if self.device.type == "cuda" else function
+    def _compiled(self, function: Callable[..., Any], *given: Tensor) -> Call:
+        """Returns a call with these arguments, on a GPU compiled as in an engine."""
+        if self.device.type == "cuda":
+            function = torch.compile(make_fx(function)(*given), dynamic=False)
+        return partial(function, *given)
 
     def _add(self, name: str, call: Call, found: Tensor, wanted: Tensor) -> None:
         error = ((found.float() - wanted).norm() / wanted.norm()).item()
@@ -129,11 +132,12 @@ class Forms:
         corner = x[:1, :, : CORNER + 1, : CORNER + 1].float()
         side = slice(0, 2 * CORNER)  # The next row and column see the end of the corner.
         wanted = plain(corner, weight.float())[..., side, side]
-        for name, function in (
-            ("upsampled", plain),
-            ("phases", partial(upsampled_convolution, bias=None)),
-        ):
-            call = partial(self._compiled(function), x, weight)
+
+        def by_phases(x: Tensor, weight: Tensor) -> Tensor:
+            return upsampled_convolution(x, weight, None)
+
+        for name, function in (("upsampled", plain), ("phases", by_phases)):
+            call = self._compiled(function, x, weight)
             self._add(name, call, call()[:1, ..., side, side], wanted)
 
     def _of_videos(self) -> None:
@@ -162,7 +166,11 @@ class Forms:
 
     def _products(self, inputs: list[Tensor], weight: Tensor, tile: int) -> Call:
         if is_narrow(*weight.shape[:2]):
-            return partial(self._compiled(winograd_products), inputs, weight, (1, 1, 1, 1))
+
+            def multiply(weight: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+                return winograd_products(inputs, weight, (1, 1, 1, 1))
+
+            return self._compiled(multiply, weight, *inputs)
         filters = [
             each.half().contiguous(memory_format=torch.channels_last)
             for each in filter_transform(weight.float().unbind(2), tile)
@@ -212,7 +220,7 @@ def main() -> None:
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows = {}
-    with torch.inference_mode():
+    with torch.no_grad():
         for name, layer in LAYERS.items():
             chosen = layer.small() if given.small else layer
             rows[name] = rows_of(name, chosen, given.samples, device)

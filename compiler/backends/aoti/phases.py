@@ -5,6 +5,7 @@ not three: sums of taps, in one of four ways (phases). The upsampled image is ne
 result is the same but for the rounding of the sums.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,18 +23,34 @@ _WIDE = 128
 
 On an H100, one takes 1.99 ms with 192 outputs and 3.79 ms with 96; two take 3.11 and 2.77 ms.
 """
+_TAPS = 36
+"""Taps of all phases at most, for each input and output."""
 
 
-def upsampled_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def are_worthwhile(pixels: int, outputs: int) -> bool:
+    """Returns True if images are larger than the filters that every call computes.
+
+    Args:
+        pixels: of all images before upsampling.
+        outputs: channels of the result.
+    """
+    return _TAPS * outputs <= pixels
+
+
+def upsampled_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, together: bool | None = None
+) -> Tensor:
     """Returns the 3x3 convolution of an image that is upsampled by two, ``[M, N, 2 H, 2 W]``.
 
     Args:
         x: ``[M, C, H, W]``, before upsampling.
         weight: ``[N, C, 3, 3]``, for an image with one pixel of zeros around it.
         bias: ``[N]``, or None.
+        together: True for one convolution of all phases, False for one of each phase of rows; None
+            chooses the faster one.
     """
     rows, outputs = x.shape[2], len(weight)
-    if outputs >= _WIDE:
+    if outputs >= _WIDE if together is None else together:
         columns = _with_three_taps(weight.float(), 3)
         kernel = _with_three_taps(columns, 3).flatten(0, 2).to(weight.dtype)
         phases = functional.conv2d(x, kernel, padding=1)
@@ -65,8 +82,14 @@ def _with_three_taps(weight: Tensor, dim: int) -> Tensor:
     return torch.stack([torch.cat([before, zeros], dim), torch.cat([zeros, after], dim)])
 
 
-def use_phases(program: ExportedProgram) -> int:
+def use_phases(
+    program: ExportedProgram, worthwhile: Callable[[int, int], bool] = are_worthwhile
+) -> int:
     """Rewrites convolutions of images that are upsampled by two, in float16 and in place.
+
+    Args:
+        program: an exported program.
+        worthwhile: like ``are_worthwhile``; other convolutions are left as they are.
 
     Returns:
         The number of rewritten convolutions.
@@ -75,6 +98,9 @@ def use_phases(program: ExportedProgram) -> int:
     for node in program.graph.find_nodes(op="call_function", target=aten.conv2d.default):
         x = _upsampled(node)
         if x is None:
+            continue
+        images, _, height, width = x.meta["val"].shape
+        if not worthwhile(images * height * width, node.meta["val"].shape[1]):
             continue
         weight, bias = node.args[1], node.args[2] if len(node.args) > 2 else None
 

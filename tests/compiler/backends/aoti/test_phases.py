@@ -7,19 +7,22 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vidc.compiler.backends.aoti import phases
-from vidc.compiler.backends.aoti.phases import upsampled_convolution, use_phases
+from vidc.compiler.backends.aoti.phases import (
+    are_worthwhile,
+    upsampled_convolution,
+    use_phases,
+)
 
 aten = torch.ops.aten
 
 
 @given(
     images=st.integers(1, 3), inputs=st.integers(1, 4), outputs=st.integers(1, 4),
-    height=st.integers(1, 5), width=st.integers(1, 5), biased=st.booleans(), wide=st.booleans(),
+    height=st.integers(1, 5), width=st.integers(1, 5), biased=st.booleans(), together=st.booleans(),
     seed=st.integers(0, 99),
 )  # fmt: skip
 def test_is_the_convolution_of_the_upsampled_image(
-    images, inputs, outputs, height, width, biased, wide, seed
+    images, inputs, outputs, height, width, biased, together, seed
 ):
     """Exactly, because sums of small integers are exact in float32."""
     generator = torch.Generator().manual_seed(seed)
@@ -29,9 +32,7 @@ def test_is_the_convolution_of_the_upsampled_image(
 
     x, weight = drawn(images, inputs, height, width), drawn(outputs, inputs, 3, 3)
     bias = drawn(outputs) if biased else None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(phases, "_WIDE", outputs if wide else outputs + 1)
-        found = upsampled_convolution(x, weight, bias)
+    found = upsampled_convolution(x, weight, bias, together)
     larger = functional.interpolate(x, scale_factor=2, mode="nearest-exact")
     assert torch.equal(found, functional.conv2d(larger, weight, bias, padding=1))
     assert found.is_contiguous(memory_format=torch.channels_last)
@@ -63,7 +64,8 @@ def exported(dtype, **options) -> tuple[torch.export.ExportedProgram, Tensor]:
 def test_rewrites_a_convolution(mode, outputs, bias):
     program, x = exported(torch.float16, mode=mode, outputs=outputs, bias=bias)
     wanted = program.module()(x)
-    assert use_phases(program) == 1
+    assert use_phases(program) == 0
+    assert use_phases(program, lambda pixels, outputs: pixels == 60) == 1
     targets = {node.target for node in program.graph.nodes}
     assert targets.isdisjoint((aten._upsample_nearest_exact2d.vec, aten.upsample_nearest2d.vec))
     torch.testing.assert_close(program.module()(x), wanted, rtol=0, atol=4e-3)
@@ -85,5 +87,12 @@ def test_rewrites_a_convolution(mode, outputs, bias):
 )
 def test_leaves_other_convolutions(dtype, options):
     program, _ = exported(dtype, **options)
-    assert use_phases(program) == 0
+    assert use_phases(program, lambda *_: True) == 0
     assert len(program.graph.find_nodes(op="call_function", target=aten.conv2d.default)) == 1
+
+
+@pytest.mark.parametrize(
+    ("pixels", "outputs", "worth"), [(6 * 60 * 104, 192, True), (28 * 18 * 32, 1280, False)]
+)
+def test_images_are_larger_than_the_filters(pixels, outputs, worth):
+    assert are_worthwhile(pixels, outputs) is worth

@@ -170,7 +170,7 @@ def test_decodes_as_the_program_did(part, weights, exact, fused, calls):
         program = export_program(component(part, "fp16"))
         if rewritten:
             assert fused_operators(program) == ("norm_silu_winograd",)
-            assert use_phases(program) == 3
+            assert use_phases(program, lambda *_: True) == 3
             assert bool(use_winograd(program, fused)) is fused
             # Of 34 convolutions, 5 are not 3x3x3. Tiles of three frames take 5 products, 16 times,
             # and tiles of four take 6, 12 times; the last one is narrow. Of 5 over one frame, 3
@@ -208,7 +208,7 @@ class Contiguous(TorchDispatchMode):
 def test_the_operator_gets_contiguous_tensors(part, weights, name, calls, channels_last):
     component = part.components(part.network("fp16"))[name]
     program = export_program(component)
-    use_phases(program)
+    use_phases(program, lambda *_: True)
     use_winograd(program, fused=True)
     module = program.module(check_guards=False)
     parameters = dict(module.named_parameters())
