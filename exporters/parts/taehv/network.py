@@ -63,7 +63,7 @@ class FramePool(nn.Module):
         groups = x.unflatten(1, (-1, self.frames)).flatten(0, 1)
         # No view joins frames with channels: channels last, it would be none.
         merged: Tensor = self.conv(torch.cat(groups.unbind(1), 1))
-        return merged.unflatten(0, (batch, count // self.frames))
+        return merged.reshape(batch, count // self.frames, *merged.shape[1:])
 
 
 class FrameUpsample(nn.Module):
@@ -85,7 +85,7 @@ class FrameUpsample(nn.Module):
         # No view takes frames from channels: channels last, it would be none.
         split = torch.cat(grown.chunk(self.frames, 2), 1).flatten(0, 1)
         larger = F.interpolate(split, scale_factor=2.0, mode="nearest")
-        return larger.unflatten(0, (batch, self.frames * count))
+        return larger.reshape(batch, self.frames * count, *larger.shape[1:])
 
 
 def _decoder(config: TaehvConfig) -> nn.Sequential:
