@@ -199,6 +199,7 @@ def test_a_spec_of_another_size_is_refused(bundle):
             replace(manifest.spec, **changed).check(signatures)
 
 
+@pytest.mark.deep
 def test_its_layers_are_quantized_on_recorded_ranges(vidc, folder):
     # A checkpoint's weights count as trained, and nobody trained these.
     source = (folder / "small.toml", "--gpu", "cpu", "--random-weights", 1)
