@@ -31,7 +31,13 @@ def disagreements(
     found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]
 ) -> list[str]:
     """Lists settings that a checkpoint contradicts, as ``vae.channels begins with 64, not 128``."""
-    name = "encoder.conv_in.weight"
-    if name in found and found[name][0] != expected[name][0]:
-        return [f"vae.channels begins with {found[name][0]}, not {expected[name][0]}"]
-    return []
+    places = {
+        "encoder.conv_in.weight": "begins",
+        "decoder.conv_in.weight": "ends",
+        "conv_in.weight": "ends",  # Of a decoder alone.
+    }
+    return [
+        f"vae.channels {place} with {found[name][0]}, not {expected[name][0]}"
+        for name, place in places.items()
+        if name in found and name in expected and found[name][0] != expected[name][0]
+    ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vidc.exporters.part import Part
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from vidc.exporters.checkpoint.layout import Layout
     from vidc.exporters.checkpoint.lazy import LazyTensor
+    from vidc.exporters.checkpoint.load import Weights
     from vidc.exporters.component import Component
 
 _ACTIVATIONS = 4
@@ -66,6 +68,21 @@ class SdVaePart(Part):
         from vidc.exporters.parts.svd_vae.random_weights import random_weight
 
         return random_weight(name, shape, seed)
+
+    def load(
+        self, checkpoint: Path, loras: Sequence[Path], layouts: "Sequence[Layout]", ema: bool
+    ) -> "Weights":
+        """Reads the VAE; ``trained_vae_decoder.pth`` beside its folder replaces its decoder."""
+        from vidc.exporters.parts.sd_vae.checkpoint import decoder_file, with_decoder
+
+        loaded, decoder = super().load(checkpoint, loras, layouts, ema), decoder_file(checkpoint)
+        return with_decoder(self, loaded, decoder) if decoder.exists() else loaded
+
+    def files_beside(self, checkpoint: Path) -> tuple[Path, ...]:
+        """Returns the file of a tuned decoder, in the folder that holds ``vae/``."""
+        from vidc.exporters.parts.sd_vae.checkpoint import decoder_file
+
+        return (decoder_file(checkpoint),)
 
     @property
     def config_settings(self) -> Mapping[str, Mapping[str, Any]]:

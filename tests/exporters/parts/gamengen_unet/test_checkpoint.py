@@ -15,6 +15,7 @@ from vidc.exporters.families.latent_world import LatentWorld
 from vidc.plugins.errors import BuildError, UsageError
 
 EMBEDDING = "action_embedding_model.safetensors"
+DECODER = "trained_vae_decoder.pth"
 
 
 @pytest.fixture
@@ -55,14 +56,39 @@ def test_a_vae_with_old_names_of_attention_loads(made, tmp_path):
     assert all(found[name].equal(expected[name]) for name in expected)
 
 
-def test_the_actions_decide_the_key(made, tmp_path):
+def test_a_tuned_decoder_replaces_the_vae_s(made, tmp_path):
+    made.save(tmp_path)
+    tuned = gamengen_models.Pair(made.model, seed=9)
+    torch.save(tuned.networks[1].decoder.state_dict(), tmp_path / DECODER)
+    found, provenance = load(made.model, tmp_path, "vae")
+    expected = made.weights(made.model.vae_part)
+    expected |= {n: t for n, t in tuned.weights(made.model.vae_part).items() if "decoder." in n}
+    assert found.keys() == expected.keys()
+    assert all(found[name].equal(expected[name]) for name in expected)
+    assert DECODER in provenance["files"]
+
+
+def test_refuses_another_vae_s_decoder(made, tmp_path):
+    made.save(tmp_path)
+    other = gamengen_models.pair(vae={"channels": [32, 32, 64, 96]})
+    torch.save(other.networks[1].decoder.state_dict(), tmp_path / DECODER)
+    with pytest.raises(
+        BuildError, match=r"VIDC-CHECKPOINT-MISMATCH.*vae\.channels ends with 96, not 64"
+    ):
+        load(made.model, tmp_path, "vae")
+
+
+def test_files_beside_the_networks_decide_the_key(made, tmp_path):
     made.save(tmp_path)
 
-    def key():
-        stage = Load(made.model.unet_part, LatentWorld, "fp32", tmp_path / "unet")
-        return stage.key().files
+    def files(part):
+        stage = Load(part, LatentWorld, "fp32", tmp_path / part.group)
+        return {*stage.key().files.values()}
 
-    assert tmp_path / EMBEDDING in key().values()
+    assert tmp_path / EMBEDDING in files(made.model.unet_part)
+    before = files(made.model.vae_part)
+    torch.save({}, tmp_path / DECODER)
+    assert files(made.model.vae_part) - before == {tmp_path / DECODER}
 
 
 @pytest.mark.parametrize(
