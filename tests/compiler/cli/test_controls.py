@@ -36,6 +36,13 @@ def test_the_example_with_movements_holds_actions_of_its_preset():
     assert len(checked.unique(dim=0)) > 10
 
 
+def test_the_example_of_single_actions_holds_those_of_its_preset():
+    spec = program_spec(load_preset("latent-world-tiny").model)
+    found = ControlOptions(EXAMPLE.with_name("latent_actions.csv"), None).read(Path("b"), spec)
+    checked = action_of(found.actions, spec, (48, spec.actions), torch.device("cpu"))
+    assert len(checked.unique(dim=0)) == spec.actions
+
+
 def test_a_folder_is_a_state(spec, tmp_path):
     for name in ("low_res", "act"):
         np.save(tmp_path / f"{name}.npy", np.ones((4, 2), np.uint8))
