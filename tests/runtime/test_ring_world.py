@@ -6,6 +6,7 @@ import pytest
 import torch
 from oasis_models import actions_of, images_of, pair
 
+from vidc.compiler.config.presets import load_preset
 from vidc.compiler.validate.metrics import compare
 from vidc.plugins.errors import GateError, UsageError
 from vidc.runtime.engines import Wrapper
@@ -86,6 +87,23 @@ def test_ring_equals_recomputing_the_window_until_it_is_full(capsys):
         print("\nring against recomputation, relative L2 by frame:", *map("{:.1e}".format, errors))
     assert max(errors[: window - 1]) < 1e-5
     assert 1e-4 < max(errors[window - 1 :]) < 0.5
+
+
+@pytest.mark.deep
+def test_the_500m_model_equals_the_oracle():
+    """One step of a frame after an image, at full size: 4.5 GB of memory."""
+    tables = load_preset("oasis-500m").model.to_json() | {"sampler": {"steps": 1}}
+    made = pair(**tables)
+    session = open_session(made)
+    world = started(made, session)
+    action, noise = actions_of(made.model, 1)[0], noise_of(session, 1)[0]
+    session.act(action)
+    latent = session.generate(noise)
+    drawn = noise.reshape(made.model.spec()["latent"])
+    assert error(latent[0], world.cached(drawn, action)) < 1e-5
+    assert error(latent[0], world.recomputed(drawn, action)) < 1e-5
+    exact = made.vae.decode(latent).add(1).mul(127.5).clamp(0, 255)
+    assert (session.decode(latent).permute(0, 3, 1, 2) - exact).abs().max() < 0.51
 
 
 def test_closed_loop_stays_with_the_oracle(capsys):
