@@ -47,7 +47,8 @@ class RecomputedStream:
         return self.decode(self.generate(noise=noise))
 
     def generate(self, *, noise: Tensor | None = None) -> Tensor:
-        drawn = torch.randn_like(self.latents[:1]) if noise is None else noise
+        like = self.latents[:1]
+        drawn = torch.randn_like(like) if noise is None else noise.view_as(like)
         actions = torch.cat([self.actions, self.action])
 
         def velocity(x: Tensor, t: int) -> Tensor:

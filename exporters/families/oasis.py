@@ -196,12 +196,13 @@ class Oasis(Family):
             "latent": [config.channels, *self.latent_size],
             "video": [self.stream.height, self.stream.width],
             "tokens": self.transformer_part.frame_tokens,
-            "window": self.stream.window,
+            "past": self.stream.window - 1,
             "head_dim": config.head_dim,
             "actions": config.actions,
+            "one_hot": False,
             "analog": list(config.analog),
             "timesteps": list(sampler.timesteps),
-            "kept": [kept_signal(each) for each in sampler.timesteps],
+            "alphas": [*map(kept_signal, sampler.timesteps), 1.0],
             "context_timestep": sampler.context_timestep,
         }
 

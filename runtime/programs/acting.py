@@ -15,10 +15,10 @@ S = TypeVar("S", bound=ActionSpec)
 
 
 class Acting(Session[S]):
-    """A session whose state ``actions`` holds the past frames' actions, the newest last.
+    """A session that makes each frame from an action and past frames, which are states.
 
     A subclass prepares ``_make_frame``, which computes a frame from ``_draws``, ``_action`` and the
-    states and shifts those.
+    states, and moves those on by one.
     """
 
     _make_frame: Work
@@ -27,8 +27,9 @@ class Acting(Session[S]):
         """Sets the action of the next frames, until the next call.
 
         Args:
-            actions: ``[inputs]`` of any dtype, each 0 or 1. If the model's actions are one-hot,
-                exactly one is 1, and the action's index may be given in their place.
+            actions: ``[inputs]`` of any dtype, each 0 or 1, or from -1 to 1 for those in
+                ``spec.movements``. If the model's actions are one-hot, exactly one is 1, and the
+                action's index may be given in their place.
 
         Raises:
             UsageError: ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.

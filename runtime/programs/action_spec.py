@@ -42,6 +42,11 @@ class ActionSpec(ProgramSpec):
     one_hot: bool
 
     @property
+    def movements(self) -> tuple[int, ...]:
+        """Inputs of an action that take values from -1 to 1; the others take 0 or 1."""
+        return ()
+
+    @property
     def condition_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shape of an action, ``[inputs]``."""
         return {"action": (self.actions,)}
@@ -49,7 +54,10 @@ class ActionSpec(ProgramSpec):
     def draw_conditions(self, seed: int) -> dict[str, Tensor]:
         """Draws an action, float32 on the CPU."""
         drawn = torch.rand(self.actions, generator=torch.Generator().manual_seed(seed))
-        return {"action": (drawn == drawn.max() if self.one_hot else drawn > 0.5).float()}
+        action = (drawn == drawn.max() if self.one_hot else drawn > 0.5).float()
+        moves = list(self.movements)
+        action[moves] = drawn[moves] * 2 - 1
+        return {"action": action}
 
     @property
     def filling(self) -> int:

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from vidc.plugins.signature import Signature
 from vidc.runtime.programs.action_spec import ActionSpec, Draw
+from vidc.runtime.programs.ddim import velocity_steps
 from vidc.runtime.programs.pixels import COLORS
 
 _MAX_SIZE = 2**24
@@ -68,16 +68,8 @@ class LatentWorldSpec(ActionSpec):
 
     @property
     def steps(self) -> tuple[tuple[float, float], ...]:
-        """Factors of the latent and of the prediction v in each DDIM step.
-
-        With signal ``a = sqrt(alpha)`` and noise ``s = sqrt(1 - alpha)``, v predicts
-        ``x0 = a x - s v`` and ``eps = s x + a v``; the step ends at ``a' x0 + s' eps``.
-        """
-        levels = [(math.sqrt(alpha), math.sqrt(1 - alpha)) for alpha in self.alphas]
-        return tuple(
-            (after * a + noise * s, noise * a - after * s)
-            for (a, s), (after, noise) in pairwise(levels)
-        )
+        """Factors of the latent and of the prediction v in each DDIM step."""
+        return velocity_steps(self.alphas)
 
     @property
     def latent_shape(self) -> tuple[int, ...]:

@@ -8,20 +8,20 @@ from torch import Tensor
 
 from vidc.plugins.errors import UsageError
 from vidc.runtime.graphs import Runners, Work
-from vidc.runtime.inputs import LATENT, NOISE
-from vidc.runtime.noise import THREADS, NoiseSource
-from vidc.runtime.programs.base import FRAMES, LATENTS, Resources, Session
+from vidc.runtime.inputs import LATENT
+from vidc.runtime.programs.acting import Acting
+from vidc.runtime.programs.base import FRAMES, LATENTS, Resources
 from vidc.runtime.programs.pixels import COLORS, levels
 from vidc.runtime.programs.ring_world_spec import RingWorldSpec
 from vidc.runtime.programs.rope import frequencies
-from vidc.runtime.programs.world_inputs import analog_action_of, images_of, pixels_of
+from vidc.runtime.programs.world_inputs import action_of, images_of, pixels_of
 from vidc.runtime.states import Buffers, States
 
 _NOISE_LIMIT = 20.0
 """Noise is clamped to it, as in the public sampler."""
 
 
-class RingWorld(Session[RingWorldSpec]):
+class RingWorld(Acting[RingWorldSpec]):
     """One world: keys and values of past frames are states.
 
     One replay computes a latent frame: the modulation of its action, all denoising steps, and the
@@ -46,25 +46,6 @@ class RingWorld(Session[RingWorldSpec]):
         picture = played.frames[min(played.frames)][0].to(resources.device)
         buffers.set({"image": picture.permute(0, 3, 1, 2).float() / 127.5 - 1})
         engine.run(buffers, States((engine.signature,), resources.device))
-
-    def act(self, actions: Tensor) -> None:
-        """Sets the action of the next frames, until the next call.
-
-        Args:
-            actions: ``[inputs]`` of any dtype: 0 or 1, or from -1 to 1 for the inputs in
-                ``spec.analog``.
-
-        Raises:
-            UsageError: ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
-        """
-        device = self._resources.device
-        action = analog_action_of(actions, self.spec.analog, (self.spec.actions,), device)
-        with self._turn(LATENTS, retryable=True):
-            self._action.copy_(action)
-
-    def condition(self, action: Tensor) -> None:
-        """Sets the action of the next frames; the same as ``act``."""
-        self.act(action)
 
     def start(self, images: Tensor) -> None:
         """Starts anew from images, as ``step`` returns frames, without past actions.
@@ -96,9 +77,10 @@ class RingWorld(Session[RingWorldSpec]):
         frames = pixels_of("frames", low, shape, device)
         rows = torch.zeros(shape[0], spec.actions, device=device)
         if actions is not None:
-            rows = analog_action_of(actions, spec.analog, tuple(rows.shape), device)
+            rows = action_of(actions, spec, tuple(rows.shape), device)
         with self._turn(LATENTS, work="the start"):
-            kept, self._frame = self._action.clone(), 0
+            kept = self._action.clone()
+            self._position.zero_()
             for frame, action in zip(frames.split(1), rows, strict=True):
                 self._buffers["vae_encode"].set({"image": frame})
                 self._encode()
@@ -110,21 +92,18 @@ class RingWorld(Session[RingWorldSpec]):
         """Generates the next frame: uint8 ``[1, H, W, 3]`` on the device.
 
         Args:
-            noise: ``[1, C, h, w]``. Default: drawn from the seed.
+            noise: ``[1, C, h, w]``, flattened: ``[1, values]``. Default: drawn from the seed.
 
         Raises:
             UsageError: ``VIDC-SESSION-NOISE``, ``VIDC-SESSION-FINITE``.
             GateError: ``VIDC-SESSION-NOT-FINITE``.
         """
-        self._generate(noise)
+        self._generate(noise, self._latent, self._latent)
         return self._decode(self._latent, after_caller=False)
 
     def generate(self, noise: Tensor | None = None) -> Tensor:
-        """Generates the next frame and returns its latent, float32 ``[1, C, h, w]``."""
-        self._generate(noise)
-        with self._turn(LATENTS, retryable=True):
-            newest = self._latent.clone()
-        return self._resources.runners[LATENTS].hand_out(newest)
+        """Generates the next frame's latent, float32 ``[1, C, h, w]``; ``noise`` as in ``step``."""
+        return self._generate(noise, self._latent, self._latent)
 
     def force(self, latent: Tensor) -> None:
         """Replaces the newest frame's latent ``[1, C, h, w]``, from which later frames go on.
@@ -133,7 +112,7 @@ class RingWorld(Session[RingWorldSpec]):
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``; ``VIDC-SESSION-NO-BLOCK``,
                 there is no frame yet.
         """
-        given = self._take(LATENT, latent, self.spec.noise_shape)
+        given = self._take(LATENT, latent, self.spec.latent_shape)
         if not self.blocks:
             raise UsageError(
                 "VIDC-SESSION-NO-BLOCK",
@@ -141,9 +120,9 @@ class RingWorld(Session[RingWorldSpec]):
                 "call session.step() first",
             )
         with self._turn(LATENTS, work="the replacement"):
-            self._position.fill_(self._frame - 1)
+            self._position.sub_(1)
             self._latent.copy_(given)
-            self._clean()
+            self._make_clean()
 
     def decode(self, latent: Tensor) -> Tensor:
         """Decodes a latent and returns its frame as ``step`` does.
@@ -152,18 +131,17 @@ class RingWorld(Session[RingWorldSpec]):
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``.
             GateError: ``VIDC-SESSION-NOT-FINITE``.
         """
-        return self._decode(self._take(LATENT, latent, self.spec.noise_shape), after_caller=True)
+        return self._decode(self._take(LATENT, latent, self.spec.latent_shape), after_caller=True)
 
     def _allocate(self, device: torch.device) -> None:
-        spec, zeros = self.spec, partial(torch.zeros, dtype=torch.float32, device=device)
-        self._noise = zeros(spec.noise_shape)
-        self._latent = zeros(spec.noise_shape)
-        self._action = zeros(spec.actions)
+        super()._allocate(device)
+        spec = self.spec
+        self._latent = torch.zeros(spec.latent_shape, dtype=torch.float32, device=device)
         times = (*spec.timesteps, spec.context_timestep)
         self._timesteps = torch.tensor(times, dtype=torch.float32, device=device)
         self._frequencies = frequencies(spec.head_dim // 2).to(device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
-        """Index of the next frame since the start of the stream."""
+        """Index of the next frame in the stream, which begins with the frames of ``spawn``."""
 
     def _capture(self, runners: Runners) -> None:
         encode = partial(self._run, "vae_encode")
@@ -174,28 +152,8 @@ class RingWorld(Session[RingWorldSpec]):
 
     def _clear(self) -> None:
         super()._clear()
-        self._action.zero_()
         self._latent.zero_()
-        self._source = NoiseSource(self.seed, 1, self.spec.latent, self._noise.device)
-        self.blocks = 0
-        """Frames generated so far."""
-        self._frame = 0
-        """Frames of the stream so far: generated ones and those it started from."""
-
-    def _generate(self, noise: Tensor | None) -> None:
-        given = None if noise is None else self._take(NOISE, noise, self.spec.noise_shape)
-        with self._turn(LATENTS, after_caller=given is not None, retryable=True):
-            if given is None:
-                self._source.fill(self._noise, self.blocks)
-            else:
-                self._noise.copy_(given)
-            self._position.fill_(self._frame)
-            self._make_frame()
-            self._watch(LATENTS, self._latent)
-            self.blocks += 1
-            self._frame += 1
-        if given is None:
-            self._source.draw_ahead(*range(self.blocks, self.blocks + THREADS))
+        self._position.zero_()
 
     def _decode(self, latent: Tensor, after_caller: bool) -> Tensor:
         runners, buffers = self._resources.runners, self._buffers["vae_decode"]
@@ -210,19 +168,17 @@ class RingWorld(Session[RingWorldSpec]):
 
     def _remember(self, latent: Tensor) -> None:
         """Appends a clean frame with ``_action`` to the stream."""
-        self._position.fill_(self._frame)
         self._set_action()
         self._latent.copy_(latent)
         self._make_clean()
-        self._frame += 1
 
     def _next_frame(self) -> None:
-        """Computes a frame from ``_noise``, ``_action`` and ``_position``."""
+        """Computes a frame from ``_draws``, ``_action`` and ``_position``."""
         self._condition()
         self._place("denoise")
         buffers = self._buffers["denoise"]
         latent, velocity = buffers["latent"], buffers["velocity"]
-        latent.copy_(self._noise.clamp(-_NOISE_LIMIT, _NOISE_LIMIT))
+        latent.copy_(self._draws[0].clamp(-_NOISE_LIMIT, _NOISE_LIMIT))
         for step, (keep, change) in enumerate(self.spec.steps):
             buffers.set({"step": step})
             self._run("denoise")
@@ -237,11 +193,12 @@ class RingWorld(Session[RingWorldSpec]):
         self._run("condition_frame")
 
     def _clean(self) -> None:
-        """Writes the keys and values of ``_latent`` at ``_position``."""
+        """Writes the keys and values of ``_latent`` at ``_position``, and moves that on."""
         self._place("kv_update")
         passes = len(self._timesteps)
         self._buffers["kv_update"].set({"latent": self._latent, "step": passes - 1})
         self._run("kv_update")
+        self._position.add_(1)
 
     def _place(self, component: str) -> None:
         """Sets the inputs that depend on ``_position``, by work on the device alone."""

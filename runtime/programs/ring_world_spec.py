@@ -1,37 +1,33 @@
 """Static sizes of a world whose past frames are in rings: the spec of program ``ring_world``."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from vidc.plugins.signature import Role, Signature
+from vidc.runtime.programs.action_spec import ActionSpec, Draw
+from vidc.runtime.programs.ddim import velocity_steps
 from vidc.runtime.programs.pixels import COLORS
-from vidc.runtime.programs.spec import ProgramSpec
 
 _MAX_SIZE = 2**24
 TRAINING_STEPS = 1000
 
 
 @dataclass(frozen=True)
-class RingWorldSpec(ProgramSpec):
+class RingWorldSpec(ActionSpec):
     """Static sizes of a world and its sampler, DDIM for v-prediction.
 
     Attributes:
         latent: channels, height and width of a latent frame.
         video: height and width of a frame, in pixels.
         tokens: of a frame; each has a ring of its own.
-        window: frames that a ring holds, with the newest one.
+        past: past frames that condition the next one.
         head_dim: channels of one attention head.
         actions: inputs of an action.
+        one_hot: True if exactly one input of an action is 1, False if any may be.
         analog: inputs of an action that take values from -1 to 1; the others take 0 or 1.
         timesteps: of the denoising steps, falling.
-        kept: share of a noisy latent's variance that is signal, before each step. The last step
-            ends at 1.
+        alphas: share of a latent's variance that is signal, before each step and after the last.
         context_timestep: timestep of the clean pass, which writes the keys and values that later
             frames read.
     """
@@ -39,30 +35,43 @@ class RingWorldSpec(ProgramSpec):
     latent: tuple[int, int, int]
     video: tuple[int, int]
     tokens: int
-    window: int
+    past: int
     head_dim: int
     actions: int
+    one_hot: bool
     analog: tuple[int, ...]
     timesteps: tuple[int, ...]
-    kept: tuple[float, ...]
+    alphas: tuple[float, ...]
     context_timestep: int
 
     def __post_init__(self) -> None:
         sizes = (*self.latent, *self.video, self.tokens, self.window, self.head_dim, self.actions)
-        if not all(0 < size <= _MAX_SIZE for size in sizes):
+        if not all(0 < size <= _MAX_SIZE for size in sizes) or self.past < 0:
             raise ValueError(f"a size is not between 1 and {_MAX_SIZE}")
         if not all(0 <= each < self.actions for each in self.analog):
             raise ValueError(f"analog = {list(self.analog)} are not below {self.actions}")
+        if self.one_hot and self.analog:
+            raise ValueError("one-hot actions have no analog inputs")
         steps = self.timesteps
         if not steps or list(steps) != sorted(set(steps), reverse=True) or steps[-1] < 0:
             raise ValueError(f"timesteps = {list(steps)} do not fall to a last one of 0 or more")
         if max(*steps, self.context_timestep) >= TRAINING_STEPS or self.context_timestep < 0:
             raise ValueError(f"a timestep is not between 0 and {TRAINING_STEPS - 1}")
-        kept = self.kept
-        if len(kept) != len(steps) or list(kept) != sorted(set(kept)):
-            raise ValueError(f"kept = {list(kept)} is not one rising share for each timestep")
-        if not (kept[0] > 0 and kept[-1] < 1):
-            raise ValueError(f"kept = {list(kept)} does not lie between 0 and 1")
+        alphas = list(self.alphas)
+        if len(alphas) != len(steps) + 1 or alphas != sorted(set(alphas)):
+            raise ValueError(f"alphas = {alphas} do not rise over {len(steps)} steps")
+        if alphas[0] <= 0 or alphas[-1] > 1:
+            raise ValueError(f"alphas = {alphas} are not above 0 and at most 1")
+
+    @property
+    def window(self) -> int:
+        """Frames that a ring holds, with the newest one."""
+        return self.past + 1
+
+    @property
+    def movements(self) -> tuple[int, ...]:
+        """Inputs of an action that take values from -1 to 1."""
+        return self.analog
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -75,51 +84,30 @@ class RingWorldSpec(ProgramSpec):
         return ("vae_decode",)
 
     @property
-    def condition_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shape of an action, ``[inputs]``."""
-        return {"action": (self.actions,)}
-
-    def draw_conditions(self, seed: int) -> dict[str, Tensor]:
-        """Draws an action, float32 on the CPU."""
-        drawn = torch.rand(self.actions, generator=torch.Generator().manual_seed(seed))
-        action = (drawn > 0.5).float()
-        analog = list(self.analog)
-        action[analog] = drawn[analog] * 2 - 1
-        return {"action": action}
-
-    @property
     def frame_size(self) -> tuple[int, int]:
         """Height and width of a frame."""
         return self.video
 
     @property
-    def noise_shape(self) -> tuple[int, ...]:
-        """Shape of a frame's noise, ``[1, C, h, w]``: the sampler adds none later."""
+    def latent_shape(self) -> tuple[int, ...]:
+        """Shape of a latent, ``[1, C, h, w]``."""
         return (1, *self.latent)
 
     @property
-    def steps(self) -> tuple[tuple[float, float], ...]:
-        """Factors of the latent and of the velocity whose sum is the latent after each step.
+    def draws(self) -> tuple[Draw, ...]:
+        """The noise that a frame starts from; the sampler draws none later."""
+        return (Draw("denoise.x", self.latent_shape),)
 
-        With signal ``a``, noise ``s`` and velocity ``v = a eps - s x0`` of a latent ``x``, the
-        clean latent is ``a x - s v`` and the noise ``s x + a v``. DDIM mixes both anew.
-        """
-        levels = [(math.sqrt(kept), math.sqrt(1 - kept)) for kept in (*self.kept, 1.0)]
-        return tuple(
-            (after[0] * now[0] + after[1] * now[1], after[1] * now[0] - after[0] * now[1])
-            for now, after in pairwise(levels)
-        )
+    @property
+    def steps(self) -> tuple[tuple[float, float], ...]:
+        """Factors of the latent and of the velocity in each DDIM step."""
+        return velocity_steps(self.alphas)
 
     @property
     def calls(self) -> Mapping[str, Mapping[str, int]]:
         """Calls of a frame, and of decoding it."""
         made = {"condition_frame": 1, "denoise": len(self.timesteps), "kv_update": 1}
         return {"block": made, "vae": {"vae_decode": 1}}
-
-    @property
-    def filling(self) -> int:
-        """Frames that fill the ring."""
-        return self.window
 
     @property
     def full_inputs(self) -> Mapping[str, float]:
@@ -133,7 +121,7 @@ class RingWorldSpec(ProgramSpec):
 
     def check(self, signatures: Mapping[str, Signature]) -> None:
         """Compares the sizes with every tensor that a session reads or writes."""
-        latent, image = (1, *self.latent), (1, COLORS, *self.video)
+        latent, image = self.latent_shape, (1, COLORS, *self.video)
         passes, angles = len(self.timesteps) + 1, (1, self.head_dim // 2)
         of_pass = {
             "latent": latent, "step": (1,), "rope_cos": angles, "rope_sin": angles,

@@ -40,12 +40,7 @@ def action_of(
     if type(value) is Tensor and not value.is_floating_point() and not value.is_complex():
         value = value.float()
     actions = ACTIONS.checked(value, shape, torch.float32, device)
-    if not bool(((actions == 0) | (actions == 1)).all()):
-        raise UsageError(
-            "VIDC-SESSION-ACTIONS",
-            "actions have values other than 0 and 1",
-            "each input is a key, a button or a bin: 1 if it is pressed, else 0",
-        )
+    _require_values(actions, spec.movements)
     if spec.one_hot and not bool((actions.sum(-1) == 1).all()):
         raise UsageError(
             "VIDC-SESSION-ACTIONS",
@@ -55,35 +50,23 @@ def action_of(
     return actions
 
 
-def analog_action_of(
-    value: object, analog: tuple[int, ...], shape: tuple[int, ...], device: torch.device
-) -> Tensor:
-    """Returns one or several actions in float32, on the device they are on.
-
-    Args:
-        value: of any dtype.
-        analog: inputs that take values from -1 to 1; the others take 0 or 1.
-        shape: expected; the last dimension counts an action's inputs.
-        device: of the session.
-
-    Raises:
-        UsageError: ``VIDC-SESSION-ACTIONS``, ``VIDC-SESSION-FINITE``.
-    """
-    if type(value) is Tensor and not value.is_floating_point() and not value.is_complex():
-        value = value.float()
-    actions = ACTIONS.checked(value, shape, torch.float32, device)
-    switches = torch.ones(shape[-1], dtype=torch.bool, device=actions.device)
-    switches[list(analog)] = False
+def _require_values(actions: Tensor, movements: tuple[int, ...]) -> None:
+    """Refuses values other than 0 and 1; of movements, those beyond -1 to 1."""
+    moves = torch.zeros(actions.shape[-1], dtype=torch.bool, device=actions.device)
+    moves[list(movements)] = True
     pressed = (actions == 0) | (actions == 1)
-    if not bool(torch.where(switches, pressed, actions.abs() <= 1).all()):
-        shown = ", ".join(map(str, analog)) or "none"
-        raise UsageError(
-            "VIDC-SESSION-ACTIONS",
-            f"actions have values other than 0 and 1, or beyond -1 to 1 in inputs {shown}",
-            "each input is a key or a button, 1 if it is pressed, else 0; inputs "
-            f"{shown} are movements from -1 to 1",
-        )
-    return actions
+    if bool(torch.where(moves, actions.abs() <= 1, pressed).all()):
+        return
+    what, hint = "actions have values other than 0 and 1", ""
+    if movements:
+        shown = ", ".join(map(str, movements))
+        what += f", or beyond -1 to 1 in inputs {shown}"
+        hint = f"; inputs {shown} are movements, from -1 to 1"
+    raise UsageError(
+        "VIDC-SESSION-ACTIONS",
+        what,
+        f"each input is a key, a button or a bin: 1 if it is pressed, else 0{hint}",
+    )
 
 
 def _one_hot(value: object, inputs: int, dimensions: int) -> object:

@@ -11,7 +11,7 @@ from vidc.compiler.config.presets import load_preset
 from vidc.compiler.config.program import program_spec
 from vidc.plugins.errors import UsageError
 from vidc.runtime.programs.spec import ProgramSpec
-from vidc.runtime.programs.world_inputs import action_of, analog_action_of
+from vidc.runtime.programs.world_inputs import action_of
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "world" / "actions.csv"
 
@@ -32,7 +32,7 @@ def test_the_example_with_movements_holds_actions_of_its_preset():
     spec = program_spec(load_preset("oasis-tiny").model)
     found = ControlOptions(EXAMPLE.with_name("oasis_actions.csv"), None).read(Path("b"), spec)
     shape = (48, spec.actions)
-    checked = analog_action_of(found.actions, spec.analog, shape, torch.device("cpu"))
+    checked = action_of(found.actions, spec, shape, torch.device("cpu"))
     assert len(checked.unique(dim=0)) > 10
 
 
