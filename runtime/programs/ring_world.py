@@ -1,4 +1,4 @@
-"""Program ``ring_world``: a live world of latent frames, whose past is keys and values in rings."""
+"""Program ``ring_world``: a live world; past latent frames are keys and values in KV rings."""
 
 from functools import partial
 from typing import Any, ClassVar
@@ -18,17 +18,21 @@ from vidc.runtime.programs.world_inputs import analog_action_of, images_of, pixe
 from vidc.runtime.states import Buffers, States
 
 _NOISE_LIMIT = 20.0
-"""Noise is clamped to it, as in the public sampler."""
+"""Noise is clamped from minus this to this, as in Oasis's public sampler."""
 
 
 class RingWorld(Session[RingWorldSpec]):
-    """One world: keys and values of past frames are states.
+    """One world.
 
-    One replay computes a latent frame: the modulation of its action, all denoising steps, and the
-    clean pass, which replaces the frame's noisy keys and values. It is a CUDA graph if the engines
-    can be captured. Decoding is another replay and may overlap the next frame.
+    The states are rings of keys and values of past frames. A latent frame takes one call: it
+    computes the modulation from the action, runs all denoising steps, and runs the clean pass,
+    which writes keys and values of the finished latent over those of the noisy one. The call is one
+    CUDA graph replay if the engines can be captured. Decoding is another one, and may overlap the
+    next frame.
 
-    The first frame of a new session has no past; ``start`` and ``spawn`` give it one.
+    A new session has no past frames; ``start`` and ``spawn`` write some.
+
+    Sizes in shapes: latent frames ``[C, h, w]``, frames of ``H x W`` pixels.
     """
 
     Spec = RingWorldSpec
@@ -48,7 +52,7 @@ class RingWorld(Session[RingWorldSpec]):
         engine.run(buffers, States((engine.signature,), resources.device))
 
     def act(self, actions: Tensor) -> None:
-        """Sets the action of the next frames, until the next call.
+        """Sets the action of all later frames, until it is called again.
 
         Args:
             actions: ``[inputs]`` of any dtype: 0 or 1, or from -1 to 1 for the inputs in
@@ -63,14 +67,15 @@ class RingWorld(Session[RingWorldSpec]):
             self._action.copy_(action)
 
     def condition(self, action: Tensor) -> None:
-        """Sets the action of the next frames; the same as ``act``."""
+        """Sets the action of all later frames; the same as ``act``."""
         self.act(action)
 
     def start(self, images: Tensor) -> None:
-        """Starts anew from images, as ``step`` returns frames, without past actions.
+        """Starts a new stream from images, whose actions are zeros.
 
         Args:
-            images: uint8 ``[n, H, W, 3]``, the oldest first. The newest ``spec.window`` are used.
+            images: uint8 ``[n, H, W, 3]`` as ``step`` returns them, the oldest first. The newest
+                ``spec.window`` are used.
 
         Raises:
             UsageError: ``VIDC-SESSION-START``.
@@ -79,12 +84,13 @@ class RingWorld(Session[RingWorldSpec]):
         self.spawn(images_of(images, self.spec, min(count, self.spec.window)))
 
     def spawn(self, low: Tensor, full: Tensor | None = None, actions: Tensor | None = None) -> None:
-        """Starts anew from past frames and the actions that led to them.
+        """Starts a new stream from past frames and the actions that led to them.
 
         Args:
             low: past frames ``[n, 3, H, W]``, the oldest first, at most ``spec.window``: uint8, or
-                floating point from -1 to 1. The name is that of other worlds' states.
-            full: ignored: frames have one resolution.
+                floating point from -1 to 1.
+            full: not used: frames have one resolution. In program ``world``, ``low`` and ``full``
+                are two.
             actions: one for each past frame, ``[n, inputs]`` as in ``act``. Default: zeros.
 
         Raises:
@@ -98,13 +104,13 @@ class RingWorld(Session[RingWorldSpec]):
         if actions is not None:
             rows = analog_action_of(actions, spec.analog, tuple(rows.shape), device)
         with self._turn(LATENTS, work="the start"):
-            kept, self._frame = self._action.clone(), 0
+            next_action, self._frame = self._action.clone(), 0
             for frame, action in zip(frames.split(1), rows, strict=True):
                 self._buffers["vae_encode"].set({"image": frame})
-                self._encode()
+                self._replay_encoder()
                 self._action.copy_(action)
                 self._remember(self._buffers["vae_encode"]["latent"])
-            self._action.copy_(kept)
+            self._action.copy_(next_action)
 
     def step(self, noise: Tensor | None = None) -> Tensor:
         """Generates the next frame: uint8 ``[1, H, W, 3]`` on the device.
@@ -127,7 +133,7 @@ class RingWorld(Session[RingWorldSpec]):
         return self._resources.runners[LATENTS].hand_out(newest)
 
     def force(self, latent: Tensor) -> None:
-        """Replaces the newest frame's latent ``[1, C, h, w]``, from which later frames go on.
+        """Replaces the newest frame's latent by another ``[1, C, h, w]``; later frames follow it.
 
         Raises:
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``; ``VIDC-SESSION-NO-BLOCK``,
@@ -146,7 +152,7 @@ class RingWorld(Session[RingWorldSpec]):
             self._clean()
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Decodes a latent and returns its frame as ``step`` does.
+        """Decodes a latent ``[1, C, h, w]`` and returns its frame as ``step`` does.
 
         Raises:
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``.
@@ -168,9 +174,9 @@ class RingWorld(Session[RingWorldSpec]):
     def _capture(self, runners: Runners) -> None:
         encode = partial(self._run, "vae_encode")
         works: list[Work] = [self._next_frame, self._condition, self._clean, encode]
-        prepared = runners[LATENTS].prepare(works)
-        self._make_frame, self._set_action, self._make_clean, self._encode = prepared
-        (self._make_picture,) = runners[FRAMES].prepare([partial(self._run, "vae_decode")])
+        self._replay_frame, self._replay_condition, *others = runners[LATENTS].prepare(works)
+        self._replay_clean, self._replay_encoder = others
+        (self._replay_decoder,) = runners[FRAMES].prepare([partial(self._run, "vae_decode")])
 
     def _clear(self) -> None:
         super()._clear()
@@ -180,7 +186,7 @@ class RingWorld(Session[RingWorldSpec]):
         self.blocks = 0
         """Frames generated so far."""
         self._frame = 0
-        """Frames of the stream so far: generated ones and those it started from."""
+        """Frames of the stream so far: those it started from and those generated."""
 
     def _generate(self, noise: Tensor | None) -> None:
         given = None if noise is None else self._take(NOISE, noise, self.spec.noise_shape)
@@ -190,7 +196,7 @@ class RingWorld(Session[RingWorldSpec]):
             else:
                 self._noise.copy_(given)
             self._position.fill_(self._frame)
-            self._make_frame()
+            self._replay_frame()
             self._watch(LATENTS, self._latent)
             self.blocks += 1
             self._frame += 1
@@ -203,21 +209,21 @@ class RingWorld(Session[RingWorldSpec]):
         with self._turn(FRAMES, after_caller, work="decoding", retryable=True):
             buffers.set({"latent": latent})
             runners[LATENTS].follow(runners[FRAMES])
-            self._make_picture()
+            self._replay_decoder()
             self._watch(FRAMES, buffers["frames"])
             picture = levels(buffers["frames"])[0]
         return runners[FRAMES].hand_out(picture)
 
     def _remember(self, latent: Tensor) -> None:
-        """Appends a clean frame with ``_action`` to the stream."""
+        """Appends a clean latent frame, made under ``_action``, to the stream."""
         self._position.fill_(self._frame)
-        self._set_action()
+        self._replay_condition()
         self._latent.copy_(latent)
-        self._make_clean()
+        self._replay_clean()
         self._frame += 1
 
     def _next_frame(self) -> None:
-        """Computes a frame from ``_noise``, ``_action`` and ``_position``."""
+        """Generates ``_latent`` at ``_position`` from ``_noise`` and ``_action``; updates rings."""
         self._condition()
         self._place("denoise")
         buffers = self._buffers["denoise"]
@@ -231,7 +237,7 @@ class RingWorld(Session[RingWorldSpec]):
         self._clean()
 
     def _condition(self) -> None:
-        """Computes the modulation of all passes of a frame."""
+        """Computes the modulation of all passes of a frame from ``_action``."""
         given = {"timesteps": self._timesteps, "action": self._action[None]}
         self._buffers["condition_frame"].set(given)
         self._run("condition_frame")
@@ -244,7 +250,7 @@ class RingWorld(Session[RingWorldSpec]):
         self._run("kv_update")
 
     def _place(self, component: str) -> None:
-        """Sets the inputs that depend on ``_position``, by work on the device alone."""
+        """Sets a component's inputs that depend on ``_position``, without copies to the host."""
         angles = self._position.double() * self._frequencies
         self._buffers[component].set(
             {
