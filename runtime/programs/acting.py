@@ -24,7 +24,7 @@ class Acting(Session[S]):
     _make_frame: Work
 
     def act(self, actions: Tensor | int) -> None:
-        """Sets the action of the next frames, until the next call.
+        """Sets the action of all later frames, until it is called again.
 
         Args:
             actions: ``[inputs]`` of any dtype, each 0 or 1. If the model's actions are one-hot,
@@ -38,7 +38,7 @@ class Acting(Session[S]):
             self._action.copy_(action)
 
     def condition(self, action: Tensor | int) -> None:
-        """Sets the action of the next frames; the same as ``act``."""
+        """Sets the action of all later frames; the same as ``act``."""
         self.act(action)
 
     def _allocate(self, device: torch.device) -> None:
