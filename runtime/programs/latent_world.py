@@ -179,8 +179,8 @@ class LatentWorld(Acting[LatentWorldSpec]):
             self._run("denoise")
             velocity = buffers["velocity"]
             if spec.halves == 2:
-                without, within = velocity.split(1)
-                velocity = without + spec.guidance * (within - without)
+                unconditional, conditional = velocity.split(1)
+                velocity = unconditional + spec.guidance * (conditional - unconditional)
             x = x * keep + velocity * change
         shift(past, x)
         actions.copy_(actions.roll(-1, dims=1))
