@@ -1,18 +1,22 @@
-"""Compares the demo in other precisions with float32 PyTorch, on held-out prompts, as JSON.
+"""Compares bundles and recipes of the demo with PyTorch in float32, on held-out prompts.
+
+Prints JSON, and a line for each candidate on standard error:
 
     python benchmarks/demo_precision.py out/demo-h100-bf16 out/demo-h100-fp8-linear \\
       > benchmarks/results/demo-precision-h100.json
     python benchmarks/demo_precision.py --calibration out/demo-calibration fp8-linear int8-static
 
-Each candidate is a bundle, or a recipe whose quantized layers PyTorch runs. Two measurements, from
-the same noise for all candidates:
+A candidate is a bundle, or the name of a recipe, whose quantized layers PyTorch runs. All of them
+start from the same noise. Two things are measured:
 
-- PSNR of decoded frames against PyTorch in float32, as ``vidc validate`` computes it: every prompt
-  is played free and forced, with the reference's embeddings and a switch. A prompt's PSNR is that
-  of its worst block, at most 100 dB: over all pixels, and over those that change in the clip.
-- Scores: which attributes of objects ``demo_model.reader`` finds right in the first three blocks,
-  with the candidate's own text encoder; and the points that each candidate lost against the first
-  one, with an interval.
+- PSNR of decoded frames against PyTorch in float32, as ``vidc validate`` computes it. Each prompt
+  is played twice, with a prompt switch and the reference's text embeddings: free, where blocks
+  continue from the candidate's own blocks, and forced, where they continue from the reference's.
+  A prompt's PSNR is that of its worst block, at most 100 dB: over all pixels, and over those that
+  change in the clip.
+- Scores: ``demo_model.reader`` reads the attributes of objects from the first three blocks, made
+  with the candidate's own text encoder. The result has the share of right ones, and the percentage
+  points that each candidate lost against the first one, with a 95 % interval.
 """
 
 import argparse
@@ -79,12 +83,12 @@ class Rollouts:
     noise: Tensor
 
     @classmethod
-    def drawn(cls, clips: Sequence[Clip], scenario: Scenario, exact: Bundle) -> "Rollouts":
-        """Draws the noise of clips for bundles of the sizes of ``exact``."""
-        steps, _, *shape = exact.spec.noise_shape
+    def drawn(cls, clips: Sequence[Clip], scenario: Scenario, reference: Bundle) -> "Rollouts":
+        """Draws the noise of clips for bundles of the sizes of ``reference``."""
+        steps, _, *shape = reference.spec.noise_shape
         draw = torch.Generator().manual_seed(0)
         noise = torch.randn(len(clips), scenario.blocks, steps, *shape, generator=draw)
-        return cls(clips, scenario, noise.to(exact.device))
+        return cls(clips, scenario, noise.to(reference.device))
 
     def embeds(self, bundle: Bundle) -> Tensor:
         """Returns a bundle's embeddings of both prompts of each clip, ``[N, 2, L, E]``."""
@@ -127,9 +131,9 @@ def decibels(frames: Blocks, reference: Blocks, areas: Sequence[Tensor]) -> dict
     """Returns the PSNR of each clip's worst block over all pixels, and over its ``areas`` entry."""
     worst: dict[str, list[float]] = {"all": [], "changing": []}
     for index, area in enumerate(areas):
-        pairs = [(made[index], asked[index]) for made, asked in zip(frames, reference, strict=True)]
-        worst["all"].append(min(psnr(*pair) for pair in pairs))
-        worst["changing"].append(min(psnr(made[:, area], asked[:, area]) for made, asked in pairs))
+        blocks = [(own[index], right[index]) for own, right in zip(frames, reference, strict=True)]
+        worst["all"].append(min(psnr(own, right) for own, right in blocks))
+        worst["changing"].append(min(psnr(own[:, area], right[:, area]) for own, right in blocks))
     found = {}
     for name, values in worst.items():
         values = [min(value, MOST_DB) for value in values]
@@ -138,10 +142,10 @@ def decibels(frames: Blocks, reference: Blocks, areas: Sequence[Tensor]) -> dict
 
 
 def lost(own: Sequence[bool], first: Sequence[bool]) -> dict[str, float]:
-    """Returns the points of a hundred that hits lost against others on the same subjects.
+    """Returns the percentage points that ``own`` lost against ``first`` on the same subjects.
 
-    With a 95 % interval: D. G. Bonett and R. M. Price, "Adjusted Wald confidence interval for a
-    difference of binomial proportions based on paired data" (2012).
+    The 95 % interval is that of D. G. Bonett and R. M. Price, "Adjusted Wald confidence interval
+    for a difference of binomial proportions based on paired data" (2012).
     """
     pairs = [*zip(own, first, strict=True)]
     n, missed = len(pairs), sum(b and not a for a, b in pairs)
@@ -153,14 +157,14 @@ def lost(own: Sequence[bool], first: Sequence[bool]) -> dict[str, float]:
 
 
 def read_clip(clip: Clip, video: Any) -> list[dict[str, bool]]:
-    """Scores of a clip from its first frames, a uint8 array ``[T, H, W, 3]``."""
+    """Returns the scores of a clip from its first frames, a uint8 array ``[T, H, W, 3]``."""
     torch.set_num_threads(1)
     pixels = torch.from_numpy(video).permute(3, 0, 1, 2) / 127.5 - 1
     return score(pixels, clip, torch.arange(len(video)))
 
 
 def read_clips(pool: ProcessPoolExecutor, clips: Sequence[Clip], frames: Blocks) -> Scores:
-    """Scores of clips, read in as many processes as the pool has."""
+    """Returns the scores of clips, read by the processes of the pool."""
     videos = [video.numpy() for video in torch.cat([*frames], 1)]
     return list(pool.map(read_clip, clips, videos, chunksize=4))
 
@@ -184,43 +188,45 @@ def scores_of(clips: Sequence[Clip], scores: Scores, first: Scores) -> dict[str,
 
 
 @contextmanager
-def candidate(name: str, exact: Bundle, calibration: Path | None) -> Iterator[Bundle]:
+def candidate(name: str, reference: Bundle, calibration: Path | None) -> Iterator[Bundle]:
     """Yields a loaded bundle, or the reference with a recipe's quantized layers."""
     if Path(name).is_dir():
         with load(name) as bundle:
             yield bundle
         return
     model = load_preset("demo").model
-    model = replace(model, stream=replace(model.stream, batch=exact.spec.batch))
+    model = replace(model, stream=replace(model.stream, batch=reference.spec.batch))
     model = SourceOptions(WEIGHTS).resolve(model)[0]
     formats = apply_recipe(load_recipe(name), model)
     ranges = None if calibration is None else read_calibration(calibration, model)
-    network = quantized_network(exact.engines, model)
+    network = quantized_network(reference.engines, model)
     layers = QuantizedLayers(model.quantized_part, network, formats, ranges)
     with layers.quantized(layers_of(layer_groups(model, formats))):
-        engines = {**exact.engines, **part_engines(model.quantized_part, network)}
-        yield Bundle(exact.program, replace(exact.resources, engines=engines))
+        engines = {**reference.engines, **part_engines(model.quantized_part, network)}
+        yield Bundle(reference.program, replace(reference.resources, engines=engines))
 
 
 class Comparison:
-    """Reference rollouts, and what candidates make of them."""
+    """Plays candidates on the reference's prompts and noise, and compares them with it."""
 
-    def __init__(self, exact: Bundle, options: argparse.Namespace, read: Reader) -> None:
+    def __init__(self, reference: Bundle, options: argparse.Namespace, read: Reader) -> None:
         scenario = Scenario(options.blocks, options.switch, rollout=True)
         self._read = read
-        self._pairs = Rollouts.drawn(held_out(options.prompts, 0, options.switch), scenario, exact)
-        self._scored = Rollouts.drawn(held_out(options.scored, 0), SCORED, exact)
-        self._embeds = self._pairs.embeds(exact)
+        self._compared = Rollouts.drawn(
+            held_out(options.prompts, 0, options.switch), scenario, reference
+        )
+        self._scored = Rollouts.drawn(held_out(options.scored, 0), SCORED, reference)
+        self._embeds = self._compared.embeds(reference)
         # As golden data are made: convolutions on a GPU would round to TF32.
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            self._latents, self._frames = self._pairs.play(exact, self._embeds)
-        self._areas = self._pairs.changing(exact.spec.video)
+            self._latents, self._frames = self._compared.play(reference, self._embeds)
+        self._areas = self._compared.changing(reference.spec.video)
         self._first: Scores | None = None
 
     def row(self, bundle: Bundle) -> dict[str, Any]:
-        """Returns a candidate's figures; the first one is the one that others lose against."""
-        _, free = self._pairs.play(bundle, self._embeds)
-        _, forced = self._pairs.play(bundle, self._embeds, self._latents)
+        """Returns a candidate's figures; later candidates are compared with the first one."""
+        _, free = self._compared.play(bundle, self._embeds)
+        _, forced = self._compared.play(bundle, self._embeds, self._latents)
         clips = self._scored.clips
         _, frames = self._scored.play(bundle, self._scored.embeds(bundle))
         scores = self._read(clips, frames)
@@ -233,18 +239,34 @@ class Comparison:
 
 
 def main() -> None:
-    """Parses the command line."""
+    """Measures the candidates that the command line names, and prints the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("candidates", nargs="+", help="bundles and recipes")
-    parser.add_argument("--calibration", type=Path, help="ranges of recipes with static scales")
-    parser.add_argument("--prompts", type=int, default=50, help="rollouts compared with float32")
-    parser.add_argument("--blocks", type=int, default=12, help="of each of these")
-    parser.add_argument("--switch", type=int, default=6, help="blocks before the prompt switch")
-    parser.add_argument("--scored", type=int, default=400, help="prompts with scores")
-    parser.add_argument("--batch", type=int, default=10, help="videos at once, in PyTorch")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("candidates", nargs="+", help="folders of bundles, or names of recipes")
+    parser.add_argument(
+        "--calibration", type=Path, help="folder of vidc calibrate, for recipes with static scales"
+    )
+    parser.add_argument(
+        "--prompts",
+        type=int,
+        default=50,
+        help="number of prompts whose frames are compared with float32",
+    )
+    parser.add_argument(
+        "--blocks", type=int, default=12, help="number of blocks of each of these rollouts"
+    )
+    parser.add_argument(
+        "--switch", type=int, default=6, help="number of blocks before the prompt switch"
+    )
+    parser.add_argument(
+        "--scored", type=int, default=400, help="number of prompts whose objects are scored"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=10, help="number of videos that PyTorch plays at once"
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=device, help="device that PyTorch runs on")
     options = parser.parse_args()
     for name in options.candidates:
         if not Path(name).is_dir():
@@ -253,11 +275,11 @@ def main() -> None:
         ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool,
         torch.no_grad(),
     ):
-        exact = eager_bundle(WEIGHTS, options.batch, options.device)
-        comparison = Comparison(exact, options, partial(read_clips, pool))
+        reference = eager_bundle(WEIGHTS, options.batch, options.device)
+        comparison = Comparison(reference, options, partial(read_clips, pool))
         rows = {}
         for name in options.candidates:
-            with candidate(name, exact, options.calibration) as bundle:
+            with candidate(name, reference, options.calibration) as bundle:
                 row = rows[Path(name).name] = comparison.row(bundle)
             shown = {
                 f"{kind}, {area}": f"{found['median']:.2f} dB, worst {found['worst']:.2f}"
@@ -266,8 +288,13 @@ def main() -> None:
             }
             print(name, shown, file=sys.stderr, flush=True)
     settings = {name: getattr(options, name) for name in ("prompts", "blocks", "switch", "scored")}
-    made = {"schema": 1, **settings, "fingerprint": fingerprint(exact.device), "candidates": rows}
-    print(json.dumps(made, indent=1))
+    report = {
+        "schema": 1,
+        **settings,
+        "fingerprint": fingerprint(reference.device),
+        "candidates": rows,
+    }
+    print(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -55,8 +55,9 @@ def sampler_step_reference(
     following = (step + 1) % len(table)
     _, keep, change, fresh, scale = table.index_select(0, step)[0].unbind()
     if len(velocity) == 2:
-        without, within = velocity.split(1)
-        velocity = without + guidance.view(1, -1, 1, 1, 1) * (within - without)
+        unconditional, conditional = velocity.split(1)
+        guidance = guidance.view(1, -1, 1, 1, 1)
+        velocity = unconditional + guidance * (conditional - unconditional)
     latent.mul_(keep).add_(velocity * change)
     if noise is not None:
         latent.add_(noise.index_select(0, following)[0] * fresh)

@@ -17,14 +17,14 @@ S = TypeVar("S", bound=ActionSpec)
 class Acting(Session[S]):
     """A session that makes each frame from an action and past frames, which are states.
 
-    A subclass prepares ``_make_frame``, which computes a frame from ``_draws``, ``_action`` and the
+    A subclass prepares ``_replay_frame``, which computes a frame from ``_draws``, ``_action`` and the
     states, and moves those on by one.
     """
 
-    _make_frame: Work
+    _replay_frame: Work
 
     def act(self, actions: Tensor | int) -> None:
-        """Sets the action of the next frames, until the next call.
+        """Sets the action of all later frames, until it is called again.
 
         Args:
             actions: ``[inputs]`` of any dtype, each 0 or 1, or from -1 to 1 for those in
@@ -39,7 +39,7 @@ class Acting(Session[S]):
             self._action.copy_(action)
 
     def condition(self, action: Tensor | int) -> None:
-        """Sets the action of the next frames; the same as ``act``."""
+        """Sets the action of all later frames; the same as ``act``."""
         self.act(action)
 
     def _allocate(self, device: torch.device) -> None:
@@ -76,7 +76,7 @@ class Acting(Session[S]):
     def _generate(
         self, noise: Tensor | None, result: Tensor, checked: Tensor | None = None
     ) -> Tensor:
-        """Generates a frame; returns a clone of ``result``, which ``_make_frame`` writes.
+        """Generates a frame; returns a clone of ``result``, which ``_replay_frame`` writes.
 
         Args:
             noise: of a caller, or None.
@@ -89,7 +89,7 @@ class Acting(Session[S]):
                 self._source.fill(self._noise, self.blocks)
             else:
                 self._noise.copy_(given)
-            self._make_frame()
+            self._replay_frame()
             if checked is not None:
                 self._watch(LATENTS, checked)
             made = result.clone()

@@ -26,11 +26,14 @@ TEXT_ENCODER = "text_encoder"
 class CausalVideo(Session[StreamSpec]):
     """One video stream.
 
-    A block's keys and values in the ring are noisy when its latents and frames are returned. The
-    clean pass that replaces them is pending: the next block, ``remember``, ``prompt`` and ``flush``
-    run it first. A prompt switch recomputes those frames, so it drops the pass; so does ``reset``.
-    If the engines can be captured, denoising and the pass are one CUDA graph replay each at every
-    position.
+    When a block is returned, its keys and values in the ring are still those of a noisy latent. The
+    clean pass, which replaces them, is pending: ``step``, ``generate``, ``remember``, ``prompt``
+    and ``flush`` run it first. ``switch_prompt`` recomputes the same keys and values, so it drops
+    the pass; so does ``reset``. If the engines can be captured, a block's denoising steps are one
+    CUDA graph and its clean pass is another.
+
+    Sizes in shapes: ``B`` videos; ``F`` latent frames of a block, each ``[C, h, w]``; frames of
+    ``H x W`` pixels; ``L`` tokens of a prompt, each an embedding of ``E`` values.
     """
 
     Spec = StreamSpec
@@ -53,7 +56,11 @@ class CausalVideo(Session[StreamSpec]):
 
     @classmethod
     def cover(cls, resources: Resources, inputs: Any, played: Any) -> None:
-        """Switches prompts at every position, and calls both encoders."""
+        """Makes the calls that a rollout does not: golden data record them.
+
+        They are clean passes and prompt switches at every position of the ring, the text encoder,
+        the VAE's encoder, and decoders other than the default one.
+        """
         from vidc.runtime.programs.stream_cover import cover
 
         cover(resources, inputs, played)
@@ -72,7 +79,7 @@ class CausalVideo(Session[StreamSpec]):
         """Returns the embeddings ``[B, L, E]`` of a prompt, for ``prompt`` or ``switch_prompt``.
 
         Args:
-            prompt: as in ``prompt``; embeddings are checked and returned.
+            prompt: text, or embeddings, which are checked and returned.
 
         Raises:
             UsageError: ``VIDC-PROMPT-SHAPE``, ``VIDC-PROMPT-NO-ENCODER``, ``VIDC-SESSION-FINITE``.
@@ -93,7 +100,10 @@ class CausalVideo(Session[StreamSpec]):
         return self._take(PROMPT, prompt, shape)
 
     def prompt(self, prompt: Tensor | str) -> None:
-        """Sets the prompt of the next blocks; ``switch_prompt`` recomputes the window under it too.
+        """Sets the prompt of later blocks.
+
+        Keys and values of earlier blocks stay those of their prompts; ``switch_prompt`` recomputes
+        them.
 
         Args:
             prompt: text embeddings ``[B, L, E]`` of any float dtype, or text if the bundle has a
@@ -102,21 +112,21 @@ class CausalVideo(Session[StreamSpec]):
         Raises:
             VidcError: as raised by ``embeds``.
         """
-        if self._frame and not self._prompted:  # Remembered blocks have no keys and values yet.
+        if self._frame and not self._prompted:  # The remembered block has no keys and values yet.
             self.switch_prompt(prompt)
             return
         embeds = self.embeds(prompt)
         with self._turn(LATENTS, work="the prompt"):
             self._finish_block()  # Under the old prompt.
             self._buffers["text_kv"].set({"text_embeds": embeds})
-            self._set_prompt()
+            self._replay_text()
         self._prompted = True
 
     def switch_prompt(self, prompt: Tensor | str) -> None:
         """Sets a new prompt and recomputes the window's keys and values under it.
 
-        The sink stays, unless the stream still fits the window: then all of it is recomputed. The
-        newest block is always among the recomputed frames, so its pending pass is dropped.
+        Keys and values of the sink stay, unless the stream still fits the window: then all are
+        recomputed. The newest block is always among them, so its pending pass is dropped.
         """
         end = self._frame
         if end == 0:
@@ -127,7 +137,7 @@ class CausalVideo(Session[StreamSpec]):
         with self._turn(LATENTS, work="the prompt switch"):
             self._buffers["text_kv"].set({"text_embeds": embeds})
             self._end.fill_(end)
-            self._switch_prompt[frames]()
+            self._replay_switch[frames]()
             self._pending = False
         self._prompted = True
 
@@ -135,12 +145,13 @@ class CausalVideo(Session[StreamSpec]):
         """Generates the next block.
 
         Args:
-            noise: ``[steps, B, F, C, h, w]``: the first entry starts the block; each later entry
-                renoises a step's result for the next step. Default: drawn from the seed.
+            noise: ``[steps, B, F, C, h, w]``, standard normal. Denoising starts from the first
+                entry; each later entry is mixed into the result of the step before it. Default:
+                drawn from the seed.
 
         Returns:
-            uint8 ``[frames, H, W, 3]`` on the device, ``[B, frames, H, W, 3]`` where the batch
-            is larger than 1: ``4 F`` frames, ``4 F - 3`` for the first block.
+            uint8 ``[frames, H, W, 3]`` on the device, or ``[B, frames, H, W, 3]`` if ``B`` is above
+            1. A block has ``4 F`` frames, the first one ``4 F - 3``.
 
         Raises:
             UsageError: ``VIDC-SESSION-NO-PROMPT``, ``VIDC-SESSION-NOISE``, ``VIDC-SESSION-FINITE``.
@@ -150,10 +161,17 @@ class CausalVideo(Session[StreamSpec]):
         return self._decode(self._buffers["denoise"]["latent"], after_caller=False)
 
     def generate(self, noise: Tensor | None = None) -> Tensor:
-        """Returns the next block's clean latent, float32 ``[B, F, C, h, w]``.
+        """Generates the next block without decoding it.
 
-        Advances the stream. Latents go to ``decode`` in order, or stay undecoded; ``noise`` as in
-        ``step``.
+        Args:
+            noise: as in ``step``.
+
+        Returns:
+            The block's clean latent, float32 ``[B, F, C, h, w]`` on the device. ``decode`` takes
+            latents in the order of their blocks.
+
+        Raises:
+            VidcError: as raised by ``step``.
         """
         self._generate(noise)
         return self.latents
@@ -165,18 +183,19 @@ class CausalVideo(Session[StreamSpec]):
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``.
             GateError: ``VIDC-SESSION-NOT-FINITE``.
         """
-        return self._decode(self._latent(latent), after_caller=True)
+        return self._decode(self._checked_latent(latent), after_caller=True)
 
     def remember(self, latent: Tensor) -> None:
-        """Appends a clean latent ``[B, F, C, h, w]`` to the stream as its next block.
+        """Appends a clean latent ``[B, F, C, h, w]`` as the next block, instead of generating one.
 
-        Before the first prompt, one block alone: the pass of the one before reads the prompt.
+        Before the first prompt, one block can be appended. A second one would run the clean pass of
+        the first, which reads the prompt.
 
         Raises:
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``,
                 ``VIDC-SESSION-NO-PROMPT``.
         """
-        latent = self._latent(latent)
+        latent = self._checked_latent(latent)
         if self._pending:
             self._require_prompt()
         with self._turn(LATENTS, retryable=True):
@@ -187,14 +206,14 @@ class CausalVideo(Session[StreamSpec]):
     def force(self, latent: Tensor) -> None:
         """Replaces the newest block's clean latent by another ``[B, F, C, h, w]``.
 
-        Later blocks go on from it: its clean pass is pending, whether the old one's had run or not,
-        and runs under the prompt of that time. The block keeps its frames.
+        Later blocks continue from it. Its clean pass is pending, also if that of the old latent has
+        run, and reads the prompt that is set when it runs. Decoded frames do not change.
 
         Raises:
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``; ``VIDC-SESSION-NO-BLOCK``,
                 there is no block yet.
         """
-        latent = self._latent(latent)
+        latent = self._checked_latent(latent)
         if not self._frame:
             raise UsageError(
                 "VIDC-SESSION-NO-BLOCK",
@@ -206,10 +225,10 @@ class CausalVideo(Session[StreamSpec]):
             self._pending = True
 
     def flush(self) -> None:
-        """Runs the newest block's pending pass, which the next block would run first.
+        """Runs the newest block's pending clean pass now, not at the start of the next block.
 
-        A live program calls it while its viewer watches: ``step`` then starts with denoising. It
-        changes no result. If the engines fail, it can be called again, or left to ``step``.
+        Call it while frames are encoded or shown: ``step`` then starts with denoising. It changes
+        no result. If the engines fail, call it again, or go on with ``step``, which runs the pass.
 
         Raises:
             UsageError: ``VIDC-SESSION-NO-PROMPT``, a pass is pending and there is no prompt yet.
@@ -230,10 +249,9 @@ class CausalVideo(Session[StreamSpec]):
 
     def _capture(self, runners: Runners) -> None:
         recached = (self.spec.block, *self.spec.recache_frames)
-        self._end.fill_(
-            max(recached)
-        )  # Warm-up runs each work once: ``_end - frames`` must not be negative.
-        self._make_block, self._make_clean, self._set_prompt, *switches = runners[LATENTS].prepare(
+        # Warm-up runs every function once, and ``_end - frames`` must not be negative.
+        self._end.fill_(max(recached))
+        prepared = runners[LATENTS].prepare(
             [
                 self._block,
                 partial(self._write_keys_values, self.spec.block),
@@ -241,10 +259,11 @@ class CausalVideo(Session[StreamSpec]):
                 *(partial(self._recache, frames) for frames in recached),
             ]
         )
-        self._switch_prompt = dict(zip(recached, switches, strict=True))
+        self._replay_block, self._replay_clean, self._replay_text, *switches = prepared
+        self._replay_switch = dict(zip(recached, switches, strict=True))
         decoders = self.spec.decode_components
         works = runners[FRAMES].prepare([partial(self._run, name) for name in decoders])
-        self._decode_block = dict(zip(decoders, works, strict=True))
+        self._replay_decoder = dict(zip(decoders, works, strict=True))
 
     def _clear(self) -> None:
         super()._clear()
@@ -277,27 +296,27 @@ class CausalVideo(Session[StreamSpec]):
             else:
                 self._noise.copy_(given)
             self._finish_block()
-            self._make_block()
+            self._replay_block()
             self._watch(LATENTS, self._buffers["denoise"]["latent"])
             self._advance()
         if given is None:
             self._source.draw_ahead(self.blocks)
 
     def _advance(self) -> None:
-        """Counts a block, whose clean pass is left to the next one."""
+        """Counts a new block and marks its clean pass as pending."""
         self._frame += self.spec.block
         self.blocks += 1
         self._pending = True
 
     def _finish_block(self) -> None:
-        """Sets ``_end`` for the next block and runs the pending pass of the newest one, once.
+        """Sets ``_end`` for the next block and runs the pending clean pass, if there is one.
 
-        If the next block fails, its repetition must not repeat the pass: the block's noise may have
-        replaced frames in the ring that the pass read.
+        If the next block fails and is repeated, the pass does not run again: by then, keys and
+        values of the block's noise may have replaced frames in the ring that the pass attends to.
         """
         self._end.fill_(self._frame)
         if self._pending:
-            self._make_clean()
+            self._replay_clean()
             self._pending = False
 
     def _decode(self, latent: Tensor, after_caller: bool) -> Tensor:
@@ -307,7 +326,7 @@ class CausalVideo(Session[StreamSpec]):
         with self._turn(FRAMES, after_caller, work="decoding"):
             self._buffers[name].set({"latent": latent})
             runners[LATENTS].follow(runners[FRAMES])
-            self._decode_block[name]()
+            self._replay_decoder[name]()
             self._watch(FRAMES, self._buffers[name]["frames"])
             frames = levels(self._buffers[name]["frames"])
         self._decoded = True
@@ -337,7 +356,7 @@ class CausalVideo(Session[StreamSpec]):
         self._write_keys_values(frames)
 
     def _write_keys_values(self, frames: int) -> None:
-        """Computes keys and values of the newest ``frames`` clean latent frames, up to ``_end``."""
+        """Writes keys and values of the newest ``frames`` clean latent frames before ``_end``."""
         spec = self.spec
         name = spec.pending if frames == spec.block else f"recache_{frames}"
         self._place(name, self._end - frames, frames)
@@ -346,7 +365,7 @@ class CausalVideo(Session[StreamSpec]):
         self._run(name)
 
     def _place(self, name: str, first: Tensor, frames: int) -> None:
-        """Sets the position inputs for ``frames`` latent frames from index ``first``, ``[1]``."""
+        """Sets a component's position inputs: ``frames`` frames from index ``first``, ``[1]``."""
         spec, buffers = self.spec, self._buffers[name]
         self._rope.fill(buffers["rope_cos"], buffers["rope_sin"], first)
         buffers.set(
@@ -356,7 +375,7 @@ class CausalVideo(Session[StreamSpec]):
             }
         )
 
-    def _latent(self, latent: Tensor) -> Tensor:
-        """Returns a block's latent from a caller; raises as ``decode``."""
+    def _checked_latent(self, latent: Tensor) -> Tensor:
+        """Returns a caller's latent of a block; raises as ``decode``."""
         spec = self.spec
         return self._take(LATENT, latent, (spec.batch, spec.block, *spec.latent))

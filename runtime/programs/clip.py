@@ -1,4 +1,4 @@
-"""Program ``clip``: an image in, a clip of frames out, all of them denoised together."""
+"""Program ``clip``: generates a clip from an image; all its frames are denoised together."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,17 +31,21 @@ IMAGE_NOISE = Input(
 EMBEDS = Input("embeds", "VIDC-CLIP-EMBEDS", "pass the image's CLIP embedding as [1, 1, width]")
 NOISE = Input("noise", "VIDC-SESSION-NOISE", "give noise of the shape in session.spec.noise_shape")
 FPS, MOTION, NOISE_AUG = 7, 127, 0.02
-"""Conditioning numbers by default, as in diffusers' pipeline."""
+"""Defaults of the conditioning numbers, as in diffusers' pipeline."""
 _MAX_NUMBER = 1000
+"""Upper limit of a conditioning number."""
 
 Progress = Callable[[int, Tensor], object]
-"""Called with the number of steps done and the latent ``[1, T, C, h, w]``, clone it to keep it."""
+"""Called with the number of steps done and the latent ``[1, T, C, h, w]``. Clone it to keep it."""
 
 
 class Clip(Session[ClipSpec]):
-    """Clips of one size.
+    """Generates clips of one size.
 
     If the engines can be captured, all denoising steps are one CUDA graph replay.
+
+    Sizes in shapes: ``T`` frames of ``H x W`` pixels, latent frames ``[C, h, w]``, an image
+    embedding of ``E`` values.
     """
 
     Spec = ClipSpec
@@ -67,11 +71,12 @@ class Clip(Session[ClipSpec]):
             image: picture of PIL in mode RGB, or pixels ``[1, 3, H, W]`` from -1 to 1.
             embeds: CLIP embedding of the image, ``[1, 1, E]``; a bundle with an image encoder
                 computes it by default.
-            fps: frames a second that the motion is made for.
-            motion: motion bucket; more of it moves more.
-            noise_aug: standard deviation of the noise that the encoded image gets.
-            image_noise: that noise, standard normal, which is multiplied by ``noise_aug``:
-                ``[1, 3, H, W]``. Default: drawn from the seed.
+            fps: frames per second at which the clip's motion looks right.
+            motion: motion bucket; a larger one gives more motion.
+            noise_aug: standard deviation of the noise that is added to the image's pixels before it
+                is encoded.
+            image_noise: standard normal noise ``[1, 3, H, W]``, which is multiplied by
+                ``noise_aug``. Default: drawn from the seed.
 
         Raises:
             UsageError: ``VIDC-CLIP-IMAGE``, ``VIDC-CLIP-EMBEDS``, ``VIDC-CLIP-NO-ENCODER``,
@@ -87,8 +92,8 @@ class Clip(Session[ClipSpec]):
             )
         shape = (1, 3, *spec.video)
         pixels = self._take(IMAGE, image_tensor(image, spec.video), shape)
-        embedding = (1, 1, spec.image_dim)
-        known = None if embeds is None else self._take(EMBEDS, embeds, embedding)
+        if embeds is not None:
+            embeds = self._take(EMBEDS, embeds, (1, 1, spec.image_dim))
         # The network was trained on fps - 1.
         ids = [
             _number(fps, "fps", 1) - 1,
@@ -104,12 +109,12 @@ class Clip(Session[ClipSpec]):
             self._buffers["vae_encode"]["image"].add_(noise.to(self._table.device), alpha=ids[2])
             for index, value in enumerate(ids):
                 self._buffers["condition_clip"]["ids"][0, index] = value
-            if known is None:
+            if embeds is None:
                 self._buffers["image_encoder"].set({"image": pixels})
-                self._encode_image()
-                known = self._buffers["image_encoder"]["embeds"]
-            self._buffers["condition_clip"].set({"embeds": known})
-            self._set_image()
+                self._replay_image_encoder()
+                embeds = self._buffers["image_encoder"]["embeds"]
+            self._buffers["condition_clip"].set({"embeds": embeds})
+            self._replay_condition()
             self._watch(LATENTS, self._image)
         self._conditioned = True
 
@@ -125,9 +130,9 @@ class Clip(Session[ClipSpec]):
 
         Args:
             image: as in ``condition``; by default, the image of the last clip.
-            noise: of unit variance and ``spec.noise_shape``. Default: drawn from the seed.
-            progress: called after each step; on a GPU, each step is then a replay of its own that
-                the host waits for.
+            noise: standard normal, of shape ``spec.noise_shape``. Default: drawn from the seed.
+            progress: called after each step. On a GPU, each step is then a CUDA graph of its own,
+                and the host waits for it.
             given: further arguments of ``condition``.
 
         Raises:
@@ -150,9 +155,9 @@ class Clip(Session[ClipSpec]):
             else:
                 self._noise.copy_(drawn)
             if progress is None:
-                self._make_clip()
+                self._replay_clip()
             else:
-                self._make_in_steps(progress)
+                self._generate_in_steps(progress)
             self._watch(LATENTS, self._latent)
             self.clips += 1
             latent = self._latent.clone()
@@ -161,7 +166,7 @@ class Clip(Session[ClipSpec]):
         return self._resources.runners[LATENTS].hand_out(latent)
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Decodes a clip, chunk by chunk.
+        """Decodes a clip's latent ``[1, T, C, h, w]``, ``spec.chunk`` frames at a time.
 
         Returns:
             uint8 ``[T, H, W, 3]`` on the device.
@@ -177,7 +182,7 @@ class Clip(Session[ClipSpec]):
             chunks = []
             for chunk in given.to(self._table.device).split(spec.chunk, 1):
                 self._buffers["vae_decode"].set({"latent": chunk})
-                self._decode_chunk()
+                self._replay_decoder()
                 self._watch(FRAMES, self._buffers["vae_decode"]["frames"])
                 chunks.append(levels(self._buffers["vae_decode"]["frames"])[0])
             frames = torch.cat(chunks)
@@ -198,14 +203,14 @@ class Clip(Session[ClipSpec]):
         )
         first = spec.sigmas[0]
         self._start = (first * first + 1) ** 0.5
-        # Without kernels for this GPU, the same numbers take a dozen launches a step.
+        # Without a kernel for this GPU, the reference computes the same in a dozen launches.
         fused = engine_operators.kernel_error(device, ("sampler_step",)) is None
         self._update = sampler_step if fused else sampler_step_reference
         if "denoise" in self._buffers:  # A decoder may play alone.
             self._allocate_passes(device)
 
     def _allocate_passes(self, device: torch.device) -> None:
-        """Makes the buffers of a step's passes: parts of one input and one output of all halves."""
+        """Makes a step's buffers; those of two passes are views of one input and one output."""
         passes = [self._buffers["denoise"]]
         if self.spec.two_passes:
             passes.append(Buffers(self._resources.engines["denoise"].signature, device))
@@ -220,20 +225,21 @@ class Clip(Session[ClipSpec]):
                 buffers.set({"half": half})
         self._passes = passes
         if self.spec.cached:
-            # Both take and give the same tensors.
+            # Both components have the same inputs and outputs.
             self._buffers["denoise_shallow"] = passes[0]
 
     def _capture(self, runners: Runners) -> None:
         denoisers = [name for name in self.spec.components if name in self.spec.calls["block"]]
         steps = [partial(self._step, name) for name in denoisers]
-        works: list[Callable[[], object]] = [self._clip, self._begin, self._set, *steps]
+        works: list[Callable[[], object]] = [self._clip, self._begin, self._condition, *steps]
         if self.spec.image_encoder:
             works.append(partial(self._run, "image_encoder"))
         prepared = runners[LATENTS].prepare(works)
-        self._make_clip, self._make_start, self._set_image, *others = prepared
-        self._make_step = dict(zip(denoisers, others, strict=False))
-        self._encode_image = others[-1] if self.spec.image_encoder else self._set_image
-        (self._decode_chunk,) = runners[FRAMES].prepare([partial(self._run, "vae_decode")])
+        self._replay_clip, self._replay_begin, self._replay_condition, *others = prepared
+        self._replay_step = dict(zip(denoisers, others, strict=False))
+        if self.spec.image_encoder:
+            self._replay_image_encoder = others[-1]
+        (self._replay_decoder,) = runners[FRAMES].prepare([partial(self._run, "vae_decode")])
 
     def _clear(self) -> None:
         super()._clear()
@@ -243,12 +249,12 @@ class Clip(Session[ClipSpec]):
         """Clips generated so far."""
         self._conditioned = False
 
-    def _set(self) -> None:
-        """Computes all that stays the same in every step of a clip."""
+    def _condition(self) -> None:
+        """Encodes the image and computes what all steps of a clip share."""
         self._run("vae_encode")
         self._image.copy_(self._buffers["vae_encode"]["latent"])
         self._run("condition_clip")
-        # The unconditional half has zeros beside its latents.
+        # In the unconditional half, the image's channels stay zeros.
         beside = self._sample[-1, :, self.spec.latent[0] :]
         beside.copy_(self._image.expand(beside.shape))
 
@@ -258,24 +264,24 @@ class Clip(Session[ClipSpec]):
         for step in range(self.spec.steps):
             self._step(self.spec.denoiser(step))
 
-    def _make_in_steps(self, progress: Progress) -> None:
-        """Does the same as ``_make_clip`` step by step."""
-        self._make_start()
+    def _generate_in_steps(self, progress: Progress) -> None:
+        """Computes a clip's latent with one replay a step, and reports each step."""
+        self._replay_begin()
         for step in range(self.spec.steps):
-            self._make_step[self.spec.denoiser(step)]()
+            self._replay_step[self.spec.denoiser(step)]()
             if self._progress.is_cuda:
                 torch.cuda.current_stream(self._progress.device).synchronize()
             progress(step + 1, self._latent)
 
     def _begin(self) -> None:
-        """Sets the pure noise of the first step."""
+        """Sets latent, input and timestep of the first step from ``_noise``."""
         self._progress.zero_()
         self._timestep.copy_(self._table[0, :1])
         self._latent.copy_(self._noise[0] * self._start)
         self._sample[:, :, : self.spec.latent[0]] = self._latent * (1 / self._start)
 
     def _step(self, denoiser: str) -> None:
-        """Takes the next step with one of the components that denoise."""
+        """Runs ``denoise`` or ``denoise_shallow`` and updates the latent by one sampler step."""
         for buffers in self._passes:
             self._resources.engines[denoiser].run(buffers, self._states)
         noise = self._noise if self.spec.fresh_noise else None

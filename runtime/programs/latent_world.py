@@ -147,7 +147,7 @@ class LatentWorld(Acting[LatentWorldSpec]):
 
     def _capture(self, runners: Runners) -> None:
         works: list[Work] = [self._next_latent, partial(self._run, "vae_encode")]
-        self._make_frame, self._encode_frame = runners[LATENTS].prepare(works)
+        self._replay_frame, self._encode_frame = runners[LATENTS].prepare(works)
         (self._decode_frame,) = runners[FRAMES].prepare([partial(self._run, "vae_decode")])
 
     def _clear(self) -> None:
@@ -179,8 +179,8 @@ class LatentWorld(Acting[LatentWorldSpec]):
             self._run("denoise")
             velocity = buffers["velocity"]
             if spec.halves == 2:
-                without, within = velocity.split(1)
-                velocity = without + spec.guidance * (within - without)
+                unconditional, conditional = velocity.split(1)
+                velocity = unconditional + spec.guidance * (conditional - unconditional)
             x = x * keep + velocity * change
         shift(past, x)
         actions.copy_(actions.roll(-1, dims=1))

@@ -1,4 +1,4 @@
-"""Program ``ring_world``: a live world of latent frames, whose past is keys and values in rings."""
+"""Program ``ring_world``: a live world; past latent frames are keys and values in KV rings."""
 
 from functools import partial
 from typing import Any, ClassVar
@@ -18,17 +18,21 @@ from vidc.runtime.programs.world_inputs import action_of, images_of, pixels_of
 from vidc.runtime.states import Buffers, States
 
 _NOISE_LIMIT = 20.0
-"""Noise is clamped to it, as in the public sampler."""
+"""Noise is clamped from minus this to this, as in Oasis's public sampler."""
 
 
 class RingWorld(Acting[RingWorldSpec]):
-    """One world: keys and values of past frames are states.
+    """One world.
 
-    One replay computes a latent frame: the modulation of its action, all denoising steps, and the
-    clean pass, which replaces the frame's noisy keys and values. It is a CUDA graph if the engines
-    can be captured. Decoding is another replay and may overlap the next frame.
+    The states are rings of keys and values of past frames. A latent frame takes one call: it
+    computes the modulation from the action, runs all denoising steps, and runs the clean pass,
+    which writes keys and values of the finished latent over those of the noisy one. The call is one
+    CUDA graph replay if the engines can be captured. Decoding is another one, and may overlap the
+    next frame.
 
-    The first frame of a new session has no past; ``start`` and ``spawn`` give it one.
+    A new session has no past frames; ``start`` and ``spawn`` write some.
+
+    Sizes in shapes: latent frames ``[C, h, w]``, frames of ``H x W`` pixels.
     """
 
     Spec = RingWorldSpec
@@ -48,10 +52,11 @@ class RingWorld(Acting[RingWorldSpec]):
         engine.run(buffers, States((engine.signature,), resources.device))
 
     def start(self, images: Tensor) -> None:
-        """Starts anew from images, as ``step`` returns frames, without past actions.
+        """Starts a new stream from images, whose actions are zeros.
 
         Args:
-            images: uint8 ``[n, H, W, 3]``, the oldest first. The newest ``spec.window`` are used.
+            images: uint8 ``[n, H, W, 3]`` as ``step`` returns them, the oldest first. The newest
+                ``spec.window`` are used.
 
         Raises:
             UsageError: ``VIDC-SESSION-START``.
@@ -60,12 +65,13 @@ class RingWorld(Acting[RingWorldSpec]):
         self.spawn(images_of(images, self.spec, min(count, self.spec.window)))
 
     def spawn(self, low: Tensor, full: Tensor | None = None, actions: Tensor | None = None) -> None:
-        """Starts anew from past frames and the actions that led to them.
+        """Starts a new stream from past frames and the actions that led to them.
 
         Args:
             low: past frames ``[n, 3, H, W]``, the oldest first, at most ``spec.window``: uint8, or
-                floating point from -1 to 1. The name is that of other worlds' states.
-            full: ignored: frames have one resolution.
+                floating point from -1 to 1.
+            full: not used: frames have one resolution. In program ``world``, ``low`` and ``full``
+                are two.
             actions: one for each past frame, ``[n, inputs]`` as in ``act``. Default: zeros.
 
         Raises:
@@ -79,14 +85,14 @@ class RingWorld(Acting[RingWorldSpec]):
         if actions is not None:
             rows = action_of(actions, spec, tuple(rows.shape), device)
         with self._turn(LATENTS, work="the start"):
-            kept = self._action.clone()
+            next_action = self._action.clone()
             self._position.zero_()
             for frame, action in zip(frames.split(1), rows, strict=True):
                 self._buffers["vae_encode"].set({"image": frame})
-                self._encode()
+                self._replay_encoder()
                 self._action.copy_(action)
                 self._remember(self._buffers["vae_encode"]["latent"])
-            self._action.copy_(kept)
+            self._action.copy_(next_action)
 
     def step(self, noise: Tensor | None = None) -> Tensor:
         """Generates the next frame: uint8 ``[1, H, W, 3]`` on the device.
@@ -106,7 +112,7 @@ class RingWorld(Acting[RingWorldSpec]):
         return self._generate(noise, self._latent, self._latent)
 
     def force(self, latent: Tensor) -> None:
-        """Replaces the newest frame's latent ``[1, C, h, w]``, from which later frames go on.
+        """Replaces the newest frame's latent by another ``[1, C, h, w]``; later frames follow it.
 
         Raises:
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``; ``VIDC-SESSION-NO-BLOCK``,
@@ -122,10 +128,10 @@ class RingWorld(Acting[RingWorldSpec]):
         with self._turn(LATENTS, work="the replacement"):
             self._position.sub_(1)
             self._latent.copy_(given)
-            self._make_clean()
+            self._replay_clean()
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Decodes a latent and returns its frame as ``step`` does.
+        """Decodes a latent ``[1, C, h, w]`` and returns its frame as ``step`` does.
 
         Raises:
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``.
@@ -146,9 +152,9 @@ class RingWorld(Acting[RingWorldSpec]):
     def _capture(self, runners: Runners) -> None:
         encode = partial(self._run, "vae_encode")
         works: list[Work] = [self._next_frame, self._condition, self._clean, encode]
-        prepared = runners[LATENTS].prepare(works)
-        self._make_frame, self._set_action, self._make_clean, self._encode = prepared
-        (self._make_picture,) = runners[FRAMES].prepare([partial(self._run, "vae_decode")])
+        self._replay_frame, self._replay_condition, *others = runners[LATENTS].prepare(works)
+        self._replay_clean, self._replay_encoder = others
+        (self._replay_decoder,) = runners[FRAMES].prepare([partial(self._run, "vae_decode")])
 
     def _clear(self) -> None:
         super()._clear()
@@ -161,19 +167,19 @@ class RingWorld(Acting[RingWorldSpec]):
         with self._turn(FRAMES, after_caller, work="decoding", retryable=True):
             buffers.set({"latent": latent})
             runners[LATENTS].follow(runners[FRAMES])
-            self._make_picture()
+            self._replay_decoder()
             self._watch(FRAMES, buffers["frames"])
             picture = levels(buffers["frames"])[0]
         return runners[FRAMES].hand_out(picture)
 
     def _remember(self, latent: Tensor) -> None:
         """Appends a clean frame with ``_action`` to the stream."""
-        self._set_action()
+        self._replay_condition()
         self._latent.copy_(latent)
-        self._make_clean()
+        self._replay_clean()
 
     def _next_frame(self) -> None:
-        """Computes a frame from ``_draws``, ``_action`` and ``_position``."""
+        """Generates ``_latent`` at ``_position`` from ``_draws`` and ``_action``; updates the rings."""
         self._condition()
         self._place("denoise")
         buffers = self._buffers["denoise"]
@@ -187,7 +193,7 @@ class RingWorld(Acting[RingWorldSpec]):
         self._clean()
 
     def _condition(self) -> None:
-        """Computes the modulation of all passes of a frame."""
+        """Computes the modulation of all passes of a frame from ``_action``."""
         given = {"timesteps": self._timesteps, "action": self._action[None]}
         self._buffers["condition_frame"].set(given)
         self._run("condition_frame")
@@ -201,7 +207,7 @@ class RingWorld(Acting[RingWorldSpec]):
         self._position.add_(1)
 
     def _place(self, component: str) -> None:
-        """Sets the inputs that depend on ``_position``, by work on the device alone."""
+        """Sets a component's inputs that depend on ``_position``, without copies to the host."""
         angles = self._position.double() * self._frequencies
         self._buffers[component].set(
             {

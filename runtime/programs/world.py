@@ -125,7 +125,7 @@ class World(Acting[WorldSpec]):
         self._picture = torch.zeros((1, *spec.frame_size, COLORS), dtype=torch.uint8, device=device)
 
     def _capture(self, runners: Runners) -> None:
-        (self._make_frame,) = runners[LATENTS].prepare([self._next_frame])
+        (self._replay_frame,) = runners[LATENTS].prepare([self._next_frame])
 
     def _clear(self) -> None:
         super()._clear()

@@ -1,9 +1,9 @@
-"""Convolutions over three frames by Winograd's algorithm in time, for float16 on a GPU.
+"""Pass that computes float16 convolutions over three frames by Winograd's algorithm in time.
 
-The arithmetic is in ``winograd_convolution``. The error of LongLive's decoder grows little in
-float16 (``docs/evidence/kernels.md``); convolutions in other dtypes are left as they are. Between
-two such convolutions, one operator computes the output transform of the first and the input
-transform of the second, and what stands between them: see ``vidc.plugins.ops.norm_silu_winograd``.
+``winograd_convolution`` has the arithmetic, ``docs/evidence/kernels.md`` the error that it adds.
+Convolutions in other dtypes are left as they are. Between two such convolutions, the operator
+``norm_silu_winograd`` computes the output transform of the first, the bias, residual, norm and
+SiLU after it, and the input transform of the second.
 """
 
 from collections.abc import Callable
@@ -28,16 +28,16 @@ from vidc.plugins.ops.norm_silu_winograd import CHANNELS, norm_silu_winograd
 aten = torch.ops.aten
 OPERATOR = "norm_silu_winograd"
 _PRODUCTS = 6
-"""Arguments of the operator for products."""
+"""Number of the operator's arguments that take products."""
 _PASSED = (aten.clone.default, aten._to_copy.default)
-"""Operations that change neither values nor sizes, but for the dtype."""
+"""Operations that copy or cast a tensor."""
 
 Tiles = Callable[[int], int | None]
 """Returns m of F(m, 3) for a convolution's number of output frames; None to leave it."""
 
 
 def fused_operators(program: ExportedProgram) -> tuple[str, ...]:
-    """Returns the names of the operators that ``use_winograd`` calls if kernels are there."""
+    """Returns the names of the operators that ``use_winograd`` calls if ``fused`` is True."""
     found = _convolutions(program, tile_of)
     return (OPERATOR,) if any(map(_NormSilu.before, found)) else ()
 
@@ -53,22 +53,23 @@ def use_winograd(program: ExportedProgram, fused: bool, tiles: Tiles = tile_of) 
     Returns:
         Names of the fused operators that the program calls.
     """
-    rewriting = _Rewriting(program.graph, fused)
+    rewriter = _Rewriter(program.graph, fused)
     for convolution in _convolutions(program, tiles):
-        rewriting.rewrite(convolution)
+        rewriter.rewrite(convolution)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
-    return (OPERATOR,) if rewriting.fusions else ()
+    return (OPERATOR,) if rewriter.fusions else ()
 
 
 def _convolutions(program: ExportedProgram, tiles: Tiles) -> "list[_Convolution]":
+    """Returns the convolutions of a program that are rewritten, in order."""
     nodes = program.graph.find_nodes(op="call_function", target=aten.conv3d.default)
     return [found for node in nodes if (found := _Convolution.of(node, tiles)) is not None]
 
 
 @dataclass(frozen=True)
 class _Convolution:
-    """A convolution that is rewritten.
+    """A call of ``conv3d`` that is rewritten.
 
     Attributes:
         node: the call of ``conv3d``.
@@ -88,7 +89,7 @@ class _Convolution:
 
     @classmethod
     def of(cls, node: fx.Node, tiles: Tiles) -> "_Convolution | None":
-        """Returns None for a convolution that is left as it is."""
+        """Reads a call of ``conv3d``; returns None if it is left as it is."""
         given: list[Any] = [*node.args, *_DEFAULTS[len(node.args) :]]
         x, weight, bias, stride, padding, dilation, groups = given
         plain = all(each == 1 for each in (*stride, *dilation, groups)) and not any(padding)
@@ -116,14 +117,14 @@ _DEFAULTS: tuple[Any, ...] = (None, None, None, (1, 1, 1), (0, 0, 0), (1, 1, 1),
 
 @dataclass(frozen=True)
 class _NormSilu:
-    """RMSNorm over channels and SiLU before a convolution that sees two earlier frames.
+    """RMSNorm over channels and SiLU before a convolution that also takes two earlier frames.
 
     Attributes:
-        value: what is normalized, ``[B, C, T, H, W]``.
+        value: the input of the norm, ``[B, C, T, H, W]``.
         gamma: the norm's weight, ``[C, 1, 1, 1]``.
-        past: the two activations before the first, ``[B, C, 2, H, W]``.
-        last: nodes with the last two activations, which become the next ``past``.
-        keep_value: True if more than the norm reads the value.
+        past: activations of the two frames before this call's, ``[B, C, 2, H, W]``.
+        last: nodes of this call's last two activations, which the next call takes as ``past``.
+        keep_value: True if other nodes than those of the norm read ``value``.
     """
 
     value: fx.Node
@@ -134,7 +135,7 @@ class _NormSilu:
 
     @classmethod
     def before(cls, convolution: _Convolution) -> "_NormSilu | None":
-        """Returns None unless norm, SiLU and a concatenation with ``past`` are before it."""
+        """Reads the norm, SiLU and concatenation before a convolution; None without them."""
         cat = convolution.x
         if cat.target is not aten.cat.default or len(cat.args) < 2 or cat.args[1] != 2:
             return None
@@ -162,7 +163,7 @@ class _NormSilu:
 
 
 def _passed(node: Any) -> tuple[Any, list[Any]]:
-    """Returns the node that copies and casts start from, and those."""
+    """Returns the source of a row of copies and casts, and the nodes of that row."""
     passed = []
     while isinstance(node, fx.Node) and node.target in _PASSED:
         passed.append(node)
@@ -171,7 +172,10 @@ def _passed(node: Any) -> tuple[Any, list[Any]]:
 
 
 def _normalized(node: Any) -> tuple[fx.Node, fx.Node, list[fx.Node]] | None:
-    """Returns value, weight and nodes of a norm as diffusers' ``WanRMS_norm`` is exported."""
+    """Returns input, weight and nodes of a norm as diffusers' ``WanRMS_norm`` is exported.
+
+    Returns None if ``node`` is not the result of one.
+    """
     nodes = [node]
     if node.target is aten.add.Tensor and node.args[1] == 0.0:
         nodes.append(node := node.args[0])
@@ -200,14 +204,14 @@ def _normalized(node: Any) -> tuple[fx.Node, fx.Node, list[fx.Node]] | None:
 
 
 @dataclass
-class _Rewriting:
+class _Rewriter:
     """Rewrites the convolutions of one graph, in order.
 
     Attributes:
         graph: the graph.
-        fused: True to call the operator between convolutions.
-        products: the products of each rewritten convolution, with its bias.
-        fusions: calls of the operator.
+        fused: True to call ``norm_silu_winograd`` between convolutions.
+        products: by the result of each rewritten convolution, its products and its bias.
+        fusions: number of calls of the operator.
     """
 
     graph: fx.Graph
@@ -216,6 +220,7 @@ class _Rewriting:
     fusions: int = 0
 
     def rewrite(self, convolution: _Convolution) -> None:
+        """Replaces a call of ``conv3d`` by input transform, products and output transform."""
         node, pads, bias = convolution.node, convolution.pads, convolution.bias
         norm = _NormSilu.before(convolution) if self.fused else None
         if norm is None:
@@ -241,7 +246,7 @@ class _Rewriting:
         self.graph.erase_node(node)
 
     def _fuse(self, norm: _NormSilu, tile: int) -> list[fx.Node]:
-        """Calls the operator for a norm and returns the inputs of the products after it."""
+        """Replaces a norm by a call of the operator; returns the transformed inputs after it."""
         value, residual, products = norm.value, None, None
         if value in self.products:
             products = self.products[value]
@@ -288,7 +293,7 @@ class _Rewriting:
 
 
 def _like(node: Any, other: fx.Node) -> bool:
-    """Returns True for a node with the shape and dtype of another."""
+    """Returns True if ``node`` is a node with the shape and dtype of ``other``."""
     if not isinstance(node, fx.Node):
         return False
     a, b = node.meta["val"], other.meta["val"]

@@ -18,26 +18,30 @@ from vidc.plugins.ops.winograd_tiles import (
 )
 
 LEAST_CHANNELS = 32
-"""Least inputs of a convolution, and least outputs of one that is not narrow."""
+"""Least input channels of a rewritten convolution; least output channels, unless it is narrow."""
 _TAPS = 9
+"""Positions of a 3x3 filter."""
 
 
 def tile_of(frames: int) -> int | None:
-    """Returns m for a number of output frames, the largest that divides it; None without one."""
+    """Returns the largest m that divides a number of output frames, None if none does."""
     return max((tile for tile in TILES if frames % tile == 0), default=None)
 
 
 def is_narrow(outputs: int, inputs: int) -> bool:
-    """Returns True if a frame's result for each of the nine taps is smaller than the frame."""
+    """Returns True if ``_sum_of_taps`` computes a convolution of so many channels.
+
+    Its nine results for a frame are then smaller than the frame.
+    """
     return outputs < LEAST_CHANNELS and _TAPS * outputs <= inputs
 
 
 def convolution_inputs(x: Tensor, tile: int) -> tuple[Tensor, ...]:
-    """Returns the transformed inputs, ``tile + 2`` of ``[B K, C, H, W]``.
+    """Transforms the input of a convolution: ``tile + 2`` tensors ``[B K, C, H, W]``.
 
     Args:
         x: ``[B, C, tile K + 2, H, W]``.
-        tile: m.
+        tile: m of F(m, 3).
     """
     frames, length = x.transpose(1, 2), x.shape[2] - 2
     parts = input_transform([frames[:, i : i + length : tile] for i in range(tile + 2)])
@@ -47,12 +51,15 @@ def convolution_inputs(x: Tensor, tile: int) -> tuple[Tensor, ...]:
 def winograd_products(
     frames: Sequence[Tensor], weight: Tensor, pads: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """Returns the products of a convolution, each a two-dimensional convolution.
+    """Convolves each transformed input in two dimensions with a transformed filter.
 
     Args:
-        frames: m + 2 of ``[M, C, H, W]``, transformed inputs.
-        weight: ``[N, C, 3, 3, 3]``.
+        frames: m + 2 transformed inputs, each ``[M, C, H, W]``.
+        weight: weight of the three-dimensional convolution, ``[N, C, 3, 3, 3]``.
         pads: zeros on the left, right, top and bottom.
+
+    Returns:
+        m + 2 products, each ``[M, N, H, W]``.
     """
     taps, tile = weight.float().unbind(2), len(frames) - 2
     filters = [each.to(weight.dtype) for each in filter_transform(taps, tile)]
@@ -70,7 +77,7 @@ def winograd_products(
 
 
 def _sum_of_taps(x: Tensor, kernel: Tensor, pads: Sequence[int]) -> Tensor:
-    """Returns a 3x3 convolution as one matmul for all taps and a sum of nine shifted results.
+    """Computes a 3x3 convolution as one matmul for all taps and a sum of nine shifted results.
 
     cuDNN has no fast kernel for a few outputs. The matmul reads each pixel once, not nine times.
 

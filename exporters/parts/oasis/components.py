@@ -1,4 +1,4 @@
-"""The components an Oasis transformer is run as, and their signatures."""
+"""Components of an Oasis transformer, and their signatures."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ from vidc.exporters.parts.oasis.part import OasisPart
 from vidc.plugins.signature import DTYPE_NAMES, Access, Role, Signature, TensorSpec
 
 
-class _OfTransformer(nn.Module):
-    """Base of the components, which share all weights."""
+class _TransformerComponent(nn.Module):
+    """Base of the components, which share the transformer's weights."""
 
     def __init__(self, transformer: OasisTransformer) -> None:
         super().__init__()
@@ -21,17 +21,17 @@ class _OfTransformer(nn.Module):
 
     @property
     def transformer(self) -> OasisTransformer:
-        """The transformer."""
+        """The module that is registered under the name of its group."""
         found = self.get_submodule(GROUP)
         assert isinstance(found, OasisTransformer)
         return found
 
 
-class ConditionFrame(_OfTransformer):
-    """Component ``condition_frame``: an action to the modulation of all passes of a frame.
+class ConditionFrame(_TransformerComponent):
+    """Component ``condition_frame``: maps an action to the vectors that modulate a frame's passes.
 
-    A third of the weights depends on the timestep and the action alone. So they are read once a
-    frame, not once a pass.
+    They depend on timesteps and action alone, and take a third of the weights. So these weights are
+    read once a frame, not once a pass.
     """
 
     def forward(self, timesteps: Tensor, action: Tensor, modulation: Tensor) -> tuple[()]:
@@ -40,34 +40,36 @@ class ConditionFrame(_OfTransformer):
         return ()
 
 
-class _Pass(_OfTransformer):
-    """Base of ``denoise`` and ``kv_update``."""
+class _Pass(_TransformerComponent):
+    """Base of ``denoise`` and ``kv_update``, which pass a frame through the network's blocks."""
 
     def run(
         self,
         layers: Sequence[Block],
         latent: Tensor,
-        modulation: Tensor,
+        vectors: Tensor,
         rope: tuple[Tensor, Tensor],
         position: Tensor,
         valid_length: Tensor,
         rings: Sequence[Tensor],
     ) -> Tensor:
-        """Returns a frame's tokens after these layers, float32 ``[1, T, dim]``.
+        """Returns a frame's tokens after ``layers``, float32 ``[1, T, dim]``.
+
+        Writes the frame's keys and values into the rings of these layers.
 
         Args:
             layers: the first blocks of the network.
-            latent: as in the signatures.
-            modulation: of this pass, as ``_of_step`` returns it.
-            rope: of the frame's place in the stream.
-            position: as in the signatures.
-            valid_length: as in the signatures.
-            rings: keys and values, layer by layer.
+            latent: latent frame, float32 ``[1, C, h, w]``.
+            vectors: modulation of this pass, from ``_pass_modulation``.
+            rope: cosines and sines of the frame's index in the stream, each ``[1, D / 2]``.
+            position: the frame's index in the stream, int64 ``[1]``.
+            valid_length: frames in the rings, this one included, int64 ``[1]``.
+            rings: keys and values of each layer in turn, each ``[T, window, H, D]``.
         """
         x: Tensor = self.transformer.x_embedder.proj(latent)
         spatial_rope = self.transformer.spatial_rope(latent.device)
         for index, block in enumerate(layers):
-            spatial, temporal = modulation[12 * index : 12 * index + 12].split(6)
+            spatial, temporal = _layer_modulation(vectors, index)
             ring = rings[2 * index : 2 * index + 2]
             x = block.spatial(x, spatial, spatial_rope)
             x = block.temporal(x, temporal, rope, ring, position, valid_length)
@@ -75,7 +77,10 @@ class _Pass(_OfTransformer):
 
 
 class Denoise(_Pass):
-    """Component ``denoise``: a noisy latent frame to its velocity; leaves its keys and values."""
+    """Component ``denoise``: predicts the velocity of a noisy latent frame.
+
+    It also writes the frame's keys and values into the rings.
+    """
 
     def forward(
         self,
@@ -89,17 +94,17 @@ class Denoise(_Pass):
         *rings: Tensor,
     ) -> tuple[Tensor]:
         """Returns the velocity, float32 ``[1, C, h, w]``; arguments as in its signature."""
-        rows = _of_step(modulation, step)
+        vectors = _pass_modulation(modulation, step)
         rope = (rope_cos, rope_sin)
         layers = self.transformer.layers
-        x = self.run(layers, latent, rows, rope, position, valid_length, rings)
-        return (self.transformer.velocity(x, rows[-2:]),)
+        x = self.run(layers, latent, vectors, rope, position, valid_length, rings)
+        return (self.transformer.velocity(x, vectors[-2:]),)
 
 
 class KvUpdate(_Pass):
-    """Component ``kv_update``: a clean latent frame to the keys and values that the ring keeps.
+    """Component ``kv_update``: writes keys and values of a clean latent frame into the rings.
 
-    Ends right after the last layer's keys and values, so that a compiler drops the rest.
+    It ends with the keys and values of the last layer: nothing needs the rest of that layer.
     """
 
     def forward(
@@ -114,27 +119,33 @@ class KvUpdate(_Pass):
         *rings: Tensor,
     ) -> tuple[()]:
         """Writes ``ring.k.i`` and ``ring.v.i``; arguments as in its signature."""
-        rows = _of_step(modulation, step)
+        vectors = _pass_modulation(modulation, step)
         rope = (rope_cos, rope_sin)
         *layers, last = self.transformer.layers
-        x = self.run(layers, latent, rows, rope, position, valid_length, rings)
-        spatial, temporal = rows[-14:-2].split(6)
+        x = self.run(layers, latent, vectors, rope, position, valid_length, rings)
+        spatial, temporal = _layer_modulation(vectors, len(layers))
         x = last.spatial(x, spatial, self.transformer.spatial_rope(latent.device))
         last.t_attn.write(last.temporal_input(x, temporal), rope, rings[-2:], position)
         return ()
 
 
-def _of_step(modulation: Tensor, step: Tensor) -> Tensor:
+def _pass_modulation(modulation: Tensor, step: Tensor) -> Tensor:
     """Returns the vectors of one pass, ``[vectors, 1, 1, dim]``; ``step`` is int64 ``[1]``."""
     return torch.index_select(modulation, 0, step)[0, :, None, None]
+
+
+def _layer_modulation(vectors: Tensor, index: int) -> tuple[Tensor, Tensor]:
+    """Returns the six vectors of a layer's spatial half, and the six of its temporal half."""
+    spatial, temporal = vectors[12 * index : 12 * index + 12].split(6)
+    return spatial, temporal
 
 
 def components(part: OasisPart, transformer: nn.Module) -> dict[str, Component]:
     """Returns the components of an ``OasisTransformer`` by name; they share its parameters.
 
-    ``condition_frame`` writes the state ``modulation``, float32 ``[passes, vectors, dim]``; the
-    others read the row of their input ``step``. Rings are ``[T, window, H, D]``: one for each of a
-    frame's ``T`` tokens.
+    ``condition_frame`` writes the state ``modulation``, float32 ``[passes, vectors, dim]``;
+    ``denoise`` and ``kv_update`` read its row with the index of their input ``step``. Rings are
+    ``[T, window, H, D]``: one for each of a frame's ``T`` tokens.
     """
     assert isinstance(transformer, OasisTransformer)
     made = _Signatures(part, DTYPE_NAMES[transformer.dtype])

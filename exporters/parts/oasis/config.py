@@ -16,15 +16,15 @@ class OasisConfig(Table):
     """Sizes of an Oasis transformer.
 
     Attributes:
-        dim: width of a token.
-        heads: of every attention.
-        layers: blocks; each has a spatial and a temporal half.
-        mlp: hidden width of a feed-forward over ``dim``.
-        channels: of a latent frame.
-        patch: latent values on a side of a token.
-        actions: inputs of an action.
-        analog: inputs of an action that take values from -1 to 1; the others take 0 or 1.
-        freq_dim: width of a timestep's sinusoid.
+        dim: channels of a token.
+        heads: attention heads, in spatial and in temporal attention.
+        layers: number of blocks; each has a spatial and a temporal half.
+        mlp: hidden channels of a feed-forward, as a multiple of ``dim``.
+        channels: channels of a latent frame.
+        patch: side of the square of latent pixels that is one token.
+        actions: number of an action's inputs, such as keys and camera movements.
+        analog: indices of the inputs that take values from -1 to 1; the others take 0 or 1.
+        freq_dim: channels of a timestep's sinusoidal embedding.
     """
 
     dim: int
@@ -65,5 +65,5 @@ class OasisConfig(Table):
 
     @property
     def modulations(self) -> int:
-        """Vectors that modulate a pass: six for each half of a block, two at the end."""
+        """Vectors that modulate a pass: six for each half of a block, two for the final layer."""
         return 12 * self.layers + 2

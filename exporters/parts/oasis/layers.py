@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 class Patches(nn.Module):
-    """Embedding of square patches: a convolution whose stride is its kernel, as a matmul."""
+    """Embeds square patches: a convolution with stride equal to its kernel, as a matmul."""
 
     def __init__(self, channels: int, dim: int, patch: int) -> None:
         super().__init__()
@@ -33,9 +33,9 @@ class Mlp(nn.Module):
     """Linear, GELU, Linear.
 
     Args:
-        dim: channels in and out.
-        hidden: channels between.
-        approximate: of GELU: ``tanh`` or ``none``.
+        dim: channels of input and output.
+        hidden: channels between the two linear layers.
+        approximate: approximation of GELU: ``tanh`` or ``none``.
     """
 
     def __init__(self, dim: int, hidden: int, approximate: str) -> None:
@@ -56,15 +56,15 @@ def axial_rope(
     """Returns cosines and sines of a grid's rotary embedding, each float32 ``[rows cols, D / 2]``.
 
     A head's first ``pairs`` channel pairs turn with the row, the next ``pairs`` with the column and
-    the others not at all. Rows and columns lie at even steps from -1 to 1; pair ``i`` of ``n``
+    the rest not at all. Rows and columns lie at even steps from -1 to 1; pair ``i`` of ``n``
     turns by ``position * pi * (1 + (max_freq / 2 - 1) * i / (n - 1))``.
 
     Args:
         grid: rows and columns.
-        pairs: of each axis.
+        pairs: channel pairs that turn with one axis.
         max_freq: twice the highest frequency, in multiples of pi.
         head_dim: ``D``, channels of a head.
-        device: of the result.
+        device: device of the result.
     """
     frequencies = torch.linspace(1.0, max_freq / 2, pairs, device=device) * math.pi
     rows, columns = (torch.linspace(-1, 1, size, device=device)[:, None] for size in grid)
@@ -75,7 +75,7 @@ def axial_rope(
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Returns attention of all tokens to one another, ``[B, T, H D]``.
+    """Computes attention of all tokens to one another, ``[B, T, H D]``.
 
     Args:
         queries: ``[B, T, H, D]``.
@@ -89,6 +89,6 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def split_heads(projected: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns queries, keys and values, each ``[B, T, H, D]``, of ``[B, T, 3 H D]``."""
+    """Splits ``[B, T, 3 H D]`` into queries, keys and values, each ``[B, T, H, D]``."""
     queries, keys, values = projected.unflatten(-1, (3, heads, -1)).unbind(2)
     return queries, keys, values

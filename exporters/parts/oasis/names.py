@@ -22,7 +22,7 @@ LAYOUTS = (
 )
 _FREQUENCIES = "rotary_emb.freqs"
 _CLOSE = 1e-2
-"""Relative tolerance of stored frequencies: they may have been rounded to 16 bits."""
+"""Relative tolerance of stored frequencies, which may have been rounded to 16 bits."""
 
 
 def without_frequencies(
@@ -30,11 +30,11 @@ def without_frequencies(
 ) -> dict[str, LazyTensor]:
     """Returns the tensors without the frequencies of rotary embeddings.
 
-    All blocks share them, so a file has them once or more under any of their names. They are
-    constants, which the network computes.
+    They are constants that the network computes. All blocks share them, so a checkpoint stores them
+    once or several times, under the names of any blocks.
 
     Raises:
-        BuildError: ``VIDC-CHECKPOINT-MISMATCH``, they are others than the network's.
+        BuildError: ``VIDC-CHECKPOINT-MISMATCH``, stored frequencies differ from the network's.
     """
     for name, tensor in tensors.items():
         if not name.endswith(_FREQUENCIES):
@@ -45,7 +45,7 @@ def without_frequencies(
         if found.shape != expected.shape or not torch.allclose(found, expected, rtol=_CLOSE):
             raise BuildError(
                 "VIDC-CHECKPOINT-MISMATCH",
-                f"{name} are other frequencies than the model's: {_shown(found)}, expected "
+                f"{name} has other frequencies than the model: {_shown(found)}, expected "
                 f"{_shown(expected)}",
                 "use a checkpoint of Oasis 500M, or of a model with the same rotary embedding",
             )
@@ -67,7 +67,7 @@ def _shown(frequencies: Tensor) -> str:
 
 
 def disagreements(found: Mapping[str, Sequence[int]], config: OasisConfig) -> list[str]:
-    """Lists settings that a checkpoint's shapes contradict, as ``model.actions = 6, not 25``."""
+    """Lists settings that a checkpoint contradicts, such as ``model.actions = 6, not 25``."""
     blocks = {int(name.split(".")[1]) for name in found if name.startswith("blocks.")}
     sizes = {
         "layers": max(blocks, default=-1) + 1,
@@ -85,6 +85,6 @@ def disagreements(found: Mapping[str, Sequence[int]], config: OasisConfig) -> li
 
 
 def _size(found: Mapping[str, Sequence[int]], name: str, axis: int) -> int:
-    """Returns the size of an axis of a weight; 0 if there is none."""
+    """Returns the size of a weight's axis, 0 if the weight or the axis is missing."""
     shape = found.get(name, ())
     return shape[axis] if len(shape) > axis else 0

@@ -1,7 +1,7 @@
-"""Oasis's transformer: spatial attention in a frame, temporal attention to a ring of past ones.
+"""Oasis's transformer: attention within a frame, and over time to rings of past frames.
 
 Temporal attention is causal and everything else stays inside a frame. So keys and values of past
-frames are computed once and kept, in one ring for each token of a frame.
+frames never change: they are computed once, into one ring for each token of a frame.
 """
 
 import math
@@ -17,11 +17,11 @@ from vidc.exporters.parts.oasis.config import EPS, MAX_FREQ, OasisConfig
 from vidc.exporters.parts.oasis.layers import Mlp, Patches, attend, axial_rope, split_heads
 
 Rope = tuple[Tensor, Tensor]
-"""Cosines and sines, each float32 ``[T, D / 2]``."""
+"""Cosines and sines of a rotary embedding, each float32 ``[T, D / 2]``."""
 
 
 class _Attention(nn.Module):
-    """Projections of one attention."""
+    """Projections of spatial or temporal attention."""
 
     def __init__(self, config: OasisConfig) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class SpatialAttention(_Attention):
     """Attention of a frame's tokens to one another."""
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        """Maps ``[1, T, dim]``; ``rope`` is that of the token's place in the frame."""
+        """Maps tokens ``[1, T, dim]`` to as many; ``rope`` is that of their places in the frame."""
         queries, keys, values = split_heads(self.to_qkv(x), self.heads)
         attended = attend(rotate(queries, *rope), rotate(keys, *rope), values)
         return cast(Tensor, self.to_out(attended))
@@ -52,11 +52,11 @@ class TemporalAttention(_Attention):
 
         Args:
             x: the frame's tokens, ``[1, T, dim]``.
-            rope: of the frame's place in the stream, of one token.
+            rope: cosines and sines of the frame's index in the stream, each ``[1, D / 2]``.
             ring: keys and values of past frames, each ``[T, S, H, D]``, written in place.
             position: the frame's index in the stream, int64 ``[1]``.
         """
-        projected = self.to_qkv(x).transpose(0, 1)  # Tokens side by side, each with its own past.
+        projected = self.to_qkv(x).transpose(0, 1)  # Tokens are a batch: each has a ring.
         queries, keys, values = split_heads(projected, self.heads)
         self.ring.write((ring[0], ring[1]), rotate(keys, *rope), values, position, sink=0)
         return rotate(queries, *rope)
@@ -64,14 +64,14 @@ class TemporalAttention(_Attention):
     def forward(
         self, x: Tensor, rope: Rope, ring: Sequence[Tensor], position: Tensor, valid_length: Tensor
     ) -> Tensor:
-        """Maps ``[1, T, dim]``.
+        """Maps a frame's tokens ``[1, T, dim]`` to as many, and writes the ring.
 
         Args:
-            x: as in ``write``, like the next three.
-            rope: of the frame.
-            ring: keys and values.
-            position: of the frame.
-            valid_length: frames in the ring with this one, int64 ``[1]``.
+            x: as in ``write``.
+            rope: as in ``write``.
+            ring: as in ``write``.
+            position: as in ``write``.
+            valid_length: frames in the ring, this one included, int64 ``[1]``.
         """
         queries = self.write(x, rope, ring, position)
         attended = self.ring.attend(queries, (ring[0], ring[1]), valid_length)
@@ -168,7 +168,7 @@ class _FinalLayer(nn.Module):
 
 
 class _Embedder(nn.Module):
-    """Patches under the name ``proj`` that checkpoints give them."""
+    """Patch embedding, under the name ``proj`` that checkpoints give it."""
 
     def __init__(self, config: OasisConfig) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class _Embedder(nn.Module):
 
 
 class OasisTransformer(nn.Module):
-    """Parameters of the transformer, and what its components share."""
+    """Weights of the transformer, and the computations that its components share."""
 
     def __init__(self, config: OasisConfig, grid: tuple[int, int]) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class OasisTransformer(nn.Module):
 
     @property
     def layers(self) -> list[Block]:
-        """``blocks``, typed."""
+        """The blocks, in order."""
         return [cast(Block, block) for block in self.blocks]
 
     @property
@@ -206,8 +206,8 @@ class OasisTransformer(nn.Module):
             action: float32 ``[1, actions]``.
 
         Returns:
-            float32 ``[N, vectors, dim]``: of each block six for its spatial half and six for its
-            temporal one, then two of the final layer.
+            float32 ``[N, vectors, dim]``: for each block six of its spatial half and six of its
+            temporal half, then two of the final layer.
         """
         embedded = self.t_embedder(timesteps, self.dtype)
         embedded = embedded + self.external_cond(action.to(self.dtype))

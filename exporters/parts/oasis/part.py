@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vidc.plugins.signature import Signature
 
 _PLAYED_RINGS = 3
-"""Memory of a played rollout in multiples of a ring, activations included."""
+"""Memory of a rollout in PyTorch, activations included, in multiples of all keys and values."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class OasisPart(Part):
         config: sizes of the network.
         latent: height and width of a latent frame.
         window: frames that a ring holds, with the newest one.
-        passes: of a frame: denoising steps and the clean one.
+        passes: passes of a frame: its denoising steps and the clean pass.
     """
 
     group: ClassVar[str] = GROUP
@@ -72,10 +72,10 @@ class OasisPart(Part):
         return random_weight(name, shape, seed)
 
     def adapt(self, tensors: "dict[str, LazyTensor]", layout: "Layout") -> "dict[str, LazyTensor]":
-        """Takes out the frequencies of rotary embeddings, which no training changes.
+        """Removes the frequencies of rotary embeddings, which training does not change.
 
         Raises:
-            BuildError: ``VIDC-CHECKPOINT-MISMATCH``, they are another model's.
+            BuildError: ``VIDC-CHECKPOINT-MISMATCH``, they differ from the network's.
         """
         from vidc.exporters.parts.oasis.names import without_frequencies
 
@@ -90,7 +90,7 @@ class OasisPart(Part):
         return disagreements(found, self.config)
 
     def written_share(self, state: str, signature: "Signature") -> Fraction:
-        """Returns, of a ring, the share of one frame."""
+        """Returns the share of a state that a call writes: one frame of a ring, else all of it."""
         return Fraction(1, self.window) if state.startswith("ring.") else Fraction(1)
 
     @property
@@ -109,28 +109,28 @@ class OasisPart(Part):
         return 2 * self.config.layers * self.frame_tokens * self.window * self.config.dim
 
     def working_elements(self, component: str) -> int:
-        """Elements of the rings, but for ``condition_frame``."""
+        """Elements of all keys and values; none for ``condition_frame``."""
         return 0 if component == "condition_frame" else self.ring_elements
 
     @property
     def playing_elements(self) -> int:
-        """Elements of the rings, several times over."""
+        """Elements of all keys and values, times ``_PLAYED_RINGS``."""
         return _PLAYED_RINGS * self.ring_elements
 
     def conditions(self, linear: str) -> bool:
-        """Returns True for a Linear of ``condition_frame``."""
+        """Returns True for a linear layer that ``condition_frame`` runs."""
         first = linear.partition(".")[0]
         return first in ("external_cond", "t_embedder") or "adaLN_modulation." in linear
 
     def rows(self, linear: str) -> int:
-        """Returns the rows that a call multiplies with a Linear's weight."""
+        """Returns the number of rows that a call multiplies with a linear layer's weight."""
         if linear == "external_cond":
             return 1
         return self.passes if self.conditions(linear) else self.frame_tokens
 
     @property
     def other_products(self) -> tuple[tuple[int, int], ...]:
-        """The patch embedding."""
+        """Weight elements and rows of the patch embedding."""
         return ((self._patch_weights, self.frame_tokens),)
 
     @property

@@ -1,4 +1,7 @@
-"""Weights for work without a checkpoint: attention is peaked and every part matters."""
+"""Random weights for builds without a checkpoint.
+
+Attention is peaked and no gate is near zero, so an error in any layer shows in the frames.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,11 +13,11 @@ from vidc.exporters.draw import draw
 _AFTER_SILU = 1.68
 """Restores the scale of a unit normal that went through SiLU: E[silu(x)^2] is 0.355."""
 _GATES = (2, 5)
-"""Vectors of a modulation that are gates, of six."""
+"""Indices of the gates among the six vectors of a modulation."""
 
 
 def random_weight(name: str, shape: Sequence[int], seed: int) -> Tensor:
-    """Draws one weight, float32; it depends on the seed and its own name alone."""
+    """Draws one weight, float32, from the seed and the weight's name."""
     noise = draw(name, shape, seed)
     if name.endswith("adaLN_modulation.1.bias"):
         shifted = 0.2 * noise
