@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 TRIAL = {
-    "vae_clips": 1, "tiny_clips": 1, "clips": 2, "starts": 2, "blocks": 5, "farthest": 12,
-    "shelves": 2, "shelf_clips": 2, "shelf_starts": 4, "shelf_steps": 4, "measured": 1,
+    "vae_clips": 1, "tiny_clips": 1, "clips": 2, "first_blocks": 2, "blocks": 5, "farthest": 12,
+    "shelves": 2, "shelf_clips": 2, "shelf_first_blocks": 4, "shelf_steps": 4, "measured": 1,
 }  # fmt: skip
 
 
