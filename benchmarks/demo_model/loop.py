@@ -28,7 +28,7 @@ class Budget:
     minutes: float
     steps: int | None = None
 
-    def share(self, step: int, seconds: float) -> float:
+    def progress(self, step: int, seconds: float) -> float:
         """Share of the stage that is over."""
         return step / self.steps if self.steps is not None else seconds / (60 * self.minutes)
 
@@ -69,9 +69,9 @@ class Optimizer:
             optimizer.load_state_dict(each)
 
 
-def learning_rate(peak: float, share: float) -> float:
-    """The rate when ``share`` of a stage is over: up, level, and down to nothing."""
-    return peak * min(1.0, (share + 1e-3) / WARMUP, max(0.0, (1 - share) / FALLING))
+def learning_rate(peak: float, progress: float) -> float:
+    """The rate when ``progress`` of a stage is over: up, level, and down to nothing."""
+    return peak * min(1.0, (progress + 1e-3) / WARMUP, max(0.0, (1 - progress) / FALLING))
 
 
 def train(stage: Stage, peak: float, budget: Budget, folder: Path, deadline: float) -> bool:
@@ -86,8 +86,8 @@ def train(stage: Stage, peak: float, budget: Budget, folder: Path, deadline: flo
     run = Training(stage, folder)
     saved = before = time.monotonic()
     sums: dict[str, Tensor] = {}
-    while (share := budget.share(run.step, run.seconds)) < 1 and before < deadline:
-        for name, value in run.take_step(peak, share).items():
+    while (progress := budget.progress(run.step, run.seconds)) < 1 and before < deadline:
+        for name, value in run.take_step(peak, progress).items():
             sums[name] = sums.get(name, 0.0) + value.detach()
         if run.step % ROW == 0:
             row = {name: float(total) / ROW for name, total in sums.items()}
@@ -102,7 +102,7 @@ def train(stage: Stage, peak: float, budget: Budget, folder: Path, deadline: flo
         if now - saved > SAVE_SECONDS:
             run.save()
             saved = time.monotonic()
-    if share < 1:
+    if progress < 1:
         run.save()
         return False
     run.finish()
@@ -125,15 +125,15 @@ class Training:
             self.step, self.seconds = state["step"], state["seconds"]
             self._optimizer.restore(state["optimizer"])
 
-    def take_step(self, peak: float, share: float) -> dict[str, Tensor]:
+    def take_step(self, peak: float, progress: float) -> dict[str, Tensor]:
         """Takes a step; returns the parts of its loss, the gradient's norm and if it was finite."""
-        parts = self._stage.backward(self.step, share)
+        parts = self._stage.backward(self.step, progress)
         weights = [*self._weights.values()]
         norm = torch.nn.utils.clip_grad_norm_(weights, 1.0)
         for weight in weights:
             if weight.grad is not None:
                 weight.grad.nan_to_num_(0, 0, 0)  # A norm that is not finite: the step is lost.
-        self._optimizer.step(learning_rate(peak, share))
+        self._optimizer.step(learning_rate(peak, progress))
         decay = min(EMA, (1 + self.step) / (10 + self.step))
         torch._foreach_lerp_([*self._mean.values()], [w.data for w in weights], 1 - decay)
         self.step += 1

@@ -36,12 +36,12 @@ class Plan:
     vae_clips: int = 12  # Of 17 frames; in the first half of the time, 36 clips of 5.
     tiny_clips: int = 12
     clips: int = 16  # Clips of a batch.
-    starts: int = 96  # Clips of one block, the stream's first.
+    first_blocks: int = 96  # Clips of one block, the stream's first.
     blocks: int = 9  # Of a clip.
     farthest: int = 128  # Blocks of the longest stream that clips are taken from.
     shelves: int = 8  # Clip layouts in memory at once.
     shelf_clips: int = 32  # Clips of one layout.
-    shelf_starts: int = 2048  # First blocks in memory at once.
+    shelf_first_blocks: int = 2048  # First blocks in memory at once.
     shelf_steps: int = 240  # Training steps before shelves are rendered anew.
     emphasis: float = 8.0  # Squared errors are weighted 1 + emphasis * coverage by objects.
     disturbance: float = 0.2  # Largest standard deviation of noise added to clean histories.
@@ -69,13 +69,13 @@ class Stage:
         """Returns the network with its first weights, on the CPU."""
         raise NotImplementedError
 
-    def loss(self, step: int, share: float) -> dict[str, Tensor]:
-        """Parts of a step's loss by name, ``loss`` the whole; ``share`` of the time is over."""
+    def loss(self, step: int, progress: float) -> dict[str, Tensor]:
+        """Parts of a step's loss by name, ``loss`` the whole; ``progress`` is its share of time."""
         raise NotImplementedError
 
-    def backward(self, step: int, share: float) -> dict[str, Tensor]:
+    def backward(self, step: int, progress: float) -> dict[str, Tensor]:
         """Puts the gradients of ``loss`` into the network; returns its parts."""
-        parts = self.loss(step, share)
+        parts = self.loss(step, progress)
         self.network.zero_grad()
         parts["loss"].backward()
         return parts
@@ -115,8 +115,10 @@ class VaeStage(Stage):
     def create(self) -> nn.Module:
         return new_vae(self.sizes)
 
-    def loss(self, step: int, share: float) -> dict[str, Tensor]:
-        count, latents = (3 * self.plan.vae_clips, 2) if share < 0.5 else (self.plan.vae_clips, 5)
+    def loss(self, step: int, progress: float) -> dict[str, Tensor]:
+        count, latents = (
+            (3 * self.plan.vae_clips, 2) if progress < 0.5 else (self.plan.vae_clips, 5)
+        )
         frames = self.video(self.chance(step), count, latents)
         with self.autocast():
             mean, log_variance = encode(self.network, frames)
@@ -166,7 +168,7 @@ class TinyStage(Stage):
     def create(self) -> nn.Module:
         return Taehv(self.sizes.config.taehv)
 
-    def loss(self, step: int, share: float) -> dict[str, Tensor]:
+    def loss(self, step: int, progress: float) -> dict[str, Tensor]:
         frames = self.video(self.chance(step), self.plan.tiny_clips, 5)
         with self.autocast():
             latents, asked = self._taught(frames)
@@ -218,19 +220,19 @@ class FlowStage(Stage):
         self._round = -1
         return nn.ModuleDict({"transformer": self._model, "text_encoder": self._text})
 
-    def backward(self, step: int, share: float) -> dict[str, Tensor]:
+    def backward(self, step: int, progress: float) -> dict[str, Tensor]:
         """Gradients of a batch of clips and one of first blocks; on a GPU by a CUDA graph."""
         if self._round != step // self.plan.shelf_steps:
             self._round = step // self.plan.shelf_steps
             self._render(self.chance(self._round, "shelves"))
         draw, index = self.draws(step), self.chance(step).randrange(len(self._shelves))
         clips = self._batch(self._shelves[index], self.plan.clips, draw)
-        starts = self._batch(self._starts, self.plan.starts, draw)
-        embeds = self._embeds([clips[0], starts[0]])
+        firsts = self._batch(self._first_blocks, self.plan.first_blocks, draw)
+        embeds = self._embeds([clips[0], firsts[0]])
         if self._fast is not self._model:
             with torch.no_grad():
                 torch._foreach_copy_([*self._fast.parameters()], [*self._model.parameters()])
-        error, first, *gradients = self._works[index]([*embeds, *clips[1:], *starts[1:]])
+        error, first, *gradients = self._works[index]([*embeds, *clips[1:], *firsts[1:]])
         self.network.zero_grad()
         torch.autograd.backward(embeds, gradients[:2])
         for weight, found in zip(self._model.parameters(), gradients[2:], strict=True):
@@ -242,8 +244,8 @@ class FlowStage(Stage):
         plan, shared = self.plan, (self.sizes, self.codec, choose)
         counts = (plan.shelf_clips, plan.blocks, plan.farthest)
         self._shelves = [draw_shelf(*shared, *counts) for _ in range(plan.shelves)]
-        self._starts = draw_shelf(*shared, plan.shelf_starts, 1, plan.farthest)
-        first = self._error(self._starts, choose)
+        self._first_blocks = draw_shelf(*shared, plan.shelf_first_blocks, 1, plan.farthest)
+        first = self._error(self._first_blocks, choose)
         self._works: list[Function] = [
             partial(self._gradients, self._error(shelf, choose), first) for shelf in self._shelves
         ]
@@ -252,7 +254,7 @@ class FlowStage(Stage):
             self._works = [Replayed(work, pool) for work in self._works]
 
     def _gradients(
-        self, clips: Callable[..., Tensor], starts: Callable[..., Tensor], tensors: Sequence[Tensor]
+        self, clips: Callable[..., Tensor], firsts: Callable[..., Tensor], tensors: Sequence[Tensor]
     ) -> list[Tensor]:
         """Both errors, then the gradients of their sum: of both embeddings and of all weights.
 
@@ -260,7 +262,7 @@ class FlowStage(Stage):
         """
         embeds, batches = [each.detach().requires_grad_() for each in tensors[:2]], tensors[2:]
         half = len(batches) // 2
-        error, first = clips(embeds[0], *batches[:half]), starts(embeds[1], *batches[half:])
+        error, first = clips(embeds[0], *batches[:half]), firsts(embeds[1], *batches[half:])
         wanted = [*embeds, *self._fast.parameters()]
         return [error.detach(), first.detach(), *torch.autograd.grad(error + first, wanted)]
 

@@ -13,8 +13,8 @@ from vidc.compiler.validate.gates import (
     Thresholds,
     Where,
     judge,
-    load_demanded,
     load_thresholds,
+    load_trained_thresholds,
     looser,
 )
 from vidc.compiler.validate.golden import Golden, Record, record
@@ -271,8 +271,8 @@ class Limits:
     def frames(self, where: Where) -> Mapping[str, float]:
         """Limits of frames, which contain the errors of both components."""
         pixels = (load_thresholds(each)[Where.PIXELS] for each in (self.generates, self.decodes))
-        demanded = load_demanded(self.generates, where) if self.trained else {}
-        return looser(*pixels) | dict(demanded)
+        trained = load_trained_thresholds(self.generates, where) if self.trained else {}
+        return looser(*pixels) | dict(trained)
 
 
 def _forced_gates(golden: Golden, rows: Sequence[RolloutRow], limits: Limits) -> list[Gate]:

@@ -30,7 +30,7 @@ class Where(StrEnum):
 
 OF_EAGER = "relative_l2_of_eager"
 """Key of the limit on ``relative_l2`` as a multiple of PyTorch eager's own error."""
-TRAINED = {Where.PIXELS: "trained", Where.FORCED: "forced"}
+TRAINED_TABLES = {Where.PIXELS: "trained", Where.FORCED: "forced"}
 """Keys of the thresholds of frames of trained weights."""
 Thresholds = Mapping[Where, Mapping[str, float]]
 """Thresholds by level and metric."""
@@ -119,16 +119,16 @@ def load_thresholds(precision: str) -> Thresholds:
         UsageError: ``VIDC-VALIDATE-PRECISION`` for a precision that has none.
     """
     found = _tables(precision).items()
-    return {Where(where): limits for where, limits in found if where not in TRAINED.values()}
+    return {Where(where): limits for where, limits in found if where not in TRAINED_TABLES.values()}
 
 
-def load_demanded(precision: str, where: Where) -> Mapping[str, float]:
+def load_trained_thresholds(precision: str, where: Where) -> Mapping[str, float]:
     """Returns the thresholds of frames of trained weights by metric; none in high precision.
 
     Raises:
         UsageError: as ``load_thresholds``.
     """
-    return _tables(precision).get(TRAINED[where], {})
+    return _tables(precision).get(TRAINED_TABLES[where], {})
 
 
 def _tables(precision: str) -> Mapping[str, Mapping[str, float]]:

@@ -17,8 +17,8 @@ S = TypeVar("S", bound=ActionSpec)
 class Acting(Session[S]):
     """A session that makes each frame from an action and past frames, which are states.
 
-    A subclass prepares ``_replay_frame``, which computes a frame from ``_draws``, ``_action`` and the
-    states, and moves those on by one.
+    A subclass prepares ``_replay_frame``, which computes a frame from ``_draws``, ``_action`` and
+    the states, and moves those on by one.
     """
 
     _replay_frame: Work

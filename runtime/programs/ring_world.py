@@ -179,7 +179,7 @@ class RingWorld(Acting[RingWorldSpec]):
         self._replay_clean()
 
     def _next_frame(self) -> None:
-        """Generates ``_latent`` at ``_position`` from ``_draws`` and ``_action``; updates the rings."""
+        """Generates ``_latent`` at ``_position`` from ``_draws`` and ``_action``; updates rings."""
         self._condition()
         self._place("denoise")
         buffers = self._buffers["denoise"]

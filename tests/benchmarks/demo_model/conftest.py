@@ -34,8 +34,8 @@ def sizes(preset) -> Sizes:
 @pytest.fixture(scope="session")
 def plan() -> Plan:
     return Plan(
-        vae_clips=1, tiny_clips=1, clips=2, starts=3, blocks=5, farthest=12, shelves=2,
-        shelf_clips=2, shelf_starts=4, shelf_steps=2, measured=1,
+        vae_clips=1, tiny_clips=1, clips=2, first_blocks=3, blocks=5, farthest=12, shelves=2,
+        shelf_clips=2, shelf_first_blocks=4, shelf_steps=2, measured=1,
     )  # fmt: skip
 
 

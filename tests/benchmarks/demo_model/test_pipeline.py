@@ -4,15 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
-TRIAL = {
-    "vae_clips": 1, "tiny_clips": 1, "clips": 2, "starts": 2, "blocks": 5, "farthest": 12,
-    "shelves": 2, "shelf_clips": 2, "shelf_starts": 4, "shelf_steps": 4, "measured": 1,
-}  # fmt: skip
 
 
 def python(*arguments):
@@ -22,9 +19,9 @@ def python(*arguments):
 
 
 @pytest.mark.deep
-def test_a_trial_runs_from_nothing_to_judged_videos(preset, tmp_path):
+def test_a_trial_runs_from_nothing_to_judged_videos(preset, plan, tmp_path):
     command = ["demo_model", "train", "--dir", tmp_path, "--preset", preset, "--steps", 20]
-    command += [f"--set={name}={value}" for name, value in TRIAL.items()]
+    command += [f"--set={name}={value}" for name, value in asdict(plan).items()]
     stopped = python(*command, "--minutes", 0)
     assert stopped.stdout.endswith("stopped: run the same command again\n"), stopped.stderr
     trained = python(*command, "--minutes", 30)

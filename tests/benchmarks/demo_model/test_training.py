@@ -29,11 +29,11 @@ def test_a_resumed_run_is_an_unbroken_one_bit_for_bit(name, sizes, plan, done, t
     interrupted = stage_of(name, sizes, plan, done)
     backward, steps = interrupted.backward, []
 
-    def until_third(step, share):
+    def until_third(step, progress):
         if step == 2:
             raise KeyboardInterrupt
         steps.append(step)
-        return backward(step, share)
+        return backward(step, progress)
 
     # A run that stops in time and one that ends: the second builds its clips anew.
     assert not train(interrupted, 1e-3, Budget(1, STEPS), broken, time.monotonic() - 1)
@@ -52,9 +52,9 @@ def test_a_resumed_run_is_an_unbroken_one_bit_for_bit(name, sizes, plan, done, t
 
 def test_a_stage_ends_by_the_clock_and_its_rate_with_it():
     budget = Budget(minutes=2)
-    assert budget.share(999, 60) == 0.5
-    assert budget.share(1, 120) == 1
-    rates = [learning_rate(1e-3, share / 100) for share in range(101)]
+    assert budget.progress(999, 60) == 0.5
+    assert budget.progress(1, 120) == 1
+    rates = [learning_rate(1e-3, progress / 100) for progress in range(101)]
     assert max(rates) == rates[50] == 1e-3
     assert rates[0] < 1e-4
     assert rates[100] == 0
@@ -73,7 +73,7 @@ def test_muon_changes_a_convolution_in_place():
 def test_a_row_of_steps_without_a_gradient_ends_the_run(sizes, plan, done, tmp_path):
     stage = stage_of("tiny", sizes, plan, done)
     weight = next(iter(stage.network.parameters()))
-    stage.loss = lambda step, share: {"loss": (weight * torch.nan).sum()}
+    stage.loss = lambda step, progress: {"loss": (weight * torch.nan).sum()}
     with pytest.raises(FloatingPointError, match="tiny: no finite gradient"):
         train(stage, 1e-3, Budget(1, 20), tmp_path, time.monotonic() + 1e6)
 

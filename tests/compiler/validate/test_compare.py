@@ -21,8 +21,8 @@ from vidc.compiler.validate.gates import (
     OF_EAGER,
     Where,
     all_passed,
-    load_demanded,
     load_thresholds,
+    load_trained_thresholds,
     looser,
 )
 from vidc.compiler.validate.metrics import compare
@@ -336,7 +336,7 @@ def test_trained_weights_have_own_thresholds_for_every_decoder(model, mixed, pre
     anyway = looser(load_thresholds(precision)[Where.PIXELS], load_thresholds("bf16")[Where.PIXELS])
     for where in (Where.PIXELS, Where.FORCED):
         found = {gate.metric: gate.threshold for gate in comparison.gates if gate.where is where}
-        assert found == (load_demanded(precision, where) if trained else anyway)
+        assert found == (load_trained_thresholds(precision, where) if trained else anyway)
     limits = dict(load_thresholds(precision)[Where.COMPONENT])
     times = limits.pop(OF_EAGER)
     assert times == {"fp8": 1.5, "int8": 1.25}[precision]

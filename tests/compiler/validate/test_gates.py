@@ -17,8 +17,8 @@ from vidc.compiler.validate.gates import (
     Where,
     all_passed,
     judge,
-    load_demanded,
     load_thresholds,
+    load_trained_thresholds,
     looser,
     nearest_gates,
 )
@@ -134,7 +134,9 @@ def test_every_threshold_names_a_metric_that_is_measured_there():
 
 @pytest.mark.parametrize("precision", ["fp8", "int8"])
 def test_trained_thresholds_of_8_bit_precisions(precision):
-    free, forced = (load_demanded(precision, where) for where in (Where.PIXELS, Where.FORCED))
+    free, forced = (
+        load_trained_thresholds(precision, where) for where in (Where.PIXELS, Where.FORCED)
+    )
     # What holds for any weights is no stricter, and judges no other metrics.
     anyway = load_thresholds(precision)[Where.PIXELS]
     assert anyway.keys() == free.keys() == forced.keys()
@@ -144,9 +146,13 @@ def test_trained_thresholds_of_8_bit_precisions(precision):
 
 
 def test_high_precision_has_no_trained_thresholds():
-    assert load_demanded("bf16", Where.FORCED) == load_demanded("bf16", Where.PIXELS) == {}
+    assert (
+        load_trained_thresholds("bf16", Where.FORCED)
+        == load_trained_thresholds("bf16", Where.PIXELS)
+        == {}
+    )
     with pytest.raises(UsageError, match="VIDC-VALIDATE-PRECISION"):
-        load_demanded("fp4", Where.FORCED)
+        load_trained_thresholds("fp4", Where.FORCED)
 
 
 def test_no_figure_is_gated_twice():

@@ -5,7 +5,7 @@ import torch
 from demo_model.networks import Sizes, new_vae
 from demo_model.stages import Plan, build
 
-PLAN = Plan(clips=2, starts=4, shelves=2, shelf_clips=4, shelf_starts=8)
+PLAN = Plan(clips=2, first_blocks=4, shelves=2, shelf_clips=4, shelf_first_blocks=8)
 
 
 @pytest.mark.parametrize("name", ["flow", "self"])
