@@ -22,7 +22,7 @@ CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
 SOURCES = (
     "ring_attention_16bit.h", "sm75_ring_attention_16bit.cuh", "sm75_online_softmax.cuh",
-    "sm75_bf16_product.cuh",
+    "sm75_attention_element.cuh", "sm75_bf16_product.cuh",
 )  # fmt: skip
 DTYPES = (torch.bfloat16, torch.float16)
 both = pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -75,3 +75,15 @@ def test_a_clip_is_one_graph_launch(svd, gpu):
         torch.cuda.synchronize(gpu)
     calls = {event.key: event.count for event in profiled.key_averages()}
     assert calls["cudaGraphLaunch"] == 1
+
+
+def test_a_step_is_one_kernel_beside_its_network(svd, library):
+    session = on_gpu(svd, library, captured=True)
+    session.generate(picture())
+    torch.cuda.synchronize(library)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        session.generate()
+        torch.cuda.synchronize(library)
+    events = profiled.key_averages()
+    launches = sum(event.count for event in events if "sampler_step_kernel" in event.key)
+    assert launches == svd.sampler.steps
