@@ -80,7 +80,7 @@ def compile_variant(preset: str, name: str, folder: Path) -> None:
     """Writes a variant's package, its constants and the names of channels-last weights."""
     variant, part = VARIANTS[name], part_of(preset)
     program = export_program(part.components(part.network(variant.precision))[COMPONENT])
-    lowered = for_cuda(program, variant.fused, variant.tile, variant.phases)
+    lowered = for_cuda(program, variant.fused, tiles=variant.tile, phases=variant.phases)
     save_file(named_constants(lowered.program), folder / f"{name}.safetensors")
     (folder / f"{name}.json").write_text(json.dumps(lowered.channels_last))
     compile_package(lowered.program, folder / f"{name}.pt2")
