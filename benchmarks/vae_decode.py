@@ -80,10 +80,12 @@ def compile_variant(preset: str, name: str, folder: Path) -> None:
     """Writes a variant's package, its constants and the names of channels-last weights."""
     variant, part = VARIANTS[name], part_of(preset)
     program = export_program(part.components(part.network(variant.precision))[COMPONENT])
-    lowered = for_cuda(program, variant.fused, variant.tile, variant.phases)
+    print(f"{name}: compiling", file=sys.stderr, flush=True)
+    lowered = for_cuda(program, variant.fused, tiles=variant.tile, phases=variant.phases)
     save_file(named_constants(lowered.program), folder / f"{name}.safetensors")
     (folder / f"{name}.json").write_text(json.dumps(lowered.channels_last))
     compile_package(lowered.program, folder / f"{name}.pt2")
+    print(f"{name}: compiled", file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -155,6 +157,7 @@ def measure(part: Part, names: list[str], folder: Path) -> dict[str, Any]:
             decoder(latents[1])
         rows[name] = {"relative_l2": errors, "samples_ms": []}
         rows[name]["kernels_ms"] = kernels(decoder, latents[1])[:30]
+        print(f"{name}: relative L2 {errors}", file=sys.stderr, flush=True)
     for _ in range(TURNS):
         for name, decoder in decoders.items():
             rows[name]["samples_ms"].append(clock.time(lambda d=decoder: d(latents[1]))[1])

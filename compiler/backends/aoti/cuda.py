@@ -60,6 +60,7 @@ class CudaProgram:
 def for_cuda(
     program: ExportedProgram,
     fused: bool,
+    *,
     tiles: Tiles = tile_of,
     phases: bool = True,
     without: Collection[str] = (),
