@@ -17,7 +17,7 @@ from demo_model.world import Clip, draw_scene, draw_switch, first_frame
 
 @dataclass(frozen=True)
 class Codec:
-    """A frozen VAE with its latents' statistics, each ``[C]``."""
+    """A frozen VAE with its latents' statistics, each ``[C, 1, 1]``."""
 
     vae: nn.Module
     mean: Tensor
@@ -26,16 +26,11 @@ class Codec:
     def encode(self, frames: Tensor) -> Tensor:
         """Frames ``[B, 3, 4F - 3, H, W]`` to normalized latents ``[B, F, C, h, w]``."""
         mean, _ = encode(self.vae, frames)
-        return ((mean.transpose(1, 2) - _channels(self.mean)) / _channels(self.std)).contiguous()
+        return ((mean.transpose(1, 2) - self.mean) / self.std).contiguous()
 
     def decode(self, latents: Tensor) -> Tensor:
         """The inverse of ``encode``."""
-        restored = latents * _channels(self.std) + _channels(self.mean)
-        return decode(self.vae, restored.transpose(1, 2))
-
-
-def _channels(values: Tensor) -> Tensor:
-    return values.view(-1, 1, 1)
+        return decode(self.vae, (latents * self.std + self.mean).transpose(1, 2))
 
 
 def encode(vae: nn.Module, frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,7 +130,7 @@ def encoded(
     at_once = max(1, 840 // len(frames))  # Clips, by the memory that their frames take.
     for at in range(0, len(clips), at_once):
         some = clips[at : at + at_once]
-        video, mask = render(some, frames.expand(len(some), -1), sizes.pixels, device)
+        video, mask = render(some, frames.expand(len(some), -1), sizes.stream.video, device)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             latents.append(codec.encode(video)[:, skip:])
         # A latent frame stands for four video frames; the first one of a stream for one.

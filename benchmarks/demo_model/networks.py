@@ -55,11 +55,6 @@ class Sizes:
         assert self.config.text_encoder is not None
         return self.config.text_encoder
 
-    @property
-    def pixels(self) -> tuple[int, int]:
-        """Height and width of a frame."""
-        return self.stream.video
-
 
 def new_transformer(sizes: Sizes) -> CausalWan:
     """A float32 transformer with Wan's initial weights, whose flow is zero."""

@@ -104,7 +104,7 @@ class Stage:
         turns = [s + choose.randrange(1, frames) if choose.random() < 0.2 else None for s in starts]
         clips = [draw_clip(choose, turn) for turn in turns]
         times = torch.tensor(starts)[:, None] + torch.arange(frames)
-        return render(clips, times, self.sizes.pixels, self.device)[0]
+        return render(clips, times, self.sizes.stream.video, self.device)[0]
 
 
 class VaeStage(Stage):
@@ -357,6 +357,6 @@ def load_codec(sizes: Sizes, checkpoint: Mapping[str, Any], device: str) -> Code
     """The trained VAE, frozen."""
     vae = new_vae(sizes)
     vae.load_state_dict(checkpoint["ema"])
-    facts = checkpoint["facts"]
-    values = (torch.tensor(facts[key], device=device) for key in ("mean", "std"))
-    return Codec(vae.to(device).eval().requires_grad_(False), *values)
+    mean, std = torch.tensor([checkpoint["facts"][key] for key in ("mean", "std")], device=device)
+    vae = vae.to(device).eval().requires_grad_(False)
+    return Codec(vae, mean.view(-1, 1, 1), std.view(-1, 1, 1))

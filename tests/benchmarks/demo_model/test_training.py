@@ -83,7 +83,7 @@ def test_the_tiny_stage_trains_what_vidc_runs(sizes, plan, done):
     stage, part = stage_of("tiny", sizes, plan, done), sizes.config.taehv_part
     components = part.components(stage.network)
     latents = torch.randn(1, 6, 16, *sizes.stream.latent[1:])
-    frames = 2 * torch.rand(1, 3, 21, *sizes.pixels) - 1
+    frames = 2 * torch.rand(1, 3, 21, *sizes.stream.video) - 1
     padded = torch.cat([frames, *[frames[:, :, -1:]] * 3], 2).transpose(1, 2)
     with torch.no_grad():
         whole = {"decode": stage._decode(latents).clamp(-1, 1).transpose(1, 2)}
