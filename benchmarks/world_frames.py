@@ -12,11 +12,14 @@ step, as the public code does.
 without a decoder, if the world has one: of a bundle on a GPU one graph replay. ``vae_ms`` is that
 decoder alone. ``stream_ms`` is the time from frame to frame with the stream's own noise, where a
 decoder may overlap the next frame.
+
+Compiling the other implementation takes minutes. ``--against`` without a name measures the bundle
+alone, ``--against eager`` without the compiled one.
 """
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,8 +147,10 @@ def plain_world(
     }
 
 
-def frames_of(folder: Path, protocol: Protocol, mode: str) -> dict[str, Any]:
-    """Figures of one bundle and of the oracle at its sizes."""
+def frames_of(
+    folder: Path, protocol: Protocol, mode: str, against: Sequence[str] | None
+) -> dict[str, Any]:
+    """Figures of one bundle and of other implementations at its sizes; None for all of them."""
     manifest, bundle = read_manifest(folder), load(folder)
     model, device = model_from_json(manifest.config), bundle.device
     ours = of_bundle(bundle, protocol.seed)
@@ -156,7 +161,8 @@ def frames_of(folder: Path, protocol: Protocol, mode: str) -> dict[str, Any]:
     else:
         assert isinstance(model, World)
         others = plain_world(model, manifest, ours, device, mode)
-    contestants = {OURS: ours, **others}
+    chosen = others if against is None else {name: others[name] for name in against}
+    contestants = {OURS: ours, **chosen}
     with torch.no_grad():
         found = measure(contestants, device, torch.zeros(0), protocol, lambda: None)
     result = {
@@ -187,11 +193,12 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=Protocol.samples)
     parser.add_argument("--warmup", type=int, default=Protocol.warmup)
     parser.add_argument("--mode", default="reduce-overhead", help="of torch.compile")
+    parser.add_argument("--against", choices=("eager", "compiled"), nargs="*", help="default: both")
     options = parser.parse_args()
     protocol = Protocol(options.warmup, options.samples)
     bundles = {}
     for folder in options.bundles:
-        bundles[folder.name] = frames_of(folder, protocol, options.mode)
+        bundles[folder.name] = frames_of(folder, protocol, options.mode, options.against)
     presets = {name: found["workload"]["preset"] for name, found in bundles.items()}
     document = {
         "schema": 1,

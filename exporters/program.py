@@ -47,7 +47,7 @@ def export_program(component: Component, keep_sources: bool = False) -> Exported
         traced = torch.export.export(module, arguments, strict=False)
         # Only the functional form shows aliases of states.
         program: ExportedProgram = traced.run_decompositions({})
-    _drop_assertions(program)
+    drop_assertions(program)
     if not keep_sources:
         _drop_sources(program)
     _check(component, program)
@@ -142,7 +142,7 @@ def _on_cpu(module: nn.Module) -> nn.Module:
     return copied
 
 
-def _drop_assertions(program: ExportedProgram) -> None:
+def drop_assertions(program: ExportedProgram) -> None:
     """Removes assertions that tie the program to this device."""
     for node in program.graph.find_nodes(
         op="call_function", target=torch.ops.aten._assert_tensor_metadata.default
