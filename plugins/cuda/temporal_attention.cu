@@ -34,10 +34,8 @@ void check_temporal_attention(const TemporalAttentionArguments& given) {
     kChecks.like(*tensor, query);
     kChecks.dtype(*tensor, {query.dtype});
   }
-  for (const TensorView* tensor : {&query, &given.key, &given.value}) {
-    kChecks.contiguous(*tensor);
-    kChecks.device({&query, tensor});
-  }
+  for (const TensorView* tensor : {&query, &given.key, &given.value}) kChecks.contiguous(*tensor);
+  kChecks.device({&query, &given.key, &given.value});
 }
 
 void temporal_attention(const TemporalAttentionArguments& given, void* output,
