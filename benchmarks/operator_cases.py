@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True)
 class ClipSizes:
-    """Of a clip with guidance as a batch of two."""
+    """Sizes of a clip whose guidance is a batch of two."""
 
     frames: int = 14
     height: int = 72

@@ -22,7 +22,8 @@ from vidc.plugins.ops.group_norm_silu import group_norm_silu
 aten = torch.ops.aten
 OPERATOR = "group_norm_silu"
 LEAST_ELEMENTS = 2**22
-"""Of a tensor: smaller ones stay in the cache, and inductor may normalize them in one kernel."""
+"""Smallest tensor whose norm is rewritten. Smaller ones stay in the GPU's cache, and inductor may
+normalize them in one kernel."""
 INDUCTOR: Mapping[str, Any] = {
     # By default inductor computes a sum of up to four tensors anew in each kernel that reads it,
     # and once more for an operator that is opaque to it.
