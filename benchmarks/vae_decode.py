@@ -3,8 +3,9 @@
     python benchmarks/vae_decode.py longlive-1.3b > vae-decode.json
 
 Compiles ``vae_decode`` of a preset with random weights in each variant, in parallel. Writes JSON
-to stdout: milliseconds of one call, the variants in turns; the relative L2 of two blocks against
-float32; and the time of each kernel.
+to stdout: milliseconds of one call, the variants in turns; relative L2 and PSNR of the frames of
+two blocks against float32; and the time of each kernel. The peak of the PSNR is the range of the
+frames, which the decoder clamps to -1 and 1.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from vidc.compiler.backends.aoti.inductor import compile_package, named_constant
 from vidc.compiler.bench.clock import Clock
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.config.resolve import resolve
+from vidc.compiler.validate.metrics import compare, psnr
 from vidc.exporters.models import PRECISIONS, with_weights
 from vidc.exporters.part import Part
 from vidc.exporters.program import export_program
@@ -35,6 +37,8 @@ from vidc.plugins.ops.winograd_tiles import TILES
 from vidc.runtime.weights import CHANNELS_LAST
 
 COMPONENT, TURNS, WARM_UP = "vae_decode", 30, 3
+RANGE = 2.0
+"""Of a decoded frame, from -1 to 1."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,20 @@ def float32_frames(part: Part, latents: list[Tensor]) -> list[Tensor]:
         return [component.module(latent, *states)[0].cpu() for latent in latents]
 
 
+def errors_of(found: list[Tensor], wanted: list[Tensor]) -> dict[str, list[float]]:
+    """Relative L2 and PSNR of each block's frames against float32.
+
+    Args:
+        found: frames of an engine, from -1 to 1.
+        wanted: the same of float32.
+    """
+    pairs = list(zip(found, wanted, strict=True))
+    return {
+        "relative_l2": [compare(*pair).relative_l2 for pair in pairs],
+        "psnr_db": [psnr(*pair, peak=RANGE) for pair in pairs],
+    }
+
+
 def kernels(decoder: Decoder, latent: Tensor) -> list[tuple[str, int, float]]:
     """Name, calls and milliseconds of each kernel, the longest first."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
@@ -152,12 +170,12 @@ def measure(part: Part, names: list[str], folder: Path) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for name, decoder in decoders.items():
         found = [decoder(latent).cpu() for latent in latents]
-        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(found, wanted, strict=True)]
+        rows[name] = errors_of(found, wanted) | {"samples_ms": []}
         for _ in range(WARM_UP):
             decoder(latents[1])
-        rows[name] = {"relative_l2": errors, "samples_ms": []}
         rows[name]["kernels_ms"] = kernels(decoder, latents[1])[:30]
-        print(f"{name}: relative L2 {errors}", file=sys.stderr, flush=True)
+        errors = {key: rows[name][key] for key in ("relative_l2", "psnr_db")}
+        print(f"{name}: {errors}", file=sys.stderr, flush=True)
     for _ in range(TURNS):
         for name, decoder in decoders.items():
             rows[name]["samples_ms"].append(clock.time(lambda d=decoder: d(latents[1]))[1])
