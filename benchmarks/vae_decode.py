@@ -5,13 +5,15 @@
 Compiles ``vae_decode`` of a preset with random weights in each variant, in parallel. Writes JSON
 to stdout: milliseconds of one call, the variants in turns; relative L2 and PSNR of the frames of
 two blocks against float32; and the time of each kernel. The peak of the PSNR is the range of the
-frames, which the decoder clamps to -1 and 1.
+frames, which the decoder clamps to -1 and 1. Variant ``measured`` chooses forms of convolutions as
+a build does; the output has them with their times.
 """
 
 import argparse
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from vidc.compiler.backends.aoti.convolution_choices import choices_json, engine_chooser
+from vidc.compiler.backends.aoti.convolution_forms import Form, Sizes, by_rule, candidates
 from vidc.compiler.backends.aoti.cuda import for_cuda
 from vidc.compiler.backends.aoti.inductor import compile_package, named_constants
 from vidc.compiler.bench.clock import Clock
@@ -50,21 +54,27 @@ class Variant:
         fused: True to call fused operators.
         tiles: the values of m of Winograd's F(m, 3) that may be used.
         phases: True to convolve images before they are upsampled.
+        measured: True to measure the forms of convolutions, as a build does.
     """
 
     precision: str = "fp16"
     fused: bool = True
     tiles: tuple[int, ...] = TILES
     phases: bool = True
+    measured: bool = False
 
-    def tile(self, frames: int) -> int | None:
-        return max((tile for tile in self.tiles if frames % tile == 0), default=None)
+    def form(self, sizes: Sizes) -> Form:
+        """The rule's form of those that may be used."""
+        if sizes.upsampled:
+            return by_rule(sizes) if self.phases else Form.UPSAMPLED
+        return [f for f in candidates(sizes) if f.tile is None or f.tile in self.tiles][-1]
 
 
 VARIANTS: Mapping[str, Variant] = {
     "bf16": Variant("bf16", fused=False),
     "fp16-winograd": Variant(fused=False),
     "fp16-winograd-fused": Variant(),
+    "measured": Variant(measured=True),
     "upsampled": Variant(phases=False),
     "tiles-2": Variant(tiles=(2,), phases=False),
     "tiles-2-4": Variant(tiles=(2, 4), phases=False),
@@ -81,11 +91,15 @@ def weights_of(part: Part, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def compile_variant(preset: str, name: str, folder: Path) -> None:
-    """Writes a variant's package, its constants and the names of channels-last weights."""
+    """Writes a variant's package, its constants, channels-last weights, and chosen forms."""
     variant, part = VARIANTS[name], part_of(preset)
     program = export_program(part.components(part.network(variant.precision))[COMPONENT])
     print(f"{name}: compiling", file=sys.stderr, flush=True)
-    lowered = for_cuda(program, variant.fused, tiles=variant.tile, phases=variant.phases)
+    chooser, started = engine_chooser(variant.measured, None), time.perf_counter()
+    choose = chooser if variant.measured else variant.form
+    lowered = for_cuda(program, variant.fused, choose=choose)
+    lowering = {"seconds": time.perf_counter() - started, **choices_json(chooser.choices)}
+    (folder / f"{name}.lowering.json").write_text(json.dumps(lowering))
     save_file(named_constants(lowered.program), folder / f"{name}.safetensors")
     (folder / f"{name}.json").write_text(json.dumps(lowered.channels_last))
     compile_package(lowered.program, folder / f"{name}.pt2")
@@ -173,6 +187,7 @@ def measure(part: Part, names: list[str], folder: Path) -> dict[str, Any]:
         rows[name] = errors_of(found, wanted) | {"samples_ms": []}
         for _ in range(WARM_UP):
             decoder(latents[1])
+        rows[name]["lowering"] = json.loads((folder / f"{name}.lowering.json").read_text())
         rows[name]["kernels_ms"] = kernels(decoder, latents[1])[:30]
         errors = {key: rows[name][key] for key in ("relative_l2", "psnr_db")}
         print(f"{name}: {errors}", file=sys.stderr, flush=True)

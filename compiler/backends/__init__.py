@@ -56,6 +56,7 @@ class CompileOptions:
         capabilities: compute capabilities to build for; empty for the target's alone.
         version_compatible: True if later versions of the tool must load the engine.
         plugins: what vidc's plugins compute, a value of ``tensorrt.plugins``.
+        measure: True to measure which form of a convolution is the fastest, on the target's GPU.
         cache_folder: folder of files that speed up later builds, such as timing caches; None to
             keep none.
         note: displays a line of progress.
@@ -65,6 +66,7 @@ class CompileOptions:
     capabilities: tuple[str, ...] = ()
     version_compatible: bool = False
     plugins: str = PLUGINS_AUTO
+    measure: bool = True
     cache_folder: Path | None = None
     note: Callable[[str], None] = print
 

@@ -186,6 +186,9 @@ def _compile(settings: Settings, name: str) -> Compile:
 
 def _limits(settings: Settings) -> dict[str, Json]:
     """Returns the settings that the backend compiles by, besides the target."""
+    if settings.backend == "aoti":
+        gpu, measure = settings.target.is_gpu, settings.aoti.measure
+        return {"measure": False} if gpu and not measure else {}
     if settings.backend not in ("tensorrt", "torch_tensorrt"):
         return {}
     from vidc.compiler.backends.tensorrt.compatible import limits

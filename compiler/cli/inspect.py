@@ -12,6 +12,7 @@ from vidc.compiler.store.disk import byte_size
 from vidc.plugins.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    from vidc.compiler.backends.aoti.convolution_choices import Choice
     from vidc.compiler.inspect.bundle import BundleSummary, EngineSummary, Total
     from vidc.compiler.inspect.graph import Graph
     from vidc.compiler.inspect.lint import Issue
@@ -67,6 +68,7 @@ def _bundle(path: Path) -> tuple[dict[str, Any], str]:
 
 def _component(path: Path, name: str) -> tuple[dict[str, Any], str]:
     from vidc.compiler.inspect.bundle import summarize_engine
+    from vidc.compiler.inspect.package import convolutions_of
     from vidc.runtime.manifest import read_manifest
     from vidc.runtime.strict import plain
 
@@ -79,8 +81,14 @@ def _component(path: Path, name: str) -> tuple[dict[str, Any], str]:
             nearest(name, manifest.engines),
         )
     summary = summarize_engine(name, engine, manifest)
-    document = {"engine": plain(summary), "signature": engine.signature.to_json()}
-    return document, f"{_engines_text((summary,))}\n\n{_signature_text(engine.signature)}"
+    convolutions = convolutions_of(path / engine.files[0])
+    document = {
+        "engine": plain(summary),
+        "signature": engine.signature.to_json(),
+        "convolutions": plain(convolutions),
+    }
+    tables = [_engines_text((summary,)), _signature_text(engine.signature)]
+    return document, "\n\n".join([*tables, *_convolutions_text(convolutions)])
 
 
 def _graph(path: Path) -> tuple[dict[str, Any], str]:
@@ -241,7 +249,23 @@ def _package_text(package: "Package") -> str:
         ("pickles", ", ".join(package.pickles) or "none"),
     ]
     files = [(name, byte_size(member.bytes)) for name, member in package.files.items()]
-    return f"{columns(list(head))}\n\n{columns([('file', 'size'), *files])}"
+    tables = [columns(list(head)), columns([("file", "size"), *files])]
+    return "\n\n".join([*tables, *_convolutions_text(package.convolutions)])
+
+
+def _convolutions_text(choices: "dict[str, Choice]") -> list[str]:
+    """Returns a table of chosen forms and times, and a line for each measured machine."""
+    if not choices:
+        return []
+    header = ("convolution", "form", "decided", "times", "reason")
+    rows = [
+        (name, choice.form.value, choice.decided.value, choice.times_text, choice.reason)
+        for name, choice in choices.items()
+    ]
+    machines = {
+        f"measured on {c.device} with {c.build}": None for c in choices.values() if c.device
+    }
+    return ["\n".join([columns([header, *rows]), *machines])]
 
 
 def _plan_text(found: "InspectedPlan") -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from vidc.compiler.config.layers import Layer, table_layer
 from vidc.compiler.config.schema import (
     RECIPE,
+    AotiConfig,
     CalibrateConfig,
     CheckpointConfig,
     TensorRtConfig,
@@ -97,6 +98,7 @@ def preset_document(preset: Preset) -> dict[str, Any]:
         "checkpoint": read_table(CheckpointConfig, preset.layer, "checkpoint").to_json(),
         "validate": read_table(ValidateConfig, preset.layer, "validate").to_json(),
         **({"tensorrt": tensorrt} if tensorrt else {}),
+        "aoti": read_table(AotiConfig, preset.layer, "aoti").to_json(),
         **({"calibrate": {"prompts": prompts}} if prompts else {}),
         "precision": nest(preset.layer).get("precision", {}),
     }

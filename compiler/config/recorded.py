@@ -10,7 +10,12 @@ from vidc.compiler.config.layers import Setting
 from vidc.compiler.config.precision import require_built
 from vidc.compiler.config.quantization import QuantizationConfig
 from vidc.compiler.config.resolve import Settings
-from vidc.compiler.config.schema import CheckpointConfig, TensorRtConfig, ValidateConfig
+from vidc.compiler.config.schema import (
+    AotiConfig,
+    CheckpointConfig,
+    TensorRtConfig,
+    ValidateConfig,
+)
 from vidc.compiler.config.targets import targets
 from vidc.exporters.families import family_names, find_family
 from vidc.exporters.families.family import Family
@@ -32,6 +37,7 @@ class _Recorded:
     checkpoint: dict[str, Any]
     validate: dict[str, Any]
     tensorrt: dict[str, Any]
+    aoti: dict[str, Any]
 
     def __post_init__(self) -> None:
         check_path(self.preset)
@@ -86,6 +92,7 @@ def recorded_settings(
             tensorrt=TensorRtConfig.from_table(
                 {name: v for name, v in recorded.tensorrt.items() if v is not None}, "tensorrt"
             ),
+            aoti=AotiConfig.from_table(recorded.aoti, "aoti"),
         )
     except VidcError as error:
         raise _refused(where, error.message) from error

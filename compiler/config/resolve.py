@@ -31,6 +31,7 @@ from vidc.compiler.config.quantization import (
     require_quantized_alone,
 )
 from vidc.compiler.config.schema import (
+    AotiConfig,
     CalibrateConfig,
     CheckpointConfig,
     TensorRtConfig,
@@ -63,6 +64,7 @@ class Settings:
         quantization: quantization of the transformer, if any.
         checkpoint: settings of reading a checkpoint.
         tensorrt: settings of building engines with TensorRT.
+        aoti: settings of building engines with AOTInductor.
         calibrate: settings of a calibration; a bundle depends only on the calibration.
     """
 
@@ -77,6 +79,7 @@ class Settings:
     quantization: QuantizationConfig | None = None
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tensorrt: TensorRtConfig = field(default_factory=TensorRtConfig)
+    aoti: AotiConfig = field(default_factory=AotiConfig)
     calibrate: CalibrateConfig = field(default_factory=CalibrateConfig)
 
     @property
@@ -107,6 +110,7 @@ class Settings:
             "checkpoint": self.checkpoint.to_json(),
             "validate": self.validate.to_json(),
             "tensorrt": asdict(self.tensorrt),
+            "aoti": self.aoti.to_json(),
         }
 
     def values(self) -> dict[str, Any]:
@@ -226,6 +230,7 @@ def resolve(
         quantization=quantized,
         checkpoint=read_table(CheckpointConfig, merged, "checkpoint"),
         tensorrt=read_table(TensorRtConfig, merged, "tensorrt"),
+        aoti=read_table(AotiConfig, merged, "aoti"),
         calibrate=read_table(CalibrateConfig, merged, "calibrate"),
     )
 

@@ -124,6 +124,18 @@ class TensorRtConfig(Table):
         return None if self.workspace_gb is None else int(self.workspace_gb * 10**9)
 
 
+@dataclass(frozen=True)
+class AotiConfig(Table):
+    """Settings of AOTInductor builds.
+
+    Attributes:
+        measure: measure the forms of each convolution on the GPU and take the fastest one; where
+            false, a rule chooses.
+    """
+
+    measure: bool = True
+
+
 def build_tables(family: type[Family]) -> dict[str, type[Table]]:
     """Returns the tables of settings that a bundle of a family has."""
     return {
@@ -131,6 +143,7 @@ def build_tables(family: type[Family]) -> dict[str, type[Table]]:
         "checkpoint": CheckpointConfig,
         "validate": ValidateConfig,
         "tensorrt": TensorRtConfig,
+        "aoti": AotiConfig,
     }
 
 

@@ -7,6 +7,8 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from vidc.compiler.backends.aoti.convolution_choices import SUFFIX, Choice, Choices
+from vidc.compiler.inspect.beside import read_beside
 from vidc.compiler.inspect.changes import Sections, sections
 from vidc.plugins.archive import Archive
 from vidc.plugins.archive import Member as Stored
@@ -43,6 +45,8 @@ class Package:
         metadata: build machine of an engine; empty for a program.
         pickles: members that loading might unpickle; vidc refuses to load a package with any.
         files: files by path below the package's own folder.
+        convolutions: chosen form of each convolution that has several, by the text of its sizes; as
+            the file beside the package says.
     """
 
     content: Content
@@ -50,13 +54,15 @@ class Package:
     metadata: dict[str, Any]
     pickles: tuple[str, ...]
     files: dict[str, Member]
+    convolutions: dict[str, Choice]
 
 
 def describe_package(path: Path) -> Package:
     """Describes a package.
 
     Raises:
-        GateError: ``VIDC-BUNDLE-MALFORMED`` if it is no package; ``VIDC-BUNDLE-UNREADABLE``.
+        GateError: ``VIDC-BUNDLE-MALFORMED`` if it is no package; ``VIDC-BUNDLE-UNREADABLE``; what
+            ``convolutions_of`` raises.
     """
     archive = open_package(path)
     pickles = find_pickles(archive)
@@ -68,6 +74,7 @@ def describe_package(path: Path) -> Package:
             metadata=_metadata(archive, members),
             pickles=tuple(_below(name) for name in pickles),
             files={below: _described(archive.members[name]) for below, name in members.items()},
+            convolutions=convolutions_of(path),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise GateError(
@@ -75,6 +82,16 @@ def describe_package(path: Path) -> Package:
             f"{path} is not a package of PyTorch's: {str(error)[:200]}",
             "copy it again from where it was built, or build it again",
         ) from error
+
+
+def convolutions_of(package: Path) -> dict[str, Choice]:
+    """Returns the choices that a build wrote beside a package; empty if it wrote none.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-MALFORMED``, ``VIDC-BUNDLE-FIELD``.
+    """
+    found = read_beside(package.with_suffix(SUFFIX), Choices, "convolutions")
+    return {} if found is None else dict(found.choices)
 
 
 def _described(member: Stored) -> Member:
@@ -109,7 +126,7 @@ def _metadata(archive: Archive, members: Mapping[str, str]) -> dict[str, Any]:
 
 
 def compare_packages(old: Package, new: Package) -> Sections:
-    """Returns the differences between two packages: metadata and files."""
+    """Returns the differences between two packages: metadata, files, forms of convolutions."""
     return sections(_package_subjects(old), _package_subjects(new))
 
 
@@ -118,4 +135,5 @@ def _package_subjects(package: Package) -> dict[str, dict[str, Any]]:
         "package": {"content": package.content, "format_version": package.format_version},
         "metadata": package.metadata,
         "files": plain(package.files),
+        "convolutions": {name: choice.form for name, choice in package.convolutions.items()},
     }

@@ -1,6 +1,5 @@
 """Description of a TensorRT plan: bytes, layers and source network."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,11 @@ from vidc.compiler.backends.tensorrt.engine_layers import (
 from vidc.compiler.backends.tensorrt.plan import LAYERS, Plan, describe_plan
 from vidc.compiler.backends.tensorrt.product import PRODUCTS
 from vidc.compiler.backends.tensorrt.quantized import QuantizedMatmul
+from vidc.compiler.inspect.beside import read_beside
 from vidc.compiler.inspect.changes import Sections, sections
 from vidc.compiler.store.workers import alone
 from vidc.plugins.errors import BuildError, GateError, UnavailableError
-from vidc.runtime.strict import plain, read
-
-MAX_DESCRIPTION_BYTES = 2**26
+from vidc.runtime.strict import plain
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,8 @@ def inspect_plan(path: Path) -> InspectedPlan:
             what describes its network or its layers does not.
     """
     plan = describe_plan(path)
-    network = _read(path.with_suffix(LAYERS), Network, "a network")
-    engine = _read(path.with_suffix(ENGINE), EngineLayers, "an engine's layers")
+    network = read_beside(path.with_suffix(LAYERS), Network, "a network")
+    engine = read_beside(path.with_suffix(ENGINE), EngineLayers, "an engine's layers")
     not_loaded = None
     try:
         require_gpu(PRODUCTS[plan.product])
@@ -162,20 +160,3 @@ def _subjects(found: InspectedPlan) -> dict[str, dict[str, Any]]:
         subjects["kernels"] = dict(found.engine.kinds)
         subjects["memory"] = dict(found.engine.memory)
     return subjects
-
-
-def _read(path: Path, kind: type[Any], what: str) -> Any:
-    """Returns the text of a file, None if there is none."""
-    if not path.exists():
-        return None
-    try:
-        if path.stat().st_size > MAX_DESCRIPTION_BYTES:
-            raise ValueError("it is too large")
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise GateError(
-            "VIDC-BUNDLE-MALFORMED",
-            f"{path} does not describe {what}: {str(error)[:200]}",
-            "copy it again from where it was built, or delete it to see the plan alone",
-        ) from error
-    return read(document, kind, path.name)

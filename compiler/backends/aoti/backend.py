@@ -9,6 +9,12 @@ import torch
 from torch import Tensor
 
 from vidc.compiler.backends import DEFAULT_OPTIONS, Backend, CompiledEngine, CompileOptions
+from vidc.compiler.backends.aoti.convolution_choices import (
+    SUFFIX,
+    Choice,
+    choices_json,
+    engine_chooser,
+)
 from vidc.compiler.backends.aoti.convolutions import bind_implementations
 from vidc.compiler.backends.aoti.cxx import cxx_defect, cxx_version
 from vidc.compiler.backends.aoti.fusion import NOTHING, fusable
@@ -21,6 +27,7 @@ from vidc.compiler.backends.aoti.inductor import (
 from vidc.compiler.config.schema import EIGHT_BITS
 from vidc.compiler.config.targets import Target, gpu_unavailable
 from vidc.compiler.quantize.support import AOTI_CPU, AOTI_GPU, QuantizationSupport
+from vidc.compiler.store.atomic import write_json
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.lowering import expand, open_stored
 from vidc.plugins import engine_operators, loading
@@ -110,6 +117,7 @@ class AotInductorBackend(Backend):
         channels_last: tuple[str, ...] = ()
         fusion, notes, signature = NOTHING, tuple[str, ...](), component.signature
         inductor: Mapping[str, Any] = {}
+        choices: Mapping[str, Choice] = {}
         if target.is_gpu:
             from vidc.compiler.backends.aoti import group_norms, short_attention, winograd
             from vidc.compiler.backends.aoti.cuda import for_cuda
@@ -127,10 +135,13 @@ class AotInductorBackend(Backend):
             passes = (winograd, group_norms, short_attention)
             called = {*fusable(program), *(n for p in passes for n in p.fused_operators(program))}
             notes = _notes(tuple(sorted(called)), fault)
-            lowered = for_cuda(program, fault is None)
+            chooser = engine_chooser(options.measure, options.cache_folder)
+            with inductor_cache(component.program):  # For the kernels that are measured.
+                lowered = for_cuda(program, fault is None, choose=chooser)
+            choices = chooser.choices
             program, channels_last, fusion = lowered.program, lowered.channels_last, lowered.fusion
             inductor = lowered.inductor
-            notes += fusion.left
+            notes += fusion.left + chooser.notes
         else:
             expand(program, qk_norm_rope, qk_norm_rope_reference)
             expand(program, quantized_linear, quantized_linear_reference)
@@ -149,7 +160,7 @@ class AotInductorBackend(Backend):
             "products": {name: list(factors) for name, factors in fusion.products.items()},
         }
         finish_package(package, program, signature, taken)
-        files = [package, *_save_constants(constants, package)]
+        files = [package, *_save_constants(constants, package), *_save_choices(choices, package)]
         for folder in kernels.values():
             files += [Path(shutil.copy(file, package.parent)) for file in sorted(folder.iterdir())]
         return CompiledEngine(
@@ -178,6 +189,14 @@ def _save_constants(constants: Mapping[str, Tensor], package: Path) -> list[Path
         return []
     file = package.with_suffix(".safetensors")
     save_file({name: value.contiguous() for name, value in constants.items()}, file)
+    return [file]
+
+
+def _save_choices(choices: Mapping[str, Choice], package: Path) -> list[Path]:
+    if not choices:
+        return []
+    file = package.with_suffix(SUFFIX)
+    write_json(file, choices_json(choices))
     return [file]
 
 

@@ -11,11 +11,11 @@ from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
 from vidc.compiler.backends.aoti import group_norms, short_attention
+from vidc.compiler.backends.aoti.convolution_forms import Choose, by_rule
 from vidc.compiler.backends.aoti.fusion import NOTHING, Fusion, fuse
 from vidc.compiler.backends.aoti.phases import use_phases
 from vidc.compiler.backends.aoti.scaled_matmuls import lower_linears
-from vidc.compiler.backends.aoti.winograd import Tiles, use_winograd
-from vidc.compiler.backends.aoti.winograd_convolution import tile_of
+from vidc.compiler.backends.aoti.winograd import use_winograd
 from vidc.compiler.backends.rings_8bit import lower_rings, pop_rounding
 from vidc.exporters.lowering import expand, inline, open_stored, replace
 from vidc.exporters.program import weight_names
@@ -61,8 +61,7 @@ def for_cuda(
     program: ExportedProgram,
     fused: bool,
     *,
-    tiles: Tiles = tile_of,
-    phases: bool = True,
+    choose: Choose = by_rule,
     without: Collection[str] = (),
 ) -> CudaProgram:
     """Lowers a program for a Hopper GPU.
@@ -75,8 +74,7 @@ def for_cuda(
     Args:
         program: an exported program, perhaps quantized; changed in place.
         fused: True to call fused operators, whose kernels must be installed.
-        tiles: chooses m of Winograd's F(m, 3) for a number of output frames; None to use none.
-        phases: True to convolve images before they are upsampled.
+        choose: chooses the form of each convolution that has several.
         without: names of ``REWRITES`` that are left out, to measure what they gain.
 
     Raises:
@@ -85,9 +83,8 @@ def for_cuda(
     """
     fusion = lower(program, fused)
     names = _convolved_weights(program)
-    if phases:
-        use_phases(program)
-    called = use_winograd(program, fused, tiles)
+    use_phases(program, choose)
+    called = use_winograd(program, fused, choose)
     for name, rewrite in REWRITES.items():
         if fused and name not in without:
             called += rewrite(program)

@@ -5,7 +5,7 @@ not three: sums of taps, in one of four ways (phases). The upsampled image is ne
 result is the same but for the rounding of the sums.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,57 +13,43 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.nn import functional
 
+from vidc.compiler.backends.aoti.convolution_forms import Choose, Form, Sizes, by_rule
 from vidc.exporters.lowering import insert
 
 aten = torch.ops.aten
 _UPSAMPLINGS = (aten._upsample_nearest_exact2d.vec, aten.upsample_nearest2d.vec)
 _PASSED = (aten.clone.default, aten._to_copy.default, aten.type_as.default)
-_WIDE = 128
-"""Outputs from which one convolution for all phases is faster than one for each phase of rows.
-
-On an H100, one takes 1.99 ms with 192 outputs and 3.79 ms with 96; two take 3.11 and 2.77 ms.
-"""
-_TAPS = 36
-"""Taps of all phases at most, for each input and output."""
 
 
-def are_worthwhile(pixels: int, outputs: int) -> bool:
-    """Returns True if images are larger than the filters that every call computes.
-
-    Args:
-        pixels: of all images before upsampling.
-        outputs: channels of the result.
-    """
-    return _TAPS * outputs <= pixels
-
-
-def upsampled_convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, together: bool | None = None
-) -> Tensor:
+def upsampled_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, together: bool) -> Tensor:
     """Returns the 3x3 convolution of an image that is upsampled by two, ``[M, N, 2 H, 2 W]``.
 
     Args:
         x: ``[M, C, H, W]``, before upsampling.
         weight: ``[N, C, 3, 3]``, for an image with one pixel of zeros around it.
         bias: ``[N]``, or None.
-        together: True for one convolution of all phases, False for one of each phase of rows; None
-            chooses the faster one.
+        together: True for one convolution of all phases, False for one of each phase of rows.
     """
-    rows, outputs = x.shape[2], len(weight)
-    if outputs >= _WIDE if together is None else together:
-        columns = _with_three_taps(weight.float(), 3)
-        kernel = _with_three_taps(columns, 3).flatten(0, 2).to(weight.dtype)
-        phases = functional.conv2d(x, kernel, padding=1)
-        phases = phases.movedim(1, -1).unflatten(-1, (2, 2, outputs)).transpose(2, 3)
+    return convolve_phases(x, phase_filters(weight, together), bias)
+
+
+def phase_filters(weight: Tensor, together: bool) -> list[Tensor]:
+    """Returns the filters of ``upsampled_convolution``: one ``[4 N, C, 3, 3]``, or two of rows."""
+    columns = _with_three_taps(weight.float(), 3)
+    if together:
+        return [_with_three_taps(columns, 3).flatten(0, 2).to(weight.dtype)]
+    return [each.flatten(0, 1).to(weight.dtype) for each in _with_two_taps(columns, 3)]
+
+
+def convolve_phases(x: Tensor, filters: Sequence[Tensor], bias: Tensor | None) -> Tensor:
+    """Returns the result of ``upsampled_convolution`` from the result of ``phase_filters``."""
+    rows, convolved = x.shape[2], [functional.conv2d(x, each, padding=1) for each in filters]
+    if len(convolved) == 1:
+        phases = convolved[0].movedim(1, -1).unflatten(-1, (2, 2, -1)).transpose(2, 3)
     else:
         # The result has a row more, the first for phase 1 and the last for phase 0.
-        both = [
-            functional.conv2d(x, kernel.flatten(0, 1).to(weight.dtype), padding=1)
-            for kernel in _with_two_taps(_with_three_taps(weight.float(), 3), 3)
-        ]
-        of_rows = [each[:, :, phase : phase + rows] for phase, each in enumerate(both)]
-        phases = torch.stack([each.movedim(1, -1) for each in of_rows], 2)
-        phases = phases.unflatten(-1, (2, outputs))
+        of_rows = [each[:, :, phase : phase + rows] for phase, each in enumerate(convolved)]
+        phases = torch.stack([each.movedim(1, -1) for each in of_rows], 2).unflatten(-1, (2, -1))
     # [M, H, 2, W, 2, N]
     result: Tensor = phases.flatten(3, 4).flatten(1, 2)
     return (result if bias is None else result + bias).movedim(-1, 1)
@@ -82,14 +68,12 @@ def _with_three_taps(weight: Tensor, dim: int) -> Tensor:
     return torch.stack([torch.cat([before, zeros], dim), torch.cat([zeros, after], dim)])
 
 
-def use_phases(
-    program: ExportedProgram, worthwhile: Callable[[int, int], bool] = are_worthwhile
-) -> int:
+def use_phases(program: ExportedProgram, choose: Choose = by_rule) -> int:
     """Rewrites convolutions of images that are upsampled by two, in float16 and in place.
 
     Args:
         program: an exported program.
-        worthwhile: like ``are_worthwhile``; other convolutions are left as they are.
+        choose: chooses the form of each.
 
     Returns:
         The number of rewritten convolutions.
@@ -99,13 +83,16 @@ def use_phases(
         x = _upsampled(node)
         if x is None:
             continue
-        images, _, height, width = x.meta["val"].shape
-        if not worthwhile(images * height * width, node.meta["val"].shape[1]):
+        images, inputs, height, width = x.meta["val"].shape
+        outputs = node.meta["val"].shape[1]
+        form = choose(Sizes(inputs, outputs, images, height, width, upsampled=True))
+        if form is Form.UPSAMPLED:
             continue
+        together = form is Form.PHASES
         weight, bias = node.args[1], node.args[2] if len(node.args) > 2 else None
 
-        def convolve(x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
-            return upsampled_convolution(x, weight, *(bias or (None,)))
+        def convolve(x: Tensor, weight: Tensor, *bias: Tensor, together: bool = together) -> Tensor:
+            return upsampled_convolution(x, weight, bias[0] if bias else None, together)
 
         with program.graph.inserting_before(node):
             given = [x, weight] if bias is None else [x, weight, bias]

@@ -6,7 +6,6 @@ Convolutions in other dtypes are left as they are. Between two such convolutions
 SiLU after it, and the input transform of the second.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +13,12 @@ import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
+from vidc.compiler.backends.aoti.convolution_forms import Choose, Sizes, by_rule, candidates
 from vidc.compiler.backends.aoti.winograd_convolution import (
     LEAST_CHANNELS,
     convolution_inputs,
     convolution_output,
     is_narrow,
-    tile_of,
     winograd_products,
 )
 from vidc.exporters.lowering import insert
@@ -32,44 +31,43 @@ _PRODUCTS = 6
 _PASSED = (aten.clone.default, aten._to_copy.default)
 """Operations that copy or cast a tensor."""
 
-Tiles = Callable[[int], int | None]
-"""Returns m of F(m, 3) for a convolution's number of output frames; None to leave it."""
-
 
 def fused_operators(program: ExportedProgram) -> tuple[str, ...]:
     """Returns the names of the operators that ``use_winograd`` calls if ``fused`` is True."""
-    found = _convolutions(program, tile_of)
+    found = _convolutions(program)
     return (OPERATOR,) if any(map(_NormSilu.before, found)) else ()
 
 
-def use_winograd(program: ExportedProgram, fused: bool, tiles: Tiles = tile_of) -> tuple[str, ...]:
+def use_winograd(
+    program: ExportedProgram, fused: bool, choose: Choose = by_rule
+) -> tuple[str, ...]:
     """Rewrites convolutions over three frames in float16, in place.
 
     Args:
         program: an exported program.
         fused: True to call ``norm_silu_winograd`` between them, whose kernel must be installed.
-        tiles: chooses m of F(m, 3).
+        choose: chooses the form of each.
 
     Returns:
         Names of the fused operators that the program calls.
     """
-    rewriter = _Rewriter(program.graph, fused)
-    for convolution in _convolutions(program, tiles):
+    rewriter = _Rewriter(program.graph, fused, choose)
+    for convolution in _convolutions(program):
         rewriter.rewrite(convolution)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
     return (OPERATOR,) if rewriter.fusions else ()
 
 
-def _convolutions(program: ExportedProgram, tiles: Tiles) -> "list[_Convolution]":
-    """Returns the convolutions of a program that are rewritten, in order."""
+def _convolutions(program: ExportedProgram) -> "list[_Convolution]":
+    """Returns the convolutions of a program that have several forms, in order."""
     nodes = program.graph.find_nodes(op="call_function", target=aten.conv3d.default)
-    return [found for node in nodes if (found := _Convolution.of(node, tiles)) is not None]
+    return [found for node in nodes if (found := _Convolution.of(node)) is not None]
 
 
 @dataclass(frozen=True)
 class _Convolution:
-    """A call of ``conv3d`` that is rewritten.
+    """A call of ``conv3d`` that has several forms.
 
     Attributes:
         node: the call of ``conv3d``.
@@ -77,7 +75,6 @@ class _Convolution:
         weight: ``[N, C, 3, 3, 3]``.
         bias: ``[N]``, or None.
         pads: zeros on the left, right, top and bottom of ``x``.
-        tile: m of F(m, 3).
     """
 
     node: fx.Node
@@ -85,20 +82,17 @@ class _Convolution:
     weight: fx.Node
     bias: fx.Node | None
     pads: tuple[int, ...]
-    tile: int
 
     @classmethod
-    def of(cls, node: fx.Node, tiles: Tiles) -> "_Convolution | None":
-        """Reads a call of ``conv3d``; returns None if it is left as it is."""
+    def of(cls, node: fx.Node) -> "_Convolution | None":
+        """Reads a call of ``conv3d``; returns None if it has no other form."""
         given: list[Any] = [*node.args, *_DEFAULTS[len(node.args) :]]
         x, weight, bias, stride, padding, dilation, groups = given
         plain = all(each == 1 for each in (*stride, *dilation, groups)) and not any(padding)
         result = node.meta["val"]
         outputs, inputs, *kernel = weight.meta["val"].shape
-        tile = tiles(result.shape[2])
         if (
             not plain
-            or tile is None
             or result.dtype is not torch.float16
             or kernel != [3, 3, 3]
             or inputs < LEAST_CHANNELS
@@ -108,7 +102,14 @@ class _Convolution:
         pads: tuple[int, ...] = (0, 0, 0, 0)
         if x.target is aten.pad.default and len(x.args) == 2 and not any(x.args[1][4:]):
             pads, x = tuple(x.args[1][:4]), x.args[0]
-        return cls(node, x, weight, bias, pads, tile)
+        found = cls(node, x, weight, bias, pads)
+        return found if len(candidates(found.sizes(operator=False))) > 1 else None
+
+    def sizes(self, operator: bool) -> Sizes:
+        """Returns its sizes; ``operator`` as their field."""
+        batch, outputs, frames, height, width = self.node.meta["val"].shape
+        inputs = self.weight.meta["val"].shape[1]
+        return Sizes(inputs, outputs, frames, height, width, batch, operator=operator)
 
 
 _DEFAULTS: tuple[Any, ...] = (None, None, None, (1, 1, 1), (0, 0, 0), (1, 1, 1), 1)
@@ -210,24 +211,32 @@ class _Rewriter:
     Attributes:
         graph: the graph.
         fused: True to call ``norm_silu_winograd`` between convolutions.
+        choose: chooses the form of each.
         products: by the result of each rewritten convolution, its products and its bias.
         fusions: number of calls of the operator.
     """
 
     graph: fx.Graph
     fused: bool
+    choose: Choose
     products: dict[fx.Node, tuple[list[fx.Node], fx.Node | None]] = field(default_factory=dict)
     fusions: int = 0
 
     def rewrite(self, convolution: _Convolution) -> None:
-        """Replaces a call of ``conv3d`` by input transform, products and output transform."""
+        """Replaces a call of ``conv3d`` by input transform, products and output transform.
+
+        Leaves it if that is the chosen form.
+        """
         node, pads, bias = convolution.node, convolution.pads, convolution.bias
         norm = _NormSilu.before(convolution) if self.fused else None
+        tile = self.choose(convolution.sizes(operator=norm is not None)).tile
+        if tile is None:
+            return
         if norm is None:
             with self.graph.inserting_before(node):
-                inputs = insert(self.graph, convolution_inputs, [convolution.x, convolution.tile])
+                inputs = insert(self.graph, convolution_inputs, [convolution.x, tile])
         else:
-            inputs = self._fuse(norm, convolution.tile)
+            inputs = self._fuse(norm, tile)
 
         def multiply(weight: Tensor, *frames: Tensor) -> tuple[Tensor, ...]:
             return winograd_products(frames, weight, pads)
@@ -246,14 +255,18 @@ class _Rewriter:
         self.graph.erase_node(node)
 
     def _fuse(self, norm: _NormSilu, tile: int) -> list[fx.Node]:
-        """Replaces a norm by a call of the operator; returns the transformed inputs after it."""
+        """Replaces a norm by a call of the operator; returns the transformed inputs after it.
+
+        The operator takes products of a convolution with the same m alone. It takes the frames of
+        another convolution, whose output transform then is a kernel of its own.
+        """
         value, residual, products = norm.value, None, None
-        if value in self.products:
+        if self._has_tile(value, tile):
             products = self.products[value]
         elif value.target is aten.add.Tensor and len(value.args) == 2 and not value.kwargs:
             operands: Any = value.args
             for convolved, other in (operands, operands[::-1]):
-                if convolved in self.products and _like(other, value):
+                if self._has_tile(convolved, tile) and _like(other, value):
                     products, residual = self.products[convolved], other
         sources, bias = ([value], None) if products is None else products
         optional = [node for node in (bias, residual) if node is not None]
@@ -276,8 +289,10 @@ class _Rewriter:
             made = (*inputs.unbind(), *((total,) if keep_sum else ()), last)
             return tuple(each.movedim(-1, 1) for each in made)
 
-        # Marks the place right after the value.
-        with self.graph.inserting_after(value):
+        # Marks the place right after the value, or after all inputs of the program if it is one.
+        inputs_of_program = self.graph.find_nodes(op="placeholder")
+        place = inputs_of_program[-1] if value.op == "placeholder" else value
+        with self.graph.inserting_after(place):
             anchor = self.graph.call_function(aten.alias.default, (value,))
         with self.graph.inserting_before(anchor):
             given = [norm.gamma, norm.past, *sources, *optional]
@@ -290,6 +305,10 @@ class _Rewriter:
             node.replace_all_uses_with(last)
         self.fusions += 1
         return inputs
+
+    def _has_tile(self, node: fx.Node, tile: int) -> bool:
+        """Returns True if a node is the result of a convolution that was rewritten with a tile."""
+        return node in self.products and len(self.products[node][0]) == tile + 2
 
 
 def _like(node: Any, other: fx.Node) -> bool:

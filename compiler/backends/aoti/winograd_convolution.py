@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from vidc.plugins.ops.winograd_tiles import (
-    TILES,
     filter_transform,
     input_transform,
     output_transform,
@@ -21,11 +20,6 @@ LEAST_CHANNELS = 32
 """Least input channels of a rewritten convolution; least output channels, unless it is narrow."""
 _TAPS = 9
 """Positions of a 3x3 filter."""
-
-
-def tile_of(frames: int) -> int | None:
-    """Returns the largest m that divides a number of output frames, None if none does."""
-    return max((tile for tile in TILES if frames % tile == 0), default=None)
 
 
 def is_narrow(outputs: int, inputs: int) -> bool:
@@ -61,9 +55,24 @@ def winograd_products(
     Returns:
         m + 2 products, each ``[M, N, H, W]``.
     """
-    taps, tile = weight.float().unbind(2), len(frames) - 2
-    filters = [each.to(weight.dtype) for each in filter_transform(taps, tile)]
-    if is_narrow(*weight.shape[:2]):
+    return convolve_transformed(frames, winograd_filters(weight, len(frames) - 2), pads)
+
+
+def winograd_filters(weight: Tensor, tile: int) -> list[Tensor]:
+    """Transforms the weight of a convolution: ``tile + 2`` filters ``[N, C, 3, 3]``.
+
+    Args:
+        weight: ``[N, C, 3, 3, 3]``.
+        tile: m of F(m, 3).
+    """
+    return [each.to(weight.dtype) for each in filter_transform(weight.float().unbind(2), tile)]
+
+
+def convolve_transformed(
+    frames: Sequence[Tensor], filters: Sequence[Tensor], pads: Sequence[int]
+) -> tuple[Tensor, ...]:
+    """Returns the result of ``winograd_products`` from the result of ``winograd_filters``."""
+    if is_narrow(*filters[0].shape[:2]):
         return tuple(_sum_of_taps(*each, pads) for each in zip(frames, filters, strict=True))
     left, right, top, bottom = pads
     if left == right and top == bottom:

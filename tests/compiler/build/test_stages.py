@@ -144,6 +144,22 @@ def test_a_limit_on_workspace_is_in_the_key_of_what_keeps_to_it(target, backend,
 
 
 @pytest.mark.parametrize(
+    ("target", "backend", "reads"),
+    [("h100", "aoti", True), ("cpu", "aoti", False), ("h100", "onnxruntime", False)],
+)
+def test_measuring_is_in_the_key_of_what_measures(target, backend, reads) -> None:
+    def config(*assignments: str) -> object:
+        given = {"gpu": target, "precision": "fp16", "assignments": assignments}
+        chosen = resolve("tiny", backend=backend, environ={}, **given)
+        made = stages(chosen, Sources({}, seed=1))
+        return next(s for s in made if s.name == "compile:denoise").key().config
+
+    assert config() == {"precision": "fp16"}
+    without = {"measure": False} if reads else {}
+    assert config("aoti.measure=false") == {"precision": "fp16"} | without
+
+
+@pytest.mark.parametrize(
     ("group", "sources"),
     [("vae", Sources({})), ("text_encoder", Sources({}, seed=1))],
     ids=["no seed", "no tokenizer"],

@@ -115,6 +115,44 @@ def test_a_package_is_shown(vidc, package):
     assert document["metadata"] == {"AOTI_CPU_ISA": "AVX2"}
 
 
+CHOICES = {
+    "384 > 384, 3 frames of 60x104": {
+        "form": "conv3d",
+        "decided": "measured",
+        "reason": "",
+        "times_ms": {"conv3d": 0.4, "F(3, 3)": 0.45},
+        "at_least_ms": {},
+        "device": "NVIDIA H100",
+        "build": "torch 2.11.0",
+    }
+}
+
+
+def test_forms_of_convolutions_beside_an_engine_are_shown(vidc, make_bundle, package):
+    beside = package.with_suffix(".convolutions.json")
+    beside.write_text(json.dumps({"schema": 1, "choices": CHOICES}))
+    bundle = make_bundle()
+    engine = json.loads((bundle / "manifest.json").read_text())["engines"]["denoise"]["files"][0]
+    (bundle / engine).with_suffix(".convolutions.json").write_text(beside.read_text())
+    for arguments in ([str(package)], [str(bundle), "--component", "denoise"]):
+        status, out, _ = vidc("inspect", *arguments)
+        assert status == 0
+        row, machine = out.splitlines()[-2:]
+        said = "60x104 conv3d measured conv3d 0.4 ms, F(3, 3) 0.45 ms"
+        assert " ".join(row.split()).endswith(said)
+        assert machine == "measured on NVIDIA H100 with torch 2.11.0"
+        document = json.loads(vidc("inspect", *arguments, "--json")[1])
+        assert document["convolutions"] == CHOICES
+
+
+@pytest.mark.parametrize("damage", ["{", '{"schema": 2, "choices": {}}'])
+def test_a_damaged_description_of_convolutions_is_refused(vidc, package, damage):
+    package.with_suffix(".convolutions.json").write_text(damage)
+    status, out, err = vidc("inspect", str(package))
+    assert (status, out) == (1, "")
+    assert "denoise.convolutions.json" in err
+
+
 def test_a_file_of_another_kind_is_refused(vidc, tmp_path):
     (tmp_path / "notes.txt").touch()
     status, out, err = vidc("inspect", str(tmp_path / "notes.txt"))

@@ -13,10 +13,13 @@ from torch import Tensor, nn
 from torch._inductor import config
 from torch.export import ExportedProgram
 
-from vidc.compiler.backends import CompiledEngine
+from vidc.compiler.backends import CompiledEngine, CompileOptions
 from vidc.compiler.backends.aoti.backend import backend
+from vidc.compiler.backends.aoti.convolution_choices import Choice, Decided
+from vidc.compiler.backends.aoti.convolution_forms import Form
 from vidc.compiler.backends.aoti.inductor import OPTIONS
 from vidc.compiler.config.targets import targets
+from vidc.compiler.inspect.package import convolutions_of
 from vidc.exporters.artifact import ExportedComponent
 from vidc.exporters.component import Component
 from vidc.exporters.export import export_component
@@ -260,8 +263,8 @@ def test_gpu_tools_include_kernel_library(
 
 
 @pytest.fixture
-def compile_for_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Compiles ``denoise`` for an H200 up to where a GPU is needed; the program it came to."""
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[ExportedProgram]:
+    """Programs that were compiled for a GPU, up to where one is needed."""
     programs = []
 
     def compile_nothing(program: ExportedProgram, package: Path, options: object) -> None:
@@ -273,6 +276,14 @@ def compile_for_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     monkeypatch.setattr(
         "vidc.compiler.backends.aoti.cuda.move_to_device_pass", lambda program, _: program
     )
+    return programs
+
+
+@pytest.fixture
+def compile_for_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: list[ExportedProgram]
+) -> Callable[..., Any]:
+    """Compiles ``denoise`` for an H200; the engine and the program it came to."""
 
     def compile_for_gpu(
         fault: UnavailableError | None, *assignments: str
@@ -319,6 +330,43 @@ def test_unsupported_sizes_are_noted(compile_for_gpu: Callable[..., Any]) -> Non
     assert engine.requires.operators == ("gelu_quantize",)
     (note,) = engine.notes
     assert "expected a head size of 32, 64 or 128, found 24" in note
+
+
+class Upsampled(nn.Module):
+    """A convolution of upsampled images, which has three forms on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.toy = nn.ParameterDict({"kernel": torch.empty(8, 4, 3, 3, dtype=torch.float16)})
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        larger = nn.functional.interpolate(x.float(), scale_factor=2.0, mode="nearest-exact")
+        return (nn.functional.conv2d(larger.type_as(x), self.toy["kernel"], padding=1),)
+
+
+@pytest.mark.parametrize(
+    ("measure", "reason"), [(True, "there is no GPU"), (False, "setting aoti.measure is false")]
+)
+def test_engine_records_the_forms_of_its_convolutions(
+    tmp_path: Path, programs: list[ExportedProgram], measure: bool, reason: str
+) -> None:
+    signature = Signature(
+        (
+            TensorSpec("x", (1, 4, 6, 5), "float16", Role.INPUT),
+            TensorSpec("y", (1, 8, 12, 10), "float16", Role.OUTPUT),
+        )
+    )
+    exported = ExportedComponent("toy", tmp_path, signature)
+    save_program(export_program(Component("toy", Upsampled(), signature)), exported.program)
+    options = CompileOptions(measure=measure, cache_folder=tmp_path / "kept")
+    engine = backend.compile(exported, targets()["h200"], {}, tmp_path / "output", options)
+    assert engine.files == ("engines/aoti/toy.pt2", "engines/aoti/toy.convolutions.json")
+    found = convolutions_of(tmp_path / "output" / engine.files[0])
+    assert found == {
+        "4 > 8, 1 upsampled images of 6x5": Choice(Form.UPSAMPLED, Decided.BY_RULE, reason)
+    }
+    assert engine.notes == ()
+    assert len(programs) == 1
 
 
 def test_gpu_without_attention_kernel_is_unsupported() -> None:

@@ -7,11 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vidc.compiler.backends.aoti.phases import (
-    are_worthwhile,
-    upsampled_convolution,
-    use_phases,
-)
+from vidc.compiler.backends.aoti.convolution_forms import Form
+from vidc.compiler.backends.aoti.phases import upsampled_convolution, use_phases
 
 aten = torch.ops.aten
 
@@ -61,11 +58,14 @@ def exported(dtype, **options) -> tuple[torch.export.ExportedProgram, Tensor]:
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 @pytest.mark.parametrize("outputs", [8, 128])
 @pytest.mark.parametrize("bias", [False, True])
-def test_rewrites_a_convolution(mode, outputs, bias):
+@pytest.mark.parametrize("form", [Form.PHASES, Form.ROWS])
+def test_rewrites_a_convolution(mode, outputs, bias, form):
     program, x = exported(torch.float16, mode=mode, outputs=outputs, bias=bias)
     wanted = program.module()(x)
     assert use_phases(program) == 0
-    assert use_phases(program, lambda pixels, outputs: pixels == 60) == 1
+    sizes = []
+    assert use_phases(program, lambda found: sizes.append(found) or form) == 1
+    assert [str(found) for found in sizes] == [f"4 > {outputs}, 2 upsampled images of 6x5"]
     targets = {node.target for node in program.graph.nodes}
     assert targets.isdisjoint((aten._upsample_nearest_exact2d.vec, aten.upsample_nearest2d.vec))
     torch.testing.assert_close(program.module()(x), wanted, rtol=0, atol=4e-3)
@@ -87,12 +87,5 @@ def test_rewrites_a_convolution(mode, outputs, bias):
 )
 def test_leaves_other_convolutions(dtype, options):
     program, _ = exported(dtype, **options)
-    assert use_phases(program, lambda *_: True) == 0
+    assert use_phases(program, lambda _: Form.PHASES) == 0
     assert len(program.graph.find_nodes(op="call_function", target=aten.conv2d.default)) == 1
-
-
-@pytest.mark.parametrize(
-    ("pixels", "outputs", "worth"), [(6 * 60 * 104, 192, True), (28 * 18 * 32, 1280, False)]
-)
-def test_images_are_larger_than_the_filters(pixels, outputs, worth):
-    assert are_worthwhile(pixels, outputs) is worth

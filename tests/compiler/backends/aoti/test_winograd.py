@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vidc.compiler.backends.aoti.convolution_forms import Form, Sizes
 from vidc.compiler.backends.aoti.phases import use_phases
 from vidc.compiler.backends.aoti.winograd import fused_operators, use_winograd
 from vidc.compiler.backends.aoti.winograd_convolution import (
     convolution_inputs,
     convolution_output,
     is_narrow,
-    tile_of,
     winograd_products,
 )
 from vidc.compiler.config.resolve import resolve
@@ -65,13 +65,6 @@ def test_narrow_convolutions_have_few_outputs(outputs, inputs, narrow):
     assert is_narrow(outputs, inputs) is narrow
 
 
-@pytest.mark.parametrize(
-    ("frames", "tile"), [(1, None), (2, 2), (3, 3), (4, 4), (5, None), (6, 3), (9, 3), (12, 4)]
-)
-def test_the_largest_tile_that_divides_the_frames(frames, tile):
-    assert tile_of(frames) == tile
-
-
 class Convolved(nn.Module):
     """One convolution of a clip that is padded in memory."""
 
@@ -83,6 +76,10 @@ class Convolved(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.convolution(functional.pad(x[:, : self.inputs], (1, 1, 1, 1, 2, 0)))
+
+
+def by_rows(_sizes: Sizes) -> Form:
+    return Form.ROWS
 
 
 def convolutions(program) -> tuple[int, int]:
@@ -170,7 +167,7 @@ def test_decodes_as_the_program_did(part, weights, exact, fused, calls):
         program = export_program(component(part, "fp16"))
         if rewritten:
             assert fused_operators(program) == ("norm_silu_winograd",)
-            assert use_phases(program, lambda *_: True) == 3
+            assert use_phases(program, by_rows) == 3
             assert bool(use_winograd(program, fused)) is fused
             # Of 34 convolutions, 5 are not 3x3x3. Tiles of three frames take 5 products, 16 times,
             # and tiles of four take 6, 12 times; the last one is narrow. Of 5 over one frame, 3
@@ -208,7 +205,7 @@ class Contiguous(TorchDispatchMode):
 def test_the_operator_gets_contiguous_tensors(part, weights, name, calls, channels_last):
     component = part.components(part.network("fp16"))[name]
     program = export_program(component)
-    use_phases(program, lambda *_: True)
+    use_phases(program, by_rows)
     use_winograd(program, fused=True)
     module = program.module(check_guards=False)
     parameters = dict(module.named_parameters())

@@ -1,0 +1,103 @@
+"""Forms in which a float16 convolution runs on a GPU, and the rule that chooses one.
+
+All forms of a convolution give the same result but for rounding. ``winograd_convolution`` and
+``phases`` have the arithmetic.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from vidc.plugins.ops.winograd_tiles import TILES
+
+WIDE = 128
+"""Outputs from which the rule prefers one convolution for all phases.
+
+On an H100, one takes 1.99 ms with 192 outputs and 3.79 ms with 96; two take 3.11 and 2.77 ms.
+"""
+_TAPS = 36
+"""Taps of all phases at most, for each input and output."""
+
+
+class Form(StrEnum):
+    """A way to compute a convolution.
+
+    A 3x3x3 convolution is cuDNN's, or Winograd's F(m, 3) in time. A 3x3 convolution of an image
+    that nearest upsampling made twice as large is that, or one convolution of the smaller image for
+    all four phases, or one for each phase of rows.
+    """
+
+    DIRECT = "conv3d"
+    F2 = "F(2, 3)"
+    F3 = "F(3, 3)"
+    F4 = "F(4, 3)"
+    UPSAMPLED = "upsampled"
+    PHASES = "phases"
+    ROWS = "phases of rows"
+
+    @property
+    def tile(self) -> int | None:
+        """m of F(m, 3), None for the other forms."""
+        return next((tile for tile in TILES if _winograd(tile) is self), None)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a convolution, by which its form is chosen.
+
+    Attributes:
+        inputs: channels.
+        outputs: channels.
+        frames: frames of a video's result; all images where they are upsampled.
+        height: of the input without padding.
+        width: of the input without padding.
+        batch: number of videos.
+        upsampled: True for a 3x3 convolution of images that are upsampled by two first.
+        operator: True if ``norm_silu_winograd`` computes the transforms before and after it.
+    """
+
+    inputs: int
+    outputs: int
+    frames: int
+    height: int
+    width: int
+    batch: int = 1
+    upsampled: bool = False
+    operator: bool = False
+
+    def __str__(self) -> str:
+        text = f"{self.inputs} > {self.outputs}"
+        size = f"{self.height}x{self.width}"
+        if self.upsampled:
+            return f"{text}, {self.frames} upsampled images of {size}"
+        videos = "" if self.batch == 1 else f"{self.batch} times "
+        apart = "" if self.operator else ", without operator"
+        return f"{text}, {videos}{self.frames} frames of {size}{apart}"
+
+
+Choose = Callable[[Sizes], Form]
+"""Returns the form of a convolution, one of its ``candidates``."""
+
+
+def candidates(sizes: Sizes) -> tuple[Form, ...]:
+    """Returns the forms that a convolution has."""
+    if sizes.upsampled:
+        return (Form.UPSAMPLED, Form.PHASES, Form.ROWS)
+    return (Form.DIRECT, *(_winograd(tile) for tile in TILES if sizes.frames % tile == 0))
+
+
+def by_rule(sizes: Sizes) -> Form:
+    """Returns the form that is taken where none was measured.
+
+    That is F(m, 3) with the largest m that divides the frames; and phases where the images have
+    more pixels than the filters, which every call computes.
+    """
+    if not sizes.upsampled:
+        return candidates(sizes)[-1]
+    if _TAPS * sizes.outputs > sizes.frames * sizes.height * sizes.width:
+        return Form.UPSAMPLED
+    return Form.PHASES if sizes.outputs >= WIDE else Form.ROWS
+
+
+def _winograd(tile: int) -> Form:
+    return Form(f"F({tile}, 3)")
