@@ -33,6 +33,7 @@ from vidc.compiler.backends.aoti.inductor import compile_package, named_constant
 from vidc.compiler.bench.clock import Clock
 from vidc.compiler.bench.fingerprint import fingerprint
 from vidc.compiler.config.resolve import resolve
+from vidc.compiler.validate.headroom import Activation, Headroom
 from vidc.compiler.validate.metrics import compare, psnr
 from vidc.exporters.models import PRECISIONS, with_weights
 from vidc.exporters.part import Part
@@ -142,13 +143,14 @@ def states_of(component: Any, dtype: torch.dtype) -> list[Tensor]:
 
 
 @torch.inference_mode()
-def float32_frames(part: Part, latents: list[Tensor]) -> list[Tensor]:
-    """Frames of PyTorch in float32."""
+def float32_frames(part: Part, latents: list[Tensor]) -> tuple[list[Tensor], Activation]:
+    """Frames of PyTorch in float32, and the largest activation."""
     weights = {name: value.cuda() for name, value in weights_of(part, torch.float32).items()}
     component = part.components(with_weights(part.network("fp32"), weights))[COMPONENT]
-    states = states_of(component, torch.float32)
+    states, headroom = states_of(component, torch.float32), Headroom([component.module])
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        return [component.module(latent, *states)[0].cpu() for latent in latents]
+        frames = [component.module(latent, *states)[0].cpu() for latent in latents]
+    return frames, headroom.largest()
 
 
 def errors_of(found: list[Tensor], wanted: list[Tensor]) -> dict[str, list[float]]:
@@ -178,13 +180,16 @@ def measure(part: Part, names: list[str], folder: Path) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(3)
     shape = part.latent_shape  # type: ignore[attr-defined]
     latents = [torch.randn(shape, generator=generator).cuda() for _ in range(2)]
-    wanted, clock = float32_frames(part, latents), Clock(torch.device("cuda"))
+    wanted, largest = float32_frames(part, latents)
+    print(f"largest activation: {largest}", file=sys.stderr, flush=True)
+    clock = Clock(torch.device("cuda"))
     torch.cuda.empty_cache()
     decoders = {name: Decoder.of(part, name, folder) for name in names}
     rows: dict[str, Any] = {}
     for name, decoder in decoders.items():
         found = [decoder(latent).cpu() for latent in latents]
         rows[name] = errors_of(found, wanted) | {"samples_ms": []}
+        rows[name]["largest_activation"] = largest.value
         for _ in range(WARM_UP):
             decoder(latents[1])
         rows[name]["lowering"] = json.loads((folder / f"{name}.lowering.json").read_text())

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from vidc.compiler.build.load import loaded_input
 from vidc.compiler.config.program import model_modules
@@ -90,10 +91,20 @@ class PlayGolden(Stage):
         exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
         with exact, growing_segments(), gpu_faults(device):
             # The float32 engines are gone before the next ones are made.
-            inputs, reference = play_in_float32(
+            inputs, reference, activations = play_in_float32(
                 self.model, weights, tokenizer, self.scenario, self.prompts, device, self._narrow
             )
             if set(self.precisions.values()) != {"fp32"}:
                 engines = eager_engines(self.model, weights, self.precisions, device)
                 eager, rollout = play_eager(self.model, engines, self.scenario, inputs, reference)
-        Golden(self.scenario, inputs, reference, eager, rollout).save(workspace.output)
+        golden = Golden(self.scenario, inputs, reference, eager, rollout, activations)
+        golden.save(workspace.output)
+
+    def notes(self, output: Path) -> list[str]:
+        """Returns the largest activations of groups that are in fp16 on a GPU."""
+        from vidc.compiler.validate.golden import read_activations
+
+        return [
+            f"{group}: the largest activation is {found}"
+            for group, found in read_activations(output).items()
+        ]

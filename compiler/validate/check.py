@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from vidc.compiler.store.disk import byte_sizes
 from vidc.compiler.validate.compare import Comparison, compare_with_golden
 from vidc.compiler.validate.gates import all_passed
 from vidc.compiler.validate.golden import Golden
+from vidc.compiler.validate.headroom import Activation
 from vidc.compiler.validate.metrics import PixelMetrics, TensorMetrics
 from vidc.compiler.validate.perceptual import Lpips, Unavailable
 from vidc.compiler.validate.play import Player
@@ -70,7 +71,7 @@ class Validation:
         return render_html(
             Report(
                 bundle=manifest.name,
-                about=_about(manifest, self.level),
+                about=_about(manifest, self.level, self.golden.activations),
                 tools=manifest.tools,
                 gates=self.comparison.gates,
                 components=self.comparison.components,
@@ -141,8 +142,9 @@ def _trained(manifest: Manifest) -> bool:
     return all("random_weights" not in weights.source for weights in manifest.weights.values())
 
 
-def _about(manifest: Manifest, level: str) -> dict[str, str]:
+def _about(manifest: Manifest, level: str, activations: Mapping[str, Activation]) -> dict[str, str]:
     engines = manifest.engines.values()
+    largest = "; ".join(f"{group}: {found}" for group, found in activations.items())
     return {
         "model": f"{manifest.preset} ({manifest.family})",
         "weights": "; ".join(
@@ -155,6 +157,7 @@ def _about(manifest: Manifest, level: str) -> dict[str, str]:
         "size": byte_sizes(manifest.sizes),
         "reference": "PyTorch eager, float32",
         "level": level,
+        **({"largest activation": largest} if largest else {}),
     }
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -10,14 +10,18 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from vidc.compiler.store.atomic import read_json
+from vidc.compiler.validate.headroom import Activation
 from vidc.compiler.validate.play import Inputs, Played, Player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.plugins.errors import GateError
 from vidc.runtime.engines import Engine
 from vidc.runtime.programs.spec import ProgramSpec
+from vidc.runtime.strict import plain, read
 from vidc.runtime.text import PromptTokenizer, TextEncoder
 
 FOLDER = "golden"
+ACTIVATIONS = "activations.json"
 SAMPLES = 2**12
 """Values kept of any other tensor."""
 GOLDEN_RATIO = 2654435769
@@ -186,6 +190,7 @@ class Golden:
         eager: eager in the model's own precision, call by call from the reference's values of the
             forced output; None where that is float32 too.
         eager_rollout: the same without being brought back to the reference.
+        activations: the largest activation in float32 of each group that a GPU has in fp16.
     """
 
     scenario: Scenario
@@ -193,6 +198,7 @@ class Golden:
     reference: Record
     eager: Record | None
     eager_rollout: Played | None
+    activations: Mapping[str, Activation] = field(default_factory=dict)
 
     @property
     def switches(self) -> tuple[int, ...]:
@@ -219,6 +225,8 @@ class Golden:
         if self.eager_rollout is not None:
             rollout = Record([], self.eager_rollout).to_tensors()
             _write(root / "eager_rollout.safetensors", rollout)
+        if self.activations:
+            (root / ACTIVATIONS).write_text(json.dumps(plain(self.activations)) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -229,11 +237,11 @@ class Golden:
         """
         root = folder / FOLDER
 
-        def read(name: str) -> Record | None:
+        def stored(name: str) -> Record | None:
             path = root / f"{name}.safetensors"
             return Record.from_tensors(load_file(path)) if path.exists() else None
 
-        reference, rollout = read("reference"), read("eager_rollout")
+        reference, rollout = stored("reference"), stored("eager_rollout")
         if reference is None:
             raise GateError(
                 "VIDC-VALIDATE-GOLDEN",
@@ -257,9 +265,23 @@ class Golden:
                 _read_table(root / "conditions.safetensors"),
             ),
             reference,
-            read("eager"),
+            stored("eager"),
             None if rollout is None else rollout.played,
+            read_activations(folder),
         )
+
+
+def read_activations(folder: Path) -> dict[str, Activation]:
+    """Returns the largest activations in ``golden/`` of a bundle's folder.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-FIELD``, they are not those of a build.
+    """
+    path = folder / FOLDER / ACTIVATIONS
+    if not path.exists():
+        return {}
+    found: dict[str, Activation] = read(read_json(path), dict[str, Activation], str(path))
+    return found
 
 
 def _read_table(path: Path) -> dict[str, Tensor]:

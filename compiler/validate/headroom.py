@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,17 @@ from vidc.plugins.errors import GateError
 
 LIMIT = torch.finfo(torch.float16).max / 4
 """Limit of an activation in float32: a quarter of float16's maximum, as margin for other inputs."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """Largest absolute output of a network's layers, and the layer."""
+
+    layer: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} in {self.layer}, fp16 accepts {LIMIT:.0f}"
 
 
 class Headroom:
@@ -41,15 +53,15 @@ class Headroom:
 
         return look
 
-    def largest(self) -> tuple[str, float]:
-        """Returns the layer with the largest output, and that value; ``("", 0.0)`` before any."""
+    def largest(self) -> Activation:
+        """Returns the largest output; 0 of no layer before any."""
         values = {name: value.item() for name, value in self._found.items()}
         # NaN is the largest of all.
         layer = max(values, key=lambda name: (math.isnan(values[name]), values[name]), default="")
-        return layer, values.get(layer, 0.0)
+        return Activation(layer, values.get(layer, 0.0))
 
-    def require(self, group: str) -> None:
-        """Refuses activations above ``LIMIT``.
+    def require(self, group: str) -> Activation:
+        """Returns the largest output; refuses one above ``LIMIT``.
 
         Args:
             group: the weights group of the networks.
@@ -57,11 +69,12 @@ class Headroom:
         Raises:
             GateError: ``VIDC-BUILD-HEADROOM``.
         """
-        layer, value = self.largest()
-        if not value <= LIMIT:  # NaN included.
+        found = self.largest()
+        if not found.value <= LIMIT:  # NaN included.
             raise GateError(
                 "VIDC-BUILD-HEADROOM",
-                f"{layer} of {group} reaches {value:.0f} in float32; in fp16 at most "
+                f"{found.layer} of {group} reaches {found.value:.0f} in float32; in fp16 at most "
                 f"{LIMIT:.0f} is accepted, a quarter of its range",
                 f"pass --set precision.{group}=bf16, or fp32 on a GPU without bf16",
             )
+        return found

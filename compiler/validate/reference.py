@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vidc.compiler.config.program import program_spec
 from vidc.compiler.quantize.modules import components_of
 from vidc.compiler.validate.golden import Record, make_inputs, record, with_prompts
-from vidc.compiler.validate.headroom import Headroom
+from vidc.compiler.validate.headroom import Activation, Headroom
 from vidc.compiler.validate.play import Inputs, Played, Player
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.component import Component
@@ -97,8 +97,10 @@ def play_in_float32(
     prompts: Sequence[str],
     device: torch.device,
     narrow: Sequence[str] = (),
-) -> tuple[Inputs, Record]:
+) -> tuple[Inputs, Record, dict[str, Activation]]:
     """Returns a scenario's inputs and PyTorch's record of it in float32, on ``device``.
+
+    Also returns the largest activation of each group of ``narrow``.
 
     Args:
         config: of the model.
@@ -123,9 +125,7 @@ def play_in_float32(
         encoder = engines[config.text_component]
         inputs = with_prompts(inputs, eager.resources.spec, encoder, tokenizer, prompts)
     played = record(eager, scenario, inputs)
-    for group, found in headroom.items():
-        found.require(group)
-    return inputs, played
+    return inputs, played, {group: found.require(group) for group, found in headroom.items()}
 
 
 def play_eager(
