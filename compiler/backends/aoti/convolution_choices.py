@@ -30,6 +30,7 @@ MARGIN = 0.05
 """Part of the time of the rule's form. The same engine differed by 5 % between two runs."""
 _TIMING = "vidc.compiler.backends.aoti.convolution_timing"
 _WAIT_SECONDS = 0.1
+_LONGEST_REASON = 200
 
 
 class Decided(StrEnum):
@@ -99,6 +100,9 @@ def decide(sizes: Sizes, times: "Times") -> Form:
 class Chooser:
     """Chooses the form of each convolution of a program.
 
+    ``choices`` has the choices by the text of sizes, and ``notes`` a line for each that is another
+    than an earlier build's, or that could not be measured.
+
     Args:
         measure: measures the forms of a convolution; None to follow the rule.
         reason: why nothing is measured.
@@ -116,6 +120,7 @@ class Chooser:
         record: Path | None = None,
     ) -> None:
         self.choices: dict[str, Choice] = {}
+        self.notes: tuple[str, ...] = ()
         self._measure = measure
         self._reason = reason
         self._device = device
@@ -127,15 +132,6 @@ class Chooser:
         if str(sizes) not in self.choices:
             self.choices[str(sizes)] = self._choose(sizes)
         return self.choices[str(sizes)].form
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A line for each choice that differs from an earlier build's."""
-        return tuple(
-            f"convolution {name}: {choice.form}; {choice.reason}"
-            for name, choice in self.choices.items()
-            if choice.decided is not Decided.BY_RULE and choice.reason
-        )
 
     def _choose(self, sizes: Sizes) -> Choice:
         rule = Choice(by_rule(sizes), Decided.BY_RULE, self._reason)
@@ -152,14 +148,22 @@ class Chooser:
                 return replace(before, decided=Decided.RECORDED)
             try:
                 times = self._measure(sizes)
-            except MemoryError as error:
-                return replace(rule, reason=f"it could not be measured: {error}")
+            except RuntimeError as error:  # The rule's form computes the same.
+                first = str(error).partition("\n")[0][:_LONGEST_REASON]
+                choice = replace(rule, reason=f"it could not be measured: {first}")
+                self._note(sizes, choice)
+                return choice
             choice = self._measured(sizes, times, before)
+            if choice.reason:
+                self._note(sizes, choice)
             if self._record is not None:
                 # Why this build differs from the one before is said once.
                 kept = {**known, str(sizes): replace(choice, reason="")}
                 write_json(self._record, choices_json(kept))
             return choice
+
+    def _note(self, sizes: Sizes, choice: Choice) -> None:
+        self.notes += (f"convolution {sizes}: {choice.form}; {choice.reason}",)
 
     def _measured(self, sizes: Sizes, times: "Times", before: Choice | None) -> Choice:
         choice = Choice(
@@ -217,8 +221,6 @@ def engine_chooser(measure: bool, folder: Path | None) -> Chooser:
     def measured(sizes: Sizes) -> "Times":
         try:
             return measure_forms(sizes, torch.device("cuda"))
-        except torch.OutOfMemoryError as error:
-            raise MemoryError("the GPU has not enough free memory") from error
         finally:
             torch.cuda.empty_cache()
 

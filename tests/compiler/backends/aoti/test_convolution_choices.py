@@ -83,12 +83,13 @@ def test_transforms_that_inductor_computes_are_not_measured():
 
 def test_a_full_gpu_leaves_the_choice_to_the_rule(tmp_path):
     def full(_sizes: Sizes) -> Times:
-        raise MemoryError("the GPU has not enough free memory")
+        raise torch.OutOfMemoryError("CUDA out of memory.\nMore of it")
 
     chooser = Chooser(full, record=tmp_path / "record.json")
     assert chooser(SMALL) is F3
     (choice,) = chooser.choices.values()
-    assert choice.reason == "it could not be measured: the GPU has not enough free memory"
+    assert choice.reason == "it could not be measured: CUDA out of memory."
+    assert chooser.notes == (f"convolution {SMALL}: F(3, 3); {choice.reason}",)
     assert not (tmp_path / "record.json").exists()
 
 
