@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from vidc.plugins.transposed_values import stored_at
+from vidc.plugins.transposed_values import GROUP, stored_at
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -20,6 +20,7 @@ DTYPES: dict[str, torch.dtype] = {
     "int8": torch.int8,
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_RING_AXES = 4
 
 
 class Role(StrEnum):
@@ -48,11 +49,19 @@ class Rounding:
         scale: scale per head, float32 ``[H]``.
         mean: mean subtracted before quantization, float32 ``[H, D]``; None for zeros.
         reordered: True if slots are in the order of ``transposed_values.py``.
+        padding: number of slots behind the component's that nothing writes.
     """
 
     scale: str
     mean: str | None = None
     reordered: bool = False
+    padding: int = 0
+
+    def __post_init__(self) -> None:
+        if self.padding not in range(GROUP if self.reordered else 1):
+            raise ValueError(
+                f"{self.padding} slots of padding; reordered slots have 0 to {GROUP - 1}, others 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,8 @@ class TensorSpec:
             raise ValueError(
                 f"{self.name}: {self.axes} is not a permutation of {len(self.shape)} axes"
             )
+        if self.rounding is not None and self.rounding.padding and len(self.shape) != _RING_AXES:
+            raise ValueError(f"{self.name}: only a ring, of {_RING_AXES} axes, may have padding")
 
     @property
     def reads(self) -> bool:
@@ -106,6 +117,15 @@ class TensorSpec:
         """Bytes of the tensor."""
         return math.prod(self.shape) * self.torch_dtype.itemsize
 
+    @property
+    def component_shape(self) -> tuple[int, ...]:
+        """The component's shape: its order of axes, without the padding of slots."""
+        axes = range(len(self.shape)) if self.axes is None else self.axes
+        shape = [size for _, size in sorted(zip(axes, self.shape, strict=True))]
+        if self.rounding is not None and self.rounding.padding:
+            shape[1] -= self.rounding.padding
+        return tuple(shape)
+
     def rearranged(self, axes: tuple[int, ...]) -> Self:
         """Returns the state of an engine that has the component's axes in this order."""
         if self.axes is not None:
@@ -119,11 +139,11 @@ class TensorSpec:
         return state.permute([self.axes.index(axis) for axis in range(len(self.axes))])
 
     def ordered(self, state: Tensor) -> Tensor:
-        """Returns an engine's state with the component's order of axes and of slots."""
+        """Returns an engine's state with the component's axes and slots: no padding, its order."""
         if self.rounding is None or not self.rounding.reordered:
             return self.original(state)
         numbers = self.original(state.view(torch.int8))
-        slots = torch.arange(numbers.shape[1], device=numbers.device)
+        slots = torch.arange(self.component_shape[1], device=numbers.device)
         return numbers[:, stored_at(slots)].view(state.dtype)
 
     def dequantize(self, state: Tensor, weight: Callable[[str], Tensor]) -> Tensor:
@@ -157,7 +177,9 @@ class TensorSpec:
         if self.axes is not None:
             value["axes"] = list(self.axes)
         if self.rounding is not None:
-            value["rounding"] = asdict(self.rounding)
+            rounding = asdict(self.rounding)
+            # Absent where it is 0: earlier versions read such a bundle too.
+            value["rounding"] = {k: v for k, v in rounding.items() if k != "padding" or v}
         return value
 
     @classmethod

@@ -9,7 +9,7 @@ attention, as the last one of a clean pass, so these stay plain operations for i
 plugins for them as well.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import getitem
 from typing import Any
@@ -33,7 +33,7 @@ from vidc.plugins.ops.ring import ring_attention, ring_slots, ring_write
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
 from vidc.plugins.quantize import quantize
 from vidc.plugins.signature import DTYPES, Signature, TensorSpec
-from vidc.plugins.transposed_values import GROUP
+from vidc.plugins.transposed_values import GROUP, padded_slots
 
 _TRANSPOSED = (0, 2, 3, 1)
 """Permutation of a value ring's axes from the component's to the kernel's layout."""
@@ -95,7 +95,10 @@ def pop_rounding(program: ExportedProgram, every: bool = False) -> dict[fx.Node,
 
 
 def quantized_signature(program: ExportedProgram, signature: Signature) -> Signature:
-    """Returns a component's signature with the value rings of its unlowered program transposed."""
+    """Returns a component's signature with the value rings of its unlowered program transposed.
+
+    Their slots are padded to a multiple of 16.
+    """
     specs = dict(zip(argument_placeholders(program), signature.arguments, strict=True))
     values = {
         specs[cache].name
@@ -107,8 +110,9 @@ def quantized_signature(program: ExportedProgram, signature: Signature) -> Signa
         if spec.name not in values:
             return spec
         assert spec.rounding is not None
-        reordered = replace(spec.rounding, reordered=True)
-        return replace(spec, rounding=reordered).rearranged(_TRANSPOSED)
+        shape = _padded(spec.shape)
+        rounding = replace(spec.rounding, reordered=True, padding=shape[1] - spec.shape[1])
+        return replace(spec, shape=shape, rounding=rounding).rearranged(_TRANSPOSED)
 
     return replace(signature, tensors=tuple(map(stored, signature)))
 
@@ -241,12 +245,12 @@ class _Lowering:
                 f"{'; '.join(left) or 'fused operators are not called'}",
                 "leave its [[attention]] out of the recipe",
             )
+        window = cache.meta["val"].shape[1]
         self._narrow(cache, state.transposed)
         given = (cache, *(node.kwargs[name] for name in ("update", "position", "sink")))
+        state_of = (state.scale, state.mean, state.transposed)
         with self.graph.inserting_before(node):
-            result = insert(
-                self.graph, _written, (*given, state.scale, state.mean, state.transposed)
-            )
+            result = insert(self.graph, _written, (*given, window, *state_of))
         self._replace(node, {1: result})
 
     def attend(self, node: Any) -> None:
@@ -280,7 +284,8 @@ class _Lowering:
 
     def _narrow(self, cache: fx.Node, transposed: bool) -> None:
         value, dtype = cache.meta["val"], self.states[cache].dtype
-        shape = [value.shape[axis] for axis in _TRANSPOSED] if transposed else value.shape
+        padded = _padded(value.shape)
+        shape = [padded[axis] for axis in _TRANSPOSED] if transposed else value.shape
         with value.fake_mode:
             cache.meta["val"] = torch.empty(shape, dtype=dtype)
 
@@ -295,6 +300,12 @@ class _Lowering:
         self.graph.erase_node(node)
 
 
+def _padded(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape of a ring ``[B, S, H, D]`` with slots in whole groups."""
+    batch, slots, *row = shape
+    return (batch, padded_slots(slots), *row)
+
+
 def _by_channel(scale: Tensor, head_dim: int) -> Tensor:
     """Expands ``[H]`` to ``[H, D]``."""
     return scale[:, None].expand(-1, head_dim).contiguous()
@@ -305,17 +316,21 @@ def _written(
     update: Tensor,
     position: Tensor,
     sink: int,
+    window: int,
     scale: Tensor,
     mean: Tensor | None,
     transposed: bool,
 ) -> Tensor:
-    """Writes a block's keys or values, ``[B, T, H, D]``, to the slots of an 8-bit ring."""
+    """Writes a block's keys or values, ``[B, T, H, D]``, to the slots of an 8-bit ring.
+
+    ``window`` is the number of slots without padding.
+    """
     values = update.float() if mean is None else update.float() - mean
     # As bytes: PyTorch has no index_put for FP8 on a CPU.
     stored = quantize(values, scale[:, None], cache.dtype).view(torch.int8)
     ring = cache.view(torch.int8)
     ring = ring.permute(0, 3, 1, 2) if transposed else ring
-    slots = ring_slots(position, update.shape[1], ring.shape[1], sink)
+    slots = ring_slots(position, update.shape[1], window, sink)
     if transposed:
         # The table of ``stored_at`` as arithmetic, because traced code cannot hold a table.
         of_group = slots % GROUP

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from vidc.compiler.config.recipe import FORMATS, HIGH, STATIC, AttentionFormat, Recipe
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
+from vidc.compiler.quantize.arithmetic import DTYPES
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes
+from vidc.compiler.quantize.ring_kernels import ring_refusal
 from vidc.compiler.quantize.support import QuantizationSupport
 from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError, UsageError
@@ -30,6 +32,7 @@ def supported_formats(recipe: Recipe, model: Family, support: QuantizationSuppor
             "add a rule with weights, keys or values in 8 bits, or build in another precision",
         )
     require_supported(recipe.name, formats, support)
+    _require_kernels(recipe.name, formats, model, support)
     sizes = linear_sizes(model)
     _require_convolutions(recipe.name, [n for n in formats.linear if n not in sizes], support)
     for name, fmt in formats.linear.items():
@@ -93,6 +96,24 @@ def _require_computed(
             return
         what += " other than queries, keys and values in one format with static scales"
     raise _unsupported(recipe, f"{what}, {support.unsupported}", _REMOVE)
+
+
+def _require_kernels(
+    recipe: str, formats: Quantization, model: Family, support: QuantizationSupport
+) -> None:
+    """Rejects 8-bit rings whose sizes the backend's kernels do not support."""
+    for name, ring in model.quantized_part.attentions.items():
+        fmt = formats.attention[name]
+        kernels = support.attention_kernels if fmt.computes else support.ring_kernels
+        if fmt == AttentionFormat() or not kernels:
+            continue
+        refused = ring_refusal(ring, DTYPES[fmt.keys], fmt.computes)
+        if refused is not None:
+            raise _unsupported(
+                recipe,
+                f"{name} in 8 bits, and no kernel supports its ring {ring.keys}: {refused}",
+                _REMOVE,
+            )
 
 
 def _require_ring(

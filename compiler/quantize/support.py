@@ -18,7 +18,9 @@ class QuantizationSupport:
         per_token: True if inputs may have per-token scales, computed at run time.
         attention_formats: formats of quantized self-attention: queries, keys and values share one,
             with static scales.
+        attention_kernels: True if vidc's kernels, which support certain sizes, compute it.
         ring_formats: formats of a KV ring with static scales whose queries stay in high precision.
+        ring_kernels: True if vidc's kernels write and read such a ring.
         unsupported_rings: why other ring formats are refused; follows the ring's name.
     """
 
@@ -30,7 +32,9 @@ class QuantizationSupport:
     convolutions: bool = False
     per_token: bool = False
     attention_formats: tuple[str, ...] = ()
+    attention_kernels: bool = False
     ring_formats: tuple[str, ...] = ()
+    ring_kernels: bool = False
     unsupported_rings: str = ""
 
 
@@ -48,6 +52,7 @@ AOTI_GPU = QuantizationSupport(
     multiple=16,
     per_token=True,
     attention_formats=("fp8", "int8"),
+    attention_kernels=True,
     ring_formats=("fp8", "int8"),
 )
 """Calls of ``vidc::quantized_linear``, lowered to ``torch._scaled_mm`` for a Hopper GPU."""
@@ -69,7 +74,9 @@ TENSORRT = QuantizationSupport(
     multiple=16,
     int8_matmul=True,
     attention_formats=("fp8", "int8"),
+    attention_kernels=True,
     ring_formats=("fp8", "int8"),
+    ring_kernels=True,
 )
 """Calls of ``vidc::quantized_linear`` that become Q/DQ in the graph that TensorRT parses, and 8-bit
 rings in plugins."""

@@ -45,6 +45,7 @@ void transpose_values(const QkvTo8BitRing& given, cudaStream_t stream) {
   kernel.cache = given.qkv.value_cache.data;
   kernel.scale = static_cast<const float*>(given.value_scale.data);
   kernel.ring = qk.ring;
+  kernel.value_slots = static_cast<int>(given.qkv.value_cache.size(3));
   kernel.tokens = qk.tokens;
   kernel.heads = qk.width / qk.head_dim;
   const dim3 grid(static_cast<unsigned>(transpose_tiles(qk.tokens)),
@@ -74,9 +75,11 @@ void check_qk_norm_rope_ring_write_8bit(const QkvTo8BitRing& given) {
   const int64_t head_dim = keys.size(3);
   check_qkv(kChecks, given.qkv, slots, heads, head_dim);
   if (given.value_transposed) {
-    kChecks.that(slots % kGroup == 0, keys.name, "a number of slots that is a multiple of 16",
-                std::to_string(slots));
-    kChecks.shape(values, {batch, heads, head_dim, slots});
+    kChecks.shape(values, {batch, heads, head_dim, "S'"});
+    const int64_t stored = values.size(3);
+    kChecks.that(stored % kGroup == 0 && stored >= slots, values.name,
+                 "a number of slots that is a multiple of 16, at least " + std::to_string(slots),
+                 std::to_string(stored));
   } else {
     kChecks.like(values, keys);
   }

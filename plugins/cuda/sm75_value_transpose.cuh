@@ -1,5 +1,6 @@
-// Writes values to their slots of a transposed 8-bit ring, [batch, heads, head_dim, slots]: 8-bit
-// matrix instructions need the reduced index, the slot, to be contiguous.
+// Writes values to their slots of a transposed 8-bit ring, [batch, heads, head_dim, value_slots]:
+// 8-bit matrix instructions need the reduced index, the slot, to be contiguous. Slots from
+// `ring.slots` on are padding, which is not written.
 //
 // Each 16 slots have the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15: a thread's softmax weights
 // are then the operand that it multiplies the values with.
@@ -19,6 +20,7 @@ struct ValueTranspose {
   void* cache;
   const float* scale;  // [heads]
   Ring ring;
+  int value_slots;  // of a row of the cache, a multiple of kGroup
   int tokens;
   int heads;
 };
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(kTransposeThreads)
 
   for (int item = threadIdx.x; item < kTileSlots / kGroup * HeadDim; item += kTransposeThreads) {
     const int group = item / HeadDim * kGroup, row = item % HeadDim;
-    Output* to = static_cast<Output*>(given.cache) + (of_head * HeadDim + row) * given.ring.slots +
+    Output* to = static_cast<Output*>(given.cache) + (of_head * HeadDim + row) * given.value_slots +
                  slots.base + group;
     const int begin = slots.begin - slots.base - group, end = slots.end - slots.base - group;
     if (begin <= 0 && end >= kGroup) {

@@ -41,8 +41,9 @@ class RingWriteArguments(NamedTuple):
     """``[B, S, H, D]``, float8_e4m3fn or int8, written; ``D`` is 32, 64 or 128, and ``H D`` at most
     8192. The ``T`` tokens share no slot."""
     value_cache: Tensor
-    """The same dtype and shape, written; if transposed ``[B, H, D, S]``, with slots in the order of
-    ``transposed_values.py``."""
+    """The same dtype and shape, written; if transposed ``[B, H, D, S']`` with slots in the order of
+    ``transposed_values.py``. ``S'`` is a multiple of 16 and at least ``S``; slots from ``S`` on are
+    not written."""
     key_scale: Tensor
     """Float32 ``[H]``, positive."""
     value_scale: Tensor
@@ -55,7 +56,7 @@ class RingWriteArguments(NamedTuple):
     eps: float
     """Epsilon of the norm."""
     value_transposed: bool
-    """True if ``value_cache`` is transposed; ``S`` is then a multiple of 16."""
+    """True if ``value_cache`` is transposed."""
     quantize_query: bool
     """True to quantize queries to the ring's dtype, per token and head."""
 
@@ -136,9 +137,10 @@ def _check(args: RingWriteArguments) -> None:
     )  # fmt: skip
     batch, slots, heads, head_dim = cache.shape
     if args.value_transposed:
-        multiple = f"a number of slots that is a multiple of {GROUP}"
-        checks.that(slots % GROUP == 0, "key_cache", multiple, slots)
-        checks.shape("value_cache", values, (batch, heads, head_dim, slots))
+        checks.shape("value_cache", values, (batch, heads, head_dim, "S'"))
+        stored = values.shape[3]
+        multiple = f"a number of slots that is a multiple of {GROUP}, at least {slots}"
+        checks.that(stored % GROUP == 0 and stored >= slots, "value_cache", multiple, stored)
     else:
         checks.shape("value_cache", values, cache.shape)
     checks.dtype("value_cache", values, (cache.dtype,))

@@ -142,14 +142,10 @@ class RingWorldSpec(ActionSpec):
                     f"{component} has tensors {found}, and the spec's sizes give {tensors}"
                 )
             for state in signature.states:
-                self._check_state(component, state.name, state.shape, state.axes)
+                self._check_state(component, state.name, state.component_shape)
 
-    def _check_state(
-        self, component: str, name: str, shape: tuple[int, ...], axes: tuple[int, ...] | None
-    ) -> None:
+    def _check_state(self, component: str, name: str, shape: tuple[int, ...]) -> None:
         """Compares the sizes that the spec knows with those of a state."""
-        if axes is not None:
-            shape = tuple(shape[axes.index(axis)] for axis in range(len(axes)))
         if name.startswith("ring."):
             found = (*shape[:2], shape[-1])
             expected: tuple[int, ...] = (self.tokens, self.window, self.head_dim)

@@ -219,7 +219,7 @@ class StreamSpec(ProgramSpec):
             for state in signature.states:
                 stored = self._state_shape(state.name)
                 if stored is not None:
-                    _compare(f"{state.name} of {component}", _original_shape(state), stored)
+                    _compare(f"{state.name} of {component}", state.component_shape, stored)
 
     def _shapes(self, component: str) -> Mapping[str, _Shape]:
         """Returns the shapes of a component's inputs and outputs; empty for another's."""
@@ -266,13 +266,6 @@ class StreamSpec(ProgramSpec):
 
 def _decode_components(decoder: str) -> tuple[str, str]:
     return f"{decoder}_decode_first", f"{decoder}_decode"
-
-
-def _original_shape(state: TensorSpec) -> tuple[int, ...]:
-    """Returns a state's shape with the component's order of axes."""
-    if state.axes is None:
-        return state.shape
-    return tuple(state.shape[state.axes.index(axis)] for axis in range(len(state.axes)))
 
 
 def _compare(tensor: str, found: tuple[int, ...], expected: _Shape) -> None:

@@ -1,7 +1,7 @@
 """The CPU tests of the fused kernels detect a fault planted in any of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import held
 import pytest
@@ -44,6 +44,11 @@ def static(kernels):
     held.to_8bit(RING, to_8bit_arguments(RING), CPU, operator)
 
 
+def padded(kernels):
+    operator, ring = kernels.operator(qk_norm_rope_ring_write_static), replace(RING, window=150)
+    held.to_8bit(ring, to_8bit_arguments(ring), CPU, operator)
+
+
 def group_norm(kernels):
     taken = group_norm_arguments(2, 77, 64, 8)
     held.group_norm(taken, CPU, kernels.operator(group_norm_silu))
@@ -60,8 +65,9 @@ def sampler(kernels):
 
 UNITS = {
     gelu: "gelu_quantize.cu", ring: "qk_norm_rope_ring_write.cu",
-    static: "qk_norm_rope_ring_write_8bit.cu", group_norm: "group_norm_silu.cu",
-    frames: "temporal_attention.cu", sampler: "sampler_step.cu",
+    static: "qk_norm_rope_ring_write_8bit.cu", padded: "qk_norm_rope_ring_write_8bit.cu",
+    group_norm: "group_norm_silu.cu", frames: "temporal_attention.cu",
+    sampler: "sampler_step.cu",
 }  # fmt: skip
 
 
@@ -91,6 +97,7 @@ FAULTS = [
     Fault(static, "sm75_value_transpose.cuh", "slot % 8 / 2 * 4", "slot % 8 / 2 * 2"),
     Fault(static, "sm75_value_transpose.cuh",
           "(tokens + 3 * 2 * (kTileSlots - 1)) / kTileSlots) + 1", "tokens / kTileSlots)"),
+    Fault(padded, "sm75_value_transpose.cuh", "given.value_slots +", "given.ring.slots +"),
     Fault(static, "sm75_scale.cuh", "offset = lanes / 2", "offset = lanes / 4"),
     Fault(static, "sm75_value_transpose.cuh", "given.scale[head]", "given.scale[0]"),
     Fault(group_norm, "sm75_group_norm_silu.cuh", "  __syncthreads();\n  const int width",

@@ -159,7 +159,7 @@ def test_ring_write(kernels, ring, dtype, seed, deviation, backwards):
 
 @settings(max_examples=examples(80))
 @given(
-    ring=rings(slots_of=16), deviation=sizes, dtype=st.sampled_from(HALVES),
+    ring=rings(), deviation=sizes, dtype=st.sampled_from(HALVES),
     to=st.sampled_from([FP8, torch.int8]), transposed=st.booleans(), quantized=st.booleans(),
     mean=st.booleans(), seed=seeds, backwards=st.booleans(),
 )  # fmt: skip

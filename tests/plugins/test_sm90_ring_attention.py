@@ -7,6 +7,7 @@ as late as they may and products as late, so that what is given away or used too
 import ctypes
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from attention_8bit.kernel import FORMATS, OUTPUT_TYPES, TILE, Arguments
 from attention_8bit.ring import Ring8Bit
 
 from vidc import plugins
+from vidc.plugins.transposed_values import stored_at
 
 CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
@@ -110,6 +112,20 @@ def test_whole_tiles(library, inputs, head_dim):
 @pytest.mark.parametrize("valid_length", [1, 127, 128, 129, 255, 257, 497, 500])
 def test_any_length(library, inputs, valid_length):
     check(library, inputs(3, 1, 64), valid_length, ctas=1)
+
+
+@pytest.mark.parametrize("of", FORMATS, ids=str)
+def test_ring_may_end_within_a_group_of_slots(library, of):
+    """172 slots are stored in rows of 176, shorter than a tile of 128 more."""
+    at = problem(3, 172, 1, 64, 1, torch.device("cpu"), of)
+    values = at.ring.value.view(torch.uint8)[..., :176].contiguous()
+    values[..., stored_at(torch.arange(172, 176))] = 0x7E
+    padded = replace(at, ring=replace(at.ring, value=values.view(of)))
+    found = Simulation(library).run(padded, 172, ctas=1)
+    wanted = emulate(at.query, at.query_scale, at.ring, at.scales, 172)
+    besides = rounding(at, 172)
+    assert first_wrong(found, wanted, besides) is None
+    assert relative(found, wanted) < NEAR + rounded_apart(wanted, besides, few=True)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from vidc.compiler.config.program import program_spec
 from vidc.exporters.families.causal_video import CausalVideo, SamplerConfig, StreamConfig
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
 from vidc.exporters.parts.wan_vae.config import VaeConfig
-from vidc.plugins.signature import Signature
+from vidc.plugins.signature import Rounding, Signature
 from vidc.runtime.manifest import Manifest
 from vidc.runtime.programs.stream import StreamSpec
 
@@ -95,3 +95,20 @@ def test_reads_the_axes_of_a_state_that_an_engine_reorders(stream_signatures) ->
         t.rearranged((0, 2, 1, 3)) if t.name == "ring.k.0" else t for t in signatures["kv_update"]
     ]
     spec.check({**signatures, "kv_update": Signature(tuple(turned))})
+
+
+@pytest.mark.parametrize(("padding", "fits"), [(4, True), (3, False)])
+def test_reads_the_slots_of_a_padded_ring(stream_signatures, padding, fits) -> None:
+    spec, signatures = stream_signatures
+    (ring,) = (t for t in signatures["kv_update"] if t.name == "ring.v.0")
+    batch, slots, *row = ring.shape
+    rounding = Rounding("scale", reordered=True, padding=padding)
+    stored = replace(ring, shape=(batch, slots + 4, *row), dtype="int8", rounding=rounding)
+    stored = stored.rearranged((0, 2, 3, 1))
+    others = [t for t in signatures["kv_update"] if t is not ring]
+    padded = {**signatures, "kv_update": Signature((*others, stored))}
+    if fits:
+        spec.check(padded)
+    else:
+        with pytest.raises(ValueError, match=r"ring\.v\.0 of kv_update .* spec's sizes give"):
+            spec.check(padded)

@@ -234,6 +234,10 @@ def to_8bit(
         off = (found.double() - wanted).abs() - slack
         assert (off <= 1.01 * ROUNDING[found.dtype] * (wanted.abs() + slack)).all()
 
+    if taken["value_transposed"]:
+        padding = stored_at(torch.arange(ring.window, after["value_cache"].shape[3]))
+        now, before = (of["value_cache"].view(torch.int8)[..., padding] for of in (after, taken))
+        assert torch.equal(now, before)
     others = _others(ring, slots)
     for now, before in (
         (after["key_cache"], taken["key_cache"]), (stored, values(taken["value_cache"])),

@@ -5,6 +5,7 @@ from operators import FP8, Ring, draw, qkv_arguments
 from torch import Tensor
 
 from vidc.plugins.arguments import dtype_name
+from vidc.plugins.transposed_values import padded_slots
 
 
 def arguments(
@@ -21,7 +22,8 @@ def arguments(
     tensor = draw(seed + 1000)
     taken = qkv_arguments(ring, dtype, seed, deviation)
     shape = (ring.batch, ring.window, ring.heads, ring.head_dim)
-    values = (ring.batch, ring.heads, ring.head_dim, ring.window) if transposed else shape
+    stored = padded_slots(ring.window)
+    values = (ring.batch, ring.heads, ring.head_dim, stored) if transposed else shape
     step = 3 / (448 if to is FP8 else 127)
     return {
         **{name: value for name, value in taken.items() if name not in ("sink", "eps")},

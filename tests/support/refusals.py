@@ -187,8 +187,9 @@ REFUSALS = [
         "static",
         ("qkv", lambda t: t.float(), "qkv: expected bfloat16 or float16, found float32"),
         ("key_cache", lambda t: t.half(), "expected float8_e4m3fn or int8, found float16"),
-        ("key_cache", lambda t: t[:, :15], "slots that is a multiple of 16, found 15"),
-        ("value_cache", lambda t: t[..., 1:], "shape [2, 3, 32, 16], found [2, 3, 32, 15]"),
+        ("key_cache", lambda t: t.repeat(1, 2, 1, 1), "of 16, at least 32, found 16"),
+        ("value_cache", lambda t: t[..., 1:], "a multiple of 16, at least 16, found 15"),
+        ("value_cache", lambda t: t[:, :, 1:], "shape [2, 3, 32, S'], found [2, 3, 31, 16]"),
         ("value_cache", lambda t: t.view(torch.int8), "expected float8_e4m3fn, found int8"),
         ("value_transposed", lambda _: False, "shape [2, 16, 3, 32], found [2, 3, 32, 16]"),
         ("key_scale", lambda t: t[1:], "key_scale: expected shape [3], found [2]"),
@@ -282,7 +283,7 @@ REFUSALS = [
         ("noise", lambda t: t[1:], "shape [4, 1, 3, 4, 2, 3], found [3, 1, 3, 4, 2, 3]"),
         ("noise", lambda t: t.half(), "noise: expected float32, found float16"),
     ),
-    *_of("as they are", ("value_transposed", lambda _: True, "shape [2, 3, 32, 16], found [2,")),
+    *_of("as they are", ("value_transposed", lambda _: True, "shape [2, 3, 32, S'], found [2,")),
 ]
 """Of shapes and dtypes: what a trace refuses too."""
 

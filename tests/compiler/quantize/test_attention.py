@@ -9,7 +9,7 @@ from quantized import Drawn
 from vidc.compiler.config.recipe import load_recipe
 from vidc.compiler.quantize.attention import require_faithful_attention
 from vidc.compiler.quantize.formats import supported_formats
-from vidc.compiler.quantize.support import AOTI_GPU
+from vidc.compiler.quantize.support import AOTI_CPU
 from vidc.exporters.checkpoint.lazy import LazyTensor
 from vidc.plugins.errors import BuildError, GateError
 
@@ -19,7 +19,7 @@ LAYER = "blocks.0.attn1"
 @pytest.fixture(scope="module")
 def model(config, calibration, weights):
     return Drawn(
-        config, weights, supported_formats(load_recipe("fp8"), config, AOTI_GPU), calibration
+        config, weights, supported_formats(load_recipe("fp8"), config, AOTI_CPU), calibration
     )
 
 

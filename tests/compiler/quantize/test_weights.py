@@ -258,6 +258,30 @@ def test_rejects_unsupported_format_by_name(config, recipe, form, what):
     assert what in raised.value.message
 
 
+@pytest.mark.parametrize(
+    ("recipe", "support"),
+    [("fp8", AOTI_GPU), ("fp8", TENSORRT), ("kv-int8", TENSORRT)],
+    ids=["aoti", "tensorrt", "tensorrt, the ring alone"],
+)
+def test_rejects_ring_that_no_kernel_supports(recipe, support):
+    heads_of_32 = resolve("tiny", environ={}, engines=False).model
+    with pytest.raises(UnavailableError, match="VIDC-RECIPE-LOWERING") as raised:
+        supported_formats(load_recipe(recipe), heads_of_32, support)
+    assert "no kernel supports its ring ring.k.0: " in raised.value.message
+    assert "a head size of 64 or 128, found 32" in raised.value.message
+    assert "remove its [[attention]]" in raised.value.hint
+
+
+@pytest.mark.parametrize("recipe", ["fp8", "fp8-int8-attention"])
+def test_kernels_support_the_ring_of_the_demo(recipe):
+    """The ring has 12 x 81 slots, no multiple of 16."""
+    demo = resolve("demo", environ={}, engines=False).model
+    rings = demo.quantized_part.attentions
+    assert {ring.slots for ring in rings.values()} == {972}
+    formats = supported_formats(load_recipe(recipe), demo, AOTI_GPU)
+    assert all(fmt.computes for fmt in formats.attention.values())
+
+
 def test_rejects_quantized_matmul_of_unsupported_size():
     config = resolve("tiny", assignments=["model.ffn_dim=136"], environ={}, engines=False).model
     recipe = load_recipe("fp8-linear")

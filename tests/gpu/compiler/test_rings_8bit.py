@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from vidc.compiler.backends.aoti.backend import backend
 from vidc.compiler.config.recipe import load_recipe, parse_recipe
 from vidc.compiler.config.targets import targets
+from vidc.plugins.transposed_values import stored_at
 from vidc.runtime import manifest
 from vidc.runtime.engines.aoti import load
 from vidc.runtime.files import Files
@@ -16,7 +17,11 @@ from vidc.runtime.states import Buffers, States
 from vidc.runtime.weights import Weights
 
 SMALL = ("model.dim=128", "model.heads=2", "model.ffn_dim=256")
+DEMO = ("model.dim=256", "model.heads=4", "stream.height=144", "stream.width=144")
+"""Heads and ring of the demo: 972 slots, no multiple of 16."""
 BLOCKS = 5
+LARGEST = 0x7E
+"""Content of padding: the largest number of FP8, and nearly that of INT8."""
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 ALLOWED = 0.05
 """An engine for a CPU has up to 0.029 in bf16; a wrong scale costs far more."""
@@ -25,11 +30,6 @@ ALLOWED = 0.05
 @pytest.fixture(scope="module")
 def target(library, hopper):
     return next(t for t in targets().values() if t.compute_capability == "9.0")
-
-
-@pytest.fixture(scope="module")
-def model():
-    return transformer.model(*SMALL)
 
 
 def error(found, expected):
@@ -45,14 +45,21 @@ def attention(kind):
 
 @pytest.mark.parametrize("name", transformer.COMPONENTS)
 @pytest.mark.parametrize(
-    "recipe",
-    [load_recipe("kv-fp8"), load_recipe("kv-int8"), attention("fp8"), attention("int8")],
-    ids=["kv-fp8", "kv-int8", "attention-fp8", "attention-int8"],
+    ("recipe", "sizes"),
+    [
+        (load_recipe("kv-fp8"), SMALL),
+        (load_recipe("kv-int8"), SMALL),
+        (attention("fp8"), SMALL),
+        (attention("int8"), SMALL),
+        (attention("fp8"), DEMO),
+        (attention("int8"), DEMO),
+    ],
+    ids=["kv-fp8", "kv-int8", "attention-fp8", "attention-int8", "demo-fp8", "demo-int8"],
 )
 def test_engine_computes_what_the_modules_compute(
-    target, model, attention_cubin, tmp_path, recipe, name
-):
-    quantized = Quantized(model, recipe)
+    target, attention_cubin, tmp_path, recipe, sizes, name
+):  # fmt: skip
+    quantized = Quantized(transformer.model(*sizes), recipe)
     component, stored = quantized.component(name, "bf16"), quantized.state("bf16")
     output = tmp_path / "engine"
     kernels = {"flash_attention": attention_cubin("bfloat16", 64).parent}
@@ -78,6 +85,11 @@ def test_engine_computes_what_the_modules_compute(
             eager[spec.name] = torch.zeros(spec.shape, dtype=spec.torch_dtype)
         else:
             states[spec.name].copy_(filled[spec.name])
+    padded = [states[s.name].view(torch.int8) for s in narrow if s.rounding.padding]
+    assert bool(padded) == (sizes is DEMO)
+    padding = stored_at(torch.arange(972, 976, device=CUDA))
+    for ring in padded:
+        ring[..., padding] = LARGEST
     worst = 0.0
     for block in transformer.blocks(component.signature, 0, BLOCKS):
         given = block | eager
@@ -94,3 +106,4 @@ def test_engine_computes_what_the_modules_compute(
         expected = component.signature[spec.name].dequantize(eager[spec.name], weights_of)
         worst = max(worst, error(found, expected))
     assert worst < ALLOWED
+    assert all((ring[..., padding] == LARGEST).all() for ring in padded)

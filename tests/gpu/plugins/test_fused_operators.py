@@ -47,6 +47,8 @@ LONGLIVE = Ring(
     batch=1, tokens=4680, heads=12, head_dim=128, window=18720, sink=4680, position=17160
 )
 """A block that wraps in the middle."""
+DEMO = Ring(batch=1, tokens=243, heads=4, head_dim=64, window=972, sink=243, position=0)
+"""Blocks of the demo, whose ring of 12 frames of 81 tokens is no multiple of 16."""
 on_a_gpu = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60)
 )
@@ -169,7 +171,7 @@ def test_ring_write(ring, dtype, seed, deviation):
 
 @on_a_gpu
 @given(
-    ring=rings(slots_of=16), deviation=st.sampled_from([1e-2, 1.0, 100.0]),
+    ring=rings(), deviation=st.sampled_from([1e-2, 1.0, 100.0]),
     dtype=st.sampled_from([torch.bfloat16, torch.float16]), to=st.sampled_from([FP8, torch.int8]),
     transposed=st.booleans(), quantized=st.booleans(), mean=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
@@ -193,6 +195,13 @@ def test_at_the_sizes_of_longlive(dtype):
     held.qkv(LONGLIVE, qkv_arguments(LONGLIVE, dtype, 1), CUDA)
     held.gelu(gelu_arguments(1, 4680, 8960, dtype, FP8, centered=True), CUDA)
     held.to_8bit(LONGLIVE, to_8bit_arguments(LONGLIVE, dtype), CUDA)
+
+
+@pytest.mark.parametrize("to", [FP8, torch.int8], ids=str)
+def test_ring_write_8bit_at_the_sizes_of_the_demo(to):
+    for position in (*range(0, 9 * 243, 243), 1, 800, 971):
+        ring = replace(DEMO, position=position)
+        held.to_8bit(ring, to_8bit_arguments(ring, to=to), CUDA)
 
 
 def bits(tensor):

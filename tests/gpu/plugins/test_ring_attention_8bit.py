@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import attention_layer
@@ -25,6 +26,7 @@ from portable_attention import OF_WEIGHTS
 from vidc.compiler.backends.aoti.inductor import compile_package
 from vidc.plugins.arguments import dtype_name
 from vidc.plugins.ops.ring_attention_8bit import ring_attention_8bit
+from vidc.plugins.transposed_values import stored_at
 
 CUDA = torch.device("cuda", 0)
 HOPPER = (9, 0)
@@ -89,6 +91,24 @@ def test_rows_of_values_need_no_padding(kernel, rows):
         "value_mean": at.scales.value_mean, "valid_length": length(18720),
     }  # fmt: skip
     assert torch.equal(ring_attention_8bit(*taken.values()), attend(at, length(18720)))
+
+
+@pytest.mark.parametrize("of", FORMATS, ids=str)
+@pytest.mark.parametrize("valid", [243, 486, 971, 972])
+def test_padding_of_the_demos_ring_does_not_affect_the_output(kernel, of, valid):
+    """Its 972 slots are stored in 976; the last four hold the largest number."""
+    at = problem(243, 972, 4, 64, 1, CUDA, of)
+    found = []
+    for content in (0, 0x7E):
+        values = at.ring.value.view(torch.uint8)[..., :976].contiguous()
+        values[..., stored_at(torch.arange(972, 976, device=CUDA))] = content
+        padded = replace(at, ring=replace(at.ring, value=values.view(of)))
+        found.append(attend(padded, length(valid)))
+    assert torch.equal(*found)
+    wanted = emulate(at.query, at.query_scale, at.ring, at.scales, valid)
+    besides = rounding(at, valid)
+    assert relative(found[0], wanted) < NEAR + rounded_apart(wanted, besides, few=True)
+    assert first_wrong(found[0], wanted, besides) is None
 
 
 @pytest.mark.parametrize("of", FORMATS, ids=str)
