@@ -38,6 +38,7 @@ COUNTED = {
     "aten.bmm": Kind.ATTENTION,
     "aten.baddbmm": Kind.ATTENTION,
     "vidc.ring_attention": Kind.ATTENTION,
+    "vidc.padded_attention": Kind.ATTENTION,
     "aten.convolution": Kind.CONVOLUTION,
 }
 
@@ -91,8 +92,9 @@ def _work(part: Part, component: Component) -> Work:
 def _count(module: nn.Module, call: Callable[[], Any]) -> tuple[int, dict[Kind, int]]:
     """Returns the bytes of the weights that a call reads, and its operations by kind."""
     used = _Used(module.state_dict(keep_vars=True).values())
-    ring = torch.ops.vidc.ring_attention
-    counter = FlopCounterMode(display=False, custom_mapping={ring: _ring_attention_flops})
+    operators = (torch.ops.vidc.ring_attention, torch.ops.vidc.padded_attention)
+    mapping: dict[Any, Any] = dict.fromkeys(operators, _attention_flops)
+    counter = FlopCounterMode(display=False, custom_mapping=mapping)
     with torch.no_grad(), used, counter:
         call()
     flops: dict[Kind, int] = defaultdict(int)
@@ -118,7 +120,7 @@ class _Used(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _ring_attention_flops(
+def _attention_flops(
     query: torch.Size, keys: torch.Size, *_: Any, out_shape: Any = None, **__: Any
 ) -> int:
     batch, tokens, heads, dim = query

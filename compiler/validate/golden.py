@@ -98,11 +98,17 @@ def synthetic_conditions(spec: ProgramSpec, seeds: Iterable[int]) -> dict[str, T
 
 
 def _drawn_prompts(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draws ``[count, ..., L, E]``; ``[count, 0]`` for a program without prompts."""
+    """Draws ``[count, ..., L, E]``; ``[count, 0]`` for a program without prompts.
+
+    The first one fills a quarter of its tokens, as prompts of a few sentences do, and each later
+    one an eighth more, up to seven eighths; then a quarter again.
+    """
     if len(shape) == 1:
         return torch.zeros(*shape, 0)
     prompts = torch.randn(*shape, generator=generator)
-    prompts[..., -(-shape[-2] * 3 // 4) :, :] = 0
+    for index, prompt in enumerate(prompts):
+        eighths = 2 + index % 6
+        prompt[..., -(-shape[-2] * eighths // 8) :, :] = 0
     return prompts
 
 

@@ -1,7 +1,7 @@
 """Operator ``flash_attention_sm90``: ``ring_attention`` by a precompiled kernel.
 
 The kernel is FlashAttention-4's for sm_90: a cubin with a JSON file of its launch parameters.
-``load_kernel`` loads it for the operator.
+``load_kernel`` loads it for the operator, and a variant of it for ``padded_attention_sm90``.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from vidc.plugins.signature import DTYPE_NAMES, DTYPES
 OPERATOR = "flash_attention_sm90"
 _CHECKS = Checks(OPERATOR)
 
-_DTYPES = (torch.bfloat16, torch.float16)
+DTYPES_SM90 = (torch.bfloat16, torch.float16)
 _ALIGNMENT = 16
 _BOX_BYTES = 128
 """Bytes of a row in one copy: the width of the swizzle."""
@@ -39,7 +39,8 @@ class LaunchFacts:
     ``parameter_bytes`` has the sizes of the kernel's parameters. ``sizes`` to ``scale`` are the
     indices of the parameters that it reads: numbers of queries, heads and batch rows; int32 ``[B]``
     with its size; float32 ``[B, H, T]`` with sizes and strides; four tensor maps; the float32
-    factor of the logits in base 2.
+    factor of the logits in base 2. A kernel that merges padding has the factor of the logits in
+    base e there, and reads two more: log2(e), and the number of keys with padding.
     """
 
     symbol: str
@@ -62,6 +63,8 @@ class LaunchFacts:
     value: int
     output: int
     scale: int
+    log2e: int | None = None
+    capacity: int | None = None
 
     def __post_init__(self) -> None:
         sizes = (self.head_dim, self.tile_m, self.tile_n, self.threads, self.shared_bytes)
@@ -74,13 +77,21 @@ class LaunchFacts:
             raise ValueError("an index is out of range")
         if len(set(self._indices)) != len(self._indices):
             raise ValueError("two indices are equal")
-        if DTYPES[self.dtype] not in _DTYPES or not isinstance(self.symbol, str):
+        if DTYPES[self.dtype] not in DTYPES_SM90 or not isinstance(self.symbol, str):
             raise ValueError("the dtype or the symbol is invalid")
+        if (self.log2e is None) != (self.capacity is None):
+            raise ValueError("one index of a kernel that merges padding is missing")
+
+    @property
+    def merges_padding(self) -> bool:
+        """True for a kernel of ``padded_attention_sm90``."""
+        return self.capacity is not None
 
     @property
     def _indices(self) -> tuple[int, ...]:
         tensors = (self.query, self.key, self.value, self.output)
-        return (self.sizes, self.lengths, self.logsumexp, *tensors, self.scale)
+        padding = () if self.capacity is None else (self.log2e, self.capacity)
+        return (self.sizes, self.lengths, self.logsumexp, *tensors, self.scale, *padding)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the facts as plain JSON values."""
@@ -101,14 +112,14 @@ class _Loaded:
     processors: int
 
 
-_LOADED: dict[tuple[torch.dtype, int, torch.device], _Loaded] = {}
-"""Loaded kernels by dtype, head size and device."""
+_LOADED: dict[tuple[torch.dtype, int, torch.device, bool], _Loaded] = {}
+"""Loaded kernels by dtype, head size, device, and True for a kernel that merges padding."""
 
 
 def load_kernel(
     cubin: Path, facts: Path | None = None, device: torch.device | int | None = None
 ) -> None:
-    """Loads a kernel on a device for the operator, for the life of the process.
+    """Loads a kernel on a device for its operator, for the life of the process.
 
     The operator itself loads nothing, so its first run may be captured in a CUDA graph. Loading an
     equal kernel again does nothing.
@@ -133,7 +144,7 @@ def load_kernel(
             f"{cubin.name} is for GPUs of compute capability {built}, this one has {found}",
             "use a bundle that was built for this GPU",
         )
-    key = (DTYPES[read.dtype], read.head_dim, torch.device("cuda", index))
+    key = (DTYPES[read.dtype], read.head_dim, torch.device("cuda", index), read.merges_padding)
     loaded = _LOADED.get(key)
     if loaded is None or (loaded.code, loaded.facts) != (code, read):
         kernel = Kernel(code, read.symbol, read.shared_bytes, index)
@@ -164,30 +175,51 @@ def _device_index(device: torch.device | int | None) -> int:
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> None:
-    _CHECKS.dtype("query", query, _DTYPES)
+    _CHECKS.dtype("query", query, DTYPES_SM90)
     check_attention(_CHECKS, query, key, value, valid_length, ("key", "value"))
 
 
-def _check_memory(query: Tensor, key: Tensor, value: Tensor, valid_length: Tensor) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
+def check_memory(
+    checks: Checks, query: Tensor, key: Tensor, value: Tensor, name: str, lengths: Tensor
+) -> None:
+    """Refuses tensors that the kernels cannot read where they are.
+
+    Args:
+        checks: of the operator.
+        query: contiguous and aligned, like the next two.
+        key: on the device of ``query``.
+        value: on the device of ``query``.
+        name: the operator's name of ``lengths``.
+        lengths: on the device of ``query``.
+    """
+    for each, tensor in (("query", query), ("key", key), ("value", value)):
         strides = f"strides {tensor.stride()}"
-        _CHECKS.that(tensor.is_contiguous(), name, "a contiguous tensor", strides)
+        checks.that(tensor.is_contiguous(), each, "a contiguous tensor", strides)
         address = tensor.data_ptr()
         aligned = f"memory aligned to {_ALIGNMENT} bytes"
-        _CHECKS.that(address % _ALIGNMENT == 0, name, aligned, hex(address))
-    for name, tensor in (("key", key), ("value", value), ("valid_length", valid_length)):
+        checks.that(address % _ALIGNMENT == 0, each, aligned, hex(address))
+    for each, tensor in (("key", key), ("value", value), (name, lengths)):
         device = query.device
-        _CHECKS.that(tensor.device == device, name, f"query's device {device}", tensor.device)
+        checks.that(tensor.device == device, each, f"query's device {device}", tensor.device)
 
 
-def _find(query: Tensor) -> _Loaded:
+def find_kernel(operator: str, query: Tensor, *, merges_padding: bool = False) -> _Loaded:
+    """Returns the loaded kernel of an operator for queries ``[B, T, H, D]``.
+
+    Raises:
+        UnavailableError: ``VIDC-KERNEL-MISSING``.
+    """
     head_dim = query.shape[3]
-    loaded = _LOADED.get((query.dtype, head_dim, query.device))
+    loaded = _LOADED.get((query.dtype, head_dim, query.device, merges_padding))
     if loaded is None:
-        known = sorted(f"{DTYPE_NAMES[dtype]} x {d} on {where}" for dtype, d, where in _LOADED)
+        known = sorted(
+            f"{DTYPE_NAMES[dtype]} x {size} on {where}"
+            for dtype, size, where, merges in _LOADED
+            if merges is merges_padding
+        )
         raise UnavailableError(
             "VIDC-KERNEL-MISSING",
-            f"vidc::{OPERATOR}: query: expected a dtype, head size and device with a loaded kernel "
+            f"vidc::{operator}: query: expected a dtype, head size and device with a loaded kernel "
             f"({', '.join(known) or 'none is loaded'}), "
             f"found {DTYPE_NAMES[query.dtype]} x {head_dim} on {query.device}",
             "run an engine of a bundle for this GPU, or load the kernel with "
@@ -237,7 +269,7 @@ class _LogSumExp(ctypes.Structure):
     )
 
 
-def _attend(
+def attend(
     loaded: _Loaded,
     query: Tensor,
     key: Tensor,
@@ -246,24 +278,38 @@ def _attend(
     lengths: Tensor,
     tiles: int,
 ) -> Tensor:
-    """Runs the kernel on the first tiles of queries; returns their logsumexp, ``[B, H, T]``."""
+    """Runs a kernel on the first tiles of queries; returns their logsumexp, ``[B, H, T]``.
+
+    Args:
+        loaded: the kernel.
+        query: ``[B, T, H, D]``.
+        key: ``[B, S, H, D]``.
+        value: ``[B, S, H, D]``.
+        output: ``[B, T, H, D]``, written.
+        lengths: number of keys of each sample that are read, int32 ``[B]``.
+        tiles: number of tiles.
+    """
     facts = loaded.facts
     batch, tokens, heads, head_dim = query.shape
+    slots = key.shape[1]
     logsumexp = torch.empty(batch, heads, tokens, dtype=torch.float32, device=query.device)
-    shape = (batch, key.shape[1], heads, head_dim)
+    shape = (batch, slots, heads, head_dim)
     maps = {
         facts.query: _tensor_map(query.data_ptr(), query.dtype, *query.shape, facts.tile_m),
         facts.key: _tensor_map(key.data_ptr(), key.dtype, *shape, facts.tile_n),
         facts.value: _tensor_map(value.data_ptr(), value.dtype, *shape, facts.tile_n),
         facts.output: _tensor_map(output.data_ptr(), output.dtype, *query.shape, facts.tile_m),
     }
-    sizes = _Sizes(tokens, heads, batch)
+    sizes, log2e = _Sizes(tokens, heads, batch), math.log2(math.e)
+    base = 1.0 if facts.merges_padding else log2e
     values: dict[int, ctypes._CDataType] = {
         facts.sizes: sizes,
         facts.lengths: _Lengths(lengths.data_ptr(), batch),
         facts.logsumexp: _LogSumExp(logsumexp.data_ptr(), sizes, tokens, heads * tokens),
-        facts.scale: ctypes.c_float(math.log2(math.e) / math.sqrt(head_dim)),
+        facts.scale: ctypes.c_float(base / math.sqrt(head_dim)),
     }
+    if facts.log2e is not None and facts.capacity is not None:
+        values |= {facts.log2e: ctypes.c_float(log2e), facts.capacity: ctypes.c_int32(slots)}
     unread = (ctypes.c_char * max(facts.parameter_bytes))()
     parameters = [ctypes.addressof(unread)] * len(facts.parameter_bytes)
     for index, value_of in values.items():
@@ -297,8 +343,8 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
             device.
     """
     _check(query, key, value, valid_length)
-    _check_memory(query, key, value, valid_length)
-    loaded = _find(query)
+    check_memory(_CHECKS, query, key, value, "valid_length", valid_length)
+    loaded = find_kernel(OPERATOR, query)
     batch, tokens, heads, head_dim = query.shape
     tiles = -(-tokens // loaded.facts.tile_m)
     slots = key.shape[1]
@@ -306,7 +352,7 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
     output = torch.empty_like(query)
     if first:
         lengths = valid_length.expand(batch).to(torch.int32, memory_format=torch.contiguous_format)
-        _attend(loaded, query, key, value, output, lengths, first)
+        attend(loaded, query, key, value, output, lengths, first)
     if first < tiles:
         done, half = first * loaded.facts.tile_m, slots // 2
         # Copies even one row: expand and flatten would return a view of stride 0.
@@ -314,7 +360,7 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, valid_length: Ten
         keys, values = (ring.view(2 * batch, half, heads, head_dim) for ring in (key, value))
         parts = torch.empty_like(rest)
         lengths = half_lengths(valid_length, half, batch)
-        logsumexp = _attend(loaded, rest, keys, values, parts, lengths, tiles - first)
+        logsumexp = attend(loaded, rest, keys, values, parts, lengths, tiles - first)
         both = (batch, 2)
         output[:, done:] = merge_halves(
             parts.unflatten(0, both), logsumexp.unflatten(0, both), valid_length, half

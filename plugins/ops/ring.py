@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from vidc.plugins.arguments import Checks
 from vidc.plugins.definition import define_composite
+from vidc.plugins.ops.padded_attention import padded_attention, padded_attention_reference
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 
 _WRITE, _ATTENTION = Checks("ring_write"), Checks("ring_attention")
@@ -190,6 +191,7 @@ ring_attention = define_composite(
 PORTABLE: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     ring_write: ring_write_functional,
     ring_attention: ring_attention_reference,
+    padded_attention: padded_attention_reference,
     qk_norm_rope: qk_norm_rope_reference,
 }
 """Portable form of each exported operator: a function of standard operators without mutation.

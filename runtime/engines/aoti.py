@@ -13,7 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-import vidc.plugins.ops.ring  # noqa: F401  packages call its operators by name
+import vidc.plugins.ops.padded_attention_sm90
+import vidc.plugins.ops.ring  # noqa: F401  packages call these operators by name
 from vidc.plugins import engine_operators
 from vidc.plugins.archive import Archive
 from vidc.plugins.environment import variable

@@ -249,7 +249,9 @@ class StreamSpec(ProgramSpec):
         return {**inputs, "flow": latent} if component == "denoise" else inputs
 
     def _state_shape(self, name: str) -> _Shape | None:
-        """Returns the shape of a layer's keys or values; None for any other state."""
+        """Returns the shape of a layer's keys or values, or of ``text.padding``; else None."""
+        if name == "text.padding":
+            return (self.batch,)
         tokens = {"ring": self.window * self.frame_tokens, "text": self.text[0]}
         kind = name.partition(".")[0]
         return (self.batch, tokens[kind], None, self.head_dim) if kind in tokens else None

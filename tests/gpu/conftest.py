@@ -43,13 +43,13 @@ def library(gpu: torch.device) -> torch.device:
 
 
 @pytest.fixture(scope="session")
-def attention_cubin(hopper, tmp_path_factory) -> Callable[[str, int], Path]:
+def attention_cubin(hopper, tmp_path_factory) -> Callable[..., Path]:
     """The compiled attention kernel for a dtype and head size, its facts beside it."""
     given = os.environ.get("VIDC_TEST_KERNELS")
     folder = Path(given) if given else tmp_path_factory.mktemp("kernels")
 
-    def cubin(dtype: str, head_dim: int) -> Path:
-        file = folder / f"flash_attention_sm90_{dtype}_{head_dim}.cubin"
+    def cubin(dtype: str, head_dim: int, operator: str = "flash_attention_sm90") -> Path:
+        file = folder / f"{operator}_{dtype}_{head_dim}.cubin"
         if not file.exists():
             if find_spec("cutlass") is None:
                 pytest.skip("the extra cuda is not installed, VIDC_TEST_KERNELS has no kernel")

@@ -10,6 +10,8 @@ from vidc.plugins import engine_operators
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.ops.fake_quantize import fake_quantize
 from vidc.plugins.ops.flash_attention import OPERATOR as FLASH_ATTENTION
+from vidc.plugins.ops.padded_attention import padded_attention
+from vidc.plugins.ops.padded_attention_sm90 import padded_attention_sm90
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
 from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
 from vidc.plugins.ops.quantized_conv2d import quantized_conv2d
@@ -18,16 +20,17 @@ from vidc.plugins.ops.ring import ring_attention, ring_write
 
 CALLED = {
     *(operator for operator, _ in OPERATORS.values()), ring_attention, ring_write,
-    getattr(torch.ops.vidc, FLASH_ATTENTION).default,
+    getattr(torch.ops.vidc, FLASH_ATTENTION).default, padded_attention_sm90,
 }  # fmt: skip
 """Operators that engines of a bundle or TensorRT plugins call."""
 DECOMPOSED = {
     qk_norm_rope, quantized_linear, quantized_conv2d, fake_quantize, quantize_kv, dequantize_kv,
+    padded_attention,
 }  # fmt: skip
 """Operators that every backend decomposes; programs of a portable build folder call them."""
-ENGINES = {7: "f4726a3093abe0f9"}
+ENGINES = {8: "bf51429a1726c387"}
 """Digest prefix of the schemas of ``CALLED``, by ``PLUGIN_ABI``."""
-PROGRAMS = {3: "8d03fab98bf1f903"}
+PROGRAMS = {3: "f0edc6779429ce87"}
 """Digest prefix of the schemas of ``DECOMPOSED``, by the schema of portable build folders."""
 
 

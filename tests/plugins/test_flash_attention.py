@@ -72,8 +72,8 @@ class TensorMap:
 def recorder(monkeypatch):
     made = Recorder()
     loaded = {
-        (torch.bfloat16, 128, CPU): module._Loaded(made, FACTS, b"", 132),
-        (torch.float16, 64, CPU): module._Loaded(
+        (torch.bfloat16, 128, CPU, False): module._Loaded(made, FACTS, b"", 132),
+        (torch.float16, 64, CPU, False): module._Loaded(
             made, replace(FACTS, dtype="float16", head_dim=64), b"", 132
         ),
     }
@@ -327,6 +327,9 @@ WRONG = {
     "an index beyond the parameters": {"scale": 10},
     "a negative index": {"scale": -1},
     "two things in one parameter": {"scale": 4},
+    "a factor without a capacity": {"log2e": 0},
+    "a capacity without a factor": {"capacity": 0},
+    "a capacity as text": {"log2e": 0, "capacity": "7"},
     "capability as text": {"capability": ["9", "0"]},
     "no list of parameters": {"parameter_bytes": 17},
 }
@@ -411,7 +414,7 @@ def test_kernel_is_loaded_once_per_device(saved, device):
         load_kernel(saved, device=where)
     assert device == [(b"code", "attend", 1000, 1), (b"code", "attend", 1000, 0)]
     assert set(module._LOADED) == {
-        (torch.bfloat16, 128, torch.device("cuda", index)) for index in (0, 1)
+        (torch.bfloat16, 128, torch.device("cuda", index), False) for index in (0, 1)
     }
 
 

@@ -34,6 +34,7 @@ from vidc.plugins import engine_operators, loading
 from vidc.plugins.abi import PLUGIN_ABI
 from vidc.plugins.errors import UnavailableError
 from vidc.plugins.ops.fake_quantize import fake_quantize, fake_quantize_reference
+from vidc.plugins.ops.padded_attention import padded_attention, padded_attention_reference
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 from vidc.plugins.ops.quantized_conv2d import quantized_conv2d, quantized_conv2d_reference
 from vidc.plugins.ops.quantized_linear import quantized_linear, quantized_linear_reference
@@ -144,6 +145,7 @@ class AotInductorBackend(Backend):
             notes += fusion.left + chooser.notes
         else:
             expand(program, qk_norm_rope, qk_norm_rope_reference)
+            expand(program, padded_attention, padded_attention_reference)
             expand(program, quantized_linear, quantized_linear_reference)
             expand(program, quantized_conv2d, quantized_conv2d_reference)
             expand(program, fake_quantize, fake_quantize_reference)

@@ -20,6 +20,8 @@ from vidc.compiler.backends.rings_8bit import lower_rings, pop_rounding
 from vidc.exporters.lowering import expand, inline, open_stored, replace
 from vidc.exporters.program import weight_names
 from vidc.plugins.ops.flash_attention import flash_attention_sm90
+from vidc.plugins.ops.padded_attention import padded_attention
+from vidc.plugins.ops.padded_attention_sm90 import padded_attention_sm90
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope, qk_norm_rope_reference
 from vidc.plugins.ops.ring import (
     ring_attention,
@@ -90,6 +92,7 @@ def for_cuda(
             called += rewrite(program)
     fusion = dataclasses.replace(fusion, operators=tuple(sorted({*fusion.operators, *called})))
     replace(program, ring_attention, flash_attention_sm90)
+    replace(program, padded_attention, padded_attention_sm90)
     program = move_to_device_pass(program, "cuda")
     for name in names:
         weight = program.state_dict[name]

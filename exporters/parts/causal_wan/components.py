@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from vidc.exporters.component import Component
-from vidc.exporters.parts.causal_wan.layers import Block
+from vidc.exporters.parts.causal_wan.layers import Block, equal_last_rows
 from vidc.exporters.parts.causal_wan.network import CausalWan
 from vidc.exporters.parts.causal_wan.part import CausalWanPart
 from vidc.plugins.signature import DTYPE_NAMES, Access, Role, Signature, TensorSpec
@@ -18,9 +19,10 @@ class TextKv(nn.Module):
         super().__init__()
         self.transformer = transformer
 
-    def forward(self, text_embeds: Tensor, *states: Tensor) -> tuple[()]:
-        """Writes ``text.k.i`` and ``text.v.i``, each ``[B, L, H, D]``."""
+    def forward(self, text_embeds: Tensor, padding: Tensor, *states: Tensor) -> tuple[()]:
+        """Writes ``text.padding`` ``[B]``, and ``text.k.i`` and ``text.v.i`` ``[B, L, H, D]``."""
         model = self.transformer
+        padding.copy_(equal_last_rows(text_embeds))
         text = model.condition_embedder.text_embedder(text_embeds.to(model.dtype))
         for block, key, value in zip(model.layers, states[::2], states[1::2], strict=True):
             key.copy_(block.attn2.keys(text))
@@ -44,6 +46,7 @@ class _Pass(nn.Module):
         rope: tuple[Tensor, Tensor],
         position: Tensor,
         valid_length: Tensor,
+        padding: Tensor,
         states: Sequence[Tensor],
     ) -> Tensor:
         """The latent's tokens after ``layers``, ``[B, T, dim]``.
@@ -51,9 +54,12 @@ class _Pass(nn.Module):
         ``states`` are, layer by layer, ``text.k.i, text.v.i, ring.k.i, ring.v.i``.
         """
         x = self.transformer.patchify(latent)
+        slots = self.transformer.config.text_len
+        # Kernels need a length from 1 to the number of slots, also where no text was set.
+        length = slots + 1 - padding.to(torch.int32).clamp(1, slots)
         for index, block in enumerate(layers):
             text_k, text_v, ring_k, ring_v = states[4 * index : 4 * index + 4]
-            text, ring = (text_k, text_v), (ring_k, ring_v)
+            text, ring = (text_k, text_v, length), (ring_k, ring_v)
             x = block(x, modulation, rope, text, ring, position, valid_length, self.sink)
         return x
 
@@ -69,13 +75,16 @@ class Denoise(_Pass):
         rope_sin: Tensor,
         position: Tensor,
         valid_length: Tensor,
+        padding: Tensor,
         *states: Tensor,
     ) -> tuple[Tensor]:
         """The flow, float32 ``[B, F, C, h, w]``; the arguments are those of its signature."""
         model = self.transformer
         time, modulation = model.condition_embedder.time(timestep, model.dtype)
         rope = (rope_cos, rope_sin)
-        x = self.run(model.layers, latent, modulation, rope, position, valid_length, states)
+        x = self.run(
+            model.layers, latent, modulation, rope, position, valid_length, padding, states
+        )
         return (model.head(x, time, latent.shape[3] // model.config.patch[1]),)
 
 
@@ -93,6 +102,7 @@ class KvUpdate(_Pass):
         rope_sin: Tensor,
         position: Tensor,
         valid_length: Tensor,
+        padding: Tensor,
         *states: Tensor,
     ) -> tuple[()]:
         """Writes ``ring.k.i`` and ``ring.v.i``; the last layer takes no text states."""
@@ -101,7 +111,7 @@ class KvUpdate(_Pass):
         rope = (rope_cos, rope_sin)
         *layers, last = model.layers
         *before, ring_k, ring_v = states
-        x = self.run(layers, latent, modulation, rope, position, valid_length, before)
+        x = self.run(layers, latent, modulation, rope, position, valid_length, padding, before)
         normed = last.attention_input(x, modulation)
         last.write_keys_values(normed, rope, (ring_k, ring_v), position, self.sink)
         return ()
@@ -134,19 +144,22 @@ class _Signatures:
         sizes = self.part.config
         embeds = (self.part.batch, sizes.text_len, sizes.text_dim)
         states = [s for i in range(sizes.layers) for s in self._text(i, Access.WRITE)]
-        return Signature((TensorSpec("text_embeds", embeds, "float32", Role.INPUT), *states))
+        inputs = TensorSpec("text_embeds", embeds, "float32", Role.INPUT)
+        return Signature((inputs, self._padding(Access.WRITE), *states))
 
     def denoise(self, frames: int) -> Signature:
         layers = range(self.part.config.layers)
         states = [s for i in layers for s in (*self._text(i, Access.READ), *self._ring(i))]
         flow = TensorSpec("flow", self._latent(frames), "float32", Role.OUTPUT)
-        return Signature((*self._inputs(frames), *states, flow))
+        padding = self._padding(Access.READ)
+        return Signature((*self._inputs(frames), padding, *states, flow))
 
     def kv_update(self, frames: int) -> Signature:
         *layers, last = range(self.part.config.layers)
         states = [s for i in layers for s in (*self._text(i, Access.READ), *self._ring(i))]
         # The last layer writes its keys and values without reading them back.
-        return Signature((*self._inputs(frames), *states, *self._ring(last)))
+        padding = self._padding(Access.READ)
+        return Signature((*self._inputs(frames), padding, *states, *self._ring(last)))
 
     def _latent(self, frames: int) -> tuple[int, ...]:
         return (self.part.batch, frames, self.part.config.channels, *self.part.latent)
@@ -161,6 +174,10 @@ class _Signatures:
             TensorSpec("position", (1,), "int64", Role.INPUT),
             TensorSpec("valid_length", (1,), "int64", Role.INPUT),
         )
+
+    def _padding(self, access: Access) -> TensorSpec:
+        # Float32, so that validation finds a value that was never written.
+        return TensorSpec("text.padding", (self.part.batch,), "float32", Role.STATE, access)
 
     def _states(self, prefix: str, layer: int, tokens: int, access: Access) -> list[TensorSpec]:
         sizes = self.part.config

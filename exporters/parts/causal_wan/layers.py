@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from vidc.exporters.kv_ring import KvRing
 from vidc.exporters.parts.causal_wan.config import TransformerConfig
+from vidc.plugins.ops.padded_attention import padded_attention
 from vidc.plugins.ops.qk_norm_rope import qk_norm_rope
 
 
@@ -74,6 +75,21 @@ class SelfAttention(Attention):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
         self.ring = KvRing()
+
+
+def equal_last_rows(text_embeds: Tensor) -> Tensor:
+    """Counts the last rows of a text that are equal: its padding, or the last row alone.
+
+    Args:
+        text_embeds: ``[B, L, E]``.
+
+    Returns:
+        float32 ``[B]``, from 1 to ``L``.
+    """
+    length = text_embeds.shape[1]
+    differs = (text_embeds != text_embeds[:, -1:]).to(torch.float32).amax(2)
+    places = torch.arange(1, length + 1, dtype=torch.float32, device=text_embeds.device)
+    return (length - (differs * places).amax(1)).clamp(min=1)
 
 
 class _GeluProjection(nn.Module):
@@ -257,7 +273,7 @@ class Block(nn.Module):
         x: Tensor,
         time: Tensor,
         rope: tuple[Tensor, Tensor],
-        text: tuple[Tensor, Tensor],
+        text: tuple[Tensor, Tensor, Tensor],
         ring: tuple[Tensor, Tensor],
         position: Tensor,
         valid_length: Tensor,
@@ -269,7 +285,8 @@ class Block(nn.Module):
             x: ``[B, T, dim]`` float32, as is what comes back.
             time: modulation, ``[B, F, 6, dim]`` float32.
             rope: cosines and sines, each ``[T, D / 2]`` float32.
-            text: keys and values of the prompt, each ``[B, L, H, D]``.
+            text: keys and values of the prompt, each ``[B, L, H, D]``, and the numbers of distinct
+                keys, int32 ``[B]``: the last one is repeated to the end.
             ring: keys and values of the window, each ``[B, S, H, D]``, written in place.
             position: absolute index of the block's first token, int64 ``[1]``.
             valid_length: slots that hold tokens once the block is written, int64 ``[1]``.
@@ -281,10 +298,7 @@ class Block(nn.Module):
         x = gated_residual(x, self.attn1.out(attended), gate_attention)
 
         queries = self.attn2.queries(layer_norm(x, self.eps, self.norm2).to(self.dtype))
-        attended = F.scaled_dot_product_attention(
-            queries.transpose(1, 2), text[0].transpose(1, 2), text[1].transpose(1, 2)
-        ).transpose(1, 2)
-        x = x + self.attn2.out(attended)
+        x = x + self.attn2.out(padded_attention(queries, *text))
 
         hidden = self.ffn(modulated_norm(x, shift, scale, self.eps).to(self.dtype))
         return gated_residual(x, hidden, gate_ffn)

@@ -92,7 +92,7 @@ def test_bytes_cover_weights_inputs_and_states(model):
     embedder = sizes.text_dim * dim + dim + dim * dim + dim
     keys_values = sizes.layers * (2 * (dim * dim + dim) + dim)
     states = 2 * sizes.layers * stream.batch * text * dim
-    inputs = stream.batch * text * sizes.text_dim
+    inputs = stream.batch * (text * sizes.text_dim + 1)  # And the number of equal keys.
     assert work["text_kv"].bytes == 4 * (embedder + keys_values + states + inputs)
     ring = 4 * 2 * sizes.layers * stream.batch * stream.window * config.frame_tokens * dim
     weights = sum(t.nbytes for t in parts["denoise"].module.state_dict().values())

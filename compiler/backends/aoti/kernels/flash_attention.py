@@ -1,4 +1,4 @@
-"""FlashAttention-4's forward kernel for sm_90: a cubin and the facts to launch it."""
+"""FlashAttention-4's forward kernel for sm_90: cubins and the facts to launch them."""
 
 import json
 import math
@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from vidc.compiler.backends.aoti.kernels import flash_attention_dsl as dsl
@@ -19,6 +20,8 @@ from vidc.plugins.ops.flash_attention import LaunchFacts
 
 DTYPES = ("bfloat16", "float16")
 HEAD_DIMS = (64, 128)
+OPERATORS = {"flash_attention_sm90": False, "padded_attention_sm90": True}
+"""Operators with a kernel; True if it merges padding."""
 
 _PACKAGES = ("flash-attn-4", "nvidia-cutlass-dsl", "quack-kernels")
 _SETTINGS = ("CUTE_DSL_", "FLASH_ATTENTION_", "QUACK_")
@@ -30,9 +33,10 @@ _HARMLESS_ATTRIBUTES = {(2, 0), (6, 0)}
 
 
 def compile_kernel(dtype: str, head_dim: int, output: Path) -> None:
-    """Writes ``flash_attention_sm90_<dtype>_<head_dim>.cubin``, and its launch facts as ``.json``.
+    """Writes ``<operator>_<dtype>_<head_dim>.cubin``, and its launch facts as ``.json``.
 
-    The same versions of the packages write the same bytes.
+    There are two operators: ``flash_attention_sm90`` and ``padded_attention_sm90``. The same
+    versions of the packages write the same bytes.
 
     Args:
         dtype: bfloat16 or float16, for queries, keys, values and output.
@@ -53,19 +57,21 @@ def compile_kernel(dtype: str, head_dim: int, output: Path) -> None:
             "choose another precision, or another target or backend",
         )
     _require_packages()
-    with tempfile.TemporaryDirectory() as folder:
-        draft = Path(folder)
-        _run_compiler(dtype, head_dim, draft)
-        facts = launch_facts(
-            dtype,
-            head_dim,
-            json.loads((draft / dsl.TILES).read_text()),
-            parse_entry((draft / dsl.PTX).read_text()),
-            Launch.from_json((draft / dsl.LAUNCH).read_text()),
-        )
-        name = f"flash_attention_sm90_{dtype}_{head_dim}"
-        (output / f"{name}.cubin").write_bytes((draft / dsl.CUBIN).read_bytes())
-    (output / f"{name}.json").write_text(json.dumps(facts.to_json(), indent=1) + "\n")
+    for operator, merges_padding in OPERATORS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            draft = Path(folder)
+            _run_compiler(dtype, head_dim, draft, merges_padding)
+            facts = launch_facts(
+                dtype,
+                head_dim,
+                json.loads((draft / dsl.TILES).read_text()),
+                parse_entry((draft / dsl.PTX).read_text()),
+                Launch.from_json((draft / dsl.LAUNCH).read_text()),
+                merges_padding,
+            )
+            name = f"{operator}_{dtype}_{head_dim}"
+            (output / f"{name}.cubin").write_bytes((draft / dsl.CUBIN).read_bytes())
+        (output / f"{name}.json").write_text(json.dumps(facts.to_json(), indent=1) + "\n")
 
 
 def _require_packages() -> None:
@@ -78,10 +84,11 @@ def _require_packages() -> None:
             )
 
 
-def _run_compiler(dtype: str, head_dim: int, folder: Path) -> None:
+def _run_compiler(dtype: str, head_dim: int, folder: Path, merges_padding: bool) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(_SETTINGS)}
     environment |= {"CUTE_DSL_ARCH": "sm_90a", "CUTE_DSL_DUMP_DIR": str(folder)}
     command = [sys.executable, "-P", "-m", dsl.__name__, dtype, str(head_dim), str(folder)]
+    command += [dsl.MERGES_PADDING] if merges_padding else []
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS
@@ -102,7 +109,12 @@ def _not_compiled(reason: str) -> BuildError:
 
 
 def launch_facts(
-    dtype: str, head_dim: int, tiles: tuple[int, int], entry: Entry, launch: Launch
+    dtype: str,
+    head_dim: int,
+    tiles: tuple[int, int],
+    entry: Entry,
+    launch: Launch,
+    merges_padding: bool = False,
 ) -> LaunchFacts:
     """Derives the facts that the operator launches the kernel by from a recorded launch.
 
@@ -112,6 +124,7 @@ def launch_facts(
         tiles: tile sizes: queries of a block, and keys that are copied at a time.
         entry: the kernel's declaration in PTX.
         launch: launch with the sizes and addresses in ``flash_attention_dsl``.
+        merges_padding: True for a kernel of ``padded_attention_sm90``.
 
     Raises:
         BuildError: ``VIDC-KERNEL-PARAMETERS``, the operator cannot make such a launch.
@@ -126,8 +139,9 @@ def launch_facts(
         _HARMLESS_ATTRIBUTES.issuperset(launch.attributes),
         f"it is launched with attributes {launch.attributes}",
     )
-    roles = {_role(index, entry, launch): index for index in sorted(entry.read)}
-    expected = {*dsl.ADDRESSES, "sizes", "scale"}
+    numbers = _numbers(merges_padding)
+    roles = {_role(index, entry, launch, numbers): index for index in sorted(entry.read)}
+    expected = {*dsl.ADDRESSES, "sizes", *numbers}
     _check(
         roles.keys() == expected and len(entry.read) == len(expected),
         f"it reads its parameters {sorted(entry.read)}, which hold {', '.join(roles)}",
@@ -146,17 +160,29 @@ def launch_facts(
     )
 
 
-def _role(index: int, entry: Entry, launch: Launch) -> str:
+def _numbers(merges_padding: bool) -> dict[str, float]:
+    """Returns the kernel's parameters that are numbers, with their values in the recorded launch.
+
+    The only integer among them is the number of keys.
+    """
+    log2e = math.log2(math.e)
+    if not merges_padding:
+        return {"scale": dsl.SCALE * log2e}
+    return {"scale": dsl.SCALE, "log2e": log2e, "capacity": dsl.CAPACITY}
+
+
+def _role(index: int, entry: Entry, launch: Launch, numbers: Mapping[str, float]) -> str:
     """Returns the role of a parameter, from its size and its value in the recorded launch."""
     parameter, value = entry.parameters[index], bytes.fromhex(launch.arguments[index])
     names = {address: name for name, address in dsl.ADDRESSES.items()}
     sizes = struct.pack("<3i", dsl.QUERIES, dsl.HEADS, dsl.BATCH)
     logsumexp = struct.pack("<Q", dsl.ADDRESSES["logsumexp"])
     strides = struct.pack("<qq", dsl.QUERIES, dsl.HEADS * dsl.QUERIES)
-    if parameter.is_float and parameter.size == 4:
-        (scale,) = struct.unpack("<f", value)
-        if math.isclose(scale, dsl.SCALE * math.log2(math.e), rel_tol=1e-6):
-            return "scale"
+    if parameter.size == 4:
+        (number,) = struct.unpack("<f" if parameter.is_float else "<i", value)
+        for role, expected in numbers.items():
+            if math.isclose(number, expected, rel_tol=1e-6):
+                return role
     elif parameter.size == 128:
         name = names.get(int.from_bytes(value[:8], "little"))
         if name is not None and name not in ("lengths", "logsumexp"):

@@ -306,7 +306,7 @@ def test_engine_calls_fused_operators(compile_for_gpu: Callable[..., Any]) -> No
     engine, program = compile_for_gpu(None, "model.dim=64", "model.heads=1")
     called = ("gelu_quantize", "qk_norm_rope_ring_write")
     assert engine.requires.operators == called
-    assert operators_of(program) == {*called, "flash_attention_sm90"}
+    assert operators_of(program) == {*called, "flash_attention_sm90", "padded_attention_sm90"}
     assert engine.notes == ()
     layer = "transformer.blocks.0.attn1"
     parts = [f"{layer}.to_{part}.bias" for part in "qkv"]
@@ -319,7 +319,7 @@ def test_missing_kernels_are_noted(
     engine, program = compile_for_gpu(LIBRARY_FAULT, "model.dim=64", "model.heads=1")
     assert engine.requires.operators == ()
     assert engine.options["packed"] == {}
-    assert operators_of(program) == {"flash_attention_sm90"}
+    assert operators_of(program) == {"flash_attention_sm90", "padded_attention_sm90"}
     (note,) = engine.notes
     assert "vidc::gelu_quantize and vidc::qk_norm_rope_ring_write" in note
     assert "no library is installed; install it" in note

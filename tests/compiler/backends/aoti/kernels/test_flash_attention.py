@@ -47,11 +47,16 @@ class TestCompiled:
             "flash_attention_sm90_bfloat16_128.json",
             "flash_attention_sm90_float16_64.cubin",
             "flash_attention_sm90_float16_64.json",
+            "padded_attention_sm90_bfloat16_128.cubin",
+            "padded_attention_sm90_bfloat16_128.json",
+            "padded_attention_sm90_float16_64.cubin",
+            "padded_attention_sm90_float16_64.json",
         ]
 
+    @pytest.mark.parametrize("operator", module.OPERATORS)
     @pytest.mark.parametrize(("dtype", "head_dim"), [("bfloat16", 128), ("float16", 64)])
-    def test_the_cubin_holds_the_kernel_of_the_facts(self, compiled, dtype, head_dim):
-        name = f"flash_attention_sm90_{dtype}_{head_dim}"
+    def test_the_cubin_holds_the_kernel_of_the_facts(self, compiled, operator, dtype, head_dim):
+        name = f"{operator}_{dtype}_{head_dim}"
         facts = read_facts(compiled, name)
         code = (compiled / f"{name}.cubin").read_bytes()
         (machine,) = struct.unpack_from("<H", code, 18)
@@ -61,9 +66,11 @@ class TestCompiled:
         assert (flags >> 8) & 0xFF == 90
         assert f"\0{facts.symbol}\0".encode() in code
 
+    @pytest.mark.parametrize("operator", module.OPERATORS)
     @pytest.mark.parametrize(("dtype", "head_dim"), [("bfloat16", 128), ("float16", 64)])
-    def test_the_facts_can_be_launched(self, compiled, dtype, head_dim):
-        facts = read_facts(compiled, f"flash_attention_sm90_{dtype}_{head_dim}")
+    def test_the_facts_can_be_launched(self, compiled, operator, dtype, head_dim):
+        facts = read_facts(compiled, f"{operator}_{dtype}_{head_dim}")
+        assert facts.merges_padding == (operator == "padded_attention_sm90")
         assert (facts.dtype, facts.head_dim, facts.capability) == (dtype, head_dim, (9, 0))
         # A group of 128 threads copies, each other one computes 64 queries.
         assert facts.threads == 128 * (1 + facts.tile_m // 64)
@@ -87,7 +94,7 @@ class TestCompiled:
         again.mkdir()
         compile_kernel("bfloat16", 128, again)
         files = sorted(again.iterdir())
-        assert len(files) == 2
+        assert len(files) == 4
         for file in files:
             assert file.read_bytes() == (compiled / file.name).read_bytes()
         assert list(tmp_path.iterdir()) == [again]
@@ -186,6 +193,40 @@ def test_facts_follow_from_parameters():
         threads=384, shared_bytes=5000, parameter_bytes=(4, 128, 16, 128, 128, 4, 128, 12, 40),
         sizes=7, lengths=2, logsumexp=8, query=4, key=6, value=1, output=3, scale=5,
     )  # fmt: skip
+
+
+PADDED_ENTRY = replace(
+    ENTRY,
+    parameters=(*ENTRY.parameters, SCALE, SIZE),
+    read=ENTRY.read | {9, 10},
+)
+PADDED_LAUNCH = replace(
+    LAUNCH,
+    arguments=(
+        *LAUNCH.arguments[:5],
+        struct.pack("<f", dsl.SCALE).hex(),
+        *LAUNCH.arguments[6:],
+        struct.pack("<f", 1.4426950408889634).hex(),
+        struct.pack("<i", dsl.CAPACITY).hex(),
+    ),
+)
+
+
+def test_facts_of_a_kernel_that_merges_padding():
+    facts = launch_facts("float16", 64, TILES, PADDED_ENTRY, PADDED_LAUNCH, merges_padding=True)
+    assert (facts.scale, facts.log2e, facts.capacity) == (5, 9, 10)
+    assert facts.merges_padding
+    assert LaunchFacts.from_json(json.loads(json.dumps(facts.to_json()))) == facts
+
+
+@pytest.mark.parametrize(
+    ("entry", "launch", "merges"),
+    [(ENTRY, LAUNCH, True), (PADDED_ENTRY, PADDED_LAUNCH, False)],
+)
+def test_rejects_a_kernel_of_the_other_operator(entry, launch, merges):
+    with pytest.raises(BuildError) as caught:
+        launch_facts("float16", 64, TILES, entry, launch, merges)
+    assert caught.value.code == "VIDC-KERNEL-PARAMETERS"
 
 
 def with_argument(index: int, value: str) -> Launch:
