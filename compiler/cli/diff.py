@@ -67,10 +67,9 @@ def _compare(kind: str, a: Path, b: Path) -> "tuple[Sections, dict[str, WeightsD
     for path, manifest in zip((a, b), manifests, strict=True):
         verify(path, manifest, "fast")
     old, new = manifests
-    return (
-        compare_bundles.compare_manifests(old, new),
-        compare_bundles.compare_weights(a, old, b, new),
-    )
+    changed = compare_bundles.compare_manifests(old, new)
+    changed |= compare_bundles.compare_convolutions(a, old, b, new)
+    return changed, compare_bundles.compare_weights(a, old, b, new)
 
 
 def _text(changed: "Sections", weights: "dict[str, WeightsDifference]") -> str:

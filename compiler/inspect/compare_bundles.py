@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vidc.compiler.backends.aoti.convolution_choices import SUFFIX, Choice
 from vidc.compiler.inspect.bundle import open_weights
 from vidc.compiler.inspect.changes import Sections, sections
+from vidc.compiler.inspect.package import convolutions_of
 from vidc.plugins.signature import Signature, TensorSpec
 from vidc.runtime.manifest import Manifest
 
@@ -40,10 +42,41 @@ class WeightsDifference:
 def compare_manifests(old: Manifest, new: Manifest) -> Sections:
     """Returns the differences between two manifests by field.
 
-    Scalar fields come under ``bundle``. The HTML report is left out of ``files``: it only shows
-    what the rest says.
+    Scalar fields come under ``bundle``. The HTML report is left out of ``files``, because it only
+    shows what the rest says, and so are times of convolutions, which no two builds share.
     """
     return sections(_subjects(old), _subjects(new))
+
+
+def compare_convolutions(
+    old: Path, old_manifest: Manifest, new: Path, new_manifest: Manifest
+) -> Sections:
+    """Returns the convolutions whose chosen forms differ, with both builds' times.
+
+    Takes two bundles as ``compare_weights`` does.
+
+    Raises:
+        GateError: ``VIDC-BUNDLE-MALFORMED``, ``VIDC-BUNDLE-FIELD``.
+    """
+    before, after = _choices(old, old_manifest), _choices(new, new_manifest)
+    differing = [
+        name
+        for name in {**before, **after}
+        if name not in before or name not in after or before[name].form != after[name].form
+    ]
+    texts = [
+        {name: str(choices[name]) for name in differing if name in choices}
+        for choices in (before, after)
+    ]
+    return sections(*({"convolutions": each} for each in texts))
+
+
+def _choices(folder: Path, manifest: Manifest) -> dict[str, Choice]:
+    return {
+        f"{component}, {name}": choice
+        for component, engine in manifest.engines.items()
+        for name, choice in convolutions_of(folder / engine.files[0]).items()
+    }
 
 
 def compare_weights(
@@ -100,7 +133,7 @@ def _subjects(manifest: Manifest) -> dict[str, dict[str, Any]]:
     digests = {
         path: entry.sha256
         for path, entry in manifest.files.items()
-        if path != manifest.validation.report
+        if path != manifest.validation.report and not path.endswith(SUFFIX)
     }
     return {"bundle": scalars, **tables, "engines": engines, "files": digests}
 

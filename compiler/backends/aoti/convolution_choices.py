@@ -70,6 +70,9 @@ class Choice:
         bounds = [f"{form} more than {ms:.3g} ms" for form, ms in self.at_least_ms.items()]
         return ", ".join(known + bounds)
 
+    def __str__(self) -> str:
+        return f"{self.form} {self.decided} ({self.times_text or self.reason})"
+
 
 @dataclass(frozen=True)
 class Choices:

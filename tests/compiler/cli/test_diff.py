@@ -1,6 +1,10 @@
 import json
+from dataclasses import replace
 
 import torch
+
+from vidc.runtime.integrity import file_entries
+from vidc.runtime.manifest import MANIFEST_NAME, read_manifest, write_manifest
 
 
 def test_equal_bundles_are_the_same(vidc, make_bundle):
@@ -49,3 +53,37 @@ def test_a_damaged_bundle_is_refused(vidc, make_bundle):
     status, _, err = vidc("diff", str(a), str(b))
     assert status == 1
     assert "VIDC-BUNDLE-EXTRA" in err
+
+
+def with_form(bundle, form: str, milliseconds: float) -> str:
+    """Writes the chosen form of one convolution of ``denoise`` into a bundle."""
+    choice = {
+        "form": form,
+        "decided": "measured",
+        "reason": "",
+        "times_ms": {form: milliseconds},
+        "at_least_ms": {},
+        "device": "NVIDIA H100",
+        "build": "torch 2.11.0",
+    }
+    document = {"schema": 1, "choices": {"8 > 8, 3 frames of 4x4": choice}}
+    (bundle / "denoise.convolutions.json").write_text(json.dumps(document))
+    manifest = read_manifest(bundle)
+    (bundle / MANIFEST_NAME).unlink()
+    write_manifest(replace(manifest, files=file_entries(bundle)), bundle)
+    return str(bundle)
+
+
+def test_other_forms_of_convolutions_are_told_with_both_times(vidc, make_bundle):
+    a = with_form(make_bundle("a"), "conv3d", 0.4)
+    b = with_form(make_bundle("b"), "F(3, 3)", 0.3)
+    assert vidc("diff", a, b)[1] == (
+        "convolutions\n  denoise, 8 > 8, 3 frames of 4x4: "
+        "conv3d measured (conv3d 0.4 ms) -> F(3, 3) measured (F(3, 3) 0.3 ms)\n"
+    )
+
+
+def test_other_times_of_the_same_forms_are_no_difference(vidc, make_bundle):
+    a = with_form(make_bundle("a"), "conv3d", 0.4)
+    b = with_form(make_bundle("b"), "conv3d", 0.3)
+    assert vidc("diff", a, b)[1] == "no differences\n"
