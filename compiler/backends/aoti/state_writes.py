@@ -32,8 +32,8 @@ def _readers(node: fx.Node) -> Iterator[fx.Node]:
     """Yields the nodes that read a tensor or a view of it."""
     for user in node.users:
         yield user
-        target: Any = user.target
-        if any(returned.alias_info is not None for returned in target._schema.returns):
+        schema = getattr(user.target, "_schema", None)  # A getitem has none.
+        if schema is None or any(each.alias_info is not None for each in schema.returns):
             yield from _readers(user)
 
 
