@@ -28,9 +28,21 @@ class Runner:
         """Bytes of device memory that prepared work keeps as workspace."""
         return 0
 
-    def prepare(self, works: Sequence[Work]) -> list[Work]:
-        """Returns equivalent callables, captured if the runner captures; may run ``works``."""
+    def prepare(self, works: Sequence[Work], warm_up: Sequence[Work] | None = None) -> list[Work]:
+        """Returns equivalent callables, captured if the runner captures.
+
+        Args:
+            works: to prepare.
+            warm_up: work that runs first, if the runner needs it; by default ``works``.
+        """
         return list(works)
+
+    def prepare_at_first_call(self, work: Work) -> Work:
+        """Returns an equivalent callable, which prepares ``work`` when it is first called.
+
+        It is called in a turn.
+        """
+        return work
 
     @contextmanager
     def turn(self, after_caller: bool = True) -> Iterator[None]:
@@ -66,13 +78,11 @@ class WarmRunner(Runner):
         self.device = device
         self._done: torch.cuda.Event | None = None
 
-    def prepare(self, works: Sequence[Work]) -> list[Work]:
-        """Runs each of ``works`` twice as warm-up.
-
-        A state with a spare buffer has then used both buffers.
-        """
+    def prepare(self, works: Sequence[Work], warm_up: Sequence[Work] | None = None) -> list[Work]:
+        """Runs the warm-up twice: a state with a spare buffer has then used both buffers."""
+        first = works if warm_up is None else warm_up
         with self.turn():
-            for work in (*works, *works):
+            for work in (*first, *first):
                 work()
         return list(works)
 
@@ -121,25 +131,53 @@ class GraphRunner(Runner):
         self._keeper: Work | None = None
         """Keeps the pool alive: torch cannot capture into a pool whose last graph is gone."""
 
-    def prepare(self, works: Sequence[Work]) -> list[Work]:
+    def prepare(self, works: Sequence[Work], warm_up: Sequence[Work] | None = None) -> list[Work]:
         """Captures each of ``works`` as a CUDA graph and returns the replays.
 
-        The runner's first works run once before as warm-up.
+        The warm-up runs before the runner's first capture.
         """
-        with gpu_faults(self.device), _PREPARING, growing_segments(), _any_algorithm():
+        with self._preparing():
             if not self._is_set_up:
-                with self.turn():
-                    for work in works:
-                        work()
-                self.stream.synchronize()
-                # Graphs have their own pool, so the warm-up's memory is free.
-                _free_cublas_workspaces()
-                torch.cuda.empty_cache()
+                self._run(works if warm_up is None else warm_up)
                 self._keeper = self._capture(partial(torch.zeros, 1, device=self.device))
                 self._is_set_up = True
-            replays = [self._capture(work) for work in works]
+            return [self._capture(work) for work in works]
+
+    def prepare_at_first_call(self, work: Work) -> Work:
+        """Returns a callable that first runs ``work`` and captures it, and later replays it.
+
+        The run is the warm-up of the capture.
+        """
+        captured: list[Work] = []
+
+        def call() -> None:
+            if captured:
+                captured[0]()
+                return
+            with self._preparing():
+                self._run([work])
+                captured.append(self._capture(work))
+
+        return call
+
+    @contextmanager
+    def _preparing(self) -> Iterator[None]:
+        """Runs and captures work inside the block with the same settings in every process."""
+        with gpu_faults(self.device), _PREPARING, growing_segments(), _any_algorithm():
             _free_cublas_workspaces()
-            return replays
+            try:
+                yield
+            finally:
+                _free_cublas_workspaces()
+
+    def _run(self, works: Sequence[Work]) -> None:
+        """Runs work without a graph and frees its memory, for graphs have their own pool."""
+        with self.turn():
+            for work in works:
+                work()
+        self.stream.synchronize()
+        _free_cublas_workspaces()
+        torch.cuda.empty_cache()
 
     @property
     def working_bytes(self) -> int:

@@ -30,7 +30,8 @@ class CausalVideo(Session[StreamSpec]):
     clean pass, which replaces them, is pending: ``step``, ``generate``, ``remember``, ``prompt``
     and ``flush`` run it first. ``switch_prompt`` recomputes the same keys and values, so it drops
     the pass; so does ``reset``. If the engines can be captured, a block's denoising steps are one
-    CUDA graph and its clean pass is another.
+    CUDA graph and its clean pass is another. A prompt switch is captured when a stream first
+    recomputes that number of frames.
 
     Sizes in shapes: ``B`` videos; ``F`` latent frames of a block, each ``[C, h, w]``; frames of
     ``H x W`` pixels; ``L`` tokens of a prompt, each an embedding of ``E`` values.
@@ -248,19 +249,19 @@ class CausalVideo(Session[StreamSpec]):
         """Number of latent frames before the next block."""
 
     def _capture(self, runners: Runners) -> None:
-        recached = (self.spec.block, *self.spec.recache_frames)
-        # Warm-up runs every function once, and ``_end - frames`` must not be negative.
-        self._end.fill_(max(recached))
-        prepared = runners[LATENTS].prepare(
-            [
-                self._block,
-                partial(self._write_keys_values, self.spec.block),
-                partial(self._run, "text_kv"),
-                *(partial(self._recache, frames) for frames in recached),
-            ]
+        runner = runners[LATENTS]
+        clean = partial(self._write_keys_values, self.spec.block)
+        text = partial(self._run, "text_kv")
+        self._end.fill_(self.spec.block)  # Of the warm-up: ``_end - frames`` must not be negative.
+        prepared = runner.prepare(
+            [self._block, clean, text], [partial(self._block, 1), clean, text]
         )
-        self._replay_block, self._replay_clean, self._replay_text, *switches = prepared
-        self._replay_switch = dict(zip(recached, switches, strict=True))
+        self._replay_block, self._replay_clean, self._replay_text = prepared
+        # A stream needs few of these, and none before its first frames.
+        self._replay_switch = {
+            frames: runner.prepare_at_first_call(partial(self._recache, frames))
+            for frames in (self.spec.block, *self.spec.recache_frames)
+        }
         decoders = self.spec.decode_components
         works = runners[FRAMES].prepare([partial(self._run, name) for name in decoders])
         self._replay_decoder = dict(zip(decoders, works, strict=True))
@@ -332,13 +333,18 @@ class CausalVideo(Session[StreamSpec]):
         self._decoded = True
         return runners[FRAMES].hand_out(frames[0] if self.spec.batch == 1 else frames)
 
-    def _block(self) -> None:
-        """Computes a block's clean latent from ``_noise`` and ``_end``."""
+    def _block(self, steps: int | None = None) -> None:
+        """Computes a block's clean latent from ``_noise`` and ``_end``.
+
+        Args:
+            steps: the first denoising steps alone, for the warm-up; None for all.
+        """
         spec, buffers = self.spec, self._buffers["denoise"]
         self._place("denoise", self._end, spec.block)
         latent, flow = buffers["latent"], buffers["flow"]
         latent.copy_(self._noise[0])
-        for index, (time, sigma) in enumerate(zip(spec.timesteps, spec.sigmas, strict=True)):
+        schedule = [*zip(spec.timesteps, spec.sigmas, strict=True)]
+        for index, (time, sigma) in enumerate(schedule[:steps]):
             buffers.set({"timestep": time})
             self._run("denoise")
             # x_t = (1 - sigma) x_0 + sigma noise and flow = noise - x_0.

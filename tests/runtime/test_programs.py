@@ -72,9 +72,9 @@ class Recorded(Runner):
     def __init__(self, calls):
         self.calls = calls
 
-    def prepare(self, works):
+    def prepare(self, works, warm_up=None):
         self.calls.append("prepare")
-        for work in works:
+        for work in works if warm_up is None else warm_up:
             work()  # As a GPU's first use does, which leaves states that are not new.
         return super().prepare(works)
 

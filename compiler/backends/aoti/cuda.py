@@ -10,12 +10,11 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from vidc.compiler.backends.aoti import group_norms, short_attention
+from vidc.compiler.backends.aoti import group_norms, short_attention, state_writes, winograd
 from vidc.compiler.backends.aoti.convolution_forms import Choose, by_rule
 from vidc.compiler.backends.aoti.fusion import NOTHING, Fusion, fuse
 from vidc.compiler.backends.aoti.phases import use_phases
 from vidc.compiler.backends.aoti.scaled_matmuls import lower_linears
-from vidc.compiler.backends.aoti.winograd import use_winograd
 from vidc.compiler.backends.rings_8bit import lower_rings, pop_rounding
 from vidc.exporters.lowering import expand, inline, open_stored, replace
 from vidc.exporters.program import weight_names
@@ -56,7 +55,11 @@ class CudaProgram:
     @property
     def inductor(self) -> Mapping[str, Any]:
         """Options of inductor for the program."""
-        return group_norms.INDUCTOR if group_norms.OPERATOR in self.fusion.operators else {}
+        called = self.fusion.operators
+        return {
+            **(group_norms.INDUCTOR if group_norms.OPERATOR in called else {}),
+            **(state_writes.INDUCTOR if winograd.OPERATOR in called else {}),
+        }
 
 
 def for_cuda(
@@ -86,7 +89,7 @@ def for_cuda(
     fusion = lower(program, fused)
     names = _convolved_weights(program)
     use_phases(program, choose)
-    called = use_winograd(program, fused, choose)
+    called = winograd.use_winograd(program, fused, choose)
     for name, rewrite in REWRITES.items():
         if fused and name not in without:
             called += rewrite(program)

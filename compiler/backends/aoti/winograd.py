@@ -124,6 +124,7 @@ class _NormSilu:
         value: the input of the norm, ``[B, C, T, H, W]``.
         gamma: the norm's weight, ``[C, 1, 1, 1]``.
         past: activations of the two frames before this call's, ``[B, C, 2, H, W]``.
+        silu: the activations.
         last: nodes of this call's last two activations, which the next call takes as ``past``.
         keep_value: True if other nodes than those of the norm read ``value``.
     """
@@ -131,6 +132,7 @@ class _NormSilu:
     value: fx.Node
     gamma: fx.Node
     past: fx.Node
+    silu: fx.Node
     last: tuple[fx.Node, ...]
     keep_value: bool
 
@@ -160,7 +162,7 @@ class _NormSilu:
         if whole.dtype is not torch.float16 or whole.shape[1] not in CHANNELS:
             return None
         readers = {user for node in (value, *nodes) for user in node.users}
-        return cls(value, gamma, past, tuple(last), not readers <= {*nodes, silu})
+        return cls(value, gamma, past, silu, tuple(last), not readers <= {*nodes, silu})
 
 
 def _passed(node: Any) -> tuple[Any, list[Any]]:
@@ -289,10 +291,9 @@ class _Rewriter:
             made = (*inputs.unbind(), *((total,) if keep_sum else ()), last)
             return tuple(each.movedim(-1, 1) for each in made)
 
-        # Marks the place right after the value, or after all inputs of the program if it is one.
-        inputs_of_program = self.graph.find_nodes(op="placeholder")
-        place = inputs_of_program[-1] if value.op == "placeholder" else value
-        with self.graph.inserting_after(place):
+        # Marks the place: a sum is read right after the value, and ``past`` may be computed after
+        # frames that no convolution made.
+        with self.graph.inserting_after(norm.silu if products is None else value):
             anchor = self.graph.call_function(aten.alias.default, (value,))
         with self.graph.inserting_before(anchor):
             given = [norm.gamma, norm.past, *sources, *optional]

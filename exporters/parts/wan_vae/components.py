@@ -21,7 +21,7 @@ def components(part: WanVaePart, vae: nn.Module) -> dict[str, Component]:
     """
     dtype = next(vae.parameters()).dtype
     return part.streaming_components(
-        partial(VaeDecode, part.config, vae, dtype),
+        partial(VaeDecode, part.config, vae, dtype, chunk=part.decoded_chunk),
         partial(VaeEncode, part.config, vae, dtype),
         *_caches(part, dtype),
         dtype=dtype,

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _ACTIVATIONS = 7
 """Activations at full resolution that a component holds at once."""
+_LARGE = 2**27
+"""Elements of an activation from which it is worth its memory to decode in chunks."""
 _FLOPS_A_PIXEL = 36e12 / (12 * 480 * 832)
 """Decoding at base width 96; it grows with the square of the width."""
 
@@ -38,6 +40,15 @@ class WanVaePart(StreamingVae):
     def spatial_stride(self) -> int:
         """Pixels to a latent."""
         return SPATIAL_STRIDE
+
+    @property
+    def decoded_chunk(self) -> int | None:
+        """Video frames that the decoder takes at once at full resolution; None for a whole block.
+
+        Small videos are decoded whole: each chunk adds nodes to the graph and time to its build.
+        """
+        pixels = self.batch * TEMPORAL_STRIDE * self.block * self.height * self.width
+        return TEMPORAL_STRIDE if pixels * self.config.base_dim > _LARGE else None
 
     def network(self, precision: str) -> "nn.Module":
         """Returns diffusers' ``AutoencoderKLWan`` on the meta device."""

@@ -5,13 +5,15 @@ Python list that the network fills while it runs. Here the list is filled from s
 a call and copied back to them after it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from vidc.exporters.parts.wan_vae.chunks import decode_in_chunks
 from vidc.exporters.parts.wan_vae.config import VaeConfig
 
 
@@ -43,9 +45,24 @@ class _Streaming(nn.Module):
 
 
 class VaeDecode(_Streaming):
-    """Latents to video frames."""
+    """Latents to video frames.
+
+    Args:
+        chunk: video frames that the layers at full resolution take at once; None for all.
+    """
 
     parts = ("post_quant_conv", "decoder")
+
+    def __init__(
+        self,
+        config: VaeConfig,
+        vae: nn.Module,
+        dtype: torch.dtype,
+        first: bool,
+        chunk: int | None = None,
+    ) -> None:
+        super().__init__(config, vae, dtype, first)
+        self.chunk = chunk
 
     def forward(self, latent: Tensor, *caches: Tensor) -> tuple[Tensor]:
         """Decodes one block and leaves what the next one needs in ``caches``.
@@ -60,7 +77,9 @@ class VaeDecode(_Streaming):
         mean, std = self.statistics(latent.device)
         z = (latent * std + mean).to(self.dtype).transpose(1, 2)
         z = self.vae["post_quant_conv"](z)
-        frames = _stream(self.vae["decoder"], z, caches, self.first)
+        decoder = self.vae["decoder"]
+        decode = decoder if self.chunk is None else partial(decode_in_chunks, decoder, self.chunk)
+        frames = _stream(decode, z, caches, self.first)
         return (frames.float().clamp(-1.0, 1.0).transpose(1, 2).contiguous(),)
 
 
@@ -106,14 +125,19 @@ def remembered(network: nn.Module, first: Tensor, later: Tensor) -> tuple[Tensor
     return tuple(memory[: used[0]])
 
 
-def _stream(network: nn.Module, x: Tensor, caches: Sequence[Tensor], first: bool) -> Tensor:
+def _stream(
+    network: Callable[..., Tensor], x: Tensor, caches: Sequence[Tensor], first: bool
+) -> Tensor:
     """Runs ``network`` over x [B, C, T, height, width] with its memory in ``caches``."""
     memory: list[Any] = [None] * len(caches) if first else list(caches)
     # A clip's first frame skips the resampling in time, so it goes alone.
     chunks = x.tensor_split([1], dim=2) if first and x.shape[2] > 1 else (x,)
-    outputs = [network(chunk, feat_cache=memory, feat_idx=[0]) for chunk in chunks]
+    outputs = []
+    for chunk in chunks:
+        outputs.append(network(chunk, feat_cache=memory, feat_idx=[0]))
+        memory = [_whole(value, cache) for value, cache in zip(memory, caches, strict=True)]
     for cache, value in zip(caches, memory, strict=True):
-        cache.copy_(_whole(value, cache))
+        cache.copy_(value)
     return torch.cat(outputs, dim=2) if len(outputs) > 1 else outputs[0]
 
 

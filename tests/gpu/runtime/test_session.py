@@ -21,6 +21,7 @@ from vidc.compiler.config.resolve import resolve
 from vidc.plugins.errors import GateError, UnavailableError, UsageError
 from vidc.runtime import load
 from vidc.runtime.engines import Wrapper
+from vidc.runtime.graphs import GraphRunner
 from vidc.runtime.manifest import read_manifest
 from vidc.runtime.programs.base import Resources
 
@@ -93,13 +94,26 @@ def test_a_session_opens_after_all_others_have_ended(built):
 def test_reset_makes_a_session_as_new_without_capture_or_allocation(bundle, monkeypatch):
     expected = rollout(bundle.session(seed=1), bundle)
     session = bundle.session(seed=2)
-    rollout(session, bundle, blocks=3, switch_after=1)
+    rollout(session, bundle)
     torch.cuda.synchronize()
     taken = torch.cuda.memory_stats()["allocation.all.allocated"]
     monkeypatch.setattr(torch.cuda, "CUDAGraph", None)
     session.reset(seed=1)
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == taken
     assert torch.equal(rollout(session, bundle), expected)
+
+
+def test_a_switch_is_captured_at_its_first_call(bundle, monkeypatch):
+    captures = []
+    capture = GraphRunner._capture
+    monkeypatch.setattr(GraphRunner, "_capture", lambda *a: captures.append(1) or capture(*a))
+    session = bundle.session()
+    opened = len(captures)
+    first = rollout(session, bundle)
+    assert len(captures) == opened + 1
+    session.reset()
+    assert torch.equal(rollout(session, bundle), first)
+    assert len(captures) == opened + 1
 
 
 def test_close_gives_back_what_a_session_took(bundle):

@@ -22,6 +22,7 @@ from vidc.compiler.backends.aoti.winograd_convolution import (
 from vidc.compiler.config.resolve import resolve
 from vidc.exporters.component import Component
 from vidc.exporters.models import with_weights
+from vidc.exporters.parts.wan_vae.streaming import VaeDecode
 from vidc.exporters.program import export_program, weight_names
 from vidc.plugins.ops.norm_silu_winograd import norm_silu_winograd
 from vidc.plugins.ops.winograd_tiles import TILES
@@ -185,6 +186,23 @@ def test_decodes_as_the_program_did(part, weights, exact, fused, calls):
     plain, fast = errors
     assert plain < 3e-3
     assert fast < 1.5 * plain
+
+
+def test_chunks_of_frames_change_no_bit(part, weights):
+    """An operator of a later chunk reads the activations that an earlier one leaves."""
+    found = []
+    network = with_weights(part.network("fp16"), {n: w.half() for n, w in weights.items()})
+    signature = component(part, "fp16").signature
+    for chunk in (None, 4):
+        decode = VaeDecode(part.config, network, torch.float16, first=False, chunk=chunk)
+        program = export_program(Component("vae_decode", decode, signature))
+        use_phases(program, by_rows)
+        assert use_winograd(program, fused=True)
+        module = program.module(check_guards=False)
+        found.append(decoded(module, part, torch.float16))
+    (frames, caches), (chunked, kept) = found
+    for whole, parts in zip((*frames, *caches), (*chunked, *kept), strict=True):
+        assert torch.equal(whole, parts)
 
 
 class Contiguous(TorchDispatchMode):

@@ -1,5 +1,7 @@
 """The streaming components against diffusers' VAE on the whole clip."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tensors import empty_tensors
@@ -9,6 +11,7 @@ from vidc.exporters.component import Component
 from vidc.exporters.parts.wan_vae.config import VaeConfig
 from vidc.exporters.parts.wan_vae.network import create
 from vidc.exporters.parts.wan_vae.random_weights import random_state_dict
+from vidc.exporters.parts.wan_vae.streaming import VaeDecode
 
 CLIPS = [(1, 5, 1), (2, 3, 1), (3, 2, 1), (3, 3, 1), (1, 5, 2), (3, 2, 2)]
 """Latent frames in a block, blocks, batch."""
@@ -67,6 +70,34 @@ def test_decode_equals_the_whole_clip(configure, vae, block, blocks, batch):
     reference = vae.decode(latents.transpose(1, 2) * std + mean).sample.transpose(1, 2)
     assert frames.shape[1] == 4 * block * blocks - 3
     assert relative_l2(frames, reference) < 1e-5
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4, 5])
+@pytest.mark.parametrize("first", [True, False])
+def test_chunks_of_frames_change_no_bit(configure, vae, first, chunk):
+    config = configure(block=3)
+    part = config.vae_part
+    latent = unit_normal(*part.latent_shape)
+    states = part.components(vae)["vae_decode"].signature.states
+    past = [unit_normal(*spec.shape, seed=i) for i, spec in enumerate(states)]
+
+    results = []
+    for frames in (None, chunk):
+        caches = [tensor.clone() for tensor in past]
+        decode = VaeDecode(config.vae, vae, torch.float32, first, frames)
+        results.append([*decode(latent, *caches), *caches])
+
+    for whole, chunked in zip(*results, strict=True):
+        assert torch.equal(whole, chunked)
+
+
+def test_decodes_large_videos_in_chunks(configure):
+    config = configure(block=3)
+    assert config.vae_part.decoded_chunk is None
+    large = replace(config.vae_part, height=480, width=832, config=VaeConfig())
+    assert large.decoded_chunk == 4
+    found = large.components(large.network("fp16"))
+    assert found["vae_decode"].module.chunk == found["vae_decode_first"].module.chunk == 4
 
 
 @pytest.mark.parametrize(("block", "blocks", "batch"), CLIPS)
