@@ -26,6 +26,11 @@ LEAST_SCALE = 1e-30
 E4M3 = torch.float8_e4m3fn
 E4M3_AT_REFERENCE = 7.0
 E4M3_SLACK = 8.807 - E4M3_AT_REFERENCE
+LINE_KEYS = 16
+"""Keys whose weights are exact and keys whose exponentials are lines take turns by so many."""
+LINE_EXCESS = 0.0575
+HALF_BIAS = 15
+"""Of float16's exponents."""
 
 
 def products(query: Tensor, key: Tensor) -> Tensor:
@@ -96,11 +101,29 @@ def _attend_e4m3(
         moved = torch.where(maximum - reference > E4M3_SLACK, maximum, reference)
         shrink = torch.exp2(reference - moved)
         reference = moved
-        weight = torch.exp2(logits - reference + E4M3_AT_REFERENCE)
-        rounded = weight.clamp(max=LARGEST[E4M3]).to(E4M3).float()
+        rounded = e4m3_weights(logits - reference + E4M3_AT_REFERENCE)
         output = output * shrink + rounded @ value[:, :, start:end]
-        total = total * shrink + weight.sum(dim=3, keepdim=True)
+        total = total * shrink + rounded.sum(dim=3, keepdim=True)
     return output / total
+
+
+def e4m3_weights(logarithm: Tensor) -> Tensor:
+    """Rounded weights of a block of keys from their base-2 logarithms, both ``[..., keys]``."""
+    by_line = torch.arange(logarithm.shape[-1], device=logarithm.device) // LINE_KEYS % 2 == 1
+    weight = torch.where(by_line, exp2_by_line(logarithm), torch.exp2(logarithm))
+    return weight.clamp(max=LARGEST[E4M3]).to(E4M3).float()
+
+
+def exp2_by_line(logarithm: Tensor) -> Tensor:
+    """``2^x`` as a straight line between powers of two, less its mean excess.
+
+    N. N. Schraudolph, "A Fast, Compact Approximation of the Exponential Function", 1999; here the
+    bits are those of float16.
+    """
+    biased = (logarithm + (HALF_BIAS - LINE_EXCESS)).clamp(min=0)
+    exponent = biased.floor().clamp(min=1)
+    line = torch.where(biased < 1, biased, 1 + biased - exponent)
+    return line * torch.exp2(exponent - HALF_BIAS)
 
 
 def _nothing(query: Tensor) -> tuple[Tensor, Tensor]:

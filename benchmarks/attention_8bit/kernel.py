@@ -68,6 +68,7 @@ class Library:
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
         self._library.vidc_ring_attention_workspace.restype = ctypes.c_size_t
+        self._library.vidc_ring_attention_zeroed.restype = ctypes.c_size_t
         self._library.vidc_ring_attention.argtypes = (ctypes.POINTER(Arguments), ctypes.c_void_p)
         self._workspaces: dict[tuple[int, ...], Tensor] = {}
 
@@ -117,13 +118,12 @@ class Library:
         return output
 
     def _workspace(self, arguments: Arguments, device: torch.device) -> Tensor:
-        key = (*(getattr(arguments, n) for n in ("batch", "queries", "heads", "head_dim", "ctas")),)
+        sizes = ("batch", "queries", "heads", "head_dim", "format", "ctas")
+        key = tuple(getattr(arguments, name) for name in sizes)
         if key not in self._workspaces:
             size = self._library.vidc_ring_attention_workspace(ctypes.byref(arguments))
             made = torch.full((size,), POISON, dtype=torch.uint8, device=device)
-            # Only the counters at its beginning have to be zero: fewer than 8 bytes for each tile.
-            tiles = arguments.batch * arguments.heads * -(-arguments.queries // TILE)
-            made[: 8 * tiles] = 0
+            made[: self._library.vidc_ring_attention_zeroed(ctypes.byref(arguments))] = 0
             self._workspaces[key] = made
         return self._workspaces[key]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attention_8bit.calibration import calibrate
-from attention_8bit.emulation import E4M3_AT_REFERENCE, E4M3_SLACK
+from attention_8bit.emulation import E4M3_AT_REFERENCE, E4M3_SLACK, e4m3_weights
 from attention_8bit.inputs import SINKS, Inputs, draw
 from attention_8bit.ring import RingScales
 from vidc.plugins.quantize import LARGEST as LARGEST_OF
@@ -155,6 +155,9 @@ def rounded_weights(block: Tensor, running: Tensor, scheme: Scheme) -> Tensor:
             return e4m3_scaled(torch.exp(block - running), 1 / WEIGHT_SCALE)
         case "e4m3 times 2^7 of a reference":
             return e4m3_scaled(torch.exp(block - running), 2.0**-E4M3_AT_REFERENCE)
+        case "e4m3 times 2^7, half by line, of a reference":
+            logarithm = (block - running) / math.log(2) + E4M3_AT_REFERENCE
+            return e4m3_weights(logarithm) * 2.0**-E4M3_AT_REFERENCE
         case "uint8 of the running maximum":
             return (255 * torch.exp(block - running)).round() / 255
         case "uint8 of the block's maximum":
@@ -221,6 +224,12 @@ SCHEMES = (
         sums="exact",
     ),
     Scheme(
+        "the same, half of the weights by line",
+        "e4m3, centered and smoothed",
+        "e4m3 times 2^7, half by line, of a reference",
+        E4M3_VALUES,
+    ),
+    Scheme(
         "INT8 logits, FP8 weights and values",
         "int8, centered and smoothed",
         "e4m3 times 2^8",
@@ -239,9 +248,8 @@ SCHEMES = (
     Scheme(
         "FP8 as engines have it",
         "e4m3, centered",
-        "e4m3 times 2^7 of a reference",
+        "e4m3 times 2^7, half by line, of a reference",
         "e4m3, scales per tensor",
-        sums="exact",
     ),
     replace(
         CHOSEN,

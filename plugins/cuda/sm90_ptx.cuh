@@ -68,6 +68,11 @@ __device__ __forceinline__ void copy_tile(void* target, const CUtensorMap* map, 
       : "memory");
 }
 
+// Makes a thread's own writes to shared memory visible to products.
+__device__ __forceinline__ void fence_products_read() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // --- Warpgroups.
 
 template <int kRegisters>
@@ -87,28 +92,6 @@ __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
 
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// Arrives at a barrier after `known` is computed. Returns a zero that is opaque to the compiler:
-// sums with it are computed after the arrival.
-__device__ __forceinline__ float named_barrier_arrive_after(float known, int id, int threads,
-                                                            const float* zero) {
-  // These are the bits of a signaling NaN, which no sum has: the arrival happens always, for NaN
-  // too.
-  asm volatile(
-      "{\n"
-      ".reg .pred computed;\n"
-      "setp.ne.b32 computed, %0, 0x7f800001;\n"
-      "@computed bar.arrive %1, %2;\n"
-      "}" ::"r"(__float_as_int(known)),
-      "r"(id), "r"(threads)
-      : "memory");
-  float loaded;
-  asm volatile("ld.volatile.shared.f32 %0, [%1];"
-               : "=f"(loaded)
-               : "r"(shared_address(zero))
-               : "memory");
-  return loaded;
 }
 
 // A barrier that returns to all threads whether any passed `value`.
@@ -156,6 +139,11 @@ __device__ __forceinline__ void pin(float (&registers)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
+// Zero, in a register that the assembler treats like a sum of products.
+__device__ __forceinline__ void clear_sum(float& sum) {
+  asm volatile("mul.f32 %0, %0, 0f00000000;" : "+f"(sum));
+}
+
 template <int N>
 __device__ __forceinline__ void pin(uint16_t (&registers)[N]) {
 #pragma unroll
@@ -182,6 +170,27 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// NaN if one of them is NaN.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
+// a * b + c, clamped to [0, 1]; NaN becomes 0.
+__device__ __forceinline__ float fma_saturate(float a, float b, float c) {
+  float d;
+  asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));
+  return d;
+}
+
+// Rounds two float16 in one register, saturating at 448.
+__device__ __forceinline__ uint16_t two_e4m3(uint32_t halves) {
+  uint16_t two;
+  asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(two) : "r"(halves));
+  return two;
 }
 
 // Rounds two floats, saturating at 448; `a` is in the lower byte.

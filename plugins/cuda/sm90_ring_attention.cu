@@ -60,7 +60,15 @@ bool valid(const VidcRingAttention& a) {
          a.valid_length != nullptr;
 }
 
-int query_tiles(const VidcRingAttention& a) { return (a.queries + kQueries - 1) / kQueries; }
+// Warpgroups that share a tile's queries.
+int groups(const VidcRingAttention& a) {
+  return a.format == VIDC_RING_E4M3 ? E4m3Tile<128>::kGroups : Int8Tile<128>::kGroups;
+}
+
+int query_tiles(const VidcRingAttention& a) {
+  const int queries = groups(a) * kRows;
+  return (a.queries + queries - 1) / queries;
+}
 
 int tiles(const VidcRingAttention& a) { return a.batch * a.heads * query_tiles(a); }
 
@@ -75,12 +83,12 @@ cudaError_t ctas(const VidcRingAttention& a, int* count) {
 
 // Arrival counters lie first: they are zero between launches, whatever the sizes of the parts.
 size_t arrival_bytes(const VidcRingAttention& a) {
-  const size_t bytes = sizeof(unsigned int) * kGroups * tiles(a);
+  const size_t bytes = sizeof(unsigned int) * groups(a) * tiles(a);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 size_t part_bytes(const VidcRingAttention& a) {
-  return sizeof(float4) * kGroupThreads * kGroups * (a.head_dim / 8 + 1);
+  return sizeof(float4) * kGroupThreads * groups(a) * (a.head_dim / 8 + 1);
 }
 
 template <typename Tile, bool kDump>
@@ -90,7 +98,7 @@ cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   CUtensorMap queries, keys, values;
   cudaError_t error = encode(&queries, a.query,
                              {kHead, size(a.heads), size(a.queries), size(a.batch)},
-                             {kHead, 1, kQueries, 1});
+                             {kHead, 1, kQueries<Tile>, 1});
   if (error != cudaSuccess) return error;
   error = encode(&keys, a.key, {kHead, size(a.heads), size(a.slots), size(a.batch)},
                  {kHead, 1, kKeys, 1});
@@ -124,11 +132,11 @@ cudaError_t launch(const VidcRingAttention& a, cudaStream_t stream) {
   p.output_type = a.output_type;
   p.logit_scale = static_cast<float>(1.4426950408889634 / std::sqrt(kHead));
 
-  constexpr int kBytes = sizeof(Shared<kHead>);
+  constexpr int kBytes = sizeof(Shared<Tile>);
   error = cudaFuncSetAttribute(kernel<Tile, kDump>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                kBytes);
   if (error != cudaSuccess) return error;
-  kernel<Tile, kDump><<<grid, kThreads, kBytes, stream>>>(p, queries, keys, values);
+  kernel<Tile, kDump><<<grid, kThreads<Tile>, kBytes, stream>>>(p, queries, keys, values);
   return cudaGetLastError();
 }
 

@@ -1,9 +1,10 @@
 // Attention over an 8-bit ring for sm_90. ring_attention.h documents arguments and result,
 // sm90_ring_int8.cuh and sm90_ring_e4m3.cuh the computation.
 //
-// A CTA has two warpgroups that compute, 64 queries each, and one that copies. Products overlap
-// other work: a block's product of weights and values runs beside the exponentials of the next
-// block.
+// A CTA has warpgroups that compute, 64 queries each, and one that copies. INT8 has two. Each overlaps
+// its own products and exponentials: a block's product of weights and values runs beside the
+// exponentials of the next block. E4M3 has three. Each does one thing after another, and the products
+// of one run beside the exponentials of the others.
 
 #pragma once
 
@@ -18,7 +19,7 @@ namespace vidc::ring_attention {
 
 // Barriers by which two warpgroups take turns to issue products.
 struct Turns {
-  static constexpr int kBoth = kGroups * kGroupThreads;
+  static constexpr int kBoth = 2 * kGroupThreads;
   int own;
   int other;
 
@@ -26,9 +27,6 @@ struct Turns {
       : own(kFirstTurnBarrier + group), other(kFirstTurnBarrier + 1 - group) {}
   __device__ __forceinline__ void take() const { ptx::named_barrier_sync(own, kBoth); }
   __device__ __forceinline__ void give() const { ptx::named_barrier_arrive(other, kBoth); }
-  __device__ __forceinline__ float give_after(float known, const float* zero) const {
-    return ptx::named_barrier_arrive_after(known, other, kBoth, zero);
-  }
 };
 
 // step() calls these functions of a tile, Int8Tile or E4m3Tile, in this order for each block of
@@ -43,14 +41,41 @@ struct Turns {
 //   add            adds the last products to the output, if the next ones overwrite them
 //   issue_values   starts the products of weights and values
 //
-// and, after a tile's last block, add_last.
+// and, after a tile's last block, add_last and sum_rows, which completes the sums of the weights.
 
-// Steps from one block of keys, the `count`-th of this CTA, to the next. Before and after it the
-// last block's weights are rounded, those of the previous block are multiplied, and nothing is
-// pending.
+// Makes the logits of a block of keys, the `count`-th of this CTA.
 template <typename Tile>
-__device__ __forceinline__ void step(const Self& me, const Turns& turns, Tile& s, uint32_t query,
-                                     unsigned count, int valid, Shared<Tile::kHead>& shared) {
+__device__ __forceinline__ void multiply_keys(const Self& me, Tile& s, uint32_t query,
+                                              unsigned count, Shared<Tile>& shared) {
+  const Stage<kStages> k(count);
+  s.clear_sums();
+  ptx::barrier_wait(&shared.key_full[k.stage], k.parity);
+  s.issue_logits(query, ptx::shared_address(shared.key[k.stage]));
+  ptx::products_wait<0>();
+  ptx::pin(s.sums);
+  me.release(&shared.key_empty[k.stage]);
+}
+
+// Multiplies the rounded weights of the `count`-th block and its values.
+template <typename Tile>
+__device__ __forceinline__ void multiply_values(const Self& me, Tile& s, unsigned count,
+                                                Shared<Tile>& shared) {
+  const Stage<kStages> v(count);
+  s.take_weights();
+  s.add();
+  ptx::barrier_wait(&shared.value_full[v.stage], v.parity);
+  s.issue_values(ptx::shared_address(shared.value[v.stage]));
+  ptx::products_wait<0>();
+  s.values_done();
+  me.release(&shared.value_empty[v.stage]);
+}
+
+// Multiplies the `count`-th block's weights and values beside the next block's logits and
+// exponentials.
+template <typename Tile>
+__device__ __forceinline__ void overlapped_step(const Self& me, const Turns& turns, Tile& s,
+                                                uint32_t query, unsigned count, int valid,
+                                                Shared<Tile>& shared) {
   const Stage<kStages> now(count), next(count + 1);
   s.take_weights();
   s.clear_sums();
@@ -61,16 +86,12 @@ __device__ __forceinline__ void step(const Self& me, const Turns& turns, Tile& s
   ptx::barrier_wait(&shared.value_full[now.stage], now.parity);
   s.add();
   s.issue_values(ptx::shared_address(shared.value[now.stage]));
-  if (!Tile::kTurnUntilMaxima) turns.give();
+  turns.give();
   ptx::products_wait<1>();
   ptx::pin(s.sums);
   me.release(&shared.key_empty[next.stage]);
   s.mask(valid);
-  if constexpr (Tile::kTurnUntilMaxima) {
-    s.exponentiate([&](float known) { return turns.give_after(known, &shared.zero); });
-  } else {
-    s.exponentiate();
-  }
+  s.exponentiate();
   // A wait for the next operand keeps the assembler from moving the work above behind the products.
   ptx::barrier_wait(&shared.value_full[next.stage], next.parity);
   ptx::products_wait<0>();
@@ -78,33 +99,43 @@ __device__ __forceinline__ void step(const Self& me, const Turns& turns, Tile& s
   me.release(&shared.value_empty[now.stage]);
 }
 
+// Steps from one block of keys, the `count`-th of this CTA, to the next. Before and after it the
+// last block's weights are rounded, those of the previous block are multiplied, and nothing is
+// pending.
+template <typename Tile>
+__device__ __forceinline__ void step(const Self& me, const Turns& turns, Tile& s, uint32_t query,
+                                     unsigned count, int valid, Shared<Tile>& shared) {
+  if constexpr (Tile::kOverlaps) {
+    overlapped_step(me, turns, s, query, count, valid, shared);
+  } else {
+    multiply_values(me, s, count, shared);
+    multiply_keys(me, s, query, count + 1, shared);
+    s.mask(valid);
+    s.exponentiate();
+  }
+}
+
 template <typename Tile, bool kDump>
-__device__ __forceinline__ void compute(const Parameters& p, Shared<Tile::kHead>& shared) {
+__device__ __forceinline__ void compute(const Parameters& p, Shared<Tile>& shared) {
   constexpr int kHead = Tile::kHead;
   const Self me;
   const Turns turns(me.group);
   Segment segment;
   Tile s;
   unsigned count = 0;
-  if (me.group == 1) turns.give();
+  if (Tile::kOverlaps && me.group == 1) turns.give();
 
 #pragma unroll 1
   for (int index = 0; shared.work.segment(blockIdx.x, index, segment); ++index) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      s.row[r].scale = logit_scale(p, me, place(p, segment.tile), r);
+      s.row[r].scale = logit_scale(p, me, place<Tile>(p, segment.tile), r);
     }
     s.begin();
-    s.clear_sums();
     const Stage<kQueryStages> q(index);
     ptx::barrier_wait(&shared.query_full[q.stage], q.parity);
     const uint32_t query = ptx::shared_address(&shared.query[q.stage][me.group * kRows * kHead]);
-    const Stage<kStages> k(count);
-    ptx::barrier_wait(&shared.key_full[k.stage], k.parity);
-    s.issue_logits(query, ptx::shared_address(shared.key[k.stage]));
-    ptx::products_wait<0>();
-    ptx::pin(s.sums);
-    me.release(&shared.key_empty[k.stage]);
+    multiply_keys(me, s, query, count, shared);
     if (kDump && segment.tile == 0 && segment.begin == 0) dump(p, me, s);
     const int valid_after = shared.valid - segment.end * kKeys;
     s.mask(shared.valid - segment.begin * kKeys);
@@ -115,39 +146,29 @@ __device__ __forceinline__ void compute(const Parameters& p, Shared<Tile::kHead>
     }
     me.release(&shared.query_empty[q.stage]);
 
-    const Stage<kStages> last(count++);
-    s.take_weights();
-    s.add();
-    ptx::barrier_wait(&shared.value_full[last.stage], last.parity);
-    s.issue_values(ptx::shared_address(shared.value[last.stage]));
-    ptx::products_wait<0>();
-    s.values_done();
-    me.release(&shared.value_empty[last.stage]);
+    multiply_values(me, s, count++, shared);
     s.add_last();
-
-#pragma unroll
-    for (int r = 0; r < 2; ++r) s.row[r].sum = quad_sum(s.row[r].sum);
+    s.sum_rows();
     // Computed again to save registers.
     shared.work.segment(blockIdx.x, index, segment);
-    const Place at = place(p, segment.tile);
+    const Place at = place<Tile>(p, segment.tile);
     if (segment.slot < 0 || unite(p, shared.work, me, segment, s)) finish(p, me, at, s);
   }
 }
 
 template <typename Tile, bool kDump>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads<Tile>, 1)
     kernel(const __grid_constant__ Parameters p, const __grid_constant__ CUtensorMap queries,
            const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values) {
-  constexpr int kHead = Tile::kHead;
   extern __shared__ __align__(1024) uint8_t memory[];
-  Shared<kHead>& shared = *reinterpret_cast<Shared<kHead>*>(memory);
+  Shared<Tile>& shared = *reinterpret_cast<Shared<Tile>*>(memory);
   // Swizzled tiles rely on this alignment, and a violation shows nowhere else.
-  if (ptx::shared_address(memory) % alignof(Shared<kHead>) != 0) __trap();
+  if (ptx::shared_address(memory) % alignof(Shared<Tile>) != 0) __trap();
   if (threadIdx.x == 0) {
     ptx::prefetch_map(&queries);
     ptx::prefetch_map(&keys);
     ptx::prefetch_map(&values);
-    constexpr int kComputeWarps = kGroups * kGroupThreads / 32;
+    constexpr int kComputeWarps = Tile::kGroups * kGroupThreads / 32;
     for (int i = 0; i < kQueryStages; ++i) {
       ptx::barrier_init(&shared.query_full[i], 1);
       ptx::barrier_init(&shared.query_empty[i], kComputeWarps);
@@ -160,17 +181,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     ptx::fence_barrier_init();
     // Clamped: without a block the barriers never complete.
-    shared.zero = 0.0f;
     shared.valid = static_cast<int>(min(max(*p.valid_length, int64_t{1}), int64_t{p.slots}));
     shared.work = StreamK(p.tiles, (shared.valid + kKeys - 1) / kKeys, gridDim.x);
   }
+  Tile::write_ones(shared);
   __syncthreads();
 
   if (threadIdx.x < kGroupThreads) {
     ptx::give_up_registers<kCopyRegisters>();
     if (threadIdx.x == 0) copy(p, queries, keys, values, shared);
   } else {
-    ptx::take_registers<kComputeRegisters>();
+    ptx::take_registers<Tile::kRegisters>();
     compute<Tile, kDump>(p, shared);
   }
 }

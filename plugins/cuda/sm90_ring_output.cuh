@@ -7,13 +7,13 @@
 
 namespace vidc::ring_attention {
 
-// A part of a tile, for one warpgroup: `kHead / 8` times four floats of each thread's output, then
+// A part of a tile, for one warpgroup: `Tile::kHead / 8` times four floats of each thread's output, then
 // its rows' references and sums.
-template <int kHead>
+template <typename Tile>
 __device__ __forceinline__ float4* part(const Parameters& p, const Self& me, int slot) {
-  constexpr int kVectors = (kHead / 8 + 1) * kGroupThreads;
+  constexpr int kVectors = (Tile::kHead / 8 + 1) * kGroupThreads;
   return reinterpret_cast<float4*>(p.parts) +
-         static_cast<int64_t>(slot * kGroups + me.group) * kVectors + me.thread;
+         static_cast<int64_t>(slot * Tile::kGroups + me.group) * kVectors + me.thread;
 }
 
 // Writes this part of a tile. The last CTA to arrive merges the parts in the order of their keys,
@@ -23,7 +23,7 @@ __device__ __forceinline__ bool unite(const Parameters& p, const StreamK& work, 
                                       const Segment& segment, Tile& s) {
   constexpr int kHead = Tile::kHead;
   constexpr int kVectors = kHead / 8;
-  float4* own = part<kHead>(p, me, segment.slot);
+  float4* own = part<Tile>(p, me, segment.slot);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     __stcg(own + i * kGroupThreads, make_float4(s.output[4 * i], s.output[4 * i + 1],
@@ -38,14 +38,14 @@ __device__ __forceinline__ bool unite(const Parameters& p, const StreamK& work, 
   if (me.thread == 0) {
     const unsigned int others = segment.last - segment.first;
     // Wraps to zero with the last arrival, ready for the next launch.
-    last = atomicInc(&p.arrivals[segment.tile * kGroups + me.group], others) == others;
+    last = atomicInc(&p.arrivals[segment.tile * Tile::kGroups + me.group], others) == others;
   }
   if (!ptx::named_barrier_any(barrier, kGroupThreads, last)) return false;
   __threadfence();
   float reference[2] = {-INFINITY, -INFINITY};
 #pragma unroll 1
   for (int cta = segment.first; cta <= segment.last; ++cta) {
-    const float4* other = part<kHead>(p, me, work.slot(cta, segment.tile));
+    const float4* other = part<Tile>(p, me, work.slot(cta, segment.tile));
     const float4 rows = __ldcg(other + kVectors * kGroupThreads);
     reference[0] = fmaxf(reference[0], rows.x);
     reference[1] = fmaxf(reference[1], rows.z);
@@ -53,7 +53,7 @@ __device__ __forceinline__ bool unite(const Parameters& p, const StreamK& work, 
   s.begin();
 #pragma unroll 1
   for (int cta = segment.first; cta <= segment.last; ++cta) {
-    const float4* other = part<kHead>(p, me, work.slot(cta, segment.tile));
+    const float4* other = part<Tile>(p, me, work.slot(cta, segment.tile));
     const float4 rows = __ldcg(other + kVectors * kGroupThreads);
     const float factor[2] = {ptx::exp2_approximate(rows.x - reference[0]),
                              ptx::exp2_approximate(rows.z - reference[1])};
@@ -97,8 +97,11 @@ __device__ __forceinline__ void finish(const Parameters& p, const Self& me, cons
   }
 }
 
+constexpr int kDumpedQueries = 128;
+
 template <typename Tile>
 __device__ __forceinline__ void dump(const Parameters& p, const Self& me, const Tile& s) {
+  if (me.group * kRows >= kDumpedQueries) return;
 #pragma unroll
   for (int i = 0; i < kKeys / 2; ++i) {
     const int column = i / 4 * 8 + 2 * (me.lane % 4) + i % 2;

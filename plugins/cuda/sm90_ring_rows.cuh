@@ -2,12 +2,19 @@
 
 #pragma once
 
+#include "sm90_ptx.cuh"
+
 namespace vidc::ring_attention {
 
 template <typename T>
 __device__ __forceinline__ T quad_max(T x) {
   x = max(x, __shfl_xor_sync(~0u, x, 1));
   return max(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+__device__ __forceinline__ float quad_max_or_nan(float x) {
+  x = ptx::max_or_nan(x, __shfl_xor_sync(~0u, x, 1));
+  return ptx::max_or_nan(x, __shfl_xor_sync(~0u, x, 2));
 }
 
 __device__ __forceinline__ float quad_sum(float x) {

@@ -1,4 +1,7 @@
 // Data of the ring attention kernel: its arguments, a CTA's shared memory, and the copies into it.
+//
+// `Tile` is Int8Tile or E4m3Tile. Its kGroups is the number of warpgroups that compute, each with
+// kRows queries. Its tiles of values have kOnes channels of ones behind the head's kHead channels.
 
 #pragma once
 
@@ -10,20 +13,22 @@
 
 namespace vidc::ring_attention {
 
-constexpr int kQueries = 128;
+constexpr int kRows = 64;
 constexpr int kKeys = 128;
-constexpr int kGroups = 2;
 constexpr int kGroupThreads = 128;
-constexpr int kThreads = (1 + kGroups) * kGroupThreads;
-constexpr int kRows = kQueries / kGroups;
 constexpr int kStages = 4;
 constexpr int kQueryStages = 2;
 constexpr int kDepth = 32;
 constexpr int kCopyRegisters = 24;
-constexpr int kComputeRegisters = 240;
 
+constexpr int kMostGroups = 3;
 constexpr int kFirstTurnBarrier = 1;  // 0 is the whole CTA's.
-constexpr int kFirstGroupBarrier = kFirstTurnBarrier + kGroups;
+constexpr int kFirstGroupBarrier = kFirstTurnBarrier + kMostGroups;
+
+template <typename Tile>
+constexpr int kQueries = Tile::kGroups * kRows;
+template <typename Tile>
+constexpr int kThreads = (1 + Tile::kGroups) * kGroupThreads;
 
 // A scale of zero would turn masked logits into NaN.
 constexpr float kLeastScale = 1e-30f;
@@ -48,11 +53,12 @@ struct Parameters {
   float logit_scale;
 };
 
-template <int kHead>
+template <typename Tile>
 struct alignas(1024) Shared {
-  uint8_t query[kQueryStages][kQueries * kHead];
+  static constexpr int kHead = Tile::kHead;
+  uint8_t query[kQueryStages][kQueries<Tile> * kHead];
   uint8_t key[kStages][kKeys * kHead];
-  uint8_t value[kStages][kHead * kKeys];
+  uint8_t value[kStages][(kHead + Tile::kOnes) * kKeys];
   uint64_t query_full[kQueryStages];
   uint64_t query_empty[kQueryStages];
   uint64_t key_full[kStages];
@@ -62,7 +68,6 @@ struct alignas(1024) Shared {
   // In shared memory because the loop over keys leaves no registers.
   StreamK work;
   int valid;
-  float zero;
 };
 
 // The stage and phase of the `count`-th item of a ring of stages.
@@ -82,20 +87,21 @@ struct Place {
   int query;
 };
 
+template <typename Tile>
 __device__ __forceinline__ Place place(const Parameters& p, int tile) {
   const int sequence = tile / p.query_tiles;
-  return {sequence / p.heads, sequence % p.heads, (tile % p.query_tiles) * kQueries};
+  return {sequence / p.heads, sequence % p.heads, (tile % p.query_tiles) * kQueries<Tile>};
 }
 
-template <int kHead>
+template <typename Tile>
 __device__ __forceinline__ void copy(const Parameters& p, const CUtensorMap& queries,
                                      const CUtensorMap& keys, const CUtensorMap& values,
-                                     Shared<kHead>& shared) {
+                                     Shared<Tile>& shared) {
   Segment segment;
   unsigned count = 0;
 #pragma unroll 1
   for (int index = 0; shared.work.segment(blockIdx.x, index, segment); ++index) {
-    const Place at = place(p, segment.tile);
+    const Place at = place<Tile>(p, segment.tile);
     const Stage<kQueryStages> q(index);
     ptx::barrier_wait(&shared.query_empty[q.stage], q.parity ^ 1);
     ptx::barrier_expect(&shared.query_full[q.stage], sizeof(shared.query[0]));
@@ -109,7 +115,7 @@ __device__ __forceinline__ void copy(const Parameters& p, const CUtensorMap& que
       ptx::copy_tile(shared.key[k.stage], &keys, &shared.key_full[k.stage], 0, at.head,
                      block * kKeys, at.batch);
       ptx::barrier_wait(&shared.value_empty[k.stage], k.parity ^ 1);
-      ptx::barrier_expect(&shared.value_full[k.stage], sizeof(shared.value[0]));
+      ptx::barrier_expect(&shared.value_full[k.stage], Tile::kHead * kKeys);
       ptx::copy_tile(shared.value[k.stage], &values, &shared.value_full[k.stage], block * kKeys, 0,
                      at.head, at.batch);
     }

@@ -25,7 +25,7 @@ from attention_8bit.checks import (
     rounding,
 )
 from attention_8bit.emulation import emulate
-from attention_8bit.kernel import FORMATS, OUTPUT_TYPES, TILE, Arguments
+from attention_8bit.kernel import FORMATS, OUTPUT_TYPES, Arguments
 from attention_8bit.ring import Ring8Bit
 
 from vidc import plugins
@@ -35,6 +35,9 @@ CUDA = Path(next(iter(plugins.__path__))) / "cuda"
 SUPPORT = Path(__file__).parents[1] / "support" / "cuda_on_cpu"
 REAL = (*CUDA.glob("sm90_ring_*.*h"), *CUDA.glob("ring_*.*h"), CUDA / "stream_k.cuh")
 SLOTS = 500
+ROWS = 64
+GROUPS = {torch.int8: 2, torch.float8_e4m3fn: 3}
+"""Warpgroups that compute, each with ``ROWS`` queries of a tile."""
 GARBAGE = 0x7F
 NEAR = 0.003
 
@@ -63,11 +66,12 @@ class Simulation:
 
     def run(self, at, valid_length, ctas, dtype=torch.bfloat16, products=None, output_scale=None):
         batch, tokens, heads, head_dim = at.query.shape
-        tiles = batch * heads * -(-tokens // TILE)
+        groups = GROUPS[at.query.dtype]
+        counters = groups * batch * heads * -(-tokens // (groups * ROWS))
         if self.workspace is None:
-            parts = 2 * ctas * TILE * (head_dim + 8)
-            self.workspace = torch.full((2 * tiles + 4 + parts,), torch.nan)
-            self.workspace[: 2 * tiles] = 0
+            parts = 2 * ctas * groups * ROWS * (head_dim + 8)
+            self.workspace = torch.full((counters + 4 + parts,), torch.nan)
+            self.workspace[:counters] = 0
         output = torch.empty(at.query.shape, dtype=dtype)
         output.view(torch.uint8).fill_(GARBAGE)
         length = torch.tensor([valid_length])
@@ -83,7 +87,7 @@ class Simulation:
             FORMATS[at.query.dtype], OUTPUT_TYPES[dtype], ctas,
         )  # fmt: skip
         assert self.library(arguments) == 0, "the threads block each other"
-        assert self.workspace[: 2 * tiles].eq(0).all()
+        assert self.workspace[:counters].eq(0).all()
         return output
 
 
@@ -172,6 +176,23 @@ def test_large_logit_moves_the_reference(library, inputs):
     assert relative(found, wanted) < NEAR + rounded_apart(wanted, rounding(at, 500), few=True)
 
 
+@pytest.mark.parametrize("place", [0, 15, 16, 31])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_finds_a_larger_logit_anywhere_in_a_block(library, inputs, sign, place):
+    """One key in 32 has logits of its own, which rise from block to block; all have one sign."""
+    at = inputs(20, 1, 64)
+    at.query.copy_(torch.full_like(at.query, sign))
+    size = torch.full((SLOTS,), 60.0 if sign < 0 else 10.0)
+    rising = torch.linspace(40, 10, 16) if sign < 0 else torch.linspace(20, 60, 16)
+    size[place::32] = rising[: len(size[place::32])]
+    at.ring.key.copy_(size[None, :, None, None].expand(at.ring.key.shape))
+    at.query_scale.fill_(0.1)
+    at.scales.key_scale.fill_(1.0)
+    found = Simulation(library).run(at, SLOTS, ctas=1)
+    wanted = emulate(at.query, at.query_scale, at.ring, at.scales, SLOTS)
+    assert relative(found, wanted) < NEAR + rounded_apart(wanted, rounding(at, SLOTS), few=True)
+
+
 def test_zero_queries_return_the_mean_of_valid_values(library, inputs):
     at = inputs(5, 1, 64)
     at.query.zero_()
@@ -196,14 +217,16 @@ def test_fp8_output_is_divided_by_its_scale(library, inputs):
     assert ((found.float() - wanted).abs() <= 2.0**-4 * wanted.abs() * 1.01 + 2.0**-10).all()
 
 
-@pytest.mark.parametrize("part", ["query", "key", "value"])
-def test_nan_in_fp8_reaches_its_outputs(library, part):
+@pytest.mark.parametrize(
+    ("part", "slot"), [("query", 0), ("key", 3), ("key", 20), ("key", 499), ("value", 3)]
+)
+def test_nan_in_fp8_reaches_its_outputs(library, part, slot):
     """NaN reaches a query's head, a head, or a channel of every query; INT8 has no NaN."""
     at = problem(5, SLOTS, 2, 64, 1, torch.device("cpu"), torch.float8_e4m3fn)
     numbers, where, counts = {
         "query": (at.query, (0, 2, 1, 5), (0, 2, 1)),
-        "key": (at.ring.key, (0, 3, 1, 5), (0, slice(None), 1)),
-        "value": (at.ring.value, (0, 1, 5, 3), (0, slice(None), 1, 5)),
+        "key": (at.ring.key, (0, slot, 1, 5), (0, slice(None), 1)),
+        "value": (at.ring.value, (0, 1, 5, slot), (0, slice(None), 1, 5)),
     }[part]
     numbers.view(torch.uint8)[where] = GARBAGE
     found = Simulation(library).run(at, SLOTS, ctas=1)

@@ -9,10 +9,13 @@ using namespace vidc::ring_attention;
 template <typename Tile, bool kDump>
 int launch(const VidcRingAttention& a, Parameters p) {
   constexpr int kHead = Tile::kHead;
+  p.query_tiles = (a.queries + kQueries<Tile> - 1) / kQueries<Tile>;
+  p.tiles = a.batch * a.heads * p.query_tiles;
+  p.parts = static_cast<float*>(a.workspace) + (Tile::kGroups * p.tiles + 3) / 4 * 4;
   const auto* query = static_cast<const uint8_t*>(a.query);
   const auto* key = static_cast<const uint8_t*>(a.key);
   const auto* value = static_cast<const uint8_t*>(a.value);
-  const CUtensorMap queries{query, {kHead, a.heads, a.queries, a.batch}, {kHead, 1, kQueries, 1}};
+  const CUtensorMap queries{query, {kHead, a.heads, a.queries, a.batch}, {kHead, 1, kQueries<Tile>, 1}};
   const CUtensorMap keys{key, {kHead, a.heads, a.slots, a.batch}, {kHead, 1, kKeys, 1}};
   const CUtensorMap values{value, {a.value_slots, kHead, a.heads, a.batch}, {kKeys, kHead, 1, 1}};
   p.logit_scale = static_cast<float>(1.4426950408889634 / std::sqrt(kHead));
@@ -25,7 +28,7 @@ int launch(const VidcRingAttention& a, Parameters p) {
               fibers::Barrier());
     vidc::ptx::phase_barriers.clear();
     vidc::ptx::forget_products();
-    if (!fibers::run(kThreads, [&] { kernel<Tile, kDump>(p, queries, keys, values); })) {
+    if (!fibers::run(kThreads<Tile>, [&] { kernel<Tile, kDump>(p, queries, keys, values); })) {
       return 1;
     }
   }
@@ -55,10 +58,7 @@ extern "C" int simulate(const VidcRingAttention* arguments, int late_copies) {
   p.value_mean = a.value_mean;
   p.valid_length = a.valid_length;
   p.output = a.output;
-  p.query_tiles = (a.queries + kQueries - 1) / kQueries;
-  p.tiles = a.batch * a.heads * p.query_tiles;
   p.arrivals = static_cast<unsigned*>(a.workspace);
-  p.parts = static_cast<float*>(a.workspace) + (2 * p.tiles + 3) / 4 * 4;
   p.products = a.products;
   p.queries = a.queries;
   p.slots = a.slots;

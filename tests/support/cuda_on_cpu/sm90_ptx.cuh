@@ -65,6 +65,8 @@ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
   fibers::wait([&] { return it.phase != parity; });
 }
 
+inline void fence_products_read() {}
+
 inline void prefetch_map(const CUtensorMap*) {}
 
 inline bool late_copies;
@@ -119,10 +121,6 @@ inline bool any_of_barrier[16];
 
 inline void named_barrier_sync(int id, int threads) { named_barriers[id].sync(threads); }
 inline void named_barrier_arrive(int id, int threads) { named_barriers[id].arrive(threads); }
-inline float named_barrier_arrive_after(float, int id, int threads, const float* zero) {
-  named_barriers[id].arrive(threads);
-  return *zero;
-}
 inline bool named_barrier_any(int id, int threads, bool value) {
   named_barriers[id].sync(threads);
   any_of_barrier[id] = false;
@@ -157,7 +155,21 @@ uint64_t operand(uint32_t rows, int along) {
   return uint64_t{kRowBytes} << 32 | (rows + static_cast<uint32_t>(along));
 }
 
+inline void clear_sum(float& sum) { sum = 0; }
+
 inline float exp2_approximate(float x) { return std::exp2(x); }
+inline float max_or_nan(float a, float b) { return a > b || std::isnan(a) ? a : b; }
+// A comparison with NaN is false: the result is 0.
+inline float fma_saturate(float a, float b, float c) {
+  const float sum = std::fma(a, b, c);
+  return sum > 0 ? std::min(sum, 1.0f) : 0.0f;
+}
+inline uint16_t two_e4m3(uint32_t halves) {
+  const auto half = [&](uint32_t x) {
+    return static_cast<float>(bits<_Float16>(static_cast<uint16_t>(x)));
+  };
+  return e4m3::two_from_floats(half(halves), half(halves >> 16));
+}
 inline uint16_t two_e4m3(float a, float b) { return e4m3::two_from_floats(a, b); }
 
 }  // namespace vidc::ptx
