@@ -63,6 +63,7 @@ def command(
     from vidc.compiler.validate.estimate import about, replay_seconds
     from vidc.compiler.validate.golden import Golden
     from vidc.compiler.validate.perceptual import find_lpips
+    from vidc.exporters.models import PRECISIONS
     from vidc.runtime.bundle import load
     from vidc.runtime.manifest import read_manifest
 
@@ -83,7 +84,9 @@ def command(
     golden = Golden.load(bundle)
     takes = ""
     if loaded.device.type == "cpu":
-        takes = about(replay_seconds(model_from_json(manifest.config), golden.scenario))
+        quantized = any(e.precision not in PRECISIONS for e in manifest.engines.values())
+        model = model_from_json(manifest.config)
+        takes = about(replay_seconds(model, golden.scenario, quantized))
     click.echo(f"replaying {manifest.name}{f': {takes} on this CPU' if takes else ''}", err=True)
     validation = validate(
         manifest, loaded, golden, find_lpips(loaded.spec.frame_size, loaded.device)

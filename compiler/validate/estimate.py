@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from vidc.compiler.config.resolve import Settings
 from vidc.compiler.validate.scenario import Scenario
 from vidc.exporters.families.family import Family
+from vidc.runtime.program import program
 
 CPU_FLOPS_A_CORE = 50e9
 """float32 rate of one CPU core in PyTorch eager, in round numbers: for estimates of minutes."""
@@ -19,7 +20,9 @@ def scenario(settings: Settings) -> Scenario:
     config = settings.validate
     rollout = Scenario(config.blocks, config.switch_after, True, config.free_gates)
     if config.level == "auto":
-        whole = settings.target.is_gpu or replay_seconds(settings.model, rollout) < LONG_SECONDS
+        quantized = settings.quantization is not None
+        seconds = replay_seconds(settings.model, rollout, quantized)
+        whole = settings.target.is_gpu or seconds < LONG_SECONDS
     else:
         whole = config.level == "rollout"
     return rollout if whole else Scenario(blocks=2, switch_after=1, rollout=False)
@@ -64,14 +67,21 @@ def reference_seconds(
     return seconds
 
 
-def replay_seconds(model: Family, scenario: Scenario) -> float:
+def replay_seconds(model: Family, scenario: Scenario, quantized: bool = False) -> float:
     """A validation's own playing, by engines no faster than PyTorch eager.
 
     The reference's latents are decoded, too.
+
+    Args:
+        model: that plays.
+        scenario: what is played.
+        quantized: whether the engines are in 8 bits; then forced blocks are a second rollout.
     """
     flops = _played_flops(model, scenario)
     if scenario.rollout:
         flops += scenario.blocks * model.decode_flops()
+        if quantized and program(model.program).forces_blocks:
+            flops += model.rollout_flops(scenario)
     return _seconds(flops)
 
 

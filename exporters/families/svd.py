@@ -182,7 +182,7 @@ class Svd(Family):
     def vae_part(self) -> SvdVaePart:
         """The VAE over this clip's chunks."""
         clip = self.clip
-        return SvdVaePart(self.vae, clip.chunk, clip.height, clip.width)
+        return SvdVaePart(self.vae, clip.height, clip.width, clip.chunk)
 
     @property
     def components(self) -> dict[str, str]:
@@ -274,7 +274,7 @@ class Svd(Family):
         part, full = self.unet_part, self.sampler.full_steps
         shallow = self.sampler.steps - full
         clip = part.halves * (full * part.pass_flops() + shallow * part.pass_flops(shallow=True))
-        clip += self.vae_part.encode_flops()
+        clip += self.vae_part.encode_flops
         encoder = self.parts.get(ClipVisionPart.group)
         clip += encoder.flops() if isinstance(encoder, ClipVisionPart) else 0.0
         decoding = self.decode_flops() if decoded else 0.0
@@ -282,7 +282,7 @@ class Svd(Family):
 
     def decode_flops(self) -> float:
         """Decoding one clip."""
-        return self.vae_part.decode_flops(self.clip.frames)
+        return self.clip.frames * self.vae_part.decode_flops
 
     def components_flops(self, rollout: Rollout) -> float:
         """The rollout: it calls every component."""

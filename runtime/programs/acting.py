@@ -89,7 +89,9 @@ class Acting(Session[S]):
                 self._source.fill(self._noise, self.blocks)
             else:
                 self._noise.copy_(given)
+            self._unfinished = True
             self._replay_frame()
+            self._unfinished = False
             if checked is not None:
                 self._watch(LATENTS, checked)
             made = result.clone()

@@ -118,6 +118,22 @@ class Session(Generic[S]):
     def _clear(self) -> None:
         """Sets everything that lasts from block to block to its initial value for ``self.seed``."""
         self._states.clear()
+        self._unfinished = False
+        """True after a block that failed midway: its noise may stand in a ring's oldest slots."""
+
+    def _require_finished(self) -> None:
+        """Refuses a clean pass of the newest block after a later one has failed midway.
+
+        Raises:
+            UsageError: ``VIDC-SESSION-UNFINISHED``.
+        """
+        if self._unfinished:
+            raise UsageError(
+                "VIDC-SESSION-UNFINISHED",
+                "the block after the newest one failed midway, and its noise may have replaced "
+                "keys and values that the newest block attends to",
+                "call step() again before force(), or reset()",
+            )
 
     @classmethod
     def cover(cls, resources: Resources, inputs: Any, played: Any) -> None:

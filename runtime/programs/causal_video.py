@@ -212,7 +212,7 @@ class CausalVideo(Session[StreamSpec]):
 
         Raises:
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``; ``VIDC-SESSION-NO-BLOCK``,
-                there is no block yet.
+                there is no block yet; ``VIDC-SESSION-UNFINISHED``.
         """
         latent = self._checked_latent(latent)
         if not self._frame:
@@ -221,6 +221,7 @@ class CausalVideo(Session[StreamSpec]):
                 "the stream has no block whose latent could be replaced",
                 "call session.step() or session.remember(...) first",
             )
+        self._require_finished()
         with self._turn(LATENTS, retryable=True):
             self._history[:, -self.spec.block :].copy_(latent)
             self._pending = True
@@ -297,6 +298,7 @@ class CausalVideo(Session[StreamSpec]):
             else:
                 self._noise.copy_(given)
             self._finish_block()
+            self._unfinished = True
             self._replay_block()
             self._watch(LATENTS, self._buffers["denoise"]["latent"])
             self._advance()
@@ -306,6 +308,7 @@ class CausalVideo(Session[StreamSpec]):
     def _advance(self) -> None:
         """Counts a new block and marks its clean pass as pending."""
         self._frame += self.spec.block
+        self._unfinished = False
         self.blocks += 1
         self._pending = True
 

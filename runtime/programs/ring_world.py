@@ -116,7 +116,7 @@ class RingWorld(Acting[RingWorldSpec]):
 
         Raises:
             UsageError: ``VIDC-SESSION-LATENT``, ``VIDC-SESSION-FINITE``; ``VIDC-SESSION-NO-BLOCK``,
-                there is no frame yet.
+                there is no frame yet; ``VIDC-SESSION-UNFINISHED``.
         """
         given = self._take(LATENT, latent, self.spec.latent_shape)
         if not self.blocks:
@@ -125,6 +125,7 @@ class RingWorld(Acting[RingWorldSpec]):
                 "the stream has no frame whose latent could be replaced",
                 "call session.step() first",
             )
+        self._require_finished()
         with self._turn(LATENTS, work="the replacement"):
             self._position.sub_(1)
             self._latent.copy_(given)

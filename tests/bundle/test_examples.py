@@ -148,5 +148,5 @@ def test_every_example_is_listed_and_run() -> None:
     listed = set(re.findall(r"\]\(\.\./examples/([\w.]+)", (EXAMPLES / "README.md").read_text()))
     assert listed == files
     here = Path(__file__).read_text()
-    # tests/bundle/families/test_world.py plays its actions.
+    # tests/compiler/cli/test_controls.py reads its actions.
     assert [name for name in files - {"world"} if f'"{name}"' not in here] == []

@@ -180,6 +180,27 @@ def test_a_repeated_block_does_not_repeat_the_pass(logged):
     assert log == ["kv_update", "denoise", *BLOCK]
 
 
+def test_force_after_a_failed_block_waits_for_its_repetition(logged):
+    """The pass of the forced block would attend to the failed block's noise."""
+    session, _ = logged
+    expected = begun(small_bundle(), blocks=3)
+    engine = session._resources.engines["denoise"]
+
+    def fail(buffers, states):
+        engine.after = lambda buffers, states: None
+        raise PlantedError
+
+    engine.after = fail
+    with pytest.raises(PlantedError):
+        session.generate()
+    with pytest.raises(UsageError, match="VIDC-SESSION-UNFINISHED"):
+        session.force(LATENT)
+    for one in (session, expected):
+        one.generate()
+        one.force(LATENT)
+    assert torch.equal(session.generate(), expected.generate())
+
+
 def test_a_spec_names_the_pending_pass():
     assert SPEC.pending == "kv_update"
     assert SPEC.calls["block"] == {"kv_update": 1, "denoise": len(SPEC.timesteps)}

@@ -5,9 +5,8 @@ from torch import Tensor, nn
 from vidc.exporters.component import Component
 from vidc.exporters.parts.sd_vae.network import SdVae
 from vidc.exporters.parts.sd_vae.part import SdVaePart
-from vidc.exporters.parts.svd_vae.components import VaeEncode
+from vidc.exporters.parts.svd_vae.components import VaeEncode, encoder_and_decoder
 from vidc.exporters.parts.svd_vae.config import LATENT_CHANNELS
-from vidc.plugins.signature import Role, Signature, TensorSpec
 
 
 class EncodeFrame(VaeEncode):
@@ -42,21 +41,5 @@ class DecodeFrame(nn.Module):
 def components(part: SdVaePart, vae: nn.Module) -> dict[str, Component]:
     """Returns ``vae_encode`` and ``vae_decode``, which share the parameters of ``vae``."""
     assert isinstance(vae, SdVae)
-    image, latent = (3, part.height, part.width), (1, LATENT_CHANNELS, *part.latent_size)
-    encode = Signature(
-        (
-            TensorSpec("image", (1, *image), "float32", Role.INPUT),
-            TensorSpec("latent", latent, "float32", Role.OUTPUT),
-        )
-    )
-    decode = Signature(
-        (
-            TensorSpec("latent", latent, "float32", Role.INPUT),
-            TensorSpec("frames", (1, 1, *image), "float32", Role.OUTPUT),
-        )
-    )
-    scale = part.config.scale
-    return {
-        "vae_encode": Component("vae_encode", EncodeFrame(vae, scale), encode),
-        "vae_decode": Component("vae_decode", DecodeFrame(vae, scale), decode),
-    }
+    latent, scale = (1, LATENT_CHANNELS, *part.latent_size), part.config.scale
+    return encoder_and_decoder(part, EncodeFrame(vae, scale), DecodeFrame(vae, scale), latent)

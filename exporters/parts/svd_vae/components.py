@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from vidc.exporters.component import Component
 from vidc.exporters.parts.svd_vae.config import LATENT_CHANNELS
+from vidc.exporters.parts.svd_vae.image_vae import ImageVae
 from vidc.exporters.parts.svd_vae.network import SvdVae
 from vidc.exporters.parts.svd_vae.part import SvdVaePart
 from vidc.plugins.signature import Role, Signature, TensorSpec
@@ -45,20 +46,32 @@ class VaeDecode(nn.Module):
 def components(part: SvdVaePart, vae: nn.Module) -> dict[str, Component]:
     """Returns ``vae_encode`` and ``vae_decode``, which share the parameters of ``vae``."""
     assert isinstance(vae, SvdVae)
-    image, size = (3, part.height, part.width), part.latent_size
-    encode = Signature(
-        (
-            TensorSpec("image", (1, *image), "float32", Role.INPUT),
-            TensorSpec("latent", (1, LATENT_CHANNELS, *size), "float32", Role.OUTPUT),
-        )
+    latents = (1, part.chunk, LATENT_CHANNELS, *part.latent_size)
+    return encoder_and_decoder(part, VaeEncode(vae), VaeDecode(vae, part.config.scale), latents)
+
+
+def encoder_and_decoder(
+    part: ImageVae, encode: nn.Module, decode: nn.Module, latents: tuple[int, ...]
+) -> dict[str, Component]:
+    """Returns the two components of a VAE.
+
+    Args:
+        part: sizes.
+        encode: maps ``image``, float32 ``[1, 3, H, W]``, to ``latent``, float32 ``[1, 4, h, w]``.
+        decode: maps ``latent``, float32 of the shape ``latents``, to ``frames``, float32
+            ``[1, T, 3, H, W]``.
+        latents: shape of the latents of a call.
+    """
+    image, latent = (3, part.height, part.width), (1, LATENT_CHANNELS, *part.latent_size)
+    encoding = (
+        TensorSpec("image", (1, *image), "float32", Role.INPUT),
+        TensorSpec("latent", latent, "float32", Role.OUTPUT),
     )
-    decode = Signature(
-        (
-            TensorSpec("latent", (1, part.chunk, LATENT_CHANNELS, *size), "float32", Role.INPUT),
-            TensorSpec("frames", (1, part.chunk, *image), "float32", Role.OUTPUT),
-        )
+    decoding = (
+        TensorSpec("latent", latents, "float32", Role.INPUT),
+        TensorSpec("frames", (1, part.frames, *image), "float32", Role.OUTPUT),
     )
     return {
-        "vae_encode": Component("vae_encode", VaeEncode(vae), encode),
-        "vae_decode": Component("vae_decode", VaeDecode(vae, part.config.scale), decode),
+        "vae_encode": Component("vae_encode", encode, Signature(encoding)),
+        "vae_decode": Component("vae_decode", decode, Signature(decoding)),
     }

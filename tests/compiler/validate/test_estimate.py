@@ -61,6 +61,12 @@ def test_each_part_of_a_scenario_takes_its_time(cores):
     assert reference_seconds(model, SWITCHED, FP32) == pytest.approx(alone)
     mixed = reference_seconds(model, SWITCHED, {**FP32, "transformer": "bf16"})
     assert mixed == pytest.approx(alone + seconds - 8 * decode)
+    # In 8 bits, each block is also made and decoded from the reference's blocks.
+    rollout = (8 * 5 * 3 + 9) * frame + 8 * decode
+    assert replay_seconds(model, SWITCHED, quantized=True) == pytest.approx(seconds + rollout)
+    unforced = settings("world-tiny").model
+    exact, rounded = (replay_seconds(unforced, SWITCHED, quantized=q) for q in (False, True))
+    assert exact == rounded
     # What a recipe makes of it is played besides, whatever the rest is in.
     narrow = reference_seconds(model, SWITCHED, FP32, quantized=True)
     assert narrow == pytest.approx(mixed)
