@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from vidc.compiler.backends.aoti.winograd_convolution import LEAST_CHANNELS
 from vidc.plugins.ops.winograd_tiles import TILES
 
 WIDE = 128
@@ -83,6 +84,10 @@ def candidates(sizes: Sizes) -> tuple[Form, ...]:
     """Returns the forms that a convolution has."""
     if sizes.upsampled:
         return (Form.UPSAMPLED, Form.PHASES, Form.ROWS)
+    if sizes.outputs < LEAST_CHANNELS and not sizes.operator:
+        # The matmul of a narrow convolution reads frames that the operator wrote channels last.
+        # On an H100, inductor's own transforms left other values in two of six of its inputs.
+        return (Form.DIRECT,)
     return (Form.DIRECT, *(_winograd(tile) for tile in TILES if sizes.frames % tile == 0))
 
 

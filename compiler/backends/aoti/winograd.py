@@ -103,7 +103,7 @@ class _Convolution:
         if x.target is aten.pad.default and len(x.args) == 2 and not any(x.args[1][4:]):
             pads, x = tuple(x.args[1][:4]), x.args[0]
         found = cls(node, x, weight, bias, pads)
-        return found if len(candidates(found.sizes(operator=False))) > 1 else None
+        return found if len(candidates(found.sizes(operator=True))) > 1 else None
 
     def sizes(self, operator: bool) -> Sizes:
         """Returns its sizes; ``operator`` as their field."""

@@ -1,6 +1,7 @@
 """Forms of convolutions: the rule, and that all give the same numbers in any mixture."""
 
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -29,6 +30,13 @@ def test_the_rule_takes_the_largest_tile_that_divides_the_frames(frames):
     sizes = Sizes(32, 32, frames, 8, 8)
     assert list(candidates(sizes)) == FORMS[frames]
     assert by_rule(sizes) == FORMS[frames][-1]
+
+
+def test_narrow_convolutions_have_one_form_without_the_operator():
+    narrow = Sizes(96, 3, 12, 8, 8)
+    assert candidates(narrow) == (Form.DIRECT,)
+    assert by_rule(narrow) is Form.DIRECT
+    assert by_rule(replace(narrow, operator=True)) is Form.F4
 
 
 @pytest.mark.parametrize(
