@@ -31,6 +31,8 @@ MARGIN = 0.05
 _TIMING = "vidc.compiler.backends.aoti.convolution_timing"
 _WAIT_SECONDS = 0.1
 _LONGEST_REASON = 200
+BUDGET_SECONDS = 20.0
+"""After so long, an engine's other convolutions are left to the rule."""
 
 
 class Decided(StrEnum):
@@ -124,6 +126,7 @@ class Chooser:
     ) -> None:
         self.choices: dict[str, Choice] = {}
         self.notes: tuple[str, ...] = ()
+        self._spent = 0.0
         self._measure = measure
         self._reason = reason
         self._device = device
@@ -149,6 +152,9 @@ class Chooser:
                 before = None
             if before is not None and (before.device, before.build) == (self._device, self._build):
                 return replace(before, decided=Decided.RECORDED)
+            if self._spent > BUDGET_SECONDS:
+                return replace(rule, reason=f"others took {self._spent:.0f} s to measure")
+            started = time.monotonic()
             try:
                 times = self._measure(sizes)
             except RuntimeError as error:  # The rule's form computes the same.
@@ -156,6 +162,8 @@ class Chooser:
                 choice = replace(rule, reason=f"it could not be measured: {first}")
                 self._note(sizes, choice)
                 return choice
+            finally:
+                self._spent += time.monotonic() - started
             choice = self._measured(sizes, times, before)
             if choice.reason:
                 self._note(sizes, choice)

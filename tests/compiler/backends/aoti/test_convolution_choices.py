@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vidc.compiler.backends.aoti.convolution_choices import (
+    BUDGET_SECONDS,
     MARGIN,
     Chooser,
     Decided,
@@ -91,6 +92,15 @@ def test_a_full_gpu_leaves_the_choice_to_the_rule(tmp_path):
     assert choice.reason == "it could not be measured: CUDA out of memory."
     assert chooser.notes == (f"convolution {SMALL}: F(3, 3); {choice.reason}",)
     assert not (tmp_path / "record.json").exists()
+
+
+def test_measuring_ends_when_it_took_long(monkeypatch):
+    clock = iter([0.0, BUDGET_SECONDS + 1])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    chooser = Chooser(Gpu(slower(2.0)))
+    assert [chooser(SMALL), chooser(LARGE)] == [DIRECT, by_rule(LARGE)]
+    choice = chooser.choices[str(LARGE)]
+    assert (choice.decided, choice.reason) == (Decided.BY_RULE, "others took 21 s to measure")
 
 
 @pytest.fixture
