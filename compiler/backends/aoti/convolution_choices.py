@@ -141,6 +141,8 @@ class Chooser:
 
     def _choose(self, sizes: Sizes) -> Choice:
         rule = Choice(by_rule(sizes), Decided.BY_RULE, self._reason)
+        if len(candidates(sizes)) == 1:
+            return replace(rule, reason="it has one form")
         if self._measure is None:
             return rule
         if not (sizes.upsampled or sizes.operator):

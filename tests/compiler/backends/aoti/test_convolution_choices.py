@@ -82,6 +82,13 @@ def test_transforms_that_inductor_computes_are_not_measured():
     assert "norm_silu_winograd" in choice.reason
 
 
+def test_a_convolution_with_one_form_is_not_measured():
+    chooser = Chooser(Gpu())
+    assert chooser(Sizes(96, 3, 12, 480, 832)) is DIRECT
+    (choice,) = chooser.choices.values()
+    assert (choice.decided, choice.reason) == (Decided.BY_RULE, "it has one form")
+
+
 def test_a_full_gpu_leaves_the_choice_to_the_rule(tmp_path):
     def full(_sizes: Sizes) -> Times:
         raise torch.OutOfMemoryError("CUDA out of memory.\nMore of it")
