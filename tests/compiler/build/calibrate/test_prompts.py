@@ -71,6 +71,14 @@ def test_the_default_is_what_a_build_would_take(stream):
     assert (shipped.kind, len(shipped), len(set(shipped.texts))) == ("texts", 32, 32)
 
 
+def test_drawn_prompts_end_in_padding_of_other_lengths(stream):
+    length = stream.text[0]
+    drawn = default_prompts(stream, 7, texts=False).embedded(None)
+    filled = [int(prompt.any(-1).sum()) for prompt in drawn]
+    assert filled == [-(-length * eighths // 8) for eighths in (2, 3, 4, 5, 6, 7, 2)]
+    assert all(prompt[:count].any(-1).all() for prompt, count in zip(drawn, filled, strict=True))
+
+
 def test_a_rollout_switches_to_the_next_prompt(stream):
     given = embeddings(3, stream)
     found = pairs(given)
