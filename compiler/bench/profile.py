@@ -163,8 +163,11 @@ def _fill(states: States, engines: Mapping[str, Any], device: torch.device) -> N
     generator = torch.Generator(device).manual_seed(0)
     for engine in engines.values():
         for spec in engine.signature.states:
-            if states[spec.name].is_floating_point():
-                states[spec.name].normal_(0, 0.1, generator=generator)
+            state = states[spec.name]
+            if state.is_floating_point():
+                # Drawn in float32: PyTorch draws nothing in FP8.
+                drawn = torch.empty(state.shape, device=device)
+                state.copy_(drawn.normal_(0, 0.1, generator=generator))
 
 
 def _set(buffers: Buffers, spec: ProgramSpec, device: torch.device) -> None:

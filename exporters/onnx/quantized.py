@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from vidc.exporters.onnx.functional import Operators
+from vidc.exporters.onnx.rotary import ROTARY
 from vidc.plugins.ops.quantize_kv import dequantize_kv, quantize_kv
 from vidc.plugins.ops.quantized_conv2d import (
     ConvolutionArguments,
@@ -213,6 +214,7 @@ ONNXRUNTIME: Operators = {
     quantized_conv2d: convolution_for_onnxruntime,
     quantize_kv: quantize_kv_node,
     dequantize_kv: dequantize_kv_nodes,
+    **ROTARY,
 }
 """Forms for graphs that a CPU runs."""
 TENSORRT: Operators = {

@@ -43,11 +43,16 @@ def normalize_and_rotate(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, ep
     return _rotated_rows(x.flatten(2), weight, cos, sin, x.shape[2], eps)
 
 
+def normalize_rows(rows: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Applies RMS norm to ``[B, T, H D]`` in float32, rounded to the dtype of ``rows``."""
+    return F.rms_norm(rows.float(), weight.shape, weight.float(), eps).to(rows.dtype)
+
+
 def _rotated_rows(
     rows: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, heads: int, eps: float
 ) -> Tensor:
     """Normalizes and rotates ``[B, T, H D]`` to float32 ``[B, T, H, D]``."""
-    normed = F.rms_norm(rows.float(), weight.shape, weight.float(), eps).to(rows.dtype)
+    normed = normalize_rows(rows, weight, eps)
     even, odd = normed.float().reshape(*rows.shape[:2], heads, -1, 2).unbind(-1)
     cos, sin = cos[None, :, None], sin[None, :, None]
     rotated = (even * cos - odd * sin, even * sin + odd * cos)

@@ -1,7 +1,9 @@
 """Bundles with a TAEHV: in place of the Wan VAE, and beside it."""
 
 import json
+from collections import Counter
 
+import onnx_ir
 import pytest
 import small_taehv
 import taehv_oracle
@@ -67,6 +69,12 @@ def stream(session, blocks=3):
 def expected(file, latents):
     weights = {name: tensor.float() for name, tensor in load_file(file).items()}
     return taehv_oracle.decode(weights, latents)[0].mul(255).permute(0, 2, 3, 1)
+
+
+def test_a_decoder_for_a_cpu_writes_no_upsampled_image_before_its_frames(alone):
+    (path,) = read_manifest(alone).engines["taehv_decode"].files
+    operators = Counter(node.op_type for node in onnx_ir.load(alone / path).graph)
+    assert (operators["Resize"], operators["DepthToSpace"]) == (2, 1)
 
 
 def test_a_bundle_decodes_with_a_taehv_in_place_of_the_vae(alone, taehv, vidc):

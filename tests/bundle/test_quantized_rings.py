@@ -53,6 +53,16 @@ def test_keys_and_values_alone_in_8_bits(cached, project, vidc):
     assert worst["text_kv"] < 1e-5 < 1e-3 < worst["denoise"]
 
 
+@pytest.mark.deep
+def test_bench_profiles_components_with_keys_and_values_in_8_bits(cached, vidc, tmp_path):
+    quick = ("--samples", "6", "--warmup", "1", "--cold-starts", "0")
+    page = str(tmp_path / "bench.html")
+    status, out, err = vidc("bench", str(cached), *quick, "--profile", "--report", page, "--json")
+    assert status == 0, err
+    measured = {row["component"] for row in json.loads(out)["profile"]["components"]}
+    assert {"denoise", "kv_update"} <= measured
+
+
 def failed_with_swapped_scales(bundle, vidc, folder):
     """Gates that fail in a copy whose keys have the scales of values, and values those of keys."""
     bundle = shutil.copytree(bundle, folder / "swapped")

@@ -71,7 +71,7 @@ class OnnxRuntimeBackend(Backend):
         output: Path,
         options: CompileOptions = DEFAULT_OPTIONS,
     ) -> CompiledEngine:
-        """Copies the checked graph for a CPU, or writes a graph for a GPU."""
+        """Writes the checked graph for a CPU, upsampling rewritten, or a graph for a GPU."""
         return _for_gpu(component, output) if target.is_gpu else _for_cpu(component, output)
 
 
@@ -79,16 +79,21 @@ def _for_cpu(component: "ExportedComponent", output: Path) -> CompiledEngine:
     import onnx_ir
 
     from vidc.compiler.backends.graph_values import require_clean_graph
+    from vidc.compiler.backends.onnxruntime.phases import use_phases
     from vidc.exporters.onnx.states import aliasable_states
 
     model = onnx_ir.load(component.onnx)
     require_clean_graph(component.name, model, "onnxruntime")
-    shutil.copyfile(component.onnx, output / component.onnx.name)
+    in_place = aliasable_states(model, component.signature)
+    if use_phases(model):
+        onnx_ir.save(model, output / component.onnx.name)
+    else:
+        shutil.copyfile(component.onnx, output / component.onnx.name)
     return CompiledEngine(
         loader=NAME,
         version=onnxruntime.__version__,
         files=(component.onnx.name,),
-        signature=component.signature.with_in_place(aliasable_states(model, component.signature)),
+        signature=component.signature.with_in_place(in_place),
         options={"graph_optimization_level": _LEVEL, "disable_prepacking": True},
         requires=PORTABLE,
     )
