@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 from vidc.plugins.errors import GateError, UnavailableError, UsageError, VidcError
 
 if TYPE_CHECKING:
-    from vidc.runtime.bundle import Bundle, load
+    from vidc.runtime.bundle import Bundle
     from vidc.runtime.programs.base import Session
+    from vidc.runtime.start import load
 
 __all__ = [
     "Bundle", "GateError", "Session", "UnavailableError", "UsageError", "VidcError", "load",
 ]  # fmt: skip
 
-_MODULES = {"Bundle": "bundle", "load": "bundle", "Session": "programs.base"}
+_MODULES = {"Bundle": "bundle", "load": "start", "Session": "programs.base"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,8 @@
 """A loaded bundle: engines and weights, and the sessions that share them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
@@ -230,18 +232,18 @@ def _load(
     _require_trusted(document, verify, trust, digest)
     device = torch.device(document.target.device_type)
     with Files(folder, None if verify == "off" else document.files) as files:
-        _compare(folder, files, document, verify)
-        notes = check(document, device)
-        _require_engines(document)
-        notes += other_versions(document) + other_arithmetic()
-        if verify != "off":
-            compare_record(files, document)
-            _require_passed(document)
-        with gpu_faults(device), isolated(device):
-            device = here(device)
-            if device.type == "cuda":
-                require_memory(document, device)
-            bundle = _loaded(files, document, device, notes)
+        with _comparing(folder, files, document, verify):
+            notes = check(document, device)
+            _require_engines(document)
+            notes += other_versions(document) + other_arithmetic()
+            if verify != "off":
+                compare_record(files, document)
+                _require_passed(document)
+            with gpu_faults(device), isolated(device):
+                device = here(device)
+                if device.type == "cuda":
+                    require_memory(document, device)
+                bundle = _loaded(files, document, device, notes)
         files.refuse_changes()
     return bundle
 
@@ -273,17 +275,32 @@ def _require_trusted(
         require_signature(document, trust)
 
 
-def _compare(
+@contextmanager
+def _comparing(
     folder: Path, files: Files, document: manifest.Manifest, verify: integrity.VerifyMode
-) -> None:
-    """Compares the folder with its manifest, without the files that loaders compare."""
+) -> Iterator[None]:
+    """Compares the folder with its manifest; hashes files while the block runs.
+
+    Leaves out the files of engines: loaders hash code before they run it. If a file differs, its
+    error is raised, also if the block fails.
+    """
     integrity.require_mode(verify)
     if verify == "off":
+        yield
         return
     integrity.compare_names(folder, manifest.MANIFEST_NAME, document.files)
     loaded = {path for engine in document.engines.values() for path in engine.files}
     rest = {path: entry for path, entry in document.files.items() if path not in loaded}
-    integrity.compare_files(files, rest, verify)
+    for path in rest:
+        files.name(path)  # Opens it: the thread and the block share open files.
+    with ThreadPoolExecutor(1, "vidc-hash") as pool:
+        comparing = pool.submit(integrity.compare_files, files, rest, verify)
+        try:
+            yield
+        except Exception:
+            comparing.result()
+            raise
+        comparing.result()
 
 
 def _loaded(

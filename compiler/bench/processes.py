@@ -1,6 +1,6 @@
 """Cold starts and peak memory, each measured in a process of its own.
 
-    python -m vidc.compiler.bench.processes BUNDLE STREAM SEED [DECODER]
+    python -m vidc.compiler.bench.child BUNDLE STREAM SEED [DECODER]
 
 The process prints one JSON document: ``seconds`` on the monotonic clock, which all processes share,
 at the end of each step, and ``peak`` memory after a full window and a prompt switch.
@@ -25,7 +25,7 @@ from vidc.compiler.bench.streams import (
 )
 from vidc.compiler.bench.usage import peak_rss_bytes
 from vidc.compiler.validate.golden import read_prompts
-from vidc.plugins.errors import UnavailableError, VidcError
+from vidc.plugins.errors import UnavailableError
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def start(bundle: Path, stream: str, seed: int, decoder: str | None = None) -> S
         UnavailableError: ``VIDC-BENCH-PROCESS``, the process failed.
     """
     arguments = [bundle, stream, seed, *([] if decoder is None else [decoder])]
-    command = [sys.executable, "-P", "-m", "vidc.compiler.bench.processes", *map(str, arguments)]
+    command = [sys.executable, "-P", "-m", "vidc.compiler.bench.child", *map(str, arguments)]
     asked = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -105,11 +105,3 @@ def _peak(device: torch.device) -> dict[str, int]:
         peak["peak_cuda_bytes"] = torch.cuda.max_memory_allocated(device)
         peak["device_bytes"] = total - free
     return peak
-
-
-if __name__ == "__main__":
-    bundle, stream_name, seed, *decoder = sys.argv[1:]
-    try:
-        main(Path(bundle), stream_name, int(seed), *decoder)
-    except VidcError as error:
-        sys.exit(str(error))

@@ -146,6 +146,9 @@ def command(
     **options: Any,
 ) -> None:
     """Generate a video with a bundle."""
+    from vidc.runtime.start import start_gpu
+
+    start_gpu(bundle)
     from vidc.runtime.bundle import load
     from vidc.runtime.manifest import read_manifest
     from vidc.runtime.video import open_writer

@@ -60,8 +60,9 @@ class Session(Generic[S]):
 
     Made by ``Bundle.session``. A program is a subclass with ``_allocate``, ``_capture``,
     ``_clear``, ``generate`` and ``decode``; it checks callers' tensors with ``_take`` and passes
-    results to ``_watch``. Opening a session allocates all memory and, on a GPU, prepares all work,
-    as CUDA graphs if the engines can be captured. ``reset`` restarts it in the same memory.
+    results to ``_watch``. Opening a session allocates its states and buffers and, on a GPU,
+    prepares its work, as CUDA graphs if the engines can be captured. Rare work, such as a prompt
+    switch, may be prepared at its first call. ``reset`` restarts a session in the same memory.
 
     Every public method and property, also of a subclass, goes through a ``Guard``. Until ``reset``,
     it raises VIDC-SESSION-FAILED after work that failed midway, and VIDC-SESSION-NOT-FINITE after

@@ -172,6 +172,18 @@ def test_code_and_graphs_are_hashed_whatever_their_size(project, tmp_path, monke
         load(folder, verify=verify)
 
 
+@pytest.mark.parametrize("place", [0, -1])
+def test_weights_are_hashed_while_engines_are_loaded(project, tmp_path, place):
+    """Also if their loader fails first, the error names the file that differs."""
+    folder = shutil.copytree(project.bundle, tmp_path / "bundle")
+    weights = folder / "weights" / "transformer.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[place] ^= 255
+    weights.write_bytes(data)
+    with pytest.raises(GateError, match=r"VIDC-BUNDLE-ALTERED.*transformer\.safetensors"):
+        load(folder)
+
+
 @pytest.mark.parametrize("name", ["integer_products", "torch_memory", "nothing", "__init__"])
 def test_a_loader_that_is_none_is_refused(project, tmp_path, name):
     document = read_manifest(project.bundle)
