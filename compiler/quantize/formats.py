@@ -6,7 +6,6 @@ from vidc.compiler.config.recipe import FORMATS, HIGH, STATIC, AttentionFormat, 
 from vidc.compiler.quantize.apply import Quantization, apply_recipe
 from vidc.compiler.quantize.arithmetic import DTYPES
 from vidc.compiler.quantize.calibrated_tensors import linear_sizes
-from vidc.compiler.quantize.ring_kernels import ring_refusal
 from vidc.compiler.quantize.support import QuantizationSupport
 from vidc.exporters.families.family import Family
 from vidc.plugins.errors import UnavailableError, UsageError
@@ -102,6 +101,8 @@ def _require_kernels(
     recipe: str, formats: Quantization, model: Family, support: QuantizationSupport
 ) -> None:
     """Rejects 8-bit rings whose sizes the backend's kernels do not support."""
+    from vidc.compiler.quantize.ring_kernels import ring_refusal  # Imports the operators.
+
     for name, ring in model.quantized_part.attentions.items():
         fmt = formats.attention[name]
         kernels = support.attention_kernels if fmt.computes else support.ring_kernels

@@ -109,9 +109,10 @@ def test_stream_of_captured_runs_matches_pytorch(config, weights, built, on_gpu,
     assert {s.cuda["cudnn_conv_algo_search"] for s in fake.sessions} == {"HEURISTIC"}
     assert not any(s.pattern for s in fake.sessions)
     assert {n for n, s in sessions.items() if "gpu_external_alloc" not in s.cuda} == captured
-    # The ring stays where it is, so that one graph serves all blocks.
+    # The ring stays where it is, so that one graph serves all blocks. A switch of the prompt is
+    # captured when it first recomputes so many frames.
     assert {name: len(s.captured) for name, s in sessions.items()} == {
-        name: int(name in captured) for name in sessions
+        name: int(name in captured and name != "recache_9") for name in sessions
     }
     assert sessions["denoise"].replays > 2 * 6
 
@@ -127,7 +128,7 @@ def test_each_of_two_buffers_has_a_graph(config, weights, built, on_gpu, warm):
     require_pytorchs_stream(config, weights, found, warm)
     sessions = dict(zip(found, fake.sessions, strict=True))
     assert {name: len(s.captured) for name, s in sessions.items()} == {
-        name: 2 if name.startswith("taehv") else 1 for name in sessions
+        name: 2 if name.startswith("taehv") else int(name != "recache_9") for name in sessions
     }
     assert sessions["taehv_decode"].replays >= 5
 
