@@ -84,7 +84,7 @@ def test_default_recipe_of_target_is_supported(target, precision):
 
 @pytest.mark.parametrize("recipe", ["fp8", "int8-attention", "kv-fp8", "kv-int8"])
 def test_takes_8_bit_rings(recipe):
-    config = resolve("tiny", gpu="cpu", environ={}).model
+    config = resolve("tiny", gpu="cpu", assignments=("model.dim=192",), environ={}).model
     taken = supported_formats(load_recipe(recipe), config, backend.quantization(targets()["l4"]))
     assert {form.keys for form in taken.attention.values()} <= {"fp8", "int8"}
 
