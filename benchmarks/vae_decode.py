@@ -43,7 +43,7 @@ from vidc.runtime.weights import CHANNELS_LAST
 
 COMPONENT, TURNS, WARM_UP = "vae_decode", 30, 3
 RANGE = 2.0
-"""Of a decoded frame, from -1 to 1."""
+"""Range of a decoded frame, from -1 to 1."""
 
 
 @dataclass(frozen=True)

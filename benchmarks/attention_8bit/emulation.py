@@ -30,7 +30,7 @@ LINE_KEYS = 16
 """Keys whose weights are exact and keys whose exponentials are lines take turns by so many."""
 LINE_EXCESS = 0.0575
 HALF_BIAS = 15
-"""Of float16's exponents."""
+"""Bias of float16's exponents."""
 
 
 def products(query: Tensor, key: Tensor) -> Tensor:

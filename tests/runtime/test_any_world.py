@@ -1,4 +1,4 @@
-"""What sessions of all worlds promise: seeds, interleaving, resets, memory, refused inputs."""
+"""Promises of sessions of all worlds: seeds, interleaving, resets, memory, refused inputs."""
 
 import gc
 from collections.abc import Callable

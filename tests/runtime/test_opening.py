@@ -1,4 +1,4 @@
-"""What a stream runs when it opens, and what it prepares only when it is needed."""
+"""Work of a stream when it opens, and work that it prepares only when it is needed."""
 
 from dataclasses import replace
 

@@ -42,7 +42,7 @@ SAMPLES, WARM_UP = 10, 3
 _PADS = (1, 1, 1, 1)
 _PRODUCTS = 6
 _TAPS = 27
-"""Of a 3x3x3 filter."""
+"""Number of taps of a 3x3x3 filter."""
 _EPS = 1e-12
 Work = Callable[[], Any]
 

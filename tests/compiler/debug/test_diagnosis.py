@@ -10,7 +10,7 @@ from vidc.compiler.debug.probe import EngineProgram
 from vidc.compiler.debug.reference import program_reference
 
 OUTPUTS = 5
-"""Of text_kv: keys and values of two layers, and the length of the padding."""
+"""Number of outputs of text_kv: keys and values of two layers, and the length of the padding."""
 
 
 @pytest.fixture(scope="module")
