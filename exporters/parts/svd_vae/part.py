@@ -29,7 +29,7 @@ class SvdVaePart(ImageVae):
 
     @property
     def frames(self) -> int:
-        """Those of a chunk."""
+        """Number of frames of a chunk, which are decoded at once."""
         return self.chunk
 
     def module(self) -> "nn.Module":

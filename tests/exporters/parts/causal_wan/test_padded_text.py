@@ -65,7 +65,7 @@ LENGTHS = st.one_of(st.sampled_from([0, 1, TOKENS - 1, TOKENS]), st.integers(0, 
 
 @pytest.mark.parametrize("merged", [False, True])
 def test_any_prompt_gives_the_flow_of_the_public_transformer(transformers, monkeypatch, merged):
-    """Of which every one of 512 keys takes part, also with the arithmetic of the GPU's kernel."""
+    """Every one of 512 keys takes part, also with the arithmetic of the GPU's kernel."""
     config, components, oracle = transformers
     if merged:
         monkeypatch.setattr(layers, "padded_attention", merged_attention)
