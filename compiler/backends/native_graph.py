@@ -15,7 +15,6 @@ from vidc.exporters.onnx.constructs import CUSTOM_OPERATOR, PADDED_KEYS, Constru
 from vidc.exporters.onnx.export import export_onnx
 from vidc.exporters.onnx.functional import Operators
 from vidc.exporters.onnx.native_ring import native_form
-from vidc.exporters.onnx.pad import widen_pads
 from vidc.exporters.onnx.plugin_nodes import ACTIVATION_PLUGINS, DOMAIN, PLUGINS, RING_WRITES
 from vidc.exporters.program import load_program, quantized_weights
 from vidc.plugins.signature import Access, Signature, state_output
@@ -76,7 +75,6 @@ def write_graph(
     export_onnx(component.name, program, signature, None, path, operators)
     model = ir.load(path)
     if parser == "onnxruntime_cuda":
-        widen_pads(model)
         widen_activations(model)
         ir.save(model, path)
     taken = (*handled, CUSTOM_OPERATOR) if use else handled

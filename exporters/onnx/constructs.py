@@ -114,7 +114,7 @@ def _is_circular_scatter(node: ir.Node) -> bool:
     )
 
 
-def pads_bfloat16(node: ir.Node) -> bool:
+def _pads_bfloat16(node: ir.Node) -> bool:
     """Returns True if a node pads bfloat16 or an unknown dtype."""
     data = rounding.input_at(node, 0)
     known = None if data is None else data.dtype
@@ -206,8 +206,8 @@ CONSTRUCTS = (
         "pad-bf16",
         _ONNXRUNTIME,
         "CUDA has no kernel that pads bfloat16, and a CPU none before version 1.32",
-        "pad in float32, as exporters/onnx/pad.py does",
-        pads_bfloat16,
+        "export in fp32 or fp16",
+        _pads_bfloat16,
     ),
     Construct(
         "tensor-scatter-circular",

@@ -38,7 +38,6 @@ _ELEMENT_TYPES = {
     "int8": 3,
     "int64": 7,
     "float16": 10,
-    "bfloat16": 16,
 }
 """onnx.TensorProto.DataType of the dtypes that numpy lacks."""
 _TYPE_NAMES = {
@@ -46,7 +45,6 @@ _TYPE_NAMES = {
     "int8": "tensor(int8)",
     "int64": "tensor(int64)",
     "float16": "tensor(float16)",
-    "bfloat16": "tensor(bfloat16)",
 }
 
 
@@ -307,7 +305,7 @@ def _weight(file: str, node: Any, weights: Weights) -> Tensor:
         raise _other_tensors(file, "weights") from error
     if (tuple(node.shape), node.type) != (
         tuple(tensor.shape),
-        _TYPE_NAMES[DTYPE_NAMES[tensor.dtype]],
+        _TYPE_NAMES.get(DTYPE_NAMES[tensor.dtype]),
     ):
         raise _other_tensors(file, "weights")
     return tensor
@@ -315,7 +313,7 @@ def _weight(file: str, node: Any, weights: Weights) -> Tensor:
 
 def _require(file: str, kind: str, nodes: list[Any], specs: Mapping[str, TensorSpec]) -> None:
     found = [(node.name, tuple(node.shape), node.type) for node in nodes]
-    expected = [(name, spec.shape, _TYPE_NAMES[spec.dtype]) for name, spec in specs.items()]
+    expected = [(name, spec.shape, _TYPE_NAMES.get(spec.dtype)) for name, spec in specs.items()]
     if found != expected:
         raise _other_tensors(file, kind)
 

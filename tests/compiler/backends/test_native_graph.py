@@ -59,17 +59,15 @@ def test_rejects_unsupported_operator_before_rtx_parser(tmp_path, monkeypatch):
 
 
 def test_onnxruntime_graph_has_supported_nodes_only(tmp_path):
-    settings = resolve("tiny", gpu="h200", precision="bf16", assignments=SMALL, environ={})
-    component = export_component(settings.model.parts["vae"], "bf16", "vae_decode", tmp_path)
-    (found,) = {each.construct.reason for each in lint(ir.load(component.onnx), "onnxruntime_cuda")}
-    assert "kernel that pads bfloat16" in found
+    settings = resolve("tiny", gpu="t4", precision="fp16", assignments=SMALL, environ={})
+    component = export_component(settings.model.parts["vae"], "fp16", "vae_decode", tmp_path)
     graph = write_graph(component, "onnxruntime_cuda", tmp_path)
     assert lint(ir.load(graph.path), "onnxruntime_cuda") == []
 
 
 def test_onnxruntime_computes_activations_in_float32(tmp_path):
-    settings = resolve("tiny", gpu="h200", precision="bf16", assignments=SMALL, environ={})
-    component = export_component(settings.model.parts["transformer"], "bf16", "denoise", tmp_path)
+    settings = resolve("tiny", gpu="h200", precision="fp16", assignments=SMALL, environ={})
+    component = export_component(settings.model.parts["transformer"], "fp16", "denoise", tmp_path)
     graph = write_graph(component, "onnxruntime_cuda", tmp_path)
     nodes = list(ir.load(graph.path).graph.all_nodes())
     activations = [node for node in nodes if node.op_type in ("Gelu", "Sigmoid")]

@@ -11,8 +11,8 @@ from vidc.runtime.engines.onnxruntime import CUDA
     ("target", "precisions"),
     [
         ("cpu", {"fp32", "fp16", "int8"}),
-        ("h200", {"fp32", "fp16", "bf16"}),
-        ("rtx4090", {"fp32", "fp16", "bf16"}),
+        ("h200", {"fp32", "fp16"}),
+        ("rtx4090", {"fp32", "fp16"}),
         ("t4", {"fp32", "fp16"}),
     ],
 )
