@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 def write_early(graph: fx.Graph) -> None:
     """Moves copies to inputs up to the last operation that reads the old value."""
-    order = {node: index for index, node in enumerate(graph.nodes)}
+    inputs = graph.find_nodes(op="placeholder")
     for copy in graph.find_nodes(op="call_function", target=aten.copy_.default):
         state, value = copy.args[:2]
         if state.op != "placeholder" or copy.users:
@@ -24,8 +24,8 @@ def write_early(graph: fx.Graph) -> None:
         if value.target is aten.copy.default and value.args[0] is state and len(value.users) == 1:
             copy.args = (state, value.args[1])  # Of the state it reads the layout alone.
             graph.erase_node(value)
-        before = {copy.args[1], *_readers(state)} - {copy}
-        max(before, key=order.__getitem__).append(copy)
+        before = {inputs[-1], copy.args[1], *_readers(state)} - {copy}
+        max(before).append(copy)  # Nodes compare by their places, also after a move.
 
 
 def _readers(node: fx.Node) -> Iterator[fx.Node]:

@@ -73,3 +73,28 @@ def test_leaves_a_write_whose_result_is_read():
     before = [*graph.nodes]
     write_early(graph)
     assert [*graph.nodes] == before
+
+
+def test_writes_after_every_read_although_an_earlier_write_moves():
+    graph = fx.Graph()
+    x, first, second = (graph.placeholder(name) for name in ("x", "first", "second"))
+    new = graph.call_function(aten.sin.default, (x,))
+    read = graph.call_function(aten.add.Tensor, (new, first))
+    graph.call_function(aten.copy_.default, (second, first))
+    graph.call_function(aten.copy_.default, (first, new))
+    graph.output((read,))
+    write_early(graph)
+    graph.lint()
+    found = [torch.tensor([value]) for value in (1.0, 2.0, 3.0)]
+    (result,) = fx.Interpreter(fx.GraphModule({}, graph)).run(*found)
+    sine = torch.tensor([1.0]).sin()
+    assert [result, *found[1:]] == [sine + 2.0, sine, torch.tensor([2.0])]
+
+
+def test_writes_an_input_after_all_inputs():
+    graph = fx.Graph()
+    x, state, other = (graph.placeholder(name) for name in ("x", "state", "other"))
+    graph.call_function(aten.copy_.default, (state, x))
+    graph.output((other,))
+    write_early(graph)
+    assert [node.op for node in graph.nodes] == [*["placeholder"] * 3, "call_function", "output"]
