@@ -27,12 +27,14 @@ SUFFIX = ".convolutions.json"
 """Suffix of the file beside an engine's package."""
 SCHEMA = 1
 MARGIN = 0.05
-"""Part of the time of the rule's form. The same engine differed by 5 % between two runs."""
-_TIMING = "vidc.compiler.backends.aoti.convolution_timing"
+"""Least gain of another form, as a part of the time of the rule's form.
+
+The times of one engine differed by 5 % between two runs.
+"""
 _WAIT_SECONDS = 0.1
 _LONGEST_REASON = 200
 BUDGET_SECONDS = 20.0
-"""After so long, an engine's other convolutions are left to the rule."""
+"""An engine's convolutions are measured for so long; the rule chooses the rest."""
 
 
 class Decided(StrEnum):
@@ -105,8 +107,8 @@ def decide(sizes: Sizes, times: "Times") -> Form:
 class Chooser:
     """Chooses the form of each convolution of a program.
 
-    ``choices`` has the choices by the text of sizes, and ``notes`` a line for each that is another
-    than an earlier build's, or that could not be measured.
+    ``choices`` has the choices by the text of sizes. ``notes`` has a line for each choice that
+    differs from an earlier build's, and for each convolution that was to be measured and was not.
 
     Args:
         measure: measures the forms of a convolution; None to follow the rule.
@@ -155,15 +157,13 @@ class Chooser:
             if before is not None and (before.device, before.build) == (self._device, self._build):
                 return replace(before, decided=Decided.RECORDED)
             if self._spent > BUDGET_SECONDS:
-                return replace(rule, reason=f"others took {self._spent:.0f} s to measure")
+                return self._left(sizes, rule, f"others took {self._spent:.0f} s to measure")
             started = time.monotonic()
             try:
                 times = self._measure(sizes)
             except RuntimeError as error:  # The rule's form computes the same.
                 first = str(error).partition("\n")[0][:_LONGEST_REASON]
-                choice = replace(rule, reason=f"it could not be measured: {first}")
-                self._note(sizes, choice)
-                return choice
+                return self._left(sizes, rule, f"it could not be measured: {first}")
             finally:
                 self._spent += time.monotonic() - started
             choice = self._measured(sizes, times, before)
@@ -174,6 +174,12 @@ class Chooser:
                 kept = {**known, str(sizes): replace(choice, reason="")}
                 write_json(self._record, choices_json(kept))
             return choice
+
+    def _left(self, sizes: Sizes, rule: Choice, reason: str) -> Choice:
+        """Returns the rule's choice of a convolution that was to be measured, and says why."""
+        choice = replace(rule, reason=reason)
+        self._note(sizes, choice)
+        return choice
 
     def _note(self, sizes: Sizes, choice: Choice) -> None:
         self.notes += (f"convolution {sizes}: {choice.form}; {choice.reason}",)
@@ -245,6 +251,6 @@ def engine_chooser(measure: bool, folder: Path | None) -> Chooser:
 def _build_text() -> str:
     import torch
 
-    sources = source_digest((_TIMING,))[:12]
+    sources = source_digest((__name__,))[:12]  # Covers what measures, and what decides.
     cudnn = torch.backends.cudnn.version()
     return f"torch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN {cudnn}, vidc {sources}"

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 
+from vidc.compiler.backends.aoti import convolution_choices, convolution_timing
 from vidc.compiler.backends.aoti.convolution_choices import (
     BUDGET_SECONDS,
     MARGIN,
@@ -16,6 +17,7 @@ from vidc.compiler.backends.aoti.convolution_choices import (
 )
 from vidc.compiler.backends.aoti.convolution_forms import Form, Sizes, by_rule
 from vidc.compiler.backends.aoti.convolution_timing import Times, measure_forms
+from vidc.compiler.store.sources import source_modules
 
 SMALL = Sizes(384, 384, 3, 60, 104, operator=True)
 LARGE = Sizes(192, 192, 12, 240, 416, operator=True)
@@ -108,6 +110,7 @@ def test_measuring_ends_when_it_took_long(monkeypatch):
     assert [chooser(SMALL), chooser(LARGE)] == [DIRECT, by_rule(LARGE)]
     choice = chooser.choices[str(LARGE)]
     assert (choice.decided, choice.reason) == (Decided.BY_RULE, "others took 21 s to measure")
+    assert chooser.notes == (f"convolution {LARGE}: {choice.form}; {choice.reason}",)
 
 
 @pytest.fixture
@@ -170,6 +173,22 @@ def test_a_damaged_record_is_measured_again_and_replaced(build, tmp_path, damage
     assert again(SMALL) is DIRECT
     assert again.choices[str(SMALL)].decided is Decided.MEASURED
     assert json.loads(record.read_text()) == json.loads(text)
+
+
+def test_a_record_depends_on_the_sources_that_measure_and_on_those_that_decide(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "H100")
+    modules = set()
+
+    def digest(entries):
+        modules.update(source_modules(entries))
+        return "d" * 64
+
+    monkeypatch.setattr(convolution_choices, "source_digest", digest)
+    engine_chooser(True, tmp_path)
+    assert {convolution_choices.__name__, convolution_timing.__name__} <= modules
 
 
 def test_an_engine_is_measured_on_a_gpu_alone(tmp_path):
