@@ -12,6 +12,8 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from vidc.plugins.untrusted_files import require_regular
+
 if TYPE_CHECKING:
     from vidc.runtime.bundle import Bundle
     from vidc.runtime.integrity import VerifyMode
@@ -57,7 +59,9 @@ def start_gpu(folder: Path | str) -> Thread | None:
 def _is_for_gpu(folder: Path | str) -> bool:
     """Returns True if a manifest, which nothing has checked yet, names a GPU."""
     try:
-        with Path(folder, _MANIFEST).open("rb") as stream:
+        path = Path(folder, _MANIFEST)
+        require_regular(path)
+        with path.open("rb") as stream:
             manifest = json.loads(stream.read(_MAX_BYTES))
         return manifest["target"]["compute_capability"] is not None
     except (OSError, ValueError, TypeError, LookupError, RecursionError):

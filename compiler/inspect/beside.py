@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vidc.plugins.errors import GateError
+from vidc.plugins.untrusted_files import require_regular
 from vidc.runtime.strict import read
 
 MAX_BYTES = 2**26
@@ -24,6 +25,7 @@ def read_beside(path: Path, kind: type[Any], what: str) -> Any:
     if not path.exists():
         return None
     try:
+        require_regular(path)
         if path.stat().st_size > MAX_BYTES:
             raise ValueError("it is too large")
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -1,6 +1,7 @@
 """The GPU is started while torch is imported, for bundles of a GPU alone."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -44,6 +45,11 @@ def test_starts_for_a_bundle_of_a_gpu(tmp_path, capability, starts):
 def test_leaves_broken_manifests_to_load(tmp_path, text):
     folder = manifest(tmp_path / "bundle", text)
     assert not start._is_for_gpu(folder)
+
+
+def test_does_not_wait_for_the_writer_of_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "manifest.json")
+    assert not started(tmp_path)
 
 
 def test_starts_nothing_once_torch_is_imported(tmp_path):

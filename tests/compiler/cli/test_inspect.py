@@ -153,6 +153,13 @@ def test_a_damaged_description_of_convolutions_is_refused(vidc, package, damage)
     assert "denoise.convolutions.json" in err
 
 
+def test_a_pipe_beside_an_engine_is_refused_and_not_waited_for(vidc, package):
+    os.mkfifo(package.with_suffix(".convolutions.json"))
+    status, out, err = vidc("inspect", str(package))
+    assert (status, out) == (1, "")
+    assert "VIDC-BUNDLE-MALFORMED" in err
+
+
 def test_a_file_of_another_kind_is_refused(vidc, tmp_path):
     (tmp_path / "notes.txt").touch()
     status, out, err = vidc("inspect", str(tmp_path / "notes.txt"))
